@@ -162,6 +162,10 @@ class Host(Service):
     def shards_owned(self) -> Collection[int]:
         return {shard.shard_id for _, shard in self._shards.owned()}
 
+    @property
+    def shards_awaited(self) -> Collection[int]:
+        return {shard_id for shard_id, writer in self._shards.writers.items() if writer.is_standing_by}
+
     def knows_shards(self, uses: Mapping[int, ShardUse], tiers: Mapping[int, str], moving: Collection[int]) -> None:
         self._shards.know(uses, tiers, moving)
 

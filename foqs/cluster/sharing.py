@@ -40,6 +40,10 @@ class LocalShards(Protocol):
     def shards_owned(self) -> Collection[int]:
         """Those of them that it serves now."""
 
+    @property
+    def shards_awaited(self) -> Collection[int]:
+        """Those of them whose locks it has asked for, and their living owners have: it can open them."""
+
     def knows_shards(self, uses: Mapping[int, ShardUse], tiers: Mapping[int, str], moving: Collection[int]) -> None:
         """These shards there are in the cluster, whoever has them; `moving` are about to go to other hosts."""
 
@@ -214,18 +218,20 @@ class Sharing(Service):
                 self._begin(shard_id, self._local.lose_shard(shard_id))
 
     def _ask_for(self, view: ClusterView, decision: Decision) -> None:
-        """Ask for one shard at a time, and for all of hosts that leave."""
-        staying = [shard_id for shard_id, owner in decision.asked.items() if not view.is_leaving(owner)]
+        """Ask for one shard at a time, and for all of hosts that leave.
+
+        A shard that this host cannot open stays where it is: its owner would let go of it again and again.
+        """
+        awaited = self._local.shards_awaited
+        ready = {shard_id: owner for shard_id, owner in decision.asked.items() if shard_id in awaited}
+        coming = {shard_id for shard_id in ready if view.shards[shard_id].moving_to == view.me}
+        staying = {shard_id for shard_id, owner in ready.items() if not view.is_leaving(owner)}
         asked = {
             shard_id: owner
-            for shard_id, owner in decision.asked.items()
-            if view.is_leaving(owner) or shard_id == min(staying)
-        }
-        ready = self._local.shards_run
-        asked = {
-            shard_id: owner
-            for shard_id, owner in asked.items()
-            if shard_id in ready and shard_id not in self._works and view.shards[shard_id].moving_to != view.me
+            for shard_id, owner in ready.items()
+            if (view.is_leaving(owner) or shard_id == min(staying & coming or staying))
+            and shard_id not in self._works
+            and shard_id not in coming
         }
         if asked and (self._asking is None or self._asking.done()):
             self._asking = asyncio.create_task(self._ask_now(asked), name="sharing-ask")

@@ -234,6 +234,25 @@ async def test_a_shard_can_come_back_to_the_host_that_has_handed_it_on(meta: Met
             assert not owns(other, 1)
 
 
+async def test_a_shard_that_its_next_host_cannot_reach_stays_where_it_is_and_keeps_no_other_one_from_moving(
+    meta: MetaStore, meta_url: str
+) -> None:
+    """Else its owner would let go of it and take it again, over and over."""
+    async with (
+        running_host(meta_url, {}, name="first") as first,
+        running_host(meta_url, {0: "mysql+pymysql://nobody@127.0.0.1:1/nothing"}, name="second") as second,
+    ):
+        await until(lambda: owns(first, 0) and owns(first, 1) and owns(second, 2))
+        before = first.host.owners.get(0)
+        move(meta, 0, "second")
+        move(meta, 1, "second")
+        await until(lambda: 0 in second.host.shards_run and owns(second, 1))
+        beat_number = second.host._membership.me.beat_number
+        await until(lambda: second.host._membership.me.beat_number > beat_number + 10 or not owns(first, 0))
+        assert owns(first, 0)
+        assert first.host.owners.get(0) == before
+
+
 async def test_a_host_that_ends_hands_all_its_shards_on_before_it_lets_go_of_its_clients(
     meta: MetaStore, meta_url: str
 ) -> None:

@@ -24,9 +24,15 @@ class Local:
     def __init__(self) -> None:
         self.shards_run: set[int] = set()
         self.shards_owned: set[int] = set()
+        self.unreachable: set[int] = set()
+        """Those whose servers this host cannot reach."""
         self.lost: list[int] = []
         """Those that it was told to hand on, or not to try any more."""
         self.hurried: set[int] = set()
+
+    @property
+    def shards_awaited(self) -> set[int]:
+        return self.shards_run - self.shards_owned - self.unreachable
 
     def knows_shards(self, uses: Mapping[int, ShardUse], tiers: Mapping[int, str], moving: Collection[int]) -> None:
         return None
@@ -74,13 +80,14 @@ class Room:
         self.local, self.members, self.now_s = Local(), Members(), 100.0
         self.sharing = Sharing(self.local, OwnerMap(), cast(Membership, self.members), lambda: self.now_s)
         self.hosts = [ME, OTHER]
+        self.leaving: set[str] = set()
         self.rows = {at: self.row(at, OTHER) for at in range(shard_count)}
 
     def row(self, shard_id: int, owner: str, moving_to: str = "") -> ShardRow:
         return ShardRow(shard_id, 1, owner, 0, f"mysql://db/{shard_id}", ShardUse.SERVING, "", "", moving_to, 0)
 
     async def round(self) -> None:
-        rows = {name: HostRow(name, f"{name}:1", 1, 1) for name in self.hosts}
+        rows = {name: HostRow(name, f"{name}:1", 1, 1, is_leaving=name in self.leaving) for name in self.hosts}
         rows[ME] = rows[ME]._replace(is_leaving=self.members.is_leaving)
         await self.members.on_view(ClusterView(ME, rows, dict(self.rows), True))
 
@@ -120,3 +127,41 @@ async def test_a_host_that_has_nothing_leaves_at_once() -> None:
     async with running(Room(shard_count=0)) as room:
         await room.sharing.leave()
         assert not room.members.is_leaving
+
+
+async def test_a_host_asks_for_no_shard_that_it_cannot_reach_and_for_the_next_one_instead() -> None:
+    """The owner would hand it on, have nobody to take it, and take it again, over and over."""
+    room = Room(shard_count=6)
+    room.local.unreachable = set(room.rows)
+    async with running(room):
+        await room.round()
+        assert not room.members.asked
+        room.local.unreachable = set()
+        await room.round()
+        await until(lambda: bool(room.members.asked))
+        ((first, _),) = room.members.asked.items()
+        room.members.asked.clear()
+        room.local.unreachable = {first}
+        await room.round()
+        await until(lambda: bool(room.members.asked))
+        ((second, _),) = room.members.asked.items()
+        assert second != first
+        room.rows[second] = room.row(second, OTHER, moving_to=ME)
+        room.local.unreachable = set()
+        room.members.asked.clear()
+        await room.round()
+        assert not room.members.asked, "one is on its way"
+        room.rows[second] = room.row(second, ME)
+        room.local.shards_owned = {second}
+        await room.round()
+        await until(lambda: room.members.asked == {first: OTHER})
+
+
+async def test_a_host_asks_one_that_leaves_for_all_shards_but_those_that_it_cannot_reach() -> None:
+    room = Room(shard_count=4)
+    room.leaving = {OTHER}
+    room.local.unreachable = {2}
+    async with running(room):
+        await room.round()
+        await until(lambda: bool(room.members.asked))
+        assert room.members.asked.keys() == {0, 1, 3}

@@ -10,7 +10,7 @@ import pytest
 
 from foqs.model import ids
 from foqs.model.errors import UnavailableError
-from foqs.shard.port import OwnedError, SessionLostError
+from foqs.shard.port import OwnedError, SessionLostError, ShardImage, Tenure
 from foqs.shard.writer import ownership
 from tests.support.slow_store import SlowStore, TickedWriter, run_one, start, writer_of
 from tests.support.waiting import until
@@ -93,6 +93,45 @@ async def test_a_shard_of_a_living_owner_is_waited_for_and_not_polled(
     await writer.start()
     await until(lambda: writer.shard is not None)
     assert store.waited_count == 2
+
+
+async def test_a_writer_stands_by_only_while_the_shard_is_reached_and_a_living_owner_has_it(
+    writer: TickedWriter, store: SlowStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host asks the owner for no shard that it could not open."""
+    monkeypatch.setattr(ownership, "REOPEN_PAUSE_MS", 1)
+    monkeypatch.setattr(ownership, "OWNER_RETURN_MS", 1)
+    found: list[bool] = []
+    open_now = store.open
+
+    def note_and_open(tenure: Tenure | None = None) -> ShardImage:
+        found.append(writer.is_standing_by)
+        return open_now(tenure)
+
+    monkeypatch.setattr(store, "open", note_and_open)
+    store.open_errors = [
+        SessionLostError("its server is away"), OwnedError("a living one has it"), OwnedError("it still has it"),
+        SessionLostError("its server is away"),
+    ]  # fmt: skip
+    await writer.start()
+    await until(lambda: writer.shard is not None)
+    assert found == [False, False, True, True, False]
+    assert not writer.is_standing_by
+
+
+async def test_a_writer_that_cannot_wait_for_the_lock_does_not_stand_by(
+    writer: TickedWriter, store: SlowStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ownership, "REOPEN_PAUSE_MS", 1 << 40)
+
+    def wait_in_vain(*, stay: bool = False) -> bool:
+        store.waited_count += 1
+        raise SessionLostError("its server is away")
+
+    monkeypatch.setattr(store, "wait_for_owner", wait_in_vain)
+    store.open_errors = [OwnedError("a living one has it")]
+    await writer.start()
+    await until(lambda: store.waited_count > 0 and not writer.is_standing_by)
 
 
 async def test_an_epoch_is_renewed_before_its_keys_are_used_up_and_nobody_notices(

@@ -82,6 +82,8 @@ class Ownership:
         """`keep_epoch` has something to do."""
         self.is_expected = False
         """The living owner was asked to hand the shard to this host, which takes it as soon as the lock is free."""
+        self.is_standing_by = False
+        """The last try to open the shard found that a living owner has it."""
         self._hurry = asyncio.Event()
         """The owner that is waited for is dead."""
         self.committed_number = 0
@@ -151,12 +153,13 @@ class Ownership:
     async def wait_for_next_try(self, error: BaseException) -> None:
         """After `error` ended an ownership, or kept the shard from being opened."""
         pause_ms = REOPEN_PAUSE_MS
-        if isinstance(error, OwnedError):
+        self.is_standing_by = isinstance(error, OwnedError)
+        if self.is_standing_by:
             try:
                 has_lock = await self._thread.run(partial(self._store.wait_for_owner, stay=self.is_expected))
                 pause_ms = 0 if has_lock else OWNER_RETURN_MS
             except (SessionLostError, OwnershipLostError):
-                pass  # Nobody can tell when it is free.
+                self.is_standing_by = False  # Nobody can tell when it is free.
         with suppress(TimeoutError):
             async with asyncio.timeout(pause_ms / 1000):
                 await self._hurry.wait()

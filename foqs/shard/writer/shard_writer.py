@@ -111,6 +111,11 @@ class ShardWriter(Service):
         return self._ownership.is_expected and self.shard is None
 
     @property
+    def is_standing_by(self) -> bool:
+        """This process has reached the shard, and found that its living owner has it."""
+        return self._ownership.is_standing_by and self.held is None
+
+    @property
     def held(self) -> ShardState | None:
         """The state of the shard while it is owned, also while what was accepted is written and nothing new is."""
         return self._ownership.shard
