@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 from zlib import crc32
 
 from foqs.client.flows import Call, Flow, Terms, call_flow
@@ -96,7 +97,11 @@ def shards_of(told: ShardMap, namespace: str) -> list[int] | None:
 
 def shard_map(terms: Terms, namespace: str | None) -> Flow[ShardMap]:
     request = wire.structs.ShardMapRequest(namespace_name=namespace)
-    told = yield from call_flow(terms, Call("getShardMap", request, Repeat.ALWAYS))
+    return shard_map_of((yield from call_flow(terms, Call("getShardMap", request, Repeat.ALWAYS))))
+
+
+def shard_map_of(told: Any) -> ShardMap:
+    """Return the map in the response to getShardMap."""
     addresses = [ShardAddress(one.shard_id, one.address) for one in told.addresses or ()]
     return ShardMap(told.version or 0, told.shard_by_slot or [], addresses, told.key_spread, told.dedup_window_ms)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -18,18 +20,22 @@ from loadtest.bench.raw import RAW_SECONDS, Ceiling
 from loadtest.bench.report import shown
 from loadtest.bench.results import Figure, with_ratios
 from loadtest.bench.runner import run
-from loadtest.bench.scenario import Consumers, Phase, Producers, Scenario, Variant, load
+from loadtest.bench.scenario import Clients, Consumers, Phase, Producers, Scenario, Variant, load
 from loadtest.peers.adapter import Adapter
 from loadtest.peers.foqs import CompiledFoqs, Foqs, compiled_fault
 from loadtest.peers.registry import installed, new_adapter
 
-_HOSTS = (1, 2, 4)
+_HOSTS = ("1", "2", "4")
 _SHARDS_OF_HOSTS = 8
 """All hosts of a cluster have so many together, on one server."""
+_DIVISORS = click.Choice([*_HOSTS, "8"])
 _REDIS = "redis"
 _SHARDS = (1, 2, 4, 8, 16)
 _CALLS = (1, 2)
 """Times as many in flight as the workload says: more than one host can use may be what two need."""
+_CLIENTS = {"any host": False, "shard map": True}
+"""Whether acks go to the owners of shards, by what clients there are."""
+_BUILDS: dict[str, type[Foqs]] = {"interpreted": Foqs, "compiled": CompiledFoqs}
 _WORKLOAD = "w3"
 console = Console()
 
@@ -49,35 +55,51 @@ class _Layout:
     "--raw-seconds", default=RAW_SECONDS, show_default=True, help="Of plain SQL, half before, half after each run."
 )
 @click.option("--hosts-only", is_flag=True, help="Not by shards of one host.")
+@click.option("--hosts", "hosts_counts", type=_DIVISORS, multiple=True, default=_HOSTS, show_default=True)
+@click.option("--clients", type=click.Choice([*_CLIENTS]), multiple=True, default=[*_CLIENTS], show_default=True)
+@click.option("--build", type=click.Choice([*_BUILDS]), multiple=True, help="Default: those that are there.")
+@click.option("--calls", "times", type=click.IntRange(1, 8), multiple=True, default=_CALLS, show_default=True)
 @click.option("--out", type=click.Path(path_type=Path), help="Directory to write scale.md into.")
-def scale(runs_count: int, variant: Variant, raw_seconds: float, hosts_only: bool, out: Path | None) -> None:
+def scale(
+    runs_count: int,
+    variant: Variant,
+    raw_seconds: float,
+    hosts_only: bool,
+    hosts_counts: Sequence[str],
+    clients: Sequence[str],
+    build: Sequence[str],
+    times: Sequence[int],
+    out: Path | None,
+) -> None:
     """One, two and four hosts of a cluster on the same cores; then the cost of an item from 1 to 16 shards.
 
     The first by turns, each run next to one of plain SQL, the clients dealt out to the hosts, with the workload's calls
-    in flight and with twice as many; compiled hosts too where they are built (make compiled), and Redis that syncs
-    every write where it is installed. The second with the host and its server on the first half of the cores, the
-    clients on the other.
+    in flight and with twice as many (--calls); with clients that send all to the host that they know, and with those
+    that send acks to the owners of shards (--clients); compiled hosts too where they are built (make compiled), and
+    Redis that syncs every write where it is installed. The second with the host and its server on the first half of the
+    cores, the clients on the other.
     """
     lines = ["# Scale-out", ""]
     scenario = load(_WORKLOAD, variant)
+    if "compiled" in build and (fault := compiled_fault()) is not None:
+        raise click.UsageError(f"no compiled hosts: {fault}")
+    builds = build or [name for name in _BUILDS if name == "interpreted" or compiled_fault() is None]
+    scenarios = [_with_calls(scenario, count) for count in times]
     with Ceiling() as ceiling:
-        builds: dict[str, type[Foqs]] = {"": Foqs}
-        if compiled_fault() is None:
-            builds[", compiled"] = CompiledFoqs
-        hosts = {
-            f"hosts: {count}, calls: {_calls(busier)}{build}": _Layout(
-                busier, partial(adapter, count, _SHARDS_OF_HOSTS // count)
-            )
-            for build, adapter in builds.items()
-            for count in _HOSTS
-            for busier in (_with_calls(scenario, times) for times in _CALLS)
-        }
+        layouts: dict[str, _Layout] = {}
+        for name, count, kind, busier in product(builds, map(int, hosts_counts), clients, scenarios):
+            if count > 1 or kind == clients[0]:  # One host is the owner of all shards.
+                told = f", {kind}" if count > 1 else ""
+                layouts[f"hosts: {count}, calls: {_calls(busier)}{told}, {name}"] = _Layout(
+                    _over_hosts(busier, count),
+                    partial(_BUILDS[name], count, _SHARDS_OF_HOSTS // count, to_owners=_CLIENTS[kind]),
+                )
         if installed(_REDIS) is None:
-            hosts |= {
+            layouts |= {
                 f"{_REDIS}, calls: {_calls(busier)}": _Layout(busier, partial(new_adapter, _REDIS))
-                for busier in (_with_calls(scenario, times) for times in _CALLS)
+                for busier in scenarios
             }
-        found = _by_turns(ceiling, hosts, runs_count, raw_seconds)
+        found = _by_turns(ceiling, layouts, runs_count, raw_seconds)
         lines += _told(f"{_WORKLOAD.upper()} by hosts, {_SHARDS_OF_HOSTS} shards, all on the same cores", found)
         if not hosts_only:
             lines += _by_shards(ceiling, scenario, runs_count, raw_seconds)
@@ -126,6 +148,25 @@ def _with_calls(scenario: Scenario, times: int) -> Scenario:
             consumers=replace(consumers, in_flight=consumers.in_flight * times),
         )
     return replace(scenario, phases=phases)
+
+
+def _over_hosts(scenario: Scenario, hosts_count: int) -> Scenario:
+    """With a connection for each host at least, and the same calls in flight."""
+    phases = {}
+    for name, phase in scenario.phases.items():
+        producers, consumers = _clients(phase)
+        phases[name] = replace(
+            phase,
+            producers=replace(producers, **_dealt_out(producers, hosts_count)),
+            consumers=replace(consumers, **_dealt_out(consumers, hosts_count)),
+        )
+    return replace(scenario, phases=phases)
+
+
+def _dealt_out(clients: Clients, hosts_count: int) -> dict[str, Any]:
+    connections = max(clients.connections, -(-hosts_count // clients.processes))
+    in_flight = max(1, clients.in_flight * clients.connections // connections)
+    return {"connections": connections, "in_flight": in_flight}
 
 
 def _calls(scenario: Scenario) -> int:

@@ -9,15 +9,17 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
 from foqs import AdminClient, NewItem
-from foqs.client.slots import SlotGroups
+from foqs.client.owners import Owners
+from foqs.client.slots import SlotGroups, shard_map_of
 from foqs.dev.local_server import LocalServer
 from foqs.host.event_log.service import PASS_MS
-from foqs.model.errors import FoqsError
+from foqs.model.errors import FoqsError, UnavailableError
 from foqs.model.slots import SLOTS_COUNT, slot_of
 from foqs.storage.migrations import SchemaKind, apply
 from foqs.storage.session import connect
@@ -39,7 +41,11 @@ _S_MS = 1_000
 
 
 class Foqs:
-    """The hosts share the shards; client processes are dealt out to the hosts by their number."""
+    """The hosts share the shards; the connections of client processes are dealt out to the hosts.
+
+    With `to_owners` the clients learn the shard map, and send acks and nacks where the option of that name of the
+    client library sends them.
+    """
 
     name = "foqs"
     durability = (
@@ -50,9 +56,13 @@ class Foqs:
     lacks: frozenset[str] = frozenset()
     _build = "this checkout"
 
-    def __init__(self, hosts_count: int = 1, shards_per_host: int = 4) -> None:
+    def __init__(self, hosts_count: int = 1, shards_per_host: int = 4, *, to_owners: bool = False) -> None:
         self.lease_ms = 30_000
-        self._hosts_count, self._shards_per_host = hosts_count, shards_per_host
+        self._hosts_count, self._shards_per_host, self._to_owners = hosts_count, shards_per_host, to_owners
+        self._processes_count = 1
+        """Of producers, or of consumers."""
+        self._connects_count = 0
+        """Of this process."""
         self._ports = [_free_port() for _ in range(hosts_count)]
         self._server: LocalServer | None = None
         self._hosts: list[subprocess.Popen[bytes]] = []
@@ -62,6 +72,8 @@ class Foqs:
     def configure(self, scenario: Scenario) -> None:
         self._shards_per_host = scenario.foqs.shards or self._shards_per_host
         self._key_spread, self._has_events = scenario.foqs.key_spread, scenario.has_events
+        clients = [one for phase in scenario.phases.values() for one in (phase.producers, phase.consumers) if one]
+        self._processes_count = max(one.processes for one in clients)
 
     def log_events(self, per_mille: int) -> None:
         """The host that is told does so at once; others would within a second.
@@ -117,8 +129,15 @@ class Foqs:
         return os.environ | events
 
     async def connect(self, in_flight: int) -> FoqsClient:
-        port = self._ports[process_number() % self._hosts_count]
-        return FoqsClient(await Wire.connect(port), self.lease_ms)
+        turn = process_number() + self._processes_count * self._connects_count
+        self._connects_count += 1
+        port = self._ports[turn % self._hosts_count]
+        if not self._to_owners:
+            return FoqsClient(await Wire.connect(port), self.lease_ms)
+        wires = {port: await Wire.connect(port) for port in self._ports}
+        client = OwnersClient(wires, port, self.lease_ms)
+        await client.learn()
+        return client
 
     def ready_count(self, topic: str) -> int:
         async def ask() -> int:
@@ -231,6 +250,43 @@ class FoqsClient:
 
     async def close(self) -> None:
         self._wire.close()
+
+
+class OwnersClient(FoqsClient):
+    """Acks and nacks go to the host that has the shards of most of their items; everything else to one host."""
+
+    def __init__(self, wires: Mapping[int, Wire], port: int, lease_ms: int) -> None:
+        """`wires` are to all hosts, by their ports; `port` is of the one that this client knows best."""
+        super().__init__(wires[port], lease_ms)
+        self._wires = wires
+        self._owners = Owners()
+
+    async def ack(self, held: Sequence[Held]) -> None:
+        receipts = [one.receipt for one in held]
+        await self._owner_of(receipts).ack(receipts)
+
+    async def nack(self, held: Sequence[Held], delay_ms: int) -> None:
+        receipts = [one.receipt for one in held]
+        await self._owner_of(receipts).nack(receipts, delay_ms)
+
+    async def close(self) -> None:
+        for wire in self._wires.values():
+            wire.close()
+
+    async def learn(self) -> None:
+        """Learn the shard map from hosts that have just shared the shards out; no run here is so long that it ages."""
+        async with asyncio.timeout(_START_S_MAX):
+            while True:
+                with suppress(UnavailableError):
+                    told = await self._wire.call("getShardMap", structs.ShardMapRequest(None))
+                    self._owners.learn(shard_map_of(told), 0)
+                    if {address.port for address in self._owners.addresses.values()} == self._wires.keys():
+                        return
+                await asyncio.sleep(0.1)
+
+    def _owner_of(self, receipts: Sequence[str]) -> Wire:
+        owner = self._owners.of_ids(receipts)
+        return self._wire if owner is None else self._wires[owner.port]
 
 
 def _fill_shard(
