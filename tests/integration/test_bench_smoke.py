@@ -138,16 +138,16 @@ def test_the_command_measures_and_writes_a_report(tmp_path: Path) -> None:
 def test_clients_are_dealt_out_to_two_hosts_and_servers_pinned_to_their_cores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadtest.bench.scale._HOSTS", (2,))
     monkeypatch.setattr("loadtest.bench.scale._SHARDS", (2,))
     cores = os.sched_getaffinity(0)
     options = ["--smoke", "--runs", "1", "--raw-seconds", "0.2", "--out", str(tmp_path)]
-    done = CliRunner().invoke(main, ["scale", *options], catch_exceptions=False)
+    hosts = ["--hosts", "2", "--build", "interpreted", "--calls", "1"]
+    done = CliRunner().invoke(main, ["scale", *options, *hosts], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert os.sched_getaffinity(0) == cores
     text = (tmp_path / "scale.md").read_text()
-    assert "| hosts: 2, calls: 32 |" in text
-    assert "| hosts: 2, calls: 64 |" in text
+    for clients in ("any host", "shard map"):
+        assert f"| hosts: 2, calls: 32, {clients}, interpreted |" in text
     assert "| shards: 2 |" in text
 
 
