@@ -228,12 +228,12 @@ class Pulls:
             self.pulls_total["failed"] += 1
             if not isinstance(error, UnavailableError) or not error.nothing_done:
                 raise  # Items may have been leased to this caller: an empty response would not be true.
-            self._news.was_empty(pointer)
+            self._news.was_exhausted(pointer)
             return []
         self.pulls_total["items" if items else "empty"] += 1
         self.items_total += len(items)
-        if not items:
-            self._news.was_empty(pointer)
+        if _is_exhausted(pointer, items):
+            self._news.was_exhausted(pointer)
         return items
 
     async def _dequeue_there(self, remote: Peer, wanted: _Wanted, demand: TopicDemand | None) -> list[Delivery]:
@@ -263,3 +263,11 @@ class Pulls:
         for task in list(self._orphans):
             task.cancel()
         await asyncio.gather(*self._orphans, return_exceptions=True)
+
+
+def _is_exhausted(pointer: Pointer, pulled: Sequence[Delivery]) -> bool:
+    """Whether the host has given all that went before the items of this one."""
+    if not pulled:
+        return True
+    # The most urgent ones come first.
+    return pointer.topic[1] != ANY_TOPIC and pulled[-1].priority > pointer.stock.priority

@@ -60,7 +60,7 @@ class TopicNews(Service):
         self._reports = TopicReports(local, now_s())
         self._wishes = Wishes()
         self._pointers: dict[Topic, tuple[Pointer, float]] = {}
-        """The hosts whose items go before those of this one, and until when that is believed."""
+        """The hosts whose items go before those of this one, and until when that is believed. Oldest first."""
         self.hints_total: Counter[str] = Counter(sent=0, received=0)
         """The hints by direction."""
         self._reporting_since_s: dict[object, float] = {}
@@ -108,8 +108,8 @@ class TopicNews(Service):
         """Consumers ask here for these topics."""
         self._reports.asked(topics, self._now_s())
 
-    def was_empty(self, pointer: Pointer) -> None:
-        """The host had nothing of it when it was asked."""
+    def was_exhausted(self, pointer: Pointer) -> None:
+        """The host has nothing of it any more that goes before what is here."""
         if (found := self._pointers.get(pointer.topic)) is not None and found[0].host_id == pointer.host_id:
             del self._pointers[pointer.topic]
 
@@ -148,7 +148,6 @@ class TopicNews(Service):
         """Homes tell who has items that this host waits for: one waiting call for each topic will go for them."""
         for pointer in pointers:
             self.hints_total["received"] += 1
-            self._believe(pointer)
             if self._wishes.tell(pointer):
                 self._rung.set()
 
@@ -226,10 +225,6 @@ class TopicNews(Service):
                 return
             del self._pointers[topic]
 
-    def _believe(self, pointer: Pointer) -> None:
-        self._pointers.pop(pointer.topic, None)
-        self._pointers[pointer.topic] = pointer, self._now_s() + POINTER_MS_MAX / 1000
-
     def _seek_all(self) -> None:
         for home, wishes in self._by_home(self._wishes.take_unsought()).items():
             if home == self._me:
@@ -244,7 +239,7 @@ class TopicNews(Service):
     def _report_due(self) -> None:
         for home, stocks in self._by_home(self._reports.take_due(self._now_s())).items():
             if home == self._me:
-                self._learn_better(self.reported(self._me, stocks))
+                self._learn_better(stocks, self.reported(self._me, stocks))
             else:
                 for some in _chunks(stocks):
                     self._spawn(self._report(home, some), home)
@@ -253,7 +248,7 @@ class TopicNews(Service):
         report = object()
         self._reporting_since_s[report] = self._now_s()
         try:
-            self._learn_better(await self._homes.report(home, stocks))
+            self._learn_better(stocks, await self._homes.report(home, stocks))
         except FoqsError:
             self._reports.not_told(stocks, self._now_s())
             self._rung.set()
@@ -261,9 +256,13 @@ class TopicNews(Service):
         finally:
             del self._reporting_since_s[report]
 
-    def _learn_better(self, pointers: Iterable[Pointer]) -> None:
+    def _learn_better(self, told: Iterable[Topic], pointers: Iterable[Pointer]) -> None:
+        """The home of these topics was told what is here, and names the hosts whose items go before that."""
+        until_s = self._now_s() + POINTER_MS_MAX / 1000
+        for topic in told:
+            self._pointers.pop(topic, None)
         for pointer in pointers:
-            self._believe(pointer)
+            self._pointers[pointer.topic] = pointer, until_s
 
     def _by_home(self, values: Mapping[Topic, V]) -> dict[str, dict[Topic, V]]:
         by_home: dict[str, dict[Topic, V]] = {}

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from foqs.cluster import topic_reports
+from foqs.cluster import topic_news, topic_reports
 from foqs.cluster.directory import OLDER_MS_MIN
 from foqs.cluster.homes import Reported, home_of
 from foqs.cluster.topic_news import TopicNews
@@ -152,8 +152,34 @@ async def test_consumers_hear_of_items_that_should_go_before_those_of_their_host
         pointer = news.better([TOPIC])
         assert pointer is not None
         assert pointer.host_id == "a"
-        news.was_empty(pointer)
+        news.was_exhausted(pointer)
         assert news.better([TOPIC]) is None
+
+
+async def test_what_a_waiting_call_is_told_keeps_no_later_call_from_the_items_of_its_own_host() -> None:
+    async with three_hosts() as net, asyncio.timeout(PATIENCE_S):
+        put(net, "a", Stock(1_000))
+        news = net.news["b"]
+        wait = news.wait({TOPIC: 1})
+        await wait.arrived()
+        assert wait.take()[0].host_id == "a"
+        assert news.better([TOPIC]) is None
+
+
+async def test_a_host_whose_items_go_before_is_forgotten_when_the_home_says_so_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(topic_reports, "CHANGE_MS", 1)
+    monkeypatch.setattr(topic_news, "POINTER_MS_MAX", 10 * PATIENCE_S * 1_000)
+    async with three_hosts() as net, asyncio.timeout(PATIENCE_S):
+        news = net.news["b"]
+        news.asked([TOPIC])
+        put(net, "a", Stock(1, 3))
+        await until(lambda: any(TOPIC in host.directory._entries for host in net.news.values()))
+        put(net, "b", Stock(1, 7))
+        await until(lambda: news.better([TOPIC]) is not None)
+        put(net, "b", Stock(1, 3))
+        await until(lambda: news.better([TOPIC]) is None)
 
 
 async def test_what_changes_all_the_time_is_not_reported_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,87 @@
+"""What is pulled from other hosts before what is here, and until when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from foqs.cluster.pulls import Pulls
+from foqs.model.calls import CallContext, Delivery
+from foqs.model.stocks import ANY_TOPIC, Pointer, Stock, Topic
+from foqs.wire.codec import structs
+
+MAIL = (1, "mail")
+
+
+def delivered(priorities: Iterable[int]) -> list[Delivery]:
+    return [Delivery(f"1-{at}", f"1-{at}-r", "mail", at, 0, 0, 0, 1, b"", b"") for at in priorities]
+
+
+class News:
+    """It has told of one host, until that is exhausted."""
+
+    def __init__(self, pointer: Pointer) -> None:
+        self.pointer: Pointer | None = pointer
+
+    def asked(self, topics: Iterable[Topic]) -> None: ...
+
+    def better(self, topics: Iterable[Topic]) -> Pointer | None:
+        return self.pointer
+
+    def was_exhausted(self, pointer: Pointer) -> None:
+        self.pointer = None
+
+
+class Queue:
+    """A host whose next items have these priorities."""
+
+    def __init__(self, priorities: Sequence[int]) -> None:
+        self.priorities = priorities
+
+    async def dequeue(self, *call: Any) -> list[Delivery]:
+        return delivered(self.priorities)
+
+
+async def pulled(pointer: Pointer, there: Sequence[int]) -> tuple[list[Delivery], Pointer | None]:
+    """What a call gets where the items here have priority 7, and who is believed to have better ones afterwards."""
+    news: Any = News(pointer)
+    here: Any = Queue([7])
+    remote: Any = Queue(there)
+    pulls = Pulls(here, news, lambda host_id: remote, lambda name: 1, lambda: True)
+    context = CallContext("")
+    if pointer.topic == MAIL:
+        items = await pulls.dequeue(context, "jobs", [structs.TopicDemand("mail", 3)], None, 0)
+    else:
+        items = await pulls.dequeue(context, "jobs", [], None, 0, "", 3)
+    return items, news.pointer
+
+
+@pytest.mark.parametrize(
+    ("there", "is_believed"),
+    [
+        pytest.param([0, 0, 0], True, id="more of the urgent ones may be there"),
+        pytest.param([0, 0, 2], False, id="after the urgent ones others have come"),
+    ],
+)
+async def test_another_host_is_asked_first_for_as_long_as_it_has_what_is_more_urgent(
+    there: Sequence[int], is_believed: bool
+) -> None:
+    pointer = Pointer(MAIL, "host-1", Stock(3, 0))
+    items, believed = await pulled(pointer, there)
+    assert [item.priority for item in items] == there
+    assert believed == (pointer if is_believed else None)
+
+
+async def test_a_host_that_gives_nothing_is_not_asked_first_again() -> None:
+    items, believed = await pulled(Pointer(MAIL, "host-1", Stock(3, 0)), [])
+    assert [item.priority for item in items] == [7], "what is here"
+    assert believed is None
+
+
+async def test_calls_for_any_topic_take_turns_between_hosts_whatever_the_priorities_are() -> None:
+    pointer = Pointer((1, ANY_TOPIC), "host-1", Stock(3, 0))
+    items, believed = await pulled(pointer, [5])
+    assert [item.priority for item in items] == [5]
+    assert believed == pointer
