@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from foqs.model.calls import CallContext
 from foqs.model.errors import ErrorCode, FoqsError, OverloadedError
 from foqs.transport.bounds import TransportLimits, TransportMetrics
-from foqs.transport.fair_scheduler import CallerQueue, FairScheduler
+from foqs.transport.fair_scheduler import OF_PEER, CallerQueue, FairScheduler
 from foqs.transport.verbs import OK, Answered, Verbs, dequeue_response
 from foqs.wire.codec import DEQUEUE, ENQUEUE, PROVE, Codec, Method, UnreadableCallError, for_seqid, seqid_of
 
@@ -197,7 +197,7 @@ class CallTable:
     def caller_of(self, address: str, message: bytes) -> str:
         """Who is to be told apart from others in the scheduler: an address, or some of the callers of a peer."""
         peer = self.context.peer
-        return address if not peer else f"{peer}/{seqid_of(message) % PEER_LANES_COUNT}"
+        return address if not peer else f"{peer}{OF_PEER}{seqid_of(message) % PEER_LANES_COUNT}"
 
     def has_room(self) -> bool:
         """Whether the connection may have one more call: by their count, by their bytes and by what waits in all."""

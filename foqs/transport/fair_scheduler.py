@@ -4,7 +4,8 @@ A flow is what one tenant sends of one kind: its enqueues, or all its other call
 host knows; calls that name none, or one that it does not know, are one tenant together, so that invented names make no
 flows. Within a flow each caller, an address, has a queue of its own, and the callers are served in turn as well.
 
-Penalties are for whoever did most of the work of late, while others did little: they are not served for a while.
+Penalties are for whoever did most of the work of late, while others did little, a little at a time: they are not served
+for a while.
 
 Enqueues that say that they are bulk are another tenant's for all this, with a smaller part of each round. To others
 they do not count as work of somebody, and all of them together have a penalty as soon as there is anybody else.
@@ -55,6 +56,8 @@ QUEUES_KEPT: Final = 256
 
 SHARE_MOST: Final = 0.75
 """Who did more than this part of all recent work, while others did some, did most of it."""
+SMALL_WORK_MAX: Final = QUANTUM
+"""Whose pieces of work are larger than this, on the average, wants much at a time, and nobody is penalised for that."""
 SHARE_KEPT_MIN: Final = 0.3
 """Less recent work than this is forgotten at once: that of one call after it was halved twice."""
 
@@ -65,6 +68,8 @@ BULK: Final = -(1 << 62)
 """All tenants of bulk calls together, for their penalty."""
 Caller = tuple[Tenant, str]
 """An address, apart for each tenant that it calls for."""
+OF_PEER: Final = "/"
+"""It is in the address of each caller of another host, which hands on its calls, and in no client's."""
 
 K = TypeVar("K")
 
@@ -161,13 +166,16 @@ class RecentWork(Generic[K]):
         """Half of what was done is forgotten after `memory_ms`."""
         self._memory_ms = memory_ms
         self.work: dict[K, float] = {}
+        self._pieces: dict[K, float] = {}
+        """The count of pieces that it was done in: calls, and pages of what they brought."""
         self._total = 0.0
         self._halved_at_s = -inf
         self.halve_at_s = -inf
         """When half of it is to be forgotten next."""
 
-    def add(self, key: K, work: float) -> None:
+    def add(self, key: K, work: float, pieces: float = 1.0) -> None:
         self.work[key] = self.work.get(key, 0.0) + work
+        self._pieces[key] = self._pieces.get(key, 0.0) + pieces
         self._total += work
 
     def forget(self, now_s: float) -> None:
@@ -176,13 +184,17 @@ class RecentWork(Generic[K]):
         if halvings:
             left = 0.5**halvings
             self.work = {key: work * left for key, work in self.work.items() if work * left >= SHARE_KEPT_MIN}
+            self._pieces = {key: self._pieces[key] * left for key in self.work}
             self._total = sum(self.work.values())
             self._halved_at_s = now_s
             self.halve_at_s = now_s + self._memory_ms / 1000
 
     def did_most(self, key: K) -> bool:
-        """Whether others did some work, but this one far more than all of them."""
-        return self._total > self.work[key] > self._total * SHARE_MOST
+        """Whether this one did far more than all others, and some of them want little at a time."""
+        if not self._total > self.work[key] > self._total * SHARE_MOST:
+            return False
+        pieces = self._pieces
+        return any(work <= pieces[other] * SMALL_WORK_MAX for other, work in self.work.items() if other != key)
 
 
 class Penalties:
@@ -207,6 +219,8 @@ class Penalties:
         self._bounds = bounds
         self._ended = ended
         self._by_caller: RecentWork[Caller] = RecentWork(bounds.memory_ms)
+        self._by_client: RecentWork[Caller] = RecentWork(bounds.memory_ms)
+        """The same without what other hosts ask: that is no reason to penalise a client of its own tenant."""
         self._by_tenant: RecentWork[Tenant] = RecentWork(bounds.memory_ms)
         self._of_bulk: RecentWork[Tenant] = RecentWork(bounds.memory_ms)
         self.penalised: set[Caller | Tenant] = set()
@@ -222,19 +236,25 @@ class Penalties:
         penalised = self.penalised
         return caller in penalised or caller[0] in penalised or (caller[0] < 0 and BULK in penalised)
 
-    def count(self, in_turn: Mapping[Caller, float], now_s: float) -> bool:
-        """Count what callers did in a turn. Returns whether more than one had work done of late."""
+    def count(self, in_turn: Mapping[Caller, float], pieces: Mapping[Caller, int], now_s: float) -> bool:
+        """Count what callers did in a turn, in so many pieces. Returns whether more than one had work done of late."""
         by_caller, by_tenant = self._by_caller, self._by_tenant
         if now_s >= by_caller.halve_at_s:
             by_caller.forget(now_s)
+            self._by_client.forget(now_s)
             by_tenant.forget(now_s)
             self._of_bulk.forget(now_s)
         for caller, work in in_turn.items():
             if caller[0] < 0:
                 self._of_bulk.add(BULK, work)
             else:
-                by_caller.add(caller, work)
-                by_tenant.add(caller[0], work)
+                count = pieces[caller]
+                by_caller.add(caller, work, count)
+                if OF_PEER not in caller[1]:
+                    self._by_client.add(caller, work, count)
+                elif caller[0] == NO_TENANT:
+                    continue  # What hosts tell each other.
+                by_tenant.add(caller[0], work, count)
         return len(by_caller.work) + len(self._of_bulk.work) > 1
 
     def decide(self, in_turn: Mapping[Caller, float], began_s: float, work_min: float) -> None:
@@ -249,8 +269,10 @@ class Penalties:
             if caller[0] < 0:
                 bulk_work += work
                 continue
-            tenants[caller[0]] = tenants.get(caller[0], 0.0) + work
-            if work > work_min and self._by_caller.did_most(caller):
+            of_peer = OF_PEER in caller[1]
+            if not (of_peer and caller[0] == NO_TENANT):
+                tenants[caller[0]] = tenants.get(caller[0], 0.0) + work
+            if work > work_min and (self._by_caller if of_peer else self._by_client).did_most(caller):
                 greedy = True
                 self._penalise(caller, began_s)
         for tenant, work in tenants.items():
@@ -297,6 +319,7 @@ class FairScheduler:
         self._work = 0.0
         """What was done in this turn, which began with it."""
         self._work_of: dict[Caller, float] = {}
+        self._pieces_of: dict[Caller, int] = {}
         self._began_s = 0.0
         self._work_max = bounds.turn_work_max
         """What a turn may do, now."""
@@ -402,12 +425,13 @@ class FairScheduler:
         work = self._work
         if work:
             now_s = self._loop.time()
-            is_shared = self._penalties.count(self._work_of, now_s)
+            is_shared = self._penalties.count(self._work_of, self._pieces_of, now_s)
             if work > bounds.turn_work_shared_max / 2:
                 self._penalties.decide(self._work_of, self._began_s, max(work, bounds.turn_work_shared_max) / 2)
             self._work_max = bounds.turn_work_shared_max if is_shared else bounds.turn_work_max
             self._work = 0.0
             self._work_of.clear()
+            self._pieces_of.clear()
         if self._round.is_empty:
             return
         now_s = self._loop.time()
@@ -466,6 +490,7 @@ class FairScheduler:
             self._began_s = began_s
         self._work += work
         work_of[caller] = work_of.get(caller, 0.0) + work
+        self._pieces_of[caller] = self._pieces_of.get(caller, 0) + 1
         queue.deficit -= work
         queue.flow.deficit -= work
         if not self._is_scheduled:

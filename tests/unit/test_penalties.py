@@ -6,6 +6,8 @@ import pytest
 
 from foqs.transport import fair_scheduler
 from foqs.transport.fair_scheduler import (
+    NO_TENANT,
+    OF_PEER,
     REFUSALS_PER_WORK,
     RecentWork,
 )
@@ -97,6 +99,56 @@ def test_a_caller_with_a_penalty_that_has_nothing_to_do_is_served_after_it() -> 
     assert not world.scheduler.may_start(world.queue(1, "flood"))
     world.loop.end_penalties()
     assert world.scheduler.may_start(world.queue(1, "flood"))
+
+
+def flood_beside(tenant: int, address: str) -> World:
+    """A client floods, after somebody else had a call done; then both call again."""
+    world = World(20)
+    world.do(world.queue(tenant, address))
+    world.do(world.queue(1, "flood"), elements=1_000, took_s=0.004)
+    world.loop.turn(2)
+    world.send("flood", world.queue(1, "flood"))
+    world.send("other", world.queue(tenant, address))
+    world.loop.turn(2)
+    return world
+
+
+@pytest.mark.parametrize("tenant", [1, NO_TENANT])
+def test_a_client_has_no_penalty_for_what_other_hosts_ask_for_its_own_namespace_or_for_themselves(tenant: int) -> None:
+    world = flood_beside(tenant, f"host-1{OF_PEER}7")
+    assert sorted(world.started) == ["flood", "other"]
+
+
+@pytest.mark.parametrize(("elements", "is_penalised"), [(8, True), (250, False)])
+def test_nobody_has_a_penalty_for_others_who_want_much_at_a_time(elements: int, is_penalised: bool) -> None:
+    world = World(20)
+    world.do(world.queue(1, "other"), elements=elements)
+    world.do(world.queue(1, "flood"), elements=4_000, took_s=0.004)
+    world.loop.turn(2)
+    world.send("flood", world.queue(1, "flood"))
+    world.send("other", world.queue(1, "other"))
+    world.loop.turn(3)
+    assert sorted(world.started) == (["other"] if is_penalised else ["flood", "other"])
+
+
+def test_a_namespace_that_is_served_through_another_host_is_as_safe_from_others_as_one_that_calls_itself() -> None:
+    world = flood_beside(2, f"host-1{OF_PEER}7")
+    assert world.started == ["other"]
+    world.loop.end_penalties()
+    world.loop.turn()
+    assert world.started == ["other", "flood"]
+
+
+def test_a_caller_of_another_host_that_did_most_has_a_penalty_like_any_other() -> None:
+    world = World(20)
+    world.do(world.queue(1, "good"))
+    flood = world.queue(1, f"host-1{OF_PEER}7")
+    world.do(flood, elements=1_000, took_s=0.004)
+    world.loop.turn(2)
+    world.send("flood", flood)
+    world.send("good", world.queue(1, "good"))
+    world.loop.turn()
+    assert world.started == ["good"]
 
 
 def test_half_of_what_was_done_is_forgotten_after_a_while_and_all_after_a_long_time() -> None:
