@@ -80,6 +80,16 @@ class ClusterWorld(World):
     def pick_host(self, chance: random.Random) -> SimHost | None:
         return chance.choice(self.ready) if self.ready else None
 
+    def spare(self) -> list[SimHost]:
+        """Hosts that may end by plan: others can have their shards."""
+        counts = Counter([self.tiers.of_host(host.name) for host in self.ready])
+        return [host for host in self.ready if counts[self.tiers.of_host(host.name)] > 1]
+
+    def complete(self) -> None:
+        """Whoever watches over the cluster sees to it that each tier has a host."""
+        for _ in range(self.tiers.missing_count()):
+            self.start_host()
+
     def host_failed(self, host: SimHost, error: FoqsError) -> None:
         self.trace(host.name, f"does not start: {error!r}")
         self.hosts.remove(host)
@@ -201,6 +211,7 @@ class ClusterNemesis:
         world.meta.cut_off = dict.fromkeys(world.meta.cut_off, world.loop.time())
         if not world.hosts:
             world.start_host()
+        world.complete()
         await self._until(self._is_owned, _OWNED_S_MAX + 2, "every shard has one owner")
         await self._until(self.is_even, _EVEN_S_MAX, "loads are even")
 
@@ -212,14 +223,14 @@ class ClusterNemesis:
     async def _leave(self) -> None:
         """A host ends as by SIGTERM, and hands on its shards."""
         world = self._world
-        if len(world.ready) > 1:
-            await world.drain_host(self._chance.choice(world.ready))
+        if spare := world.spare():
+            await world.drain_host(self._chance.choice(spare))
             world.counts["hosts that left"] += 1
 
     async def _restart(self) -> None:
         world = self._world
-        if len(world.ready) > 1:
-            host = self._chance.choice(world.ready)
+        if spare := world.spare():
+            host = self._chance.choice(spare)
             await world.drain_host(host)
             world.start_host(host.name)
             world.counts["hosts restarted in order"] += 1
@@ -239,6 +250,7 @@ class ClusterNemesis:
             world.kill_host(self._chance.choice(world.ready), sockets_closed=self._chance.random() < 0.7)
             if not world.ready:
                 world.start_host()
+            world.complete()
 
     async def _kill_and_restart(self) -> None:
         world = self._world
@@ -324,12 +336,13 @@ class ClusterNemesis:
         if not self._is_owned() or len(world.ready) < len(world.hosts):
             return False
         owners = {shard_id: owners[0] for shard_id, owners in world.owners().items()}
-        loads = Counter(dict.fromkeys(names, 0)) + Counter(owners.values())
+        loads = Counter(owners.values())
         for shard_id, owner in owners.items():
-            pinned_to = rows[shard_id].pinned_to
-            if pinned_to in names and owner != pinned_to:
+            tier, pinned_to = world.tiers.of_shard(shard_id), rows[shard_id].pinned_to
+            of_tier = {name for name in names if world.tiers.of_host(name) == tier}
+            if owner not in of_tier or (pinned_to in of_tier and owner != pinned_to):
                 return False
-            if pinned_to not in names and loads[owner] - min([loads[name] for name in names]) > 1:
+            if pinned_to not in of_tier and loads[owner] - min([loads[name] for name in of_tier]) > 1:
                 return False
         return True
 

@@ -151,6 +151,13 @@ class Contending(Sharing):
         return None
 
 
+def shard_urls(world: World) -> dict[int, str]:
+    """By which hosts know the world's shards, and whose servers they share."""
+    apart = world.profile.layout is Layout.APART
+    addresses = {shard_id: f"sim-{shard_id}" if apart else "sim" for shard_id in world.servers}
+    return {shard_id: f"mysql+pymysql://{at}/shard_{shard_id}" for shard_id, at in addresses.items()}
+
+
 class SimHost:
     """One process of the world with a host in it."""
 
@@ -171,11 +178,9 @@ class SimHost:
 
     def _make(self) -> bootstrap.Host:
         # Not validated: the URLs are those of no server.
-        apart = self._world.profile.layout is Layout.APART
-        addresses = {shard_id: f"sim-{shard_id}" if apart else "sim" for shard_id in self._world.servers}
         config = HostConfig.model_construct(
             meta_url="", host_name=self.name, listen_address="sim", port=0, cluster="sim", event_log_dir="memory",
-            shards={shard_id: f"mysql+pymysql://{at}/shard_{shard_id}" for shard_id, at in addresses.items()},
+            shards=shard_urls(self._world), tier=self._world.tiers.of_host(self.name),
         )  # fmt: skip
         return bootstrap.Host(config)
 

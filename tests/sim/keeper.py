@@ -85,4 +85,6 @@ class Keeper:
 async def _recover(number: int, name: str | None, settings: NamespaceSettings, door: FakeDoor) -> None:
     """With those settings by which its ids are found again."""
     given = {setting: getattr(settings, setting) for setting in SETTINGS_OF_CREATION}
+    if settings.tier:
+        given["tier"] = settings.tier
     await door.admin.recover_namespace(number, name, SimpleNamespace(**given))

@@ -18,10 +18,12 @@ SHOWN_BY = {
     "calls_the_repeat_of_an_ack_that_was_done_stale": 29,
     "exports_an_item_of_both_parts_of_a_page_twice": 198,
     "gives_a_number_again_after_a_restore": 403,
+    "hands_items_to_hosts_of_another_tier": 17,
     "hands_on_what_was_handed_on": 38,
     "lets_the_whole_cap_through_itself": 23,
     "moves_the_edge_past_living_ids": 85,
     "redrives_without_a_new_ttl": 178,
+    "takes_items_for_shards_of_another_tier": 2,
     "tells_ends_that_nobody_knows_of": 483,
 }
 """The seeds that showed the rare ones last are tried first. What changes the simulation may change them."""

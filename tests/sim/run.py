@@ -145,6 +145,7 @@ async def _live(world: World, chance: random.Random) -> None:
     if isinstance(world, ClusterWorld):
         for _ in range(chance.choice([1, 2, 3])):
             world.start_host()
+        world.complete()
         nemesis = ClusterNemesis(world, random.Random(chance.random()))
     else:
         world.start_host()

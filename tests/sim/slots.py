@@ -81,13 +81,14 @@ class SlotWatch:
     def some_settings(self) -> NamespaceSettings:
         """Of a namespace that the operator creates."""
         chance = self._spreads
-        return NamespaceSettings(
+        settings = NamespaceSettings(
             key_spread=chance.choice([1, 2, 4]),
             dedup_scope=chance.choice(list(DedupScope)),
             dedup_when_away=DedupWhenAway.REFUSE
             if self._world.profile.is_cluster
             else chance.choice(list(DedupWhenAway)),
         )
+        return self._world.tiers.drawn(settings)
 
     # ---- what is seen ----
 

@@ -31,13 +31,14 @@ from tests.sim.chance import Delays, Layout, Profile
 from tests.sim.clients import OTHERS, TOPICS, SimClient
 from tests.sim.clocks import SimClocks
 from tests.sim.events import EventBook
-from tests.sim.host import FakeDoor, SimHost
+from tests.sim.host import FakeDoor, SimHost, shard_urls
 from tests.sim.links import Links
 from tests.sim.loads import Loads
 from tests.sim.loop import ProcessState, VirtualLoop
 from tests.sim.ownership import MetaTables
 from tests.sim.shared_caps import SharedCapCheck
 from tests.sim.slots import SlotWatch
+from tests.sim.tiers import TierWatch
 from tests.support.invariants import newest_claims
 
 _RESTART_S = 0.1
@@ -122,7 +123,9 @@ class World:
             self.servers[shard_id] = self._make_server(shard_id)
         self.dedup = self._make_dedup_window()
         self.slots = SlotWatch(self)
+        self.tiers = TierWatch(self)
         self.meta = self._make_meta(self._settings())
+        self.tiers.enter(self.meta.tables.cluster.shards, shard_urls(self))
         self.clients = [self._make_client(number) for number in range(profile.client_count)]
         self._host_count = 0
         self._epochs_seen: dict[int, int] = {}
@@ -152,7 +155,8 @@ class World:
         )
 
     def _make_meta(self, settings: NamespaceSettings) -> MetaTables:
-        namespaces = [Namespace(1, NAMESPACE, settings, 0), Namespace(2, OTHERS[0], settings, 0)]
+        names = enumerate([NAMESPACE, OTHERS[0]], 1)
+        namespaces = [Namespace(number, name, self.tiers.drawn(settings), 0) for number, name in names]
         for namespace in namespaces:
             self.slots.created(namespace)
         return MetaTables(namespaces, self.slots.in_meta, random.Random(self.seed))
@@ -444,6 +448,7 @@ class World:
                     self.complain(f"P2: {row.key:x} comes into namespace {number}, which is deleted")
             self._watch_keys(server.shard_id, script)
             self.slots.committed(server.shard_id, script)
+            self.tiers.committed(server.shard_id, script)
             self.events.committed(server, script)
             timers = tables.lanes.get(0)
             if timers and timers[0][1] < tables.writer.delay_checkpoint:
