@@ -189,6 +189,9 @@ class SlotMover:
         """Give the slots, unless they are given: from then on only the other shard takes their ids."""
         slots = self._slots
         await slots.ask(shard)
+        if shard.shard_id in slots.arrivals:
+            # A meta database that has lost that move may begin the next one too soon: its shard would miss those ids.
+            raise UnavailableError(f"ids of slots that lead to shard {shard.shard_id} have not come there yet")
         kept = slots.kept_by(shard)
         if kept is None or kept.version != move.version - 1:
             return

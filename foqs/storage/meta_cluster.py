@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, and_, delete, func, select, update
+from sqlalchemy import Connection, and_, delete, func, or_, select, update
 from sqlalchemy.dialects.mysql import insert
 
 from foqs.model import limits
@@ -220,7 +220,7 @@ class MetaCluster(ABC):
         """The owner of this epoch has found the draining shard empty: nobody serves it from now on.
 
         Raises UnavailableError when it has another owner meanwhile or does not drain any more, and
-        InvalidArgumentError when slots are on their way to it.
+        InvalidArgumentError when slots are on their way to it or from it.
         """
 
         def remove(connection: Connection) -> None:
@@ -231,8 +231,13 @@ class MetaCluster(ABC):
                     retry_after_ms=limits.META_CALLS_RETRY_MS,
                     nothing_done=True,
                 )
-            if connection.execute(select(SLOT_MOVE.c.one).where(SLOT_MOVE.c.to_shard == shard_id)).first() is not None:
-                raise InvalidArgumentError(f"slots are on their way to shard {shard_id}: wait until they have left it")
+            # Until a move has ended, the one shard reads what the other one has: nobody may drop either.
+            is_of_shard = or_(SLOT_MOVE.c.from_shard == shard_id, SLOT_MOVE.c.to_shard == shard_id)
+            if (move := connection.execute(select(SLOT_MOVE).where(is_of_shard)).first()) is not None:
+                raise InvalidArgumentError(
+                    f"slots of shard {move.from_shard} are on their way to shard {move.to_shard}: wait until they have "
+                    f"come, and have left shard {shard_id}"
+                )
             values = {"state": int(ShardUse.REMOVED), "moving_to": b"", "pinned_to": b"", "changed_at": SERVER_NOW_MS}
             connection.execute(update(SHARD).where(SHARD.c.shard_id == shard_id).values(**values))
 

@@ -71,10 +71,21 @@ def test_no_move_begins_to_a_shard_that_drains_and_none_is_removed_that_slots_co
     store.update_shard(2, ShardUse.SERVING, None, None)
     assert begin(store, MOVE, 1, 1) == []
     store.update_shard(2, ShardUse.DRAINING, None, None)
-    with pytest.raises(InvalidArgumentError, match="on their way"):
+    with pytest.raises(InvalidArgumentError, match="slots of shard 1 are on their way to shard 2"):
         store.remove_shard(2, 1)
     store.restore_slots(moved(TABLE, MOVE))
     store.remove_shard(2, 1)
+
+
+def test_no_shard_is_removed_whose_ids_another_one_still_reads(store: MetaStore) -> None:
+    """It has given its slots, so that none leads to it any more; an operator would drop its database."""
+    assert begin(store, MOVE, 1, 1) == []
+    assert store.set_slot_move(MOVE._replace(phase=MovePhase.GIVING))
+    store.update_shard(1, ShardUse.DRAINING, None, None)
+    with pytest.raises(InvalidArgumentError, match="slots of shard 1 are on their way to shard 2"):
+        store.remove_shard(1, 1)
+    store.restore_slots(moved(TABLE, MOVE))
+    store.remove_shard(1, 1)
 
 
 def test_a_phase_is_that_of_the_move_that_is_under_way(store: MetaStore) -> None:

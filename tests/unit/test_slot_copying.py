@@ -11,6 +11,7 @@ import pytest
 
 from foqs.host.slot_moves import COPY_PASSES_MAX, COPY_READS_MAX, MOVED_IDS, SlotMover
 from foqs.host.waiting import Waiting
+from foqs.model.errors import UnavailableError
 from foqs.model.seen import digest_of
 from foqs.model.slots import MovePhase, SlotMove, SlotTable, first_table, moved
 from foqs.shard.port import SeenName, SeenRow, SlotArrival
@@ -134,3 +135,31 @@ async def test_what_the_other_shard_has_forgotten_is_passed_over() -> None:
     await receiver.follow()
     assert receiver.knows_all()
     assert source.reads == [1_000]
+
+
+async def test_a_shard_gives_no_slots_on_while_it_waits_for_ids_of_others() -> None:
+    """The meta database may have lost the first move: the next shard would miss the ids that have not come yet."""
+    receiver = Receiver(BusyShard(ids_count=0, ids_per_read=0))
+    state, table = receiver.shard.state, moved(TABLE, MOVE)
+    onward = SlotMove(3, 0, OTHER, (SLOT,), MovePhase.GIVING)
+    receiver.shard.stored.tables.slots = table
+    kept = {"": table}
+
+    async def ask(shard: object) -> None:
+        return None
+
+    receiver.slots = SimpleNamespace(
+        arrivals={0: SlotArrival(MOVE, {})}, ask=ask, kept_by=lambda shard: kept[""], look=lambda: None,
+        has_kept=lambda shard, table: kept.update({"": table}),
+    )  # fmt: skip
+    mover = SlotMover(
+        cast(Any, None), cast(Any, None), cast(Any, None), cast(Any, receiver.slots),
+        Waiting(asyncio.get_running_loop()), cast(Any, None),
+    )  # fmt: skip
+    with pytest.raises(UnavailableError, match="have not come"):
+        await mover._give(cast(Any, receiver.writer), state, onward)
+    assert receiver.shard.stored.tables.slots == table
+    receiver.slots.arrivals.clear()
+    await mover._give(cast(Any, receiver.writer), state, onward)
+    assert receiver.shard.stored.tables.slots == moved(table, onward)
+    await mover.stop()
