@@ -14,7 +14,7 @@ from foqs.model import limits
 from foqs.model.cluster import OpenedShard
 from foqs.model.errors import FoqsError
 from foqs.model.outage import Outage
-from foqs.model.service import Service
+from foqs.model.service import Service, ServiceState
 
 ANNOUNCE_MS_MAX = 1 * limits.SECOND_MS
 """A host that has not answered by then is told again."""
@@ -65,6 +65,8 @@ class OwnerNews(Service):
     def opened(self, shard: OpenedShard) -> None:
         """This host serves the shard from now on."""
         self.heard(self._me, [shard])
+        if self.state is ServiceState.STOPPED:
+            return  # Nobody would end the telling any more, nor close what it connects to.
         for host_id in self._addresses:
             if host_id == self._me:
                 continue

@@ -123,6 +123,8 @@ def is_lost(error: Exception) -> bool:
 
 def interrupt(session: Any) -> None:
     """Make a statement of the session that is under way fail; any thread may call it."""
-    if session is not None and session._sock is not None:
+    # The thread that uses the session may close it in between.
+    sock = session._sock if session is not None else None
+    if sock is not None:
         with suppress(OSError):  # It has failed by itself meanwhile.
-            session._sock.shutdown(socket.SHUT_RDWR)
+            sock.shutdown(socket.SHUT_RDWR)

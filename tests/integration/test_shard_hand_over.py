@@ -253,6 +253,35 @@ async def test_a_shard_that_its_next_host_cannot_reach_stays_where_it_is_and_kee
         assert first.host.owners.get(0) == before
 
 
+@pytest.mark.parametrize("step", ["shard_leaves", "shard_lost", "drop_parts"])
+async def test_a_defect_while_a_shard_is_handed_on_keeps_nobody_from_having_it_now_or_later(
+    meta: MetaStore, meta_url: str, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    async with (
+        running_host(meta_url, {}, name="first") as first,
+        running_host(meta_url, {}, name="second") as second,
+    ):
+        await until(lambda: owns(first, 0) and owns(first, 1) and owns(second, 2))
+        await first.client.enqueue_many("jobs", [NewItem("t", b"x")] * 50)
+        failed: list[int] = []
+        do_step = getattr(first.host._dispatcher, step)
+
+        def fail_once(shard_id: int, *arguments: object) -> None:
+            if failed:
+                do_step(shard_id, *arguments)
+            else:
+                failed.append(shard_id)
+                raise RuntimeError("a defect")
+
+        monkeypatch.setattr(first.host._dispatcher, step, fail_once)
+        move(meta, 1, "second")
+        await until(lambda: owns(second, 1))
+        assert failed == [1]
+        move(meta, 1, "first")
+        await until(lambda: owns(first, 1))
+        assert 1 not in first.host._dispatcher.sick
+
+
 async def test_a_host_that_ends_hands_all_its_shards_on_before_it_lets_go_of_its_clients(
     meta: MetaStore, meta_url: str
 ) -> None:

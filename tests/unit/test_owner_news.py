@@ -126,3 +126,15 @@ async def test_what_was_known_of_a_later_epoch_stands_and_a_host_without_an_addr
     news.heard("c", [OpenedShard(3, 6)])
     news.heard("stranger", [OpenedShard(3, 8)])
     assert owners.get(3) == ShardOwner(3, 7, "b", "b:1")
+
+
+async def test_a_shard_that_is_opened_while_the_host_ends_is_told_to_nobody(news: OwnerNews, hosts: Hosts) -> None:
+    """Nobody would end the telling any more."""
+    hosts.away = {"b", "c"}
+    news.opened(OpenedShard(3, 7))
+    await until(lambda: hosts.tries_count > 1)
+    await news.stop()
+    tries_count = hosts.tries_count
+    news.opened(OpenedShard(4, 8))
+    assert not news._telling
+    assert hosts.tries_count == tries_count

@@ -259,6 +259,18 @@ async def test_a_shard_that_is_drained_takes_nothing_new_from_then_on_and_does_a
     assert (writer.shard, writer.held) == (None, shard)
 
 
+async def test_a_defect_while_a_shard_is_stopped_keeps_its_lock_from_nobody(
+    writer: TickedWriter, store: SlowStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await start(writer, store)
+    closed: list[bool] = []
+    monkeypatch.setattr(store, "close", lambda: closed.append(True))
+    writer.listener.on_events.side_effect = RuntimeError("a defect")
+    await writer.stop()
+    assert closed == [True]
+    assert writer.held is None
+
+
 async def test_a_shard_that_is_lost_while_it_is_drained_and_opened_again_takes_nothing(
     writer: TickedWriter, store: SlowStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -315,8 +315,10 @@ class Ownership:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
         await self._announcing.stop()
-        if self.shard is not None:
-            self._listener.on_events(self.shard.abandon("it was handed on, or the host stops"))
+        shard = self.shard
+        if shard is not None:
+            # Whatever this meets, the session has to end, and the lock with it.
+            self._try(lambda: self._listener.on_events(shard.abandon("it was handed on, or the host stops")))
             self._hold(None)
         await self._thread.run(self._store.close)
         for thread in (self._thread, self._counter):
