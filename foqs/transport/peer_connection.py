@@ -14,6 +14,18 @@ from foqs.wire import codec as wire
 from foqs.wire.frames import FrameCutter, FrameError
 
 _NUMBERS_COUNT = (1 << 31) // PEER_LANES_COUNT - 1
+_SILENT_MS_MAX = 5_000
+"""A peer whose system confirms nothing for so long is taken for lost: calls would wait long for what never comes."""
+_SOCKET_OPTIONS = (
+    (socket.IPPROTO_TCP, "TCP_NODELAY", 1),
+    # A connection that carries nothing is probed: whatever lies between the hosts may have forgotten it.
+    (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
+    (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 10),
+    (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 1),
+    (socket.IPPROTO_TCP, "TCP_KEEPCNT", 5),
+    (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", _SILENT_MS_MAX),
+)
+"""Not all systems have all of them."""
 
 
 class PeerConnection(asyncio.Protocol):
@@ -28,6 +40,8 @@ class PeerConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, None)
         self._cutter = FrameCutter()
         self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._unsent_count = 0
+        """Calls that wait until the peer has read what was sent before."""
         self._numbers = count()
         self._writable = asyncio.Event()
         self._writable.set()
@@ -39,9 +53,10 @@ class PeerConnection(asyncio.Protocol):
         Raises OverloadedError when too much is in flight, UnavailableError when there is no response in time: that says
         `nothing_done` only where the call was not sent.
         """
-        if len(self._waiting) >= limits.CALLS_IN_FLIGHT_PER_PEER_MAX - 1:
+        calls_count = len(self._waiting) + self._unsent_count
+        if calls_count >= limits.CALLS_IN_FLIGHT_PER_PEER_MAX - 1:
             raise OverloadedError(
-                f"{len(self._waiting)} calls to host {self._host_id} are in flight, which is the limit: try again",
+                f"{calls_count} calls to host {self._host_id} are in flight, which is the limit: try again",
                 retry_after_ms=100,
             )
         seqid = (next(self._numbers) % _NUMBERS_COUNT + 1) * PEER_LANES_COUNT + lane % PEER_LANES_COUNT
@@ -49,7 +64,7 @@ class PeerConnection(asyncio.Protocol):
         response: asyncio.Future[Any] | None = None
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                await self._writable.wait()
+                await self._until_writable()
                 if self.is_lost:
                     raise _not_sent(self._host_id, "the connection is gone")
                 # It stays there when nobody waits any more, so that a late response finds it, and is dropped.
@@ -61,6 +76,15 @@ class PeerConnection(asyncio.Protocol):
                 raise _not_sent(self._host_id, f"it read nothing for {timeout_ms} ms") from None
             raise UnavailableError(f"host {self._host_id} has not responded within {timeout_ms} ms") from None
 
+    async def _until_writable(self) -> None:
+        """Return when the peer has read what was sent before, or is lost. All who wait wake at once: one goes first."""
+        self._unsent_count += 1
+        try:
+            while not self._writable.is_set():
+                await self._writable.wait()
+        finally:
+            self._unsent_count -= 1
+
     def close(self) -> None:
         """Calls in flight end with an unknown outcome."""
         self._lose("it was closed")
@@ -71,7 +95,10 @@ class PeerConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connected = transport.get_extra_info("socket")
+        for level, name, value in _SOCKET_OPTIONS:
+            if (option := getattr(socket, name, None)) is not None:
+                connected.setsockopt(level, option, value)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lose(str(exc or "closed by the peer"))

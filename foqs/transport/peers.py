@@ -113,8 +113,13 @@ class Peers(Service):
             if self._now_s() - link.failed_s < CONNECT_RETRY_MS / 1000:
                 raise _unreachable(link)
             link.opening = asyncio.create_task(self._open(link), name=f"peer-{host_id}")
+        opening = link.opening
         # Whoever gives up must not take the connection from the others.
-        return await asyncio.shield(link.opening)
+        await asyncio.wait([opening])
+        if opening.cancelled():
+            link.reason = link.reason or "it lives no more, or elsewhere"
+            raise _unreachable(link)
+        return opening.result()
 
     async def _open(self, link: _Link) -> PeerConnection:
         try:

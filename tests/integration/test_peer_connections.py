@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
@@ -47,7 +48,8 @@ class World:
         news: Any = TopicNews("callee", None, None, lambda count: 0, now_s)  # type: ignore[arg-type]
         local: Any = SimpleNamespace(cap_rate=lambda key: 0.0)
         caps = CapNews("callee", None, local, now_s)  # type: ignore[arg-type]
-        self.door = PeerDoor("callee", news, caps, lambda: self.secret, os.urandom, now_s)
+        owners: Any = SimpleNamespace(heard=lambda host_id, opened: None)
+        self.door = PeerDoor("callee", news, caps, owners, lambda: self.secret, os.urandom, now_s)
         self.server = ThriftServer(
             self.queue, self.queue, address="127.0.0.1", port=0, namespaces=self.queue, peers=self.door
         )
@@ -205,6 +207,83 @@ async def test_there_is_a_bound_on_what_is_in_flight() -> None:
             w.queue.gate.set()
             for call in calls:
                 assert (await call).ids[0]
+
+
+async def test_the_bound_counts_calls_that_wait_until_a_frozen_peer_reads_on() -> None:
+    async with world() as w:
+        remote = w.remote()
+        await remote.get_host_status(CALLER)
+        connection = w.peers._links["callee"].connection
+        assert connection is not None
+        connection.pause_writing()
+        with patch.object(limits, "CALLS_IN_FLIGHT_PER_PEER_MAX", 3):
+            calls = [asyncio.create_task(remote.enqueue(CALLER, "ns", [new_item()], False)) for _ in range(2)]
+            await asyncio.sleep(0)
+            with pytest.raises(OverloadedError, match="2 calls"):
+                await remote.enqueue(CALLER, "ns", [new_item()], False)
+            connection.resume_writing()
+            for call in calls:
+                assert (await call).ids[0]
+
+
+async def test_calls_that_waited_for_a_peer_to_read_on_fill_no_buffer_when_it_reads_a_little() -> None:
+    async with world() as w:
+        remote = w.remote()
+        await remote.get_host_status(CALLER)
+        connection = w.peers._links["callee"].connection
+        assert connection is not None
+        sent: list[bytes] = []
+        transport, connection._transport = connection._transport, cast(asyncio.Transport, SimpleNamespace())
+
+        def write(frame: bytes) -> None:
+            """It takes one frame, and is full."""
+            sent.append(frame)
+            connection.pause_writing()
+
+        cast(Any, connection._transport).write = write
+        connection.pause_writing()
+        calls = [asyncio.create_task(remote.enqueue(CALLER, "ns", [new_item()], False)) for _ in range(5)]
+        for sent_count in (1, 2):
+            await asyncio.sleep(0)
+            connection.resume_writing()
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert len(sent) == sent_count
+        connection._transport = transport
+        connection.close()
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert sorted([cast(UnavailableError, error).nothing_done for error in outcomes]) == [False] * 2 + [True] * 3
+
+
+async def test_a_call_whose_peer_is_given_up_while_it_is_dialled_was_certainly_not_done() -> None:
+    accepted = asyncio.Event()
+
+    async def never_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.set()
+        await reader.read()
+        writer.close()
+
+    silent = await asyncio.start_server(never_answer, "127.0.0.1", 0)
+    async with world() as w, silent, asyncio.timeout(PATIENCE_S):
+        remote = w.peers.get("dead", f"127.0.0.1:{silent.sockets[0].getsockname()[1]}")
+        call = asyncio.create_task(remote.ack(CALLER, "ns", ["1-1:1"]))
+        await accepted.wait()
+        w.peers.keep({"callee"})
+        with pytest.raises(UnavailableError) as told:
+            await call
+        assert told.value.nothing_done
+
+
+async def test_a_connection_that_lies_idle_is_probed_and_a_dead_one_is_noticed_within_seconds() -> None:
+    async with world() as w:
+        await w.remote().get_host_status(CALLER)
+        connection = w.peers._links["callee"].connection
+        assert connection is not None
+        connected = connection._transport.get_extra_info("socket")
+        assert connected.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            assert connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 5_000
 
 
 async def test_many_callers_share_one_connection_with_more_calls_than_a_client_may_have() -> None:
