@@ -147,7 +147,8 @@ class RoutedEnqueue:
         self, load: _Load, remote: Peer, positions: Sequence[int], result: EnqueueResult
     ) -> None:
         error = await self._hand_on(load, remote, positions, result)
-        if error is not None and error.nothing_done:
+        # What is wrong with the call or its namespace alone says nothing of the room for others.
+        if error is not None and _may_go_on(error, bulk=False):
             rest_s = max(FULL_MS, error.retry_after_ms or 0) / 1000
             self._full_until_s[remote.host_id] = self._now_s() + rest_s
             result.errors.update(dict.fromkeys(positions, _refused(error)))

@@ -14,7 +14,16 @@ from foqs.cluster.routed_enqueue import RoutedEnqueue
 from foqs.cluster.routes import Routes
 from foqs.model import limits
 from foqs.model.calls import CallContext, EnqueueResult, NewItemFields
-from foqs.model.errors import FoqsError, HostUnreachableError, ShardElsewhereError, UnavailableError
+from foqs.model.errors import (
+    FoqsError,
+    HostUnreachableError,
+    InvalidArgumentError,
+    NoShardError,
+    OverloadedError,
+    RateLimitedError,
+    ShardElsewhereError,
+    UnavailableError,
+)
 
 CONTEXT = CallContext("127.0.0.1")
 ITEM = cast(NewItemFields, SimpleNamespace(dedup_id="a"))
@@ -157,3 +166,31 @@ async def test_an_item_that_its_namespace_does_not_take_without_the_owner_waits_
     assert (await held).ids == ["owner-1"]
     assert local.contexts[0].away == frozenset()
     assert {context.away for context in local.contexts[1:]} == {frozenset({SHARD})}
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [RateLimitedError("the quota is used up", retry_after_ms=60_000), InvalidArgumentError("no such priority")],
+)
+async def test_what_another_host_refuses_one_namespace_is_told_as_it_is_and_takes_no_room_from_others(
+    refusal: FoqsError,
+) -> None:
+    refused: list[FoqsError] = [refusal]
+    local = Host(lambda _: NoShardError("this host has no shard"))
+    other = Host(lambda _: refused.pop() if refused else None)
+    room = Room(local, other=other)
+    room.owned_by("other")
+    with pytest.raises(type(refusal)):
+        await room.enqueue()
+    assert (await room.enqueue()).ids == ["other-1"], "a call of another namespace, say"
+
+
+async def test_a_host_that_has_no_room_is_left_alone_for_a_while() -> None:
+    local, other = Host(lambda _: NoShardError("no shard")), Host(lambda _: OverloadedError("full", retry_after_ms=700))
+    room = Room(local, other=other)
+    room.owned_by("other")
+    for now_s, calls_count in ((0.0, 1), (0.6, 1), (0.8, 2)):
+        room.now_s = now_s
+        with pytest.raises(OverloadedError):
+            await room.enqueue()
+        assert len(other.contexts) == calls_count
