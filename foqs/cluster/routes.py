@@ -196,7 +196,8 @@ class Routes:
         """Have each position done by the host that has the shard of its id, and return the errors.
 
         A position that was not done, because its shard is on its way to another host, is tried again there, until
-        limits.ROUTE_WAIT_MS_MAX have passed. Raises what all positions have in common.
+        limits.ROUTE_WAIT_MS_MAX have passed. What names a shard that the cluster does not have waits for nothing.
+        Raises what all positions have in common.
         """
         if len(ids) > limits.BATCH_ITEMS_MAX:
             return await here(None)  # It is refused as a whole.
@@ -212,14 +213,33 @@ class Routes:
             for position in pending:
                 errors.pop(position, None)
             errors.update(found)
-            pending = sorted(position for position, error in found.items() if is_elsewhere(error))
-            left_s = until_s - loop.time()
-            if not pending or left_s <= 0:
+            pending = sorted(
+                position
+                for position, error in found.items()
+                if is_elsewhere(error) and self._is_known(shards[position])
+            )
+            if not pending or not await self._until_found({shards[position] for position in pending}, until_s):
                 break
-            await self._owners.news(min(left_s, LOOK_MS / 1000))
         if len(errors) == len(ids) and len(distinct := set(errors.values())) == 1 and raised and raised[-1] in distinct:
             raise raised[-1]
         return errors
+
+    def _is_known(self, shard_id: int | None) -> bool:
+        return shard_id is not None and self._owners.get(shard_id) is not None
+
+    async def _until_found(self, shards: Collection[int | None], until_s: float) -> bool:
+        """Return after a moment, or when something is learned: once a host is known that can be asked for a shard.
+
+        False when the time is over. A batch is not done again where nobody is: that would cost as much each time.
+        """
+        loop = asyncio.get_running_loop()
+        while (left_s := until_s - loop.time()) > 0:
+            await self._owners.news(min(left_s, LOOK_MS / 1000))
+            if any(
+                shard_id is not None and (self._serves(shard_id) or self.remote_of(shard_id)) for shard_id in shards
+            ):
+                return True
+        return False
 
     def _groups(self, shards: Sequence[int | None], positions: Sequence[int]) -> list[_Group]:
         """The positions by who is to do them."""

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
+from foqs.cluster import routes as routes_module
 from foqs.cluster.owner_map import OwnerMap, ShardOwner
 from foqs.cluster.routes import Routes
-from foqs.model.calls import CallContext
+from foqs.model.calls import CallContext, PositionErrors
+from foqs.model.errors import UnavailableError
+from tests.support.waiting import PATIENCE_S
 
 
 async def test_a_shard_that_was_opened_a_moment_ago_is_asked_before_the_hosts_know_who_has_it() -> None:
@@ -28,3 +35,51 @@ async def test_a_shard_that_was_opened_a_moment_ago_is_asked_before_the_hosts_kn
 
     asked = await routes.by_all(CallContext("127.0.0.1"), here, there)
     assert sorted(asked) == [("me", frozenset({1, 3})), ("other", frozenset({0}))]
+
+
+class Acks:
+    """This host, which has no shard, and how often it was asked for positions."""
+
+    def __init__(self) -> None:
+        self.owners, self.served = OwnerMap(), set[int]()
+        local = SimpleNamespace(
+            serves=self.served.__contains__, served=None, know=None, number_of=None, is_of_tier=None
+        )
+        peers = SimpleNamespace(get=lambda host_id, address: SimpleNamespace(host_id=host_id))
+        self.routes = Routes("me", self.owners, cast(Any, peers), cast(Any, local))
+        self.calls_count = 0
+
+    async def here(self, some: Sequence[int] | None) -> PositionErrors:
+        self.calls_count += 1
+        return {} if self.served else {0: UnavailableError("this host has no such shard", nothing_done=True)}
+
+    async def there(self, remote: Any, some: Sequence[int]) -> PositionErrors:
+        raise AssertionError("there is nobody else")
+
+    async def ack(self, receipt: str) -> PositionErrors:
+        return await self.routes.by_shard([receipt], self.here, self.there)
+
+
+async def test_the_receipt_of_a_shard_that_does_not_exist_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes_module.limits, "ROUTE_WAIT_MS_MAX", 3_600_000)
+    acks = Acks()
+    acks.owners.learn([ShardOwner(1, 1, "other", "other:1")])
+    async with asyncio.timeout(PATIENCE_S):
+        assert list(await acks.ack("ffff-1:1")) == [0]
+    assert acks.calls_count == 1
+
+
+async def test_a_batch_is_not_done_again_before_somebody_can_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes_module.limits, "ROUTE_WAIT_MS_MAX", 3_600_000)
+    acks = Acks()
+    acks.owners.learn([ShardOwner(1, 1, "gone", "")])
+    async with asyncio.timeout(PATIENCE_S):
+        held = asyncio.create_task(acks.ack("1-1:1"))
+        for epoch in range(2, 20):
+            await asyncio.sleep(0)
+            acks.owners.learn([ShardOwner(1, epoch, "gone", "")])
+        assert acks.calls_count == 1
+        acks.served.add(1)
+        acks.owners.learn([ShardOwner(1, 20, "me", "me:1")])
+        assert await held == {}
+    assert acks.calls_count == 2
