@@ -1,0 +1,97 @@
+"""Topics get their turns by their weights, whichever hosts their items and their consumers are on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+import pytest
+
+from foqs import NewItem
+from tests.support.cluster import cluster, shards_of
+from tests.support.running_host import RunningHost, shard_of
+from tests.support.waiting import until
+
+Hosts = list[RunningHost]
+PATIENCE_S = 60
+CALL_ITEMS = 20
+WINDOW_ITEMS = 800
+"""Fewer than consumers take in 10 s, so that what holds of any of them holds of any 10 s."""
+SHARE_TOLERANCE = 0.05
+
+
+@pytest.fixture
+async def hosts(meta_url: str, shard_urls: dict[int, str]) -> AsyncIterator[Hosts]:
+    async with cluster(meta_url, shard_urls, 2) as hosts:
+        yield hosts
+
+
+async def weigh(hosts: Hosts, weights: Mapping[str, int]) -> None:
+    """Return when all hosts know the weights."""
+    for topic, weight in weights.items():
+        await hosts[0].admin.set_topic_policy("jobs", topic, weight=weight)
+    for host in hosts:
+        number = host.host._namespaces.number_by_name[b"jobs"]
+        settings = host.host._dispatcher.settings
+        await until(
+            lambda settings=settings, number=number: all(
+                settings.policy(number, topic).weight == weight for topic, weight in weights.items()
+            )
+        )
+
+
+async def put(host: RunningHost, counts: Mapping[str, int]) -> None:
+    """Items of these topics on shards of the host."""
+    for topic, count in counts.items():
+        for first in range(0, count, 1_000):
+            news = [NewItem(topic, b"x")] * min(1_000, count - first)
+            result = await host.client.enqueue_many("jobs", news)
+            assert {shard_of(item_id) for item_id in result.ids} <= shards_of(host)
+
+
+async def take(hosts: Sequence[RunningHost], count: int) -> list[str]:
+    """The topics of so many items, in the order in which consumers of these hosts got them, two on each."""
+    topics: list[str] = []
+
+    async def consume(host: RunningHost) -> None:
+        while len(topics) < count:
+            items = await host.client.dequeue("jobs", topic_prefix="", count=CALL_ITEMS, wait_ms=1_000)
+            topics.extend([item.topic for item in items])
+            await host.client.ack("jobs", [item.receipt for item in items])
+
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.gather(*[consume(host) for host in hosts for _ in range(2)])
+    return topics
+
+
+def check_shares(topics: Sequence[str], weights: Mapping[str, int]) -> None:
+    """In any window each topic has its share by its weight, within 5 % and a turn."""
+    for first in range(0, len(topics) - WINDOW_ITEMS + 1, CALL_ITEMS):
+        got = Counter(topics[first : first + WINDOW_ITEMS])
+        for topic, weight in weights.items():
+            due = WINDOW_ITEMS * weight / sum(weights.values())
+            assert abs(got[topic] - due) <= SHARE_TOLERANCE * due + 2 * weight, f"{got} from {first} on, by {weights}"
+
+
+async def test_consumers_get_the_topics_of_another_host_by_their_weights(hosts: Hosts) -> None:
+    weights = {"light": 1, "middle": 3, "heavy": 4}
+    await weigh(hosts, weights)
+    await put(hosts[1], dict.fromkeys(weights, 1_500))
+    check_shares(await take(hosts[:1], 2_400), weights)
+
+
+async def test_a_topic_with_very_many_items_takes_no_more_than_its_turns_from_consumers_of_another_host(
+    hosts: Hosts,
+) -> None:
+    weights = dict.fromkeys(["crowd", *[f"small-{number}" for number in range(7)]], 1)
+    await put(hosts[1], {"crowd": 8_000} | {topic: 300 for topic in weights if topic != "crowd"})
+    check_shares(await take(hosts[:1], 2_000), weights)
+
+
+async def test_weights_hold_among_topics_that_lie_on_both_hosts(hosts: Hosts) -> None:
+    weights = {"light": 1, "middle": 3, "heavy": 4}
+    await weigh(hosts, weights)
+    for host in hosts:
+        await put(host, dict.fromkeys(weights, 1_000))
+    check_shares(await take(hosts, 2_400), weights)
