@@ -16,6 +16,7 @@ from foqs.model import limits
 from loadtest.stress import any_host as any_host_run
 from loadtest.stress import bulk as bulk_run
 from loadtest.stress import caps as caps_run
+from loadtest.stress import caps_of_hosts as caps_of_hosts_run
 from loadtest.stress import dedup as dedup_run
 from loadtest.stress import dedup_window as dedup_window_run
 from loadtest.stress import export as export_run
@@ -164,11 +165,18 @@ def dedup_window(ids: int, new_ids: int, json_path: Path | None) -> None:
 @click.option("--items-per-s", default=1_000, show_default=True, help="All of them together.")
 @click.option("--seconds", default=60, show_default=True, help="The time of the run, which is virtual.")
 @click.option("--parked", default=100_000, show_default=True, help="Topics that wait for their caps.")
-@click.option("--rounds", default=3, show_default=True)
+@click.option("--rounds", default=3, show_default=True, help="On one host.")
+@click.option("--hosts", default=1, show_default=True, help="Real ones in real time if there are several.")
 @_json
-def caps(topics: int, items_per_s: int, seconds: int, parked: int, rounds: int, json_path: Path | None) -> None:
+def caps(
+    topics: int, items_per_s: int, seconds: int, parked: int, rounds: int, hosts: int, json_path: Path | None
+) -> None:
     """What caps cost the dispatcher, and what topics cost that wait."""
-    _publish(caps_run.run(caps_run.Course(topics, items_per_s, seconds, parked, rounds)), json_path)
+    if hosts > 1:
+        shared = caps_of_hosts_run.Course(hosts, topics, items_per_s, seconds, parked)
+        _publish(caps_of_hosts_run.run(shared), json_path)
+    else:
+        _publish(caps_run.run(caps_run.Course(topics, items_per_s, seconds, parked, rounds)), json_path)
 
 
 @main.command()

@@ -50,7 +50,7 @@ def run(course: Course) -> Verdict:
         for host in hosts:
             stack.callback(host.close)
         addresses = [host.address for host in hosts]
-        shards = _shards_by_host(addresses)
+        shards = shards_by_host(addresses)
         with AdminClient(addresses[0]) as admin:
             admin.create_namespace(NAMESPACE, enqueues_per_minute_max=NO_QUOTA)
         latencies = sorted(_waits(addresses, course.trials))
@@ -72,7 +72,7 @@ def run(course: Course) -> Verdict:
     return verdict
 
 
-def _shards_by_host(addresses: list[str]) -> list[set[int]]:
+def shards_by_host(addresses: list[str]) -> list[set[int]]:
     """Those of each host, once all have about as many."""
     until_s = time.monotonic() + _PATIENCE_S
     while time.monotonic() < until_s:

@@ -12,6 +12,7 @@ from rich.console import Console
 from loadtest.stress import (
     bulk,
     caps,
+    caps_of_hosts,
     dedup,
     dedup_window,
     export,
@@ -219,3 +220,16 @@ def test_caps_hold_for_each_topic_and_what_they_cost_is_counted() -> None:
     assert row["capped us an item"] > 0
     assert row["uncapped us an item"] > 0
     assert row["parked ms a second"] > 0
+
+
+@pytest.mark.database
+@pytest.mark.slow
+@pytest.mark.alone
+def test_caps_over_hosts_hold_for_each_topic_and_what_they_cost_each_host_is_counted() -> None:
+    course = caps_of_hosts.Course(topics=40, items_per_s=40, seconds=4, parked=300, rest_s=1, joined_s=2)
+    verdict = caps_of_hosts.run(course)
+    assert verdict.facts["delivered a second"] == pytest.approx(40, rel=0.5)
+    assert verdict.facts["delivered before all wait"] >= 300
+    assert all(row["longest hold of any host ms"] > 0 for row in verdict.rows)
+    faster = [bound.found for bound in verdict.bounds if "faster" in bound.what or "twice" in bound.what]
+    assert faster == [0, 0]
