@@ -1,6 +1,6 @@
 # foqs: `make` lists what there is to make.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-tools spark demo demo-spark test lint types imports unit test-mysql sim power chaos overload bulk export isolation any-host sick-shard take-over rolling dedup lease-ends long-life fuzz front-door bench bench-dedup bench-spark spark-exact peers bench-peers scale compiled test-compiled clean
+.PHONY: help setup test-tools spark demo demo-spark test lint types imports unit test-mysql sim power chaos caps caps-of-hosts overload bulk export isolation any-host sick-shard take-over rolling dedup lease-ends long-life fuzz front-door bench bench-dedup bench-spark spark-exact peers bench-peers scale compiled test-compiled clean
 BIN := .venv/bin
 SIDE_BY_SIDE = -n $${WORKERS:-3} --dist loadfile
 
@@ -64,6 +64,9 @@ export: setup ## deliveries at rest and beside an export of a million items, by 
 
 caps: setup ## thousands of topics with a cap each, and very many that wait for theirs
 	@$(BIN)/python -m loadtest.stress caps --json build/stress/caps.json
+
+caps-of-hosts: setup ## the same over 2 hosts of one cluster
+	@$(BIN)/python -m loadtest.stress caps --hosts 2 --json build/stress/caps-of-hosts.json
 
 isolation: setup ## a tenant next to one that sends five times its quota, and next to one that reads all it can
 	@$(BIN)/python -m loadtest.stress isolation --json build/stress/isolation.json
