@@ -72,6 +72,9 @@ class CapNews(Service):
         self.ledger = CapLedger()
         self.version = 0
         self._hosts: tuple[str, ...] = (me,)
+        """The hosts that live."""
+        self._home_ids: tuple[str, ...] = (me,)
+        """Those of them that are homes."""
         self._home_of: dict[CapKey, str] = {}
         self._wanted: dict[SharedCap, None] = {}
         self._watched: list[tuple[float, int, SharedCap]] = []
@@ -92,7 +95,7 @@ class CapNews(Service):
         if home is None:
             if len(self._home_of) >= HOMES_KNOWN_MAX:
                 self._home_of.clear()
-            home = self._home_of[key] = home_of(key, self._hosts)
+            home = self._home_of[key] = home_of(key, self._home_ids)
         return home
 
     def wants(self, cap: SharedCap) -> None:
@@ -102,11 +105,12 @@ class CapNews(Service):
 
     # ---- what others tell ----
 
-    def members(self, host_ids: Sequence[str]) -> None:
-        """These hosts live."""
+    def members(self, host_ids: Sequence[str], homes: Sequence[str]) -> None:
+        """These hosts live, and these of them are homes: all, if none is given."""
         hosts = tuple(host_ids) or (self._me,)
-        if hosts != self._hosts:
-            self._hosts = hosts
+        told = (hosts, tuple(homes) or hosts)
+        if told != (self._hosts, self._home_ids):
+            self._hosts, self._home_ids = told
             self.version += 1
             self._home_of.clear()
             self.ledger.keep(frozenset(hosts))

@@ -54,7 +54,7 @@ class HomeTable:
 
     def __init__(self) -> None:
         self.members: tuple[str, ...] = ()
-        """The hosts that live."""
+        """The hosts that live and do not leave."""
         self.hosts: tuple[str, ...] = ()
         """Those of them that can be homes."""
         self._suspects: dict[str, float] = {}
@@ -71,7 +71,7 @@ class HomeTable:
         return home
 
     def live(self, host_ids: Sequence[str]) -> bool:
-        """These hosts live. Returns whether topics may have other homes than before."""
+        """These hosts live and do not leave. Returns whether topics may have other homes than before."""
         self.members = tuple(host_ids)
         return self._choose()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -40,9 +40,9 @@ class OwnerMap:
         """It grows with everything that is learned."""
         self.on_change: Callable[[], None] = lambda: None
         """It is called when something is learned that was not known."""
-        self.on_hosts: Callable[[Mapping[str, str]], None] = lambda addresses: None
-        """It is told of the addresses of the living hosts, by their ids, when they have changed."""
-        self._addresses: dict[str, str] = {}
+        self.on_hosts: Callable[[Mapping[str, str], Set[str]], None] = lambda addresses, leaving: None
+        """It is told of the addresses of the living hosts, by their ids, and of those that leave, when that changed."""
+        self._hosts: tuple[Mapping[str, str], Set[str]] = ({}, frozenset())
 
     def get(self, shard_id: int) -> ShardOwner | None:
         """None for a shard that nobody has ever had, or that was removed."""
@@ -85,9 +85,10 @@ class OwnerMap:
                 news.append(ShardOwner(row.shard_id, row.epoch, row.owner, address, bool(row.moving_to)))
         self.learn(news)
         addresses = {host.id: host.address for host in view.hosts.values() if host.address}
-        if addresses != self._addresses:
-            self._addresses = addresses
-            self.on_hosts(addresses)
+        hosts = (addresses, frozenset([host_id for host_id in addresses if view.is_leaving(host_id)]))
+        if hosts != self._hosts:
+            self._hosts = hosts
+            self.on_hosts(*hosts)
 
     async def moved(self, shard_id: int, epoch: int) -> ShardOwner:
         """Return the owner of the shard once it has a later epoch than this one. The caller bounds the wait."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from itertools import islice
 from typing import Protocol
 
@@ -52,14 +52,17 @@ class OwnerNews(Service):
         self._owners = owners
         self._now_s = now_s
         self._addresses: Mapping[str, str] = {}
+        self._told: Set[str] = frozenset()
+        """The hosts that are told."""
         self._untold: dict[str, dict[int, int]] = {}
         """The epochs of the shards that each host is to be told of."""
         self._telling: dict[str, asyncio.Task[None]] = {}
 
-    def members(self, addresses: Mapping[str, str]) -> None:
-        """These hosts live, and listen there. One that came has read the meta database."""
+    def members(self, addresses: Mapping[str, str], leaving: Set[str]) -> None:
+        """These hosts live, and listen there. One that came has read the meta database; one that leaves is not told."""
         self._addresses = addresses
-        for host_id in self._untold.keys() - addresses.keys():
+        self._told = addresses.keys() - leaving - {self._me}
+        for host_id in self._untold.keys() - self._told:
             del self._untold[host_id]
 
     def opened(self, shard: OpenedShard) -> None:
@@ -67,9 +70,7 @@ class OwnerNews(Service):
         self.heard(self._me, [shard])
         if self.state is ServiceState.STOPPED:
             return  # Nobody would end the telling any more, nor close what it connects to.
-        for host_id in self._addresses:
-            if host_id == self._me:
-                continue
+        for host_id in sorted(self._told):
             self._untold.setdefault(host_id, {})[shard.shard_id] = shard.epoch
             if host_id not in self._telling:
                 telling = asyncio.create_task(self._tell(host_id), name=f"{self.name}-{host_id}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import NamedTuple, Protocol
 
 from foqs.cluster.cap_news import CapNews, LocalCaps
@@ -149,14 +149,20 @@ class Routing(Service):
         """This host serves the shard from now on."""
         self._owner_news.opened(shard)
 
-    def _hosts_live(self, addresses: Mapping[str, str]) -> None:
-        """These hosts live and listen there."""
+    def _hosts_live(self, addresses: Mapping[str, str], leaving: Set[str]) -> None:
+        """These hosts live and listen there.
+
+        Those that leave serve what they have and are no homes: what others tell a home would keep their connections
+        busy, and a host that drains waits until its peers need it no more.
+        """
         was_alone = len(self._homes.addresses) < 2
         self._homes.addresses = addresses
         self._peers.keep(set(addresses))
-        self._owner_news.members(addresses)
-        self._news.members(self._homes.host_ids)
-        self._caps.members(self._homes.host_ids)
+        host_ids = self._homes.host_ids
+        homes = [host_id for host_id in host_ids if host_id not in leaving]
+        self._owner_news.members(addresses, leaving)
+        self._news.members(host_ids, homes)
+        self._caps.members(host_ids, homes)
         is_alone = len(addresses) < 2
         if is_alone:
             self._local.tell_changes(None)

@@ -56,6 +56,8 @@ class TopicNews(Service):
         self._homes = homes
         self._now_s = now_s
         self.directory = Directory(choose)
+        self._members: tuple[str, ...] = ()
+        """The hosts that live."""
         self._home = HomeTable()
         self._reports = TopicReports(local, now_s())
         self._wishes = Wishes()
@@ -151,12 +153,13 @@ class TopicNews(Service):
             if self._wishes.tell(pointer):
                 self._rung.set()
 
-    def members(self, host_ids: Sequence[str]) -> None:
-        """These hosts live: topics may have other homes, which are told all anew."""
-        if tuple(host_ids) != self._home.members:
+    def members(self, host_ids: Sequence[str], homes: Sequence[str]) -> None:
+        """These hosts live, and these of them are homes: topics may have other ones, which are told all anew."""
+        if tuple(host_ids) != self._members:
+            self._members = tuple(host_ids)
             self.directory.keep(set(host_ids))
-            if self._home.live(host_ids):
-                self._tell_all()
+        if tuple(homes) != self._home.members and self._home.live(homes):
+            self._tell_all()
 
     # ---- telling it ----
 

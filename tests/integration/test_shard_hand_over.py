@@ -10,6 +10,7 @@ from contextlib import closing
 from itertools import count
 
 import pytest
+from structlog.testing import capture_logs
 
 from foqs.client.aio import AsyncClient
 from foqs.client.items import NewItem
@@ -290,13 +291,24 @@ async def test_a_host_that_ends_hands_all_its_shards_on_before_it_lets_go_of_its
         running_host(meta_url, {}, name="first") as first,
     ):
         await until(lambda: owns(first, 0) and owns(first, 1))
-        draining = asyncio.create_task(first.host.drain())
+        # Both are homes of topics that the other one asks for and tells of.
+        topics = [f"t{number}" for number in range(20)]
+        for host in (first, second):
+            await host.client.enqueue_many("jobs", [NewItem(topic, b"x") for topic in topics])
+        draining = asyncio.create_task(_drained_logs(first))
         await until(lambda: first.host.owned_count == 0)
         # It still answers, and asks the one that has them, or says that another one may serve the call.
         (found,) = await asyncio.gather(first.client.dequeue("jobs", "t"), return_exceptions=True)
         assert found == [] or (isinstance(found, FoqsError) and found.nothing_done)
-        await draining
+        assert "connections_left_behind" not in await draining, "peers keep no connection to a host that leaves"
         await until(lambda: second.host.owned_count == 3)
+
+
+async def _drained_logs(host: RunningHost) -> list[str]:
+    """The events that were logged while the host drained."""
+    with capture_logs() as logs:
+        await host.host.drain()
+    return [log["event"] for log in logs]
 
 
 async def test_a_shard_that_was_removed_is_served_by_nobody_and_kept_from_no_census(

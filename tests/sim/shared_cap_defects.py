@@ -21,7 +21,7 @@ def takes_itself_for_the_home_of_every_cap(self: CapNews, key: CapKey) -> str:
 
 
 @in_place_of(CapNews, "members")
-def lets_the_whole_cap_through_itself(self: CapNews, host_ids: Sequence[str]) -> None:
+def lets_the_whole_cap_through_itself(self: CapNews, host_ids: Sequence[str], homes: Sequence[str]) -> None:
     return None
 
 

@@ -52,7 +52,7 @@ async def owners() -> OwnerMap:
 async def news(hosts: Hosts, owners: OwnerMap, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[OwnerNews]:
     monkeypatch.setattr(owner_news, "ANNOUNCE_RETRY_MS", 1)
     news = OwnerNews("me", hosts, owners, asyncio.get_running_loop().time)
-    news.members(HOSTS)
+    news.members(HOSTS, frozenset())
     await news.start()
     yield news
     await news.stop()
@@ -105,9 +105,21 @@ async def test_a_host_that_is_dead_is_told_no_more(news: OwnerNews, hosts: Hosts
     hosts.away = {"b"}
     news.opened(OpenedShard(3, 7))
     await until(lambda: hosts.tries_count > 2)
-    news.members({"me": "me:1", "c": "c:1"})
+    news.members({"me": "me:1", "c": "c:1"}, frozenset())
     await until(lambda: not news._telling)
     assert hosts.of("b") == []
+
+
+async def test_a_host_that_leaves_is_not_told_and_what_it_opened_is_known(
+    news: OwnerNews, hosts: Hosts, owners: OwnerMap
+) -> None:
+    news.heard("b", [OpenedShard(2, 1)])
+    news.members(HOSTS, {"b"})
+    news.opened(OpenedShard(3, 7))
+    await until(lambda: not news._telling)
+    assert hosts.told == [("c", [(3, 7)])]
+    news.heard("b", [OpenedShard(2, 5)])
+    assert owners.get(2) == ShardOwner(2, 5, "b", "b:1")
 
 
 async def test_a_message_is_bounded(news: OwnerNews, hosts: Hosts) -> None:

@@ -79,7 +79,7 @@ async def three_hosts() -> AsyncIterator[Net]:
         net.news[name] = TopicNews(name, Homes(net, name), Local(net, name), lambda count: 0, now_s)
     for news in net.news.values():
         await news.start()
-        news.members(NAMES)
+        news.members(NAMES, NAMES)
     try:
         yield net
     finally:
@@ -134,10 +134,26 @@ async def test_a_new_home_is_told_all_that_there_is() -> None:
         put(net, "a", Stock(1), topic)
         await until(lambda: len(net.news["c"].directory) > 0)
         for name in ("a", "b"):
-            net.news[name].members(["a", "b"])
+            net.news[name].members(["a", "b"], ["a", "b"])
         wait = net.news["b"].wait({topic: 1})
         await wait.arrived()
         assert wait.take()[0].host_id == "a"
+
+
+async def test_nothing_is_told_to_a_host_that_leaves_and_what_it_has_is_found() -> None:
+    async with three_hosts() as net, asyncio.timeout(PATIENCE_S):
+        for news in net.news.values():
+            news.members(NAMES, ["a", "b"])
+        net.cut_off.add("c")
+        put(net, "a", Stock(1), topic_of("c"))
+        put(net, "c", Stock(1))
+        for topic, holder in ((topic_of("c"), "a"), (TOPIC, "c")):
+            wait = net.news["b"].wait({topic: 1})
+            await wait.arrived()
+            assert wait.take()[0].host_id == holder
+        for host, home in (("a", "b"), ("b", "a")):
+            assert net.news[host]._home.hosts == ("a", "b"), "it is not even suspected"
+            assert home in net.news[host]._home.members
 
 
 async def test_consumers_hear_of_items_that_should_go_before_those_of_their_host() -> None:
