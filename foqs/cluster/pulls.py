@@ -17,7 +17,7 @@ from foqs.cluster.topic_news import TopicNews
 from foqs.cluster.wishes import Wait
 from foqs.model import limits
 from foqs.model.calls import CallContext, Delivery, QueueCalls, TopicDemand
-from foqs.model.errors import FoqsError, UnavailableError
+from foqs.model.errors import FoqsError, OverloadedError, UnavailableError
 from foqs.model.stocks import ANY_TOPIC, Pointer, Topic
 
 PULL_TRIES_MAX = 3
@@ -172,9 +172,11 @@ class Pulls:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(left_s):
                         await wait.arrived()
-            if items := await self._pull_best(wanted, wait):
-                return items
-            self._news.seek_again(wait)
+            items_there = await self._pull_best(wanted, wait)
+            if items_there:
+                return items_there
+            if items_there is not None:
+                self._news.seek_again(wait)
         return []
 
     async def _wait_here(self, wanted: _Wanted, wait: Wait, left_s: float) -> tuple[list[Delivery], bool]:
@@ -204,18 +206,27 @@ class Pulls:
                 nacks = [GivenBack(item.receipt) for item in items]
                 await self._local.nack(wanted.context, wanted.namespace_name, nacks)
 
-    async def _pull_best(self, wanted: _Wanted, wait: Wait) -> list[Delivery]:
-        pointer = best_of(wait.take())
-        return await self._pull(wanted, pointer) if pointer is not None else []
+    async def _pull_best(self, wanted: _Wanted, wait: Wait) -> list[Delivery] | None:
+        """What the best host has that can be asked. None where none can: homes would only name it again at once."""
+        pointers = wait.take()
+        is_any_away = False
+        while (pointer := best_of(pointers)) is not None:
+            if (items := await self._pull(wanted, pointer)) is not None:
+                return items
+            is_any_away = True
+            pointers = [one for one in pointers if one.host_id != pointer.host_id]
+        return None if is_any_away else []
 
-    async def _pull(self, wanted: _Wanted, pointer: Pointer) -> list[Delivery]:
-        """What that host has of the topic; nothing if it has none any more, or was not asked.
+    async def _pull(self, wanted: _Wanted, pointer: Pointer) -> list[Delivery] | None:
+        """What that host has of the topic; nothing if it has none any more. None if it could not be asked.
 
         Raises UnavailableError when it was asked, and nobody knows what it has done.
         """
         remote = self._remote(pointer.host_id)
-        if remote is None or pointer.topic not in wanted.by_topic:
+        if pointer.topic not in wanted.by_topic:
             return []
+        if remote is None:
+            return None
         pull = asyncio.create_task(
             self._dequeue_there(remote, wanted, wanted.by_topic[pointer.topic]), name=f"pull-{pointer.host_id}"
         )
@@ -226,10 +237,10 @@ class Pulls:
             raise
         except FoqsError as error:
             self.pulls_total["failed"] += 1
-            if not isinstance(error, UnavailableError) or not error.nothing_done:
+            if not isinstance(error, UnavailableError | OverloadedError) or not error.nothing_done:
                 raise  # Items may have been leased to this caller: an empty response would not be true.
             self._news.was_exhausted(pointer)
-            return []
+            return None
         self.pulls_total["items" if items else "empty"] += 1
         self.items_total += len(items)
         if _is_exhausted(pointer, items):

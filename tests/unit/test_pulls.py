@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
 
 import pytest
 
 from foqs.cluster.pulls import Pulls
+from foqs.cluster.wishes import Wait
 from foqs.model.calls import CallContext, Delivery
+from foqs.model.errors import FoqsError, HostUnreachableError, OverloadedError
 from foqs.model.stocks import ANY_TOPIC, Pointer, Stock, Topic
 from foqs.wire.codec import structs
 
@@ -42,6 +45,19 @@ class Queue:
 
     async def dequeue(self, *call: Any) -> list[Delivery]:
         return delivered(self.priorities)
+
+
+class Refusing:
+    """A host that does nothing of what it is asked."""
+
+    def __init__(self, error: FoqsError) -> None:
+        self.error = error
+        self.calls_count = 0
+
+    async def dequeue(self, *call: Any) -> list[Delivery]:
+        self.calls_count += 1
+        await asyncio.sleep(0)
+        raise self.error
 
 
 async def pulled(pointer: Pointer, there: Sequence[int]) -> tuple[list[Delivery], Pointer | None]:
@@ -85,3 +101,55 @@ async def test_calls_for_any_topic_take_turns_between_hosts_whatever_the_priorit
     items, believed = await pulled(pointer, [5])
     assert [item.priority for item in items] == [5]
     assert believed == pointer
+
+
+REFUSALS = [HostUnreachableError("the link is cut"), OverloadedError("full")]
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=["unreachable", "overloaded"])
+async def test_a_better_host_that_cannot_be_asked_takes_nothing_from_what_is_here(refusal: FoqsError) -> None:
+    there = Refusing(refusal)
+    news: Any = News(Pointer(MAIL, "host-1", Stock(3, 0)))
+    here, remote = Queue([7]), cast(Any, there)
+    pulls = Pulls(cast(Any, here), news, lambda host_id: remote, lambda name: 1, lambda: True)
+    items = await pulls.dequeue(CallContext(""), "jobs", [structs.TopicDemand("mail", 3)], None, 0)
+    assert [item.priority for item in items] == [7]
+
+
+class EagerNews(News):
+    """The home of all topics: it names the same hosts again, whenever it is asked."""
+
+    def __init__(self, *pointers: Pointer) -> None:
+        self.pointer = None
+        self.pointers = pointers
+
+    def wait(self, topics: Mapping[Topic, int]) -> Wait:
+        wait = Wait(topics)
+        self.seek_again(wait)
+        return wait
+
+    def seek_again(self, wait: Wait) -> None:
+        for pointer in self.pointers:
+            wait.tell(pointer)
+
+    def leave(self, wait: Wait) -> None: ...
+
+
+async def waited(news: EagerNews, hosts: Mapping[str, Any], wait_ms: int) -> list[Delivery]:
+    pulls = Pulls(cast(Any, Queue([])), cast(Any, news), hosts.get, lambda name: 1, lambda: False)
+    demands = [structs.TopicDemand(name, 3) for name in ("mail", "other")]
+    return await pulls.dequeue(CallContext(""), "jobs", demands, None, wait_ms)
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=["unreachable", "overloaded"])
+async def test_a_host_that_cannot_be_asked_is_not_asked_again_and_again_while_a_call_waits(refusal: FoqsError) -> None:
+    there, news = Refusing(refusal), EagerNews(Pointer(MAIL, "host-1", Stock(1_000_000, 0)))
+    assert await waited(news, {"host-1": there}, 20) == []
+    assert there.calls_count == 1
+
+
+async def test_a_host_that_cannot_be_asked_keeps_no_call_from_what_another_one_has() -> None:
+    away = Refusing(HostUnreachableError("the link is cut"))
+    news = EagerNews(Pointer(MAIL, "host-1", Stock(9, 0)), Pointer((1, "other"), "host-2", Stock(9, 5)))
+    items = await waited(news, {"host-1": away, "host-2": Queue([5])}, 20_000)
+    assert [item.priority for item in items] == [5]
