@@ -61,6 +61,9 @@ class Directory:
         """`choose(count)` draws a number from 0 to below that."""
         self._choose = choose
         self._entries: dict[Topic, _Entry] = {}
+        self._members: Set[str] = frozenset()
+        self._gone_until_s: dict[str, float] = {}
+        """Hosts that live no more: what they have told is passed over, until all of it is too old."""
         self._unswept: list[Topic] = []
 
     def __len__(self) -> int:
@@ -77,7 +80,11 @@ class Directory:
             return []
         entry.holders[host_id] = _Holder(stock, now_s)
         hints: list[tuple[str, Pointer]] = []
-        waiting = [seeker for seeker, (_, until_s) in entry.seekers.items() if until_s > now_s and seeker != host_id]
+        waiting = [
+            seeker
+            for seeker, (_, until_s) in entry.seekers.items()
+            if until_s > now_s and seeker != host_id and seeker not in self._gone_until_s
+        ]
         while waiting and (left := entry.holders[host_id].left(now_s)).ready_count:
             seeker = waiting.pop(self._choose(len(waiting)))
             wanted_count, _ = entry.seekers.pop(seeker)
@@ -108,14 +115,14 @@ class Directory:
             return None
         return Pointer(topic, *best)
 
-    def keep(self, host_ids: Set[str]) -> None:
-        """Only these hosts live: forget what others have told. They are few who go, and it looks at all topics."""
-        for topic, entry in list(self._entries.items()):
-            for host_id in entry.holders.keys() - host_ids:
-                del entry.holders[host_id]
-            for host_id in entry.seekers.keys() - host_ids:
-                del entry.seekers[host_id]
-            self._drop_empty(topic, entry)
+    def keep(self, host_ids: Set[str], now_s: float) -> None:
+        """Only these hosts live. What others have told is forgotten later: there may be too many topics to look at."""
+        gone = dict.fromkeys(self._members - host_ids, now_s + STOCK_MS_MAX / 1000)
+        known = {**self._gone_until_s, **gone}
+        self._gone_until_s = {
+            host_id: until_s for host_id, until_s in known.items() if until_s > now_s and host_id not in host_ids
+        }
+        self._members = frozenset(host_ids)
 
     def sweep(self, count: int, now_s: float) -> None:
         """Look at so many topics, in turn, for what is too old."""
@@ -148,6 +155,7 @@ class Directory:
             (host_id, left)
             for host_id, holder in entry.holders.items()
             if host_id != but
+            and host_id not in self._gone_until_s
             and now_s - holder.told_s <= STOCK_MS_MAX / 1000
             and (left := holder.left(now_s)).ready_count
         ]

@@ -157,7 +157,7 @@ class TopicNews(Service):
         """These hosts live, and these of them are homes: topics may have other ones, which are told all anew."""
         if tuple(host_ids) != self._members:
             self._members = tuple(host_ids)
-            self.directory.keep(set(host_ids))
+            self.directory.keep(set(host_ids), self._now_s())
         if tuple(homes) != self._home.members and self._home.live(homes):
             self._tell_all()
 

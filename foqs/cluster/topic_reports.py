@@ -45,6 +45,9 @@ class TopicReports:
         """The topics of `_known` that are not due to be reported again."""
         self._soon, self._waited, self._changes = DueTopics(FLUSH_MS), DueTopics(WAITED_FLUSH_MS), DueTopics(CHANGE_MS)
         """The topics that have changed: new ones, those that calls here wait for, and those reported before."""
+        self._again: list[Topic] = []
+        """Topics whose homes may be others by now: they are taken from the end, as many as a second may have."""
+        self._again_since_s = inf
         self._ready: dict[int, set[str]] = {}
         """The topics of `_known`, by namespace."""
         self._asked = DueTopics(ASKED_MS)
@@ -77,8 +80,8 @@ class TopicReports:
 
     def tell_all(self, now_s: float) -> None:
         """Report all topics again, because they have other homes now."""
-        for topic in self._known:
-            self._soon.put(topic, now_s)
+        self._again = list(self._known)
+        self._again_since_s = now_s if self._again else inf
 
     def look_for_any(self, now_s: float) -> None:
         """Report for consumers that name no topic: the response tells who else has some now."""
@@ -94,6 +97,7 @@ class TopicReports:
         due: dict[Topic, None] = {}
         for queue in (self._soon, self._waited, self._changes, self._reported):
             due.update(dict.fromkeys(queue.take(self._left_count - len(due), now_s)))
+        self._take_again(due)
         self._left_count -= len(due)
         told: dict[Topic, Reported] = {}
         for topic in due:
@@ -109,14 +113,24 @@ class TopicReports:
             self._note_ready(topic, now_s, has_some=stock.ready_count > 0)
         return told
 
+    def _take_again(self, due: dict[Topic, None]) -> None:
+        count = self._left_count - len(due)
+        if self._again and count > 0:
+            due.update(dict.fromkeys(self._again[-count:]))
+            del self._again[-count:]
+            if not self._again:
+                self._again_since_s = inf
+
     def next_s(self, now_s: float) -> float | None:
         """Return when the next report is due, or None if there is none."""
+        if self._again:
+            return now_s + FLUSH_MS / 1000
         next_s = min([queue.next_s for queue in (self._soon, self._waited, self._changes, self._reported)])
         return None if next_s == inf else max(next_s, now_s + FLUSH_MS / 1000)
 
     def due_since_s(self, now_s: float) -> float:
         """The time since which the first of what is due waits; `now_s` if nothing does."""
-        return min(self._soon.next_s, self._waited.next_s, self._changes.next_s, now_s)
+        return min(self._soon.next_s, self._waited.next_s, self._changes.next_s, self._again_since_s, now_s)
 
     def _stock(self, topic: Topic) -> Stock:
         if topic[1] == ANY_TOPIC:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from foqs.cluster.directory import (
     OLDER_MS_MIN,
@@ -111,11 +112,39 @@ def test_what_was_not_reported_again_and_whoever_is_gone_is_forgotten() -> None:
     home = made()
     home.report("a", TOPIC, Stock(5), 0.0)
     assert home.seek("b", TOPIC, 1, STOCK_MS_MAX / 1000 + 0.1) is None
+    home.keep({"a", "b", "c"}, 20.0)
     home.report("a", TOPIC, Stock(5), 20.0)
-    home.keep({"b"})
+    assert home.seek("c", (1, "waits"), 1, 20.0) is None
+    home.keep({"b"}, 20.0)
     assert home.seek("b", TOPIC, 1, 20.0) is None
-    home.keep(set())
+    assert home.better("b", TOPIC, NO_STOCK, 20.0) is None
+    assert home.report("b", (1, "waits"), Stock(5), 20.0) == []
+    home.report("b", (1, "waits"), NO_STOCK, 20.0)
+    home.sweep(10, 20.0 + STOCK_MS_MAX / 1000 + 0.1)
     assert len(home) == 0
+
+
+def test_a_host_that_lives_again_is_believed_again() -> None:
+    home = made()
+    home.keep({"a", "b"}, 0.0)
+    home.keep({"b"}, 1.0)
+    home.keep({"a", "b"}, 2.0)
+    home.report("a", TOPIC, Stock(5), 2.0)
+    assert home.seek("b", TOPIC, 1, 2.0) is not None
+
+
+def test_a_host_that_goes_is_forgotten_without_a_look_at_all_topics() -> None:
+    home = made()
+    home.keep({"a", "b"}, 0.0)
+
+    class Topics(dict[Any, Any]):
+        def __iter__(self) -> Any:
+            raise AssertionError("there may be 200,000 topics")
+
+        items = keys = values = __iter__
+
+    home._entries = Topics()
+    home.keep({"b"}, 1.0)
 
 
 def test_nothing_is_kept_of_topics_that_nobody_has_or_wants() -> None:

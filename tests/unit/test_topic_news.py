@@ -14,7 +14,7 @@ from foqs.cluster.directory import OLDER_MS_MIN
 from foqs.cluster.homes import Reported, home_of
 from foqs.cluster.topic_news import TopicNews
 from foqs.model.errors import UnavailableError
-from foqs.model.stocks import NO_STOCK, Pointer, Stock, Topic
+from foqs.model.stocks import ANY_TOPIC, NO_STOCK, Pointer, Stock, Topic
 from tests.support.waiting import PATIENCE_S, until
 
 TOPIC = (1, "mail")
@@ -223,6 +223,23 @@ async def test_the_age_of_news_is_that_of_the_oldest_report_without_a_response()
             await until(lambda: news.age_s() > 0.02)
             is_let_through.set()
             await until(lambda: news.age_s() == 0)
+
+
+def test_topics_that_have_other_homes_are_told_in_portions_however_many_there_are() -> None:
+    count = 3 * topic_reports.REPORTS_PER_SECOND_MAX
+    net = Net()
+    topics = [(1, str(number)) for number in range(count)]
+    net.stocks["a"] = dict.fromkeys(topics, Stock(1))
+    reports = topic_reports.TopicReports(Local(net, "a"), 0.0)
+    for topic in topics:
+        reports.changed(topic, 0.0)
+    told = [set(reports.take_due(float(second))) - {(1, ANY_TOPIC)} for second in range(1, 5)]
+    assert set().union(*told) == set(topics)
+    reports.tell_all(4.0)
+    assert (4.0 - reports.due_since_s(4.0), reports.next_s(4.0)) == (0.0, 4.0 + topic_reports.FLUSH_MS / 1000)
+    again = [set(reports.take_due(4.0 + second)) for second in range(1, 5)]
+    assert set().union(*again) >= set(topics)
+    assert max(map(len, again)) <= topic_reports.REPORTS_PER_SECOND_MAX
 
 
 def test_few_topics_get_another_home_when_a_host_goes() -> None:
