@@ -89,7 +89,10 @@ class CapLedger:
             short_weight += part.weight
         ahead_count = max(1, int(rate * AHEAD_MS / 1000 * part.weight / short_weight))
         # One more, so that the next token is on its way while the last one is being used.
-        count = max(0, min(ask.wanted_count, ahead_count + 1 - ask.held_count))
+        # Grants that were lost on their way must not use up more of the time to come than hosts may have in hand.
+        debt_max = rate * AHEAD_MS / 1000 + 2 * len(entry.parts)
+        left_count = int(entry.tokens + debt_max)
+        count = max(0, min(ask.wanted_count, ahead_count + 1 - ask.held_count, left_count))
         after_s = max(0.0, (count - entry.tokens) / rate) if count else 0.0
         entry.tokens -= count
         valid_s = max(VALID_MS, min(VALID_MS_MAX, 1000 / rate)) / 1000

@@ -275,3 +275,16 @@ def test_who_asks_how_long_to_wait_is_told_when_the_next_token_may_be_used() -> 
     assert math.isinf(cluster.caps["b"].wait_s(cluster.now_s))
     cluster.turn()
     assert cluster.caps["b"].wait_s(cluster.now_s) == pytest.approx(4, abs=0.05), "each host has its turn"
+
+
+@pytest.mark.parametrize("rate", [0.1, 1, 40])
+def test_grants_that_were_lost_on_their_way_delay_a_cap_by_no_more_than_hosts_may_have_in_hand(rate: float) -> None:
+    cluster = Cluster("ab", rate)
+    lost = CapAsk(KEY, rate, 100, 0, 0, 1, True)
+    for _ in range(200):  # The home is slow: it hears of questions when nobody waits for the answer any more.
+        cluster.now_s += RETRY_MS / 1000
+        cluster.ledger.ask("b", lost, rate, cluster.now_s)
+    before_s = cluster.now_s
+    while not cluster.used["a"] and cluster.now_s < before_s + 3_600:
+        cluster.run(1)
+    assert cluster.now_s - before_s <= shared_burst_of(rate, 2) / rate + 2
