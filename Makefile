@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup test-tools spark demo demo-spark test lint types imports unit test-mysql sim power chaos caps caps-of-hosts overload bulk export isolation any-host sick-shard take-over rolling dedup lease-ends long-life fuzz front-door bench bench-dedup bench-spark spark-exact peers bench-peers scale compiled test-compiled clean
 BIN := .venv/bin
-SIDE_BY_SIDE = -n $${WORKERS:-3} --dist loadfile
+SIDE_BY_SIDE = -n $${WORKERS:-3} --dist loadfile --no-loadscope-reorder
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

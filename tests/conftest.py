@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 from foqs.dev.local_server import LocalServer, LocalServerError
 from tests.support import databases
 from tests.support.zookeeper import ZookeeperServer
 
 _DATABASE_FIXTURES = {"mysql_server", "databases_of_session", "meta_url", "shard_urls"}
+_SIMULATED = "tests/sim/"
 
 
 def pytest_report_header() -> str:
@@ -20,8 +23,23 @@ def pytest_report_header() -> str:
         return f"MySQL server: none ({error})"
 
 
+class _FilesThenSeeds(LoadFileScheduling):
+    """A file at a time, whose tests share what they start; but each test of the simulation, which starts nothing, by
+    itself. They come last, so that side by side all workers have something to do until the end.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid if nodeid.startswith(_SIMULATED) else str(super()._split_scope(nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    return _FilesThenSeeds(config, log) if config.getoption("dist") == "loadfile" else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.nodeid.startswith(_SIMULATED))
     for item in items:
         if _DATABASE_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.database)
