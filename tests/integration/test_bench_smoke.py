@@ -23,7 +23,7 @@ from loadtest.bench.stamp import histogram
 from loadtest.peers.foqs import Foqs
 from tests.support.event_log import lives
 
-pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.database, pytest.mark.slow]
 WORKLOADS = ("w1", "w2", "w3", "w4", "w5", "w6", "w7", "w8", "w9", "mix")
 
 
