@@ -15,7 +15,6 @@ from loadtest.stress import (
     dedup,
     dedup_window,
     export,
-    long_life,
     reading,
     sick_shard,
 )
@@ -61,18 +60,6 @@ def test_a_breaker_opens_and_closes_and_is_timed() -> None:
     assert row["closes ms"] < float("inf")
     assert row["enqueue p99 ms before"] > 0
     assert row["dequeue p99 ms, breaker open"] > 0
-
-
-@pytest.mark.database
-@pytest.mark.slow
-def test_rows_counts_and_checker_agree_after_a_short_life() -> None:
-    said: list[str] = []
-    verdict = long_life.run(long_life.Course(seconds=6, part_s=1, items_per_s=100), said.append)
-    assert len(said) == len(verdict.rows) == 6
-    assert [row["purge"] for row in verdict.rows] == ["", "", "blocked", "blocked", "", ""]
-    assert sum(row["enqueue calls"] > 0 for row in verdict.rows) >= 3
-    assert verdict.facts["checked: items"] > 100
-    assert all(bound.holds for bound in verdict.bounds[-3:]), verdict.facts["found"]
 
 
 @pytest.mark.database

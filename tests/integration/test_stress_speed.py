@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadtest.stress import bulk, isolation, lease_ends, loop_holds, overload
+from loadtest.stress import bulk, isolation, lease_ends, long_life, loop_holds, overload
 
 pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.alone]
 
@@ -56,3 +56,13 @@ def test_leases_that_end_while_the_host_is_stopped_are_all_over_after_it_went_on
     assert 0 < row["ready again ms"] < 30_000
     assert row["longest enqueue ms"] > 0
     assert 0 < row["event loop late by ms, at most"] < float("inf")
+
+
+def test_rows_counts_and_checker_agree_after_a_short_life() -> None:
+    said: list[str] = []
+    verdict = long_life.run(long_life.Course(seconds=6, part_s=1, items_per_s=100), said.append)
+    assert len(said) == len(verdict.rows) == 6
+    assert [row["purge"] for row in verdict.rows] == ["", "", "blocked", "blocked", "", ""]
+    assert sum(row["enqueue calls"] > 0 for row in verdict.rows) >= 3
+    assert verdict.facts["checked: items"] > 100
+    assert all(bound.holds for bound in verdict.bounds[-3:]), verdict.facts["found"]
