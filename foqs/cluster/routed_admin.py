@@ -8,6 +8,7 @@ from typing import Any
 from foqs.cluster.pages import merged_items
 from foqs.cluster.peers import Peer
 from foqs.cluster.routes import Routes
+from foqs.host.page_budget import PageBudget
 from foqs.model import ids, limits
 from foqs.model.calls import (
     AdminCalls,
@@ -33,6 +34,8 @@ class RoutedAdmin:
     def __init__(self, local: AdminCalls, routes: Routes) -> None:
         self._local = local
         self._routes = routes
+        self._pages = PageBudget()
+        """The pages of other hosts that are here until they are merged, beside those that this host reads itself."""
 
     def __getattr__(self, verb: str) -> Any:
         """The verbs that any host does alone."""
@@ -48,12 +51,13 @@ class RoutedAdmin:
             await self._routes.know(namespace_name)
         if context.peer or context.shards is not None:
             return await local.peek_items(context, namespace_name, topic, limit, page_token)
-        pages = await self._routes.by_all(
-            context,
-            lambda asking: local.peek_items(asking, namespace_name, topic, limit, page_token),
-            lambda remote, asking: remote.peek_items(asking, namespace_name, topic, limit, page_token),
-        )
-        return merged_items(pages, limit)
+        async with self._pages.hold(self._routes.hosts_count * limits.PAGE_BYTES_MAX):
+            pages = await self._routes.by_all(
+                context,
+                lambda asking: local.peek_items(asking, namespace_name, topic, limit, page_token),
+                lambda remote, asking: remote.peek_items(asking, namespace_name, topic, limit, page_token),
+            )
+            return merged_items(pages, limit)
 
     async def list_dead_letters(
         self, context: CallContext, namespace_name: str, topic: str, limit: int, page_token: str
@@ -65,12 +69,13 @@ class RoutedAdmin:
             await self._routes.know(namespace_name)
         if context.peer or context.shards is not None:
             return await local.list_dead_letters(context, namespace_name, topic, limit, page_token)
-        pages = await self._routes.by_all(
-            context,
-            lambda asking: local.list_dead_letters(asking, namespace_name, topic, limit, page_token),
-            lambda remote, asking: remote.list_dead_letters(asking, namespace_name, topic, limit, page_token),
-        )
-        return merged_items(pages, limit)
+        async with self._pages.hold(self._routes.hosts_count * limits.PAGE_BYTES_MAX):
+            pages = await self._routes.by_all(
+                context,
+                lambda asking: local.list_dead_letters(asking, namespace_name, topic, limit, page_token),
+                lambda remote, asking: remote.list_dead_letters(asking, namespace_name, topic, limit, page_token),
+            )
+            return merged_items(pages, limit)
 
     async def get_item(self, context: CallContext, namespace_name: str, item_id: str) -> StoredItem:
         local = self._local

@@ -146,6 +146,11 @@ class Routes:
                 break
         return [result for result in results if not isinstance(result, BaseException)]
 
+    @property
+    def hosts_count(self) -> int:
+        """The hosts that a call for all shards is asked of, this one included."""
+        return len({owner.host_id for owner in self._owners.owners.values()} | {self._me})
+
     def _parts(self) -> list[_Part]:
         """All shards by who serves them, as far as this host knows.
 
