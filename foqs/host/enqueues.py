@@ -129,8 +129,9 @@ class Enqueues:
             self._namespaces.serving(namespace_name)
             return EnqueueResult([])
         result = EnqueueResult([""] * len(items))
-        namespace, charge = await self._admit(namespace_name, len(items))
-        if any(map(_dedup_id, items)):
+        has_ids = any(map(_dedup_id, items))
+        namespace, charge = await self._admit(namespace_name, len(items), has_ids=has_ids)
+        if has_ids:
             await self._enqueue_once(namespace, items, result, charge, context.away)
             return result
         try:
@@ -283,7 +284,7 @@ class Enqueues:
         answer.part_done()
         return parts
 
-    async def _admit(self, name: str, count: int) -> tuple[Namespace, Charge]:
+    async def _admit(self, name: str, count: int, *, has_ids: bool) -> tuple[Namespace, Charge]:
         """Before anything is done for the items: a namespace over its quota must not cost the others."""
         namespace = self._namespaces.serving(name)
         settings = namespace.settings
@@ -294,6 +295,9 @@ class Enqueues:
             self._namespaces.check_open(namespace.number)
         if count > settings.batch_items_max:
             raise arguments.too_many("items", count, settings.batch_items_max)
+        if not has_ids:
+            # Tokens that are asked for in vain are kept from the hosts that have the tier's shards.
+            self._placement.check_tier(namespace)
         try:
             charge = self._quotas.admit(namespace, count)
             if charge is None:

@@ -45,6 +45,20 @@ class Placement:
         self._current[tier] = writer, left_count - count
         return writer
 
+    def check_tier(self, namespace: Namespace) -> None:
+        """Raises UnavailableError when this host has shards, but none of the namespace's tier."""
+        tier = namespace.settings.tier
+        if not tier and not self._shards.tiers:
+            return
+        owned = self._shards.owned()
+        if owned and all(self._shards.tier_of(shard.shard_id) != tier for _, shard in owned):
+            raise UnavailableError(
+                f"this host has no shard of tier {tier!r}, which items of namespace {namespace.name!r} go to: nothing "
+                "was enqueued, ask another host, or give the tier hosts and shards",
+                retry_after_ms=NO_SHARD_RETRY_MS,
+                nothing_done=True,
+            )
+
     @property
     def knows_slots(self) -> bool:
         return self._slots.table.version > 0
@@ -117,14 +131,7 @@ class Placement:
     def _next(self, namespace: Namespace, avoided: Collection[int]) -> ShardWriter:
         tier = namespace.settings.tier
         last_id = self._current[tier][0].shard_id if tier in self._current else -1
-        owned = self._shards.owned()
-        if owned and all(self._shards.tier_of(shard.shard_id) != tier for _, shard in owned):
-            raise UnavailableError(
-                f"this host has no shard of tier {tier!r}, which items of namespace {namespace.name!r} go to: nothing "
-                "was enqueued, ask another host, or give the tier hosts and shards",
-                retry_after_ms=NO_SHARD_RETRY_MS,
-                nothing_done=True,
-            )
+        self.check_tier(namespace)
         healthy = [
             # Among equals the next one after the last, so that each has its turn.
             (writer.shard.buffered_count, shard_id <= last_id, shard_id)

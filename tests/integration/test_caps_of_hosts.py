@@ -10,12 +10,14 @@ from unittest.mock import patch
 import pytest
 
 from foqs.model.caps import shared_burst_of
+from foqs.model.limits import HEARTBEAT_MS
 from foqs.server import mysql_server
 from tests.support.cluster import cluster, shards_of
-from tests.support.running_host import RunningHost, shard_of
+from tests.support.running_host import RunningHost, has_read, shard_of
 
 Hosts = list[RunningHost]
 PATIENCE_S = 60
+HOLDS_MS_MAX = 2_000
 
 
 @pytest.fixture(params=[2, 3])
@@ -98,6 +100,21 @@ async def test_a_cap_that_is_lifted_holds_nothing_back(hosts: Hosts) -> None:
     taking = asyncio.create_task(consumers.consume(hosts, 20 * len(hosts), "t"))
     await hosts[1].admin.set_topic_policy("jobs", "t", deliveries_per_second_max=0.0)
     await taking
+
+
+@pytest.mark.parametrize("topic", ["t", ""])
+async def test_another_cap_holds_on_all_hosts_after_they_have_read_once_more(hosts: Hosts, topic: str) -> None:
+    """They read twice a second, so that it holds within two seconds however slow a reading is."""
+    assert HEARTBEAT_MS * 2 <= HOLDS_MS_MAX
+    for rate in (25.0, 5.0, 50.0):
+        if topic:
+            await hosts[0].admin.set_topic_policy("jobs", topic, deliveries_per_second_max=rate)
+        else:
+            await hosts[0].admin.update_namespace("jobs", deliveries_per_second_max=rate)
+        await asyncio.gather(*[has_read(host) for host in hosts])
+        for host in hosts:
+            number = host.host._namespaces.number_by_name[b"jobs"]
+            assert host.host._routing._local.cap_rate((number, topic)) == rate
 
 
 async def test_a_cap_is_kept_when_a_host_leaves(meta_url: str, shard_urls: dict[int, str]) -> None:

@@ -20,7 +20,7 @@ from foqs.model.grants import Ask, GrantBook
 from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.storage.meta import MetaStore
 from foqs.testing.memory_host import MemoryMeta
-from tests.support.running_host import running_host
+from tests.support.running_host import has_read, running_host
 from tests.support.waiting import until
 
 LIMIT = 1_000
@@ -161,7 +161,8 @@ async def test_two_hosts_together_let_in_the_quota_and_no_more(meta_url: str, sh
         # A higher limit holds soon on both.
         await second.admin.update_namespace("small", enqueues_per_minute_max=520)
         for host in (first, second):
-            await until(lambda host=host: limit_of(host) == 520)
+            await has_read(host)
+            assert limit_of(host) == 520, "and they read twice a second"
             assert await send(host, 10) == 10
         assert await send(first, 1) == 0
 

@@ -22,6 +22,7 @@ from tests.histories.checker import check
 from tests.sim.any_host import AnyHost
 from tests.sim.caller import NAMESPACE
 from tests.sim.chance import Delays, Profile, make_profile
+from tests.sim.changes import Changes
 from tests.sim.checked import checked_dispatcher, checked_state
 from tests.sim.clients import TOPICS, SimClient
 from tests.sim.cluster import ClusterNemesis, ClusterWorld, cluster_problems, cluster_profile
@@ -165,6 +166,7 @@ async def _live(world: World, chance: random.Random) -> None:
     if isinstance(world, ClusterWorld) and isinstance(nemesis, ClusterNemesis):
         with tuned(_LIMITS_AT_REST):
             await AnyHost(world).run(nemesis.is_even)
+            await Changes(world).run()
     host = world.primary
     hosts = world.ready if isinstance(world, ClusterWorld) else [host] if host is not None else []
     assert hosts

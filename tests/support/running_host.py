@@ -96,6 +96,20 @@ async def running_host(
         await host.stop()
 
 
+async def has_read(host: RunningHost) -> None:
+    """Return when it has read the namespaces and policies of the meta database once more, from now on."""
+    namespaces, ended = host.host._namespaces, asyncio.Event()
+    refresh = namespaces.refresh
+
+    async def counted() -> None:
+        await refresh()
+        ended.set()
+
+    with patch.object(namespaces, "refresh", counted):
+        async with asyncio.timeout(PATIENCE_S):
+            await ended.wait()
+
+
 def rows(shard_urls: Mapping[int, str], statement: str) -> list[tuple[Any, ...]]:
     """What the statement reads on every shard, past the host."""
     found: list[tuple[Any, ...]] = []

@@ -217,3 +217,12 @@ async def test_a_shard_that_goes_to_another_tier_takes_no_more_items_of_its_old_
     with pytest.raises(UnavailableError, match="no shard of tier ''") as refused:
         await enqueues.enqueue(plain, [NewItem("t", b"")])
     assert refused.value.nothing_done
+
+
+async def test_a_host_without_shards_of_a_tier_takes_no_part_of_its_quota() -> None:
+    """The hosts that can write its items need the whole of it."""
+    shards = Shards(1)
+    shards.tiers = {0: "gold"}
+    plain = Namespace(NAMESPACE, "n", NamespaceSettings(enqueues_per_minute_max=1), 0)
+    with pytest.raises(UnavailableError, match="no shard of tier ''"):
+        await Enqueuer(shards, plain).enqueue(plain, [NewItem("t", b"")] * 2)
