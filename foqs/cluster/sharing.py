@@ -81,6 +81,7 @@ class Sharing(Service):
         self._membership = membership
         membership.on_view = self._look
         membership.on_death = self._look_again
+        membership.is_busy = lambda: self._is_moving
         self._now_s = now_s
         self._planner = Planner()
         self._view: ClusterView | None = None
@@ -95,13 +96,9 @@ class Sharing(Service):
         self._orphan_since: dict[int, tuple[int, float]] = {}
         """The last epoch of shards that nobody has, and since when that is seen here."""
         self._is_moving = False
+        """A shard is about to move, here or from here."""
         self._changed = asyncio.Event()
         """There was another round, or something was done."""
-
-    @property
-    def is_busy(self) -> bool:
-        """A shard is about to move, here or from here."""
-        return self._is_moving
 
     def address_of(self, host_id: str) -> str:
         """Where a process listens; empty when it does not live."""
@@ -186,7 +183,8 @@ class Sharing(Service):
         self._expected = decision.asked.keys()
         self._local.expect_shards(self._expected)
         self._ask_for(view, decision)
-        self._is_moving = bool(decision.asked or decision.released or view.is_leaving(view.me))
+        is_coming = any(shard_id in decision.asked for shard_id in self._local.shards_awaited)
+        self._is_moving = is_coming or bool(decision.released) or view.is_leaving(view.me)
 
     def _decide(self, view: ClusterView) -> Decision:
         return decide(view, self._intent, self._local.shards_owned, self._neglected(view))

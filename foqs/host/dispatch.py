@@ -150,9 +150,8 @@ class Dispatcher(AnyTopic):
             self.serve(queue)
 
     def shard_lost(self, shard_id: int, topics: Collection[ShardTopic]) -> None:
-        for queue in self._active:
-            if queue.buffer:
-                self._drop(queue, [item for item in queue.buffer.items if item.topic.shard_id == shard_id])
+        for queue in self._with_prefetched():
+            self._drop(queue, [item for item in queue.buffer.items if item.topic.shard_id == shard_id])
         self.disown(topics)
 
     def disown(self, topics: Collection[ShardTopic]) -> None:
@@ -188,8 +187,12 @@ class Dispatcher(AnyTopic):
         """
         self._leaving.add(shard_id)
         self.shard_health(shard_id, topics, healthy=False)
-        for queue in self._active:
+        for queue in self._with_prefetched():
             self._unclaim(queue.buffer, [item for item in queue.buffer.items if item.topic.shard_id == shard_id])
+
+    def _with_prefetched(self) -> list[TopicQueue]:
+        """The topics of which something is prefetched: few of those that calls wait for, of which there may be many."""
+        return [queue for queue in self._active if queue.buffer.sort_keys]
 
     def queue_slices(self) -> list[list[TopicQueue]]:
         """All topics that are known, for one turn of the event loop after the other."""

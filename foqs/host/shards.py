@@ -10,7 +10,7 @@ from typing import TypeVar
 from foqs.host.ttl_scan import TtlScan
 from foqs.model.cluster import ShardUse
 from foqs.model.errors import UnavailableError
-from foqs.model.service import Service
+from foqs.model.service import Service, ServiceState
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Events
 from foqs.shard.writer.shard_writer import ShardWriter
@@ -65,12 +65,27 @@ class OwnedShard(Service):
         """The exporter's. It starts with the first export."""
 
     async def read(self, work: Callable[[], T]) -> T:
-        """Do what the reader has given as work, after all that was asked before."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        """Do what the reader has given as work, after all that was asked before.
+
+        Raises UnavailableError once the shard was handed on.
+        """
+        return await self._run(self._thread, work)
 
     async def export(self, work: Callable[[], T]) -> T:
-        """Do what the exporter has given as work, after all that was asked before."""
-        return await asyncio.get_running_loop().run_in_executor(self._export_thread, work)
+        """Do what the exporter has given as work, after all that was asked before.
+
+        Raises UnavailableError once the shard was handed on.
+        """
+        return await self._run(self._export_thread, work)
+
+    def _run(self, thread: ThreadPoolExecutor, work: Callable[[], T]) -> asyncio.Future[T]:
+        if self.state is ServiceState.STOPPED:
+            raise UnavailableError(
+                f"shard {self.shard_id} was handed on, or the host ends: nothing was done, try again",
+                retry_after_ms=MOVING_RETRY_MS,
+                nothing_done=True,
+            )
+        return asyncio.get_running_loop().run_in_executor(thread, work)
 
     def use_url(self, url: str) -> None:
         """New sessions are opened by this URL, which leads to the same database."""
@@ -89,8 +104,9 @@ class OwnedShard(Service):
         await self._scan.stop()
         self.reader.interrupt()
         self.exporter.interrupt()
-        await self.read(self.reader.close)
-        await self.export(self.exporter.close)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._thread, self.reader.close)
+        await loop.run_in_executor(self._export_thread, self.exporter.close)
         self._thread.shutdown(wait=True)
         self._export_thread.shutdown(wait=True)
         await self.writer.stop()

@@ -44,6 +44,10 @@ class StillWriter:
     def shard(self) -> ShardState | None:
         return self._states.get(self.shard_id)
 
+    @property
+    def held(self) -> ShardState | None:
+        return self.shard
+
     def now(self) -> Now:
         return self._now(self.shard_id)
 

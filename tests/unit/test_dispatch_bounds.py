@@ -12,10 +12,12 @@ import pytest
 from foqs import bootstrap
 from foqs.host.dequeues import Dequeues
 from foqs.host.inspection import Inspection
+from foqs.host.prefetch_buffer import PrefetchBuffer
 from foqs.host.waiting import Waiting
 from foqs.model import ids, limits
 from foqs.model.calls import CallContext
 from foqs.model.errors import FoqsError, OverloadedError, PausedError, UnavailableError
+from foqs.model.item import ShardItem
 from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.shard.port import ItemRow
 from foqs.shard.state.events import Completion, LookUp
@@ -370,6 +372,31 @@ def test_of_a_shard_that_is_handed_on_nothing_is_held_or_claimed_and_others_are_
     assert {item.topic.shard_id for item in waiting.items or ()} == {1}
     leased = {item.key for item in call.items or ()}
     assert set(shards.states[0].index.leases) == leased, "nothing else is claimed there"
+
+
+@pytest.mark.interpreted
+def test_a_shard_that_leaves_costs_nothing_for_topics_of_which_nothing_is_prefetched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There may be 100,000 that calls wait for, and all of it is one turn of the event loop."""
+    shards = Shards(1)
+    shards.enqueue(0, "a", count=30)
+    shards.run(0)
+    shards.dequeue({"a": 5, **{f"t{number}": 1 for number in range(500)}})
+    shards.run(0)
+    buffer = shards.dispatcher.prefetched(NAMESPACE, "a")
+    assert buffer
+    looked_at: list[int] = []
+    items = type(buffer).items
+
+    def note_items(buffer: PrefetchBuffer) -> list[ShardItem]:
+        looked_at.append(len(buffer))
+        return items.fget(buffer)  # type: ignore[attr-defined, no-any-return]
+
+    monkeypatch.setattr(PrefetchBuffer, "items", property(note_items))
+    shards.dispatcher.shard_leaves(0, [])
+    assert len(looked_at) < 5
+    assert not buffer
 
 
 def test_what_is_being_claimed_of_a_shard_goes_back_when_the_shard_is_handed_on_meanwhile() -> None:

@@ -58,6 +58,7 @@ class Members:
     def __init__(self) -> None:
         self.on_view: Callable[[ClusterView], Any] = lambda view: None
         self.on_death: Callable[[], None] = lambda: None
+        self.is_busy: Callable[[], bool] = lambda: False
         self.dead: set[str] = set()
         self.asked: dict[int, str] = {}
         self.is_leaving = False
@@ -165,3 +166,17 @@ async def test_a_host_asks_one_that_leaves_for_all_shards_but_those_that_it_cann
         await room.round()
         await until(lambda: bool(room.members.asked))
         assert room.members.asked.keys() == {0, 1, 3}
+
+
+async def test_rounds_come_faster_while_a_shard_is_on_its_way_and_not_for_one_that_cannot_be_had() -> None:
+    room = Room(shard_count=4)
+    room.local.unreachable = set(room.rows)
+    async with running(room):
+        await room.round()
+        assert not room.members.is_busy()
+        room.local.unreachable = set()
+        await room.round()
+        assert room.members.is_busy()
+        room.hosts = [ME]
+        await room.round()
+        assert not room.members.is_busy(), "nobody has them whom it could ask"

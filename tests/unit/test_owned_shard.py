@@ -1,0 +1,39 @@
+"""What a host has for one shard, once it has handed the shard on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+from unittest.mock import AsyncMock, Mock
+
+import pytest
+
+from foqs.host.shards import OwnedShard
+from foqs.model.errors import UnavailableError
+
+
+@pytest.fixture
+async def owned() -> OwnedShard:
+    writer = Mock(shard_id=3, shard=None, start=AsyncMock(), drain=AsyncMock(), stop=AsyncMock())
+    parts = [Mock() for _ in range(4)]
+    shard = OwnedShard(cast(Any, writer), *cast(Any, parts), on_events=lambda events: None)
+    await shard.start()
+    return shard
+
+
+@pytest.mark.parametrize("verb", ["read", "export"])
+async def test_whoever_waited_to_read_a_shard_that_was_handed_on_is_to_ask_again(owned: OwnedShard, verb: str) -> None:
+    """It is no defect, and the next owner has the shard."""
+    assert await getattr(owned, verb)(lambda: "read") == "read"
+    await owned.stop()
+    with pytest.raises(UnavailableError, match="shard 3 was handed on") as raised:
+        await getattr(owned, verb)(lambda: "read")
+    assert raised.value.nothing_done
+    assert raised.value.retry_after_ms
+
+
+async def test_what_is_read_when_a_shard_is_handed_on_is_read_to_its_end(owned: OwnedShard) -> None:
+    reading = asyncio.create_task(owned.read(lambda: "read"))
+    await asyncio.sleep(0)
+    await owned.stop()
+    assert await reading == "read"
