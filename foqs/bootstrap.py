@@ -169,6 +169,10 @@ class Host(Service):
     def knows_shards(self, uses: Mapping[int, ShardUse], tiers: Mapping[int, str], moving: Collection[int]) -> None:
         self._shards.know(uses, tiers, moving)
 
+    def knows_epochs(self, epochs: Mapping[int, int]) -> None:
+        for shard_id, writer in self._shards.writers.items():
+            writer.knows_epoch(epochs.get(shard_id, 0))
+
     def expect_shards(self, shard_ids: Collection[int]) -> None:
         for shard_id, writer in self._shards.writers.items():
             writer.expect(is_expected=shard_id in shard_ids)

@@ -47,6 +47,9 @@ class LocalShards(Protocol):
     def knows_shards(self, uses: Mapping[int, ShardUse], tiers: Mapping[int, str], moving: Collection[int]) -> None:
         """These shards there are in the cluster, whoever has them; `moving` are about to go to other hosts."""
 
+    def knows_epochs(self, epochs: Mapping[int, int]) -> None:
+        """The last epoch of each shard that the meta database has given to anybody."""
+
     def expect_shards(self, shard_ids: Collection[int]) -> None:
         """The living owners of these shards are asked to hand them to this host."""
 
@@ -117,6 +120,7 @@ class Sharing(Service):
             {row.shard_id: row.tier for row in rows if row.tier},
             {row.shard_id for row in view.shards.values() if row.moving_to in view.hosts},
         )
+        self._local.knows_epochs({row.shard_id: row.epoch for row in rows})
         if self.state is ServiceState.RUNNING:
             self._act(view)
 

@@ -223,6 +223,8 @@ class ShardStore:
         """
         self._require_session()
         with self._losing_session():
+            # Who has lost the shard must not say in the meta database that it has it.
+            self._last_number()
             epoch = self._take_epoch(self.epoch)
             with self._session.cursor() as cursor:
                 renewed = cursor.execute(sql.RENEW_EPOCH, (epoch, self.epoch))

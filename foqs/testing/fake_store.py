@@ -160,6 +160,7 @@ class FakeStore:
 
     def renew_epoch(self) -> int:
         self._touch()
+        self._last_number()
         epoch = self._take_epoch(self.epoch)
         self._last_number()
         if self._server.faults.fate() is Fate.LOST_BEFORE:

@@ -29,6 +29,7 @@ class Local:
         self.lost: list[int] = []
         """Those that it was told to hand on, or not to try any more."""
         self.hurried: set[int] = set()
+        self.epochs: dict[int, int] = {}
 
     @property
     def shards_awaited(self) -> set[int]:
@@ -36,6 +37,9 @@ class Local:
 
     def knows_shards(self, uses: Mapping[int, ShardUse], tiers: Mapping[int, str], moving: Collection[int]) -> None:
         return None
+
+    def knows_epochs(self, epochs: Mapping[int, int]) -> None:
+        self.epochs = dict(epochs)
 
     def expect_shards(self, shard_ids: Collection[int]) -> None:
         return None

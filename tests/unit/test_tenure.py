@@ -151,6 +151,31 @@ async def test_an_epoch_is_renewed_before_its_keys_are_used_up_and_nobody_notice
     assert before[-1] < 2 << ids.SEQUENCE_BITS < shard.index.next_key()
 
 
+async def test_an_owner_takes_an_epoch_later_than_one_that_was_given_to_a_host_which_never_had_the_shard(
+    writer: TickedWriter, store: SlowStore
+) -> None:
+    """Else all hosts would take that one for the owner, for as long as this one has the shard."""
+    await start(writer, store)
+    shard = writer.shard
+    assert shard is not None
+    writer.knows_epoch(1)
+    writer.tick()
+    assert await run_one(writer, store) == "done"
+    assert shard.epoch == 1
+    store.epoch = 4  # The next one is the fifth.
+    writer.knows_epoch(4)
+
+    def has_renewed() -> bool:
+        writer.tick()
+        return shard.epoch == 5
+
+    await until(has_renewed)
+    assert writer.shard is shard
+    writer.tick()
+    assert await run_one(writer, store) == "done"
+    assert (shard.epoch, store.opened_count) == (5, 1)
+
+
 async def test_without_a_new_epoch_the_last_keys_are_kept_and_the_shard_waits(
     writer: TickedWriter, store: SlowStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,6 +80,8 @@ class Ownership:
         """It is to be taken over anew, after the transaction that is under way."""
         self.is_epoch_due = False
         """`keep_epoch` has something to do."""
+        self.given_epoch = 0
+        """The last epoch that the meta database has given to anybody, as far as it is known."""
         self.is_expected = False
         """The living owner was asked to hand the shard to this host, which takes it as soon as the lock is free."""
         self.is_standing_by = False
@@ -227,9 +229,13 @@ class Ownership:
         raise OwnershipLostError(self.detail)
 
     def tick(self, shard: ShardState) -> None:
-        """Notice that `keep_epoch` has something to do. Between two ticks few of the keys that are left are used."""
-        has_few_keys = shard.index.keys_left_count < KEYS_LEFT_TO_RENEW
-        self.is_epoch_due = has_few_keys and self._loop.time() >= self._epoch_due_s
+        """Notice that `keep_epoch` has something to do. Between two ticks few of the keys that are left are used.
+
+        An epoch that was given to a host which then lost the shard, before it could say so there, makes all hosts take
+        that one for the owner, and no census is answered for it: the owner needs a later one.
+        """
+        is_wanted = shard.index.keys_left_count < KEYS_LEFT_TO_RENEW or shard.epoch < self.given_epoch
+        self.is_epoch_due = is_wanted and self._loop.time() >= self._epoch_due_s
 
     async def keep_epoch(self, shard: ShardState) -> None:
         """Go on under a new epoch when it is due, long before the keys of this one are used up.

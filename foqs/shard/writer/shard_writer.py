@@ -101,6 +101,10 @@ class ShardWriter(Service):
         """Say whether the living owner of the shard was asked to hand it to this host."""
         self._ownership.is_expected = is_expected
 
+    def knows_epoch(self, epoch: int) -> None:
+        """The meta database has given this epoch of the shard to somebody, and no later one."""
+        self._ownership.given_epoch = epoch
+
     def look_again(self) -> None:
         """The owner of the shard is dead: who waits for it tries to open the shard now."""
         self._ownership.look_again()
@@ -153,7 +157,7 @@ class ShardWriter(Service):
             return
         self._store_is_due = self._store_wants_transaction(now)
         self._ownership.tick(shard)
-        if is_work or is_due or self._store_is_due:
+        if is_work or is_due or self._store_is_due or self._ownership.is_epoch_due:
             self.wake()
 
     def _store_wants_transaction(self, now: Now) -> bool:
