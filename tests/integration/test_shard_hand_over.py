@@ -223,6 +223,28 @@ async def test_a_host_learns_of_a_shards_new_owner_although_it_cannot_read_the_m
         assert owner.host_id == second.host.id
 
 
+async def test_an_epoch_that_was_given_to_a_host_which_never_had_the_shard_leads_no_call_astray(
+    meta: MetaStore, meta_url: str
+) -> None:
+    """That host was lost while it took the shard over, or lost it again, and the owner never noticed."""
+    async with (
+        running_host(meta_url, {}, name="first") as first,
+        running_host(meta_url, {}, name="second") as second,
+    ):
+        await until(lambda: owns(first, 0) and owns(first, 1) and owns(second, 2))
+        for _ in range(4):
+            await first.client.enqueue_many("jobs", [NewItem("t", b"x")] * 50)
+        leased = await first.client.dequeue("jobs", "t", count=200, wait_ms=20_000)
+        of_shard = [item.receipt for item in leased if shard_of(item.id) == 1]
+        assert of_shard
+        epoch = meta.take_shard_epoch(1, second.host.id, 0, 0)
+        await until(lambda: meta.shard_owner(1) == first.host.id)
+        await until(lambda: (owner := second.host.owners.get(1)) is not None and owner.epoch > epoch)
+        assert not await second.client.ack("jobs", of_shard, return_errors=True)
+        await second.admin.create_namespace("n")  # All shards have to be asked for it.
+        assert owns(first, 1)
+
+
 async def test_a_shard_can_come_back_to_the_host_that_has_handed_it_on(meta: MetaStore, meta_url: str) -> None:
     async with (
         running_host(meta_url, {}, name="first") as first,
