@@ -9,7 +9,7 @@ from contextlib import suppress
 from foqs.host.dispatch import Dispatcher
 from foqs.host.namespaces import Namespaces
 from foqs.host.shards import Shards
-from foqs.model import order
+from foqs.model import limits, order
 from foqs.model.errors import FoqsError
 from foqs.model.shared_caps import CapHomes, CapKey, SharedCap
 from foqs.model.stocks import NO_STOCK, Stock, Topic
@@ -30,7 +30,12 @@ class Stocks:
         self._namespaces = namespaces
         self._now_s = now_s
         self._read_s = float("-inf")
+        """When the last reading began."""
+        self._reads_count = 0
+        """Readings that have begun."""
         self._reading: asyncio.Future[None] | None = None
+        """The last reading."""
+        self._turn = asyncio.Lock()
 
     def serves(self, shard_id: int) -> bool:
         return self._shards.serves(shard_id)
@@ -47,15 +52,30 @@ class Stocks:
         return namespace is None or namespace.settings.tier == self._shards.tier_of(shard_id)
 
     async def know(self, namespace_name: str | None) -> None:
-        """Read the namespaces anew, if there is none of this name and they were not read lately."""
+        """Read the namespaces anew if there is none of this name: another host may have made it just now.
+
+        Returns after limits.ROUTE_WAIT_MS_MAX at the latest, also when the meta database does not answer.
+        """
         if namespace_name is None or self.number_of(namespace_name) is not None:
             return
-        now_s = self._now_s()
-        if now_s - self._read_s >= READ_MS_MIN / 1000:
-            self._read_s = now_s
-            self._reading = asyncio.ensure_future(self._read())
-        if self._reading is not None:
-            await asyncio.shield(self._reading)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limits.ROUTE_WAIT_MS_MAX / 1000):
+                await self._read_anew(self._reads_count, namespace_name)
+
+    async def _read_anew(self, reads_count: int, namespace_name: str) -> None:
+        """Return once the name is known, or a reading has ended that began after so many: calls share theirs."""
+        async with self._turn:
+            while self.number_of(namespace_name) is None:
+                if self._reading is not None:
+                    await asyncio.shield(self._reading)  # Its caller may have gone.
+                if self._reads_count > reads_count:
+                    return
+                pause_s = self._read_s + READ_MS_MIN / 1000 - self._now_s()
+                if pause_s > 0:
+                    await asyncio.sleep(pause_s)
+                self._read_s = self._now_s()
+                self._reads_count += 1
+                self._reading = asyncio.ensure_future(self._read())
 
     async def _read(self) -> None:
         with suppress(FoqsError):  # The caller is told that there is no such namespace, and may ask again.

@@ -1,0 +1,80 @@
+"""A host that is asked for a namespace it does not know reads the meta database: another host may have made it."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from foqs.host import stocks as stocks_module
+from foqs.host.stocks import Stocks
+from tests.support.waiting import PATIENCE_S
+
+
+class Meta:
+    """The namespaces of the cluster, and what this host has read of them."""
+
+    def __init__(self) -> None:
+        self.made: set[bytes] = set()
+        self.number_by_name: dict[bytes, int] = {}
+        self.reads_count = self.running_max = self._running_count = 0
+        self.gate: asyncio.Event | None = None
+        self.now_s = 100.0
+        self.stocks = Stocks(cast(Any, SimpleNamespace()), cast(Any, None), cast(Any, self), lambda: self.now_s)
+
+    async def refresh(self) -> None:
+        self.reads_count += 1
+        self._running_count += 1
+        self.running_max = max(self.running_max, self._running_count)
+        made = set(self.made)
+        if self.gate is not None:
+            await self.gate.wait()
+        self.number_by_name = dict.fromkeys(made, 1)
+        self._running_count -= 1
+
+
+@pytest.fixture
+def meta(monkeypatch: pytest.MonkeyPatch) -> Meta:
+    found = Meta()
+    sleep = asyncio.sleep
+
+    async def pass_time(delay_s: float) -> None:
+        found.now_s += delay_s
+        await sleep(0)
+
+    monkeypatch.setattr(stocks_module.asyncio, "sleep", pass_time)
+    return found
+
+
+async def test_a_namespace_that_was_made_a_moment_after_the_last_reading_is_found(meta: Meta) -> None:
+    await meta.stocks.know("unknown")
+    meta.made.add(b"new")
+    meta.now_s += 0.01
+    await meta.stocks.know("new")
+    assert meta.stocks.number_of("new") == 1
+    assert meta.now_s >= 100.0 + stocks_module.READ_MS_MIN / 1000, "names that nobody has cost no more than that"
+
+
+async def test_calls_that_name_what_nobody_has_share_their_readings(meta: Meta) -> None:
+    await asyncio.gather(*[meta.stocks.know(f"unknown-{number}") for number in range(1_000)])
+    assert meta.reads_count == 2, "those that came after the first reading had begun need another one"
+
+
+async def test_a_meta_database_that_hangs_is_asked_once_however_many_callers_come_and_go(meta: Meta) -> None:
+    meta.gate = asyncio.Event()
+    for _ in range(50):
+        meta.now_s += 1.0
+        call = asyncio.create_task(meta.stocks.know("unknown"))
+        for _ in range(5):
+            await asyncio.wait([call], timeout=0)
+        call.cancel()
+        await asyncio.wait([call])
+    assert meta.reads_count == 1
+    meta.gate.set()
+    meta.made.add(b"new")
+    async with asyncio.timeout(PATIENCE_S):
+        await meta.stocks.know("new")
+    assert meta.stocks.number_of("new") == 1
+    assert meta.running_max == 1
