@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Set
 from typing import NamedTuple
 
 from foqs.model import limits
-from foqs.model.stocks import ANY_TOPIC, Pointer, Stock, Topic
+from foqs.model.stocks import Pointer, Stock, Topic
 
 STOCK_MS_MAX = 15 * limits.SECOND_MS
 """A report that was not repeated for so long is forgotten: hosts repeat theirs every 5 s."""
@@ -105,15 +105,22 @@ class Directory:
         return Pointer(topic, *best)
 
     def better(self, host_id: str, topic: Topic, stock: Stock, now_s: float) -> Pointer | None:
-        """A host whose items should go before those that `host_id` has: more urgent ones, or much older ones.
-
-        Of all topics of a namespace together, any other host that has some.
-        """
+        """A host whose items should go before those that `host_id` has: more urgent ones, or much older ones."""
         entry = self._entries.get(topic)
         best = self._best(entry, host_id, now_s) if entry is not None else None
-        if best is None or (topic[1] != ANY_TOPIC and not _goes_before(best[1], stock)):
+        if best is None or not _goes_before(best[1], stock):
             return None
         return Pointer(topic, *best)
+
+    def others(self, host_id: str, topic: Topic, now_s: float) -> list[Pointer]:
+        """All other hosts that have some."""
+        entry = self._entries.get(topic)
+        holders = entry.holders.items() if entry is not None else ()
+        return [
+            Pointer(topic, other, holder.stock)
+            for other, holder in holders
+            if other != host_id and now_s - holder.told_s <= STOCK_MS_MAX / 1000 and other not in self._gone_until_s
+        ]
 
     def keep(self, host_ids: Set[str], now_s: float) -> None:
         """Only these hosts live. What others have told is forgotten later: there may be too many topics to look at."""

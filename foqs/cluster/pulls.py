@@ -74,8 +74,6 @@ class Pulls:
         self._serves_any = serves_any
         self._waits: set[Wait] = set()
         self._is_draining = False
-        self._is_elsewhere_next = False
-        """The next call that names no topic goes to another host first."""
         self.pulls_total: Counter[str] = Counter(dict.fromkeys(("items", "empty", "failed", "given_back"), 0))
         """The pulls by outcome."""
         self.items_total = 0
@@ -93,7 +91,7 @@ class Pulls:
     ) -> list[Delivery]:
         """Lease items of any host; wait up to `wait_ms` while there are none.
 
-        Calls that name no topic go to another host first every other time, so that each host's items have their turn.
+        Calls that name no topic go to the host whose turn it is: by the weights of the topics that have some there.
         """
         number = self._number_of(namespace_name)
         if number is None or not isinstance(wait_ms, int) or not 0 <= wait_ms <= limits.WAIT_MS_MAX:
@@ -105,13 +103,9 @@ class Pulls:
         by_topic: dict[Topic, TopicDemand | None] = {(number, demand.topic or "?"): demand for demand in topics}
         if topic_prefix is not None:
             by_topic = {(number, ANY_TOPIC): None}
-            self._is_elsewhere_next = not self._is_elsewhere_next
         wanted = _Wanted(context, namespace_name, topics, lease_ms, topic_prefix, count, by_topic)
         self._news.asked(by_topic)
-        pointer = self._news.better(by_topic) if topic_prefix is None or self._is_elsewhere_next else None
-        if pointer is not None and (items := await self._pull(wanted, pointer)):
-            return items
-        if items := await self._dequeue_here(wanted):
+        if items := await (self._take(wanted) if topic_prefix is None else self._take_any(wanted, number)):
             return items
         wait = self._news.wait(
             {topic: (demand.count if demand is not None else count) or 1 for topic, demand in by_topic.items()}
@@ -130,6 +124,28 @@ class Pulls:
         self._is_draining = True
         for wait in self._waits:
             wait.end()
+
+    async def _take(self, wanted: _Wanted) -> list[Delivery]:
+        """What there is without a wait, from another host first if that has better items."""
+        pointer = self._news.better(wanted.by_topic)
+        if pointer is not None and (items := await self._pull(wanted, pointer)):
+            return items
+        return await self._dequeue_here(wanted)
+
+    async def _take_any(self, wanted: _Wanted, number: int) -> list[Delivery]:
+        """What there is of any topic without a wait, on the host whose turn it is, or else here."""
+        turn = self._news.begin_turn(number, min(max(1, wanted.items_max or 1), limits.BATCH_ITEMS_MAX))
+        if turn is None:
+            return await self._dequeue_here(wanted)
+        items: list[Delivery] = []
+        try:
+            if turn.pointer is not None:
+                items = await self._pull(wanted, turn.pointer) or []
+            else:
+                items = await self._dequeue_here(wanted)
+        finally:
+            self._news.end_turn(turn, len(items))
+        return items or (await self._dequeue_here(wanted) if turn.pointer is not None else [])
 
     async def _dequeue_here(self, wanted: _Wanted, wait_ms: int = 0) -> list[Delivery]:
         """What this host has. Raises what is wrong with the call; that this host has no shard is not."""

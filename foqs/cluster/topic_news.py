@@ -16,18 +16,21 @@ import structlog
 
 from foqs.cluster.directory import Directory
 from foqs.cluster.homes import HomeCalls, HomeTable, Reported
+from foqs.cluster.host_turns import HostTurns, Turn
 from foqs.cluster.topic_reports import LocalTopics, TopicReports
 from foqs.cluster.wishes import Wait, Wishes
 from foqs.model import limits
 from foqs.model.errors import FoqsError, UnavailableError
 from foqs.model.outage import Outage
 from foqs.model.service import Service
-from foqs.model.stocks import Pointer, Topic
+from foqs.model.stocks import ANY_TOPIC, Pointer, Topic, weight_of
 
 SEEK_MS = 1 * limits.SECOND_MS
 """All wishes are told again so often."""
 POINTER_MS_MAX = 1 * limits.SECOND_MS
 """What a home has told is believed for so long."""
+OTHERS_MS_MAX = 3 * limits.SECOND_MS
+"""The same for hosts that have items of any topic: it is told anew every second, also where that is late."""
 TOPICS_PER_MESSAGE_MAX = 500
 SWEEP_TOPICS = 500
 
@@ -63,6 +66,9 @@ class TopicNews(Service):
         self._wishes = Wishes()
         self._pointers: dict[Topic, tuple[Pointer, float]] = {}
         """The hosts whose items go before those of this one, and until when that is believed. Oldest first."""
+        self._others: dict[int, tuple[dict[str, Pointer], float]] = {}
+        """The hosts that have items of any topic, by namespace, and until when that is believed. Oldest first."""
+        self._turns = HostTurns()
         self.hints_total: Counter[str] = Counter(sent=0, received=0)
         """The hints by direction."""
         self._reporting_since_s: dict[object, float] = {}
@@ -106,12 +112,33 @@ class TopicNews(Service):
                 return found[0]
         return None
 
+    def begin_turn(self, namespace: int, count: int) -> Turn | None:
+        """Whose turn it is to give a call for any topic so many items; None where no other host has some."""
+        others, until_s = self._others.get(namespace, ({}, 0.0))
+        if not others or until_s <= self._now_s():
+            return None
+        weights = {host_id: weight_of(pointer.stock) for host_id, pointer in others.items()}
+        if weight_here := self._reports.weight(namespace):
+            weights[self._me] = weight_here
+        host_id = self._turns.begin(namespace, weights, count)
+        return Turn(namespace, host_id, others.get(host_id), weights, count)
+
+    def end_turn(self, turn: Turn, count: int) -> None:
+        """The call got so many items from that host."""
+        self._turns.end(turn.namespace, turn.weights, turn.host_id, max(0, turn.items_max - count))
+
     def asked(self, topics: Iterable[Topic]) -> None:
         """Consumers ask here for these topics."""
-        self._reports.asked(topics, self._now_s())
+        if self._reports.asked(topics, self._now_s()):
+            self._rung.set()
 
     def was_exhausted(self, pointer: Pointer) -> None:
         """The host has nothing of it any more that goes before what is here."""
+        namespace, name = pointer.topic
+        if name == ANY_TOPIC:
+            if namespace in self._others:
+                self._others[namespace][0].pop(pointer.host_id, None)
+            return
         if (found := self._pointers.get(pointer.topic)) is not None and found[0].host_id == pointer.host_id:
             del self._pointers[pointer.topic]
 
@@ -124,13 +151,18 @@ class TopicNews(Service):
     # ---- what others tell ----
 
     def reported(self, host_id: str, stocks: Mapping[Topic, Reported]) -> list[Pointer]:
-        """A host tells this one, the home of these topics, what it has. Returns hosts whose items go before."""
+        """A host tells this one, the home of these topics, what it has. Returns hosts whose items go before.
+
+        Of all topics of a namespace together, all other hosts that have some: they have turns.
+        """
         now_s, better = self._now_s(), []
         hints: dict[str, list[Pointer]] = {}
         for topic, (stock, is_wanted) in stocks.items():
             for seeker, pointer in self.directory.report(host_id, topic, stock, now_s):
                 hints.setdefault(seeker, []).append(pointer)
-            if is_wanted and (found := self.directory.better(host_id, topic, stock, now_s)) is not None:
+            if is_wanted and topic[1] == ANY_TOPIC:
+                better += self.directory.others(host_id, topic, now_s)
+            elif is_wanted and (found := self.directory.better(host_id, topic, stock, now_s)) is not None:
                 better.append(found)
         for seeker, pointers in hints.items():
             self.hints_total["sent"] += len(pointers)
@@ -225,8 +257,13 @@ class TopicNews(Service):
         while self._pointers:
             topic, (_, until_s) = next(iter(self._pointers.items()))
             if until_s > now_s:
-                return
+                break
             del self._pointers[topic]
+        while self._others:
+            namespace, (_, until_s) = next(iter(self._others.items()))
+            if until_s > now_s:
+                break
+            del self._others[namespace]
 
     def _seek_all(self) -> None:
         for home, wishes in self._by_home(self._wishes.take_unsought()).items():
@@ -261,11 +298,18 @@ class TopicNews(Service):
 
     def _learn_better(self, told: Iterable[Topic], pointers: Iterable[Pointer]) -> None:
         """The home of these topics was told what is here, and names the hosts whose items go before that."""
-        until_s = self._now_s() + POINTER_MS_MAX / 1000
+        until_s, until_any_s = self._now_s() + POINTER_MS_MAX / 1000, self._now_s() + OTHERS_MS_MAX / 1000
         for topic in told:
             self._pointers.pop(topic, None)
+            if topic[1] == ANY_TOPIC:
+                self._others.pop(topic[0], None)
         for pointer in pointers:
-            self._pointers[pointer.topic] = pointer, until_s
+            namespace, name = pointer.topic
+            if name == ANY_TOPIC:
+                others, _ = self._others.setdefault(namespace, ({}, until_any_s))
+                others[pointer.host_id] = pointer
+            else:
+                self._pointers[pointer.topic] = pointer, until_s
 
     def _by_home(self, values: Mapping[Topic, V]) -> dict[str, dict[Topic, V]]:
         by_home: dict[str, dict[Topic, V]] = {}

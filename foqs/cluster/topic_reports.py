@@ -9,7 +9,7 @@ from typing import Protocol
 from foqs.cluster.due_topics import DueTopics
 from foqs.cluster.homes import Reported
 from foqs.model import limits
-from foqs.model.stocks import ANY_TOPIC, NO_STOCK, SOME_STOCK, Stock, Topic
+from foqs.model.stocks import ANY_TOPIC, NO_STOCK, Stock, Topic, some_stock
 
 FLUSH_MS = 2
 """Topics that change within this time are reported together."""
@@ -33,6 +33,30 @@ class LocalTopics(Protocol):
     def is_waited_for(self, topic: Topic) -> bool:
         """Whether calls wait here for items of it."""
 
+    def weight(self, topic: Topic) -> int:
+        """Its share, beside other topics of its namespace, of dequeues that name none."""
+
+
+class _Ready:
+    """The topics of a namespace whose homes were told of ready items here."""
+
+    __slots__ = ("weight", "weights")
+
+    def __init__(self) -> None:
+        self.weights: dict[str, int] = {}
+        self.weight = 0
+        """The sum of all weights."""
+
+    def note(self, name: str, weight: int) -> bool:
+        """The topic has ready items, and this weight; 0 if it has none. Returns whether that is another than before."""
+        before = self.weights.get(name, 0)
+        if weight:
+            self.weights[name] = weight
+        else:
+            self.weights.pop(name, None)
+        self.weight += weight - before
+        return weight != before
+
 
 class TopicReports:
     """Notes changes, and gives what is due. It owns what the homes were told."""
@@ -48,7 +72,7 @@ class TopicReports:
         self._again: list[Topic] = []
         """Topics whose homes may be others by now: they are taken from the end, as many as a second may have."""
         self._again_since_s = inf
-        self._ready: dict[int, set[str]] = {}
+        self._ready: dict[int, _Ready] = {}
         """The topics of `_known`, by namespace."""
         self._asked = DueTopics(ASKED_MS)
         """The topics that consumers have asked here for lately."""
@@ -68,10 +92,18 @@ class TopicReports:
         queue.put(topic, now_s)
         return True
 
-    def asked(self, topics: Iterable[Topic], now_s: float) -> None:
-        """Note that consumers ask here for these topics."""
+    def asked(self, topics: Iterable[Topic], now_s: float) -> bool:
+        """Note that consumers ask here for these topics. Returns whether a report is due by that.
+
+        Who has items of any topic is asked for at once: consumers have turns between hosts from then on.
+        """
+        is_due = False
         for topic in topics:
+            if topic[1] == ANY_TOPIC and topic not in self._asked and topic[0] in self._ready:
+                self._soon.put(topic, now_s)
+                is_due = True
             self._asked.renew(topic, now_s)
+        return is_due
 
     def not_told(self, topics: Iterable[Topic], now_s: float) -> None:
         """Report these again: their home did not hear of them, and may be another one now."""
@@ -82,6 +114,11 @@ class TopicReports:
         """Report all topics again, because they have other homes now."""
         self._again = list(self._known)
         self._again_since_s = now_s if self._again else inf
+
+    def weight(self, namespace: int) -> int:
+        """That of the topics of a namespace that have ready items here, as far as their homes were told."""
+        ready = self._ready.get(namespace)
+        return 0 if ready is None else ready.weight
 
     def look_for_any(self, now_s: float) -> None:
         """Report for consumers that name no topic: the response tells who else has some now."""
@@ -134,22 +171,23 @@ class TopicReports:
 
     def _stock(self, topic: Topic) -> Stock:
         if topic[1] == ANY_TOPIC:
-            return SOME_STOCK if topic[0] in self._ready else NO_STOCK
+            return some_stock(self.weight(topic[0])) if topic[0] in self._ready else NO_STOCK
         return self._local.stock(topic)
 
     def _note_ready(self, topic: Topic, now_s: float, *, has_some: bool) -> None:
-        """Consumers that name no topic are told when a namespace has its first one, and when it has none any more."""
+        """Consumers that name no topic are told when a namespace has its first one, and when it has none any more.
+
+        Where they wait for none, they are told of the weight of all of them a moment later.
+        """
         number, name = topic
         if name == ANY_TOPIC:
             return
-        names = self._ready.get(number)
-        if has_some and names is not None:
-            names.add(name)
-        elif has_some:
-            self._ready[number] = {name}
+        was_there = number in self._ready
+        ready = self._ready.setdefault(number, _Ready())
+        is_changed = ready.note(name, self._local.weight(topic) if has_some else 0)
+        if not ready.weights:
+            del self._ready[number]
+        if was_there != (number in self._ready):
             self._soon.put((number, ANY_TOPIC), now_s)
-        elif names is not None:
-            names.discard(name)
-            if not names:
-                del self._ready[number]
-                self._soon.put((number, ANY_TOPIC), now_s)
+        elif is_changed:
+            self._changes.put((number, ANY_TOPIC), now_s)

@@ -118,6 +118,9 @@ class Stocks:
             else NO_STOCK
         )
 
+    def weight(self, topic: Topic) -> int:
+        return self._dispatcher.settings.policy(*topic).weight
+
     def is_waited_for(self, topic: Topic) -> bool:
         queue = self._dispatcher.find(topic)
         return queue is not None and bool(queue.calls)

@@ -21,8 +21,18 @@ class Stock(NamedTuple):
 
 
 NO_STOCK = Stock(0)
-SOME_STOCK = Stock(1_000)
-"""The stock of all topics of a namespace together, where any has ready items: nobody adds them up."""
+_ITEMS_PER_WEIGHT = 1_000
+_SOME_MAX = 1_000_000_000
+
+
+def some_stock(weight: int) -> Stock:
+    """The stock of all topics of a namespace together, of this weight. Nobody adds up their items."""
+    return Stock(min(_SOME_MAX, weight * _ITEMS_PER_WEIGHT))
+
+
+def weight_of(stock: Stock) -> int:
+    """The weight of all topics of a namespace together, from 1, by `some_stock`."""
+    return max(1, -(-stock.ready_count // _ITEMS_PER_WEIGHT))
 
 
 class Pointer(NamedTuple):

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from foqs.cluster.host_turns import Turn
 from foqs.cluster.pulls import Pulls
 from foqs.cluster.wishes import Wait
 from foqs.model.calls import CallContext, Delivery
@@ -35,6 +36,13 @@ class News:
 
     def was_exhausted(self, pointer: Pointer) -> None:
         self.pointer = None
+
+    def begin_turn(self, namespace: int, count: int) -> Turn:
+        self.left_count = count
+        return Turn(namespace, "host-1", self.pointer, {"host-1": 1}, count)
+
+    def end_turn(self, turn: Turn, count: int) -> None:
+        self.left_count -= count
 
 
 class Queue:
@@ -96,7 +104,7 @@ async def test_a_host_that_gives_nothing_is_not_asked_first_again() -> None:
     assert believed is None
 
 
-async def test_calls_for_any_topic_take_turns_between_hosts_whatever_the_priorities_are() -> None:
+async def test_a_call_for_any_topic_goes_to_the_host_whose_turn_it_is_whatever_the_priorities_are() -> None:
     pointer = Pointer((1, ANY_TOPIC), "host-1", Stock(3, 0))
     items, believed = await pulled(pointer, [5])
     assert [item.priority for item in items] == [5]

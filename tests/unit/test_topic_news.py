@@ -70,6 +70,9 @@ class Local:
     def is_waited_for(self, topic: Topic) -> bool:
         return False
 
+    def weight(self, topic: Topic) -> int:
+        return 1
+
 
 @asynccontextmanager
 async def three_hosts() -> AsyncIterator[Net]:

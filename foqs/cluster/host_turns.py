@@ -1,0 +1,61 @@
+"""Whose turn it is when a call takes items of any topic of a namespace that several hosts have.
+
+Each host has its part by the weights of the topics that have something there, so that topics get what their weights say
+although each host only knows its own (smooth weighted round robin, counted in items).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from foqs.model.stocks import Pointer
+
+NAMESPACES_KEPT_MAX = 10_000
+CREDIT_ITEMS_MAX = 1_000.0
+"""What a host that gives less than it might is in credit, at most: it is not to have all turns for long afterwards."""
+
+
+class Turn(NamedTuple):
+    """A call for any topic, and whose turn it is."""
+
+    namespace: int
+    host_id: str
+    pointer: Pointer | None
+    """None where it is the turn of this host."""
+    weights: Mapping[str, int]
+    """How much the topics weigh that have something on each host."""
+    items_max: int
+    """What the call may take."""
+
+
+class HostTurns:
+    """Pure. A call `begin`s, which counts all that it may take, and `end`s with what it took."""
+
+    def __init__(self) -> None:
+        self._credits: dict[int, dict[str, float]] = {}
+        """The items that hosts have less than their part, by number of the namespace."""
+
+    def begin(self, namespace: int, weights: Mapping[str, int], count: int) -> str:
+        """The host that a call for so many items is to take them from; there must be one."""
+        known = self._credits.pop(namespace, {})
+        credits = self._credits[namespace] = {host_id: known.get(host_id, 0.0) for host_id in sorted(weights)}
+        if len(self._credits) > NAMESPACES_KEPT_MAX:
+            del self._credits[next(iter(self._credits))]
+        chosen = max(credits, key=lambda host_id: credits[host_id] + weights[host_id] * count / sum(weights.values()))
+        _count(credits, weights, chosen, count)
+        return chosen
+
+    def end(self, namespace: int, weights: Mapping[str, int], chosen: str, missing_count: int) -> None:
+        """It got so many items less than it might."""
+        credits = self._credits.get(namespace)
+        if credits is not None and missing_count:
+            _count(credits, weights, chosen, -missing_count)
+
+
+def _count(credits: dict[str, float], weights: Mapping[str, int], chosen: str, count: int) -> None:
+    total = sum(weights.values())
+    for host_id, weight in weights.items():
+        if host_id in credits:
+            part = count * weight / total - (count if host_id == chosen else 0)
+            credits[host_id] = max(-CREDIT_ITEMS_MAX, min(CREDIT_ITEMS_MAX, credits[host_id] + part))
