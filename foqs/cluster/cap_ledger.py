@@ -71,6 +71,9 @@ class CapLedger:
                 return None
             entry = self._entries[ask.key] = _Entry(rate, now_s)
         self._refill(entry, now_s)
+        if rate < entry.rate and entry.tokens < 0:
+            # What was granted ahead is some time of the cap: at the lower rate as many tokens would take longer.
+            entry.tokens *= rate / entry.rate
         entry.rate = rate
         entry.tokens = min(burst_of(rate), entry.tokens + max(0, ask.unused_count))
         if ask.wanted_count <= 0 and not ask.held_count:

@@ -264,6 +264,21 @@ def test_another_rate_takes_hold_at_once() -> None:
     assert cluster.used.total() - before <= 40 + shared_burst_of(4, 2)
 
 
+@pytest.mark.parametrize(("rate", "lower"), [(40, 4.0), (1_000, 1.0), (1_000, 0.1)])
+def test_after_a_much_lower_rate_was_set_nothing_waits_for_longer_than_that_rate_takes(
+    rate: float, lower: float
+) -> None:
+    """What was granted ahead is some time of the cap, and not so many tokens of whatever it may be later."""
+    cluster = Cluster("ab", rate)
+    cluster.run(5)
+    cluster.rate = lower
+    cluster.caps = {name: cap.at_rate(lower, cluster.now_s) for name, cap in cluster.caps.items()}
+    before = cluster.used.total()
+    seconds = 2 / lower + 2
+    cluster.run(seconds)
+    assert 1 <= cluster.used.total() - before <= lower * seconds + shared_burst_of(lower, 2) + 1
+
+
 def test_who_asks_how_long_to_wait_is_told_when_the_next_token_may_be_used() -> None:
     cluster = Cluster("ab", 0.5)
     assert cluster.caps["a"].take(1, cluster.now_s) == 0
