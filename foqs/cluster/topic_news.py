@@ -138,6 +138,7 @@ class TopicNews(Service):
         if name == ANY_TOPIC:
             if namespace in self._others:
                 self._others[namespace][0].pop(pointer.host_id, None)
+            self.changed(pointer.topic)  # The response to the next report says whether it has some again.
             return
         if (found := self._pointers.get(pointer.topic)) is not None and found[0].host_id == pointer.host_id:
             del self._pointers[pointer.topic]
