@@ -20,7 +20,7 @@ SHOWN_BY = {
     "forgets_the_cap_of_the_namespace": 17,
     "gives_a_number_again_after_a_restore": 403,
     "gives_its_shards_up_when_the_meta_database_is_away": 9,
-    "hands_items_to_hosts_of_another_tier": 17,
+    "hands_items_to_hosts_of_another_tier": 34,
     "hands_on_what_was_handed_on": 38,
     "gives_slots_while_ids_of_them_are_on_their_way": 52,
     "ignores_the_delay_of_a_nack": 57,

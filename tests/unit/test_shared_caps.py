@@ -303,3 +303,13 @@ def test_grants_that_were_lost_on_their_way_delay_a_cap_by_no_more_than_hosts_ma
     while not cluster.used["a"] and cluster.now_s < before_s + 3_600:
         cluster.run(1)
     assert cluster.now_s - before_s <= shared_burst_of(rate, 2) / rate + 2
+
+
+def test_a_cap_that_is_lowered_by_far_lets_its_hosts_wait_no_longer_than_the_new_rate_says() -> None:
+    cluster = Cluster("ab", rate=1_000.0)
+    cluster.run(5)
+    cluster.rate = 2.0
+    cluster.caps = {name: cap.at_rate(2.0, cluster.now_s) for name, cap in cluster.caps.items()}
+    before = cluster.used.total()
+    cluster.run(10)
+    assert 15 <= cluster.used.total() - before <= 20 + shared_burst_of(2.0, 2)
