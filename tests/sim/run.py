@@ -11,13 +11,14 @@ from collections import Counter
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import structlog
 
 from foqs.cluster import cap_news
 from foqs.model import limits
+from foqs.testing.fake_store import FakeStore
 from tests.histories.checker import check
 from tests.sim.any_host import AnyHost
 from tests.sim.caller import NAMESPACE
@@ -243,7 +244,7 @@ def _rest_problems(world: World, host: SimHost) -> Iterator[str]:
                 continue  # Another host has it.
             yield f"shard {writer.shard_id} is not owned after all is well again: {writer.detail}"
         elif writer.shard.in_flight is None:
-            packs = world.packs_of(writer.shard_id, writer.shard.epoch)
+            packs = cast(FakeStore, writer._store).packs
             yield from state_problems(writer.shard, packs, world.servers[writer.shard_id].tables)
 
 

@@ -119,8 +119,7 @@ class World:
         """By shard: of its last owner."""
         self.servers: dict[int, FakeServer] = {}
         self.clocks = SimClocks(self)
-        for shard_id in range(profile.shard_count):
-            self.servers[shard_id] = self._make_server(shard_id)
+        self.servers |= {shard_id: self._make_server(shard_id) for shard_id in range(profile.shard_count)}
         self.dedup = self._make_dedup_window()
         self.slots = SlotWatch(self)
         self.tiers = TierWatch(self)
