@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any, Protocol
@@ -219,15 +220,31 @@ class CapNews(Service):
                 self._spawn(self._ask(home, caps[start : start + TOPICS_PER_MESSAGE_MAX]))
 
     async def _ask(self, home: str, caps: Sequence[SharedCap]) -> None:
+        """Learn what the home grants. What comes too late goes back to it with the next question."""
         sent_s = self._now_s()
-        grants: Sequence[CapGrant] | None = ()
+        asking = asyncio.ensure_future(self._homes.ask(home, [cap.ask() for cap in caps]))
         try:
             async with asyncio.timeout(ASK_MS_MAX / 1000):
-                grants = await self._homes.ask(home, [cap.ask() for cap in caps])
+                grants = await asyncio.shield(asking)
         except (FoqsError, TimeoutError) as error:
             if self._outage.is_to_be_told(str(error)):
                 _log.warning("cap_home_not_reached", peer=home, error=str(error) or "no response in time")
-        self._learn(home, caps, grants, sent_s)
+            self._learn(home, caps, (), sent_s)
+            await self._give_back(home, caps, asking)
+        else:
+            self._learn(home, caps, grants, sent_s)
+        finally:
+            asking.cancel()
+
+    async def _give_back(
+        self, home: str, caps: Sequence[SharedCap], asking: asyncio.Future[Sequence[CapGrant] | None]
+    ) -> None:
+        """A home that is slow has handed out tokens all the same: of a low cap there would be none for a long time."""
+        with suppress(FoqsError):  # It was told when the answer was due.
+            by_key = {grant.key: grant for grant in await asking or ()}
+            for cap in caps:
+                if cap.key in by_key and not cap.is_over and self.home_of(cap.key) == home:
+                    cap.came_late(by_key[cap.key])
 
     def _learn(self, home: str, caps: Sequence[SharedCap], grants: Sequence[CapGrant] | None, sent_s: float) -> None:
         now_s = self._now_s()

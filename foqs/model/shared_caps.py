@@ -229,6 +229,10 @@ class SharedCap:
             self._again_s = ends_s
             self._is_short = self._is_short or asked.is_short
 
+    def came_late(self, grant: CapGrant) -> None:
+        """The home has answered a question that was given up: its tokens go back."""
+        self._unused_count += grant.granted_count
+
     def missed(self, now_s: float) -> None:
         """The home has not answered."""
         self._not_answered(now_s)
