@@ -113,8 +113,8 @@ async def _leased(host: RunningHost) -> str:
 @pytest.mark.parametrize(
     ("trace", "files_max", "returns_max"),
     [
-        (_enqueue, 37, 39),
-        (_enqueue_for_a_waiting_consumer, 51, 106),  # Two calls, and between them the dispatcher.
+        (_enqueue, 37, 40),
+        (_enqueue_for_a_waiting_consumer, 51, 107),  # Two calls, and between them the dispatcher.
         (_ack, 29, 35),
         (_nack_with_delay, 32, 38),
     ],

@@ -365,7 +365,7 @@ def cluster_problems(world: World) -> Iterator[str]:
     """No two hosts serve a shard under one epoch."""
     served: dict[tuple[int, int], str] = {}
     for host in world.hosts:
-        for _, shard in host.host._shards.owned():
+        for shard in host.held:
             other = served.setdefault((shard.shard_id, shard.epoch), host.name)
             if other != host.name:
                 yield f"{other} and {host.name} serve shard {shard.shard_id} under epoch {shard.epoch}"

@@ -65,7 +65,8 @@ class FakeDoor(Service):
         self.admin: Any = WithContext(admin)
         self.port = 0
         self.draining = False
-        self.calls: set[asyncio.Task[Any]] = set()
+        self.calls: dict[asyncio.Task[Any], None] = {}
+        """In the order in which they came: those of a host that is stopped end in it, in each run of a seed."""
 
     async def serve(self, work: Callable[[FakeDoor], Awaitable[Any]]) -> Any:
         if self.draining:
@@ -193,12 +194,17 @@ class SimHost:
             return
         self.ready = True
 
+    @property
+    def held(self) -> list[ShardState]:
+        """The shards that it owns, also those that it drains."""
+        return [shard for writer in self.host._shards.writers.values() if (shard := writer.held) is not None]
+
     def _check_drained(self) -> None:
         """What was only prefetched went back, unless something was in the way."""
         profile = self._world.profile
         if sum(profile.fates) or profile.slow_share or profile.server_fault_rate:
             return
-        for _, shard in self.host._shards.owned():
+        for shard in self.held:
             for key, item in shard.index.leases.items():
                 if item.phase in (Phase.CLAIMING, Phase.PREFETCHED):
                     self._world.complain(f"{key:x} of shard {shard.shard_id} is {item.phase.name} after the drain")

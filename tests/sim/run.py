@@ -217,10 +217,9 @@ def _problems(world: World) -> Iterator[str]:
     for host in world.hosts:
         if host.ended:
             continue
-        shards = [shard for _, shard in host.host._shards.owned()]
-        yield from dispatcher_problems(host.host._dispatcher, shards)
+        yield from dispatcher_problems(host.host._dispatcher, host.held)
         for writer in host.host._shards.writers.values():
-            if writer.shard is not None:
+            if writer.held is not None:
                 yield from world.clocks.problems_of_host(writer)
             task = writer._task
             if task is not None and task.done() and not task.cancelled():

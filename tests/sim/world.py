@@ -276,8 +276,8 @@ class World:
             self._serve(host, work, answered), context=host.process.context
         )  # fmt: skip
         host.connections[answered] = task
-        host.door.calls.add(task)
-        task.add_done_callback(host.door.calls.discard, context=host.process.context)
+        host.door.calls[task] = None
+        task.add_done_callback(host.door.calls.pop, context=host.process.context)
         try:
             async with asyncio.timeout(patience_s):
                 return await answered
