@@ -20,9 +20,9 @@ SHOWN_BY = {
     "forgets_the_cap_of_the_namespace": 17,
     "gives_a_number_again_after_a_restore": 403,
     "gives_its_shards_up_when_the_meta_database_is_away": 9,
+    "gives_slots_while_ids_of_them_are_on_their_way": 52,
     "hands_items_to_hosts_of_another_tier": 34,
     "hands_on_what_was_handed_on": 38,
-    "gives_slots_while_ids_of_them_are_on_their_way": 52,
     "ignores_the_delay_of_a_nack": 57,
     "lets_the_whole_cap_through_itself": 23,
     "makes_up_for_the_time_that_claims_took": 12,
@@ -30,9 +30,10 @@ SHOWN_BY = {
     "moves_the_edge_past_living_ids": 85,
     "redrives_without_a_new_ttl": 178,
     "says_that_nothing_was_done_of_a_commit_whose_outcome_is_unknown": 50,
-    "takes_a_part_of_an_image_for_written_before_it_is_committed": 17,
+    "takes_a_part_of_an_image_for_written_before_it_is_committed": 187,
     "takes_items_for_shards_of_another_tier": 2,
     "tells_ends_that_nobody_knows_of": 483,
+    "uses_tokens_before_their_time": 28,
     "waits_for_a_slice_of_a_sick_shard": 44,
 }
 """The seeds that showed the rare and slow ones last are tried first. What changes the simulation may change them."""
