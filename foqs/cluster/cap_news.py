@@ -239,7 +239,10 @@ class CapNews(Service):
     async def _give_back(
         self, home: str, caps: Sequence[SharedCap], asking: asyncio.Future[Sequence[CapGrant] | None]
     ) -> None:
-        """A home that is slow has handed out tokens all the same: of a low cap there would be none for a long time."""
+        """A home that is slow has handed out tokens all the same: of a low cap there would be none for a long time.
+
+        It waits as long as a call to a host may take, and as many wait as may be in flight to that host.
+        """
         with suppress(FoqsError):  # It was told when the answer was due.
             by_key = {grant.key: grant for grant in await asking or ()}
             for cap in caps:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from foqs.cluster.pages import merged_items
@@ -51,13 +51,12 @@ class RoutedAdmin:
             await self._routes.know(namespace_name)
         if context.peer or context.shards is not None:
             return await local.peek_items(context, namespace_name, topic, limit, page_token)
-        async with self._pages.hold(self._routes.hosts_count * limits.PAGE_BYTES_MAX):
-            pages = await self._routes.by_all(
-                context,
-                lambda asking: local.peek_items(asking, namespace_name, topic, limit, page_token),
-                lambda remote, asking: remote.peek_items(asking, namespace_name, topic, limit, page_token),
-            )
-            return merged_items(pages, limit)
+        return await self._merged(
+            context,
+            limit,
+            lambda asking: local.peek_items(asking, namespace_name, topic, limit, page_token),
+            lambda remote, asking: remote.peek_items(asking, namespace_name, topic, limit, page_token),
+        )
 
     async def list_dead_letters(
         self, context: CallContext, namespace_name: str, topic: str, limit: int, page_token: str
@@ -69,13 +68,23 @@ class RoutedAdmin:
             await self._routes.know(namespace_name)
         if context.peer or context.shards is not None:
             return await local.list_dead_letters(context, namespace_name, topic, limit, page_token)
+        return await self._merged(
+            context,
+            limit,
+            lambda asking: local.list_dead_letters(asking, namespace_name, topic, limit, page_token),
+            lambda remote, asking: remote.list_dead_letters(asking, namespace_name, topic, limit, page_token),
+        )
+
+    async def _merged(
+        self,
+        context: CallContext,
+        limit: int,
+        here: Callable[[CallContext], Awaitable[StoredItemPage]],
+        there: Callable[[Peer, CallContext], Awaitable[StoredItemPage]],
+    ) -> StoredItemPage:
+        """One page out of those of all hosts, which are here together until then."""
         async with self._pages.hold(self._routes.hosts_count * limits.PAGE_BYTES_MAX):
-            pages = await self._routes.by_all(
-                context,
-                lambda asking: local.list_dead_letters(asking, namespace_name, topic, limit, page_token),
-                lambda remote, asking: remote.list_dead_letters(asking, namespace_name, topic, limit, page_token),
-            )
-            return merged_items(pages, limit)
+            return merged_items(await self._routes.by_all(context, here, there), limit)
 
     async def get_item(self, context: CallContext, namespace_name: str, item_id: str) -> StoredItem:
         local = self._local

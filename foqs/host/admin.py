@@ -194,7 +194,7 @@ class Admin:
     async def get_host_status(self, context: CallContext) -> HostStatus:
         shards = []
         for shard_id, writer in sorted(self._shards.writers.items()):
-            shard = writer.shard
+            shard = writer.held
             if shard is None:
                 shards.append(ShardStatus(shard_id, "lost", 0, 0, 0, writer.detail))
             else:

@@ -99,7 +99,7 @@ class ShardGauges(Collector):
 
     def collect(self) -> Iterator[Metric]:
         writers = list(self._shards.writers.values())
-        owned = [(writer, shard) for writer in writers if (shard := writer.shard) is not None]
+        owned = [(writer, shard) for writer in writers if (shard := writer.held) is not None]
         yield from _ownership(writers)
         for gauge in _OF_OWNED_SHARDS:
             family = GaugeMetricFamily(gauge.name, gauge.help, labels=["shard"])
@@ -176,7 +176,7 @@ def _ownership(writers: list[ShardWriter]) -> Iterator[Metric]:
         labels=["shard"],
     )
     for writer in writers:
-        label, is_owned = [str(writer.shard_id)], writer.shard is not None
+        label, is_owned = [str(writer.shard_id)], writer.held is not None
         owned.add_metric(label, float(is_owned))
         healthy.add_metric(label, float(is_owned and writer.health.healthy))
         opened.add_metric(label, writer.health.opened_count)
@@ -246,7 +246,7 @@ class NamespaceGauges(Collector):
         """What has no name is counted where unknown namespaces are."""
         found: dict[str, list[int]] = {}
         for writer in list(self._shards.writers.values()):
-            shard = writer.shard
+            shard = writer.held
             for number, counts in list(shard.index.namespaces.items()) if shard is not None else []:
                 name = self._name_of(number) if counts.total > 0 else None
                 if name is not None:

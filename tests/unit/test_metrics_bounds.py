@@ -24,7 +24,7 @@ def name_of(number: int) -> str:
 
 def shards_of(*books: dict[int, ItemCounts]) -> Any:
     writers = {
-        number: SimpleNamespace(shard_id=number, shard=SimpleNamespace(index=SimpleNamespace(namespaces=index)))
+        number: SimpleNamespace(shard_id=number, held=SimpleNamespace(index=SimpleNamespace(namespaces=index)))
         for number, index in enumerate(books)
     }
     return SimpleNamespace(writers=writers)
@@ -66,7 +66,7 @@ def test_namespaces_with_the_most_items_have_labels_and_the_rest_are_one_togethe
 
 def test_a_shard_that_is_lost_during_a_scrape_is_left_out():
     shards = shards_of({1: counts(ready=2)}, {1: counts(ready=3)})
-    shards.writers[0].shard = None
+    shards.writers[0].held = None
     assert samples(NamespaceGauges(shards, name_of), "foqs_namespace_items") == {("ns-1", "ready"): 3}
 
 

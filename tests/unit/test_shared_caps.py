@@ -264,7 +264,7 @@ def test_another_rate_takes_hold_at_once() -> None:
     assert cluster.used.total() - before <= 40 + shared_burst_of(4, 2)
 
 
-@pytest.mark.parametrize(("rate", "lower"), [(40, 4.0), (1_000, 1.0), (1_000, 0.1)])
+@pytest.mark.parametrize(("rate", "lower"), [(40, 4.0), (1_000, 2.0), (1_000, 1.0), (1_000, 0.1)])
 def test_after_a_much_lower_rate_was_set_nothing_waits_for_longer_than_that_rate_takes(
     rate: float, lower: float
 ) -> None:
@@ -274,9 +274,10 @@ def test_after_a_much_lower_rate_was_set_nothing_waits_for_longer_than_that_rate
     cluster.rate = lower
     cluster.caps = {name: cap.at_rate(lower, cluster.now_s) for name, cap in cluster.caps.items()}
     before = cluster.used.total()
-    seconds = 2 / lower + 2
-    cluster.run(seconds)
-    assert 1 <= cluster.used.total() - before <= lower * seconds + shared_burst_of(lower, 2) + 1
+    cluster.run(2 / lower + 2)
+    assert cluster.used.total() > before
+    cluster.run(18 / lower)
+    assert 15 <= cluster.used.total() - before <= 20 + 2 * lower + shared_burst_of(lower, 2)
 
 
 def test_who_asks_how_long_to_wait_is_told_when_the_next_token_may_be_used() -> None:
@@ -303,13 +304,3 @@ def test_grants_that_were_lost_on_their_way_delay_a_cap_by_no_more_than_hosts_ma
     while not cluster.used["a"] and cluster.now_s < before_s + 3_600:
         cluster.run(1)
     assert cluster.now_s - before_s <= shared_burst_of(rate, 2) / rate + 2
-
-
-def test_a_cap_that_is_lowered_by_far_lets_its_hosts_wait_no_longer_than_the_new_rate_says() -> None:
-    cluster = Cluster("ab", rate=1_000.0)
-    cluster.run(5)
-    cluster.rate = 2.0
-    cluster.caps = {name: cap.at_rate(2.0, cluster.now_s) for name, cap in cluster.caps.items()}
-    before = cluster.used.total()
-    cluster.run(10)
-    assert 15 <= cluster.used.total() - before <= 20 + shared_burst_of(2.0, 2)
