@@ -17,6 +17,8 @@ from tests.support.faults import FaultError
 
 HOSTS_MAX = 50
 _NUMBERS = 256
+_SPACES = Path("/run/netns")
+"""Where `ip netns add` has them."""
 _NOBODY = "02:00:00:00:00:01"
 """An Ethernet address that no machine has."""
 
@@ -71,7 +73,10 @@ class Namespaces(Links):
         return f"{self._net}.{100 + host}"
 
     def command(self, host: int, command: Sequence[str]) -> Sequence[str]:
-        return ("ip", "netns", "exec", self._space(host), *command)
+        """Not with `ip netns exec`: that also copies all mounts, and the copy of a file system that is a test's own
+        keeps it alive after the test has unmounted it.
+        """
+        return ("nsenter", f"--net={_SPACES / self._space(host)}", *command)
 
     def cut_off(self, host: int) -> None:
         _ip("link", "set", self._wire(host), "down")
@@ -140,6 +145,8 @@ def missing_for_namespaces() -> str:
         return "root"
     if shutil.which("ip") is None:
         return "the program ip (Debian: apt-get install iproute2)"
+    if shutil.which("nsenter") is None:
+        return "the program nsenter (Debian: apt-get install util-linux)"
     name = f"foqs-probe-{os.getpid()}"
     try:
         _ip("netns", "add", name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import socket
 import subprocess
@@ -187,3 +188,12 @@ def test_a_host_that_is_parted_from_another_or_cut_off_reaches_it_again_afterwar
             assert not reaches()
             end()
             until_true(reaches)
+
+
+@pytest.mark.skipif(bool(missing_for_namespaces()), reason="needs network namespaces")
+def test_what_runs_in_a_network_of_its_own_has_no_copy_of_the_mounts_which_would_keep_other_tests_volumes() -> None:
+    with links(1, with_namespaces=True) as found:
+        for kind, is_own in (("net", True), ("mnt", False)):
+            command = found.command(1, ["readlink", f"/proc/self/ns/{kind}"])
+            there = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+            assert (there != os.readlink(f"/proc/self/ns/{kind}")) == is_own, kind

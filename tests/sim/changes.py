@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.sim.host import FakeDoor, SimHost
 
 HOLDS_S_MAX = 2.0
-_SHARE = 0.15
+_SHARE = 0.06
 """Of the clusters."""
 _NAMESPACE, _TOPIC = "changes", "t"
 _HEARTBEAT_MS = 500

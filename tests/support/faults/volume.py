@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 import time
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -107,7 +108,16 @@ class PoweredVolume(Volume):
     def restore_power(self) -> None:
         """Once every process that used it is dead; the file system replays its log."""
         self.unmount()
+        self._wait_until_it_is_gone()
         self.mount()
+
+    def _wait_until_it_is_gone(self) -> None:
+        """Where a mount namespace has a copy of the mount, the file system goes on, and would be mounted as it is."""
+        deadline_s = time.monotonic() + _UNMOUNT_S_MAX
+        while str(self._image) in _files_of_loop_devices():
+            if time.monotonic() > deadline_s:
+                raise FaultError(f"{self.path} is unmounted, and still mounted in another mount namespace")
+            time.sleep(_UNMOUNT_RETRY_S)
 
     @property
     def _image(self) -> Path:
@@ -144,6 +154,14 @@ class SmallVolume(Volume):
 
     def _mount(self) -> None:
         _run("mount", "-t", "tmpfs", "-o", f"size={self.size_mib}m", "tmpfs", str(self.path))
+
+
+def _files_of_loop_devices() -> set[str]:
+    found = set()
+    for path in Path("/sys/block").glob("loop*/loop/backing_file"):
+        with suppress(OSError):  # It has just been given back.
+            found.add(path.read_text().rstrip("\n"))
+    return found
 
 
 def _run(program: str, *arguments: str) -> None:
