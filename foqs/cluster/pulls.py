@@ -24,6 +24,8 @@ PULL_TRIES_MAX = 3
 """Hosts that one call which does not wait asks for items, one after the other."""
 SEEK_WAIT_MS = 50
 """How long a call that does not wait gives the homes of its topics to say who has items."""
+PULL_WAIT_MS_MAX = 1 * limits.SECOND_MS
+"""How long a call waits for another host beyond its wait_ms, and while there may be items here."""
 
 _log = structlog.get_logger(__name__)
 
@@ -39,6 +41,8 @@ class _Wanted(NamedTuple):
     items_max: int | None
     by_topic: Mapping[Topic, TopicDemand | None]
     """None for any topic, of which the call wants `items_max` items."""
+    answer_s: float
+    """The time of the event loop until which the call gets its answer, whatever other hosts do."""
 
 
 @dataclass(slots=True)
@@ -53,9 +57,10 @@ class GivenBack:
 
 
 class Pulls:
-    """The verb dequeue on all shards of the cluster. It owns the pulls whose callers have gone.
+    """The verb dequeue on all shards of the cluster. It owns the pulls whose callers have gone or wait no more.
 
     A pull is a dequeue at another host that waits for nothing. So no items are claimed for calls that may be over.
+    What comes after its call was answered is given back: to the caller it is as if it had not been there yet.
     """
 
     def __init__(
@@ -74,10 +79,12 @@ class Pulls:
         self._serves_any = serves_any
         self._waits: set[Wait] = set()
         self._is_draining = False
-        self.pulls_total: Counter[str] = Counter(dict.fromkeys(("items", "empty", "failed", "given_back"), 0))
+        self.pulls_total: Counter[str] = Counter(dict.fromkeys(("items", "empty", "failed", "late", "given_back"), 0))
         """The pulls by outcome."""
         self.items_total = 0
         self._orphans: set[asyncio.Task[Any]] = set()
+        self._late: Counter[tuple[str, Topic]] = Counter()
+        """The pulls, by host and topic, for which nobody waits any more: no others are sent after them."""
 
     async def dequeue(
         self,
@@ -98,12 +105,13 @@ class Pulls:
             # It says what is wrong.
             return await self._local.dequeue(context, namespace_name, topics, lease_ms, wait_ms, topic_prefix, count)
         until_s = asyncio.get_running_loop().time() + wait_ms / 1000
+        answer_s = until_s + PULL_WAIT_MS_MAX / 1000
         if context.deadline_s is not None:
-            until_s = min(until_s, context.deadline_s)
+            until_s, answer_s = min(until_s, context.deadline_s), min(answer_s, context.deadline_s)
         by_topic: dict[Topic, TopicDemand | None] = {(number, demand.topic or "?"): demand for demand in topics}
         if topic_prefix is not None:
             by_topic = {(number, ANY_TOPIC): None}
-        wanted = _Wanted(context, namespace_name, topics, lease_ms, topic_prefix, count, by_topic)
+        wanted = _Wanted(context, namespace_name, topics, lease_ms, topic_prefix, count, by_topic, answer_s)
         self._news.asked(by_topic)
         if items := await (self._take(wanted) if topic_prefix is None else self._take_any(wanted, number)):
             return items
@@ -128,7 +136,7 @@ class Pulls:
     async def _take(self, wanted: _Wanted) -> list[Delivery]:
         """What there is without a wait, from another host first if that has better items."""
         pointer = self._news.better(wanted.by_topic)
-        if pointer is not None and (items := await self._pull(wanted, pointer)):
+        if pointer is not None and (items := await self._pull_first(wanted, pointer)):
             return items
         return await self._dequeue_here(wanted)
 
@@ -140,7 +148,7 @@ class Pulls:
         items: list[Delivery] = []
         try:
             if turn.pointer is not None:
-                items = await self._pull(wanted, turn.pointer) or []
+                items = await self._pull_first(wanted, turn.pointer) or []
             else:
                 items = await self._dequeue_here(wanted)
         finally:
@@ -166,9 +174,10 @@ class Pulls:
 
     async def _look(self, wanted: _Wanted, wait: Wait) -> list[Delivery]:
         """Take what there is elsewhere now."""
+        loop = asyncio.get_running_loop()
         for _ in range(PULL_TRIES_MAX):
             try:
-                async with asyncio.timeout(SEEK_WAIT_MS / 1000):
+                async with asyncio.timeout_at(min(loop.time() + SEEK_WAIT_MS / 1000, wanted.answer_s)):
                     await wait.arrived()
             except TimeoutError:
                 return []
@@ -227,14 +236,19 @@ class Pulls:
         pointers = wait.take()
         is_any_away = False
         while (pointer := best_of(pointers)) is not None:
-            if (items := await self._pull(wanted, pointer)) is not None:
+            if (items := await self._pull(wanted, pointer, wanted.answer_s)) is not None:
                 return items
             is_any_away = True
             pointers = [one for one in pointers if one.host_id != pointer.host_id]
         return None if is_any_away else []
 
-    async def _pull(self, wanted: _Wanted, pointer: Pointer) -> list[Delivery] | None:
-        """What that host has of the topic; nothing if it has none any more. None if it could not be asked.
+    async def _pull_first(self, wanted: _Wanted, pointer: Pointer) -> list[Delivery] | None:
+        """Pull before what is here is looked at, which may have to wait for it no longer than for a moment."""
+        until_s = asyncio.get_running_loop().time() + PULL_WAIT_MS_MAX / 1000
+        return await self._pull(wanted, pointer, min(until_s, wanted.answer_s))
+
+    async def _pull(self, wanted: _Wanted, pointer: Pointer, until_s: float) -> list[Delivery] | None:
+        """What that host has of the topic; nothing if it has none any more. None if it gives no answer by `until_s`.
 
         Raises UnavailableError when it was asked, and nobody knows what it has done.
         """
@@ -243,14 +257,27 @@ class Pulls:
             return []
         if remote is None:
             return None
+        left_s = until_s - asyncio.get_running_loop().time()
+        if left_s <= 0 or (pointer.host_id, pointer.topic) in self._late:
+            self._news.was_exhausted(pointer)
+            return None
         pull = asyncio.create_task(
             self._dequeue_there(remote, wanted, wanted.by_topic[pointer.topic]), name=f"pull-{pointer.host_id}"
         )
         try:
-            items = await asyncio.shield(pull)
+            await asyncio.wait([pull], timeout=left_s)
         except asyncio.CancelledError:
             self._keep(self._give_back(remote, wanted, pull))
             raise
+        if not pull.done():
+            self._is_late(remote, wanted, pointer, pull)
+            return None
+        return self._pulled(pointer, pull)
+
+    def _pulled(self, pointer: Pointer, pull: asyncio.Task[list[Delivery]]) -> list[Delivery] | None:
+        """What has come. None if the host could not be asked."""
+        try:
+            items = pull.result()
         except FoqsError as error:
             self.pulls_total["failed"] += 1
             if not isinstance(error, UnavailableError | OverloadedError) or not error.nothing_done:
@@ -263,6 +290,21 @@ class Pulls:
             self._news.was_exhausted(pointer)
         return items
 
+    def _is_late(self, remote: Peer, wanted: _Wanted, pointer: Pointer, pull: asyncio.Task[list[Delivery]]) -> None:
+        """Nobody waits for it any more: its items are given back, and until it ends no call waits for such a one."""
+        self.pulls_total["late"] += 1
+        self._news.was_exhausted(pointer)
+        late = pointer.host_id, pointer.topic
+        self._late[late] += 1
+
+        def ended(_: object) -> None:
+            self._late[late] -= 1
+            if not self._late[late]:
+                del self._late[late]
+
+        pull.add_done_callback(ended)
+        self._keep(self._give_back(remote, wanted, pull))
+
     async def _dequeue_there(self, remote: Peer, wanted: _Wanted, demand: TopicDemand | None) -> list[Delivery]:
         context, name, lease_ms = wanted.context, wanted.namespace_name, wanted.lease_ms
         if demand is None:
@@ -270,7 +312,7 @@ class Pulls:
         return await remote.dequeue(context, name, [demand], lease_ms, 0)
 
     async def _give_back(self, remote: Peer, wanted: _Wanted, pull: asyncio.Task[list[Delivery]]) -> None:
-        """The caller has gone while its items were on their way: whoever else waits for them gets them."""
+        """The caller has gone, or has its answer, while its items were on their way: whoever else waits gets them."""
         try:
             items = await pull
             if items:

@@ -48,7 +48,7 @@ class RoutingGauges(Collector):
             CounterMetricFamily(
                 "foqs_pulls_total",
                 "Dequeues that this host has made at other hosts for its consumers, by outcome: items, empty, failed, "
-                "or given_back (items whose caller had gone).",
+                "late (nobody waits any more), or given_back (items that came for nobody).",
                 labels=["outcome"],
             ),
             {(outcome,): count for outcome, count in pulls.pulls_total.items()},

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from foqs.cluster.host_turns import Turn
-from foqs.cluster.pulls import Pulls
+from foqs.cluster.pulls import PULL_WAIT_MS_MAX, GivenBack, Pulls
 from foqs.cluster.wishes import Wait
 from foqs.model.calls import CallContext, Delivery
-from foqs.model.errors import FoqsError, HostUnreachableError, OverloadedError
+from foqs.model.errors import FoqsError, HostUnreachableError, OverloadedError, UnavailableError
 from foqs.model.stocks import ANY_TOPIC, Pointer, Stock, Topic
+from foqs.testing.manual_loop import ManualLoop
 from foqs.wire.codec import structs
 
 MAIL = (1, "mail")
@@ -161,3 +163,141 @@ async def test_a_host_that_cannot_be_asked_keeps_no_call_from_what_another_one_h
     news = EagerNews(Pointer(MAIL, "host-1", Stock(9, 0)), Pointer((1, "other"), "host-2", Stock(9, 5)))
     items = await waited(news, {"host-1": away, "host-2": Queue([5])}, 20_000)
     assert [item.priority for item in items] == [5]
+
+
+class Frozen:
+    """A host that answers when the test says so. It was given back what `returned` holds."""
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[list[Delivery]] | None = None
+        self.calls_count = 0
+        self.returned: list[str] = []
+        self.host_id = "host-1"
+
+    async def dequeue(self, *call: Any) -> list[Delivery]:
+        self.calls_count += 1
+        self.answer = self.answer or asyncio.get_running_loop().create_future()
+        return await asyncio.shield(self.answer)
+
+    async def nack(self, context: CallContext, namespace_name: str, nacks: Sequence[GivenBack]) -> None:
+        self.returned += [str(nack.receipt) for nack in nacks if nack.release]
+
+
+class FrozenWorld:
+    """Calls of a host whose news name a frozen one, on a loop whose time the test moves."""
+
+    def __init__(self, news: News, here: Sequence[int]) -> None:
+        self.loop = ManualLoop()
+        self.there = Frozen()
+        remote = cast(Any, self.there)
+        self.pulls = Pulls(cast(Any, Queue(here)), cast(Any, news), lambda _: remote, lambda _: 1, lambda: False)
+
+    def dequeue(
+        self, wait_ms: int, context: CallContext | None = None, *, is_any: bool = False
+    ) -> asyncio.Task[list[Delivery]]:
+        topics = [] if is_any else [structs.TopicDemand("mail", 3)]
+        any_of = ("", 3) if is_any else ()
+        call = self.pulls.dequeue(context or CallContext(""), "jobs", topics, None, wait_ms, *any_of)
+        task: asyncio.Task[list[Delivery]] = self.loop.call(self.loop.create_task, call)
+        self.loop.turn()
+        return task
+
+    def answer(self, outcome: list[Delivery] | FoqsError) -> None:
+        assert self.there.answer is not None
+        if isinstance(outcome, FoqsError):
+            self.loop.call(self.there.answer.set_exception, outcome)
+        else:
+            self.loop.call(self.there.answer.set_result, outcome)
+        self.loop.turn()
+
+    def close(self) -> None:
+        self.loop.call(self.loop.create_task, self.pulls.stop())
+        self.loop.turn()
+        self.loop.close()
+
+
+@pytest.fixture
+def frozen_worlds() -> Iterator[Callable[..., FrozenWorld]]:
+    worlds: list[FrozenWorld] = []
+
+    def make(news: News, here: Sequence[int] = ()) -> FrozenWorld:
+        worlds.append(FrozenWorld(news, here))
+        return worlds[-1]
+
+    yield make
+    for world in worlds:
+        world.close()
+
+
+TO_MAIL = Pointer(MAIL, "host-1", Stock(3, 0))
+
+
+@pytest.mark.parametrize("wait_ms", [0, 100])
+def test_a_call_that_pulls_from_a_frozen_host_is_answered_a_second_after_its_wait(
+    frozen_worlds: Callable[..., FrozenWorld], wait_ms: int
+) -> None:
+    world = frozen_worlds(EagerNews(TO_MAIL))
+    call = world.dequeue(wait_ms)
+    world.loop.move_to(wait_ms / 1000 + PULL_WAIT_MS_MAX / 1000)
+    assert call.done()
+    assert call.result() == []
+    world.answer(delivered([0, 1]))
+    assert world.there.returned == ["1-0-r", "1-1-r"], "what comes late is given back"
+
+
+def test_a_call_that_still_waits_gets_what_a_slow_host_gives(frozen_worlds: Callable[..., FrozenWorld]) -> None:
+    world = frozen_worlds(EagerNews(TO_MAIL))
+    call = world.dequeue(10_000)
+    world.loop.move_to(5)
+    world.answer(delivered([0]))
+    assert [item.priority for item in call.result()] == [0]
+    assert world.there.returned == []
+
+
+@pytest.mark.parametrize("is_any", [False, True])
+def test_a_frozen_host_with_better_items_keeps_a_call_from_what_is_here_for_a_second_and_no_other_call(
+    frozen_worlds: Callable[..., FrozenWorld], is_any: bool
+) -> None:
+    news = News(Pointer((1, ANY_TOPIC), "host-1", Stock(3, 0)) if is_any else TO_MAIL)
+    world = frozen_worlds(news, [7])
+    pointer = news.pointer
+    call = world.dequeue(20_000, is_any=is_any)
+    world.loop.move_to(PULL_WAIT_MS_MAX / 1000)
+    assert [item.priority for item in call.result()] == [7]
+    news.pointer = pointer
+    assert [item.priority for item in world.dequeue(20_000, is_any=is_any).result()] == [7]
+    assert world.there.calls_count == 1
+    world.answer([])
+    news.pointer = pointer
+    assert world.dequeue(0, is_any=is_any).done()
+    assert world.there.calls_count == 2, "it has answered: it is asked again"
+
+
+def test_no_call_waits_for_a_pull_beyond_its_deadline(frozen_worlds: Callable[..., FrozenWorld]) -> None:
+    world = frozen_worlds(EagerNews(TO_MAIL))
+    call = world.dequeue(100, CallContext("", deadline_s=0.05))
+    world.loop.move_to(0.05)
+    assert call.result() == []
+    assert world.dequeue(100, CallContext("", deadline_s=0.05)).result() == []
+    assert world.there.calls_count == 1
+
+
+def test_what_came_of_a_pull_may_be_unknown_after_its_call_was_answered(
+    frozen_worlds: Callable[..., FrozenWorld],
+) -> None:
+    world = frozen_worlds(EagerNews(TO_MAIL))
+    call = world.dequeue(0)
+    world.loop.move_to(PULL_WAIT_MS_MAX / 1000)
+    assert call.result() == []
+    with capture_logs() as logs:
+        world.answer(UnavailableError("the connection broke"))
+    assert [entry["event"] for entry in logs] == ["pull_not_given_back"]
+
+
+def test_a_call_is_told_that_the_outcome_of_its_pull_is_unknown_while_it_waits(
+    frozen_worlds: Callable[..., FrozenWorld],
+) -> None:
+    world = frozen_worlds(EagerNews(TO_MAIL))
+    call = world.dequeue(0)
+    world.answer(UnavailableError("the connection broke"))
+    assert isinstance(call.exception(), UnavailableError)
