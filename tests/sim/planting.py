@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from itertools import chain, count, islice
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -14,29 +16,9 @@ from tests.sim.run import profile_of, run_seed
 SEEDS_MAX = 600
 """Most show within a few seeds, and the rarest in about one in two hundred, which differ with every change."""
 
-SHOWN_BY = {
-    "calls_the_repeat_of_an_ack_that_was_done_stale": 29,
-    "exports_an_item_of_both_parts_of_a_page_twice": 198,
-    "forgets_the_cap_of_the_namespace": 17,
-    "gives_a_number_again_after_a_restore": 403,
-    "gives_its_shards_up_when_the_meta_database_is_away": 9,
-    "gives_slots_while_ids_of_them_are_on_their_way": 52,
-    "hands_items_to_hosts_of_another_tier": 34,
-    "hands_on_what_was_handed_on": 38,
-    "ignores_the_delay_of_a_nack": 57,
-    "lets_the_whole_cap_through_itself": 23,
-    "makes_up_for_the_time_that_claims_took": 12,
-    "moves_an_evicted_batch_with_ids_to_another_shard": 26,
-    "moves_the_edge_past_living_ids": 85,
-    "redrives_without_a_new_ttl": 178,
-    "says_that_nothing_was_done_of_a_commit_whose_outcome_is_unknown": 50,
-    "takes_a_part_of_an_image_for_written_before_it_is_committed": 187,
-    "takes_items_for_shards_of_another_tier": 2,
-    "tells_ends_that_nobody_knows_of": 483,
-    "uses_tokens_before_their_time": 28,
-    "waits_for_a_slice_of_a_sick_shard": 44,
-}
-"""The seeds that showed the rare and slow ones last are tried first. What changes the simulation may change them."""
+SHOWN_BY_PATH = Path(__file__).with_name("shown_by.json")
+SHOWN_BY: dict[str, int] = json.loads(SHOWN_BY_PATH.read_text())
+"""The seeds that show the defects are tried first. What changes the simulation may change them: `tests.sim.hints`."""
 
 
 class _Defect(NamedTuple):
@@ -68,16 +50,34 @@ def plant(module: str, name: str, defect: Callable[[], Any], can_show: Callable[
     _DEFECTS.setdefault(module, {})[name] = _Defect(defect, can_show)
 
 
-def names(module: ModuleType) -> list[str]:
-    return list(_DEFECTS[module.__name__])
+class Planted(NamedTuple):
+    """A defect by the module that plants it, and its name."""
+
+    module: str
+    name: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.module}.{self.name}"
 
 
-def check_found(module: ModuleType, name: str, *, is_cluster: bool = False) -> None:
-    """A seed is red with the defect and green without it."""
-    defect = _DEFECTS[module.__name__][name]
-    seeds = (seed for seed in chain([SHOWN_BY.get(name, 0)], count()) if defect.can_show(profile_of(seed)))
+def planted(module: ModuleType) -> list[Planted]:
+    return [Planted(module.__name__.rpartition(".")[2], name) for name in _DEFECTS[module.__name__]]
+
+
+def first_red(one: Planted, *, is_cluster: bool, first: int | None = None) -> int | None:
+    """The first seed that is red with the defect, the hint before all others; None if there is none of so many."""
+    defect = _DEFECTS[f"{__package__}.{one.module}"][one.name]
+    tried = chain([] if first is None else [first], count())
+    seeds = (seed for seed in tried if defect.can_show(profile_of(seed)))
     with defect.plant():
-        some = islice(seeds, SEEDS_MAX)
-        red = next((seed for seed in some if run_seed(seed, is_cluster=is_cluster).complaints), None)
+        return next(
+            (seed for seed in islice(seeds, SEEDS_MAX) if run_seed(seed, is_cluster=is_cluster).complaints), None
+        )
+
+
+def check_found(one: Planted, *, is_cluster: bool) -> None:
+    """A seed is red with the defect and green without it."""
+    red = first_red(one, is_cluster=is_cluster, first=SHOWN_BY.get(one.key))
     assert red is not None, f"{SEEDS_MAX} seeds do not see it"
     assert not run_seed(red, is_cluster=is_cluster).complaints, f"seed {red} is red without the defect, too"

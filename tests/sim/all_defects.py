@@ -1,0 +1,41 @@
+"""All defects that are planted, those of one host and those of clusters."""
+
+from __future__ import annotations
+
+from tests.sim import (
+    cap_defects,
+    cluster_defects,
+    dedup_defects,
+    defects,
+    event_defects,
+    load_defects,
+    owner_defects,
+    quota_defects,
+    routing_defects,
+    shared_cap_defects,
+    slot_defects,
+    slot_move_defects,
+    store_defects,
+    tier_defects,
+)
+from tests.sim.planting import Planted, planted
+
+_OF_ONE_HOST = (
+    cap_defects,
+    dedup_defects,
+    defects,
+    event_defects,
+    load_defects,
+    owner_defects,
+    quota_defects,
+    slot_defects,
+    slot_move_defects,
+    store_defects,
+)
+_OF_CLUSTERS = (cluster_defects, routing_defects, shared_cap_defects, tier_defects)
+
+
+def all_defects() -> dict[Planted, bool]:
+    """Whether the simulation of clusters is to find it, by defect."""
+    of_one_host = {one: False for module in _OF_ONE_HOST for one in planted(module)}
+    return of_one_host | {one: True for module in _OF_CLUSTERS for one in planted(module)}
