@@ -1,6 +1,6 @@
 # foqs: `make` lists what there is to make.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-tools spark demo demo-spark test lint types imports unit test-mysql sim power chaos caps caps-of-hosts overload bulk export isolation any-host sick-shard take-over rolling dedup lease-ends long-life fuzz front-door bench bench-dedup bench-spark spark-exact peers bench-peers scale compiled test-compiled clean
+.PHONY: help setup test-tools spark demo demo-spark test lint types imports unit test-mysql sim power chaos caps caps-of-hosts overload bulk export isolation any-host shares sick-shard take-over rolling dedup lease-ends long-life fuzz front-door bench bench-dedup bench-spark spark-exact peers bench-peers scale compiled test-compiled clean
 BIN := .venv/bin
 SIDE_BY_SIDE = -n $${WORKERS:-3} --dist loadfile --no-loadscope-reorder
 
@@ -72,6 +72,9 @@ isolation: setup ## a tenant next to one that sends five times its quota, and ne
 	@$(BIN)/python -m loadtest.stress isolation --json build/stress/isolation.json
 	@$(BIN)/python -m loadtest.stress reading --json build/stress/reading.json
 	@$(BIN)/python -m loadtest.stress loop-holds --json build/stress/loop-holds.json
+
+shares: setup ## a topic with a million items beside others on two hosts, each by its weight: make shares HOSTS=N
+	@$(BIN)/python -m loadtest.stress shares --hosts $${HOSTS:-2} --json build/stress/shares.json
 
 any-host: setup ## four hosts: an item anywhere to a consumer that waits on any other, and what a hop costs: make any-host TRIALS=N
 	@$(BIN)/python -m loadtest.stress any-host --trials $${TRIALS:-1000} --json build/stress/any-host.json

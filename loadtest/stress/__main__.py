@@ -27,6 +27,7 @@ from loadtest.stress import loop_holds as loop_holds_run
 from loadtest.stress import overload as overload_run
 from loadtest.stress import reading as reading_run
 from loadtest.stress import rolling as rolling_run
+from loadtest.stress import shares as shares_run
 from loadtest.stress import sick_shard as sick_shard_run
 from loadtest.stress import take_over as take_over_run
 from loadtest.stress.verdict import Verdict
@@ -177,6 +178,17 @@ def caps(
         _publish(caps_of_hosts_run.run(shared), json_path)
     else:
         _publish(caps_run.run(caps_run.Course(topics, items_per_s, seconds, parked, rounds)), json_path)
+
+
+@main.command()
+@click.option("--hosts", default=2, show_default=True)
+@click.option("--crowd", default=1_000_000, show_default=True, help="Items of one topic.")
+@click.option("--topics", default=7, show_default=True, help="Beside it.")
+@click.option("--seconds", default=60, show_default=True)
+@_json
+def shares(hosts: int, crowd: int, topics: int, seconds: int, json_path: Path | None) -> None:
+    """What consumers of any topic get of a topic with very many items, and of others by their weights."""
+    _publish(shares_run.run(shares_run.Course(hosts, crowd, topics, seconds)), json_path)
 
 
 @main.command()

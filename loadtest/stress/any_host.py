@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import random
-import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from foqs import AdminClient, Client
-from foqs.client.retry import RetryPolicy
-from foqs.dev.local_server import LocalServer
-from loadtest.stress.stand import NO_QUOTA
+from foqs import Client
+from loadtest.stress.hosts import SHARD_COUNT, cluster
 from loadtest.stress.verdict import Bound, Verdict
 from tests.support.faults import FaultError
-from tests.support.faults.cluster import make_databases
 from tests.support.faults.load import NAMESPACE
-from tests.support.faults.programs import HostProgram, free_port
 
-SHARD_COUNT = 8
 DELIVERY_MS_MAX = 50.0
 HOP_MS_MAX = 0.5
-_PATIENCE_S = 60.0
-_ONCE = RetryPolicy(deadline_ms=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +30,9 @@ class Course:
 
 def run(course: Course) -> Verdict:
     verdict = Verdict(f"any of {course.hosts} hosts")
-    with ExitStack() as stack:
-        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="foqs-any-host-")))
-        server = stack.enter_context(LocalServer(home / "mysql"))
-        databases = make_databases(server, dict.fromkeys(range(SHARD_COUNT), server))
-        hosts = [
-            HostProgram(f"host-{number}", free_port(), databases.meta_url, databases.shard_urls)
-            for number in range(course.hosts)
-        ]
-        for host in hosts:
-            stack.callback(host.close)
-        addresses = [host.address for host in hosts]
-        shards = shards_by_host(addresses)
-        with AdminClient(addresses[0]) as admin:
-            admin.create_namespace(NAMESPACE, enqueues_per_minute_max=NO_QUOTA)
+    with cluster(course.hosts) as hosts:
+        hosts.create([NAMESPACE])
+        addresses, shards = hosts.addresses, hosts.shards()
         latencies = sorted(_waits(addresses, course.trials))
         hops = _hops(addresses, shards, course.calls)
     verdict.rows.append(
@@ -70,21 +50,6 @@ def run(course: Course) -> Verdict:
     ]
     verdict.facts |= {"hosts": course.hosts, "shards": SHARD_COUNT}
     return verdict
-
-
-def shards_by_host(addresses: list[str]) -> list[set[int]]:
-    """Those of each host, once all have about as many."""
-    until_s = time.monotonic() + _PATIENCE_S
-    while time.monotonic() < until_s:
-        shards = []
-        for address in addresses:
-            with AdminClient(address, retry=_ONCE) as admin:
-                shards.append({shard.shard_id for shard in admin.host_status().shards if shard.state == "owned"})
-        counts = [len(some) for some in shards]
-        if sum(counts) == SHARD_COUNT and max(counts) - min(counts) <= 1:
-            return shards
-        time.sleep(0.2)
-    raise FaultError(f"the hosts have not shared the shards within {_PATIENCE_S:.0f} s: {shards}")
 
 
 def _waits(addresses: list[str], trials: int) -> list[float]:

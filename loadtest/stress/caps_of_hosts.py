@@ -6,11 +6,10 @@ The hosts, their server and the clients are real ones and time is real, so that 
 from __future__ import annotations
 
 import asyncio
-import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -18,21 +17,17 @@ from typing import Any
 
 from sqlalchemy import select, update
 
-from foqs import AdminClient, AsyncClient, Client
+from foqs import AsyncClient, Client
 from foqs.client.items import NewItem
-from foqs.dev.local_server import LocalServer
 from foqs.model import limits
 from foqs.model.caps import shared_burst_of
 from foqs.model.policy import TopicPolicy
 from foqs.storage.meta import MetaStore
 from foqs.storage.meta_tables import NAMESPACE, TOPIC_POLICY
-from loadtest.stress.any_host import SHARD_COUNT, shards_by_host
-from loadtest.stress.stand import NO_QUOTA
+from loadtest.stress.hosts import Hosts, cluster
 from loadtest.stress.timed_host import COMMAND, take_hold
 from loadtest.stress.verdict import Bound, Verdict
 from tests.support.faults import FaultError
-from tests.support.faults.cluster import Databases, make_databases
-from tests.support.faults.programs import HostProgram, free_port
 
 OFF_SHARE_MAX = 0.1
 HOLD_MS_MAX = 5.0
@@ -66,37 +61,23 @@ class Course:
 
 
 @dataclass(slots=True)
-class _Hosts:
-    """The processes of one cluster."""
+class _Loops:
+    """What the event loops of the hosts are at."""
 
-    databases: Databases
-    stack: ExitStack
-    programs: list[HostProgram] = field(default_factory=list)
+    hosts: Hosts
     _asked: Counter[str] = field(default_factory=Counter)
-
-    def start(self) -> None:
-        """One more, which has its shards when this returns."""
-        name = f"host-{len(self.programs) + 1}"
-        urls = self.databases
-        host = HostProgram(name, free_port(), urls.meta_url, urls.shard_urls, command=COMMAND)
-        self.stack.callback(host.close)
-        self.programs.append(host)
-
-    @property
-    def addresses(self) -> list[str]:
-        return [host.address for host in self.programs]
 
     def holds(self) -> list[tuple[float, str]]:
         """The longest hold of each event loop since the last time."""
         found = []
-        for host in self.programs:
+        for host in self.hosts.programs:
             self._asked[host.address] += 1
             found.append(take_hold(host, self._asked[host.address]))
         return found
 
-    def loop_ms(self) -> list[float]:
+    def busy_ms(self) -> list[float]:
         """The CPU time of each event loop since its begin."""
-        stats = [Path(f"/proc/{host.pid}/task/{host.pid}/schedstat").read_text() for host in self.programs]
+        stats = [Path(f"/proc/{host.pid}/task/{host.pid}/schedstat").read_text() for host in self.hosts.programs]
         return [int(stat.split()[0]) / 1e6 for stat in stats]
 
 
@@ -137,47 +118,35 @@ def run(course: Course) -> Verdict:
     verdict = Verdict(f"caps over {course.hosts} hosts")
     verdict.facts |= asdict(course)
     for part in (_waiting, _delivering):
-        with _cluster(course.hosts) as hosts:
-            asyncio.run(part(hosts, course, verdict))
+        with cluster(course.hosts, COMMAND) as hosts:
+            asyncio.run(part(hosts, _Loops(hosts), course, verdict))
     return verdict
-
-
-@contextmanager
-def _cluster(count: int) -> Iterator[_Hosts]:
-    with ExitStack() as stack:
-        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="foqs-caps-")))
-        server = stack.enter_context(LocalServer(home / "mysql", buffer_pool_mib=512, log_file_mib=512))
-        hosts = _Hosts(make_databases(server, dict.fromkeys(range(SHARD_COUNT), server)), stack)
-        for _ in range(count):
-            hosts.start()
-        shards_by_host(hosts.addresses)
-        yield hosts
 
 
 # ---- topics at their caps ----
 
 
-async def _delivering(hosts: _Hosts, course: Course, verdict: Verdict) -> None:
+async def _delivering(hosts: Hosts, loops: _Loops, course: Course, verdict: Verdict) -> None:
     """Deliver all that caps let through, for the whole time; then one more host comes, and topics get other homes."""
     rate = course.items_per_s / course.topics
     names = [f"topic-{number:06d}" for number in range(course.topics)]
     seconds = _WARM_S + course.seconds + course.joined_s + _HOME_CHANGE_S
-    await asyncio.to_thread(_create, hosts, [_SPEEDS])
+    await asyncio.to_thread(hosts.create, [_SPEEDS])
     await asyncio.to_thread(_set_caps, hosts, _SPEEDS, names, rate)
     await asyncio.to_thread(_fill, hosts, _SPEEDS, names, round(rate * seconds) + _SPARE_ITEMS)
     found = _Deliveries()
     async with _consuming(hosts.addresses, [_SPEEDS] * _CONSUMERS, found):
         await asyncio.sleep(_WARM_S)
-        hosts.holds()
+        loops.holds()
         from_s = time.monotonic()
         await asyncio.sleep(course.seconds)
         until_s = time.monotonic()
-        _note_holds(verdict, "delivering", hosts.holds())
+        _note_holds(verdict, "delivering", loops.holds())
         burst = shared_burst_of(rate, course.hosts + 1) + 1
         over = found.over(rate, burst)
         await asyncio.to_thread(hosts.start)
         await asyncio.sleep(course.joined_s)
-        _note_holds(verdict, "while a host joins", hosts.holds())
+        _note_holds(verdict, "while a host joins", loops.holds())
     off = found.off(names, rate, from_s, until_s)
     over_joined = found.over(rate, burst + rate * _HOME_CHANGE_S)
     counted = sum([sum(from_s <= at_s < until_s for at_s in times_s) for times_s in found.times_s.values()])
@@ -218,28 +187,28 @@ async def _consuming(addresses: Sequence[str], namespaces: Sequence[str], found:
 # ---- topics that wait ----
 
 
-async def _waiting(hosts: _Hosts, course: Course, verdict: Verdict) -> None:
+async def _waiting(hosts: Hosts, loops: _Loops, course: Course, verdict: Verdict) -> None:
     """What topics cost that wait for their tokens, beside consumers that wait for any of them."""
     parts = [
         [f"parked-{number:06d}" for number in range(first, min(first + _POLICIES_MAX, course.parked))]
         for first in range(0, course.parked, _POLICIES_MAX)
     ]
     by_namespace = {f"parked-{number}": names for number, names in enumerate(parts)}
-    await asyncio.to_thread(_create, hosts, list(by_namespace))
+    await asyncio.to_thread(hosts.create, list(by_namespace))
     found = _Deliveries()
     async with _consuming(hosts.addresses, list(by_namespace), found):
-        before = await _at_rest(hosts, course)
+        before = await _at_rest(loops, course)
     for namespace, names in by_namespace.items():
         await asyncio.to_thread(_set_caps, hosts, namespace, names, _PARKED_RATE)
         await asyncio.to_thread(_fill, hosts, namespace, names, 2)
-    _note_holds(verdict, "setting caps, and enqueues", hosts.holds())
+    _note_holds(verdict, "setting caps, and enqueues", loops.holds())
     async with _consuming(hosts.addresses, list(by_namespace), found):
         await _until(lambda: len(found.times_s) == course.parked, f"each of {course.parked} topics has had an item")
         await asyncio.sleep(_FOLLOWED_S)
-        _note_holds(verdict, "until all wait", hosts.holds())
+        _note_holds(verdict, "until all wait", loops.holds())
         verdict.facts["delivered before all wait"] = found.count
-        parked = await _at_rest(hosts, course)
-        _note_holds(verdict, "while all wait", holds := hosts.holds())
+        parked = await _at_rest(loops, course)
+        _note_holds(verdict, "while all wait", holds := loops.holds())
     for host, was_ms, now_ms, (held_ms, what) in zip(hosts.programs, before, parked, holds, strict=True):
         verdict.facts[f"event loop of {host.address}, ms a second, at rest"] = was_ms
         verdict.bounds += [
@@ -248,15 +217,15 @@ async def _waiting(hosts: _Hosts, course: Course, verdict: Verdict) -> None:
         ]
 
 
-async def _at_rest(hosts: _Hosts, course: Course) -> list[float]:
+async def _at_rest(loops: _Loops, course: Course) -> list[float]:
     """The milliseconds a second of each event loop while nothing happens: the median of all seconds."""
     await asyncio.sleep(1.0)
-    hosts.holds()
+    loops.holds()
     found: list[list[float]] = []
-    before, began_s = hosts.loop_ms(), time.monotonic()
+    before, began_s = loops.busy_ms(), time.monotonic()
     for _ in range(max(1, round(course.rest_s))):
         await asyncio.sleep(1.0)
-        after, ended_s = hosts.loop_ms(), time.monotonic()
+        after, ended_s = loops.busy_ms(), time.monotonic()
         found.append([(now_ms - was_ms) / (ended_s - began_s) for now_ms, was_ms in zip(after, before, strict=True)])
         before, began_s = after, ended_s
     return [median(values) for values in zip(*found, strict=True)]
@@ -278,13 +247,7 @@ def _note_holds(verdict: Verdict, when: str, holds: Sequence[tuple[float, str]])
     verdict.rows.append({"when": when, "longest hold of any host ms": held_ms, "in": what})
 
 
-def _create(hosts: _Hosts, namespaces: Sequence[str]) -> None:
-    with AdminClient(hosts.addresses[0]) as admin:
-        for name in namespaces:
-            admin.create_namespace(name, enqueues_per_minute_max=NO_QUOTA)
-
-
-def _set_caps(hosts: _Hosts, namespace: str, names: Sequence[str], rate: float) -> None:
+def _set_caps(hosts: Hosts, namespace: str, names: Sequence[str], rate: float) -> None:
     """By hand, since one call each would take minutes; hosts see it by the version of the namespace."""
     values = asdict(TopicPolicy(deliveries_per_second_max=rate))
     mine = NAMESPACE.c.name == namespace.encode()
@@ -301,7 +264,7 @@ def _row(number: int, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, "namespace": number, "topic": name.encode(), "reason": b""}
 
 
-def _fill(hosts: _Hosts, namespace: str, names: Sequence[str], count: int) -> None:
+def _fill(hosts: Hosts, namespace: str, names: Sequence[str], count: int) -> None:
     """So many items of each topic, those of one call on one host, by turns."""
     batches: list[list[NewItem]] = [[]]
     for name in names:

@@ -16,6 +16,7 @@ from loadtest.stress import (
     dedup_window,
     export,
     reading,
+    shares,
     sick_shard,
 )
 from loadtest.stress.record import Record, merged
@@ -133,6 +134,16 @@ def test_caps_hold_for_each_topic_and_what_they_cost_is_counted() -> None:
     assert row["capped us an item"] > 0
     assert row["uncapped us an item"] > 0
     assert row["parked ms a second"] > 0
+
+
+@pytest.mark.database
+@pytest.mark.slow
+def test_topics_of_two_hosts_get_their_shares_beside_one_with_very_many_items() -> None:
+    course = shares.Course(crowd=20_000, topics=2, seconds=2, warm_s=1, window_s=1)
+    verdict = shares.run(course)
+    assert [row["share due"] for row in verdict.rows] == pytest.approx([1 / 7, 2 / 7, 4 / 7])
+    assert [row["share of the whole time"] for row in verdict.rows] == pytest.approx([1 / 7, 2 / 7, 4 / 7], abs=0.05)
+    assert 0 < verdict.facts["left of the crowd"] < 20_000
 
 
 @pytest.mark.database
