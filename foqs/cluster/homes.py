@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 from zlib import crc32
@@ -11,6 +12,13 @@ from foqs.model.stocks import Pointer, Stock, Topic
 
 SUSPECT_MS = 2 * limits.SECOND_MS
 """A home that cannot be reached is none for so long: all hosts notice that soon, and find the same one in its place."""
+LOOK_MS = 500
+"""A call that its home has not answered is looked at so often."""
+SILENT_LOOKS = 2
+"""A home that answers nothing from one look to the next, so often in a row, is suspected.
+
+It is not one long wait, because that would also end where this host itself has stood still, and answers lie there.
+"""
 HOMES_KEPT_MAX = 20_000
 """Topics whose homes are remembered, because the hash costs more than a look."""
 
@@ -49,8 +57,25 @@ def _mixed(value: int) -> int:
     return value ^ value >> 16
 
 
+class HomeCall:
+    """A call to a home that has not answered it yet."""
+
+    __slots__ = ("answers_count", "home", "silent_looks_count")
+
+    def __init__(self, home: str, answers_count: int) -> None:
+        self.home = home
+        self.answers_count = answers_count
+        """The answers of that home by the last look."""
+        self.silent_looks_count = 0
+
+
 class HomeTable:
-    """The homes of all topics as this host finds them. It owns whom it suspects to be away."""
+    """The homes of all topics as this host finds them. It owns whom it suspects to be away.
+
+    A home that could not be reached is suspected for SUSPECT_MS. One that is only silent is suspected until it answers,
+    or its calls fail: it may be frozen for long, or have been slow for once, and then hosts that still take it for the
+    home of their topics are of one mind with this one at once.
+    """
 
     def __init__(self) -> None:
         self.members: tuple[str, ...] = ()
@@ -59,6 +84,10 @@ class HomeTable:
         """Those of them that can be homes."""
         self._suspects: dict[str, float] = {}
         """Hosts that could not be reached, each with when it may be a home again."""
+        self._silent: dict[str, set[HomeCall]] = {}
+        """Hosts that have fallen silent, each with the calls that they owe answers to."""
+        self._answers: Counter[str] = Counter()
+        """The answers of each host."""
         self._home_of: dict[Topic, str] = {}
 
     def get(self, topic: Topic) -> str:
@@ -73,11 +102,43 @@ class HomeTable:
     def live(self, host_ids: Sequence[str]) -> bool:
         """These hosts live and do not leave. Returns whether topics may have other homes than before."""
         self.members = tuple(host_ids)
+        for host_id in self._answers.keys() - set(host_ids):
+            del self._answers[host_id]
         return self._choose()
 
     def suspect(self, host_id: str, now_s: float) -> bool:
         """It was not reached. Returns whether topics may have other homes than before."""
         self._suspects[host_id] = now_s + SUSPECT_MS / 1000
+        return self._choose()
+
+    def call(self, host_id: str) -> HomeCall:
+        """This home is called from now on: until `answered` or `failed` it is to be looked at every LOOK_MS."""
+        return HomeCall(host_id, self._answers[host_id])
+
+    def look(self, call: HomeCall) -> bool:
+        """Suspect its home if that has fallen silent. Returns whether topics may have other homes than before."""
+        answers_count = self._answers[call.home]
+        call.silent_looks_count = call.silent_looks_count + 1 if answers_count == call.answers_count else 0
+        call.answers_count = answers_count
+        if call.silent_looks_count < SILENT_LOOKS:
+            return False
+        self._silent.setdefault(call.home, set()).add(call)
+        return self._choose()
+
+    def answered(self, call: HomeCall) -> bool:
+        """It is not silent. Returns whether topics may have other homes than before."""
+        self._answers[call.home] += 1
+        return self._silent.pop(call.home, None) is not None and self._choose()
+
+    def failed(self, call: HomeCall) -> bool:
+        """There will be no answer. Returns whether topics may have other homes than before."""
+        silent = self._silent.get(call.home)
+        if silent is None:
+            return False
+        silent.discard(call)
+        if silent:
+            return False
+        del self._silent[call.home]
         return self._choose()
 
     def trust_again(self, now_s: float) -> bool:
@@ -86,7 +147,8 @@ class HomeTable:
         return self._choose()
 
     def _choose(self) -> bool:
-        hosts = tuple(host_id for host_id in self.members if host_id not in self._suspects) or self.members
+        away = self._suspects.keys() | self._silent.keys()
+        hosts = tuple(host_id for host_id in self.members if host_id not in away) or self.members
         if hosts == self.hosts:
             return False
         self.hosts = hosts

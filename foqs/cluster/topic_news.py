@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import structlog
 
 from foqs.cluster.directory import Directory
-from foqs.cluster.homes import HomeCalls, HomeTable, Reported
+from foqs.cluster.homes import LOOK_MS, HomeCall, HomeCalls, HomeTable, Reported
 from foqs.cluster.host_turns import HostTurns, Turn
 from foqs.cluster.topic_reports import LocalTopics, TopicReports
 from foqs.cluster.wishes import Wait, Wishes
@@ -71,8 +71,10 @@ class TopicNews(Service):
         self._turns = HostTurns()
         self.hints_total: Counter[str] = Counter(sent=0, received=0)
         """The hints by direction."""
-        self._reporting_since_s: dict[object, float] = {}
-        """When each report was sent that has no response yet."""
+        self._reporting_since_s: dict[object, tuple[str, float]] = {}
+        """To whom and when each report was sent that has no response yet."""
+        self._looks: dict[HomeCall, asyncio.TimerHandle] = {}
+        """When each call that its home has not answered is looked at again."""
         self._rung = asyncio.Event()
         self._alarm: asyncio.TimerHandle | None = None
         """Rings when the next report is due."""
@@ -146,7 +148,8 @@ class TopicNews(Service):
     def age_s(self) -> float:
         """How old the oldest change is that its home was not told of."""
         now_s = self._now_s()
-        since_s = min([self._reports.due_since_s(now_s), *self._reporting_since_s.values()])
+        reporting = [since_s for home, since_s in self._reporting_since_s.values() if home in self._home.hosts]
+        since_s = min([self._reports.due_since_s(now_s), *reporting])
         return max(0.0, now_s - since_s)
 
     # ---- what others tell ----
@@ -213,21 +216,47 @@ class TopicNews(Service):
         self._wishes.all_again()
         self._rung.set()
 
-    def _spawn(self, work: Coroutine[Any, Any, None], host_id: str = "") -> None:
-        task = asyncio.create_task(self._done(work, host_id), name=self.name)
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(self._done(work), name=self.name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _done(self, work: Coroutine[Any, Any, None], host_id: str) -> None:
+    async def _done(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
         except FoqsError as error:
-            if host_id and isinstance(error, UnavailableError) and self._home.suspect(host_id, self._now_s()):
-                self._tell_all()
             if self._outage.is_to_be_told(str(error)):
                 _log.warning("home_not_told", error=str(error))
         except Exception:
             _log.error("host_defect", work=self.name, exc_info=True)
+
+    def _look_later(self, call: HomeCall) -> None:
+        self._looks[call] = asyncio.get_running_loop().call_later(LOOK_MS / 1000, self._look, call)
+
+    def _look(self, call: HomeCall) -> None:
+        """The home has not answered yet."""
+        self._look_later(call)
+        if self._home.look(call):
+            self._tell_all()
+            if self._outage.is_to_be_told(reason := f"host {call.home} does not answer"):
+                _log.warning("home_not_told", error=reason)
+
+    async def _call(self, home: str, work: Awaitable[Sequence[Pointer]]) -> Sequence[Pointer]:
+        """What a home answers. One that does not, or not soon, is none for a while."""
+        call = self._home.call(home)
+        self._look_later(call)
+        has_other_homes = False
+        try:
+            pointers = await work
+            has_other_homes = self._home.answered(call)
+            return pointers
+        except UnavailableError:
+            has_other_homes = self._home.suspect(home, self._now_s())
+            raise
+        finally:
+            self._looks.pop(call).cancel()
+            if self._home.failed(call) or has_other_homes:
+                self._tell_all()
 
     async def _run(self) -> None:
         while True:
@@ -272,10 +301,10 @@ class TopicNews(Service):
                 self.hinted(self.sought(self._me, wishes))
             else:
                 for some in _chunks(wishes):
-                    self._spawn(self._seek(home, some), home)
+                    self._spawn(self._seek(home, some))
 
     async def _seek(self, home: str, wishes: Mapping[Topic, int]) -> None:
-        self.hinted(await self._homes.seek(home, wishes))
+        self.hinted(await self._call(home, self._homes.seek(home, wishes)))
 
     def _report_due(self) -> None:
         for home, stocks in self._by_home(self._reports.take_due(self._now_s())).items():
@@ -283,13 +312,13 @@ class TopicNews(Service):
                 self._learn_better(stocks, self.reported(self._me, stocks))
             else:
                 for some in _chunks(stocks):
-                    self._spawn(self._report(home, some), home)
+                    self._spawn(self._report(home, some))
 
     async def _report(self, home: str, stocks: Mapping[Topic, Reported]) -> None:
         report = object()
-        self._reporting_since_s[report] = self._now_s()
+        self._reporting_since_s[report] = home, self._now_s()
         try:
-            self._learn_better(stocks, await self._homes.report(home, stocks))
+            self._learn_better(stocks, await self._call(home, self._homes.report(home, stocks)))
         except FoqsError:
             self._reports.not_told(stocks, self._now_s())
             self._rung.set()

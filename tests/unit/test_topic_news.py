@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from unittest.mock import patch
 
@@ -11,13 +11,15 @@ import pytest
 
 from foqs.cluster import topic_news, topic_reports
 from foqs.cluster.directory import OLDER_MS_MIN
-from foqs.cluster.homes import Reported, home_of
+from foqs.cluster.homes import LOOK_MS, SILENT_LOOKS, HomeTable, Reported, home_of
 from foqs.cluster.topic_news import TopicNews
 from foqs.model.errors import UnavailableError
 from foqs.model.stocks import ANY_TOPIC, NO_STOCK, Pointer, Stock, Topic
+from foqs.testing.manual_loop import ManualLoop
 from tests.support.waiting import PATIENCE_S, until
 
 TOPIC = (1, "mail")
+STEP_MS = 20
 NAMES = ["a", "b", "c"]
 
 
@@ -28,10 +30,14 @@ class Net:
         self.news: dict[str, TopicNews] = {}
         self.stocks: dict[str, dict[Topic, Stock]] = {name: {} for name in NAMES}
         self.cut_off: set[str] = set()
+        self.frozen: dict[str, asyncio.Event] = {}
+        """Hosts that do nothing until their events are set."""
         self.host_ids: Sequence[str] = NAMES
         self.reports_count = 0
 
-    def _at(self, host_id: str) -> TopicNews:
+    async def _at(self, host_id: str) -> TopicNews:
+        while (thawed := self.frozen.get(host_id)) is not None:
+            await thawed.wait()
         if host_id in self.cut_off:
             raise UnavailableError(f"{host_id} is away", nothing_done=True)
         return self.news[host_id]
@@ -50,13 +56,13 @@ class Homes:
 
     async def report(self, host_id: str, stocks: Mapping[Topic, Reported]) -> Sequence[Pointer]:
         self._net.reports_count += len(stocks)
-        return self._net._at(host_id).reported(self._me, stocks)
+        return (await self._net._at(host_id)).reported(self._me, stocks)
 
     async def seek(self, host_id: str, wishes: Mapping[Topic, int]) -> Sequence[Pointer]:
-        return self._net._at(host_id).sought(self._me, wishes)
+        return (await self._net._at(host_id)).sought(self._me, wishes)
 
     async def hint(self, host_id: str, pointers: Sequence[Pointer]) -> None:
-        self._net._at(host_id).hinted(pointers)
+        (await self._net._at(host_id)).hinted(pointers)
 
 
 class Local:
@@ -72,6 +78,58 @@ class Local:
 
     def weight(self, topic: Topic) -> int:
         return 1
+
+
+class TimedNet(Net):
+    """Three hosts on a loop whose time the test moves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = ManualLoop()
+        for name in NAMES:
+            self.news[name] = self.loop.call(self._make, name)
+        for news in self.news.values():
+            self.loop.call(self.loop.create_task, news.start())
+            self.loop.turn()
+            self.loop.call(news.members, NAMES, NAMES)
+        self.loop.turn()
+
+    def _make(self, name: str) -> TopicNews:
+        return TopicNews(name, Homes(self, name), Local(self, name), lambda count: 0, self.loop.time)
+
+    def put(self, host: str, stock: Stock, topic: Topic) -> None:
+        self.loop.call(put, self, host, stock, topic)
+        self.loop.turn()
+
+    def freeze(self, host: str) -> None:
+        self.frozen[host] = asyncio.Event()
+
+    def thaw(self, host: str) -> None:
+        self.loop.call(self.frozen.pop(host).set)
+        self.loop.turn()
+
+    def pass_ms(self, time_ms: float) -> None:
+        self.loop.turn()
+        until_s = self.loop.time() + time_ms / 1000
+        while self.loop.time() < until_s:
+            self.loop.move_to(self.loop.time() + STEP_MS / 1000)
+
+    def homes(self, host: str) -> Sequence[str]:
+        """Those that this host takes for homes."""
+        return self.news[host]._home.hosts
+
+    def close(self) -> None:
+        for news in self.news.values():
+            self.loop.call(self.loop.create_task, news.stop())
+        self.loop.turn()
+        self.loop.close()
+
+
+@pytest.fixture
+def timed_net() -> Iterator[TimedNet]:
+    net = TimedNet()
+    yield net
+    net.close()
 
 
 @asynccontextmanager
@@ -129,6 +187,67 @@ async def test_a_home_that_is_away_is_soon_no_home_for_anybody() -> None:
         put(net, "a", Stock(1), topic)
         await wait.arrived()
         assert wait.take()[0].host_id == "a"
+
+
+SILENT_MS = SILENT_LOOKS * LOOK_MS
+
+
+def test_a_home_that_is_frozen_is_soon_no_home_for_anybody(timed_net: TimedNet) -> None:
+    net, topic = timed_net, topic_of("c")
+    net.freeze("c")
+    wait = net.loop.call(net.news["b"].wait, {topic: 1})
+    net.put("a", Stock(1), topic)
+    net.pass_ms(SILENT_MS + STEP_MS)
+    net.pass_ms(STEP_MS)
+    assert [pointer.host_id for pointer in wait.take()] == ["a"]
+    net.pass_ms(10_000)
+    assert net.homes("a") == net.homes("b") == ("a", "b"), "for as long as it is silent"
+    assert net.news["a"].age_s() == 0, "another one was told in its place"
+
+
+def test_a_home_that_was_slow_for_once_is_the_home_again_with_its_answer(timed_net: TimedNet) -> None:
+    net, topic = timed_net, topic_of("c")
+    net.freeze("c")
+    net.put("a", Stock(1), topic)
+    net.pass_ms(SILENT_MS + STEP_MS)
+    assert net.homes("a") == ("a", "b")
+    net.thaw("c")
+    assert net.homes("a") == tuple(NAMES)
+    wait = net.loop.call(net.news["b"].wait, {topic: 1})
+    net.pass_ms(STEP_MS)
+    assert [pointer.host_id for pointer in wait.take()] == ["a"]
+
+
+def test_a_home_of_which_but_one_answer_is_late_is_not_suspected() -> None:
+    homes = HomeTable()
+    homes.live(NAMES)
+    slow = homes.call("c")
+    for _ in range(10):
+        assert not homes.look(slow)
+        homes.answered(homes.call("c"))
+    assert homes.hosts == tuple(NAMES)
+    assert [homes.look(slow) for _ in range(SILENT_LOOKS + 1)] == [False] * SILENT_LOOKS + [True]
+
+
+def test_a_home_is_suspected_until_the_last_call_that_met_its_silence_has_failed() -> None:
+    homes = HomeTable()
+    homes.live(NAMES)
+    calls = [homes.call("c"), homes.call("c")]
+    for call in calls * SILENT_LOOKS:
+        homes.look(call)
+    assert [homes.failed(call) for call in calls] == [False, True]
+    assert homes.hosts == tuple(NAMES)
+
+
+def test_a_host_that_has_stood_still_itself_suspects_nobody(timed_net: TimedNet) -> None:
+    """Its timers ring late, and before it reads what has come meanwhile."""
+    net = timed_net
+    net.freeze("c")
+    net.put("a", Stock(1), topic_of("c"))
+    net.loop._now_s += 10 * SILENT_MS / 1000
+    net.loop.turn()
+    net.loop.move_to(net.loop.time())
+    assert net.homes("a") == tuple(NAMES)
 
 
 async def test_a_new_home_is_told_all_that_there_is() -> None:
