@@ -157,14 +157,18 @@ class Membership(Service):
 
     async def _run_beats(self) -> None:
         while True:
-            await self._pause()
+            try:
+                await self._pause()
+            except Exception:  # A defect must not end the heartbeats for good.
+                _log.error("host_defect", work="pause between heartbeats", exc_info=True)
+                await asyncio.sleep(limits.HEARTBEAT_MS / 1000)
             try:
                 await self._beat()
                 self._beat_outage.has_ended()
             except FoqsError as error:
                 if self._beat_outage.is_to_be_told(str(error)):
                     _log.warning("heartbeat_missed", error=str(error))
-            except Exception:  # A defect must not end the heartbeats for good.
+            except Exception:
                 _log.error("host_defect", work="heartbeat", exc_info=True)
 
     async def _run_looks(self) -> None:

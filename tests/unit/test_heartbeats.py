@@ -1,0 +1,64 @@
+"""A host's heartbeats go on, whatever goes wrong between two of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from foqs.cluster.membership import Membership
+from foqs.model import limits
+from foqs.model.cluster import HostRow
+from foqs.testing.manual_loop import ManualLoop
+
+
+class Backend:
+    """It counts the heartbeats."""
+
+    def __init__(self) -> None:
+        self.beats_count = 0
+
+    def beat(self, host: HostRow) -> list[HostRow]:
+        self.beats_count += 1
+        return [host]
+
+    def join(self, host: HostRow) -> None: ...
+
+    def announce(self, host: HostRow) -> None: ...
+
+    def leave(self, host: HostRow) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def loop() -> Iterator[ManualLoop]:
+    loop = ManualLoop()
+    yield loop
+    loop.close()
+
+
+def test_heartbeats_go_on_when_the_pause_between_them_fails(loop: ManualLoop) -> None:
+    backend = Backend()
+    meta: Any = SimpleNamespace(list_shards=list, close=lambda: None)
+
+    def choose(count: int) -> int:
+        raise ZeroDivisionError("no number between 0 and 0")
+
+    membership = loop.call(
+        lambda: Membership(cast(Any, backend), meta, HostRow("one", "", 1, 0), {}, loop.time, choose)
+    )
+    starting: asyncio.Task[None] = loop.call(loop.create_task, membership.start())
+    loop.turn()
+    assert starting.done()
+    with capture_logs() as logs:
+        for _ in range(10):
+            loop.move_to(loop.time() + limits.HEARTBEAT_MS / 1000)
+    assert backend.beats_count == 11, "one at the start, and then one in each period: no more for want of a pause"
+    assert {entry["event"] for entry in logs} == {"host_defect"}
+    loop.call(loop.create_task, membership.stop())
+    loop.turn()
