@@ -6,6 +6,7 @@ stopped twice. drain() finishes what was accepted and takes nothing new; stop() 
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC
 from enum import Enum
 
@@ -23,6 +24,7 @@ class Service(ABC):
     def __init__(self, name: str) -> None:
         self.name = name
         self.state = ServiceState.NEW
+        self._ending: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Return once the service works. Raises what keeps it from working; then nothing is left running."""
@@ -41,10 +43,16 @@ class Service(ABC):
             await self._drain()
 
     async def stop(self) -> None:
-        """End now. Every thread and task of the service is gone when this returns."""
-        if self.state is not ServiceState.STOPPED:
+        """End now. Every thread and task of the service is gone when this returns.
+
+        Who is cancelled meanwhile only waits no more: the service ends all the same, and another stop waits for that.
+        """
+        if self._ending is None or self._ending.cancelled():
             self.state = ServiceState.STOPPED
-            await self._stop()
+            self._ending = asyncio.create_task(self._stop(), name=f"{self.name}-stop")
+        elif self._ending.done():
+            return
+        await asyncio.shield(self._ending)
 
     async def _start(self) -> None:
         return None
