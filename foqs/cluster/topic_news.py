@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, TypeVar
 
 import structlog
@@ -262,7 +263,6 @@ class TopicNews(Service):
         while True:
             await self._rung.wait()
             self._rung.clear()
-            self._seek_all()
             self._report_due()
             if self._alarm is not None:
                 self._alarm.cancel()
@@ -270,6 +270,7 @@ class TopicNews(Service):
             next_s = self._reports.next_s(self._now_s())
             if next_s is not None:
                 self._alarm = asyncio.get_running_loop().call_at(next_s, self._rung.set)
+            await self._seek_all()
 
     async def _repeat(self) -> None:
         while True:
@@ -295,13 +296,23 @@ class TopicNews(Service):
                 break
             del self._others[namespace]
 
-    def _seek_all(self) -> None:
-        for home, wishes in self._by_home(self._wishes.take_unsought()).items():
+    async def _seek_all(self) -> None:
+        """Ask the homes of all that is wished for. Between two portions of many wishes the loop does other work."""
+        by_home: dict[str, dict[Topic, int]] = {}
+        portions_count = 0
+        while self._wishes.has_unsought:
+            if portions_count:
+                await asyncio.sleep(0)
+            portions_count += 1
+            for home, wishes in self._by_home(self._wishes.take_unsought()).items():
+                by_home.setdefault(home, {}).update(wishes)
+        for number, (home, wishes) in enumerate(_chunks_of(by_home)):
+            if number or portions_count > 1:
+                await asyncio.sleep(0)
             if home == self._me:
                 self.hinted(self.sought(self._me, wishes))
             else:
-                for some in _chunks(wishes):
-                    self._spawn(self._seek(home, some))
+                self._spawn(self._seek(home, wishes))
 
     async def _seek(self, home: str, wishes: Mapping[Topic, int]) -> None:
         self.hinted(await self._call(home, self._homes.seek(home, wishes)))
@@ -349,7 +360,12 @@ class TopicNews(Service):
 
 
 def _chunks(values: Mapping[Topic, V]) -> Iterable[dict[Topic, V]]:
-    items = list(values.items())
-    return [
-        dict(items[start : start + TOPICS_PER_MESSAGE_MAX]) for start in range(0, len(items), TOPICS_PER_MESSAGE_MAX)
-    ]
+    items = iter(values.items())
+    while some := dict(islice(items, TOPICS_PER_MESSAGE_MAX)):
+        yield some
+
+
+def _chunks_of(by_home: Mapping[str, Mapping[Topic, V]]) -> Iterable[tuple[str, dict[Topic, V]]]:
+    for home, values in by_home.items():
+        for some in _chunks(values):
+            yield home, some

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from itertools import islice
 
 from foqs.model.stocks import Pointer, Topic
 
 WISHES_MAX = 10_000
 """Topics that a host asks for at a time. Consumers of more topics are told of items of the others by their own host."""
+WISHES_PER_RUN_MAX = 1_000
+"""Wishes that are looked at in one go: all of them would hold the event loop for 7 ms."""
 
 
 class Wait:
@@ -89,10 +92,20 @@ class Wishes:
     def all_again(self) -> None:
         self._unsought.update(dict.fromkeys(self._wishes))
 
+    @property
+    def has_unsought(self) -> bool:
+        """Whether there is something for `take_unsought`."""
+        return bool(self._unsought)
+
     def take_unsought(self) -> dict[Topic, int]:
-        """What the homes are to be asked for now, each with how many items are wanted."""
-        unsought, self._unsought = self._unsought, {}
-        return {topic: wish.count for topic in unsought if (wish := self._wishes.get(topic)) is not None}
+        """What the homes are to be asked for now, each with how many items are wanted: WISHES_PER_RUN_MAX at most."""
+        if len(self._unsought) <= WISHES_PER_RUN_MAX:
+            taken, self._unsought = list(self._unsought), {}
+        else:
+            taken = list(islice(self._unsought, WISHES_PER_RUN_MAX))
+            for topic in taken:
+                del self._unsought[topic]
+        return {topic: wish.count for topic in taken if (wish := self._wishes.get(topic)) is not None}
 
     def tell(self, pointer: Pointer) -> bool:
         """Tell as many who wait as there are items for. Returns whether others wait still.

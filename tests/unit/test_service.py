@@ -47,8 +47,9 @@ async def test_a_stop_that_is_cancelled_halfway_is_finished_and_another_one_wait
 async def test_a_stop_that_was_ended_itself_is_taken_up_again() -> None:
     service = SlowToEnd()
     first = asyncio.create_task(service.stop())
-    while service.begun_count < 1:
-        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert service.begun_count == 1
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
         task.cancel()
     with pytest.raises(asyncio.CancelledError):

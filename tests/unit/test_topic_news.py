@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from unittest.mock import patch
@@ -10,6 +11,7 @@ from unittest.mock import patch
 import pytest
 
 from foqs.cluster import topic_news, topic_reports
+from foqs.cluster import wishes as topic_wishes
 from foqs.cluster.directory import OLDER_MS_MIN
 from foqs.cluster.homes import LOOK_MS, SILENT_LOOKS, HomeTable, Reported, home_of
 from foqs.cluster.topic_news import TopicNews
@@ -34,6 +36,8 @@ class Net:
         """Hosts that do nothing until their events are set."""
         self.host_ids: Sequence[str] = NAMES
         self.reports_count = 0
+        self.seeks: list[tuple[float, str, Mapping[Topic, int]]] = []
+        """When each host sought which topics."""
 
     async def _at(self, host_id: str) -> TopicNews:
         while (thawed := self.frozen.get(host_id)) is not None:
@@ -59,6 +63,7 @@ class Homes:
         return (await self._net._at(host_id)).reported(self._me, stocks)
 
     async def seek(self, host_id: str, wishes: Mapping[Topic, int]) -> Sequence[Pointer]:
+        self._net.seeks.append((asyncio.get_running_loop().time(), self._me, wishes))
         return (await self._net._at(host_id)).sought(self._me, wishes)
 
     async def hint(self, host_id: str, pointers: Sequence[Pointer]) -> None:
@@ -248,6 +253,43 @@ def test_a_host_that_has_stood_still_itself_suspects_nobody(timed_net: TimedNet)
     net.loop.turn()
     net.loop.move_to(net.loop.time())
     assert net.homes("a") == tuple(NAMES)
+
+
+def test_the_loop_does_other_work_between_two_portions_of_many_wishes(
+    timed_net: TimedNet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them are told again within a second, in as few messages as before."""
+    net, topics = timed_net, [(1, str(number)) for number in range(9_000)]
+    for topic in topics:
+        net.loop.call(net.news["b"].wait, {topic: 1})
+    net.loop.turn()
+    net.seeks.clear()
+    work = Counter[int]()
+    """How many wishes were looked at, or told, in each turn of other work."""
+    turns_count = 0
+
+    def other_work() -> None:
+        nonlocal turns_count
+        turns_count += 1
+        if turns_count < 1_000:
+            net.loop.call_soon(other_work)
+
+    def noted(count: int) -> int:
+        if not work:
+            net.loop.call_soon(other_work)
+        work[turns_count] += count
+        return count
+
+    get, sought = HomeTable.get, TopicNews.sought
+    monkeypatch.setattr(HomeTable, "get", lambda *at: noted(1) and get(*at))
+    monkeypatch.setattr(TopicNews, "sought", lambda at, host_id, some: noted(len(some)) and sought(at, host_id, some))
+    net.loop.move_to(topic_news.SEEK_MS / 1000)
+    told: Counter[Topic] = Counter()
+    for _, _, some in net.seeks:
+        told.update(some.keys())
+    assert told == Counter([topic for topic in topics if home_of(topic, NAMES) != "b"])
+    assert max(work.values()) <= topic_wishes.WISHES_PER_RUN_MAX
+    assert len(net.seeks) <= 2 + len(topics) / topic_news.TOPICS_PER_MESSAGE_MAX
 
 
 async def test_a_new_home_is_told_all_that_there_is() -> None:
