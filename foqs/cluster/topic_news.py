@@ -73,7 +73,7 @@ class TopicNews(Service):
         self.hints_total: Counter[str] = Counter(sent=0, received=0)
         """The hints by direction."""
         self._reporting_since_s: dict[object, tuple[str, float]] = {}
-        """To whom and when each report was sent that has no response yet."""
+        """The home that each report without a response was sent to, and when."""
         self._looks: dict[HomeCall, asyncio.TimerHandle] = {}
         """When each call that its home has not answered is looked at again."""
         self._rung = asyncio.Event()
