@@ -1,6 +1,6 @@
 #!/bin/sh
 # What the tests with clients of other languages need: the Thrift compiler, C++ and Node with their Thrift libraries.
-# And a ZooKeeper, of which they start servers of their own.
+# And a ZooKeeper, of which they start servers of their own; and, for root, what parts hosts and loses their packets.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -15,6 +15,10 @@ command -v node >/dev/null || missing="$missing nodejs"
 command -v npm >/dev/null || missing="$missing npm"
 command -v java >/dev/null || missing="$missing default-jre-headless"
 [ -e /usr/share/java/zookeeper.jar ] || missing="$missing libzookeeper-java"
+if [ "$(id -u)" -eq 0 ]; then
+    command -v ip >/dev/null || missing="$missing iproute2"
+    command -v nft >/dev/null || missing="$missing nftables"
+fi
 # shellcheck disable=SC2086 # a list of packages
 [ -z "$missing" ] || scripts/system-packages.sh "tests need tools" $missing
 

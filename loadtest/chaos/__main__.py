@@ -19,6 +19,7 @@ from rich.table import Table
 from loadtest.chaos import cluster_run
 from loadtest.chaos.cluster_links import HOSTS_MAX, missing_for_namespaces
 from loadtest.chaos.cluster_room import ClusterRoom, Layout
+from loadtest.chaos.packet_loss import missing_for_packet_loss
 from loadtest.chaos.room import Room, find_faketime
 from loadtest.chaos.run import Course, run_round
 from tests.support.faults.verdict import counts_table, promises_table, spread
@@ -109,10 +110,12 @@ def _on_one_host(run: Run) -> None:
 
 
 def _on_several(run: Run, layout: Layout) -> None:
-    missing = missing_for_namespaces()
-    if missing:
-        run.console.print(f"without partitions between two hosts, which need {missing}")
-    with ClusterRoom(layout._replace(can_part=not missing)) as room:
+    not_parted = missing_for_namespaces()
+    not_lost = not_parted or missing_for_packet_loss()
+    for what, missing in (("partitions between two hosts", not_parted), ("lost packets", not_lost)):
+        if missing:
+            run.console.print(f"without {what}, which need {missing}")
+    with ClusterRoom(layout._replace(can_part=not not_parted, can_lose=not not_lost)) as room:
 
         def one(name: str, chaos_ms: int, calm_ms: int) -> Counter[str]:
             cluster_run.run_round(room, name, chaos_ms, calm_ms, run.course)

@@ -14,6 +14,7 @@ from foqs.client.retry import RetryPolicy
 from foqs.model.errors import FoqsError
 from loadtest.chaos.cluster_room import ClusterRoom, Layout
 from loadtest.chaos.fault import META, Fault
+from loadtest.chaos.packet_loss import Peer
 from tests.support.faults import FaultError
 from tests.support.faults.network import BadNetwork
 
@@ -21,6 +22,7 @@ ZOOKEEPER = "zookeeper"
 _BYTES_TO_CUT_MAX = 20_000
 _LINKS_CUT_MAX = 3
 _DELAYS_MS = (2, 5, 20, 100)
+_LOST_PERCENT = (2, 20)
 _MOVE_MS_MAX = 2_000
 
 
@@ -123,6 +125,45 @@ class HostsApart(ClusterFault):
         room.links.join(self.one, self.other)
         if self.is_mutual:
             room.links.join(self.other, self.one)
+
+
+class HostPacketsLost(HostFault):
+    """Some packets from and to a host are lost: calls take seconds, and others may take it for dead."""
+
+    kind = "packets lost: a host and all others"
+    length_ms = (500, 15_000)
+
+    def _draw(self, rng: random.Random) -> None:
+        super()._draw(rng)
+        self.percent = rng.randint(*_LOST_PERCENT)
+
+    def begin(self, room: ClusterRoom) -> None:
+        room.links.lose_packets(self.host, self.percent)
+
+    def end(self, room: ClusterRoom) -> None:
+        room.links.keep_packets(self.host)
+
+
+class PeerPacketsLost(HostsApart):
+    """Some packets of the calls from a host to another one are lost, or of those from either to the other."""
+
+    kind = "packets lost: two hosts"
+
+    def _draw(self, rng: random.Random) -> None:
+        super()._draw(rng)
+        self.percent = rng.randint(*_LOST_PERCENT)
+
+    def begin(self, room: ClusterRoom) -> None:
+        for one, other in self._ways():
+            room.links.lose_packets(one, self.percent, Peer(room.links.door_address(other)))
+
+    def end(self, room: ClusterRoom) -> None:
+        for one, other in self._ways():
+            room.links.keep_packets(one, Peer(room.links.door_address(other)))
+
+    def _ways(self) -> list[tuple[int, int]]:
+        ways = [(self.one, self.other)]
+        return [*ways, (self.other, self.one)] if self.is_mutual else ways
 
 
 class GuestComes(ClusterFault):
@@ -322,6 +363,28 @@ class ServerNetworkGone(NetworkGone):
     kind = "network host-server: half-open"
 
 
+class ServerPacketsLost(NetworkFault):
+    """Some packets between a host and a server are lost, each way."""
+
+    where = "host-server"
+    kind = "packets lost: a host and a server"
+    length_ms = (500, 15_000)
+
+    def _draw(self, rng: random.Random) -> None:
+        super()._draw(rng)
+        self.percent = rng.randint(*_LOST_PERCENT)
+
+    def begin(self, room: ClusterRoom) -> None:
+        room.links.lose_packets(self.host, self.percent, self._peer(room))
+
+    def end(self, room: ClusterRoom) -> None:
+        room.links.keep_packets(self.host, self._peer(room))
+
+    def _peer(self, room: ClusterRoom) -> Peer:
+        network = self.network(room)
+        return Peer(network.address, network.port)
+
+
 class PeerNetworkSlow(NetworkSlow):
     where = "host-host"
     kind = "network host-host: slow"
@@ -358,6 +421,8 @@ KINDS: dict[type[ClusterFault], int] = {
     HostStopped: 3,
     HostCutOff: 3,
     HostsApart: 3,
+    HostPacketsLost: 3,
+    PeerPacketsLost: 2,
     GuestComes: 2,
     ShardMoved: 4,
     MetaKilled: 2,
@@ -369,6 +434,7 @@ KINDS: dict[type[ClusterFault], int] = {
     ServerNetworkSlow: 2,
     ServerNetworkCut: 2,
     ServerNetworkGone: 2,
+    ServerPacketsLost: 2,
     PeerNetworkSlow: 2,
     PeerNetworkCut: 2,
     PeerNetworkGone: 2,
@@ -383,6 +449,9 @@ def kinds_for(layout: Layout) -> dict[Callable[[random.Random], Fault[Any]], int
     """The kinds that a cluster like this can have."""
     lacking = {
         HostsApart: not layout.can_part or layout.hosts < 2,
+        HostPacketsLost: not layout.can_lose,
+        PeerPacketsLost: not layout.can_lose or layout.hosts < 2,
+        ServerPacketsLost: not layout.can_lose,
         ZookeeperKilled: not layout.by_zookeeper,
         ZookeeperStopped: not layout.by_zookeeper,
     }

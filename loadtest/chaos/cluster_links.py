@@ -13,14 +13,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from loadtest.chaos.packet_loss import NOBODY, Peer, keep_packets, lose_packets
 from tests.support.faults import FaultError
 
 HOSTS_MAX = 50
 _NUMBERS = 256
 _SPACES = Path("/run/netns")
 """Where `ip netns add` has them."""
-_NOBODY = "02:00:00:00:00:01"
-"""An Ethernet address that no machine has."""
+_INTERFACE = "eth0"
+"""A host's only way to anybody."""
 
 
 class Links:
@@ -54,6 +55,12 @@ class Links:
     def join(self, host: int, other: int) -> None:
         """The end of `part`."""
 
+    def lose_packets(self, host: int, percent: int, peer: Peer | None = None) -> None:
+        """So many of the packets from the host and to it are lost, or only of those from and to the peer."""
+
+    def keep_packets(self, host: int, peer: Peer | None = None) -> None:
+        """The end of `lose_packets`."""
+
 
 class Namespaces(Links):
     """A network namespace for each host, all at one bridge. Made and removed by `namespaces`."""
@@ -76,7 +83,7 @@ class Namespaces(Links):
         """Not with `ip netns exec`: that also copies all mounts, and the copy of a file system that is a test's own
         keeps it alive after the test has unmounted it.
         """
-        return ("nsenter", f"--net={_SPACES / self._space(host)}", *command)
+        return (*self._enter(host), *command)
 
     def cut_off(self, host: int) -> None:
         _ip("link", "set", self._wire(host), "down")
@@ -85,10 +92,16 @@ class Namespaces(Links):
         _ip("link", "set", self._wire(host), "up")
 
     def part(self, host: int, other: int) -> None:
-        self._neighbour("replace", host, other, "lladdr", _NOBODY, "nud", "permanent")
+        self._neighbour("replace", host, other, "lladdr", NOBODY, "nud", "permanent")
 
     def join(self, host: int, other: int) -> None:
         self._neighbour("del", host, other)
+
+    def lose_packets(self, host: int, percent: int, peer: Peer | None = None) -> None:
+        lose_packets(self._enter(host), _INTERFACE, percent, peer)
+
+    def keep_packets(self, host: int, peer: Peer | None = None) -> None:
+        keep_packets(self._enter(host), peer)
 
     def make(self, hosts: int, stack: ExitStack) -> None:
         """For hosts of these numbers, from 1; the stack removes all of it."""
@@ -102,14 +115,17 @@ class Namespaces(Links):
             _ip("addr", "add", f"{self.door_address(host)}/24", "dev", bridge)
             _ip("netns", "add", space)
             stack.callback(_ip, "netns", "del", space)
-            _ip("link", "add", wire, "type", "veth", "peer", "name", "eth0", "netns", space)
+            _ip("link", "add", wire, "type", "veth", "peer", "name", _INTERFACE, "netns", space)
             _ip("link", "set", wire, "master", bridge, "up")
-            _ip("-n", space, "addr", "add", f"{self.host_address(host)}/24", "dev", "eth0")
+            _ip("-n", space, "addr", "add", f"{self.host_address(host)}/24", "dev", _INTERFACE)
             _ip("-n", space, "link", "set", "lo", "up")
-            _ip("-n", space, "link", "set", "eth0", "up")
+            _ip("-n", space, "link", "set", _INTERFACE, "up")
 
     def _neighbour(self, verb: str, host: int, other: int, *options: str) -> None:
-        _ip("-n", self._space(host), "neigh", verb, self.door_address(other), *options, "dev", "eth0")
+        _ip("-n", self._space(host), "neigh", verb, self.door_address(other), *options, "dev", _INTERFACE)
+
+    def _enter(self, host: int) -> tuple[str, ...]:
+        return ("nsenter", f"--net={_SPACES / self._space(host)}")
 
     def _space(self, host: int) -> str:
         return f"foqs-{self._number}-{host}"

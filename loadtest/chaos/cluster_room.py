@@ -42,6 +42,8 @@ class Layout(NamedTuple):
     servers: int
     can_part: bool = False
     """Hosts are in network namespaces."""
+    can_lose: bool = False
+    """Packets can be lost there."""
     by_zookeeper: bool = False
     """Hosts find each other by a ZooKeeper server, which has the number after those of the servers."""
 
