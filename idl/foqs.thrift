@@ -185,7 +185,12 @@ struct Nack {
   /** Returns the item without counting a failed attempt. */
   4: bool release = false,
   /** Moves the item to the dead letters at once. */
-  5: bool dead_letter = false
+  5: bool dead_letter = false,
+  /**
+   * No caller has seen the delivery, so a release does not delete an at-most-once item. Hosts tell each other so; from
+   * others it is refused with INVALID_ARGUMENT.
+   */
+  6: optional bool unseen
 }
 
 struct NackRequest {

@@ -47,13 +47,14 @@ class _Wanted(NamedTuple):
 
 @dataclass(slots=True)
 class GivenBack:
-    """A nack that gives a delivery back without counting it."""
+    """A nack that gives a delivery back that no caller has seen, without counting it."""
 
     receipt: str | None
     delay_ms: int | None = 0
     metadata: bytes | None = None
     release: bool | None = True
     dead_letter: bool | None = False
+    unseen: bool | None = True
 
 
 class Pulls:

@@ -21,6 +21,7 @@ from foqs.model.calls import (
     TopicDemand,
     TopicPage,
 )
+from foqs.model.errors import InvalidArgumentError
 
 
 class RoutedQueue:
@@ -74,7 +75,10 @@ class RoutedQueue:
         )
 
     async def nack(self, context: CallContext, namespace_name: str, nacks: Sequence[NackFields]) -> PositionErrors:
+        """Raises InvalidArgumentError where a client says of deliveries that nobody has seen them."""
         local = self._local
+        if not context.peer and any(nack.unseen for nack in nacks):
+            raise InvalidArgumentError("unseen is set, which only hosts of this cluster can know: leave it out")
         if self._routes.is_alone and not context.peer:
             return await local.nack(context, namespace_name, nacks)
         if self._routes.is_unknown(namespace_name):

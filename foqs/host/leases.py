@@ -221,5 +221,6 @@ def _rewrite(nack: NackFields, settings: NamespaceSettings, group: _OfShard, ite
         reason="dead-lettered by its consumer" if nack.dead_letter else "nacked",
         dead=bool(nack.dead_letter),
         release=bool(nack.release),
+        unseen=bool(nack.release and nack.unseen),
         metadata=metadata,
     )

@@ -87,6 +87,10 @@ class NackFields(Protocol):
     release: bool | None
     dead_letter: bool | None
 
+    @property
+    def unseen(self) -> bool | None:
+        """No caller has seen the delivery: so a release does not end an at-most-once item."""
+
 
 PositionErrors = dict[int, FoqsError]
 """What failed in a batch, by position; empty when all was done.

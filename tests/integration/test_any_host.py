@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 
 from foqs.client.aio import AsyncClient
 from foqs.client.items import NewItem
+from foqs.cluster import pulls
 from foqs.model import limits
-from foqs.model.calls import ItemState, StoredItem, StoredItemPage
-from foqs.model.errors import FoqsError, NotFoundError, PermissionDeniedError, StaleLeaseError, UnavailableError
+from foqs.model.calls import Delivery, DeliveryPolicy, ItemState, StoredItem, StoredItemPage
+from foqs.model.errors import (
+    FoqsError,
+    InvalidArgumentError,
+    NotFoundError,
+    PermissionDeniedError,
+    StaleLeaseError,
+    UnavailableError,
+)
 from foqs.server import mysql_server
+from foqs.transport.remote_host import RemoteHost
 from foqs.wire.codec import structs
 from tests.support.cluster import cluster, shards_of
 from tests.support.raw_client import codes_of
@@ -111,6 +121,39 @@ async def test_leases_are_extended_and_given_back_through_any_host(hosts: Hosts)
     with pytest.raises(StaleLeaseError):
         await first.client.ack("jobs", item.receipt)
     await first.client.ack("jobs", again.receipt)
+
+
+async def test_an_at_most_once_item_whose_pull_came_too_late_is_delivered_to_whoever_asks_next(hosts: Hosts) -> None:
+    first, second = hosts
+    is_let_through = asyncio.Event()
+    is_there = asyncio.Event()
+    dequeue = RemoteHost.dequeue
+
+    async def late(*call: Any) -> list[Delivery]:
+        items = await dequeue(*call)
+        if items:
+            is_there.set()
+            await is_let_through.wait()
+        return items
+
+    with patch.object(RemoteHost, "dequeue", late), patch.object(pulls, "PULL_WAIT_MS_MAX", 50):
+        waiting = asyncio.create_task(first.client.dequeue("jobs", "t", wait_ms=500))
+        item_id = await second.client.enqueue("jobs", "t", b"x", delivery=DeliveryPolicy.AT_MOST_ONCE)
+        await is_there.wait()
+        assert await waiting == []
+    is_let_through.set()
+    (item,) = await second.client.dequeue("jobs", "t", wait_ms=20_000)
+    assert (item.id, item.attempt) == (item_id, 1)
+    await second.client.release("jobs", item.receipt)
+    assert second.items_stored() == 0, "this delivery was seen"
+
+
+async def test_clients_cannot_say_that_nobody_has_seen_a_delivery(hosts: Hosts) -> None:
+    nack = structs.Nack("1-1:1", release=True, unseen=True)
+    for host in hosts:
+        reply = await host.raw.call("nack", structs.NackRequest("jobs", [nack]))
+        assert isinstance(reply.error, InvalidArgumentError)
+        assert "unseen" in str(reply.error)
 
 
 async def test_each_position_of_a_batch_has_the_outcome_of_its_own_host(hosts: Hosts) -> None:

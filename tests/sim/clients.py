@@ -30,6 +30,12 @@ _LOADS_AT_A_TIME = 8
 _METADATA = ("", "6d", "6d6e")
 
 
+class SimNack(Nack):
+    """As it comes over the wire: with the field that clients leave out."""
+
+    unseen = None
+
+
 class SimClient(SimCaller):
     """A client whose next verb is chance."""
 
@@ -189,7 +195,7 @@ class SimClient(SimCaller):
         for one in held:
             kind = chance.choice(["plain", "delay", "release", "metadata", "dead"])
             nacks.append(
-                Nack(
+                SimNack(
                     one.receipt,
                     delay_ms=chance.choice([20, 400]) if kind == "delay" else 0,
                     metadata=b"n%d" % chance.randrange(100) if kind == "metadata" else None,
@@ -233,7 +239,7 @@ class SimClient(SimCaller):
         work: Work = self._apart.choice([
             lambda door, namespace: door.queue.ack(namespace, receipts),
             lambda door, namespace: door.queue.ack(namespace, ids),
-            lambda door, namespace: door.queue.nack(namespace, [Nack(receipt) for receipt in receipts]),
+            lambda door, namespace: door.queue.nack(namespace, [SimNack(receipt) for receipt in receipts]),
             lambda door, namespace: door.queue.extend_lease(namespace, receipts, 500),
             lambda door, namespace: door.admin.delete_items(namespace, ids),
             lambda door, namespace: door.admin.get_item(namespace, ids[0]),

@@ -180,7 +180,7 @@ class Frozen:
         return await asyncio.shield(self.answer)
 
     async def nack(self, context: CallContext, namespace_name: str, nacks: Sequence[GivenBack]) -> None:
-        self.returned += [str(nack.receipt) for nack in nacks if nack.release]
+        self.returned += [str(nack.receipt) for nack in nacks if nack.release and nack.unseen]
 
 
 class FrozenWorld:

@@ -152,9 +152,13 @@ class Settlements:
         return self.failed_attempt(item, now_ms, reason="lease ended", release=is_unseen)
 
     def failed_attempt(self, item: ShardItem, now_ms: int, *, delay_ms: int = 0, reason: str = "", dead: bool = False,
-                       release: bool = False, metadata: bytes | None = None) -> Rewrite | None:  # fmt: skip
-        """What a nack, release or ended lease makes of the item's row; None deletes it (at-most-once)."""
-        if item.at_most_once and not dead:
+                       release: bool = False, unseen: bool = False,
+                       metadata: bytes | None = None) -> Rewrite | None:  # fmt: skip
+        """What a nack, release or ended lease makes of the item's row; None deletes it (at-most-once).
+
+        `unseen`: the owner's own hand-out reached no caller, so an at-most-once item has not been delivered yet.
+        """
+        if item.at_most_once and not dead and not unseen:
             return None
         failed = item.failed_attempts + (not release)
         deliveries = item.deliveries + 1
