@@ -36,8 +36,8 @@ class LocalServing(Protocol):
     def number_of(self, namespace_name: str) -> int | None:
         """The number of a namespace; None where this host knows none of that name."""
 
-    def is_of_tier(self, namespace_name: str, shard_id: int) -> bool:
-        """Whether the items of the namespace may go to the shard."""
+    def may_take(self, namespace_name: str, shard_id: int) -> bool:
+        """Whether new items of the namespace go to the shard: it is of the namespace's tier and does not drain."""
 
     async def know(self, namespace_name: str | None) -> None:
         """Read the namespaces anew if there is none of this name."""
@@ -79,7 +79,7 @@ class Routes:
         self._served = local.served
         self._know = local.know
         self._number_of = local.number_of
-        self._is_of_tier = local.is_of_tier
+        self._may_take = local.may_take
 
     def _look(self) -> None:
         self.is_alone = not self._owners.has_others(self._me)
@@ -107,7 +107,7 @@ class Routes:
         """The other hosts that have shards for items of the namespace, as far as this one knows where they are."""
         found: dict[str, Peer] = {}
         for shard_id, owner in self._owners.owners.items():
-            if owner.host_id in found or not self._is_of_tier(namespace_name, shard_id):
+            if owner.host_id in found or not self._may_take(namespace_name, shard_id):
                 continue
             if (remote := self._remote(owner)) is not None:
                 found[owner.host_id] = remote

@@ -296,8 +296,8 @@ class Enqueues:
         if count > settings.batch_items_max:
             raise arguments.too_many("items", count, settings.batch_items_max)
         if not has_ids:
-            # Tokens that are asked for in vain are kept from the hosts that have the tier's shards.
-            self._placement.check_tier(namespace)
+            # Tokens that are asked for in vain are kept from the hosts that have shards for the items.
+            self._placement.check_takes(namespace)
         try:
             charge = self._quotas.admit(namespace, count)
             if charge is None:

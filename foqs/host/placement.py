@@ -45,19 +45,24 @@ class Placement:
         self._current[tier] = writer, left_count - count
         return writer
 
-    def check_tier(self, namespace: Namespace) -> None:
-        """Raises UnavailableError when this host has shards, but none of the namespace's tier."""
-        tier = namespace.settings.tier
-        if not tier and not self._shards.tiers:
+    def check_takes(self, namespace: Namespace) -> None:
+        """Raises NoShardError when no shard of this host takes items, whatever the load, and UnavailableError when
+        this host has shards, but none of the namespace's tier.
+        """
+        tier, shards = namespace.settings.tier, self._shards
+        if not tier and not shards.tiers and not shards.draining and shards.owns_any:
             return
-        owned = self._shards.owned()
-        if owned and all(self._shards.tier_of(shard.shard_id) != tier for _, shard in owned):
+        owned = [shard.shard_id for _, shard in shards.owned()]
+        of_tier = [shard_id for shard_id in owned if shards.tier_of(shard_id) == tier]
+        if owned and not of_tier:
             raise UnavailableError(
                 f"this host has no shard of tier {tier!r}, which items of namespace {namespace.name!r} go to: nothing "
                 "was enqueued, ask another host, or give the tier hosts and shards",
                 retry_after_ms=NO_SHARD_RETRY_MS,
                 nothing_done=True,
             )
+        if shards.draining.issuperset(of_tier):
+            raise _no_shard()
 
     @property
     def knows_slots(self) -> bool:
@@ -131,7 +136,7 @@ class Placement:
     def _next(self, namespace: Namespace, avoided: Collection[int]) -> ShardWriter:
         tier = namespace.settings.tier
         last_id = self._current[tier][0].shard_id if tier in self._current else -1
-        self.check_tier(namespace)
+        self.check_takes(namespace)
         healthy = [
             # Among equals the next one after the last, so that each has its turn.
             (writer.shard.buffered_count, shard_id <= last_id, shard_id)
@@ -143,11 +148,12 @@ class Placement:
             and self._shards.tier_of(shard_id) == tier
         ]
         if not healthy:
-            raise NoShardError(
-                "no shard of this host takes items now: nothing was enqueued",
-                retry_after_ms=NO_SHARD_RETRY_MS,
-            )
+            raise _no_shard()
         return self._writers[min(healthy)[2]]
+
+
+def _no_shard() -> NoShardError:
+    return NoShardError("no shard of this host takes items now: nothing was enqueued", retry_after_ms=NO_SHARD_RETRY_MS)
 
 
 def _slot_away(shard_id: int, *, is_sick: bool) -> UnavailableError:

@@ -46,7 +46,9 @@ class Stocks:
     def served(self) -> Collection[int]:
         return [shard.shard_id for _, shard in self._shards.owned()]
 
-    def is_of_tier(self, namespace_name: str, shard_id: int) -> bool:
+    def may_take(self, namespace_name: str, shard_id: int) -> bool:
+        if shard_id in self._shards.draining:
+            return False
         number = self.number_of(namespace_name)
         namespace = None if number is None else self._namespaces.settings.by_number.get(number)
         return namespace is None or namespace.settings.tier == self._shards.tier_of(shard_id)

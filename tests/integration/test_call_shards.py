@@ -233,6 +233,26 @@ async def test_items_of_a_namespace_go_to_the_shards_of_its_tier_whichever_host_
         assert {shard_of(item_id) for item_id in found} == {0, 1, 2}, "they stay where they are, and come"
 
 
+async def test_no_call_is_handed_on_to_a_host_whose_shards_drain(
+    host: RunningHost, meta_url: str, shard_urls: dict[int, str]
+) -> None:
+    await host.admin.add_shard(2, place_of(shard_urls[2]), tier="gold")
+    await host.admin.update_shard(1, tier="gold")
+    async with (
+        running_host(meta_url, {}, name="host-2", tier="gold", namespace=None) as two,
+        running_host(meta_url, {}, name="host-3", tier="gold", namespace=None) as three,
+    ):
+        await until(lambda: [at.host.owned_count for at in (host, two, three)] == [1, 1, 1])
+        await until(lambda: all(knows_owner(host, shard_id) for shard_id in range(3)))
+        await set_tier([host, two, three], "gold")
+        for drained, other in ((1, 2), (2, 1)):
+            await host.admin.update_shard(drained, state=ShardUse.DRAINING)
+            await until(lambda drained=drained: host.host._shards.draining == {drained})
+            assert await placed(host, 10) == {other}
+            await host.admin.update_shard(drained, state=ShardUse.SERVING)
+            await until(lambda: all(not at.host._shards.draining for at in (host, two, three)))
+
+
 async def test_ids_are_known_again_whatever_the_tier_of_their_namespace(
     host: RunningHost, meta_url: str, shard_urls: dict[int, str]
 ) -> None:

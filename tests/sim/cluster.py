@@ -24,6 +24,7 @@ from foqs.testing.fake_store import FakeStore
 from tests.sim.caller import Held, SimCaller
 from tests.sim.chance import Profile
 from tests.sim.host import FakeDoor, SimHost
+from tests.sim.tier_changes import TierChanges, settle
 from tests.sim.world import World
 
 HOSTS_MAX = 4
@@ -184,6 +185,13 @@ class ClusterNemesis:
         self.counts: Counter[str] = world.counts
 
     async def run(self, until_s: float) -> None:
+        if self._world.tiers.has_changes:
+            await asyncio.gather(TierChanges(self._world).run(until_s), self._disturb(until_s))
+        else:
+            await self._disturb(until_s)
+        await self._heal()
+
+    async def _disturb(self, until_s: float) -> None:
         world = self._world
         while world.loop.time() < until_s:
             await asyncio.sleep(self._chance.expovariate(2.0))
@@ -199,6 +207,9 @@ class ClusterNemesis:
             await work()
             if self._chance.random() < 0.3:
                 await asyncio.sleep(1.0)
+
+    async def _heal(self) -> None:
+        world = self._world
         world.delays.calm = True
         world.clocks.go_on()
         for shard_id, server in world.servers.items():
@@ -212,6 +223,7 @@ class ClusterNemesis:
         if not world.hosts:
             world.start_host()
         world.complete()
+        settle(world)
         await self._until(self._is_owned, _OWNED_S_MAX + 2, "every shard has one owner")
         await self._until(self.is_even, _EVEN_S_MAX, "loads are even")
 
@@ -280,7 +292,7 @@ class ClusterNemesis:
         world = self._world
         if not await self._is_true_within(self.is_even, _EVEN_S_MAX):
             return
-        before = world.tenures()
+        before, changes_count = world.tenures(), world.tiers.shard_changes_count
         world.meta.away_count += 1
         await asyncio.sleep(limits.HOST_DEAD_MS / 1000 * self._chance.choice([1, 2, 12]) + 1)
         if before != world.tenures():
@@ -288,7 +300,7 @@ class ClusterNemesis:
         world.meta.away_count -= 1
         # Whoever comes back first must not take the others for dead.
         await asyncio.sleep(2 * limits.HOST_DEAD_MS / 1000 + 1)
-        if before != world.tenures():
+        if before != world.tenures() and changes_count == world.tiers.shard_changes_count:
             world.complain(f"the meta database is back, and shards went from {before} to {world.tenures()}")
         world.counts["outages of the meta database in which nothing moved"] += 1
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from foqs.model.census import Census, CensusAnswer
-from foqs.model.cluster import HostRow
+from foqs.model.cluster import HostRow, ShardRow, ShardUse
 from foqs.model.errors import UnavailableError
 from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.model.slots import SlotTable
@@ -79,8 +79,19 @@ class FakeMeta(FakeNamespaces):
     ) -> Namespace:
         return super().recover_namespace(number, name, former_name, _with_short_leases(settings), now_ms)
 
+    def update_namespace(self, name: str, changes: object) -> Namespace:
+        changed = super().update_namespace(name, changes)
+        self._world.tiers.has_namespace(changed.number, changed.settings.tier)
+        return changed
+
+    def update_shard(self, shard_id: int, use: ShardUse | None, pinned_to: str | None, tier: str | None) -> ShardRow:
+        changed = super().update_shard(shard_id, use, pinned_to, tier)
+        self._world.tiers.has_shard(shard_id, changed.tier)
+        return changed
+
     def _insert(self, namespace: Namespace) -> Namespace:
         self._world.slots.created(namespace)
+        self._world.tiers.has_namespace(namespace.number, namespace.settings.tier)
         return super()._insert(namespace)
 
     def _make_slots(self, answers: Sequence[CensusAnswer]) -> None:

@@ -36,6 +36,7 @@ from tests.sim.nemesis import Nemesis
 from tests.sim.quotas import quota_problems, quota_times
 from tests.sim.shared_caps import checked_ledger, rush
 from tests.sim.slots import checked_placement, restless_mover
+from tests.sim.tier_trials import TierTrials
 from tests.sim.tuned import tuned
 from tests.sim.world import World
 from tests.support.dispatcher_invariants import dispatcher_problems
@@ -168,6 +169,7 @@ async def _live(world: World, chance: random.Random) -> None:
         with tuned(_LIMITS_AT_REST):
             await AnyHost(world).run(nemesis.is_even)
             await Changes(world).run()
+            await TierTrials(world, nemesis.is_even).run()
     host = world.primary
     hosts = world.ready if isinstance(world, ClusterWorld) else [host] if host is not None else []
     assert hosts
@@ -209,6 +211,7 @@ async def _look(world: World) -> None:
         for problem in _problems(world):
             world.complain(problem)
         world.slots.look()
+        world.tiers.look()
         world.cap_check.look()
 
 

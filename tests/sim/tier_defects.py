@@ -1,17 +1,19 @@
-"""Defects of tiers: of where items go that have no dedup id."""
+"""Defects of tiers: of where items go that have no dedup id, and of tiers that change."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from unittest.mock import patch
 
+from foqs.host.namespaces import Namespaces
 from foqs.host.placement import Placement
 from foqs.host.stocks import Stocks
 from foqs.model.namespace import Namespace
 from foqs.shard.writer.shard_writer import ShardWriter
 from tests.sim.planting import in_place_of
 
-_next = Placement._next
+_next, _serving = Placement._next, Namespaces.serving
 
 
 @in_place_of(Placement, "_next")
@@ -22,6 +24,21 @@ def takes_items_for_shards_of_another_tier(
         return _next(self, namespace, avoided)
 
 
-@in_place_of(Stocks, "is_of_tier")
+@in_place_of(Namespaces, "serving")
+def keeps_to_the_tier_that_a_namespace_had_first(self: Namespaces, name: str) -> Namespace:
+    namespace = _serving(self, name)
+    first_tiers: dict[int, str] = self.__dict__.setdefault("first_tiers", {})
+    tier = first_tiers.setdefault(namespace.number, namespace.settings.tier)
+    return replace(namespace, settings=replace(namespace.settings, tier=tier))
+
+
+@in_place_of(Stocks, "may_take")
 def hands_items_to_hosts_of_another_tier(self: Stocks, namespace_name: str, shard_id: int) -> bool:
     return True
+
+
+@in_place_of(Stocks, "may_take")
+def hands_items_to_hosts_whose_shards_drain(self: Stocks, namespace_name: str, shard_id: int) -> bool:
+    number = self.number_of(namespace_name)
+    namespace = None if number is None else self._namespaces.settings.by_number.get(number)
+    return namespace is None or namespace.settings.tier == self._shards.tier_of(shard_id)

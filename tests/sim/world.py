@@ -158,6 +158,7 @@ class World:
         namespaces = [Namespace(number, name, self.tiers.drawn(settings), 0) for number, name in names]
         for namespace in namespaces:
             self.slots.created(namespace)
+            self.tiers.has_namespace(namespace.number, namespace.settings.tier)
         return MetaTables(namespaces, self.slots.in_meta, random.Random(self.seed))
 
     def _settings(self) -> NamespaceSettings:

@@ -102,6 +102,10 @@ class Shards:
     def is_elsewhere(self, number: int) -> bool:
         return False
 
+    @property
+    def owns_any(self) -> bool:
+        return bool(self.states)
+
     def tier_of(self, number: int) -> str:
         return self.tiers.get(number, "")
 
@@ -194,10 +198,6 @@ class Shards:
 
     def serving(self, number: int) -> tuple[StillWriter, ShardState]:
         return self.writers[number], self.states[number]
-
-    @property
-    def owns_any(self) -> bool:
-        return bool(self.states)
 
     def check_owns_any(self) -> None:
         if not self.states:

@@ -9,7 +9,7 @@ import pytest
 from foqs import NewItem
 from foqs.model import ids, limits
 from foqs.model.clock import Now
-from foqs.model.errors import OverloadedError, RateLimitedError, TooLargeError, UnavailableError
+from foqs.model.errors import NoShardError, OverloadedError, RateLimitedError, TooLargeError, UnavailableError
 from foqs.model.namespace import DedupScope, Namespace, NamespaceSettings
 from foqs.server import mysql_server
 from tests.support.enqueuer import Enqueuer, enqueue_at_once, with_ids
@@ -226,3 +226,16 @@ async def test_a_host_without_shards_of_a_tier_takes_no_part_of_its_quota() -> N
     plain = Namespace(NAMESPACE, "n", NamespaceSettings(enqueues_per_minute_max=1), 0)
     with pytest.raises(UnavailableError, match="no shard of tier ''"):
         await Enqueuer(shards, plain).enqueue(plain, [NewItem("t", b"")] * 2)
+
+
+@pytest.mark.parametrize("drains", [False, True])
+async def test_a_host_without_shards_that_take_items_takes_no_part_of_a_quota(*, drains: bool) -> None:
+    shards = Shards(1)
+    plain = Namespace(NAMESPACE, "n", NamespaceSettings(enqueues_per_minute_max=1), 0)
+    enqueues = Enqueuer(shards, plain)
+    if drains:
+        shards.draining = frozenset([0])
+    else:
+        shards.states.clear()
+    with pytest.raises(NoShardError):
+        await enqueues.enqueue(plain, [NewItem("t", b"")] * 2)

@@ -40,7 +40,7 @@ async def test_the_pages_that_are_here_until_they_are_merged_have_a_bound(verb: 
     owners, other = OwnerMap(), Pages()
     owners.learn([ShardOwner(0, 1, "other", "other:1")])
     serving = SimpleNamespace(
-        serves=lambda shard_id: False, served=lambda: (), know=None, number_of=lambda name: 1, is_of_tier=None
+        serves=lambda shard_id: False, served=lambda: (), know=None, number_of=lambda name: 1, may_take=None
     )
     routes = Routes("me", owners, cast(Any, SimpleNamespace(get=lambda host_id, address: other)), cast(Any, serving))
     admin = RoutedAdmin(cast(Any, None), routes)

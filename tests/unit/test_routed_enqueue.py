@@ -62,7 +62,7 @@ class Room:
         self.now_s = 0.0
         serving = SimpleNamespace(
             served=lambda: self.served, serves=lambda at: at in self.served, know=None, number_of=lambda name: 1,
-            is_of_tier=lambda name, shard_id: True,
+            may_take=lambda name, shard_id: True,
         )  # fmt: skip
         peers = SimpleNamespace(get=lambda host_id, address: others[host_id])
         routes = Routes("me", self.owners, cast(Any, peers), cast(Any, serving))

@@ -21,9 +21,7 @@ async def test_a_shard_that_was_opened_a_moment_ago_is_asked_before_the_hosts_kn
     owners = OwnerMap()
     owners.learn([ShardOwner(0, 1, "other", "127.0.0.1:1"), ShardOwner(1, 4, "gone", "127.0.0.1:2")])
     served = {1, 3}
-    local = SimpleNamespace(
-        served=lambda: served, serves=served.__contains__, know=None, number_of=None, is_of_tier=None
-    )
+    local = SimpleNamespace(served=lambda: served, serves=served.__contains__, know=None, number_of=None, may_take=None)
     peers = SimpleNamespace(get=lambda host_id, address: SimpleNamespace(host_id=host_id))
     routes = Routes("me", owners, cast(Any, peers), cast(Any, local))
 
@@ -42,9 +40,7 @@ class Acks:
 
     def __init__(self) -> None:
         self.owners, self.served = OwnerMap(), set[int]()
-        local = SimpleNamespace(
-            serves=self.served.__contains__, served=None, know=None, number_of=None, is_of_tier=None
-        )
+        local = SimpleNamespace(serves=self.served.__contains__, served=None, know=None, number_of=None, may_take=None)
         peers = SimpleNamespace(get=lambda host_id, address: SimpleNamespace(host_id=host_id))
         self.routes = Routes("me", self.owners, cast(Any, peers), cast(Any, local))
         self.calls_count = 0
