@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from foqs.cluster.peers import Peer
 from foqs.cluster.topic_news import TopicNews
 from foqs.cluster.wishes import Wait
 from foqs.model import limits
-from foqs.model.calls import CallContext, Delivery, QueueCalls, TopicDemand
+from foqs.model.calls import CallContext, Delivery, PositionErrors, QueueCalls, TopicDemand
 from foqs.model.errors import FoqsError, OverloadedError, UnavailableError
 from foqs.model.stocks import ANY_TOPIC, Pointer, Topic
 
@@ -71,13 +71,18 @@ class Pulls:
         remote: Callable[[str], Peer | None],
         number_of: Callable[[str], int | None],
         serves_any: Callable[[], bool],
+        give_back: Callable[[CallContext, str, Sequence[GivenBack]], Awaitable[PositionErrors]],
     ) -> None:
-        """`remote` gives a host by its id, `number_of` the number of a namespace, None where this host knows none."""
+        """`remote` gives a host by its id, `number_of` the number of a namespace, None where this host knows none.
+
+        `give_back` nacks deliveries at the hosts that have their shards by then: a shard may move during a pull.
+        """
         self._local = local
         self._news = news
         self._remote = remote
         self._number_of = number_of
         self._serves_any = serves_any
+        self._nack = give_back
         self._waits: set[Wait] = set()
         self._is_draining = False
         self.pulls_total: Counter[str] = Counter(dict.fromkeys(("items", "empty", "failed", "late", "given_back"), 0))
@@ -230,7 +235,7 @@ class Pulls:
         with suppress(asyncio.CancelledError, FoqsError):
             if items := await here:
                 nacks = [GivenBack(item.receipt) for item in items]
-                await self._local.nack(wanted.context, wanted.namespace_name, nacks)
+                await self._nack(wanted.context, wanted.namespace_name, nacks)
 
     async def _pull_best(self, wanted: _Wanted, wait: Wait) -> list[Delivery] | None:
         """What the best host has that can be asked. None where none can: homes would only name it again at once."""
@@ -314,14 +319,22 @@ class Pulls:
 
     async def _give_back(self, remote: Peer, wanted: _Wanted, pull: asyncio.Task[list[Delivery]]) -> None:
         """The caller has gone, or has its answer, while its items were on their way: whoever else waits gets them."""
+        items: list[Delivery] = []
         try:
             items = await pull
             if items:
                 self.pulls_total["given_back"] += 1
                 nacks = [GivenBack(item.receipt) for item in items]
-                await remote.nack(wanted.context, wanted.namespace_name, nacks)
+                errors = await self._nack(wanted.context, wanted.namespace_name, nacks)
+                if errors:
+                    self._not_given_back(remote, next(iter(errors.values())), count=len(errors))
         except FoqsError as error:
-            _log.warning("pull_not_given_back", peer=remote.host_id, error=str(error))  # Their leases end.
+            self._not_given_back(remote, error, count=len(items))
+
+    @staticmethod
+    def _not_given_back(remote: Peer, error: FoqsError, *, count: int) -> None:
+        """The leases of so many items end. No count is known if what was pulled is not."""
+        _log.warning("pull_not_given_back", peer=remote.host_id, count=count or None, error=str(error))
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, name="pull-given-back")

@@ -9,6 +9,7 @@ from foqs.cluster.owner_map import OwnerMap
 from foqs.cluster.pages import merged_topics
 from foqs.cluster.pulls import Pulls
 from foqs.cluster.routed_enqueue import RoutedEnqueue
+from foqs.cluster.routed_nack import RoutedNack
 from foqs.cluster.routes import Routes
 from foqs.model.calls import (
     CallContext,
@@ -31,13 +32,20 @@ class RoutedQueue:
     """
 
     def __init__(
-        self, local: QueueCalls, routes: Routes, owners: OwnerMap, enqueues: RoutedEnqueue, pulls: Pulls
+        self,
+        local: QueueCalls,
+        routes: Routes,
+        owners: OwnerMap,
+        enqueues: RoutedEnqueue,
+        nacks: RoutedNack,
+        pulls: Pulls,
     ) -> None:
         """`enqueues` and `pulls` are for calls that other hosts may do better."""
         self._local = local
         self._routes = routes
         self._owners = owners
         self.enqueue = enqueues.enqueue
+        self._nacks = nacks
         self._pulls = pulls
 
     async def dequeue(
@@ -85,11 +93,7 @@ class RoutedQueue:
             await self._routes.know(namespace_name)
         if context.peer or context.shards is not None:
             return await local.nack(context, namespace_name, nacks)
-        return await self._routes.by_shard(
-            [nack.receipt or "" for nack in nacks],
-            lambda some: local.nack(context, namespace_name, _at(nacks, some)),
-            lambda remote, some: remote.nack(context, namespace_name, _at(nacks, some)),
-        )
+        return await self._nacks.nack(context, namespace_name, nacks)
 
     async def extend_lease(
         self, context: CallContext, namespace_name: str, receipts: Sequence[str], lease_ms: int

@@ -15,6 +15,7 @@ from foqs.cluster.peers import Peer, PeerTable
 from foqs.cluster.pulls import Pulls
 from foqs.cluster.routed_admin import RoutedAdmin
 from foqs.cluster.routed_enqueue import RoutedEnqueue
+from foqs.cluster.routed_nack import RoutedNack
 from foqs.cluster.routed_queue import RoutedQueue
 from foqs.cluster.routes import LocalServing, Routes
 from foqs.cluster.routing_gauges import RoutingGauges
@@ -117,9 +118,10 @@ class Routing(Service):
         self._news = TopicNews(me, self._homes, local, chance.choose, now_s)
         self._caps = CapNews(me, self._homes, local, now_s)
         self._owner_news = OwnerNews(me, self._homes, owners, now_s)
-        self._pulls = Pulls(queue, self._news, self._homes.remote, local.number_of, local.serves_any)
+        nacks = RoutedNack(queue, routes)
+        self._pulls = Pulls(queue, self._news, self._homes.remote, local.number_of, local.serves_any, nacks.nack)
         enqueues = RoutedEnqueue(queue, routes, chance.choose, now_s)
-        self.queue = RoutedQueue(queue, routes, owners, enqueues, self._pulls)
+        self.queue = RoutedQueue(queue, routes, owners, enqueues, nacks, self._pulls)
         self.admin = RoutedAdmin(admin, routes)
         self.door = PeerDoor(me, self._news, self._caps, self._owner_news, secret, chance.random_bytes, now_s)
         self.gauges = RoutingGauges(peers, self._pulls, self._news)

@@ -28,6 +28,7 @@ from foqs.wire.codec import structs
 from tests.support.cluster import cluster, shards_of
 from tests.support.raw_client import codes_of
 from tests.support.running_host import RunningHost, shard_of
+from tests.support.waiting import until
 
 Hosts = list[RunningHost]
 
@@ -123,7 +124,10 @@ async def test_leases_are_extended_and_given_back_through_any_host(hosts: Hosts)
     await first.client.ack("jobs", again.receipt)
 
 
-async def test_an_at_most_once_item_whose_pull_came_too_late_is_delivered_to_whoever_asks_next(hosts: Hosts) -> None:
+@pytest.mark.parametrize("has_moved", [False, True], ids=["of the same host", "of another host by then"])
+async def test_an_at_most_once_item_whose_pull_came_too_late_is_delivered_to_whoever_asks_next(
+    hosts: Hosts, has_moved: bool
+) -> None:
     first, second = hosts
     is_let_through = asyncio.Event()
     is_there = asyncio.Event()
@@ -141,11 +145,15 @@ async def test_an_at_most_once_item_whose_pull_came_too_late_is_delivered_to_who
         item_id = await second.client.enqueue("jobs", "t", b"x", delivery=DeliveryPolicy.AT_MOST_ONCE)
         await is_there.wait()
         assert await waiting == []
+    if has_moved:
+        shard_id = shard_of(item_id)
+        await first.admin.update_shard(shard_id, pinned_to="host-0")
+        await until(lambda: shard_id in shards_of(first))
     is_let_through.set()
     (item,) = await second.client.dequeue("jobs", "t", wait_ms=20_000)
     assert (item.id, item.attempt) == (item_id, 1)
     await second.client.release("jobs", item.receipt)
-    assert second.items_stored() == 0, "this delivery was seen"
+    assert first.items_stored() == second.items_stored() == 0, "this delivery was seen"
 
 
 async def test_clients_cannot_say_that_nobody_has_seen_a_delivery(hosts: Hosts) -> None:

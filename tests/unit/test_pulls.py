@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from foqs.cluster.host_turns import Turn
 from foqs.cluster.pulls import PULL_WAIT_MS_MAX, GivenBack, Pulls
 from foqs.cluster.wishes import Wait
-from foqs.model.calls import CallContext, Delivery
+from foqs.model.calls import CallContext, Delivery, PositionErrors
 from foqs.model.errors import FoqsError, HostUnreachableError, OverloadedError, UnavailableError
 from foqs.model.stocks import ANY_TOPIC, Pointer, Stock, Topic
 from foqs.testing.manual_loop import ManualLoop
@@ -47,6 +47,10 @@ class News:
         self.left_count -= count
 
 
+async def nothing_given_back(*call: Any) -> PositionErrors:
+    raise AssertionError("no caller has gone")
+
+
 class Queue:
     """A host whose next items have these priorities."""
 
@@ -75,7 +79,7 @@ async def pulled(pointer: Pointer, there: Sequence[int]) -> tuple[list[Delivery]
     news: Any = News(pointer)
     here: Any = Queue([7])
     remote: Any = Queue(there)
-    pulls = Pulls(here, news, lambda host_id: remote, lambda name: 1, lambda: True)
+    pulls = Pulls(here, news, lambda host_id: remote, lambda name: 1, lambda: True, nothing_given_back)
     context = CallContext("")
     if pointer.topic == MAIL:
         items = await pulls.dequeue(context, "jobs", [structs.TopicDemand("mail", 3)], None, 0)
@@ -121,7 +125,7 @@ async def test_a_better_host_that_cannot_be_asked_takes_nothing_from_what_is_her
     there = Refusing(refusal)
     news: Any = News(Pointer(MAIL, "host-1", Stock(3, 0)))
     here, remote = Queue([7]), cast(Any, there)
-    pulls = Pulls(cast(Any, here), news, lambda host_id: remote, lambda name: 1, lambda: True)
+    pulls = Pulls(cast(Any, here), news, lambda host_id: remote, lambda name: 1, lambda: True, nothing_given_back)
     items = await pulls.dequeue(CallContext(""), "jobs", [structs.TopicDemand("mail", 3)], None, 0)
     assert [item.priority for item in items] == [7]
 
@@ -146,7 +150,7 @@ class EagerNews(News):
 
 
 async def waited(news: EagerNews, hosts: Mapping[str, Any], wait_ms: int) -> list[Delivery]:
-    pulls = Pulls(cast(Any, Queue([])), cast(Any, news), hosts.get, lambda name: 1, lambda: False)
+    pulls = Pulls(cast(Any, Queue([])), cast(Any, news), hosts.get, lambda name: 1, lambda: False, nothing_given_back)
     demands = [structs.TopicDemand(name, 3) for name in ("mail", "other")]
     return await pulls.dequeue(CallContext(""), "jobs", demands, None, wait_ms)
 
@@ -166,21 +170,17 @@ async def test_a_host_that_cannot_be_asked_keeps_no_call_from_what_another_one_h
 
 
 class Frozen:
-    """A host that answers when the test says so. It was given back what `returned` holds."""
+    """A host that answers when the test says so."""
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[list[Delivery]] | None = None
         self.calls_count = 0
-        self.returned: list[str] = []
         self.host_id = "host-1"
 
     async def dequeue(self, *call: Any) -> list[Delivery]:
         self.calls_count += 1
         self.answer = self.answer or asyncio.get_running_loop().create_future()
         return await asyncio.shield(self.answer)
-
-    async def nack(self, context: CallContext, namespace_name: str, nacks: Sequence[GivenBack]) -> None:
-        self.returned += [str(nack.receipt) for nack in nacks if nack.release and nack.unseen]
 
 
 class FrozenWorld:
@@ -190,7 +190,16 @@ class FrozenWorld:
         self.loop = ManualLoop()
         self.there = Frozen()
         remote = cast(Any, self.there)
-        self.pulls = Pulls(cast(Any, Queue(here)), cast(Any, news), lambda _: remote, lambda _: 1, lambda: False)
+        queue: Any = Queue(here)
+        self.returned: list[str] = []
+        """The receipts that were given back as unseen."""
+        self.errors: PositionErrors = {}
+        """What comes of that."""
+        self.pulls = Pulls(queue, cast(Any, news), lambda _: remote, lambda _: 1, lambda: False, self._give_back)
+
+    async def _give_back(self, context: CallContext, namespace_name: str, nacks: Sequence[GivenBack]) -> PositionErrors:
+        self.returned += [str(nack.receipt) for nack in nacks if nack.release and nack.unseen]
+        return self.errors
 
     def dequeue(
         self, wait_ms: int, context: CallContext | None = None, *, is_any: bool = False
@@ -242,7 +251,7 @@ def test_a_call_that_pulls_from_a_frozen_host_is_answered_a_second_after_its_wai
     assert call.done()
     assert call.result() == []
     world.answer(delivered([0, 1]))
-    assert world.there.returned == ["1-0-r", "1-1-r"], "what comes late is given back"
+    assert world.returned == ["1-0-r", "1-1-r"], "what comes late is given back"
 
 
 def test_a_call_that_still_waits_gets_what_a_slow_host_gives(frozen_worlds: Callable[..., FrozenWorld]) -> None:
@@ -251,7 +260,7 @@ def test_a_call_that_still_waits_gets_what_a_slow_host_gives(frozen_worlds: Call
     world.loop.move_to(5)
     world.answer(delivered([0]))
     assert [item.priority for item in call.result()] == [0]
-    assert world.there.returned == []
+    assert world.returned == []
 
 
 @pytest.mark.parametrize("is_any", [False, True])
@@ -292,6 +301,20 @@ def test_what_came_of_a_pull_may_be_unknown_after_its_call_was_answered(
     with capture_logs() as logs:
         world.answer(UnavailableError("the connection broke"))
     assert [entry["event"] for entry in logs] == ["pull_not_given_back"]
+
+
+def test_of_what_comes_late_and_cannot_be_given_back_the_log_tells_how_much_it_is(
+    frozen_worlds: Callable[..., FrozenWorld],
+) -> None:
+    world = frozen_worlds(EagerNews(TO_MAIL))
+    world.errors = {1: UnavailableError("its shard is away")}
+    world.dequeue(0)
+    world.loop.move_to(PULL_WAIT_MS_MAX / 1000)
+    with capture_logs() as logs:
+        world.answer(delivered([0, 1]))
+    assert [(entry["event"], entry["count"], entry["error"]) for entry in logs] == [
+        ("pull_not_given_back", 1, "its shard is away")
+    ]
 
 
 def test_a_call_is_told_that_the_outcome_of_its_pull_is_unknown_while_it_waits(
