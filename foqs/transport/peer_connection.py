@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from itertools import count
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from foqs.model import limits
-from foqs.model.errors import FoqsError, HostUnreachableError, InternalError, OverloadedError, UnavailableError
+from foqs.model.errors import FoqsError, HostUnreachableError, OverloadedError, UnavailableError
 from foqs.transport.call_table import PEER_LANES_COUNT
 from foqs.wire import codec as wire
 from foqs.wire.frames import FrameCutter, FrameError
+from foqs.wire.replies import missing_field
 
 _NUMBERS_COUNT = (1 << 31) // PEER_LANES_COUNT - 1
 _SILENT_MS_MAX = 5_000
@@ -28,18 +30,27 @@ _SOCKET_OPTIONS = (
 """Not all systems have all of them."""
 
 
+class _Call(NamedTuple):
+    """A call that was sent."""
+
+    method: str
+    response: asyncio.Future[Any]
+
+
 class PeerConnection(asyncio.Protocol):
     """One socket with many calls in flight. `Peers` opens it, and drops it once it `is_lost`.
 
     What is not a response to one of its calls ends it: the outcome of all calls in flight is unknown then.
     """
 
-    def __init__(self, codec: wire.Codec, host_id: str) -> None:
+    def __init__(self, codec: wire.Codec, host_id: str, on_bad_reply: Callable[[str], None]) -> None:
+        """`on_bad_reply` is told what is wrong with something that came."""
+        self._on_bad_reply = on_bad_reply
         self._codec = codec
         self._host_id = host_id
         self._transport = cast(asyncio.Transport, None)
         self._cutter = FrameCutter()
-        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._waiting: dict[int, _Call] = {}
         self._unsent_count = 0
         """Calls that wait until the peer has read what was sent before."""
         self._numbers = count()
@@ -68,7 +79,8 @@ class PeerConnection(asyncio.Protocol):
                 if self.is_lost:
                     raise _not_sent(self._host_id, "the connection is gone")
                 # It stays there when nobody waits any more, so that a late response finds it, and is dropped.
-                response = self._waiting[seqid] = asyncio.get_running_loop().create_future()
+                response = asyncio.get_running_loop().create_future()
+                self._waiting[seqid] = _Call(method, response)
                 self._transport.write(frame)
                 return await response
         except TimeoutError:
@@ -115,23 +127,33 @@ class PeerConnection(asyncio.Protocol):
             while (message := self._cutter.next_message()) is not None:
                 self._responded(self._codec.decode_reply(message))
         except FrameError as error:
+            self._on_bad_reply(str(error))
             self._lose(f"it sent no response, {error}")
             self._transport.abort()
 
     def _responded(self, reply: wire.Reply) -> None:
-        waiting = self._waiting.pop(reply.seqid, None)
+        waiting = self._waiting.get(reply.seqid)
         if waiting is None:
             raise FrameError("seqid", f"nobody waits for {reply.seqid}")
-        if waiting.done():
+        method, response = waiting
+        if reply.method is not None and reply.method.name != method:
+            raise FrameError("method_name", f"an answer to {reply.method.name} where {method} was called")
+        if reply.response is not None and reply.method is not None:
+            missing = missing_field(reply.method, reply.response)
+            if missing is not None:
+                raise FrameError("missing", f"an answer to {method} without {missing}")
+        del self._waiting[reply.seqid]
+        if response.done():
             return
         if reply.error is None:
-            waiting.set_result(reply.response)
+            response.set_result(reply.response)
         elif isinstance(reply.error, FoqsError):
-            waiting.set_exception(reply.error)
+            response.set_exception(reply.error)
         elif reply.error.kind == wire.UNKNOWN_METHOD:
-            waiting.set_exception(_not_sent(self._host_id, f"it does not know the call: {reply.error}"))
+            response.set_exception(_not_sent(self._host_id, f"it does not know the call: {reply.error}"))
         else:
-            waiting.set_exception(InternalError(f"host {self._host_id} could not respond: {reply.error}"))
+            self._on_bad_reply(str(reply.error))
+            response.set_exception(UnavailableError(f"host {self._host_id} could not respond: {reply.error}"))
 
     def _lose(self, reason: str) -> None:
         if self.is_lost:
@@ -139,7 +161,7 @@ class PeerConnection(asyncio.Protocol):
         self.is_lost = True
         self._writable.set()
         waiting, self._waiting = self._waiting, {}
-        for response in waiting.values():
+        for _, response in waiting.values():
             if not response.done():
                 response.set_exception(UnavailableError(f"the connection to host {self._host_id} broke: {reason}"))
 

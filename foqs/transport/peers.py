@@ -22,6 +22,8 @@ CONNECT_MS_MAX = 1_000
 CONNECT_RETRY_MS = 200
 """A peer that could not be reached is not tried again for so long: who asks for it is refused at once."""
 HELLO_LANE = 0
+REASON_SHOWN_MAX = 200
+"""Characters of what a peer says that are logged."""
 _STATES = ("connected", "connecting", "failed")
 
 _log = structlog.get_logger(__name__)
@@ -38,6 +40,14 @@ class _Link:
         self.failed_s = float("-inf")
         self.reason = ""
         self.outage = Outage(now_s)
+        self._nonsense = Outage(now_s)
+
+    def note_bad_reply(self, reason: str) -> None:
+        """The peer says something that this host does not understand."""
+        if self._nonsense.is_to_be_told("nonsense"):
+            _log.warning(
+                "peer_not_understood", peer=self.host_id, address=self.address, error=reason[:REASON_SHOWN_MAX]
+            )
 
     @property
     def state(self) -> str:
@@ -142,7 +152,7 @@ class Peers(Service):
             raise UnavailableError("the secret of the cluster is not known yet", nothing_done=True)
         host, _, port = link.address.rpartition(":")
         _, connection = await asyncio.get_running_loop().create_connection(
-            partial(PeerConnection, self._codec, link.host_id), host.strip("[]"), int(port)
+            partial(PeerConnection, self._codec, link.host_id, link.note_bad_reply), host.strip("[]"), int(port)
         )
         try:
             challenge = self._random_bytes(CHALLENGE_BYTES)

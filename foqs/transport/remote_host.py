@@ -82,7 +82,13 @@ class RemoteHost:
         job_id: str | None = None,
     ) -> EnqueueResult:
         told = await self._call(context, "enqueue", structs.EnqueueRequest(namespace_name, items, bulk, job_id))
-        return EnqueueResult(told.ids, _errors(told.errors), told.duplicates or [])
+        duplicates = told.duplicates or []
+        if len(told.ids) != len(items) or any(not 0 <= position < len(items) for position in duplicates):
+            raise UnavailableError(
+                f"host {self.host_id} responded for {len(told.ids)} items, and was sent {len(items)}: what became of "
+                "them is unknown, enqueue them again if they may be there twice"
+            )
+        return EnqueueResult(told.ids, _errors(told.errors), duplicates)
 
     async def dequeue(
         self,

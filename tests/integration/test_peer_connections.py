@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import patch
+from unittest.mock import AsyncMock, patch
 
 import pytest
+from structlog.testing import capture_logs
 
 from foqs.cluster.cap_news import CapNews
 from foqs.cluster.peer_door import CHALLENGES_MAX, PeerDoor
 from foqs.cluster.topic_news import TopicNews
 from foqs.model import limits
-from foqs.model.calls import CallContext, TopicDemand
+from foqs.model.calls import CallContext, EnqueueResult, TopicDemand
 from foqs.model.errors import (
     OverloadedError,
     PermissionDeniedError,
@@ -29,7 +30,7 @@ from foqs.transport import peers as peers_module
 from foqs.transport.peers import Peers
 from foqs.transport.remote_host import RemoteHost
 from foqs.transport.server import ThriftServer
-from foqs.wire.codec import structs
+from foqs.wire.codec import METHODS, Codec, structs
 from tests.support.fake_queue import FakeQueue
 from tests.support.raw_client import RawClient
 from tests.support.waiting import PATIENCE_S
@@ -192,6 +193,73 @@ async def test_a_response_that_comes_too_late_is_dropped_and_the_connection_goes
         connection = w.peers._links["callee"].connection
         assert (await remote.enqueue(CALLER, "ns", [new_item()], False)).ids[0]
         assert w.peers._links["callee"].connection is connection
+
+
+def reply_of(method: str, response: Any) -> Callable[[int], bytes]:
+    return lambda seqid: Codec().encode_reply(METHODS[method], response, seqid)
+
+
+WHOLE = reply_of("enqueue", structs.EnqueueResponse(["1-1"], {}, []))
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        pytest.param(lambda seqid: b"\0\0\0\5hello", id="no message"),
+        pytest.param(lambda seqid: WHOLE(seqid)[:-4] + b"\x0e" * 4, id="bad bytes"),
+        pytest.param(reply_of("enqueue", structs.EnqueueResponse(errors={})), id="no ids"),
+        pytest.param(reply_of("enqueue", structs.EnqueueResponse([""], {0: structs.ItemError()})), id="no code"),
+        pytest.param(reply_of("ack", structs.BatchResponse({})), id="of another call"),
+        pytest.param(lambda seqid: WHOLE(seqid + 1), id="of no call"),
+    ],
+)
+async def test_what_is_no_response_leaves_the_outcome_unknown_and_ends_the_connection(
+    reply: Callable[[int], bytes],
+) -> None:
+    async with world() as w, asyncio.timeout(PATIENCE_S):
+        remote = w.remote()
+        w.queue.gate = asyncio.Event()
+        for round_count in (1, 2):
+            call = asyncio.create_task(remote.enqueue(CALLER, "ns", [new_item()], False))
+            await w.queue.until_running(round_count)
+            connection = w.peers._links["callee"].connection
+            assert connection is not None
+            with capture_logs() as logs:
+                connection.data_received(reply(next(iter(connection._waiting))))
+            with pytest.raises(UnavailableError) as told:
+                await call
+            assert not told.value.nothing_done
+            assert connection.is_lost
+            told_of = [entry["peer"] for entry in logs if entry["event"] == "peer_not_understood"]
+            assert told_of == (["callee"] if round_count == 1 else []), "it is told once"
+        w.queue.gate.set()
+        assert (await remote.enqueue(CALLER, "ns", [new_item()], False)).ids[0], "over another connection"
+
+
+async def test_the_outcome_is_unknown_where_a_peer_could_not_respond_as_agreed() -> None:
+    async with world() as w, asyncio.timeout(PATIENCE_S):
+        remote = w.remote()
+        w.queue.gate = asyncio.Event()
+        call = asyncio.create_task(remote.enqueue(CALLER, "ns", [new_item()], False))
+        await w.queue.until_running(1)
+        connection = w.peers._links["callee"].connection
+        assert connection is not None
+        seqid = next(iter(connection._waiting))
+        connection.data_received(Codec().encode_application_error(b"enqueue", 6, "an internal error", seqid))
+        with pytest.raises(UnavailableError, match="an internal error") as told:
+            await call
+        assert not told.value.nothing_done
+        w.queue.gate.set()
+
+
+@pytest.mark.parametrize(
+    "result", [EnqueueResult([], {}, []), EnqueueResult(["1-1"], {}, [1])], ids=["ids", "duplicates"]
+)
+async def test_what_became_of_items_is_unknown_where_the_response_does_not_fit_them(result: EnqueueResult) -> None:
+    async with world() as w:
+        with patch.object(w.queue, "enqueue", AsyncMock(return_value=result)), pytest.raises(UnavailableError) as told:
+            await w.remote().enqueue(CALLER, "ns", [new_item()], False)
+        assert not told.value.nothing_done
 
 
 async def test_there_is_a_bound_on_what_is_in_flight() -> None:

@@ -1,0 +1,60 @@
+"""What the replies of a peer must have, so that nobody meets a missing field later and takes it for a defect of his.
+
+Only what hosts make use of is named: a field that comes with a later build must not make a reply of an older one bad.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from foqs.wire.codec import METHODS, Method
+
+_NEEDED: Final[dict[str, tuple[str, ...]]] = {
+    "EnqueueResponse": ("ids", "errors"),
+    "DequeueResponse": ("items",),
+    "Item": ("id", "receipt", "topic", "priority", "payload", "metadata"),
+    "BatchResponse": ("errors",),
+    "ItemError": ("code",),
+    "ActiveTopicsResponse": ("topics", "next_page_token"),
+    "TopicStats": (
+        "topic", "ready", "delayed", "leased", "dead", "most_urgent_priority", "oldest_ready_at_ms",
+    ),
+    "ShardMap": ("version", "shard_by_slot"),
+    "StoredItemsResponse": ("items", "next_page_token"),
+    "StoredItem": ("id", "topic", "priority", "deliver_after_ms", "payload", "metadata"),
+    "DeadLettersResponse": ("errors",),
+    "PlanExportResponse": ("splits", "as_of_ms"),
+    "ExportSplit": ("shard_id", "from_key", "to_key"),
+    "ExportItemsResponse": ("items", "next_after_key"),
+    "HostStatus": ("host",),
+    "HelloResponse": ("host_id", "proof", "challenge"),
+}  # fmt: skip
+"""By struct of the contract. Elements of lists and maps are looked at as well."""
+_NESTED: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    "EnqueueResponse": (("errors", "ItemError"),),
+    "DequeueResponse": (("items", "Item"),),
+    "BatchResponse": (("errors", "ItemError"),),
+    "ActiveTopicsResponse": (("topics", "TopicStats"),),
+    "StoredItemsResponse": (("items", "StoredItem"),),
+    "DeadLettersResponse": (("errors", "ItemError"),),
+    "PlanExportResponse": (("splits", "ExportSplit"),),
+    "ExportItemsResponse": (("items", "StoredItem"),),
+}
+_RESPONSES: Final[dict[str, str]] = {name: method.result.thrift_spec[0][2].__name__ for name, method in METHODS.items()}
+
+
+def missing_field(method: Method, response: Any) -> str | None:
+    """The first field that a response should have and does not, as `Item.receipt`; None if it is whole."""
+    return _missing_in(_RESPONSES[method.name], response)
+
+
+def _missing_in(name: str, value: Any) -> str | None:
+    for field in _NEEDED.get(name, ()):
+        if getattr(value, field) is None:
+            return f"{name}.{field}"
+    for field, element in _NESTED.get(name, ()):
+        many = getattr(value, field)
+        for one in many.values() if isinstance(many, dict) else many:
+            if (missing := _missing_in(element, one)) is not None:
+                return missing
+    return None
