@@ -20,6 +20,7 @@ from pymysql.constants import CR
 from foqs.model import ids, limits, order
 from foqs.model.errors import UnavailableError
 from foqs.shard.port import (
+    LaneCounts,
     OwnedError,
     OwnershipLostError,
     SessionLostError,
@@ -91,6 +92,9 @@ class ShardStore:
         self._session: Any = None
         self._inserts: PreparedInserts | None = None
         self._snapshot: Any = None
+        """The session that counts the rows."""
+        self._is_counting = False
+        """It does, or has done so, and closes itself."""
         self._owning_session_id = 0
         """The session that holds the lock, or held it last."""
         self._kill_check = KillCheck(access.shard_id, access.lock_name)
@@ -272,6 +276,9 @@ class ShardStore:
         session, self._session = self._session, None
         if session is not None:
             session._force_close()
+        if self._snapshot is not None and not self._is_counting:
+            self._snapshot._force_close()
+            self._snapshot = None
 
     def interrupt(self) -> None:
         """Make a statement that is under way fail; the one method that another thread may call."""
@@ -464,10 +471,16 @@ class ShardStore:
 
     def _read_image(self, last_key: int) -> ShardImage:
         self._open_snapshot()
-        access, count = self._access, partial(count_lanes, self._snapshot)
+        access, count = self._access, partial(self._count, self._snapshot)
         image = read_image(self._rows, access.shard_id, self.epoch, last_key, count, lambda: self._access.url)
         self._session.commit()
         return image
+
+    def _count(self, snapshot: Any) -> LaneCounts:
+        """Runs beside everything else: what becomes of the shard's session does not end the count."""
+        if snapshot is self._snapshot:
+            self._is_counting = True
+        return count_lanes(snapshot)
 
     def _promote_all(self) -> None:
         promote_all(self._rows, self._access.shard_id)
@@ -475,6 +488,7 @@ class ShardStore:
     def _open_snapshot(self) -> None:
         """A session that sees the rows as they are now, between the last owner's transactions and ours."""
         interrupt(self._snapshot)  # Nobody waits for the count of an earlier take-over.
+        self._is_counting = False
         self._snapshot = connect(self._access.url, limits.COUNT_MS_MAX)
         with self._snapshot.cursor() as cursor:
             cursor.execute(sql.REPEATABLE)

@@ -49,7 +49,7 @@ class SlowStore:
         self.number_stored = 0
         self.wants_count = 0
         """Transactions that the store wants for itself."""
-        self.opened_count = self.reopened_count = 0
+        self.opened_count = self.reopened_count = self.closed_count = 0
         self.tenures: list[Tenure | None] = []
         """What was known at each opening."""
         self.open_errors: list[Exception] = []
@@ -111,7 +111,7 @@ class SlowStore:
         return self.number_stored
 
     def close(self) -> None:
-        return
+        self.closed_count += 1
 
     def interrupt(self) -> None:
         return

@@ -338,3 +338,13 @@ async def test_a_store_that_wants_a_transaction_of_its_own_gets_empty_ones_unles
     for _ in range(20):
         await asyncio.sleep(0)
     assert store.numbers_run == []
+
+
+async def test_an_opening_that_fails_after_the_store_was_opened_closes_it(
+    writer: TickedWriter, store: SlowStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ownership, "REOPEN_PAUSE_MS", 1)
+    monkeypatch.setattr(ownership, "skip_leased", Mock(side_effect=[SessionLostError("it was killed"), None]))
+    await writer.start()
+    await until(lambda: writer.shard is not None)
+    assert (store.opened_count, store.closed_count) == (2, 1)

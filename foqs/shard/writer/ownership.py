@@ -13,7 +13,7 @@ import structlog
 from foqs.model import limits
 from foqs.model.errors import FoqsError
 from foqs.model.outage import Outage
-from foqs.shard.port import LaneCounts, OwnedError, OwnershipLostError, SessionLostError, Store, Tenure
+from foqs.shard.port import LaneCounts, OwnedError, OwnershipLostError, SessionLostError, ShardImage, Store, Tenure
 from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.announcing import Announcing
 from foqs.shard.writer.keeper import Keeper
@@ -124,13 +124,12 @@ class Ownership:
         if tenure is None or image.epoch != tenure.epoch:
             self._unseen = frozenset()  # Others may have delivered them since.
         self._tenure = Tenure(image.epoch, image.transaction_number, image.last_key)
-        self._keeper.begin(began_s, image)
-        # It may take a second for many leases, and the others' shards are served meanwhile.
-        shard = await self._thread.run(
-            partial(ShardState, self._shard_id, image, self._listener.settings, self._unseen)
-        )
-        await self._thread.run(partial(skip_leased, shard.index, self._store.sort_key_after))
-        await self._keeper.settle()
+        try:
+            shard = await self._state_of(image, began_s)
+        except Exception:
+            # The sessions of the shard: the lock would stay, and a snapshot that keeps the server from purging rows.
+            await self._thread.run(self._store.close)
+            raise
         self._hold(shard)
         self._unseen = frozenset()
         self.committed_number = image.transaction_number
@@ -146,6 +145,17 @@ class Ownership:
             self._seen_task = asyncio.create_task(self._supervised(shard, loading), name=f"shard-{self._shard_id}-seen")
         await self._announcing.opened(shard)
         _log.info("shard_opened", shard=self._shard_id, epoch=image.epoch, open_leases=len(shard.index.leases))
+        return shard
+
+    async def _state_of(self, image: ShardImage, began_s: float) -> ShardState:
+        """The state of a shard that was opened just now. Raises SessionLostError."""
+        self._keeper.begin(began_s, image)
+        # It may take a second for many leases, and the others' shards are served meanwhile.
+        shard = await self._thread.run(
+            partial(ShardState, self._shard_id, image, self._listener.settings, self._unseen)
+        )
+        await self._thread.run(partial(skip_leased, shard.index, self._store.sort_key_after))
+        await self._keeper.settle()
         return shard
 
     def _hold(self, shard: ShardState | None) -> None:
