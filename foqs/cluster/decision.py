@@ -67,6 +67,8 @@ class Decision:
     """Shards that it asks their living owners for, with these."""
     released: list[int] = field(default_factory=list)
     """Shards of its own that it hands to the host that asks for them."""
+    declined: dict[int, str] = field(default_factory=dict)
+    """Shards of its own that were asked for by another host than they are planned for, with that host."""
 
 
 def decide(view: ClusterView, intent: Intent, owned: Collection[int], neglected: Collection[int]) -> Decision:
@@ -81,6 +83,8 @@ def decide(view: ClusterView, intent: Intent, owned: Collection[int], neglected:
             decision.wanted.add(shard_id)
             if target not in (None, me) and row.moving_to == target:
                 decision.released.append(shard_id)
+            elif row.owner == me and row.moving_to not in ("", target):
+                decision.declined[shard_id] = row.moving_to
         elif target == me:
             decision.wanted.add(shard_id)
             if owner is not None and owner != me and (view.is_settled or view.is_leaving(owner)):

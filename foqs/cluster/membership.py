@@ -133,6 +133,13 @@ class Membership(Service):
         """Tell the owners of these shards that this host is ready for them. Raises UnavailableError."""
         await self.on_thread(lambda: self._meta.ask_for_shards(by_owner, self._me.id))
 
+    async def decline_shards(self, by_heir: Mapping[int, str]) -> None:
+        """Take back that these shards of this host are on their way to hosts that asked for them.
+
+        Raises UnavailableError.
+        """
+        await self.on_thread(lambda: self._meta.decline_shards(by_heir, self._me.id))
+
     async def _start(self) -> None:
         await self._on_beats(lambda: self._backend.join(self._me))
         await self._beat()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -23,6 +23,8 @@ NEGLECTED_MS = 5 * limits.SECOND_MS
 """A shard that nobody has for so long is taken by its heir, whatever keeps the host that it is planned for."""
 RELEASE_MS_MAX = 2 * limits.SECOND_MS
 """A host that has handed a shard on, and does not see its next owner for so long, takes the shard again."""
+DECLINE_MS = 2 * limits.SECOND_MS
+"""An owner lets a host that asks for a shard know that it does not get it, if the plan says so for so long."""
 LEAVE_MS_MAX = 8 * limits.SECOND_MS
 """A host that ends waits so long for others to take its shards one by one; then it just lets go of them."""
 
@@ -98,6 +100,9 @@ class Sharing(Service):
         """When this host handed on shards that have no next owner yet."""
         self._orphan_since: dict[int, tuple[int, float]] = {}
         """The last epoch of shards that nobody has, and since when that is seen here."""
+        self._declined_since: dict[int, tuple[str, float]] = {}
+        """Who asks for shards of this host and is not to get them by the plan, and since when that is so."""
+        self._declining: asyncio.Task[None] | None = None
         self._is_moving = False
         """A shard is about to move, here or from here."""
         self._changed = asyncio.Event()
@@ -170,7 +175,7 @@ class Sharing(Service):
 
     async def _stop(self) -> None:
         """What is under way is given up: the host stops all of its shards."""
-        tasks = [*self._works.values(), *([self._asking] if self._asking is not None else [])]
+        tasks = [*self._works.values(), *[task for task in (self._asking, self._declining) if task is not None]]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -187,6 +192,7 @@ class Sharing(Service):
         self._expected = decision.asked.keys()
         self._local.expect_shards(self._expected)
         self._ask_for(view, decision)
+        self._decline(decision)
         is_coming = any(shard_id in decision.asked for shard_id in self._local.shards_awaited)
         self._is_moving = is_coming or bool(decision.released) or view.is_leaving(view.me)
 
@@ -236,15 +242,36 @@ class Sharing(Service):
             and shard_id not in coming
         }
         if asked and (self._asking is None or self._asking.done()):
-            self._asking = asyncio.create_task(self._ask_now(asked), name="sharing-ask")
+            self._asking = asyncio.create_task(self._tell(asked, self._membership.ask_for_shards), name="sharing-ask")
 
-    async def _ask_now(self, asked: Mapping[int, str]) -> None:
+    def _decline(self, decision: Decision) -> None:
+        """Take back what hosts have asked for before the plan changed: a shard that stays is not on its way.
+
+        Not at once: who asks may know of a host, or of its end, that this one hears of in its next round.
+        """
+        now_s, before = self._now_s(), self._declined_since
+        self._declined_since = {}
+        for shard_id, heir in decision.declined.items():
+            known, since_s = before.get(shard_id, (heir, now_s))
+            self._declined_since[shard_id] = heir, since_s if known == heir else now_s
+        due = {
+            shard_id: heir
+            for shard_id, (heir, since_s) in self._declined_since.items()
+            if now_s - since_s >= DECLINE_MS / 1000 and shard_id not in self._works
+        }
+        if due and (self._declining is None or self._declining.done()):
+            self._declining = asyncio.create_task(
+                self._tell(due, self._membership.decline_shards), name="sharing-decline"
+            )
+
+    async def _tell(self, hosts: Mapping[int, str], tell: Callable[[Mapping[int, str]], Awaitable[None]]) -> None:
+        """Tell it to the others by the meta database; the next round does so again where that is away."""
         try:
-            await self._membership.ask_for_shards(asked)
+            await tell(hosts)
             self._ask_outage.has_ended()
         except FoqsError as error:
             if self._ask_outage.is_to_be_told(str(error)):
-                _log.warning("shards_not_asked_for", shards=sorted(asked), error=str(error))
+                _log.warning("shards_not_asked_for", shards=sorted(hosts), error=str(error))
         except Exception:
             _log.error("host_defect", work="sharing", exc_info=True)
 

@@ -141,6 +141,21 @@ class MetaCluster(ABC):
 
         self._retry_deadlocks(ask)
 
+    def decline_shards(self, by_heir: Mapping[int, str], owner: str) -> None:
+        """Take back that shards of `owner` are on their way; `by_heir` has the host that asked for each.
+
+        Does nothing for a shard that has another owner meanwhile, or that another host has asked for.
+        """
+
+        def decline(connection: Connection) -> None:
+            for shard_id, heir in sorted(by_heir.items()):
+                is_so = and_(
+                    SHARD.c.shard_id == shard_id, SHARD.c.owner == owner.encode(), SHARD.c.moving_to == heir.encode()
+                )
+                connection.execute(update(SHARD).where(is_so).values(moving_to=b""))
+
+        self._retry_deadlocks(decline)
+
     # --- which shards there are ---
 
     def list_shards(self) -> list[ShardRow]:

@@ -86,6 +86,12 @@ class FakeCluster(ABC):
             if row.owner == owner:
                 self._cluster.shards[shard_id] = row._replace(moving_to=heir)
 
+    def decline_shards(self, by_heir: Mapping[int, str], owner: str) -> None:
+        for shard_id, heir in by_heir.items():
+            row = self._cluster.shard(shard_id)
+            if (row.owner, row.moving_to) == (owner, heir):
+                self._cluster.shards[shard_id] = row._replace(moving_to="")
+
     def list_shards(self) -> list[ShardRow]:
         return [row for _, row in sorted(self._cluster.shards.items())]
 

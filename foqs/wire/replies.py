@@ -29,7 +29,7 @@ _NEEDED: Final[dict[str, tuple[str, ...]]] = {
     "HostStatus": ("host",),
     "HelloResponse": ("host_id", "proof", "challenge"),
 }  # fmt: skip
-"""By struct of the contract. Elements of lists and maps are looked at as well."""
+"""What a reply must have, by struct of the contract. Elements of lists and maps are looked at as well."""
 _NESTED: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "EnqueueResponse": (("errors", "ItemError"),),
     "DequeueResponse": (("items", "Item"),),

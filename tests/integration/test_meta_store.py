@@ -432,3 +432,13 @@ def test_hosts_that_make_the_slot_table_at_once_make_one(meta_url: str) -> None:
         made = slots_of(meta)
         assert (made.version, len(made.shards)) == (1, 1_024)
         assert made == first_table(sorted(set(made.shards)))
+
+
+def test_a_shard_is_declined_only_by_its_owner_and_only_to_the_host_that_still_asks(store: MetaStore) -> None:
+    store.take_shard_epoch(1, "owner", 1, 0)
+    store.ask_for_shards({1: "owner"}, "heir")
+    for owner, heir in (("another", "heir"), ("owner", "another")):
+        store.decline_shards({1: heir}, owner)
+        assert [row.moving_to for row in store.list_shards()] == ["heir"]
+    store.decline_shards({1: "heir", 2: "heir"}, "owner")
+    assert [row.moving_to for row in store.list_shards()] == [""]

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 from foqs.cluster.membership import Membership
 from foqs.cluster.owner_map import OwnerMap
-from foqs.cluster.sharing import Sharing
+from foqs.cluster.sharing import DECLINE_MS, Sharing
 from foqs.cluster.view import ClusterView
 from foqs.model.cluster import HostRow, ShardRow, ShardUse
 from tests.support.waiting import until
@@ -65,6 +65,7 @@ class Members:
         self.is_busy: Callable[[], bool] = lambda: False
         self.dead: set[str] = set()
         self.asked: dict[int, str] = {}
+        self.declined: dict[int, str] = {}
         self.is_leaving = False
 
     def is_dead(self, host_id: str, epoch: int) -> bool:
@@ -75,6 +76,9 @@ class Members:
 
     async def ask_for_shards(self, by_owner: Mapping[int, str]) -> None:
         self.asked.update(by_owner)
+
+    async def decline_shards(self, by_heir: Mapping[int, str]) -> None:
+        self.declined.update(by_heir)
 
     async def on_thread(self, work: Callable[[], T]) -> T:
         return work()
@@ -184,3 +188,32 @@ async def test_rounds_come_faster_while_a_shard_is_on_its_way_and_not_for_one_th
         room.hosts = [ME]
         await room.round()
         assert not room.members.is_busy(), "nobody has them whom it could ask"
+
+
+async def test_a_shard_that_was_asked_for_before_the_plan_changed_is_on_its_way_no_more() -> None:
+    """It would wait for its next owner until its next epoch, and so would slots that are to move to it."""
+    room = Room(shard_count=1)
+    room.hosts = [ME]
+    room.rows = {0: room.row(0, ME, moving_to=OTHER)}
+    room.local.shards_run, room.local.shards_owned = {0}, {0}
+    async with running(room):
+        await room.round()
+        assert not room.members.declined, "who asks may know more than this host"
+        room.now_s += DECLINE_MS / 1000
+        await room.round()
+        await until(lambda: room.members.declined == {0: OTHER})
+        assert room.local.shards_owned == {0}
+
+
+async def test_a_host_that_asks_anew_for_what_the_plan_gives_it_is_not_declined() -> None:
+    room = Room(shard_count=2)
+    room.rows = {at: room.row(at, ME) for at in range(2)}
+    room.local.shards_run, room.local.shards_owned = {0, 1}, {0, 1}
+    async with running(room):
+        planned = {at: room.sharing._intent.planned[at] for at in room.rows}
+        (shard_id,) = [at for at, target in planned.items() if target == OTHER]
+        room.rows[shard_id] = room.row(shard_id, ME, moving_to=OTHER)
+        room.now_s += DECLINE_MS / 1000
+        await room.round()
+        await until(lambda: room.local.lost == [shard_id])
+        assert not room.members.declined
