@@ -66,9 +66,10 @@ def test_every_promise_holds_through_some_seconds_of_chaos() -> None:
 def test_every_promise_holds_through_some_seconds_of_chaos_over_several_hosts() -> None:
     course = Course()
     with ClusterRoom(SMALL, impatient_foqs.COMMAND) as room:
-        cluster_run.run_round(room, "smoke-7", 14_000, 1_000, course, settle_ms=impatient_foqs.CLAIM_MS_MAX + 4_000)
+        cluster_run.run_round(room, "smoke-395", 14_000, 1_000, course, settle_ms=impatient_foqs.CLAIM_MS_MAX + 4_000)
     assert not course.tally.violation_count, course.tally.examples
     assert course.faults.total() >= 3
+    assert NO_PACKET_LOSS or course.faults[HostPacketsLost.kind], "the seed is one that loses packets"
     assert course.tally.counts["items"] > 1_000
 
 

@@ -45,6 +45,7 @@ def check(
     claims_left: Mapping[str, Collection[int]] = NONE_LEFT,
     dedup: DedupWindow = NO_WINDOW,
     one_host: bool = True,
+    hand_overs_lost: bool = False,
 ) -> Report:
     """Check the calls of one namespace against the rows that are stored after the last of them.
 
@@ -62,6 +63,8 @@ def check(
     dedup: where and for how long dedup ids are known.
     one_host: whether one host at a time delivered all there was: only then an order holds across answers, and an empty
     answer says that nothing was ready.
+    hand_overs_lost: items may have been lost on their way from one host to another, for a call that was answered
+    without them.
     Raises ValueError when two enqueues of the history have the same uid.
     """
     calls = list(calls)
@@ -72,7 +75,7 @@ def check(
     of_calls.finish()
     lease_ms = tolerance_ms if lease_tolerance_ms is None else lease_tolerance_ms
     clocks = Clocks(tolerance_ms, late_ms, lease_ms, steps or ClockSteps())
-    lives = Lives(calls, stored, ended_ms, claims_left)
+    lives = Lives(calls, stored, ended_ms, claims_left, hand_overs_lost=hand_overs_lost)
     _check_lives(lives, drained, clocks, disturbed, report, one_host=one_host)
     check_dedup(calls, lives, dedup, report)
     return report

@@ -127,7 +127,8 @@ class LifeChecks:
         if put.at_most_once:
             is_lost = life.outcome is Outcome.OK and not life.deliveries
             self._report.counts["at-most-once lost"] += is_lost
-            if is_lost and life.uid not in self._lives.claims_left and not self._unanswered_count(life, NEVER_MS):
+            is_left = life.uid in self._lives.claims_left or self._lives.hand_overs_lost
+            if is_lost and not is_left and not self._unanswered_count(life, NEVER_MS):
                 self._add("P2", life.uid, "is at-most-once and vanished, and no lost answer can have had it")
         elif life.deliveries:
             self._add("P2", life.uid, f"vanished after delivery {life.deliveries[-1].number}: nobody acked it")

@@ -87,7 +87,7 @@ class Lives:
     """`strays`: ends that were answered OK although nobody was given such an item.
 
     ended_ms: when the stored rows were read; 0 says at the last call.
-    claims_left: see `tests.histories.checker.check`.
+    claims_left, hand_overs_lost: see `tests.histories.checker.check`.
     """
 
     def __init__(
@@ -96,8 +96,11 @@ class Lives:
         stored: Iterable[Stored],
         ended_ms: int = 0,
         claims_left: Mapping[str, Collection[int]] = NONE_LEFT,
+        *,
+        hand_overs_lost: bool = False,
     ) -> None:
         self.claims_left = claims_left
+        self.hand_overs_lost = hand_overs_lost
         self.by_uid: dict[str, Life] = {}
         self.by_id: dict[str, set[str]] = {}
         """The uids under which an id was seen: more than one breaks P9."""

@@ -305,6 +305,12 @@ def test_what_one_host_owes_is_not_asked_of_several(name: str) -> None:
     assert not BAD[name][1](Story()).check(one_host=False).violations
 
 
+def test_an_at_most_once_item_may_be_lost_between_hosts_and_no_other_one() -> None:
+    assert not BAD["at-most-once, and lost unseen"][1](Story()).check(hand_overs_lost=True).violations
+    lost = Story().put().check(hand_overs_lost=True)
+    assert lost.promises_broken == {"P1"}
+
+
 def test_a_late_redelivery_is_excused_while_the_owner_was_away() -> None:
     story = BAD["late redelivery"][1](Story())
     assert not story.check(disturbed=[(1_000_000, 1_002_000)]).violations
