@@ -227,7 +227,7 @@ class LifeChecks:
         left = self._lives.claims_left.get(life.uid, ())
         left_count = sum(1 for number in unseen if number in left)
         lost_count = len(unseen) - left_count
-        if lost_count:
+        if lost_count and not self._lives.hand_overs_lost:
             lost_count = min(lost_count, self._unanswered_count(life, delivery.returned_at_ms))
         return left_count + lost_count
 
