@@ -14,6 +14,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from foqs.client.items import NewItem
+from foqs.cluster import host_watch
+from foqs.model import limits
 from foqs.model.calls import Delivery, EnqueueResult
 from foqs.model.caps import shared_burst_of
 from foqs.model.errors import FoqsError, OverloadedError, RateLimitedError
@@ -29,8 +31,14 @@ HOLDS_S_MAX = 2.0
 _SHARE = 0.06
 """Of the clusters."""
 _NAMESPACE, _TOPIC = "changes", "t"
-_HEARTBEAT_MS = 500
-"""As in production."""
+_LIMITS = {
+    "HEARTBEAT_MS": limits.HEARTBEAT_MS,
+    "HOST_WATCH_GAP_MS_MAX": host_watch.HOST_WATCH_GAP_MS_MAX,
+    "HOST_DEAD_MS": limits.HOST_DEAD_MS,
+    "PREFETCH_BYTES_MAX": limits.PREFETCH_BYTES_MAX,
+    "DEQUEUE_ANSWER_BYTES_MAX": limits.DEQUEUE_ANSWER_BYTES_MAX,
+}
+"""As in production: with an item a call nobody uses up a cap, and heartbeats have to be within the gaps of a watch."""
 _RATES = (30.0, 4.0, 40.0)
 """A cap, one that is lower, and one that is higher."""
 _LOOKED_AT_S = 3.0
@@ -58,7 +66,7 @@ class Changes:
     async def run(self) -> None:
         if not self.is_there:
             return
-        with tuned({"HEARTBEAT_MS": _HEARTBEAT_MS}):
+        with tuned(_LIMITS):
             try:
                 await self._caps(is_of_namespace=self._chance.random() < 0.5)
                 if not self._world.profile.quota_items:  # There a minute is but a second.

@@ -12,7 +12,6 @@ from foqs.model.shared_caps import CapGrant, CapKey, SharedCap
 from tests.sim.planting import in_place_of
 
 _grant = CapLedger._grant
-_granted = SharedCap.granted
 
 
 @in_place_of(CapNews, "home_of")
@@ -29,11 +28,6 @@ def lets_the_whole_cap_through_itself(self: CapNews, host_ids: Sequence[str], ho
 def grants_tokens_that_are_not_there(self: CapLedger, entry: Any, *arguments: Any) -> CapGrant:
     entry.tokens = 1_000.0
     return _grant(self, entry, *arguments)
-
-
-@in_place_of(SharedCap, "granted")
-def uses_tokens_before_their_time(self: SharedCap, grant: CapGrant, sent_s: float, now_s: float) -> None:
-    _granted(self, grant._replace(after_ms=0.0), sent_s, now_s)
 
 
 @in_place_of(CapLedger, "_grant")
