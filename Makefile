@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup test-tools spark demo demo-spark test lint types imports unit test-mysql sim power chaos caps caps-of-hosts overload bulk export isolation any-host shares sick-shard take-over rolling dedup lease-ends long-life fuzz front-door bench bench-dedup bench-spark spark-exact peers bench-peers scale compiled test-compiled clean
 BIN := .venv/bin
-SIDE_BY_SIDE = -n $${WORKERS:-3} --dist loadfile --no-loadscope-reorder
+SIDE_BY_SIDE = -n $${WORKERS:-4} --dist loadfile --no-loadscope-reorder
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,7 +18,7 @@ demo-spark: setup spark ## a bulk enqueue from PySpark with keys, a worker kille
 
 test: setup test-tools spark lint types imports ## all checks and tests, as CI runs them: make test WORKERS=N
 	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not alone"
-	$(BIN)/pytest -m alone
+	$(BIN)/pytest -n 2 -m alone
 
 lint: setup ## ruff: rules and format
 	$(BIN)/ruff check
@@ -42,7 +42,7 @@ compiled: setup ## a wheel with the host's hot modules compiled to C, and a copy
 
 test-compiled: setup test-tools spark compiled ## the tests on the compiled modules
 	cd build/compiled && PYTHONPATH=. .venv/bin/pytest $(SIDE_BY_SIDE) -m "not interpreted and not alone"
-	cd build/compiled && PYTHONPATH=. .venv/bin/pytest -m "not interpreted and alone"
+	cd build/compiled && PYTHONPATH=. .venv/bin/pytest -n 2 -m "not interpreted and alone"
 
 sim: setup ## the whole host in virtual time with faults: make sim SEEDS=N
 	@$(BIN)/python -m tests.sim --seeds $${SEEDS:-2000} --keep-going
