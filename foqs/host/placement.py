@@ -50,7 +50,8 @@ class Placement:
         this host has shards, but none of the namespace's tier.
         """
         tier, shards = namespace.settings.tier, self._shards
-        if not tier and not shards.tiers and not shards.draining and shards.owns_any:
+        current = self._current.get(tier)
+        if current is not None and current[0].shard is not None and not (tier or shards.tiers or shards.draining):
             return
         owned = [shard.shard_id for _, shard in shards.owned()]
         of_tier = [shard_id for shard_id in owned if shards.tier_of(shard_id) == tier]

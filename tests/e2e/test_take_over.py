@@ -98,6 +98,13 @@ def test_a_host_that_lost_its_shards_while_it_hung_can_change_nothing(
     unknown = [call for call in tried if call.outcome is Outcome.INFO]
     assert not unknown, f"{unknown}\n{first.output}"
     disturbed = [(stopped_at_ms, handed_over_at_ms + CLAIM_MS_MAX + CLAIM_TICKS_MS_MAX)]
-    report = check(first_load.history.calls, stored, tolerance_ms=CLOCK_TOLERANCE_MS, disturbed=disturbed)
+    report = check(
+        first_load.history.calls,
+        stored,
+        tolerance_ms=CLOCK_TOLERANCE_MS,
+        disturbed=disturbed,
+        # What the host that hung had leased for the other one is lost with the connection between them.
+        hand_overs_lost="pull_not_given_back" in second.output,
+    )
     assert not report.violations, f"{report}\n{first.output}\n{second.output}"
     assert report.counts["items"] > 3_000
