@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from tests.sim.cluster import ClusterWorld
     from tests.sim.host import FakeDoor, SimHost
 
-_SHARE = 0.5
-"""Of the clusters: the trials take as long as the rest of a short run."""
+_SHARE = 0.4
+"""Of the clusters: the trials take as long as the rest of a short run, or longer."""
 _NAMESPACE = "any"
 _HOSTS_MIN = 3
 _REACH_S_MAX = 0.4
