@@ -18,7 +18,7 @@ demo-spark: setup spark ## a bulk enqueue from PySpark with keys, a worker kille
 
 test: setup test-tools spark lint types imports ## all checks and tests, as CI runs them: make test WORKERS=N
 	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not alone"
-	$(BIN)/pytest -n 2 -m alone
+	$(BIN)/pytest -n 2 -m alone tests/integration
 
 lint: setup ## ruff: rules and format
 	$(BIN)/ruff check
@@ -42,7 +42,7 @@ compiled: setup ## a wheel with the host's hot modules compiled to C, and a copy
 
 test-compiled: setup test-tools spark compiled ## the tests on the compiled modules
 	cd build/compiled && PYTHONPATH=. .venv/bin/pytest $(SIDE_BY_SIDE) -m "not interpreted and not alone"
-	cd build/compiled && PYTHONPATH=. .venv/bin/pytest -n 2 -m "not interpreted and alone"
+	cd build/compiled && PYTHONPATH=. .venv/bin/pytest -n 2 -m "not interpreted and alone" tests/integration
 
 sim: setup ## the whole host in virtual time with faults: make sim SEEDS=N
 	@$(BIN)/python -m tests.sim --seeds $${SEEDS:-2000} --keep-going

@@ -89,7 +89,7 @@ def share_ids(count: int) -> float:
 calls = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 100) | st.sampled_from([500, 3_000])), max_size=60)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(calls, st.sampled_from([20_000, 60_000, 200_000]), st.sampled_from([1, 16, 512]))
 def test_the_ids_that_are_known_are_the_last_ones_of_each_window_whatever_comes(
     some: list[tuple[int, int]], bytes_max: int, buckets_max: int
@@ -203,7 +203,7 @@ def whole(window: SeenWindow, table: SeenTable, first: int) -> TableShrink:
     return smaller
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     st.lists(st.integers(0, (1 << 32) - 1), max_size=300),
     st.lists(st.tuples(st.integers(0, 63), st.integers(1, 70)), max_size=8),
@@ -277,11 +277,11 @@ def test_ids_come_while_a_table_becomes_smaller() -> None:
 
 
 def test_a_shard_knows_the_last_call_again_however_short_its_memory_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "DEDUP_FILTERS_OF_SHARD_BYTES_MAX", 30_000)
+    monkeypatch.setattr(limits, "DEDUP_FILTERS_OF_SHARD_BYTES_MAX", 20_000)
     monkeypatch.setattr(limits, "DEDUP_IDS_KEPT", 300)
     shard = OneShard()
     shard.set_window(ids=100_000)
-    for at in range(0, 6_000, 300):
+    for at in range(0, 3_600, 300):
         for number in (NUMBER, NUMBER + 1):
             shard.new_ids(at, 300, number=number)
             outcome = shard.call(*[f"id-{one}" for one in range(at, at + 300)], number=number)

@@ -95,7 +95,7 @@ def test_the_namespace_with_most_ids_makes_room_for_the_others(shard, monkeypatc
     monkeypatch.setattr(limits, "DEDUP_FILTERS_OF_SHARD_BYTES_MAX", 60_000)
     shard.set_window(ids=1_000_000)
     shard.new_ids(0, 40, number=NUMBER + 1)
-    for at in range(0, 30_000, 1_000):
+    for at in range(0, 18_000, 1_000):
         shard.new_ids(at, 1_000)
         assert shard.state.forgetfulness.filters_bytes <= 60_000
     assert shard.state.dedup.windows[NUMBER].edge > 0
