@@ -8,7 +8,7 @@ from tests.sim.run import run_seed
 
 SEEDS = 500
 CHUNK = 25
-LOAD_S_MAX = 1.25
+LOAD_S_MAX = 1.5
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
