@@ -14,7 +14,7 @@ from tests.sim.chance import Profile
 from tests.sim.run import profile_of, run_seed
 
 SEEDS_MAX = 600
-"""Most show within a few seeds, and the rarest in about one in two hundred, which differ with every change."""
+"""Most show within a few seeds. The rarest need more than so many, and are found by their hints."""
 
 SHOWN_BY_PATH = Path(__file__).with_name("shown_by.json")
 SHOWN_BY: dict[str, int] = json.loads(SHOWN_BY_PATH.read_text())

@@ -6,7 +6,7 @@ import pytest
 
 from tests.sim.run import run_seed
 
-SEEDS = 1_200
+SEEDS = 2_000
 CHUNK = 100
 LOAD_S_MAX = 0.4
 """Long enough for every kind of fault; `make sim` runs longer ones."""
