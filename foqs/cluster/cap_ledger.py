@@ -126,8 +126,8 @@ class CapLedger:
         some, self._unswept = self._unswept[:count], self._unswept[count:]
         for key in some:
             entry = self._entries.get(key)
-            if entry is None:
-                continue
+            if entry is None or entry.tokens + entry.rate * (now_s - entry.at_s) < burst_of(entry.rate):
+                continue  # It cannot have all of them.
             self._refill(entry, now_s)
             if not entry.parts and entry.tokens >= burst_of(entry.rate):
                 del self._entries[key]

@@ -17,8 +17,6 @@ import structlog
 
 from foqs.cluster.cap_ledger import CapLedger
 from foqs.cluster.homes import home_of
-from foqs.cluster.topic_news import TOPICS_PER_MESSAGE_MAX
-from foqs.model import limits
 from foqs.model.errors import FoqsError
 from foqs.model.outage import Outage
 from foqs.model.service import Service
@@ -28,11 +26,11 @@ FLUSH_MS = 5
 """What is asked for within this time is asked together."""
 ASK_MS_MAX = 500
 """A home that has not answered by then is not reached."""
-LOOKS_MAX = 1_000
-"""Caps that one turn of the event loop looks at."""
+LOOKS_MAX = 250
+"""Caps that one turn of the event loop looks at, and that one message asks for."""
 HOMES_KNOWN_MAX = 50_000
-SWEEP_MS = 1 * limits.SECOND_MS
-SWEEP_CAPS = 2_000
+SWEEP_MS = 250
+SWEEP_CAPS = 500
 
 _log = structlog.get_logger(__name__)
 
@@ -216,8 +214,8 @@ class CapNews(Service):
                 now_s = self._now_s()
                 self._learn(home, caps, self.asked(home, [cap.ask() for cap in caps]), now_s)
                 continue
-            for start in range(0, len(caps), TOPICS_PER_MESSAGE_MAX):
-                self._spawn(self._ask(home, caps[start : start + TOPICS_PER_MESSAGE_MAX]))
+            for start in range(0, len(caps), LOOKS_MAX):
+                self._spawn(self._ask(home, caps[start : start + LOOKS_MAX]))
 
     async def _ask(self, home: str, caps: Sequence[SharedCap]) -> None:
         """Learn what the home grants. What comes too late goes back to it with the next question."""

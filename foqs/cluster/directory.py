@@ -15,12 +15,15 @@ from typing import NamedTuple
 from foqs.model import limits
 from foqs.model.stocks import Pointer, Stock, Topic
 
-STOCK_MS_MAX = 15 * limits.SECOND_MS
-"""A report that was not repeated for so long is forgotten: hosts repeat theirs every 5 s."""
+STOCK_MS_MAX = 45 * limits.SECOND_MS
+"""A report that was not repeated for so long is forgotten: hosts repeat theirs every 15 s."""
 WISH_MS_MAX = 2 * limits.SECOND_MS
 """A host that waits for a topic says so again every second."""
-OLDER_MS_MIN = 1 * limits.SECOND_MS
-"""Items that have waited for so much longer go before others of their urgency; with less between, chance decides."""
+OLDER_MS_MIN = 3 * limits.SECOND_MS
+"""Items that have waited for so much longer go before others of their urgency; with less between, chance decides.
+
+Busy hosts are a second apart by chance, and an item that is pulled is handled by two of them.
+"""
 PROMISE_MS = 300
 """Items that a host was sent for are not told to another one for so long, unless their owner reports them anew."""
 TOPICS_OF_HOME_MAX = 200_000

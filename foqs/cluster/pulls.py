@@ -111,9 +111,9 @@ class Pulls:
             # It says what is wrong.
             return await self._local.dequeue(context, namespace_name, topics, lease_ms, wait_ms, topic_prefix, count)
         until_s = asyncio.get_running_loop().time() + wait_ms / 1000
-        answer_s = until_s + PULL_WAIT_MS_MAX / 1000
         if context.deadline_s is not None:
-            until_s, answer_s = min(until_s, context.deadline_s), min(answer_s, context.deadline_s)
+            until_s = min(until_s, context.deadline_s)
+        answer_s = until_s + PULL_WAIT_MS_MAX / 1000
         by_topic: dict[Topic, TopicDemand | None] = {(number, demand.topic or "?"): demand for demand in topics}
         if topic_prefix is not None:
             by_topic = {(number, ANY_TOPIC): None}

@@ -17,12 +17,14 @@ WAITED_FLUSH_MS = 50
 """A topic that calls here wait for is reported so much later: most of it will be theirs."""
 CHANGE_MS = 200
 """A topic that was reported before, and changes, is reported so much later."""
-REPEAT_MS = 5 * limits.SECOND_MS
+REPEAT_MS = 15 * limits.SECOND_MS
 """Each topic with ready items is reported again within this time."""
 ASKED_MS = 2 * limits.SECOND_MS
 """A topic counts as wanted for so long after consumers have asked for it."""
 REPORTS_PER_SECOND_MAX = 5_000
 """Topics that a host reports in a second; the others wait."""
+REPORTS_AT_ONCE_MAX = 250
+"""Those that one turn of the event loop reports."""
 
 
 class LocalTopics(Protocol):
@@ -127,14 +129,15 @@ class TopicReports:
         self._asked.take(REPORTS_PER_SECOND_MAX, now_s)
 
     def take_due(self, now_s: float) -> dict[Topic, Reported]:
-        """Take the topics that are due, and return what their homes are to be told of them."""
+        """Take some topics that are due, and return what their homes are to be told of them."""
         refill = int((now_s - self._refilled_s) * REPORTS_PER_SECOND_MAX)
         self._left_count = min(REPORTS_PER_SECOND_MAX, self._left_count + refill)
         self._refilled_s = now_s
+        count = min(self._left_count, REPORTS_AT_ONCE_MAX)
         due: dict[Topic, None] = {}
         for queue in (self._soon, self._waited, self._changes, self._reported):
-            due.update(dict.fromkeys(queue.take(self._left_count - len(due), now_s)))
-        self._take_again(due)
+            due.update(dict.fromkeys(queue.take(count - len(due), now_s)))
+        self._take_again(due, count - len(due))
         self._left_count -= len(due)
         told: dict[Topic, Reported] = {}
         for topic in due:
@@ -150,8 +153,7 @@ class TopicReports:
             self._note_ready(topic, now_s, has_some=stock.ready_count > 0)
         return told
 
-    def _take_again(self, due: dict[Topic, None]) -> None:
-        count = self._left_count - len(due)
+    def _take_again(self, due: dict[Topic, None], count: int) -> None:
         if self._again and count > 0:
             due.update(dict.fromkeys(self._again[-count:]))
             del self._again[-count:]

@@ -9,8 +9,8 @@ from foqs.model import limits
 
 AGES_ROUND_MS = 1 * limits.SECOND_MS
 """The shortest pause between two looks at all topics for the oldest ready item."""
-AGES_TOPICS_PER_TICK = 100
-"""Topics that are looked at in one tick."""
+AGES_TOPICS_PER_TICK = 50
+"""Topics that are looked at in one tick: 2,500 a second, so that very many cost no more than a millisecond of it."""
 
 
 class Ages:
@@ -34,21 +34,22 @@ class Ages:
         self.delay_lag_ms = {
             writer.shard_id: shard.sweep_lag_ms(writer.now_ms()) for writer, shard in self._shards.owned()
         }
-        for _ in range(AGES_TOPICS_PER_TICK):
-            if next(self._round, self) is self:
-                now_s = self._now_s()
-                if now_s - self._began_s < AGES_ROUND_MS / 1000:
-                    return
-                self._began_s = now_s
-                self._round = self._look()
+        now_s = self._now_s()
+        if next(self._round, self) is self and now_s - self._began_s >= AGES_ROUND_MS / 1000:
+            self._began_s = now_s
+            self._round = self._look()
+            next(self._round, None)
 
     def _look(self) -> Iterator[None]:
-        """Past one topic that holds ready items at a time."""
+        """Look at AGES_TOPICS_PER_TICK topics each time."""
         found: dict[int, int] = {}
+        looks_count = 0
         for writer, shard in list(self._shards.owned()):
             for topic in list(shard.index.topics.values()):
                 due_at = topic.window.oldest_due_at()
-                if due_at is not None:
-                    found[writer.shard_id] = min(found.get(writer.shard_id, due_at), due_at)
-                yield
+                if due_at is not None and due_at < found.get(writer.shard_id, limits.NEVER_MS):
+                    found[writer.shard_id] = due_at
+                looks_count += 1
+                if looks_count % AGES_TOPICS_PER_TICK == 0:
+                    yield
         self.oldest_due_at = found

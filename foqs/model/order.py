@@ -39,6 +39,10 @@ def urgency_of(packed: int) -> int:
     return (packed >> _URGENCY_SHIFT) - _URGENCY_OFFSET
 
 
+def are_as_urgent(packed: int, other: int) -> bool:
+    return packed >> _URGENCY_SHIFT == other >> _URGENCY_SHIFT
+
+
 def on_last_shard(packed: int) -> int:
     """The last sort key of the same urgency, due time and key, whatever the shard."""
     return packed | _SHARD_MASK

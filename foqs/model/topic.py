@@ -173,15 +173,16 @@ class ReadyWindow:
         Within one urgency the first is the oldest, so only the urgencies are looked at, and of those the
         OLDEST_URGENCIES_MAX most urgent.
         """
-        oldest: int | None = None
-        at = 0
-        for _ in range(OLDEST_URGENCIES_MAX):
-            if at == len(self.sort_keys):
-                break
-            sort_key = self.sort_keys[at]
-            due_at = order.due_at_of(sort_key)
-            oldest = due_at if oldest is None else min(oldest, due_at)
-            at = bisect_left(self.sort_keys, order.sort_key(order.urgency_of(sort_key) + 1, 0, 0, 0))
+        sort_keys = self.sort_keys
+        if not sort_keys:
+            return None
+        first, last = sort_keys[0], sort_keys[-1]
+        oldest = order.due_at_of(first)
+        for _ in range(OLDEST_URGENCIES_MAX - 1):
+            if order.are_as_urgent(first, last):
+                break  # At once in most topics, and a host looks at all of its topics in turn.
+            first = sort_keys[bisect_left(sort_keys, order.sort_key(order.urgency_of(first) + 1, 0, 0, 0))]
+            oldest = min(oldest, order.due_at_of(first))
         return oldest
 
     def _trim(self) -> None:

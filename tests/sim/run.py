@@ -52,6 +52,7 @@ _LEASE_TOLERANCE_MS = 2
 """What is lost of a lease by whole milliseconds."""
 _AFTER_REDRIVE = re.compile("due|deliver_after|attempt|in vain|TTL")
 _COMPLAINTS_SHOWN_MAX = 10
+_NOT_GIVEN_BACK = "pulls that were not given back"
 
 
 @dataclass(slots=True)
@@ -272,6 +273,7 @@ def _check_history(world: World) -> Counter[str]:
         disturbed=[(0, limits.NEVER_MS)] if world.profile.disturbed or bounded else [],
         ended_ms=world.now_ms(),
         claims_left=world.claims_left,
+        hand_overs_lost=world.counts[_NOT_GIVEN_BACK] > 0,
         dedup=world.dedup._replace(accepted=world.slots.accepted, sliced=world.sliced, ids=_dedup_ids(world)),
     )
     for violation in report.violations:
@@ -289,6 +291,8 @@ def _logs(world: World) -> Iterator[None]:
     def into_trace(logger: object, method: str, event: MutableMapping[str, Any]) -> str:
         if event["event"] == "drain_bound_reached":
             world.shards_undrained.add(event["shard"])
+        if event["event"] == "pull_not_given_back":
+            world.counts[_NOT_GIVEN_BACK] += 1
         if world.verbose:
             world.trace("log", " ".join([f"{name}={value}" for name, value in event.items()]))
         raise structlog.DropEvent

@@ -55,7 +55,8 @@ class Windows:
         self.logs.setdefault(namespace, []).extend(new)
 
     def rest(self) -> None:
-        for _ in range(50):
+        """Until tables that give up memory a bucket at a time have done so."""
+        for _ in range(2_000):
             self.forgetfulness.tick(Now(0, 0))
 
     def problems(self) -> Iterator[str]:

@@ -282,13 +282,27 @@ def test_a_frozen_host_with_better_items_keeps_a_call_from_what_is_here_for_a_se
     assert world.there.calls_count == 2, "it has answered: it is asked again"
 
 
-def test_no_call_waits_for_a_pull_beyond_its_deadline(frozen_worlds: Callable[..., FrozenWorld]) -> None:
+def test_a_call_waits_for_a_pull_a_second_beyond_its_deadline_at_most(
+    frozen_worlds: Callable[..., FrozenWorld],
+) -> None:
     world = frozen_worlds(EagerNews(TO_MAIL))
     call = world.dequeue(100, CallContext("", deadline_s=0.05))
-    world.loop.move_to(0.05)
+    world.loop.move_to(0.05 + PULL_WAIT_MS_MAX / 1000)
     assert call.result() == []
     assert world.dequeue(100, CallContext("", deadline_s=0.05)).result() == []
     assert world.there.calls_count == 1
+
+
+def test_what_a_busy_host_gives_soon_after_the_wait_of_a_call_is_not_given_back(
+    frozen_worlds: Callable[..., FrozenWorld],
+) -> None:
+    """Calls that wait have their wait as a deadline, which on a busy host is short next to a pull."""
+    world = frozen_worlds(EagerNews(TO_MAIL))
+    call = world.dequeue(20, CallContext("", deadline_s=0.02))
+    world.loop.move_to(0.06)
+    world.answer(delivered([0]))
+    assert [item.priority for item in call.result()] == [0]
+    assert world.returned == []
 
 
 def test_what_came_of_a_pull_may_be_unknown_after_its_call_was_answered(

@@ -397,13 +397,28 @@ def test_topics_that_have_other_homes_are_told_in_portions_however_many_there_ar
     reports = topic_reports.TopicReports(Local(net, "a"), 0.0)
     for topic in topics:
         reports.changed(topic, 0.0)
-    told = [set(reports.take_due(float(second))) - {(1, ANY_TOPIC)} for second in range(1, 5)]
+    told = [_told_in_a_second(reports, float(second)) - {(1, ANY_TOPIC)} for second in range(1, 5)]
     assert set().union(*told) == set(topics)
-    reports.tell_all(4.0)
-    assert (4.0 - reports.due_since_s(4.0), reports.next_s(4.0)) == (0.0, 4.0 + topic_reports.FLUSH_MS / 1000)
-    again = [set(reports.take_due(4.0 + second)) for second in range(1, 5)]
+    reports.tell_all(5.0)
+    assert (5.0 - reports.due_since_s(5.0), reports.next_s(5.0)) == (0.0, 5.0 + topic_reports.FLUSH_MS / 1000)
+    again = [_told_in_a_second(reports, 5.0 + second) for second in range(1, 5)]
     assert set().union(*again) >= set(topics)
-    assert max(map(len, again)) <= topic_reports.REPORTS_PER_SECOND_MAX
+    # After a second without reports there may be as many at once, and as many again in the next second.
+    assert max(map(len, again)) <= 2 * topic_reports.REPORTS_PER_SECOND_MAX
+
+
+def _told_in_a_second(reports: topic_reports.TopicReports, from_s: float) -> set[tuple[int, str]]:
+    """The topics that were reported before the next second, none of the reports too long for a turn of the loop."""
+    now_s, told = from_s, set[tuple[int, str]]()
+    while now_s < from_s + 0.999:
+        some = reports.take_due(now_s)
+        assert len(some) <= topic_reports.REPORTS_AT_ONCE_MAX
+        told.update(some)
+        next_s = reports.next_s(now_s)
+        if next_s is None:
+            break
+        now_s = next_s
+    return told
 
 
 def test_few_topics_get_another_home_when_a_host_goes() -> None:

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from foqs.model import limits, order
-from foqs.model.topic import ReadyWindow, WindowBudget
+from foqs.model.topic import OLDEST_URGENCIES_MAX, ReadyWindow, WindowBudget
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -34,6 +34,16 @@ def test_taking_from_a_window_with_refills_gives_the_order_of_the_whole_lane(see
                 lane.remove(min(lane))
         assert len(window) <= 20
         assert window.sort_keys == sorted(sort_key for sort_key in lane if sort_key <= window.edge)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_oldest_of_a_window_is_the_oldest_of_its_most_urgent_urgencies(seed: int) -> None:
+    chance = random.Random(seed)
+    parts = [(chance.randrange(-8, 8), chance.randrange(100), key, 1) for key in range(chance.randrange(30))]
+    window = ReadyWindow(WindowBudget(), complete=True)
+    window.add_all([order.sort_key(*part) for part in parts])
+    looked_at = sorted({part[0] for part in parts})[:OLDEST_URGENCIES_MAX]
+    assert window.oldest_due_at() == min([part[1] for part in parts if part[0] in looked_at], default=None)
 
 
 def test_a_place_keeps_its_parts_and_sorts_by_urgency_then_time_then_key() -> None:
