@@ -361,7 +361,15 @@ class Host(Service):
             self._inspection,
             JobCalls(self._namespaces, self._jobs),
             self._exports,
-            ShardCalls(namespaces, shards, self._slots, self._waiting, self._sharing.address_of, check_database),
+            ShardCalls(
+                namespaces,
+                shards,
+                self._slots,
+                self._waiting,
+                self._sharing.address_of,
+                self._sharing.tiers_of,
+                check_database,
+            ),
             self._is_draining,
         )
         return queue, admin

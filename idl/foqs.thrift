@@ -607,7 +607,8 @@ struct UpdateShardRequest {
   1: required i32 shard_id,
   /** SERVING or DRAINING. */
   2: optional ShardUse state,
-  /** The name of the host that is to serve it while that host is there; empty for any. */
+  /** The name of the host that is to serve it while that host is there; empty for any. INVALID_ARGUMENT for one that is
+      there and serves another tier. */
   3: optional string pinned_to,
   4: optional string tier
 }

@@ -14,7 +14,7 @@ from foqs.cluster.membership import Membership
 from foqs.cluster.owner_map import OwnerMap
 from foqs.cluster.view import ClusterView
 from foqs.model import limits
-from foqs.model.cluster import ShardUse
+from foqs.model.cluster import ShardUse, host_name_of
 from foqs.model.errors import FoqsError
 from foqs.model.outage import Outage
 from foqs.model.service import Service, ServiceState
@@ -112,6 +112,11 @@ class Sharing(Service):
         """Where a process listens; empty when it does not live."""
         host = self._view.hosts.get(host_id) if self._view is not None else None
         return host.address if host is not None else ""
+
+    def tiers_of(self, host_name: str) -> set[str]:
+        """The tiers of the processes of that name that live: of one as a rule, and none where it is not known."""
+        hosts = self._view.hosts.values() if self._view is not None else ()
+        return {host.tier for host in hosts if host_name_of(host.id) == host_name}
 
     async def _look(self, view: ClusterView) -> None:
         """Decide anew, after a round of the membership."""

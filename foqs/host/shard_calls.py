@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from foqs.host import arguments
 from foqs.host.namespaces import Namespaces
@@ -33,16 +33,18 @@ class ShardCalls:
         slots: Slots,
         waiting: Waiting,
         address_of: Callable[[str], str],
+        tiers_of: Callable[[str], Collection[str]],
         check_database: Callable[[str], None],
     ) -> None:
-        """`address_of` tells the address of a process, or nothing; `check_database` raises FoqsError for a place where
-        no shard can be served.
+        """`address_of` tells the address of a process, or nothing; `tiers_of` the tiers of the processes that live of a
+        host; `check_database` raises FoqsError for a place where no shard can be served.
         """
         self._calls = namespaces.calls
         self._shards = shards
         self._slots = slots
         self._waiting = waiting
         self._address_of = address_of
+        self._tiers_of = tiers_of
         self._check_database = check_database
 
     async def all(self) -> list[ClusterShard]:
@@ -68,8 +70,24 @@ class ShardCalls:
                 f"pinned_to {shown(pinned_to)} is not valid: it does not match {_HOST_NAME.pattern}"
             )
         _check_tier(tier or "")
+        if pinned_to or tier is not None:
+            await self._check_pin(shard_id, pinned_to, tier)
         wanted = None if state is None else ShardUse(state)
         return self._told(await self._calls.run(lambda meta: meta.update_shard(shard_id, wanted, pinned_to, tier)))
+
+    async def _check_pin(self, shard_id: int, pinned_to: str | None, tier: str | None) -> None:
+        """Raises InvalidArgumentError when the host that the shard would be pinned to lives, and serves another tier."""
+        rows = {row.shard_id: row for row in await self._calls.run(lambda meta: meta.list_shards())}
+        if (row := rows.get(shard_id)) is None:
+            return  # The change says so.
+        host_name = row.pinned_to if pinned_to is None else pinned_to
+        wanted = row.tier if tier is None else tier
+        tiers = self._tiers_of(host_name)
+        if host_name and tiers and wanted not in tiers:
+            raise InvalidArgumentError(
+                f"shard {shard_id} would be of tier {wanted!r} and pinned to host {host_name!r}, which serves tier "
+                f"{min(tiers)!r} and would never get it: pin it to a host of its tier, or change both in one call"
+            )
 
     async def remove(self, shard_id: int) -> None:
         """Let nobody serve the shard any more, which has to be here, drained and empty.

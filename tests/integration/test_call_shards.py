@@ -189,6 +189,21 @@ async def test_a_shard_moves_to_the_host_that_it_is_pinned_to(host: RunningHost,
             await host.admin.remove_shard(1)
 
 
+async def test_a_shard_is_pinned_to_no_host_of_another_tier(host: RunningHost, meta_url: str) -> None:
+    async with running_host(meta_url, {}, name="host-2", tier="gold") as other:
+        await until(lambda: host.host._sharing.tiers_of("host-2") == {"gold"})
+        update = host.admin.update_shard
+        with pytest.raises(InvalidArgumentError, match=r"host 'host-2', which serves tier 'gold' .* change both in one"):
+            await update(0, pinned_to="host-2")
+        assert {one.pinned_to for one in await host.admin.list_shards()} == {""}
+        await update(0, pinned_to="host-2", tier="gold")
+        await until(lambda: (host.host.shards_run, other.host.shards_run) == ({1}, {0}))
+        with pytest.raises(InvalidArgumentError, match="would never get it"):
+            await update(0, tier="")
+        await update(0, tier="", pinned_to="")
+        await update(1, pinned_to="a-host-to-come")
+
+
 async def test_a_shard_of_a_tier_that_no_host_has_stays_unserved(host: RunningHost, shard_urls: dict[int, str]) -> None:
     await host.admin.add_shard(2, place_of(shard_urls[2]), tier="gold")
     await until(lambda: 2 in host.host._shards.uses)
