@@ -1,6 +1,6 @@
 # foqs: `make` lists what there is to make.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-tools spark demo demo-spark test lint types imports unit test-mysql sim power chaos caps caps-of-hosts overload bulk export isolation any-host shares sick-shard take-over rolling dedup lease-ends long-life fuzz front-door bench bench-dedup bench-spark spark-exact peers bench-peers scale compiled test-compiled clean
+.PHONY: help setup test-tools spark demo demo-spark test lint types imports unit test-mysql sim sim-clusters power chaos caps caps-of-hosts overload bulk export isolation any-host shares sick-shard take-over rolling dedup lease-ends long-life fuzz front-door bench bench-dedup bench-spark spark-exact peers bench-peers scale compiled test-compiled clean
 BIN := .venv/bin
 SIDE_BY_SIDE = -n $${WORKERS:-4} --dist loadfile --no-loadscope-reorder
 
@@ -46,6 +46,9 @@ test-compiled: setup test-tools spark compiled ## the tests on the compiled modu
 
 sim: setup ## the whole host in virtual time with faults: make sim SEEDS=N
 	@$(BIN)/python -m tests.sim --seeds $${SEEDS:-2000} --keep-going
+
+sim-clusters: setup ## whole clusters of it, in parts: it goes on where it was broken off: make sim-clusters SEEDS=N
+	@$(BIN)/python -m tests.sim.parts --seeds $${SEEDS:-100000}
 
 power: setup ## the power of a MySQL server cut under load: make power CUTS=N (as root, for the mounts)
 	@$(BIN)/python -m loadtest.power --cuts $${CUTS:-100}

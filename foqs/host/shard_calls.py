@@ -76,7 +76,7 @@ class ShardCalls:
         return self._told(await self._calls.run(lambda meta: meta.update_shard(shard_id, wanted, pinned_to, tier)))
 
     async def _check_pin(self, shard_id: int, pinned_to: str | None, tier: str | None) -> None:
-        """Raises InvalidArgumentError when the host that the shard would be pinned to lives, and serves another tier."""
+        """Raises InvalidArgumentError when the host that the shard would be pinned to lives and serves another tier."""
         rows = {row.shard_id: row for row in await self._calls.run(lambda meta: meta.list_shards())}
         if (row := rows.get(shard_id)) is None:
             return  # The change says so.

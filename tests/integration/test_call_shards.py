@@ -193,7 +193,7 @@ async def test_a_shard_is_pinned_to_no_host_of_another_tier(host: RunningHost, m
     async with running_host(meta_url, {}, name="host-2", tier="gold") as other:
         await until(lambda: host.host._sharing.tiers_of("host-2") == {"gold"})
         update = host.admin.update_shard
-        with pytest.raises(InvalidArgumentError, match=r"host 'host-2', which serves tier 'gold' .* change both in one"):
+        with pytest.raises(InvalidArgumentError, match=r"host 'host-2', which serves tier 'gold' "):
             await update(0, pinned_to="host-2")
         assert {one.pinned_to for one in await host.admin.list_shards()} == {""}
         await update(0, pinned_to="host-2", tier="gold")
