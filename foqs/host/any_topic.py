@@ -20,15 +20,6 @@ from foqs.shard.writer.shard_writer import ShardWriter
 
 LOOKS_MAX = 1_000
 """Topics that a call looks at in one turn of the event loop. It goes on in the next tick."""
-EFFORT_MAX = 1_000
-"""What one turn of the event loop does for calls for any topic, in looks at topics of 3 us, and one more call's share.
-
-The next event or tick goes on: there may be a thousand calls, and a hundred topics for each.
-"""
-GIVING_EFFORT = 4
-"""What it costs to give a topic to a call, in such looks."""
-ANSWERING_EFFORT = 12
-"""What it costs to answer with items of a topic: one with a cap is put to rest then."""
 RING_SLICE_TOPICS = 5_000
 """Topics that one turn of the event loop compares with a prefix that is new."""
 
@@ -49,8 +40,6 @@ class AnyTopic(HandOut):
         """Calls for any topic that want something of certain topics."""
         self._attached_count = 0
         """Calls that ever were busy."""
-        self._effort_left = 0
-        """The part of EFFORT_MAX that this turn of the event loop has left."""
         self._fed: dict[Tenant, None] = {}
         """Namespaces with calls for any topic, and with topics that may have something for them."""
         self._fed_later: dict[Tenant, None] = {}
@@ -205,21 +194,15 @@ class AnyTopic(HandOut):
 
     def _serve_any(self) -> None:
         """Find topics for calls that want any, and answer those that have what they wait for."""
-        self._effort_left = EFFORT_MAX
-        while (self._fed or self._due_calls) and self._effort_left > 0:
-            tenants, self._fed = iter(self._fed), {}
-            for tenant in tenants:
+        while self._fed or self._due_calls:
+            fed, self._fed = self._fed, {}
+            for tenant in fed:
                 if tenant.hungry_count:
                     self._feed(tenant)
-                if self._effort_left <= 0:
-                    self._fed_later = dict.fromkeys([*tenants, *self._fed_later])  # Who got nothing is the first then.
             due, self._due_calls = self._due_calls, {}
             # Who came first has its turn first at each topic.
             for call in sorted(due, key=_attached_number):
-                if self._effort_left <= 0:
-                    self._due_calls[call] = None
-                elif call.items is None and not call.awaits_more(self._clock()):
-                    self._effort_left -= ANSWERING_EFFORT * len(call.wants)
+                if call.items is None and not call.awaits_more(self._clock()):
                     self._answer_any(call)
 
     def _answer_any(self, call: DequeueCall) -> None:
@@ -238,16 +221,10 @@ class AnyTopic(HandOut):
         if tenant.namespace in self.settings.dequeue_paused:
             return
         self._refresh_tenant(tenant)
-        last_ring, tenant.last_ring = tenant.last_ring, None
-        for ring in tenant.rings_after(last_ring):
+        for ring in [tenant.ring, *tenant.rings.values()]:
             while ring.hungry and ring.entries:
-                if self._effort_left <= 0:
-                    tenant.last_ring = last_ring
-                    self._fed_later[tenant] = None
-                    return
                 call = next(iter(ring.hungry))
                 attached = self._fill(call, ring)
-                last_ring = ring
                 for queue in attached:
                     self._claim(queue)
                 if attached:
@@ -268,7 +245,6 @@ class AnyTopic(HandOut):
                 break
             if tenant.cap is not None and not self._may_take_any(tenant, now_s):
                 break
-            self._effort_left -= 1
             queue, credit = ring.turn()
             if queue.version != self.settings.version:
                 self._refresh(queue)
@@ -286,7 +262,6 @@ class AnyTopic(HandOut):
             if want:
                 self._attach(call, queue, want)
                 attached[queue] = None
-                self._effort_left -= GIVING_EFFORT
             if is_last:
                 tenant.leave(queue)  # There is nothing more of it.
                 call.passed = queue
@@ -370,12 +345,9 @@ class AnyTopic(HandOut):
         """Let calls for any topic look elsewhere where a topic has nothing for them any more."""
         for ring in list(self._filling):
             self.fill(ring)  # Whoever began it may be gone.
-        self._fed, self._fed_later = {**self._fed_later, **self._fed}, {}
-        looks_left = limits.SWEEP_QUEUES_MAX
+        self._fed.update(self._fed_later)
+        self._fed_later = {}
         for call in list(islice(self._busy, limits.SWEEP_QUEUES_MAX)):
-            if looks_left <= 0:
-                break
-            looks_left -= len(call.wants)
             del self._busy[call]
             self._busy[call] = None
             for queue in [one for one in call.wants if not one.may_bring()]:

@@ -54,8 +54,8 @@ class Tenant:
     """One namespace on this host, as far as it is a part of who gets which item. The dispatcher makes it."""
 
     __slots__ = (
-        "cap", "hungry_count", "is_any_first", "last_ring", "namespace", "parked_slot", "prefix_lengths",
-        "queues_count", "ring", "rings", "starved", "turn_count", "version",
+        "cap", "hungry_count", "is_any_first", "namespace", "parked_slot", "prefix_lengths", "queues_count", "ring",
+        "rings", "starved", "turn_count", "version",
     )  # fmt: skip
 
     def __init__(self, namespace: int) -> None:
@@ -68,8 +68,6 @@ class Tenant:
         """All its topics."""
         self.rings: dict[str, ReadyRing] = {}
         """The rings of calls that name a prefix, by it."""
-        self.last_ring: ReadyRing | None = None
-        """The last whose calls got topics, where there was no time for those of all rings."""
         self.prefix_lengths: list[int] = []
         """The lengths of these prefixes, each once."""
         self.hungry_count = 0
@@ -89,12 +87,6 @@ class Tenant:
             return [self.ring]
         prefixes = {name[:length] for length in self.prefix_lengths}
         return [self.ring, *[self.rings[prefix] for prefix in prefixes if prefix in self.rings]]
-
-    def rings_after(self, last: ReadyRing | None) -> list[ReadyRing]:
-        """All rings, in the order in which they are served: that one is the last."""
-        rings = [self.ring, *self.rings.values()]
-        first = rings.index(last) + 1 if last in rings else 0
-        return rings[first:] + rings[:first]
 
     def enter(self, queue: TopicQueue) -> None:
         """It may have something to give."""

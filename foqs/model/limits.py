@@ -179,7 +179,7 @@ TOPICS_PER_SHARD_MAX = 200_000
 """Topics with items on one shard. Enqueues to further topics get OVERLOADED."""
 TOPICS_PER_TICK_MAX = 250
 """Empty topics of a shard that are checked in one tick."""
-SWEEP_QUEUES_MAX = 500
+SWEEP_QUEUES_MAX = 250
 """Topics that the dispatcher checks in one tick, and again those that it serves because their caps allow it."""
 TOPIC_IDLE_MS = 30 * SECOND_MS
 """A topic that was empty for this long is forgotten."""

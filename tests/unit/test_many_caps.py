@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from unittest.mock import patch
 
 import pytest
 
 from foqs.host import any_topic
-from foqs.model import limits
 from tests.support.shards import NAMESPACE, Shards
 from tests.unit.test_caps import Consumers, check, stocked
 
@@ -93,33 +91,3 @@ def test_a_call_looks_at_a_bounded_number_of_topics_in_one_turn_and_goes_on_in_t
         shards.dispatcher.tick()
     assert call.items
     assert call.items[0].topic.name == "last"
-
-
-def test_calls_for_any_topic_get_topics_in_portions_and_every_prefix_has_its_turn(monkeypatch) -> None:
-    monkeypatch.setattr(any_topic, "EFFORT_MAX", 200)
-    names = [f"{prefix}{number}" for prefix in "abc" for number in range(150)]
-    shards = capped(names, 2, 1.0)
-    consumers = Consumers(shards, [], 100, any_count=1)
-    consumers.pass_ms(500)
-    assert consumers.got.total() == len(names), "a cap begins with a token"
-    dispatcher, given = shards.dispatcher, list[Counter[str]]()
-    for _, waiting in consumers._calls:
-        dispatcher.end(waiting)
-    attach = type(dispatcher)._attach
-
-    def counted(self, call, queue, want) -> None:
-        given[-1][queue.name[0]] += 1
-        attach(self, call, queue, want)
-
-    calls = [shards.dequeue_any(100, prefix) for prefix in "abc" for _ in range(2)]
-    shards.clock_ms += 1_000
-    with patch.object(type(dispatcher), "_attach", counted):
-        while len(given) < 30:
-            given.append(Counter())
-            dispatcher.tick()
-    assert max(each.total() for each in given) <= 200 // any_topic.GIVING_EFFORT + limits.ANY_TOPICS_PER_CALL_MAX
-    assert {topic for each in given[:4] for topic in each} == set("abc")
-    assert sum(given, Counter()).total() == len(names)
-    shards.pass_ms(100)
-    assert all(call.done for call in calls)
-    check(shards)
