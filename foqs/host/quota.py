@@ -15,7 +15,9 @@ from foqs.model import grants, limits
 from foqs.model.grants import BUCKET_MS, Ask, Grant
 
 WAIT_MS_MAX = 300
-"""How long a call waits for tokens."""
+"""How long a call waits for tokens that its book does not have yet."""
+SLOW_MS_MAX = 1 * limits.SECOND_MS
+"""How long it waits for an answer of the book, which other hosts may be asking at the same time."""
 STOCK_MS = WAIT_MS_MAX
 """A host asks for what its callers enqueue in so long."""
 STOCK_PLENTY_MS = 2 * limits.SECOND_MS

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import structlog
 
-from foqs.host.quota import WAIT_MS_MAX, Account, Charge
+from foqs.host.quota import SLOW_MS_MAX, WAIT_MS_MAX, Account, Charge
 from foqs.model import grants, limits
 from foqs.model.errors import FoqsError, OverloadedError, RateLimitedError, TooLargeError, UnavailableError
 from foqs.model.grants import Ask, Grant
@@ -151,7 +151,8 @@ class Quotas(Service):
         return charge
 
     async def wait(self, namespace: Namespace, count: int) -> Charge:
-        """Let in the items once there are tokens for them, after WAIT_MS_MAX at the latest.
+        """Let in the items once there are tokens for them: after WAIT_MS_MAX, or SLOW_MS_MAX without an answer, at the
+        latest.
 
         Raises RateLimitedError for more than fit, and OverloadedError when too many calls wait.
         """
@@ -247,18 +248,24 @@ class Quotas(Service):
         return now_ms + account.wait_ms(call.count, now_ms) > call.since_ms + WAIT_MS_MAX
 
     def _overdue(self, hosted: _HostedQuota) -> None:
-        """The first call that waits has done so for long enough."""
+        """The first call that waits has done so for long enough, or has had no answer so far."""
         now_ms = self._now_ms()
         account, waiting = hosted.account, hosted.waiting
         while waiting and (waiting[0].answer.done() or now_ms - waiting[0].since_ms >= WAIT_MS_MAX):
-            call = waiting.popleft()
+            call = waiting[0]
+            left_ms = call.since_ms + SLOW_MS_MAX - now_ms
+            is_slow = self._away_since_ms is None and not account.is_answered_since(call.since_ms) and left_ms > 0
+            if is_slow and not call.answer.done():
+                call.timer = asyncio.get_running_loop().call_later(left_ms / 1000, self._overdue, hosted)
+                break
+            waiting.popleft()
             if call.answer.done():
                 continue
             try:
                 if account.is_answered_since(call.since_ms):
                     raise _over(hosted, call.count, account.wait_ms(call.count, now_ms))
                 since_ms = self._asking_since_ms
-                if since_ms is not None and now_ms - since_ms >= WAIT_MS_MAX and self._away_since_ms is None:
+                if since_ms is not None and now_ms - since_ms >= SLOW_MS_MAX and self._away_since_ms is None:
                     self._away_since_ms = since_ms
                 call.answer.set_result(self._replay(hosted, call.count, now_ms))
             except RateLimitedError as error:

@@ -39,6 +39,20 @@ def test_just_below_the_limit_nothing_is_refused() -> None:
     assert world.worst_minute() <= LIMIT
 
 
+def test_below_the_limit_hosts_wait_for_a_slow_book_and_do_not_take_it_for_away() -> None:
+    """Hosts have turns at a book, and a meta database may be busy."""
+    world = QuotaWorld(4, LIMIT, 1)
+    world.latency_s = 0.2
+
+    async def story() -> None:
+        await world.shift(0.75 * LIMIT, 2.0, 60)
+        assert [host.replayed_total for host in world.hosts] == [0] * 4
+
+    world.run(story)
+    refused_count, let_in_count = sum(one.count for one in world.refused), sum(one.count for one in world.let_in)
+    assert refused_count < 0.01 * let_in_count, "the tokens of few calls are dated later than they wait for them"
+
+
 def test_a_burst_of_most_of_the_limit_on_one_host_is_let_in_and_none_beyond() -> None:
     world = QuotaWorld(10, LIMIT)
 
