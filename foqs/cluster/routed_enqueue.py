@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from foqs.cluster.peers import Peer
-from foqs.cluster.routes import LOOK_MS, Routes, is_elsewhere
+from foqs.cluster.routes import Routes, is_elsewhere, looks_s
 from foqs.model import limits
 from foqs.model.calls import CallContext, EnqueueResult, NewItemFields, QueueCalls
 from foqs.model.errors import (
@@ -109,7 +109,7 @@ class RoutedEnqueue:
         """
         until_s = self._now_s() + limits.ROUTE_WAIT_MS_MAX / 1000
         offered: set[int] = set()
-        pending = _left_of(positions, result)
+        pending, looks = _left_of(positions, result), looks_s()
         while pending:
             groups = self._by_owner(pending, result)
             await asyncio.gather(*[self._hand_on(load, remote, list(some), result) for remote, some in groups])
@@ -124,7 +124,7 @@ class RoutedEnqueue:
                 if isinstance(result.errors.get(at), HostUnreachableError)
             }
             if away <= offered:
-                await self._routes.news(min(left_s, LOOK_MS / 1000))
+                await self._routes.news(min(left_s, next(looks)))
             # This host knows best whose they are by now, and whether their namespace takes them without their owner.
             offered |= away
             again = replace(load, context=replace(load.context, away=frozenset(away)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -15,6 +15,8 @@ from foqs.model.errors import FoqsError, UnavailableError
 
 LOOK_MS = 100
 """Who waits for a shard that is on its way looks again after so long, if nothing is heard of it before."""
+LOOK_MS_MAX = 500
+"""The same for one that has looked before: each look tries all that is left once more, at a host that may be dead."""
 
 T = TypeVar("T")
 Here = Callable[[Sequence[int] | None], Awaitable[PositionErrors]]
@@ -212,7 +214,7 @@ class Routes:
         pending: Sequence[int] = range(len(ids))
         loop = asyncio.get_running_loop()
         until_s = loop.time() + limits.ROUTE_WAIT_MS_MAX / 1000
-        while True:
+        for look_s in looks_s():
             groups = self._groups(shards, pending)
             found = await _in_groups(groups, len(ids), here, there, raised)
             for position in pending:
@@ -223,7 +225,7 @@ class Routes:
                 for position, error in found.items()
                 if is_elsewhere(error) and self._is_known(shards[position])
             )
-            if not pending or not await self._until_found({shards[position] for position in pending}, until_s):
+            if not pending or not await self._until_found({shards[position] for position in pending}, look_s, until_s):
                 break
         if len(errors) == len(ids) and len(distinct := set(errors.values())) == 1 and raised and raised[-1] in distinct:
             raise raised[-1]
@@ -232,14 +234,14 @@ class Routes:
     def _is_known(self, shard_id: int | None) -> bool:
         return shard_id is not None and self._owners.get(shard_id) is not None
 
-    async def _until_found(self, shards: Collection[int | None], until_s: float) -> bool:
-        """Return after a moment, or when something is learned: once a host is known that can be asked for a shard.
+    async def _until_found(self, shards: Collection[int | None], look_s: float, until_s: float) -> bool:
+        """Return after a look, or when something is learned: once a host is known that can be asked for a shard.
 
         False when the time is over. A batch is not done again where nobody is: that would cost as much each time.
         """
         loop = asyncio.get_running_loop()
         while (left_s := until_s - loop.time()) > 0:
-            await self._owners.news(min(left_s, LOOK_MS / 1000))
+            await self._owners.news(min(left_s, look_s))
             if any(
                 shard_id is not None and (self._serves(shard_id) or self.remote_of(shard_id)) for shard_id in shards
             ):
@@ -259,6 +261,14 @@ class Routes:
             _, some = groups.setdefault("" if remote is None else remote.host_id, (remote, []))
             some.append(position)
         return [_Group(remote, some) for remote, some in groups.values()]
+
+
+def looks_s() -> Iterator[float]:
+    """The pauses of who waits for a shard that is on its way, in seconds: LOOK_MS, then twice as long each time."""
+    look_ms = LOOK_MS
+    while True:
+        yield look_ms / 1000
+        look_ms = min(2 * look_ms, LOOK_MS_MAX)
 
 
 def _shards_of(ids: Sequence[str]) -> list[int | None]:
