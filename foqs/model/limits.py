@@ -295,6 +295,8 @@ WAITING_BYTES_PER_CONNECTION_MAX = 256 * KIB
 """Frames of calls that wait to be started on one connection. Beyond it, nothing more is read from the connection. One
 more frame may be there.
 """
+WAITING_BYTES_PER_PEER_MAX = 16 * MIB
+"""The same for the connection of another host of the cluster, on which calls of many callers come."""
 PARTIAL_FRAME_BYTES_MAX = 256 * MIB
 """Bytes of incomplete frames on all connections together."""
 PARTIAL_FRAME_BYTES_PER_ADDRESS_MAX = 64 * MIB

@@ -27,6 +27,7 @@ class TransportLimits:
     peer_calls_in_flight_max: int = limits.CALLS_IN_FLIGHT_PER_PEER_MAX
     peer_call_bytes_max: int = limits.CALL_BYTES_PER_PEER_MAX
     waiting_bytes_max: int = limits.WAITING_BYTES_PER_CONNECTION_MAX
+    peer_waiting_bytes_max: int = limits.WAITING_BYTES_PER_PEER_MAX
     all_calls_in_flight_max: int = limits.CALLS_IN_FLIGHT_MAX
     all_call_bytes_max: int = limits.CALL_BYTES_MAX
     long_poll_topics_per_address_max: int = limits.LONG_POLL_TOPICS_PER_ADDRESS_MAX

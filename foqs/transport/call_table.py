@@ -187,12 +187,14 @@ class CallTable:
         """Whether nobody may be there any more, so that a dequeue does not wait for items."""
         self.calls_in_flight_max = server.limits.calls_in_flight_max
         self.bytes_max = server.limits.call_bytes_max
+        self._waiting_bytes_max = server.limits.waiting_bytes_max
 
     def _become_peer(self, host_id: str) -> None:
         """Calls come from another host of the cluster now, which hands on what many callers ask of it."""
         self.context = CallContext(self.context.caller, peer=host_id)
         self.calls_in_flight_max = self._server.limits.peer_calls_in_flight_max
         self.bytes_max = self._server.limits.peer_call_bytes_max
+        self._waiting_bytes_max = self._server.limits.peer_waiting_bytes_max
 
     def caller_of(self, address: str, message: bytes) -> str:
         """Who is to be told apart from others in the scheduler: an address, or some of the callers of a peer."""
@@ -200,12 +202,15 @@ class CallTable:
         return address if not peer else f"{peer}{OF_PEER}{seqid_of(message) % PEER_LANES_COUNT}"
 
     def has_room(self) -> bool:
-        """Whether the connection may have one more call: by their count, by their bytes and by what waits in all."""
-        bounds = self._server.limits
+        """Whether the connection may have one more call: by their count, by their bytes and by what waits in all.
+
+        What waits in all is of no account for a peer: calls of one of its callers must not stop those of the others.
+        """
+        is_full = self._scheduler.is_full and not self.context.peer
         return (
             self.count < self.calls_in_flight_max
             and self._bytes < self.bytes_max
-            and not (self._waiting and (self.waiting_bytes >= bounds.waiting_bytes_max or self._scheduler.is_full))
+            and not (self._waiting and (self.waiting_bytes >= self._waiting_bytes_max or is_full))
         )
 
     # --- calls that wait ---
