@@ -140,6 +140,7 @@ class CapNews(Service):
         task = asyncio.create_task(self._done(work), name=self.name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: work.close())  # It may be cancelled before its first step.
 
     async def _done(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -214,8 +215,7 @@ class CapNews(Service):
                 now_s = self._now_s()
                 self._learn(home, caps, self.asked(home, [cap.ask() for cap in caps]), now_s)
                 continue
-            for start in range(0, len(caps), LOOKS_MAX):
-                self._spawn(self._ask(home, caps[start : start + LOOKS_MAX]))
+            self._spawn(self._ask(home, caps))
 
     async def _ask(self, home: str, caps: Sequence[SharedCap]) -> None:
         """Learn what the home grants. What comes too late goes back to it with the next question."""

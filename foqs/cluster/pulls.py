@@ -22,8 +22,8 @@ from foqs.model.stocks import ANY_TOPIC, Pointer, Topic
 
 PULL_TRIES_MAX = 3
 """Hosts that one call which does not wait asks for items, one after the other."""
-SEEK_WAIT_MS = 50
-"""How long a call that does not wait gives the homes of its topics to say who has items."""
+SEEK_WAIT_MS = 250
+"""How long a call that does not wait gives the homes of its topics to say who has items; most do it in a few ms."""
 PULL_WAIT_MS_MAX = 1 * limits.SECOND_MS
 """How long a call waits for another host beyond its wait_ms, and while there may be items here."""
 
@@ -89,6 +89,8 @@ class Pulls:
         """The pulls by outcome."""
         self.items_total = 0
         self._orphans: set[asyncio.Task[Any]] = set()
+        self._first_pulls: set[tuple[str, Topic]] = set()
+        """The pulls of better items that are under way, by host and topic: other calls take what is here meanwhile."""
         self._late: Counter[tuple[str, Topic]] = Counter()
         """The pulls, by host and topic, for which nobody waits any more: no others are sent after them."""
 
@@ -126,7 +128,7 @@ class Pulls:
         )
         self._waits.add(wait)
         try:
-            if wait_ms and not self._is_draining:
+            if until_s > asyncio.get_running_loop().time() and not self._is_draining:
                 return await self._wait(wanted, wait, until_s)
             return await self._look(wanted, wait)
         finally:
@@ -142,9 +144,14 @@ class Pulls:
     async def _take(self, wanted: _Wanted) -> list[Delivery]:
         """What there is without a wait, from another host first if that has better items."""
         pointer = self._news.better(wanted.by_topic)
-        if pointer is not None and (items := await self._pull_first(wanted, pointer)):
-            return items
-        return await self._dequeue_here(wanted)
+        if pointer is None or (first := (pointer.host_id, pointer.topic)) in self._first_pulls:
+            return await self._dequeue_here(wanted)
+        self._first_pulls.add(first)
+        try:
+            items = await self._pull_first(wanted, pointer)
+        finally:
+            self._first_pulls.discard(first)
+        return items or await self._dequeue_here(wanted)
 
     async def _take_any(self, wanted: _Wanted, number: int) -> list[Delivery]:
         """What there is of any topic without a wait, on the host whose turn it is, or else here."""
@@ -184,9 +191,11 @@ class Pulls:
         for _ in range(PULL_TRIES_MAX):
             try:
                 async with asyncio.timeout_at(min(loop.time() + SEEK_WAIT_MS / 1000, wanted.answer_s)):
-                    await wait.arrived()
+                    await wait.answered()
             except TimeoutError:
                 return []
+            if not wait.pointers:
+                return []  # Nobody has any.
             if items := await self._pull_best(wanted, wait):
                 return items
         return []
@@ -243,6 +252,7 @@ class Pulls:
         is_any_away = False
         while (pointer := best_of(pointers)) is not None:
             if (items := await self._pull(wanted, pointer, wanted.answer_s)) is not None:
+                self._news.not_gone_to([one for one in pointers if one is not pointer])
                 return items
             is_any_away = True
             pointers = [one for one in pointers if one.host_id != pointer.host_id]

@@ -91,7 +91,7 @@ class TopicNews(Service):
 
     def wait(self, topics: Mapping[Topic, int]) -> Wait:
         """Ask the homes for these topics until `leave`, each with how many items are wanted."""
-        wait = self._wishes.add(topics)
+        wait = self._wishes.add(topics, self._now_s())
         self._rung.set()
         return wait
 
@@ -103,6 +103,11 @@ class TopicNews(Service):
     def leave(self, wait: Wait) -> None:
         """It waits no more."""
         self._wishes.remove(wait)
+        self.not_gone_to(wait.take())
+
+    def not_gone_to(self, pointers: Iterable[Pointer]) -> None:
+        """A call was told of these hosts, and has gone to another one."""
+        self._wishes.keep(pointers, self._now_s())
 
     def better(self, topics: Iterable[Topic]) -> Pointer | None:
         """Another host whose items go before those here, of the first of the topics that has one."""
@@ -221,6 +226,7 @@ class TopicNews(Service):
         task = asyncio.create_task(self._done(work), name=self.name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: work.close())  # It may be cancelled before its first step.
 
     async def _done(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -281,6 +287,7 @@ class TopicNews(Service):
                 self._tell_all()
             self._reports.look_for_any(now_s)
             self._forget_pointers(now_s)
+            self._wishes.forget_unused(now_s)
             self.directory.sweep(SWEEP_TOPICS, now_s)
             self._rung.set()
 
@@ -311,11 +318,13 @@ class TopicNews(Service):
                 await asyncio.sleep(0)
             if home == self._me:
                 self.hinted(self.sought(self._me, wishes))
+                self._wishes.answered(wishes)
             else:
                 self._spawn(self._seek(home, wishes))
 
     async def _seek(self, home: str, wishes: Mapping[Topic, int]) -> None:
         self.hinted(await self._call(home, self._homes.seek(home, wishes)))
+        self._wishes.answered(wishes)
 
     def _report_due(self) -> None:
         for home, stocks in self._by_home(self._reports.take_due(self._now_s())).items():

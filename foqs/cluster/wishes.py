@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from itertools import islice
 
+from foqs.cluster.directory import PROMISE_MS
 from foqs.model.stocks import Pointer, Topic
 
 WISHES_MAX = 10_000
@@ -17,16 +18,24 @@ WISHES_PER_RUN_MAX = 1_000
 class Wait:
     """A dequeue call that waits for items of other hosts: `pointers` come until it is closed."""
 
-    __slots__ = ("_arrived", "pointers", "topics")
+    __slots__ = ("_answered", "_arrived", "pointers", "topics", "unanswered_count")
 
     def __init__(self, topics: Mapping[Topic, int]) -> None:
         self.topics = topics
         self.pointers: dict[Topic, Pointer] = {}
+        self.unanswered_count = 0
+        """The topics whose homes have not said yet who has items. `Wishes` owns it."""
         self._arrived = asyncio.Event()
+        self._answered = asyncio.Event()
 
     def tell(self, pointer: Pointer) -> None:
         self.pointers[pointer.topic] = pointer
         self._arrived.set()
+        self._answered.set()
+
+    def all_answered(self) -> None:
+        """All homes have said who has items, if anybody has."""
+        self._answered.set()
 
     def take(self) -> list[Pointer]:
         """What was told since the last time."""
@@ -38,19 +47,26 @@ class Wait:
         """Return when something was told, or all waiting ends."""
         await self._arrived.wait()
 
+    async def answered(self) -> None:
+        """Return when something was told, or all homes have answered, or all waiting ends."""
+        await self._answered.wait()
+
     def end(self) -> None:
         """Nobody is to wait any more."""
         self._arrived.set()
+        self._answered.set()
 
 
 class _Wish:
     """Who waits here for a topic."""
 
-    __slots__ = ("count", "waiters")
+    __slots__ = ("count", "unanswered", "waiters")
 
     def __init__(self) -> None:
         self.count = 0
         self.waiters: dict[Wait, int] = {}
+        self.unanswered: list[Wait] = []
+        """Those who have come since the home has answered last."""
 
 
 class Wishes:
@@ -59,11 +75,13 @@ class Wishes:
     def __init__(self) -> None:
         self._wishes: dict[Topic, _Wish] = {}
         self._unsought: dict[Topic, None] = {}
+        self._unused: dict[Topic, tuple[Pointer, float]] = {}
+        """Hosts that calls were told of and have not gone to, and until when that is of use. Oldest first."""
 
     def __len__(self) -> int:
         return len(self._wishes)
 
-    def add(self, topics: Mapping[Topic, int]) -> Wait:
+    def add(self, topics: Mapping[Topic, int], now_s: float) -> Wait:
         """Begin to wait for these topics, each with how many items are wanted."""
         wait = Wait(topics)
         for topic, count in topics.items():
@@ -74,8 +92,27 @@ class Wishes:
                 wish = self._wishes[topic] = _Wish()
             wish.waiters[wait] = count
             wish.count += count
+            wish.unanswered.append(wait)
+            wait.unanswered_count += 1
             self._unsought[topic] = None
+            if topic in self._unused:
+                pointer, until_s = self._unused.pop(topic)
+                if until_s > now_s:
+                    wait.tell(pointer)
+        if not wait.unanswered_count:
+            wait.all_answered()
         return wait
+
+    def answered(self, topics: Iterable[Topic]) -> None:
+        """The homes of these topics have said who has items, if anybody has."""
+        for topic in topics:
+            if (wish := self._wishes.get(topic)) is None:
+                continue
+            waits, wish.unanswered = wish.unanswered, []
+            for wait in waits:
+                wait.unanswered_count -= 1
+                if not wait.unanswered_count:
+                    wait.all_answered()
 
     def remove(self, wait: Wait) -> None:
         for topic in wait.topics:
@@ -84,6 +121,23 @@ class Wishes:
                 wish.count -= count
                 if not wish.waiters:
                     del self._wishes[topic]
+
+    def keep(self, pointers: Iterable[Pointer], now_s: float) -> None:
+        """A call has not gone to these hosts: the next one that names their topics hears of them at once.
+
+        The home tells nobody of their items for a while, because this host was to come for them.
+        """
+        for pointer in pointers:
+            if pointer.topic not in self._unused and len(self._unused) < WISHES_MAX:
+                self._unused[pointer.topic] = pointer, now_s + PROMISE_MS / 1000
+
+    def forget_unused(self, now_s: float) -> None:
+        """Forget what is of no use any more."""
+        while self._unused:
+            topic, (_, until_s) = next(iter(self._unused.items()))
+            if until_s > now_s:
+                return
+            del self._unused[topic]
 
     def again(self, topics: Iterable[Topic]) -> None:
         """Ask for those of them that somebody waits for once more."""

@@ -265,6 +265,8 @@ class Dispatcher(AnyTopic):
             for queue in call.wants:
                 if queue.calls and queue.buffer.sort_keys:
                     self.serve(queue)
+                if self.on_changed is not None and queue.has_something():
+                    self.on_changed((queue.namespace, queue.name))  # It was for this call alone.
             self._serve_any()
 
     def unclaim(self, items: list[ShardItem]) -> None:

@@ -103,20 +103,17 @@ class Stocks:
         self._dispatcher.cap_fed(*key)
 
     def stock(self, topic: Topic) -> Stock:
-        """The ready items of healthy shards that may be delivered now.
-
-        Those that are being claimed for calls here count as well.
-        """
+        """The ready items of healthy shards that may be delivered now, without those that calls here wait for."""
         queue = self._dispatcher.find(topic)
         if queue is None or queue.is_paused or queue.parked_slot:
             return NO_STOCK
         first = min(queue.first_unclaimed(), queue.buffer.first)
         if first == order.LAST:
             return NO_STOCK
-        ready_count = sum([part.ready for part in queue.parts.values()])
+        ready_count = max(1, sum([part.ready for part in queue.parts.values()])) - queue.waiting_count
         return (
-            Stock(max(1, ready_count), order.urgency_of(first), order.due_at_of(first))
-            if first > order.FIRST
+            Stock(ready_count, order.urgency_of(first), order.due_at_of(first))
+            if first > order.FIRST and ready_count > 0
             else NO_STOCK
         )
 

@@ -148,6 +148,8 @@ class EagerNews(News):
 
     def leave(self, wait: Wait) -> None: ...
 
+    def not_gone_to(self, pointers: Iterable[Pointer]) -> None: ...
+
 
 async def waited(news: EagerNews, hosts: Mapping[str, Any], wait_ms: int) -> list[Delivery]:
     pulls = Pulls(cast(Any, Queue([])), cast(Any, news), hosts.get, lambda name: 1, lambda: False, nothing_given_back)
@@ -280,6 +282,18 @@ def test_a_frozen_host_with_better_items_keeps_a_call_from_what_is_here_for_a_se
     news.pointer = pointer
     assert world.dequeue(0, is_any=is_any).done()
     assert world.there.calls_count == 2, "it has answered: it is asked again"
+
+
+def test_one_call_at_a_time_goes_for_what_is_better_elsewhere_and_the_others_take_what_is_here(
+    frozen_worlds: Callable[..., FrozenWorld],
+) -> None:
+    world = frozen_worlds(News(TO_MAIL), [7])
+    first = world.dequeue(0)
+    assert [item.priority for item in world.dequeue(0).result()] == [7]
+    world.answer(delivered([0]))
+    assert [item.priority for item in first.result()] == [0]
+    world.dequeue(0)
+    assert world.there.calls_count == 2, "the next one goes there again"
 
 
 def test_a_call_waits_for_a_pull_a_second_beyond_its_deadline_at_most(

@@ -184,6 +184,33 @@ async def test_who_begins_to_wait_hears_of_what_is_there(home: str) -> None:
         assert wait.take()[0].host_id == "a"
 
 
+async def test_who_does_not_wait_hears_at_once_that_nobody_has_anything() -> None:
+    async with three_hosts() as net, asyncio.timeout(PATIENCE_S):
+        wait = net.news["b"].wait({topic_of(home): 1 for home in NAMES})
+        await wait.answered()
+        assert wait.take() == []
+        put(net, "a", Stock(1), topic_of("c"))
+        await wait.arrived()
+        assert wait.take()[0].host_id == "a", "it would hear of an item that comes later"
+
+
+async def test_a_call_hears_of_what_one_before_it_was_told_of_and_has_not_fetched() -> None:
+    """A call that names many topics fetches one of them. The home keeps the items of the others for this host."""
+    async with three_hosts() as net, asyncio.timeout(PATIENCE_S):
+        topics = [topic_of(home) for home in NAMES]
+        for topic in topics:
+            put(net, "a", Stock(2), topic)
+        news = net.news["b"]
+        wait, told = news.wait(dict.fromkeys(topics, 2)), list[Pointer]()
+        while len(told) < len(topics):
+            await wait.arrived()
+            told += wait.take()
+        news.not_gone_to(told[1:])
+        news.leave(wait)
+        assert {one.topic for one in news.wait(dict.fromkeys(topics, 2)).take()} == {one.topic for one in told[1:]}
+        assert news.wait(dict.fromkeys(topics, 2)).take() == [], "what was told once more is not told again"
+
+
 async def test_a_home_that_is_away_is_soon_no_home_for_anybody() -> None:
     async with three_hosts() as net, asyncio.timeout(PATIENCE_S):
         topic = topic_of("c")
