@@ -1,7 +1,7 @@
 """`python -m tests.sim.parts` runs very many seeds of simulated clusters in parts, from where the last run ended.
 
 What each part had is a line of a file: its commit, its seeds and what failed. So a run of days may be broken off and
-taken up again, also at a later commit; each line says which one it was.
+taken up again, also at a later commit; each line says which one it was. Parts that failed at another commit run again.
 """
 
 from __future__ import annotations
@@ -37,9 +37,12 @@ ROOT = Path(__file__).resolve().parents[2]
 def main(seeds: int, first: int, part_seeds: int, load_s: float, workers: int, path: Path) -> None:
     """Simulate clusters with faults, once per seed, without the parts that PATH has already."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    parts = _parts(path)
-    done = {part["first"] for part in parts if (part["seeds"], part["load_s"]) == (part_seeds, load_s)}
-    commit = _commit()
+    commit, parts = _commit(), _parts(path)
+    done = {
+        part["first"]
+        for part in parts
+        if (part["seeds"], part["load_s"]) == (part_seeds, load_s) and (part["commit"] == commit or not part["failed"])
+    }
     with ProcessPoolExecutor(workers) as pool:
         left = [start for start in range(first, first + seeds, part_seeds) if start not in done]
         runs = [pool.submit(_run, start, part_seeds, load_s) for start in left]
@@ -53,7 +56,8 @@ def main(seeds: int, first: int, part_seeds: int, load_s: float, workers: int, p
         finally:
             pool.shutdown(cancel_futures=True)
     click.echo("\n".join(_told(parts)))
-    sys.exit(1 if any(part["failed"] for part in parts) else 0)
+    last = {part["first"]: part for part in parts}
+    sys.exit(1 if any(part["failed"] for part in last.values()) else 0)
 
 
 def _parts(path: Path) -> list[dict[str, Any]]:
