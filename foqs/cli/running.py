@@ -24,9 +24,8 @@ from foqs.storage.migrations import MigrationError
 _GC_THRESHOLDS = (5_000, 4, 1_000)
 """Containers made and not dropped before the youngest are looked at, and how often that is before the older ones are.
 
-Several times the default: collections were a tenth of a busy host's time. The second one looks at about 20,000, which
-takes 2 ms. The last one walks all that is kept in memory; it comes after 20 million at the soonest, when a quarter of
-it is new.
+Several times the default: collections were a tenth of a busy host's time. The second one looks at about 20,000. The
+last one walks all that is kept in memory; it comes after 20 million at the soonest, when a quarter of it is new.
 """
 _MAPPED_BYTES_MIN = 128 * KIB
 """What is as large has pages of its own, which go back to the system with it: glibc's first choice. By itself it would

@@ -128,7 +128,8 @@ class Wishes:
         The home tells nobody of their items for a while, because this host was to come for them.
         """
         for pointer in pointers:
-            if pointer.topic not in self._unused and len(self._unused) < WISHES_MAX:
+            self._unused.pop(pointer.topic, None)
+            if len(self._unused) < WISHES_MAX:
                 self._unused[pointer.topic] = pointer, now_s + PROMISE_MS / 1000
 
     def forget_unused(self, now_s: float) -> None:

@@ -10,7 +10,7 @@ from foqs.model import limits
 AGES_ROUND_MS = 1 * limits.SECOND_MS
 """The shortest pause between two looks at all topics for the oldest ready item."""
 AGES_TOPICS_PER_TICK = 50
-"""Topics that are looked at in one tick: 2,500 a second, so that very many cost no more than a millisecond of it."""
+"""Topics that are looked at in one tick: 2,500 a second, which take about a millisecond of it."""
 
 
 class Ages:

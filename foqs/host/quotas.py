@@ -256,6 +256,7 @@ class Quotas(Service):
             left_ms = call.since_ms + SLOW_MS_MAX - now_ms
             is_slow = self._away_since_ms is None and not account.is_answered_since(call.since_ms) and left_ms > 0
             if is_slow and not call.answer.done():
+                call.timer.cancel()
                 call.timer = asyncio.get_running_loop().call_later(left_ms / 1000, self._overdue, hosted)
                 break
             waiting.popleft()

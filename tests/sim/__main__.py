@@ -30,9 +30,7 @@ def main(
     failed = 0
     for number in chosen:
         outcome = run_seed(number, load_s_max=load_s, verbose=verbose, is_cluster=is_cluster)
-        counts.update(outcome.counts)
-        counts["steps"] += outcome.steps_count
-        counts["virtual seconds"] += round(outcome.virtual_s)
+        counts.update(outcome.tally())
         if outcome.complaints:
             failed += 1
             click.echo(str(outcome))

@@ -78,9 +78,7 @@ def _run(first: int, seeds: int, load_s: float) -> dict[str, Any]:
     began_s, counts, failed = time.monotonic(), Counter[str](), dict[int, list[str]]()
     for seed in range(first, first + seeds):
         outcome = run_seed(seed, load_s_max=load_s, is_cluster=True)
-        counts.update(outcome.counts)
-        counts["steps"] += outcome.steps_count
-        counts["virtual seconds"] += round(outcome.virtual_s)
+        counts.update(outcome.tally())
         if outcome.complaints:
             failed[seed] = outcome.complaints
     took_s = round(time.monotonic() - began_s, 1)

@@ -65,6 +65,10 @@ class Outcome:
     counts: Counter[str] = field(default_factory=Counter)
     is_cluster: bool = False
 
+    def tally(self) -> Counter[str]:
+        """What sums of many runs are made of."""
+        return self.counts + Counter({"steps": self.steps_count, "virtual seconds": round(self.virtual_s)})
+
     def __str__(self) -> str:
         shown = "\n".join([f"  {complaint}" for complaint in self.complaints[:_COMPLAINTS_SHOWN_MAX]])
         short = "" if math.isinf(self.load_s_max) else f" --load-s {self.load_s_max}"

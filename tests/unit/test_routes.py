@@ -11,7 +11,7 @@ import pytest
 
 from foqs.cluster import routes as routes_module
 from foqs.cluster.owner_map import OwnerMap, ShardOwner
-from foqs.cluster.routes import Routes
+from foqs.cluster.routes import LOOK_MS_MAX, Routes, looks_s
 from foqs.model.calls import CallContext, PositionErrors
 from foqs.model.errors import UnavailableError
 from tests.support.waiting import PATIENCE_S
@@ -79,3 +79,8 @@ async def test_a_batch_is_not_done_again_before_somebody_can_be_asked(monkeypatc
         acks.owners.learn([ShardOwner(1, 20, "me", "me:1")])
         assert await held == {}
     assert acks.calls_count == 2
+
+
+def test_who_waits_for_a_shard_looks_less_and_less_often_and_every_half_second_in_the_end() -> None:
+    looks = looks_s()
+    assert [next(looks) for _ in range(5)] == [0.1, 0.2, 0.4, LOOK_MS_MAX / 1000, LOOK_MS_MAX / 1000]
