@@ -41,6 +41,8 @@ class SlotWatch:
         """By number of a namespace: what it was created with."""
         self._world = world
         self._by_version: dict[int, tuple[int, ...]] = {}
+        self._kept: set[int] = set()
+        """The versions of tables of which a shard has had a copy."""
         chance = random.Random(f"slots {world.seed}")
         self.key_spread = chance.choice([1, 2, 4])
         self.when_away = chance.choice([DedupWhenAway.REFUSE, DedupWhenAway.REFUSE, DedupWhenAway.ACCEPT])
@@ -216,11 +218,27 @@ class SlotWatch:
         self.saw(world.meta.tables.slots, "the meta database")
         for shard_id, server in world.servers.items():
             self.saw(server.tables.slots, f"shard {shard_id}")
+            self._kept.add(server.tables.slots.version)
         for host in world.hosts:
             self.saw(host.host._slots.table, host.name)
 
+    def _forget_unused(self) -> None:
+        """A table that no shard has kept led to nothing: it may be gone with the last host that knew it.
+
+        Meta was lost before the shards had their copies, and did not come back before that host ended.
+        """
+        world = self._world
+        having = [world.meta.tables.slots, *[host.host._slots.table for host in world.hosts]]
+        having += [server.tables.slots for server in world.servers.values()]
+        newest = max(table.version for table in having)
+        for version in [version for version in self._by_version if version > newest]:
+            if version not in self._kept:
+                del self._by_version[version]
+
     async def settled(self, host: SimHost) -> None:
         """Return when all have the same table, as they should soon after all is well."""
+        self.look()
+        self._forget_unused()
         loop = self._world.loop
         until_s = loop.time() + _SETTLED_S_MAX
         while problems := list(self._problems(host)):
