@@ -76,7 +76,7 @@ class CapLedger:
             entry.tokens *= rate / entry.rate
         entry.rate = rate
         entry.tokens = min(burst_of(rate), entry.tokens + max(0, ask.unused_count))
-        if ask.wanted_count <= 0 and not ask.held_count:
+        if ask.is_for_nothing:
             entry.parts.pop(host_id, None)
             return CapGrant(ask.key, 0, 0.0, 0.0, 0.0)
         part = entry.parts.setdefault(host_id, _Part())

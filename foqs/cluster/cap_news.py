@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from heapq import heappop, heappush
-from itertools import count
+from itertools import count, islice
 from typing import Any, Protocol
 
 import structlog
@@ -20,7 +20,7 @@ from foqs.cluster.homes import home_of
 from foqs.model.errors import FoqsError
 from foqs.model.outage import Outage
 from foqs.model.service import Service
-from foqs.model.shared_caps import CapAsk, CapGrant, CapHomes, CapKey, SharedCap
+from foqs.model.shared_caps import RETRY_MS, CapAsk, CapGrant, CapHomes, CapKey, SharedCap
 
 FLUSH_MS = 5
 """What is asked for within this time is asked together."""
@@ -29,6 +29,8 @@ ASK_MS_MAX = 500
 LOOKS_MAX = 250
 """Caps that one turn of the event loop looks at, and that one message asks for."""
 HOMES_KNOWN_MAX = 50_000
+LEFT_OF_HOME_MAX = 50_000
+"""Caps of which a former home is still to be told that this host has no part in them any more."""
 SWEEP_MS = 250
 SWEEP_CAPS = 500
 
@@ -76,6 +78,10 @@ class CapNews(Service):
         """Those of them that are homes."""
         self._home_of: dict[CapKey, str] = {}
         self._wanted: dict[SharedCap, None] = {}
+        self._left: dict[str, dict[CapKey, CapAsk]] = {}
+        """What former homes of caps are to be told, by home."""
+        self._leaving: set[str] = set()
+        """The former homes that are being told."""
         self._watched: list[tuple[float, int, SharedCap]] = []
         """Caps by when they are to be looked at."""
         self._numbers = count()
@@ -101,6 +107,10 @@ class CapNews(Service):
         if not self._wanted:
             asyncio.get_running_loop().call_later(FLUSH_MS / 1000, self._rung.set)
         self._wanted[cap] = None
+
+    def left(self, home: str, ask: CapAsk) -> None:
+        if home in self._hosts and len(left := self._left.setdefault(home, {})) < LEFT_OF_HOME_MAX:
+            left[ask.key] = ask
 
     # ---- what others tell ----
 
@@ -146,7 +156,10 @@ class CapNews(Service):
         try:
             await work
         except Exception:
-            _log.error("host_defect", work=self.name, exc_info=True)
+            self._has_defect()
+
+    def _has_defect(self) -> None:
+        _log.error("host_defect", work=self.name, exc_info=True)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -154,8 +167,11 @@ class CapNews(Service):
         while True:
             await self._rung.wait()
             self._rung.clear()
-            self._look()
-            self._ask_all()
+            try:
+                self._look()
+                self._ask_all()
+            except Exception:  # A defect of one cap's must not stop all others.
+                self._has_defect()
             if self._wanted:
                 self._rung.set()
                 await asyncio.sleep(0)
@@ -167,7 +183,40 @@ class CapNews(Service):
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_MS / 1000)
-            self.ledger.sweep(SWEEP_CAPS, self._now_s())
+            try:
+                self.ledger.sweep(SWEEP_CAPS, self._now_s())
+                self._tell_left()
+            except Exception:
+                self._has_defect()
+
+    def _tell_left(self) -> None:
+        """Tell former homes that this host has no part in their caps: they would keep it from the others for good."""
+        for home in [one for one in self._left if one not in self._hosts or not self._left[one]]:
+            del self._left[home]
+        for home, left in self._left.items():
+            asks = list(islice(left.values(), LOOKS_MAX))
+            if home == self._me:
+                self.asked(home, asks)
+                self._has_told(home, asks)
+            elif home not in self._leaving:
+                self._leaving.add(home)
+                self._spawn(self._leave(home, asks))
+
+    async def _leave(self, home: str, asks: Sequence[CapAsk]) -> None:
+        try:
+            async with asyncio.timeout(ASK_MS_MAX / 1000):
+                await self._homes.ask(home, asks)
+        except (FoqsError, TimeoutError):
+            return  # The next sweep tells it again, as long as it lives.
+        finally:
+            self._leaving.discard(home)
+        self._has_told(home, asks)
+
+    def _has_told(self, home: str, asks: Sequence[CapAsk]) -> None:
+        left = self._left.get(home, {})
+        for ask in asks:
+            if left.get(ask.key) is ask:
+                del left[ask.key]
 
     def _look(self) -> None:
         """Look at the caps whose time has come."""
@@ -192,6 +241,8 @@ class CapNews(Service):
         """Look at it when there will be something to be done, if there will."""
         now_s = self._now_s()
         at_s = cap.check_s(now_s)
+        if at_s <= now_s and cap.is_to_tell:
+            at_s = now_s + RETRY_MS / 1000  # The answer came when its tokens had ended.
         if now_s < at_s < cap.watched_s:
             cap.watched_s = at_s
             heappush(self._watched, (at_s, next(self._numbers), cap))
@@ -229,6 +280,9 @@ class CapNews(Service):
                 _log.warning("cap_home_not_reached", peer=home, error=str(error) or "no response in time")
             self._learn(home, caps, (), sent_s)
             await self._give_back(home, caps, asking)
+        except Exception:
+            self._learn(home, caps, (), sent_s)
+            raise
         else:
             self._learn(home, caps, grants, sent_s)
         finally:
@@ -250,7 +304,9 @@ class CapNews(Service):
     def _learn(self, home: str, caps: Sequence[SharedCap], grants: Sequence[CapGrant] | None, sent_s: float) -> None:
         now_s = self._now_s()
         by_key: Mapping[CapKey, CapGrant] = {grant.key: grant for grant in grants or ()}
+        left = self._left.get(home, {})
         for cap in caps:
+            left.pop(cap.key, None)  # It is its home again.
             grant = by_key.get(cap.key)
             if cap.is_over:
                 continue

@@ -37,6 +37,11 @@ class CapAsk(NamedTuple):
     is_short: bool
     """Items have waited for tokens since it asked last."""
 
+    @property
+    def is_for_nothing(self) -> bool:
+        """Whether the host has no part in the cap from then on."""
+        return self.wanted_count <= 0 and not self.held_count
+
 
 class CapGrant(NamedTuple):
     key: CapKey
@@ -64,6 +69,9 @@ class CapHomes(Protocol):
     def wants(self, cap: SharedCap) -> None:
         """Ask its home for it soon."""
 
+    def left(self, home: str, ask: CapAsk) -> None:
+        """Tell what was its home, by this question for nothing, that this host has no part in it any more."""
+
 
 class SharedCap:
     """A TokenSource whose tokens come from the home of the cap.
@@ -76,6 +84,7 @@ class SharedCap:
         "_again_s",
         "_asked",
         "_batches",
+        "_has_part",
         "_held_count",
         "_homes",
         "_is_lost",
@@ -128,6 +137,8 @@ class SharedCap:
         self._target_max = max(1, int(rate * AHEAD_MS / 1000))
         self._unused_count = 0
         self._share = 0.0
+        self._has_part = False
+        """The home may have set something aside for this host, and takes it from the others until it hears of it."""
         self._is_lost = False
         """The home did not answer the last question."""
         self._is_used = False
@@ -140,6 +151,11 @@ class SharedCap:
         return self._again_s if self._again_s > now_s else self._until_s
 
     @property
+    def is_to_tell(self) -> bool:
+        """Its home is to hear of it, also where nobody uses it any more."""
+        return self._has_part or self._unused_count > 0
+
+    @property
     def in_hand_count(self) -> int:
         """Tokens that may be used now or later, and are not in use."""
         return sum([count for _, _, count in self._batches])
@@ -147,12 +163,17 @@ class SharedCap:
     # ---- TokenSource ----
 
     def at_rate(self, rate: float, now_s: float) -> SharedCap:
-        """The cap of another rate, which takes the place of this one and has none of its tokens."""
+        """The cap of another rate, which takes the place of this one: its part of the cap, and none of its tokens."""
+        self._follow(now_s)
         self.is_over = True
         other = SharedCap(self.key, rate, now_s, self._homes)
         other.weight = self.weight
         if self._own is not None and self._homes.hosts_count < 2:
             other._own = self._own.at_rate(rate, now_s)
+        elif self._has_part:
+            other._has_part, other._is_used, other._until_s = True, self._is_used, self._until_s
+            other._share = self._share * min(1.0, rate / self.rate)
+            other._ask_soon(now_s)
         return other
 
     def take(self, count: int, now_s: float) -> int:
@@ -214,6 +235,7 @@ class SharedCap:
             self._held_count + in_hand_count, self._unused_count, self.weight, self._is_short,
         )  # fmt: skip
         self._unused_count, self._is_short, self._is_used, self._asked = 0, False, False, ask
+        self._has_part = self._has_part or not ask.is_for_nothing
         return ask
 
     def granted(self, grant: CapGrant, sent_s: float, now_s: float) -> None:
@@ -221,11 +243,15 @@ class SharedCap:
         asked, self._asked = self._asked, None
         self.is_asking, self._is_lost, self._own = False, False, None
         self._share = grant.share
+        if asked is not None and asked.is_for_nothing:
+            self._has_part = False
         ends_s = sent_s + grant.ends_ms / 1000
         self._until_s = max(self._until_s, ends_s) if self._batches else ends_s
         if grant.granted_count and ends_s > now_s:
             self._batches.append((now_s + grant.after_ms / 1000, ends_s, grant.granted_count))
-        elif asked is not None and asked.wanted_count:
+            return
+        self._unused_count += grant.granted_count  # They had ended when they came.
+        if asked is not None and asked.wanted_count:
             self._again_s = ends_s
             self._is_short = self._is_short or asked.is_short
 
@@ -241,7 +267,7 @@ class SharedCap:
     def unaided(self, now_s: float) -> None:
         """The home is of an older build and hands out nothing: each host makes an equal part."""
         self._not_answered(now_s)
-        self._share = 0.0
+        self._share, self._has_part = 0.0, False
         rate = self.rate / max(1, self._homes.hosts_count)
         if self._own is None or self._own.rate != rate:
             self._batches = []
@@ -255,8 +281,8 @@ class SharedCap:
             return False  # It is alone.
         if self._is_lost:
             self._fall_back(now_s)
-            return self._is_used or self._is_short or self._share > 0
-        return self._is_short or ((self._share > 0 or self._unused_count > 0) and now_s >= self._until_s)
+            return self._is_used or self._is_short or self._has_part
+        return self._is_short or (self.is_to_tell and now_s >= self._until_s)
 
     def _not_answered(self, now_s: float) -> None:
         asked, self._asked = self._asked, None
@@ -274,7 +300,11 @@ class SharedCap:
             if self._own is None or self._is_lost:
                 self._own = TokenBucket(self.rate, now_s, 1.0, self._held_count)
             self.home, self._share, self._is_lost, self._batches = "", 0.0, False, []
+            self._has_part, self._unused_count = False, 0
         elif (home := homes.home_of(self.key)) != self.home:
+            if self._has_part:
+                homes.left(self.home, CapAsk(self.key, self.rate, 0, 0, 0, self.weight, is_short=False))
+                self._has_part = False
             self.home, self._share, self._is_lost, self._own = home, 0.0, False, None
             self._unused_count, self._again_s = 0, now_s
 

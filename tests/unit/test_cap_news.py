@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from unittest.mock import Mock
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from foqs.cluster import cap_news
 from foqs.cluster.cap_ledger import CapLedger
 from foqs.cluster.cap_news import CapCalls, CapNews, LocalCaps
+from foqs.cluster.homes import home_of
 from foqs.model import shared_caps
-from foqs.model.shared_caps import CapAsk, CapGrant, SharedCap
+from foqs.model.errors import UnavailableError
+from foqs.model.shared_caps import CapAsk, CapGrant, CapKey, SharedCap
+from foqs.testing.manual_loop import ManualLoop
 from tests.support.waiting import until
 
 KEYS = [(1, f"t{number}") for number in range(50)]
@@ -68,3 +72,176 @@ async def test_tokens_that_come_too_late_go_back_with_the_next_question_and_no_l
     await until(lambda: cap.take(1, now_s()) == 1)
     assert any(ask.unused_count for ask in home.asks)
     await news.stop()
+
+
+class Hosts:
+    """Hosts that share caps over a network, in virtual time."""
+
+    def __init__(self, names: str, rate: float) -> None:
+        self.loop = ManualLoop()
+        self.rate = rate
+        self.answer_s = dict.fromkeys(names, 0.001)
+        """How long the answers that a host gets are on their way."""
+        self.news = {name: self.loop.call(self._new, name) for name in names}
+        for news in self.news.values():
+            self.loop.create_task(news.start())
+        self.loop.turn()
+
+    def close(self) -> None:
+        for news in self.news.values():
+            self.loop.create_task(news.stop())
+        self.loop.turn()
+        self.loop.close()
+
+    def _new(self, name: str) -> CapNews:
+        local = Mock(spec=LocalCaps)
+        local.cap_rate.side_effect = lambda key: self.rate
+        homes = Mock(spec=CapCalls)
+        homes.ask.side_effect = partial(self._ask, name)
+        return CapNews(name, homes, local, self.loop.time)
+
+    async def _ask(self, name: str, home: str, asks: Sequence[CapAsk]) -> Sequence[CapGrant]:
+        grants = self.news[home].asked(name, asks)
+        await asyncio.sleep(self.answer_s[name])
+        return grants
+
+    def members(self, names: str) -> None:
+        for news in self.news.values():
+            self.loop.call(news.members, names, names)
+
+    def cap(self, name: str, key: CapKey) -> SharedCap:
+        return SharedCap(key, self.rate, self.loop.time(), self.news[name])
+
+    def rest(self, seconds: float) -> None:
+        until_s = self.loop.time() + seconds
+        while (left_s := until_s - self.loop.time()) > 1e-9:
+            self.loop.move_to(self.loop.time() + min(0.005, left_s))
+
+    def use(self, cap: SharedCap, seconds: float) -> float:
+        """Take all tokens that there are for so long. Returns how many a second these were."""
+        steps_count, used_count = round(seconds / 0.02), 0
+        for _ in range(steps_count):
+            taken = self.loop.call(cap.take, 5, self.loop.time())
+            cap.spend(taken, self.loop.time())
+            used_count += taken
+            self.rest(0.02)
+        return used_count / seconds
+
+    def home_by_members(self, homes: dict[str, str]) -> CapKey:
+        """A key whose home is the given one for each of these memberships."""
+        for key in [(1, f"t{number}") for number in range(1_000)]:
+            if all(home_of(key, tuple(names)) == home for names, home in homes.items()):
+                return key
+        raise AssertionError(homes)
+
+
+@pytest.fixture
+def new_hosts() -> Iterator[Callable[[str, float], Hosts]]:
+    made: list[Hosts] = []
+
+    def make(names: str, rate: float) -> Hosts:
+        made.append(Hosts(names, rate))
+        return made[-1]
+
+    yield make
+    for hosts in made:
+        hosts.close()
+
+
+def test_a_home_that_is_one_again_keeps_nothing_for_a_host_that_used_the_cap_before(
+    new_hosts: Callable[[str, float], Hosts],
+) -> None:
+    hosts = new_hosts("abcg", 100.0)
+    hosts.members("abg")
+    key = hosts.home_by_members({"abg": "a", "abcg": "c"})
+    cap = hosts.cap("b", key)
+    assert hosts.use(cap, 2) == pytest.approx(100, rel=0.2)
+    hosts.members("abcg")
+    assert hosts.use(cap, 2) == pytest.approx(100, rel=0.2)
+    hosts.rest(3)
+    hosts.members("abg")
+    hosts.rest(3)
+    assert hosts.use(hosts.cap("g", key), 3) == pytest.approx(100, rel=0.2)
+    hosts.rest(30)
+    hosts.news["a"].ledger.sweep(1_000, hosts.loop.time())
+    hosts.news["a"].ledger.sweep(1_000, hosts.loop.time())
+    assert len(hosts.news["a"].ledger) == 0
+
+
+def test_a_former_home_that_is_not_reached_is_told_again_that_a_host_has_no_part_in_its_cap(
+    new_hosts: Callable[[str, float], Hosts],
+) -> None:
+    hosts = new_hosts("abcg", 100.0)
+    hosts.members("abg")
+    key = hosts.home_by_members({"abg": "a", "abcg": "c"})
+    cap = hosts.cap("b", key)
+    hosts.use(cap, 1)
+    ask = hosts.news["b"]._homes.ask
+    cut = AsyncMock(side_effect=UnavailableError("cut"))
+    hosts.news["b"]._homes.ask = cut
+    hosts.members("abcg")
+    hosts.rest(3)
+    hosts.news["b"]._homes.ask = ask
+    hosts.rest(1)
+    hosts.members("abg")
+    assert hosts.use(hosts.cap("g", key), 3) == pytest.approx(100, rel=0.2)
+
+
+def test_a_host_that_uses_a_cap_no_more_when_its_rate_changes_keeps_nothing_from_the_others(
+    new_hosts: Callable[[str, float], Hosts],
+) -> None:
+    hosts = new_hosts("abg", 100.0)
+    hosts.members("abg")
+    key = hosts.home_by_members({"abg": "a"})
+    cap = hosts.cap("b", key)
+    hosts.use(cap, 1)
+    hosts.rate = 50.0
+    hosts.loop.call(cap.at_rate, 50.0, hosts.loop.time())
+    hosts.rest(5)
+    assert hosts.use(hosts.cap("g", key), 3) == pytest.approx(50, rel=0.2)
+
+
+def test_a_host_that_is_told_late_of_its_tokens_keeps_nothing_from_the_others(
+    new_hosts: Callable[[str, float], Hosts],
+) -> None:
+    hosts = new_hosts("abg", 100.0)
+    hosts.members("abg")
+    key = hosts.home_by_members({"abg": "a"})
+    cap = hosts.cap("b", key)
+    hosts.use(cap, 1)
+    hosts.answer_s["b"] = 0.45
+    hosts.use(cap, 0.6)
+    hosts.rest(3)
+    hosts.answer_s["b"] = 0.001
+    hosts.rest(3)
+    assert hosts.use(hosts.cap("g", key), 3) == pytest.approx(100, rel=0.2)
+
+
+def test_a_question_whose_answer_came_too_late_leaves_nothing_at_the_home_when_the_host_wants_no_more(
+    new_hosts: Callable[[str, float], Hosts],
+) -> None:
+    hosts = new_hosts("abg", 100.0)
+    hosts.members("abg")
+    key = hosts.home_by_members({"abg": "a"})
+    hosts.answer_s["b"] = 0.7
+    cap = hosts.cap("b", key)
+    assert hosts.loop.call(cap.take, 1, hosts.loop.time()) == 0
+    hosts.rest(1)
+    hosts.answer_s["b"] = 0.001
+    hosts.rest(3)
+    assert hosts.use(hosts.cap("g", key), 3) == pytest.approx(100, rel=0.2)
+
+
+def test_a_host_whose_cap_changes_while_the_home_is_not_reached_goes_on_with_its_share(
+    new_hosts: Callable[[str, float], Hosts],
+) -> None:
+    hosts = new_hosts("ab", 100.0)
+    hosts.members("ab")
+    key = hosts.home_by_members({"ab": "a"})
+    cap = hosts.cap("b", key)
+    hosts.use(cap, 2)
+    hosts.news["b"]._homes.ask = AsyncMock(side_effect=UnavailableError("cut"))
+    assert hosts.use(cap, 3) > 0
+    cap = hosts.loop.call(cap.at_rate, 50.0, hosts.loop.time())
+    hosts.rest(1)
+    assert 20 <= hosts.use(cap, 4) <= 55

@@ -41,6 +41,9 @@ class Cluster:
     def wants(self, cap: SharedCap) -> None:
         self.wanted[cap] = None
 
+    def left(self, home: str, ask: CapAsk) -> None:
+        """Nobody else is home of it here."""
+
     def name_of(self, cap: SharedCap) -> str:
         return next(name for name, one in self.caps.items() if one is cap)
 
