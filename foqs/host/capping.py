@@ -194,11 +194,17 @@ class Capping(Prefetching):
             self._slots.setdefault(slot, []).append(queue)
 
     def _park_tenant(self, tenant: Tenant) -> None:
-        if not tenant.parked_slot and tenant.cap is not None:
+        if tenant.parked_slot:
+            return
+        if tenant.cap is not None:
             some = list(islice(tenant.starved, WEIGHED_MAX))
             weight = sum([queue.weight for queue in some]) * len(tenant.starved) // max(1, len(some))
             tenant.cap.weigh(max(1, weight + tenant.hungry_count))
             self._wait_for_tenant_slot(tenant, tenant.cap)
+        elif tenant.starved:
+            # Its cap was taken away: more topics have waited for that than one turn wakes.
+            tenant.parked_slot = UNTIL_FED
+            self._due_tenants.append(tenant)
 
     def _wait_for_tenant_slot(self, tenant: Tenant, cap: TokenSource) -> None:
         slot, before = self._slot_after(cap), tenant.parked_slot

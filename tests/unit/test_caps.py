@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from foqs.host.topic_queue import DequeueCall
+from foqs.model import limits
 from foqs.model.caps import TokenBucket, burst_of
 from tests.support.dispatcher_invariants import dispatcher_problems
 from tests.support.shards import NAMESPACE, Shards
@@ -179,6 +180,24 @@ def test_calls_for_any_topic_and_for_certain_ones_share_the_cap_of_a_namespace()
     assert 485 <= total <= 506
     assert named.got.total() > 100
     assert anyone.got.total() > 100
+    check(shards)
+
+
+def test_when_a_namespace_has_no_cap_any_more_all_its_topics_go_on_however_many_have_waited() -> None:
+    names = [f"t{number}" for number in range(2 * limits.SWEEP_QUEUES_MAX + 100)]
+    shards = stocked({})
+    shards.change_settings(deliveries_per_second_max=0.01)
+    shards.dispatcher.tick()
+    for name in names:
+        shards.enqueue(0, name, count=2)
+    for _ in range(20):
+        shards.run(0)
+    calls = [shards.dequeue({name: 1}) for name in names]
+    shards.pass_ms(1_000)
+    assert sum(call.done for call in calls) < 10
+    shards.change_settings(deliveries_per_second_max=0.0)
+    shards.pass_ms(1_000)
+    assert all(call.done for call in calls)
     check(shards)
 
 
