@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
+import structlog
+
 from foqs.host.dispatch import Dispatcher
 from foqs.host.namespaces import Namespaces
 from foqs.host.shards import Shards
@@ -16,6 +18,8 @@ from foqs.model.stocks import NO_STOCK, Stock, Topic
 
 READ_MS_MIN = 200
 """Names that nobody has cost the meta database no more than one look in this time."""
+
+_log = structlog.get_logger(__name__)
 
 
 class Stocks:
@@ -80,8 +84,12 @@ class Stocks:
                 self._reading = asyncio.ensure_future(self._read())
 
     async def _read(self) -> None:
-        with suppress(FoqsError):  # The caller is told that there is no such namespace, and may ask again.
+        try:
             await self._namespaces.refresh()
+        except FoqsError:
+            pass  # The caller is told that there is no such namespace, and may ask again.
+        except Exception:  # All calls that wait here would fail with it.
+            _log.error("host_defect", work="namespaces asked for", exc_info=True)
 
     def number_of(self, namespace_name: str) -> int | None:
         return self._namespaces.number_by_name.get(namespace_name.encode())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -78,3 +79,13 @@ async def test_a_meta_database_that_hangs_is_asked_once_however_many_callers_com
         await meta.stocks.know("new")
     assert meta.stocks.number_of("new") == 1
     assert meta.running_max == 1
+
+
+async def test_a_reading_that_fails_by_a_defect_is_the_last_one_for_nobody(meta: Meta) -> None:
+    refresh = meta.refresh
+    meta.refresh = AsyncMock(side_effect=RuntimeError("no such table"))  # type: ignore[method-assign]
+    await meta.stocks.know("unknown")
+    meta.refresh = refresh  # type: ignore[method-assign]
+    meta.made.add(b"new")
+    await meta.stocks.know("new")
+    assert meta.stocks.number_of("new") == 1
