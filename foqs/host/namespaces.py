@@ -166,11 +166,13 @@ class Namespaces(Service):
 
     async def refresh(self) -> None:
         """Read all of it anew. Raises UnavailableError."""
+        assert self.shards is not None
         before = self._conflicts_opened
+        # A shard that is opened meanwhile has an epoch that the reading may be too early for.
+        owned = self.shards.epochs()
         listed = await self.on_thread(self.read)
         if self._conflicts_opened is before:
             self._conflicts_opened = {}
-        assert self.shards is not None
         assert self.slots is not None
         self.shards.answer(listed.censuses)
         self.slots.look()
@@ -182,7 +184,7 @@ class Namespaces(Service):
             _log.error("meta_lost_slots", version=listed.slots.version, known_version=table.version)
             await self.on_thread(lambda meta: meta.restore_slots(table))
         known = listed.epochs
-        lost = {shard_id: epoch for shard_id, epoch in self.shards.epochs().items() if known.get(shard_id, -1) < epoch}
+        lost = {shard_id: epoch for shard_id, epoch in owned.items() if known.get(shard_id, -1) < epoch}
         # One that has no owner now has to be asked all the same, by whoever serves it next.
         if lost:
             if any(lost.values()):

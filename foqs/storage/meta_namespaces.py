@@ -66,7 +66,7 @@ class NamespaceList(NamedTuple):
     """The namespaces in order of their names."""
     censuses: list[Census]
     epochs: dict[int, int]
-    """The last epoch that was taken, by shard."""
+    """The last epoch that was taken, by shard. Removed ones are there: a host may own them for a moment yet."""
     slots: SlotTable
     slot_move: SlotMove | None
     policies: Policies
@@ -111,7 +111,8 @@ class MetaNamespaces(ABC):
             found = connection.execute(select(CENSUS.c.id, CENSUS.c.namespace, CENSUS.c.expires_at < SERVER_NOW_MS))
             censuses = found.all()
             namespaces = self._blocks.read(connection)
-            epochs = _epochs(connection)
+            found = connection.execute(select(SHARD.c.shard_id, SHARD.c.epoch))
+            epochs = {row.shard_id: row.epoch for row in found}
             # Before the table: one that ends in between has brought its table then.
             slot_move = read_move(connection)
             slots = self._slots.read(connection)

@@ -88,7 +88,8 @@ class FakeNamespaces(FakeCluster, FakeJobs, FakeQuotas):
             for _, namespace in sorted(tables.namespaces.items())
         ]
         censuses = [census for census, _ in tables.censuses.values()]
-        epochs, slots, move = dict(tables.epochs), tables.slots, tables.slot_move
+        epochs = {row.shard_id: row.epoch for row in tables.cluster.shards.values()}
+        slots, move = tables.slots, tables.slot_move
         listed = NamespaceList(namespaces, censuses, epochs, slots, move, tables.policies)
         for census, expires_at in list(tables.censuses.values()):
             if expires_at < self._now_ms():
