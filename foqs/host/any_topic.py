@@ -78,7 +78,11 @@ class AnyTopic(HandOut):
         tenant = self._tenant(namespace)
         ring = tenant.rings.get(prefix) if prefix else tenant.ring
         if ring is None:
-            self._check_room_for_ring(tenant, prefix)
+            try:
+                self._check_room_for_ring(tenant, prefix)
+            except OverloadedError:
+                self._forget_tenant(tenant)
+                raise
             ring = tenant.rings[prefix] = ReadyRing(tenant, prefix)
             self._note_rings(tenant)
             ready = list(tenant.ring.entries)
@@ -99,11 +103,12 @@ class AnyTopic(HandOut):
             self._fed[ring.tenant] = None
 
     def _check_room_for_ring(self, tenant: Tenant, prefix: str) -> None:
-        rings_count = sum(self._prefixed.values())
-        if rings_count >= limits.TOPIC_PREFIXES_MAX:
+        of_namespace, of_host = len(tenant.rings), sum(self._prefixed.values())
+        if of_namespace >= limits.TOPIC_PREFIXES_MAX or of_host >= limits.TOPIC_PREFIXES_OF_HOST_MAX:
             raise OverloadedError(
-                f"dequeues of this host have named {rings_count} prefixes of topics within "
-                f"{limits.TOPIC_PREFIX_IDLE_MS} ms, which is its limit: use fewer, or try again",
+                f"dequeues of this host have named {of_namespace} prefixes of topics of the namespace within "
+                f"{limits.TOPIC_PREFIX_IDLE_MS} ms, and {of_host} of all: {limits.TOPIC_PREFIXES_MAX} and "
+                f"{limits.TOPIC_PREFIXES_OF_HOST_MAX} may be: use fewer, or try again",
                 retry_after_ms=limits.TOPIC_PREFIX_IDLE_MS,
             )
         nested = [one for one in tenant.rings if one.startswith(prefix) or prefix.startswith(one)]

@@ -152,6 +152,21 @@ def test_nested_prefixes_and_all_prefixes_are_bounded_and_forgotten_when_they_ar
         shards.dispatcher.ring(NAMESPACE, "z")
 
 
+def test_prefixes_of_one_namespace_leave_room_for_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TOPIC_PREFIXES_MAX", 4)
+    monkeypatch.setattr(limits, "TOPIC_PREFIXES_OF_HOST_MAX", 6)
+    dispatcher = stocked({}).dispatcher
+    for number in range(4):
+        dispatcher.ring(NAMESPACE, f"{number}")
+    with pytest.raises(OverloadedError, match="named 4 prefixes"):
+        dispatcher.ring(NAMESPACE, "z")
+    dispatcher.ring(NAMESPACE + 1, "a")
+    dispatcher.ring(NAMESPACE + 1, "b")
+    with pytest.raises(OverloadedError, match="6 of all"):
+        dispatcher.ring(NAMESPACE + 2, "a")
+    assert NAMESPACE + 2 not in dispatcher._tenants, "what was refused leaves nothing behind"
+
+
 def test_a_call_with_a_new_prefix_finds_what_was_there_before() -> None:
     shards = stocked({f"{'ab'[number % 2]}/{number}": 1 for number in range(400)})
     assert topics_of(shards, 1_000, "a/").total() == limits.ANY_TOPICS_PER_CALL_MAX
