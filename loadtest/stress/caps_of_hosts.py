@@ -203,7 +203,10 @@ async def _waiting(hosts: Hosts, loops: _Loops, course: Course, verdict: Verdict
         await asyncio.to_thread(_fill, hosts, namespace, names, 2)
     _note_holds(verdict, "setting caps, and enqueues", loops.holds())
     async with _consuming(hosts.addresses, list(by_namespace), found):
-        await _until(lambda: len(found.times_s) == course.parked, f"each of {course.parked} topics has had an item")
+        await _until(
+            lambda: len(found.times_s) == course.parked,
+            lambda: f"each of {course.parked} topics has had an item, {len(found.times_s)} have",
+        )
         await asyncio.sleep(_FOLLOWED_S)
         _note_holds(verdict, "until all wait", loops.holds())
         verdict.facts["delivered before all wait"] = found.count
@@ -231,11 +234,11 @@ async def _at_rest(loops: _Loops, course: Course) -> list[float]:
     return [median(values) for values in zip(*found, strict=True)]
 
 
-async def _until(condition: Callable[[], bool], what: str) -> None:
+async def _until(condition: Callable[[], bool], what: Callable[[], str]) -> None:
     until_s = time.monotonic() + _PATIENCE_S
     while not condition():
         if time.monotonic() > until_s:
-            raise FaultError(f"not within {_PATIENCE_S:.0f} s: {what}")
+            raise FaultError(f"not within {_PATIENCE_S:.0f} s: {what()}")
         await asyncio.sleep(0.1)
 
 
