@@ -147,8 +147,12 @@ class SharedCap:
         self._follow(now_s)
 
     def check_s(self, now_s: float) -> float:
-        """When it is to be looked at: its home may be asked again then, or its tokens have ended."""
-        return self._again_s if self._again_s > now_s else self._until_s
+        """When it is to be looked at: its home may be asked again then, or some of its tokens have ended."""
+        if self._again_s > now_s:
+            return self._again_s
+        if self._unused_count:
+            return now_s
+        return min([until_s for _, until_s, _ in self._batches], default=self._until_s)
 
     @property
     def is_to_tell(self) -> bool:
@@ -201,6 +205,7 @@ class SharedCap:
             self._batches.append((now_s, self._until_s, count))
         else:
             self._unused_count += count
+            self._ask_soon(now_s)
 
     def count(self, now_s: float) -> int:
         self._follow(now_s)
@@ -282,7 +287,7 @@ class SharedCap:
         if self._is_lost:
             self._fall_back(now_s)
             return self._is_used or self._is_short or self._has_part
-        return self._is_short or (self.is_to_tell and now_s >= self._until_s)
+        return self._is_short or self._unused_count > 0 or (self._has_part and now_s >= self._until_s)
 
     def _not_answered(self, now_s: float) -> None:
         asked, self._asked = self._asked, None
@@ -337,9 +342,11 @@ class SharedCap:
         kept = [batch for batch in self._batches if batch[1] > now_s]
         if len(kept) < len(self._batches):
             ended_count = sum([count for _, until_s, count in self._batches if until_s <= now_s])
-            self._unused_count += ended_count
             self._target = max(1, self._target - ended_count)
-            self._batches = kept
+            # Those of the time to come go back with them: the home has the ended ones to give in their place, sooner.
+            self._batches = [batch for batch in kept if batch[0] <= now_s]
+            ahead_count = sum([count for from_s, _, count in kept if from_s > now_s])
+            self._unused_count += ended_count + ahead_count
 
     def _fall_back(self, now_s: float) -> None:
         """Make its share itself, once what was granted has ended: until then the home has not set it aside."""

@@ -166,6 +166,24 @@ def test_tokens_that_were_not_used_in_time_are_there_again() -> None:
         assert cluster.use("b", 1) == 1
 
 
+def test_a_token_that_was_not_used_in_time_is_there_again_at_once_though_the_next_one_was_granted_ahead() -> None:
+    cluster = Cluster("ab", 0.0001)
+    cap = cluster.caps["a"]
+    assert not cap.take(1, cluster.now_s)
+    cluster.turn()
+    assert cap.take(1, cluster.now_s) == 1
+    grant = cluster.ledger.ask("a", cap.ask(), 0.0001, cluster.now_s)
+    cap.give_back(1, cluster.now_s)
+    assert grant is not None
+    cap.granted(grant, cluster.now_s, cluster.now_s)
+    cluster.wanted.clear()
+    assert cap.in_hand_count == 2, "one for now, and one of 10,000 s later"
+    cluster.run(11, lambda name: 0)
+    assert cap.wait_s(cluster.now_s) == NEVER_S, "its home is asked"
+    cluster.turn()
+    assert cap.take(1, cluster.now_s) == 1
+
+
 def test_a_host_that_cannot_reach_the_home_goes_on_with_its_last_share() -> None:
     cluster = Cluster("ab", 40)
     cluster.run(10)
