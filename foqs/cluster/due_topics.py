@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import inf
 
 from foqs.model.stocks import Topic
@@ -19,6 +20,9 @@ class DueTopics:
     def __contains__(self, topic: Topic) -> bool:
         return topic in self._due_s
 
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(self._due_s)
+
     def put(self, topic: Topic, now_s: float) -> None:
         """Put it in, unless it is there."""
         self._due_s.setdefault(topic, now_s + self._delay_s)
@@ -30,10 +34,6 @@ class DueTopics:
 
     def discard(self, topic: Topic) -> None:
         self._due_s.pop(topic, None)
-
-    def having(self, name: str) -> list[Topic]:
-        """Those with this name."""
-        return [topic for topic in self._due_s if topic[1] == name]
 
     def take(self, count: int, now_s: float) -> list[Topic]:
         """So many of those that are due, which are gone then."""

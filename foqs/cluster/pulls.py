@@ -15,6 +15,7 @@ from foqs.cluster.directory import best_of
 from foqs.cluster.peers import Peer
 from foqs.cluster.topic_news import TopicNews
 from foqs.cluster.wishes import Wait
+from foqs.host import arguments
 from foqs.model import limits
 from foqs.model.calls import CallContext, Delivery, PositionErrors, QueueCalls, TopicDemand
 from foqs.model.errors import FoqsError, OverloadedError, UnavailableError
@@ -120,8 +121,13 @@ class Pulls:
         if topic_prefix is not None:
             by_topic = {(number, ANY_TOPIC): None}
         wanted = _Wanted(context, namespace_name, topics, lease_ms, topic_prefix, count, by_topic, answer_s)
-        self._news.asked(by_topic)
-        if items := await (self._take(wanted) if topic_prefix is None else self._take_any(wanted, number)):
+        items = await (self._take(wanted) if topic_prefix is None else self._take_any(wanted, number))
+        # Only now: names of calls that were refused above are kept nowhere.
+        if topic_prefix is None:
+            self._news.asked(by_topic)
+        else:
+            self._news.asked_any(number)
+        if items:
             return items
         wait = self._news.wait(
             {topic: (demand.count if demand is not None else count) or 1 for topic, demand in by_topic.items()}
@@ -183,6 +189,8 @@ class Pulls:
         except UnavailableError:
             if self._serves_any():
                 raise
+            # It may have said so before it looked at them.
+            arguments.check_demands(wanted.topics, wanted.topic_prefix, wanted.items_max)
             return []
 
     async def _look(self, wanted: _Wanted, wait: Wait) -> list[Delivery]:
@@ -259,7 +267,11 @@ class Pulls:
         return None if is_any_away else []
 
     async def _pull_first(self, wanted: _Wanted, pointer: Pointer) -> list[Delivery] | None:
-        """Pull before what is here is looked at, which may have to wait for it no longer than for a moment."""
+        """Pull before what is here is looked at, which may have to wait for it no longer than for a moment.
+
+        Raises what is wrong with the call, which this host was not asked for yet.
+        """
+        arguments.check_demands(wanted.topics, wanted.topic_prefix, wanted.items_max)
         until_s = asyncio.get_running_loop().time() + PULL_WAIT_MS_MAX / 1000
         return await self._pull(wanted, pointer, min(until_s, wanted.answer_s))
 

@@ -137,7 +137,11 @@ class TopicNews(Service):
 
     def asked(self, topics: Iterable[Topic]) -> None:
         """Consumers ask here for these topics."""
-        if self._reports.asked(topics, self._now_s()):
+        self._reports.asked(topics, self._now_s())
+
+    def asked_any(self, namespace: int) -> None:
+        """Consumers ask here for items of any topic."""
+        if self._reports.asked_any(namespace, self._now_s()):
             self._rung.set()
 
     def was_exhausted(self, pointer: Pointer) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from math import inf
 from typing import Protocol
 
+from foqs.cluster.asked_topics import ASKED_MS, AskedTopics
 from foqs.cluster.due_topics import DueTopics
 from foqs.cluster.homes import Reported
 from foqs.model import limits
@@ -19,8 +20,6 @@ CHANGE_MS = 200
 """A topic that was reported before, and changes, is reported so much later."""
 REPEAT_MS = 15 * limits.SECOND_MS
 """Each topic with ready items is reported again within this time."""
-ASKED_MS = 2 * limits.SECOND_MS
-"""A topic counts as wanted for so long after consumers have asked for it."""
 REPORTS_PER_SECOND_MAX = 5_000
 """Topics that a host reports in a second; the others wait."""
 REPORTS_AT_ONCE_MAX = 250
@@ -76,8 +75,10 @@ class TopicReports:
         self._again_since_s = inf
         self._ready: dict[int, _Ready] = {}
         """The topics of `_known`, by namespace."""
-        self._asked = DueTopics(ASKED_MS)
-        """The topics that consumers have asked here for lately."""
+        self._asked = AskedTopics(now_s)
+        """The topics that consumers have named here lately."""
+        self._asked_any = DueTopics(ASKED_MS)
+        """The namespaces of which they have wanted items of any topic lately, each as its ANY_TOPIC."""
         self._left_count = REPORTS_PER_SECOND_MAX
         self._refilled_s = now_s
 
@@ -94,17 +95,20 @@ class TopicReports:
         queue.put(topic, now_s)
         return True
 
-    def asked(self, topics: Iterable[Topic], now_s: float) -> bool:
-        """Note that consumers ask here for these topics. Returns whether a report is due by that.
+    def asked(self, topics: Iterable[Topic], now_s: float) -> None:
+        """Note that consumers ask here for these topics: what is reported of them says so."""
+        self._asked.add(topics, now_s)
 
-        Who has items of any topic is asked for at once: consumers have turns between hosts from then on.
+    def asked_any(self, namespace: int, now_s: float) -> bool:
+        """Note that consumers ask here for items of any topic. Returns whether a report is due by that.
+
+        Who has some is asked for at once: consumers have turns between hosts from then on.
         """
-        is_due = False
-        for topic in topics:
-            if topic[1] == ANY_TOPIC and topic not in self._asked and topic[0] in self._ready:
-                self._soon.put(topic, now_s)
-                is_due = True
-            self._asked.renew(topic, now_s)
+        topic = namespace, ANY_TOPIC
+        is_due = topic not in self._asked_any and namespace in self._ready
+        if is_due:
+            self._soon.put(topic, now_s)
+        self._asked_any.renew(topic, now_s)
         return is_due
 
     def not_told(self, topics: Iterable[Topic], now_s: float) -> None:
@@ -123,10 +127,14 @@ class TopicReports:
         return 0 if ready is None else ready.weight
 
     def look_for_any(self, now_s: float) -> None:
-        """Report for consumers that name no topic: the response tells who else has some now."""
-        for topic in self._asked.having(ANY_TOPIC):
+        """Report for consumers that name no topic: the response tells who else has some now.
+
+        It is called each second, and forgets what consumers do not ask for any more.
+        """
+        for topic in self._asked_any:
             self._soon.put(topic, now_s)
-        self._asked.take(REPORTS_PER_SECOND_MAX, now_s)
+        self._asked_any.take(limits.NAMESPACES_MAX, now_s)
+        self._asked.forget(now_s)
 
     def take_due(self, now_s: float) -> dict[Topic, Reported]:
         """Take some topics that are due, and return what their homes are to be told of them."""
@@ -143,7 +151,8 @@ class TopicReports:
         for topic in due:
             stock, was_reported = self._stock(topic), topic in self._known
             if stock.ready_count or was_reported:
-                told[topic] = Reported(stock, topic in self._asked)
+                asked = self._asked_any if topic[1] == ANY_TOPIC else self._asked
+                told[topic] = Reported(stock, topic in asked)
             if stock.ready_count:
                 self._known[topic] = None
                 self._reported.renew(topic, now_s)

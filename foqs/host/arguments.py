@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from foqs.model import limits
-from foqs.model.calls import DeliveryPolicy, ItemContent, NewItemFields
+from foqs.model.calls import DeliveryPolicy, ItemContent, NewItemFields, TopicDemand
 from foqs.model.errors import InvalidArgumentError, TooLargeError, shown
 from foqs.model.namespace import NamespaceSettings
 
@@ -110,6 +111,43 @@ def _checked_trace_context(text: str) -> bytes:
             f"trace_context of {len(trace_context)} bytes is over the limit of {limits.TRACE_CONTEXT_BYTES_MAX}"
         )
     return trace_context
+
+
+def check_demands(
+    topics: Sequence[TopicDemand], topic_prefix: str | None, count: int | None
+) -> tuple[dict[str, int], int | None]:
+    """What a dequeue wants: so many items of each topic, or, with a prefix, so many of any topics."""
+    if topic_prefix is not None:
+        return {}, _any_count(topics, topic_prefix, count)
+    wants = _wants(topics)
+    if count is not None:
+        raise InvalidArgumentError("count is for topic_prefix: give each topic its own count")
+    return wants, None
+
+
+def _any_count(topics: Sequence[TopicDemand], topic_prefix: str, count: int | None) -> int:
+    """How many items a call for any topic wants."""
+    if topics:
+        raise InvalidArgumentError(f"topics names {len(topics)}, and topic_prefix is set: leave one of them out")
+    if len(topic_prefix.encode(errors="replace")) > limits.TOPIC_BYTES_MAX:
+        raise InvalidArgumentError(
+            f"topic_prefix {shown(topic_prefix)} is longer than {limits.TOPIC_BYTES_MAX} bytes, so no topic has it"
+        )
+    return check_range("count", count, 1, limits.BATCH_ITEMS_MAX)
+
+
+def _wants(topics: Sequence[TopicDemand]) -> dict[str, int]:
+    if not topics:
+        raise InvalidArgumentError("topics is empty: name at least one")
+    check_batch("topics", len(topics), limits.DEQUEUE_TOPICS_MAX)
+    wants: dict[str, int] = {}
+    for demand in topics:
+        name = check_topic(demand.topic)
+        if demand.group is not None:
+            raise InvalidArgumentError("group is not supported yet: leave it out")
+        count = check_range("count", demand.count, 1, limits.BATCH_ITEMS_MAX)
+        wants[name] = min(wants.get(name, 0) + count, limits.BATCH_ITEMS_MAX)
+    return wants
 
 
 def why(reason: str) -> str:

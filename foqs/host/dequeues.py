@@ -13,7 +13,7 @@ from foqs.host.shards import Shards
 from foqs.host.topic_queue import DequeueCall
 from foqs.model import ids, limits
 from foqs.model.calls import NO_CONTENT, CallContext, Delivery, TopicDemand
-from foqs.model.errors import InvalidArgumentError, OverloadedError, PausedError, shown
+from foqs.model.errors import OverloadedError, PausedError
 from foqs.model.item import ItemEvent, ShardItem
 from foqs.model.namespace import Namespace
 
@@ -75,10 +75,7 @@ class Dequeues:
         if lease_ms is not None:
             arguments.check_range("lease_ms", lease_ms, limits.LEASE_MS_MIN, settings.lease_ms_max)
         arguments.check_range("wait_ms", wait_ms, 0, limits.WAIT_MS_MAX)
-        any_count = None if topic_prefix is None else _any_count(topics, topic_prefix, count)
-        wants = _wants(topics) if topic_prefix is None else {}
-        if topic_prefix is None and count is not None:
-            raise InvalidArgumentError("count is for topic_prefix: give each topic its own count")
+        wants, any_count = arguments.check_demands(topics, topic_prefix, count)
         if wants and all(self._dispatcher.settings.policy(namespace.number, name).dequeue_paused for name in wants):
             raise self._paused(namespace, wants)
         self._shards.check_owns_any()
@@ -194,28 +191,3 @@ class Dequeues:
                 )
             )
         return deliveries
-
-
-def _any_count(topics: Sequence[TopicDemand], topic_prefix: str, count: int | None) -> int:
-    """How many items a call for any topic wants."""
-    if topics:
-        raise InvalidArgumentError(f"topics names {len(topics)}, and topic_prefix is set: leave one of them out")
-    if len(topic_prefix.encode(errors="replace")) > limits.TOPIC_BYTES_MAX:
-        raise InvalidArgumentError(
-            f"topic_prefix {shown(topic_prefix)} is longer than {limits.TOPIC_BYTES_MAX} bytes, so no topic has it"
-        )
-    return arguments.check_range("count", count, 1, limits.BATCH_ITEMS_MAX)
-
-
-def _wants(topics: Sequence[TopicDemand]) -> dict[str, int]:
-    if not topics:
-        raise InvalidArgumentError("topics is empty: name at least one")
-    arguments.check_batch("topics", len(topics), limits.DEQUEUE_TOPICS_MAX)
-    wants: dict[str, int] = {}
-    for demand in topics:
-        name = arguments.check_topic(demand.topic)
-        if demand.group is not None:
-            raise InvalidArgumentError("group is not supported yet: leave it out")
-        count = arguments.check_range("count", demand.count, 1, limits.BATCH_ITEMS_MAX)
-        wants[name] = min(wants.get(name, 0) + count, limits.BATCH_ITEMS_MAX)
-    return wants

@@ -13,7 +13,14 @@ from foqs.cluster.host_turns import Turn
 from foqs.cluster.pulls import PULL_WAIT_MS_MAX, GivenBack, Pulls
 from foqs.cluster.wishes import Wait
 from foqs.model.calls import CallContext, Delivery, PositionErrors
-from foqs.model.errors import FoqsError, HostUnreachableError, OverloadedError, UnavailableError
+from foqs.model.errors import (
+    FoqsError,
+    HostUnreachableError,
+    InvalidArgumentError,
+    OverloadedError,
+    TooLargeError,
+    UnavailableError,
+)
 from foqs.model.stocks import ANY_TOPIC, Pointer, Stock, Topic
 from foqs.testing.manual_loop import ManualLoop
 from foqs.wire.codec import structs
@@ -32,6 +39,8 @@ class News:
         self.pointer: Pointer | None = pointer
 
     def asked(self, topics: Iterable[Topic]) -> None: ...
+
+    def asked_any(self, namespace: int) -> None: ...
 
     def better(self, topics: Iterable[Topic]) -> Pointer | None:
         return self.pointer
@@ -115,6 +124,72 @@ async def test_a_call_for_any_topic_goes_to_the_host_whose_turn_it_is_whatever_t
     items, believed = await pulled(pointer, [5])
     assert [item.priority for item in items] == [5]
     assert believed == pointer
+
+
+class StrictNews(News):
+    """It is told of no call that is refused."""
+
+    def asked(self, topics: Iterable[Topic]) -> None:
+        raise AssertionError("names of a refused call are kept")
+
+    def asked_any(self, namespace: int) -> None:
+        raise AssertionError("a refused call is kept")
+
+    def wait(self, topics: Mapping[Topic, int]) -> Wait:
+        raise AssertionError("a refused call waits")
+
+
+REFUSED: Mapping[str, tuple[Sequence[tuple[str, int]], tuple[str | None, int | None]]] = {
+    "too many topics": ([(f"x{number}", 1) for number in range(10_000)], (None, None)),
+    "a name of 15 MB": ([("mail", 1), ("x" * 15_000_000, 1)], (None, None)),
+    "no name": ([("mail", 1), ("", 1)], (None, None)),
+    "no items": ([("mail", 0)], (None, None)),
+    "a count beside the topics": ([("mail", 1)], (None, 1)),
+    "topics beside a prefix": ([("mail", 1)], ("", 1)),
+    "a prefix of 15 MB": ([], ("x" * 15_000_000, 1)),
+    "a prefix without a count": ([], ("", None)),
+}
+
+
+@pytest.mark.parametrize(("topics", "any_of"), REFUSED.values(), ids=REFUSED.keys())
+@pytest.mark.parametrize("is_better_there", [False, True])
+async def test_nothing_is_kept_of_a_call_that_is_refused_and_no_other_host_hears_of_it(
+    topics: Sequence[tuple[str, int]], any_of: tuple[str | None, int | None], is_better_there: bool
+) -> None:
+    there = Refusing(UnavailableError("it was asked"))
+    news: Any = StrictNews(Pointer(MAIL if any_of[0] is None else (1, ANY_TOPIC), "host-1", Stock(3, 0)))
+    here: Any = Refusing(InvalidArgumentError("this host says what is wrong"))
+    if not is_better_there:
+        news.pointer = None
+    pulls = Pulls(here, news, lambda host_id: cast(Any, there), lambda name: 1, lambda: True, nothing_given_back)
+    demands = [structs.TopicDemand(*demand) for demand in topics]
+    with pytest.raises((InvalidArgumentError, TooLargeError)):
+        await pulls.dequeue(CallContext(""), "jobs", demands, None, 0, *any_of)
+    assert there.calls_count == 0
+
+
+@pytest.mark.parametrize(("topics", "any_of"), REFUSED.values(), ids=REFUSED.keys())
+async def test_a_host_without_shards_refuses_what_is_wrong_with_a_call_that_it_has_nothing_for(
+    topics: Sequence[tuple[str, int]], any_of: tuple[str | None, int | None]
+) -> None:
+    news: Any = StrictNews(Pointer(MAIL, "host-1", Stock(3, 0)))
+    news.pointer = None
+    here: Any = Refusing(UnavailableError("it has no shards"))
+    pulls = Pulls(here, news, lambda host_id: None, lambda name: 1, lambda: False, nothing_given_back)
+    demands = [structs.TopicDemand(*demand) for demand in topics]
+    with pytest.raises((InvalidArgumentError, TooLargeError)):
+        await pulls.dequeue(CallContext(""), "jobs", demands, None, 0, *any_of)
+
+
+async def test_the_names_of_calls_that_get_items_and_of_those_that_get_none_are_kept_alike() -> None:
+    asked: list[Topic] = []
+    news = EagerNews()
+    news.asked = asked.extend  # type: ignore[method-assign]
+    await waited(news, {}, 0)
+    assert asked == [MAIL, (1, "other")]
+    news.pointer = Pointer(MAIL, "host-1", Stock(9, 0))
+    assert await waited(news, {"host-1": Queue([0])}, 0) != []
+    assert asked == [MAIL, (1, "other")] * 2
 
 
 REFUSALS = [HostUnreachableError("the link is cut"), OverloadedError("full")]

@@ -1,0 +1,96 @@
+"""What a host reports of its topics: which of them consumers here want, and how many names it keeps to know that."""
+
+from __future__ import annotations
+
+from foqs.cluster.asked_topics import ASKED_MS, ASKED_TOPICS_MAX
+from foqs.cluster.topic_reports import TopicReports
+from foqs.model import limits
+from foqs.model.stocks import ANY_TOPIC, NO_STOCK, Stock, Topic
+
+TOPIC = (1, "mail")
+TURNS_MS = 2 * ASKED_MS
+
+
+class Local:
+    """A host with ready items of some topics, on which no call waits."""
+
+    def __init__(self) -> None:
+        self.stocks: dict[Topic, Stock] = {}
+
+    def stock(self, topic: Topic) -> Stock:
+        return self.stocks.get(topic, NO_STOCK)
+
+    def is_waited_for(self, topic: Topic) -> bool:
+        return False
+
+    def weight(self, topic: Topic) -> int:
+        return 1
+
+
+def names(first: int, count: int) -> dict[Topic, None]:
+    return {(1, f"reply-{number}"): None for number in range(first, first + count)}
+
+
+def is_wanted(reports: TopicReports, local: Local, topic: Topic, now_s: float) -> bool:
+    """What the report of the first ready items of a topic says."""
+    local.stocks[topic] = Stock(1)
+    reports.changed(topic, now_s)
+    return reports.take_due(now_s + 0.1)[topic].is_wanted
+
+
+def test_the_first_report_of_a_topic_that_consumers_have_asked_for_says_so_and_later_ones_no_more() -> None:
+    local, other = Local(), (2, "mail")
+    reports = TopicReports(local, 0.0)
+    reports.asked({TOPIC: None, other: None}, 0.0)
+    reports.look_for_any(ASKED_MS / 1000 - 0.2)
+    assert is_wanted(reports, local, TOPIC, ASKED_MS / 1000 - 0.2)
+    for second in range(TURNS_MS // 1000 + 1):
+        reports.look_for_any(float(second))
+    assert not is_wanted(reports, local, other, TURNS_MS / 1000)
+
+
+def test_the_names_that_consumers_ask_for_are_bounded_and_gone_soon_after_the_last_call() -> None:
+    reports, count = TopicReports(Local(), 0.0), 0
+    for second in range(20):
+        for call in range(30):
+            reports.asked(names(count, limits.DEQUEUE_TOPICS_MAX), second + call / 30)
+            count += limits.DEQUEUE_TOPICS_MAX
+            assert len(reports._asked) <= 2 * (ASKED_TOPICS_MAX + limits.DEQUEUE_TOPICS_MAX)
+        reports.look_for_any(second + 1.0)
+    for second in range(20, 21 + TURNS_MS // 1000):
+        reports.look_for_any(float(second))
+    assert len(reports._asked) == 0
+
+
+def test_of_too_many_names_those_that_are_asked_for_all_the_time_are_known() -> None:
+    local = Local()
+    reports = TopicReports(local, 0.0)
+    for call in range(100):
+        reports.asked(names(call * 1_000, 1_000), call / 100)
+        reports.asked({TOPIC: None}, call / 100)
+    assert is_wanted(reports, local, TOPIC, 1.0)
+
+
+def test_who_has_items_of_any_topic_is_asked_for_every_second_for_as_long_as_consumers_want_any() -> None:
+    local, any_topic = Local(), (1, ANY_TOPIC)
+    reports = TopicReports(local, 0.0)
+    assert not reports.asked_any(1, 0.0), "there is nothing to report"
+    assert not is_wanted(reports, local, TOPIC, 0.1)
+    assert reports.asked_any(2, 0.3) is False
+    reports.look_for_any(0.5)
+    assert reports.take_due(0.6)[any_topic].is_wanted
+    reports.look_for_any(1.5)
+    assert reports.take_due(1.6)[any_topic].is_wanted
+    for second in (2.5, 3.5, 4.5):
+        reports.look_for_any(second)
+        reports.take_due(second + 0.1)
+    assert reports.asked_any(1, 5.0), "those who come anew hear at once who has some"
+    assert reports.take_due(5.1)[any_topic].is_wanted
+    assert not reports.asked_any(1, 5.2)
+
+
+def test_what_is_looked_for_every_second_does_not_grow_with_the_names_that_were_asked_for() -> None:
+    reports = TopicReports(Local(), 0.0)
+    reports.asked(names(0, limits.DEQUEUE_TOPICS_MAX), 0.0)
+    reports.asked_any(1, 0.0)
+    assert list(reports._asked_any) == [(1, ANY_TOPIC)]
