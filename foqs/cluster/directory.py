@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Set
 from typing import NamedTuple
 
+from foqs.cluster.sought_topics import WISH_MS_MAX, Seekers, SoughtTopics
 from foqs.model import limits
 from foqs.model.stocks import Pointer, Stock, Topic
 
 STOCK_MS_MAX = 45 * limits.SECOND_MS
 """A report that was not repeated for so long is forgotten: hosts repeat theirs every 15 s."""
-WISH_MS_MAX = 2 * limits.SECOND_MS
-"""A host that waits for a topic says so again every second."""
 OLDER_MS_MIN = 3 * limits.SECOND_MS
 """Items that have waited for so much longer go before others of their urgency; with less between, chance decides.
 
@@ -27,7 +26,7 @@ Busy hosts are a second apart by chance, and an item that is pulled is handled b
 PROMISE_MS = 300
 """Items that a host was sent for are not told to another one for so long, unless their owner reports them anew."""
 TOPICS_OF_HOME_MAX = 200_000
-"""Topics that one home knows of. Of more of them, consumers on other hosts hear later or not at all."""
+"""Topics with items that one home knows of. Of more of them, consumers on other hosts hear later or not at all."""
 
 
 class _Holder(NamedTuple):
@@ -47,14 +46,13 @@ class _Holder(NamedTuple):
 
 
 class _Entry:
-    """What is known of one topic."""
+    """What is known of one topic that somebody has."""
 
     __slots__ = ("holders", "seekers")
 
-    def __init__(self) -> None:
+    def __init__(self, seekers: Seekers) -> None:
         self.holders: dict[str, _Holder] = {}
-        self.seekers: dict[str, tuple[int, float]] = {}
-        """How many items each host waits for, and until when that holds."""
+        self.seekers = seekers
 
 
 class Directory:
@@ -64,23 +62,29 @@ class Directory:
         """`choose(count)` draws a number from 0 to below that."""
         self._choose = choose
         self._entries: dict[Topic, _Entry] = {}
+        """The topics that somebody has."""
+        self._sought = SoughtTopics()
+        """Those that hosts only wait for: however many there are, they take no place from what can be had."""
         self._members: Set[str] = frozenset()
         self._gone_until_s: dict[str, float] = {}
         """Hosts that live no more: what they have told is passed over, until all of it is too old."""
         self._unswept: list[Topic] = []
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._entries) + len(self._sought)
 
     def report(self, host_id: str, topic: Topic, stock: Stock, now_s: float) -> list[tuple[str, Pointer]]:
         """Note what a host has now. Returns whom to tell of it, of those who wait: as many as there are items."""
-        entry = self._entry(topic)
-        if entry is None:
-            return []
+        entry = self._entries.get(topic)
         if not stock.ready_count:
-            entry.holders.pop(host_id, None)
-            self._drop_empty(topic, entry)
+            if entry is not None:
+                entry.holders.pop(host_id, None)
+                self._drop_empty(topic, entry, now_s)
             return []
+        if entry is None:
+            if len(self._entries) >= TOPICS_OF_HOME_MAX:
+                return []
+            entry = self._entries[topic] = _Entry(self._sought.take(topic))
         entry.holders[host_id] = _Holder(stock, now_s)
         hints: list[tuple[str, Pointer]] = []
         waiting = [
@@ -97,8 +101,9 @@ class Directory:
 
     def seek(self, host_id: str, topic: Topic, count: int, now_s: float) -> Pointer | None:
         """The host with the best items for one that waits. If there is none, it is told by a hint, for WISH_MS_MAX."""
-        entry = self._entry(topic)
+        entry = self._entries.get(topic)
         if entry is None:
+            self._sought.add(host_id, topic, count, now_s)
             return None
         best = self._best(entry, host_id, now_s)
         if best is None:
@@ -135,7 +140,7 @@ class Directory:
         self._members = frozenset(host_ids)
 
     def sweep(self, count: int, now_s: float) -> None:
-        """Look at so many topics, in turn, for what is too old."""
+        """Look at so many of the topics that somebody has, in turn, for what is too old."""
         if not self._unswept:
             self._unswept = list(self._entries)
         some, self._unswept = self._unswept[:count], self._unswept[count:]
@@ -147,17 +152,18 @@ class Directory:
                 del entry.holders[host_id]
             for host_id in [at for at, (_, until_s) in entry.seekers.items() if until_s <= now_s]:
                 del entry.seekers[host_id]
-            self._drop_empty(topic, entry)
+            self._drop_empty(topic, entry, now_s)
 
-    def _entry(self, topic: Topic) -> _Entry | None:
-        entry = self._entries.get(topic)
-        if entry is None and len(self._entries) < TOPICS_OF_HOME_MAX:
-            entry = self._entries[topic] = _Entry()
-        return entry
+    def forget_wishes(self, count: int, now_s: float) -> bool:
+        """Forget so many topics that nobody has and nobody asks for any more. Returns whether there may be others."""
+        return self._sought.forget(count, now_s)
 
-    def _drop_empty(self, topic: Topic, entry: _Entry) -> None:
-        if not entry.holders and not entry.seekers:
-            self._entries.pop(topic, None)
+    def _drop_empty(self, topic: Topic, entry: _Entry, now_s: float) -> None:
+        if entry.holders:
+            return
+        del self._entries[topic]
+        if seekers := {host_id: wish for host_id, wish in entry.seekers.items() if wish[1] > now_s}:
+            self._sought.put(topic, seekers, now_s)
 
     def _best(self, entry: _Entry, but: str, now_s: float) -> tuple[str, Stock] | None:
         """One of the most urgent stocks of others, at random among those that are about as old as the oldest."""

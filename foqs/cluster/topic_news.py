@@ -34,6 +34,8 @@ OTHERS_MS_MAX = 3 * limits.SECOND_MS
 """The same for hosts that have items of any topic: it is told anew every second, also where that is late."""
 TOPICS_PER_MESSAGE_MAX = 500
 SWEEP_TOPICS = 500
+WISHES_FORGOTTEN_AT_ONCE = 1_000
+"""All wishes that have ended are forgotten each second, so many in one turn of the event loop."""
 
 _log = structlog.get_logger(__name__)
 V = TypeVar("V")
@@ -294,6 +296,14 @@ class TopicNews(Service):
             self._wishes.forget_unused(now_s)
             self.directory.sweep(SWEEP_TOPICS, now_s)
             self._rung.set()
+            await self._forget_wishes(now_s)
+
+    async def _forget_wishes(self, now_s: float) -> None:
+        """Forget those that have ended here as a home: there may be as many as consumers everywhere have polled for."""
+        while True:
+            if not self.directory.forget_wishes(WISHES_FORGOTTEN_AT_ONCE, now_s):
+                return
+            await asyncio.sleep(0)
 
     def _forget_pointers(self, now_s: float) -> None:
         while self._pointers:

@@ -10,10 +10,10 @@ from foqs.cluster.directory import (
     PROMISE_MS,
     STOCK_MS_MAX,
     TOPICS_OF_HOME_MAX,
-    WISH_MS_MAX,
     Directory,
     best_of,
 )
+from foqs.cluster.sought_topics import SOUGHT_TOPICS_MAX, WISH_MS_MAX
 from foqs.model.stocks import NO_STOCK, Pointer, Stock
 
 TOPIC = (1, "mail")
@@ -121,6 +121,7 @@ def test_what_was_not_reported_again_and_whoever_is_gone_is_forgotten() -> None:
     assert home.report("b", (1, "waits"), Stock(5), 20.0) == []
     home.report("b", (1, "waits"), NO_STOCK, 20.0)
     home.sweep(10, 20.0 + STOCK_MS_MAX / 1000 + 0.1)
+    home.forget_wishes(10, 20.0 + STOCK_MS_MAX / 1000 + 0.1)
     assert len(home) == 0
 
 
@@ -154,8 +155,8 @@ def test_nothing_is_kept_of_topics_that_nobody_has_or_wants() -> None:
         home.report("b", (2, str(number)), Stock(1), 0.0)
         home.report("b", (2, str(number)), NO_STOCK, 0.0)
     assert len(home) == 100
-    home.sweep(60, WISH_MS_MAX / 1000)
-    home.sweep(60, WISH_MS_MAX / 1000)
+    assert home.forget_wishes(60, WISH_MS_MAX / 1000), "there are more"
+    assert not home.forget_wishes(60, WISH_MS_MAX / 1000)
     assert len(home) == 0
 
 
@@ -165,6 +166,59 @@ def test_there_is_a_bound_on_the_topics_of_a_home() -> None:
         home.report("a", (1, str(number)), Stock(1), 0.0)
     assert len(home) == TOPICS_OF_HOME_MAX
     assert home.seek("b", (1, str(TOPICS_OF_HOME_MAX)), 1, 0.0) is None
+
+
+def poll(home: Directory, namespace: int, count: int, now_s: float) -> None:
+    """A host asks for topics that nobody has and that nobody asks for again."""
+    for number in range(count):
+        home.seek("b", (namespace, f"{now_s}-{number}"), 1, now_s)
+
+
+def test_items_are_found_however_many_topics_are_sought_that_nobody_has() -> None:
+    home = made()
+    poll(home, 1, TOPICS_OF_HOME_MAX, 0.0)
+    home.report("a", (2, "mail"), Stock(5), 0.1)
+    assert home.seek("c", (2, "mail"), 1, 0.2) is not None
+
+
+def test_wishes_of_one_namespace_leave_room_for_those_of_others() -> None:
+    home = made()
+    for namespace in (1, 2, 3):
+        poll(home, namespace, SOUGHT_TOPICS_MAX, 0.0)
+    assert len(home) < SOUGHT_TOPICS_MAX
+    assert home.seek("c", (4, "mail"), 1, 0.1) is None
+    assert home.report("a", (4, "mail"), Stock(1), 0.2) == [("c", Pointer((4, "mail"), "a", Stock(1)))]
+
+
+def test_a_wish_that_is_told_again_keeps_its_place_however_many_others_come() -> None:
+    home = made()
+    for second in range(10):
+        home.seek("c", TOPIC, 1, float(second))
+        poll(home, TOPIC[0], SOUGHT_TOPICS_MAX, second + 0.5)
+        while home.forget_wishes(1_000, second + 0.9):
+            pass
+    assert home.report("a", TOPIC, Stock(1), 10.0) == [("c", Pointer(TOPIC, "a", Stock(1)))]
+
+
+def test_wishes_that_have_ended_are_as_few_as_those_that_come_in_their_time_and_make_room_for_new_ones() -> None:
+    home, a_second = made(), SOUGHT_TOPICS_MAX // 5
+    for second in range(10):
+        poll(home, 1, a_second, float(second))
+        assert len(home) <= (WISH_MS_MAX / 1000 + 1) * a_second
+        while home.forget_wishes(1_000, second + 0.9):
+            pass
+    home.seek("c", (1, "mail"), 1, 10.0)
+    assert home.report("a", (1, "mail"), Stock(1), 10.1) != []
+
+
+def test_who_waits_for_what_the_only_holder_has_no_more_hears_of_the_next_one() -> None:
+    home = made()
+    home.report("a", TOPIC, Stock(1), 0.0)
+    assert home.seek("a", TOPIC, 1, 0.1) is None
+    home.report("a", TOPIC, NO_STOCK, 0.2)
+    assert home.report("b", TOPIC, Stock(1), 0.3) == [("a", Pointer(TOPIC, "b", Stock(1)))]
+    home.report("b", TOPIC, NO_STOCK, 0.4)
+    assert len(home) == 0
 
 
 def test_of_several_topics_the_most_urgent_goes_first() -> None:

@@ -6,14 +6,16 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from unittest.mock import patch
 
 import pytest
 
 from foqs.cluster import topic_news, topic_reports
 from foqs.cluster import wishes as topic_wishes
-from foqs.cluster.directory import OLDER_MS_MIN
+from foqs.cluster.directory import OLDER_MS_MIN, Directory
 from foqs.cluster.homes import LOOK_MS, SILENT_LOOKS, HomeTable, Reported, home_of
+from foqs.cluster.sought_topics import WISH_MS_MAX
 from foqs.cluster.topic_news import TopicNews
 from foqs.model.errors import UnavailableError
 from foqs.model.stocks import ANY_TOPIC, NO_STOCK, Pointer, Stock, Topic
@@ -317,6 +319,35 @@ def test_the_loop_does_other_work_between_two_portions_of_many_wishes(
     assert told == Counter([topic for topic in topics if home_of(topic, NAMES) != "b"])
     assert max(work.values()) <= topic_wishes.WISHES_PER_RUN_MAX
     assert len(net.seeks) <= 2 + len(topics) / topic_news.TOPICS_PER_MESSAGE_MAX
+
+
+def test_a_home_forgets_wishes_that_have_ended_within_a_second_and_does_other_work_meanwhile(
+    timed_net: TimedNet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net, home = timed_net, timed_net.news["a"]
+    left_counts = list[int]()
+    """How many topics are known in each turn of other work."""
+
+    def other_work() -> None:
+        left_counts.append(len(home.directory))
+        if left_counts[-1]:
+            net.loop.call_soon(other_work)
+
+    forget = Directory.forget_wishes
+
+    def begun(directory: Directory, count: int, now_s: float) -> bool:
+        if directory is home.directory and not left_counts:
+            other_work()
+        return forget(directory, count, now_s)
+
+    home.sought("b", {(1, str(number)): 1 for number in range(20_000)})
+    net.loop.move_to(WISH_MS_MAX / 1000 - 0.1)
+    assert len(home.directory) == 20_000
+    monkeypatch.setattr(Directory, "forget_wishes", begun)
+    net.loop.move_to((WISH_MS_MAX + topic_news.SEEK_MS) / 1000)
+    assert len(home.directory) == 0
+    gone_counts = [before - after for before, after in pairwise(left_counts)]
+    assert max(gone_counts) == topic_news.WISHES_FORGOTTEN_AT_ONCE
 
 
 async def test_a_new_home_is_told_all_that_there_is() -> None:
