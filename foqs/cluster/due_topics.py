@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from math import inf
 
@@ -9,13 +10,16 @@ from foqs.model.stocks import Topic
 
 
 class DueTopics:
-    """All of them come due the same time after they were put in."""
+    """All of them come due the same time after they were put in.
+
+    There may be 200,000, and each is taken from the front. A dict would look at all that were taken before it.
+    """
 
     __slots__ = ("_delay_s", "_due_s")
 
     def __init__(self, delay_ms: int) -> None:
         self._delay_s = delay_ms / 1000
-        self._due_s: dict[Topic, float] = {}
+        self._due_s: OrderedDict[Topic, float] = OrderedDict()
 
     def __contains__(self, topic: Topic) -> bool:
         return topic in self._due_s

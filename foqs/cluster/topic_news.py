@@ -8,7 +8,7 @@ Reports and hints may be lost: the state of every home is rebuilt by what is rep
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeVar
@@ -67,9 +67,9 @@ class TopicNews(Service):
         self._home = HomeTable()
         self._reports = TopicReports(local, now_s())
         self._wishes = Wishes()
-        self._pointers: dict[Topic, tuple[Pointer, float]] = {}
+        self._pointers: OrderedDict[Topic, tuple[Pointer, float]] = OrderedDict()
         """The hosts whose items go before those of this one, and until when that is believed. Oldest first."""
-        self._others: dict[int, tuple[dict[str, Pointer], float]] = {}
+        self._others: OrderedDict[int, tuple[dict[str, Pointer], float]] = OrderedDict()
         """The hosts that have items of any topic, by namespace, and until when that is believed. Oldest first."""
         self._turns = HostTurns()
         self.hints_total: Counter[str] = Counter(sent=0, received=0)

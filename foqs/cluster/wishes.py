@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from itertools import islice
 
@@ -75,7 +76,7 @@ class Wishes:
     def __init__(self) -> None:
         self._wishes: dict[Topic, _Wish] = {}
         self._unsought: dict[Topic, None] = {}
-        self._unused: dict[Topic, tuple[Pointer, float]] = {}
+        self._unused: OrderedDict[Topic, tuple[Pointer, float]] = OrderedDict()
         """Hosts that calls were told of and have not gone to, and until when that is of use. Oldest first."""
 
     def __len__(self) -> int:
