@@ -10,7 +10,7 @@ from foqs.model.stocks import Topic
 ASKED_MS = 2 * limits.SECOND_MS
 """A topic counts as wanted for so long after consumers have asked for it, and for few seconds more."""
 ASKED_TOPICS_MAX = 20_000
-"""Topics after which the older ones are forgotten before their time. To drop as many holds the event loop for about 2 ms."""
+"""Topics after which the older ones are forgotten before their time. To drop as many takes 2 ms."""
 
 
 class AskedTopics:

@@ -7,6 +7,7 @@ reached now, because another home in its place would let as much through again.
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from heapq import heappop, heappush
@@ -77,7 +78,7 @@ class CapNews(Service):
         self._home_ids: tuple[str, ...] = (me,)
         """Those of them that are homes."""
         self._home_of: dict[CapKey, str] = {}
-        self._wanted: dict[SharedCap, None] = {}
+        self._wanted: OrderedDict[SharedCap, None] = OrderedDict()
         self._left: dict[str, dict[CapKey, CapAsk]] = {}
         """What former homes of caps are to be told, by home."""
         self._leaving: set[str] = set()
@@ -172,6 +173,7 @@ class CapNews(Service):
                 self._ask_all()
             except Exception:  # A defect of one cap's must not stop all others.
                 self._has_defect()
+                await asyncio.sleep(RETRY_MS / 1000)
             if self._wanted:
                 self._rung.set()
                 await asyncio.sleep(0)
@@ -252,7 +254,7 @@ class CapNews(Service):
     def _ask_all(self) -> None:
         """Ask all homes for what is wanted, as much as one turn of the loop may."""
         by_home: dict[str, list[SharedCap]] = {}
-        for cap in list(self._wanted)[:LOOKS_MAX]:
+        for cap in list(islice(self._wanted, LOOKS_MAX)):
             del self._wanted[cap]
             if cap.is_over:
                 continue

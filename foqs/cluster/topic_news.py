@@ -275,28 +275,36 @@ class TopicNews(Service):
         while True:
             await self._rung.wait()
             self._rung.clear()
-            self._report_due()
-            if self._alarm is not None:
-                self._alarm.cancel()
-                self._alarm = None
-            next_s = self._reports.next_s(self._now_s())
-            if next_s is not None:
-                self._alarm = asyncio.get_running_loop().call_at(next_s, self._rung.set)
-            await self._seek_all()
+            await self._done(self._tell_due())
+
+    async def _tell_due(self) -> None:
+        """Report what is due, and ask for what is wished for."""
+        self._report_due()
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        next_s = self._reports.next_s(self._now_s())
+        if next_s is not None:
+            self._alarm = asyncio.get_running_loop().call_at(next_s, self._rung.set)
+        await self._seek_all()
 
     async def _repeat(self) -> None:
         while True:
             await asyncio.sleep(SEEK_MS / 1000)
-            now_s = self._now_s()
-            self._wishes.all_again()
-            if self._home.trust_again(now_s):
-                self._tell_all()
-            self._reports.look_for_any(now_s)
-            self._forget_pointers(now_s)
-            self._wishes.forget_unused(now_s)
-            self.directory.sweep(SWEEP_TOPICS, now_s)
-            self._rung.set()
-            await self._forget_wishes(now_s)
+            await self._done(self._refresh())
+
+    async def _refresh(self) -> None:
+        """Begin to tell all wishes again, and forget what is too old."""
+        now_s = self._now_s()
+        self._wishes.all_again()
+        if self._home.trust_again(now_s):
+            self._tell_all()
+        self._reports.look_for_any(now_s)
+        self._forget_pointers(now_s)
+        self._wishes.forget_unused(now_s)
+        self.directory.sweep(SWEEP_TOPICS, now_s)
+        self._rung.set()
+        await self._forget_wishes(now_s)
 
     async def _forget_wishes(self, now_s: float) -> None:
         """Forget those that have ended here as a home: there may be as many as consumers everywhere have polled for."""

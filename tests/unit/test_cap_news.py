@@ -245,3 +245,15 @@ def test_a_host_whose_cap_changes_while_the_home_is_not_reached_goes_on_with_its
     cap = hosts.loop.call(cap.at_rate, 50.0, hosts.loop.time())
     hosts.rest(1)
     assert 20 <= hosts.use(cap, 4) <= 55
+
+
+def test_a_defect_of_one_cap_ends_the_asking_for_no_other(
+    new_hosts: Callable[[str, float], Hosts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = new_hosts("ab", 100.0)
+    hosts.members("ab")
+    broken = hosts.cap("b", hosts.home_by_members({"ab": "a"}))
+    monkeypatch.setattr(CapNews, "_ask_all", Mock(side_effect=RuntimeError("of a cap")))
+    assert hosts.use(broken, 0.5) == 0
+    monkeypatch.undo()
+    assert hosts.use(hosts.cap("b", (1, "other")), 2) == pytest.approx(100, rel=0.2)

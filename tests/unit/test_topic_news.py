@@ -10,13 +10,15 @@ from itertools import pairwise
 from unittest.mock import patch
 
 import pytest
+from structlog.testing import capture_logs
 
 from foqs.cluster import topic_news, topic_reports
 from foqs.cluster import wishes as topic_wishes
 from foqs.cluster.directory import OLDER_MS_MIN, Directory
 from foqs.cluster.homes import LOOK_MS, SILENT_LOOKS, HomeTable, Reported, home_of
 from foqs.cluster.sought_topics import WISH_MS_MAX
-from foqs.cluster.topic_news import TopicNews
+from foqs.cluster.topic_news import SEEK_MS, TopicNews
+from foqs.cluster.topic_reports import TopicReports
 from foqs.model.errors import UnavailableError
 from foqs.model.stocks import ANY_TOPIC, NO_STOCK, Pointer, Stock, Topic
 from foqs.testing.manual_loop import ManualLoop
@@ -487,3 +489,18 @@ def test_few_topics_get_another_home_when_a_host_goes() -> None:
     for topic, home in before.items():
         if home != "c":
             assert home_of(topic, ["a", "b"]) == home
+
+
+def test_a_defect_in_one_round_ends_neither_reports_nor_wishes(timed_net: TimedNet) -> None:
+    topic = topic_of("c")
+    with (
+        patch.object(TopicReports, "take_due", side_effect=RuntimeError("of reports")),
+        patch.object(Directory, "sweep", side_effect=RuntimeError("of what is repeated")),
+        capture_logs() as logs,
+    ):
+        timed_net.put("a", Stock(1, 0, 5), topic)
+        timed_net.pass_ms(SEEK_MS + 100)
+    assert {log["event"] for log in logs} == {"host_defect"}
+    wait = timed_net.loop.call(timed_net.news["b"].wait, {topic: 1})
+    timed_net.pass_ms(SEEK_MS + 100)
+    assert wait.pointers[topic].host_id == "a"
