@@ -70,6 +70,10 @@ class Decision:
     declined: dict[int, str] = field(default_factory=dict)
     """Shards of its own that were asked for by another host than they are planned for, with that host."""
 
+    def without_gains(self, run: Collection[int]) -> Decision:
+        """What is left of it for a host that ends, and has or stands by for the shards of `run`."""
+        return Decision(self.wanted.intersection(run), {}, self.released, self.declined)
+
 
 def decide(view: ClusterView, intent: Intent, owned: Collection[int], neglected: Collection[int]) -> Decision:
     """Who has a shard keeps it until the plan, and the host that it plans for, both want otherwise.

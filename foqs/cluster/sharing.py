@@ -105,6 +105,8 @@ class Sharing(Service):
         self._declining: asyncio.Task[None] | None = None
         self._is_moving = False
         """A shard is about to move, here or from here."""
+        self._is_leaving = False
+        """The host ends: it hands on what it has, and gains nothing more."""
         self._changed = asyncio.Event()
         """There was another round, or something was done."""
 
@@ -144,12 +146,15 @@ class Sharing(Service):
     async def leave(self) -> None:
         """Hand on all shards to hosts that ask for them; the others know by the membership that this one leaves.
 
-        Returns when that is done, when nobody is there to ask, or after LEAVE_MS_MAX.
+        They do so as well if it has no shard: nothing is planned for it then, and it is the home of no topic. Returns
+        when all is handed on, when nobody is there to ask, or after LEAVE_MS_MAX.
         """
         until_s = self._now_s() + LEAVE_MS_MAX / 1000
+        self._is_leaving = True
+        if self._view is not None:
+            self._announce_end(self._view)
         if self._is_to_hand_on():
             self._is_moving = True
-            self._membership.leave()
         while self._is_to_hand_on() and self._now_s() < until_s:
             self._changed.clear()
             with suppress(TimeoutError):
@@ -157,6 +162,11 @@ class Sharing(Service):
                     await self._changed.wait()
         while self._works:
             await asyncio.wait(list(self._works.values()))
+
+    def _announce_end(self, view: ClusterView) -> None:
+        """Let the others know, once and if there are any: who is alone ends without one more heartbeat."""
+        if len(view.hosts) > 1 and not view.is_leaving(view.me):
+            self._membership.leave()
 
     def _is_to_hand_on(self) -> bool:
         """A shard has no later owner than this host, or is on its way to it, and there is another host for it."""
@@ -189,6 +199,10 @@ class Sharing(Service):
         decision = self._decide(view)
         self._forget_released(view)
         run = set(self._local.shards_run)
+        if self._is_leaving:
+            # Others may have come meanwhile; and what is planned for this host is so by a view of a moment ago.
+            self._announce_end(view)
+            decision = decision.without_gains(run)
         for shard_id in decision.wanted - run - self._released_s.keys():
             self._begin(shard_id, self._local.gain_shard(shard_id, view.shards[shard_id].place))
         for shard_id in run - decision.wanted:

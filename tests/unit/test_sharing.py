@@ -95,10 +95,10 @@ class Room:
     def row(self, shard_id: int, owner: str, moving_to: str = "") -> ShardRow:
         return ShardRow(shard_id, 1, owner, 0, f"mysql://db/{shard_id}", ShardUse.SERVING, "", "", moving_to, 0)
 
-    async def round(self) -> None:
+    async def round(self, *, is_settled: bool = True) -> None:
         rows = {name: HostRow(name, f"{name}:1", 1, 1, is_leaving=name in self.leaving) for name in self.hosts}
         rows[ME] = rows[ME]._replace(is_leaving=self.members.is_leaving)
-        await self.members.on_view(ClusterView(ME, rows, dict(self.rows), True))
+        await self.members.on_view(ClusterView(ME, rows, dict(self.rows), is_settled))
 
 
 @asynccontextmanager
@@ -132,10 +132,62 @@ async def test_a_host_that_leaves_while_a_shard_is_on_its_way_to_it_hands_that_o
         await leaving
 
 
-async def test_a_host_that_has_nothing_leaves_at_once() -> None:
+async def test_a_host_that_has_nothing_leaves_at_once_and_says_so() -> None:
+    """Else it is the home of topics as long as it drains, and its peers' reports keep it from its end."""
     async with running(Room(shard_count=0)) as room:
         await room.sharing.leave()
+        assert room.members.is_leaving
+
+
+async def test_a_host_that_is_alone_leaves_without_a_word_until_another_one_comes() -> None:
+    room = Room(shard_count=0)
+    room.hosts = [ME]
+    async with running(room):
+        await room.sharing.leave()
+        await room.round()
         assert not room.members.is_leaving
+        room.hosts = [ME, OTHER]
+        await room.round()
+        assert room.members.is_leaving
+
+
+async def test_a_standby_that_drains_gets_nothing_when_an_owner_dies() -> None:
+    """Nobody would be served: it takes no calls any more, and has the shard until it ends."""
+    async with running(Room(shard_count=1)) as room:
+        assert not room.local.shards_owned
+        await room.sharing.leave()
+        room.hosts = [ME, "third#1"]
+        room.rows = {at: room.row(at, OTHER) for at in range(4)}
+        await room.round()
+        await until(lambda: not room.local.shards_run)
+        await room.round()
+        assert not room.local.shards_run
+        assert not room.members.asked
+
+
+async def test_a_host_that_ends_before_the_cluster_has_settled_asks_for_no_shard_while_it_drains() -> None:
+    room = Room()
+    await room.round(is_settled=False)
+    await room.sharing.start()
+    await room.round(is_settled=False)
+    await room.sharing.leave()
+    room.members.is_leaving = False  # The round that is under way was asked before.
+    for _ in range(2):
+        await room.round()
+        await asyncio.sleep(0)
+    assert not room.members.asked
+    await room.sharing.stop()
+
+
+async def test_a_host_that_ends_gains_nothing_by_a_round_that_was_asked_before() -> None:
+    async with running(Room(shard_count=1)) as room:
+        room.local.shards_run.clear()
+        await room.sharing.leave()
+        room.members.is_leaving = False
+        room.hosts = [ME]
+        await room.round()
+        await asyncio.sleep(0)
+        assert not room.local.shards_run
 
 
 async def test_a_host_asks_for_no_shard_that_it_cannot_reach_and_for_the_next_one_instead() -> None:
