@@ -184,7 +184,7 @@ class Host(Service):
     async def gain_shard(self, shard_id: int, place: str) -> None:
         """Try to own one more shard from now on, while the host runs. Another host may own it for a while yet."""
         assert shard_id not in self._shards.by_id, f"the host has shard {shard_id}"
-        shard = self._factory.make(shard_id, place)
+        shard = self._factory.make(shard_id, place, self._shards.take_tenure(shard_id))
         self._shards.add(shard)
         await shard.start()
 

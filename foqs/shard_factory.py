@@ -19,6 +19,7 @@ from foqs.model import limits
 from foqs.model.errors import InvalidArgumentError, UnavailableError
 from foqs.parts import Parts
 from foqs.server.mysql_server import CommitScheduler, MysqlServer, TurningTime
+from foqs.shard.port import Tenure
 from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.shard_writer import ShardWriter
 from foqs.storage.meta import MetaStore
@@ -75,7 +76,8 @@ class ShardFactory:
         """What this host was told of the shard, and else its place for the user of all shards."""
         return self._urls.get(shard_id) or url_at(place, self._login)
 
-    def make(self, shard_id: int, place: str) -> OwnedShard:
+    def make(self, shard_id: int, place: str, tenure: Tenure | None = None) -> OwnedShard:
+        """`tenure` is what this process remembers of the shard, if it had it before."""
         config, parts, url = self._config, self._parts, self.url_of(shard_id, place)
         access = ShardAccess(
             shard_id=shard_id,
@@ -93,6 +95,7 @@ class ShardFactory:
             self._dispatcher,
             self._transactions,
             self._opened,
+            tenure,
         )
         reader, exporter = [parts.reader(shard_id, url, packs) for _ in range(2)]
         return OwnedShard(writer, store, reader, exporter, packs, self._dispatcher.on_events, place)

@@ -11,6 +11,7 @@ from foqs.host.ttl_scan import TtlScan
 from foqs.model.cluster import ShardUse
 from foqs.model.errors import UnavailableError
 from foqs.model.service import Service, ServiceState
+from foqs.shard.port import Tenure
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Events
 from foqs.shard.writer.shard_writer import ShardWriter
@@ -132,6 +133,8 @@ class Shards:
         self.by_id: dict[int, OwnedShard] = {}
         self.writers: dict[int, ShardWriter] = {}
         """Those of the same shards."""
+        self._tenures: dict[int, Tenure] = {}
+        """What is known of shards as this host has left them, until it tries to own them again."""
         self.is_elsewhere: Callable[[int], bool] = lambda shard_id: False
         """Whether another host serves a shard, whose part of a page is asked of that one."""
 
@@ -167,7 +170,15 @@ class Shards:
     def remove(self, shard_id: int) -> None:
         """Nothing of it is owned any more."""
         del self.by_id[shard_id]
-        del self.writers[shard_id]
+        if (tenure := self.writers.pop(shard_id).tenure) is not None:
+            self._tenures[shard_id] = tenure
+
+    def take_tenure(self, shard_id: int) -> Tenure | None:
+        """Return what is known of the shard as this host has left it, if it has had it, and forget it.
+
+        If nobody has had the shard since, its next writer goes on with that and needs no new epoch.
+        """
+        return self._tenures.pop(shard_id, None)
 
     def owned(self) -> list[tuple[ShardWriter, ShardState]]:
         """Those that are owned at this moment."""

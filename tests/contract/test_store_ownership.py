@@ -251,6 +251,33 @@ def test_a_process_opens_its_own_shard_again_without_a_new_epoch(shard):
     assert len(shard.epochs) == 1
 
 
+def test_it_does_so_too_with_a_new_store_after_a_host_that_had_the_lock_and_got_no_epoch(shard):
+    """The shard was handed on while the meta database went away: who let go of it goes on as if nothing had been."""
+    one = Owner(shard, "one")
+    one.run(inserts=[new_item(1)])
+    one.store.close()
+    seen: list[type[Exception]] = []
+
+    def away() -> None:
+        try:
+            shard.store("one").open(tenure_of(one))
+        except OwnershipLostError as error:
+            seen.append(type(error))
+        raise UnavailableError("the meta database is away")
+
+    shard.on_epoch = away
+    with pytest.raises(UnavailableError):
+        opened(shard.store("two"))
+    assert seen == [OwnershipLostError], "the other one has the lock meanwhile"
+    again = shard.store("one")
+    image = opened(again, tenure_of(one))
+    assert (image.epoch, image.last_key) == (one.image.epoch, one.image.last_key + 77)
+    with pytest.raises(LOST):
+        one.run(inserts=[new_item(2)])
+    with pytest.raises(OwnedError):
+        shard.store("two").open()
+
+
 def test_it_does_so_too_when_a_transaction_of_unknown_outcome_has_happened(shard):
     one = Owner(shard, "one")
     tenure = tenure_of(one)

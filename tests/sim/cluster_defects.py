@@ -65,6 +65,11 @@ def gives_an_epoch_twice(self: Any, shard_id: int, owner: str, now_ms: int, at_l
     return max(1, at_least)
 
 
+@in_place_of(Shards, "take_tenure")
+def forgets_the_epoch_of_a_shard_that_it_hands_on(self: Shards, shard_id: int) -> None:
+    return None
+
+
 @in_place_of(Host, "lose_shard")
 async def keeps_the_lock_of_a_shard_that_it_hands_on(self: Host, shard_id: int) -> None:
     return None

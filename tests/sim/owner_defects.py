@@ -106,13 +106,13 @@ _remember = Ownership._remember
 @in_place_of(Ownership, "_remember")
 def begins_the_keys_of_its_epoch_again(self: Ownership, shard: ShardState) -> None:
     _remember(self, shard)
-    assert self._tenure is not None
-    self._tenure = self._tenure._replace(last_key=shard.epoch << ids.SEQUENCE_BITS)
+    assert self.tenure is not None
+    self.tenure = self.tenure._replace(last_key=shard.epoch << ids.SEQUENCE_BITS)
 
 
 @in_place_of(Ownership, "_remember")
 def forgets_the_epoch_that_it_had(self: Ownership, shard: ShardState) -> None:
-    self._tenure = None
+    self.tenure = None
 
 
 @in_place_of(Tenure, "goes_on", _has_takeovers)

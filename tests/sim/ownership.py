@@ -175,14 +175,17 @@ class SteppingStore(FakeStore):
 
     def _epoch_in_need(self, at_least: int) -> int:
         writer = self._server.tables.writer
+        had_epoch, seen_number = self._world.served.get((self._owner, self._shard_id), (-1, 0))
         is_as_left = writer.epoch == self._had_epoch and writer.transaction_number >= self._seen_number
-        if is_as_left and not self._renews:
+        is_as_handed_on = writer.epoch == had_epoch and writer.transaction_number >= seen_number
+        if (is_as_left or is_as_handed_on) and not self._renews:
             self._world.complain(f"P11: {self._owner} needs a new epoch for shard {self._shard_id}, which it left so")
         return self._give_epoch(at_least)
 
     def _run(self, transaction: Transaction, plan: PackPlan) -> TransactionResult:
         result = super()._run(transaction, plan)
         self._seen_number = transaction.number
+        self._world.served[self._owner, self._shard_id] = self.epoch, transaction.number
         return result
 
     def _connect(self) -> None:

@@ -133,6 +133,8 @@ class World:
         """When the delays of a part of the run became ordinary ones."""
         self.session_owners: dict[tuple[int, int], str] = {}
         """Ids of processes by shard and number of a session."""
+        self.served: dict[tuple[str, int], tuple[int, int]] = {}
+        """By process and shard, the epoch and the number of the last transaction that it saw committed there."""
 
     def _make_client(self, number: int) -> SimClient:
         return SimClient(self, f"c{number}", random.Random(self.chance.random()))

@@ -176,7 +176,7 @@ class TickedWriter(ShardWriter):
     Its server has no other shard, unless it is made `beside` a writer of another one.
     """
 
-    def __init__(self, store: SlowStore, beside: TickedWriter | None = None) -> None:
+    def __init__(self, store: SlowStore, beside: TickedWriter | None = None, tenure: Tenure | None = None) -> None:
         if beside is None:
             self.turning = TurningTime()
             scheduler = CommitScheduler(store.loop, limits.TRANSACTIONS_PER_SERVER_MAX)
@@ -185,7 +185,7 @@ class TickedWriter(ShardWriter):
             self.turning, self.server = beside.turning, beside.server
         self.listener = new_listener()
         shard_id = 0 if beside is None else beside.shard_id + 1
-        super().__init__(shard_id, store, self.server, self.listener, Mock(spec=TransactionMeter))
+        super().__init__(shard_id, store, self.server, self.listener, Mock(spec=TransactionMeter), tenure=tenure)
 
     def tick(self) -> None:
         self.turning.tick(self._loop.time())
@@ -193,8 +193,10 @@ class TickedWriter(ShardWriter):
 
 
 @asynccontextmanager
-async def writer_of(store: SlowStore, beside: TickedWriter | None = None) -> AsyncIterator[TickedWriter]:
-    writer = TickedWriter(store, beside)
+async def writer_of(
+    store: SlowStore, beside: TickedWriter | None = None, tenure: Tenure | None = None
+) -> AsyncIterator[TickedWriter]:
+    writer = TickedWriter(store, beside, tenure)
     yield writer
     store.answers.set()
     store.tells_time.set()

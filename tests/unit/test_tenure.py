@@ -72,6 +72,25 @@ async def test_a_shard_that_was_never_opened_here_is_opened_without_a_tenure(
     assert store.tenures == [None, None, None]
 
 
+async def test_the_next_writer_of_a_shard_that_was_handed_on_goes_on_where_the_last_one_stopped(
+    writer: TickedWriter, store: SlowStore
+) -> None:
+    """P11: whoever was to have it may have got no epoch, and nor would this process get another one."""
+    await start(writer, store)
+    assert writer.shard is not None
+    keys = [writer.shard.index.next_key() for _ in range(3)]
+    await writer.drain()
+    await writer.stop()
+    assert writer.tenure is not None
+    assert (writer.tenure.epoch, writer.tenure.last_key) == (1, keys[-1])
+    assert writer.tenure.transaction_number == store.number_stored
+    async with writer_of(store, tenure=writer.tenure) as again:
+        await start(again, store)
+        assert store.tenures == [None, writer.tenure]
+        assert again.shard is not None
+        assert again.shard.index.next_key() > keys[-1]
+
+
 async def test_a_tenure_outlives_openings_that_fail(
     writer: TickedWriter, store: SlowStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

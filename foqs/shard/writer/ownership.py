@@ -65,8 +65,11 @@ class Ownership:
         opened: Callable[[ShardState], None],
         changed: Callable[[ShardState | None], None],
         wake: Callable[[], None],
+        tenure: Tenure | None = None,
     ) -> None:
         """`opened` is told of the shard when it was opened, before it serves anybody; `wake` wakes the loop.
+
+        `tenure` is what this process remembers of the shard, if it had it before and has given it up for good.
 
         `changed` is told of the shard when it is owned from now on, and of None when it is owned no more.
         """
@@ -106,7 +109,7 @@ class Ownership:
         self._seen_task: asyncio.Task[None] | None = None
         """While the dedup ids are not all read."""
         self._epoch_due_s = 0.0
-        self._tenure: Tenure | None = None
+        self.tenure = tenure
         """The tenure of the last opening or of the last ownership; None before, and without keys to go on with."""
         self._left: ShardState | None = None
         """The state of a lost shard, until it is opened again."""
@@ -119,11 +122,11 @@ class Ownership:
         """Take the shard over and announce its topics. Raises what Store.open does."""
         if self._left is not None:
             self._unseen, self._left = await self._thread.run(self._left.unseen_keys), None
-        began_s, tenure = self._loop.time(), self._tenure
+        began_s, tenure = self._loop.time(), self.tenure
         image = await self._thread.run(partial(self._store.open, tenure))
         if tenure is None or image.epoch != tenure.epoch:
             self._unseen = frozenset()  # Others may have delivered them since.
-        self._tenure = Tenure(image.epoch, image.transaction_number, image.last_key)
+        self.tenure = Tenure(image.epoch, image.transaction_number, image.last_key)
         try:
             shard = await self._state_of(image, began_s)
         except Exception:
@@ -313,9 +316,9 @@ class Ownership:
     def _remember(self, shard: ShardState) -> None:
         """What it takes to open the shard again without the meta database."""
         if shard.index.keys_left_count < KEYS_LEFT_MIN:
-            self._tenure = None
+            self.tenure = None
         else:
-            self._tenure = Tenure(shard.epoch, self.committed_number, shard.index.last_key)
+            self.tenure = Tenure(shard.epoch, self.committed_number, shard.index.last_key)
 
     def _try(self, work: Callable[[], None]) -> None:
         """What comes after it has to, whatever this meets."""
@@ -333,6 +336,7 @@ class Ownership:
         await self._announcing.stop()
         shard = self.shard
         if shard is not None:
+            self._remember(shard)
             # Whatever this meets, the session has to end, and the lock with it.
             self._try(lambda: self._listener.on_events(shard.abandon("it was handed on, or the host stops")))
             self._hold(None)

@@ -24,6 +24,7 @@ from foqs.shard.port import (
     ReadOnlyError,
     SessionLostError,
     Store,
+    Tenure,
     Transaction,
     TransactionFailedError,
     TransactionMeter,
@@ -60,8 +61,12 @@ class ShardWriter(Service):
         listener: ShardListener,
         meter: TransactionMeter,
         opened: Callable[[ShardState], None] = lambda _: None,
+        tenure: Tenure | None = None,
     ) -> None:
-        """`opened` is told whenever the shard has been opened, before it serves anybody."""
+        """`opened` is told whenever the shard has been opened, before it serves anybody.
+
+        `tenure` is that of the writer which this host had for the shard before, if there was one.
+        """
         super().__init__(f"shard-{shard_id}")
         self.shard_id = shard_id
         self.shard: ShardState | None = None
@@ -76,7 +81,7 @@ class ShardWriter(Service):
         thread = WorkerThread(self.name)
         self._keeper = Keeper(shard_id, store, server, thread, self._health_changed)
         self._ownership = Ownership(
-            shard_id, store, self._keeper, thread, listener, opened, self._shard_changed, self.wake
+            shard_id, store, self._keeper, thread, listener, opened, self._shard_changed, self.wake, tenure
         )  # fmt: skip
         self.clock, self.health = self._keeper.clock, self._keeper.health
         self.counted = self._ownership.counted
@@ -96,6 +101,11 @@ class ShardWriter(Service):
     def detail(self) -> str:
         """How it stands with the shard, in words for operators."""
         return self._ownership.detail
+
+    @property
+    def tenure(self) -> Tenure | None:
+        """What is known of the shard as this host has left it; to be asked once the writer has stopped."""
+        return self._ownership.tenure
 
     def expect(self, *, is_expected: bool) -> None:
         """Say whether the living owner of the shard was asked to hand it to this host."""
