@@ -14,7 +14,7 @@ from foqs.cluster.membership import Membership
 from foqs.cluster.owner_map import OwnerMap
 from foqs.cluster.view import ClusterView
 from foqs.model import limits
-from foqs.model.cluster import ShardUse, host_name_of
+from foqs.model.cluster import ShardRow, ShardUse, host_name_of
 from foqs.model.errors import FoqsError
 from foqs.model.outage import Outage
 from foqs.model.service import Service, ServiceState
@@ -22,7 +22,7 @@ from foqs.model.service import Service, ServiceState
 NEGLECTED_MS = 5 * limits.SECOND_MS
 """A shard that nobody has for so long is taken by its heir, whatever keeps the host that it is planned for."""
 RELEASE_MS_MAX = 2 * limits.SECOND_MS
-"""A host that has handed a shard on, and does not see its next owner for so long, takes the shard again."""
+"""A host that has let go of a shard, and does not hear of its next owner for so long, takes the shard again."""
 DECLINE_MS = 2 * limits.SECOND_MS
 """An owner lets a host that asks for a shard know that it does not get it, if the plan says so for so long."""
 LEAVE_MS_MAX = 8 * limits.SECOND_MS
@@ -96,8 +96,12 @@ class Sharing(Service):
         self._ask_outage = Outage(now_s)
         self._expected: Collection[int] = ()
         """Shards that this host wants of living owners."""
-        self._released_s: dict[int, float] = {}
-        """When this host handed on shards that have no next owner yet."""
+        self._released: dict[int, asyncio.TimerHandle | None] = {}
+        """Shards handed on that have no next owner yet, with what takes them again; None until they are let go of."""
+        self._not_taken: dict[int, str] = {}
+        """The hosts that asked for shards of this one and then did not take them: they have to ask anew."""
+        self._refused: set[int] = set()
+        """Those of these shards of which the meta database says since the last round that they do not move."""
         self._orphan_since: dict[int, tuple[int, float]] = {}
         """The last epoch of shards that nobody has, and since when that is seen here."""
         self._declined_since: dict[int, tuple[str, float]] = {}
@@ -107,6 +111,8 @@ class Sharing(Service):
         """A shard is about to move, here or from here."""
         self._is_leaving = False
         """The host ends: it hands on what it has, and gains nothing more."""
+        self._has_left = False
+        """It has handed on what it could, and drains."""
         self._changed = asyncio.Event()
         """There was another round, or something was done."""
 
@@ -122,6 +128,9 @@ class Sharing(Service):
 
     async def _look(self, view: ClusterView) -> None:
         """Decide anew, after a round of the membership."""
+        for shard_id in self._refused:  # The round was asked later: whoever stands there now has asked anew.
+            self._not_taken.pop(shard_id, None)
+        self._refused.clear()
         self._intent = await self._membership.on_thread(lambda: self._planner.plan(view))
         self._view = view
         self._changed.set()
@@ -160,6 +169,7 @@ class Sharing(Service):
             with suppress(TimeoutError):
                 async with asyncio.timeout(until_s - self._now_s()):
                     await self._changed.wait()
+        self._has_left = True
         while self._works:
             await asyncio.wait(list(self._works.values()))
 
@@ -190,6 +200,9 @@ class Sharing(Service):
 
     async def _stop(self) -> None:
         """What is under way is given up: the host stops all of its shards."""
+        for timer in self._released.values():
+            if timer is not None:
+                timer.cancel()
         tasks = [*self._works.values(), *[task for task in (self._asking, self._declining) if task is not None]]
         for task in tasks:
             task.cancel()
@@ -203,17 +216,18 @@ class Sharing(Service):
             # Others may have come meanwhile; and what is planned for this host is so by a view of a moment ago.
             self._announce_end(view)
             decision = decision.without_gains(run)
-        for shard_id in decision.wanted - run - self._released_s.keys():
+        for shard_id in decision.wanted - run - self._released.keys():
             self._begin(shard_id, self._local.gain_shard(shard_id, view.shards[shard_id].place))
         for shard_id in run - decision.wanted:
             self._begin(shard_id, self._local.lose_shard(shard_id))
-        self._release(view, decision)
+        released = [shard_id for shard_id in decision.released if shard_id not in self._not_taken]
+        self._release(view, released)
         self._expected = decision.asked.keys()
         self._local.expect_shards(self._expected)
         self._ask_for(view, decision)
         self._decline(decision)
         is_coming = any(shard_id in decision.asked for shard_id in self._local.shards_awaited)
-        self._is_moving = is_coming or bool(decision.released) or view.is_leaving(view.me)
+        self._is_moving = is_coming or bool(released) or view.is_leaving(view.me)
 
     def _decide(self, view: ClusterView) -> Decision:
         return decide(view, self._intent, self._local.shards_owned, self._neglected(view))
@@ -228,21 +242,45 @@ class Sharing(Service):
         return {at for at, (_, since_s) in self._orphan_since.items() if now_s - since_s >= NEGLECTED_MS / 1000}
 
     def _forget_released(self, view: ClusterView) -> None:
-        now_s = self._now_s()
-        for shard_id, since_s in list(self._released_s.items()):
-            row = view.shards.get(shard_id)
-            if row is None or row.owner != view.me or now_s - since_s > RELEASE_MS_MAX / 1000:
-                del self._released_s[shard_id]
+        """Forget what has a next owner, and those that did not take a shard once that is on its way no more."""
+        mine = {row.shard_id: row.moving_to for row in view.shards.values() if row.owner == view.me}
+        for shard_id in self._released.keys() - mine:
+            if (timer := self._released.pop(shard_id)) is not None:
+                timer.cancel()
+        self._not_taken = {at: heir for at, heir in self._not_taken.items() if mine.get(at) == heir}
 
-    def _release(self, view: ClusterView, decision: Decision) -> None:
+    def _release(self, view: ClusterView, shard_ids: Collection[int]) -> None:
         """One at a time, unless this host leaves: what is on its way is held up for a moment."""
-        for shard_id in decision.released:
-            if self._released_s and not view.is_leaving(view.me):
+        for shard_id in shard_ids:
+            if self._released and not view.is_leaving(view.me):
                 return
             if shard_id not in self._works:
                 _log.info("shard_released", shard=shard_id, to=view.shards[shard_id].moving_to)
-                self._released_s[shard_id] = self._now_s()
-                self._begin(shard_id, self._local.lose_shard(shard_id))
+                self._released[shard_id] = None
+                self._begin(shard_id, self._hand_on(view.shards[shard_id]))
+
+    async def _hand_on(self, row: ShardRow) -> None:
+        """Let go of the shard, and take it again if nobody else does.
+
+        That is up to a timer and to no round: rounds may not be answered from now on, and then the next owner has no
+        epoch either, while this host goes on under the one that it had.
+        """
+        try:
+            await self._local.lose_shard(row.shard_id)
+        finally:
+            if row.shard_id in self._released and self.state is ServiceState.RUNNING:
+                delay_s = RELEASE_MS_MAX / 1000
+                self._released[row.shard_id] = asyncio.get_running_loop().call_later(delay_s, self._take_again, row)
+
+    def _take_again(self, row: ShardRow) -> None:
+        del self._released[row.shard_id]
+        owner = self._owners.get(row.shard_id)
+        is_taken = owner is not None and owner.host_id != row.owner
+        if is_taken or self._has_left or row.shard_id in self._local.shards_run:
+            return
+        _log.warning("shard_not_taken", shard=row.shard_id, by=row.moving_to)
+        self._not_taken[row.shard_id] = row.moving_to
+        self._begin(row.shard_id, self._local.gain_shard(row.shard_id, row.place))
 
     def _ask_for(self, view: ClusterView, decision: Decision) -> None:
         """Ask for one shard at a time, and for all of hosts that leave.
@@ -266,7 +304,8 @@ class Sharing(Service):
     def _decline(self, decision: Decision) -> None:
         """Take back what hosts have asked for before the plan changed: a shard that stays is not on its way.
 
-        Not at once: who asks may know of a host, or of its end, that this one hears of in its next round.
+        Who did not take what it had asked for has to show that it reaches the meta database again, by asking anew. Not
+        at once: who asks may know of a host, or of its end, that this one hears of in its next round.
         """
         now_s, before = self._now_s(), self._declined_since
         self._declined_since = {}
@@ -278,10 +317,13 @@ class Sharing(Service):
             for shard_id, (heir, since_s) in self._declined_since.items()
             if now_s - since_s >= DECLINE_MS / 1000 and shard_id not in self._works
         }
+        due |= {shard_id: heir for shard_id, heir in self._not_taken.items() if shard_id not in self._refused}
         if due and (self._declining is None or self._declining.done()):
-            self._declining = asyncio.create_task(
-                self._tell(due, self._membership.decline_shards), name="sharing-decline"
-            )
+            self._declining = asyncio.create_task(self._tell(due, self._refuse), name="sharing-decline")
+
+    async def _refuse(self, by_heir: Mapping[int, str]) -> None:
+        await self._membership.decline_shards(by_heir)
+        self._refused.update(by_heir)
 
     async def _tell(self, hosts: Mapping[int, str], tell: Callable[[Mapping[int, str]], Awaitable[None]]) -> None:
         """Tell it to the others by the meta database; the next round does so again where that is away."""

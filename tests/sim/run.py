@@ -8,7 +8,7 @@ import math
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -82,8 +82,18 @@ def profile_of(seed: int) -> Profile:
     return make_profile(random.Random(seed))
 
 
-def run_seed(seed: int, *, load_s_max: float = math.inf, verbose: bool = False, is_cluster: bool = False) -> Outcome:
-    """Repeatable by the seed. The cyclic garbage collector rests meanwhile: when it runs is not up to the seed."""
+def run_seed(
+    seed: int,
+    *,
+    load_s_max: float = math.inf,
+    verbose: bool = False,
+    is_cluster: bool = False,
+    script: Callable[[Any], Awaitable[None]] | None = None,
+) -> Outcome:
+    """Repeatable by the seed. The cyclic garbage collector rests meanwhile: when it runs is not up to the seed.
+
+    What happens is drawn, unless there is a `script`, which does it to the world.
+    """
     chance = random.Random(seed)
     profile = make_profile(chance)
     if is_cluster:
@@ -110,7 +120,7 @@ def run_seed(seed: int, *, load_s_max: float = math.inf, verbose: bool = False, 
         hosts = simulated(lambda: world, state, checked)
         with tuned(profile.limits | quota_times(profile)), tuned(event_sizes(seed)), hosts, ledgers, _logs(world):
             try:
-                loop.run_until_complete(_watch(world, chance))
+                loop.run_until_complete(_watch(world, _live(world, chance) if script is None else script(world)))
             except Exception as error:
                 world.complain(f"the run ended with {error!r}")
                 if verbose:
@@ -130,9 +140,9 @@ def run_seed(seed: int, *, load_s_max: float = math.inf, verbose: bool = False, 
     return Outcome(seed, load_s_max, world.complaints, loop.steps_count, loop.time(), counts, is_cluster)
 
 
-async def _watch(world: World, chance: random.Random) -> None:
+async def _watch(world: World, living: Awaitable[None]) -> None:
     """Run until the end, or until something is wrong."""
-    live = asyncio.create_task(_live(world, chance))
+    live = asyncio.ensure_future(living)
     broken = asyncio.create_task(world.broken.wait())
     look = asyncio.create_task(_look(world))
     done, _ = await asyncio.wait([live, broken, look], return_when=asyncio.FIRST_COMPLETED)

@@ -6,12 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar, cast
+from unittest.mock import AsyncMock
 
+import pytest
+
+from foqs.cluster import sharing
 from foqs.cluster.membership import Membership
-from foqs.cluster.owner_map import OwnerMap
+from foqs.cluster.owner_map import OwnerMap, ShardOwner
 from foqs.cluster.sharing import DECLINE_MS, Sharing
 from foqs.cluster.view import ClusterView
 from foqs.model.cluster import HostRow, ShardRow, ShardUse
+from foqs.model.errors import UnavailableError
 from tests.support.waiting import until
 
 T = TypeVar("T")
@@ -26,6 +31,8 @@ class Local:
         self.shards_owned: set[int] = set()
         self.unreachable: set[int] = set()
         """Those whose servers this host cannot reach."""
+        self.gained: list[int] = []
+        """Those that it was told to own from now on."""
         self.lost: list[int] = []
         """Those that it was told to hand on, or not to try any more."""
         self.hurried: set[int] = set()
@@ -48,6 +55,7 @@ class Local:
         self.hurried = set(shard_ids)
 
     async def gain_shard(self, shard_id: int, place: str) -> None:
+        self.gained.append(shard_id)
         self.shards_run.add(shard_id)
 
     async def lose_shard(self, shard_id: int) -> None:
@@ -87,7 +95,8 @@ class Members:
 class Room:
     def __init__(self, shard_count: int = 2) -> None:
         self.local, self.members, self.now_s = Local(), Members(), 100.0
-        self.sharing = Sharing(self.local, OwnerMap(), cast(Membership, self.members), lambda: self.now_s)
+        self.owners = OwnerMap()
+        self.sharing = Sharing(self.local, self.owners, cast(Membership, self.members), lambda: self.now_s)
         self.hosts = [ME, OTHER]
         self.leaving: set[str] = set()
         self.rows = {at: self.row(at, OTHER) for at in range(shard_count)}
@@ -269,3 +278,101 @@ async def test_a_host_that_asks_anew_for_what_the_plan_gives_it_is_not_declined(
         await room.round()
         await until(lambda: room.local.lost == [shard_id])
         assert not room.members.declined
+
+
+async def let_go(room: Room) -> None:
+    """Shard 0 is this host's, the plan gives it to the other one, which asks for it, and this host lets go of it."""
+    room.rows[0] = room.row(0, ME, moving_to=OTHER)._replace(pinned_to="other")
+    room.local.shards_run, room.local.shards_owned = {0}, {0}
+    await room.round()
+    await until(lambda: room.local.lost == [0])
+
+
+@pytest.fixture
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who lets go of a shard takes it again after a moment."""
+    monkeypatch.setattr(sharing, "RELEASE_MS_MAX", 1)
+
+
+@pytest.mark.usefixtures("_soon")
+async def test_a_shard_that_its_next_owner_does_not_take_is_taken_again_though_no_round_is_answered() -> None:
+    """The meta database has gone away since the round in which the host let go: nobody gets an epoch from it."""
+    async with running(Room(shard_count=0)) as room:
+        await let_go(room)
+        await until(lambda: room.local.gained == [0])
+
+
+@pytest.mark.usefixtures("_soon")
+async def test_a_shard_whose_next_owner_has_told_of_itself_is_not_taken_again() -> None:
+    async with running(Room(shard_count=0)) as room:
+        room.owners.learn([ShardOwner(0, 2, OTHER, "other:1")])
+        await let_go(room)
+        await until(lambda: not room.sharing._released)
+        assert room.local.gained == []
+        assert not room.sharing._works
+
+
+async def test_a_shard_that_has_its_next_owner_is_waited_for_no_more() -> None:
+    async with running(Room(shard_count=0)) as room:
+        await let_go(room)
+        assert room.sharing._released
+        room.rows[0] = room.row(0, OTHER)._replace(pinned_to="other")
+        await room.round()
+        assert not room.sharing._released
+
+
+@pytest.mark.usefixtures("_soon")
+async def test_who_did_not_take_a_shard_gets_it_when_it_asks_anew() -> None:
+    """It may reach no meta database while it beats elsewhere, and the shard would be let go of again and again."""
+    async with running(Room(shard_count=0)) as room:
+        await let_go(room)
+        await until(lambda: room.local.gained == [0])
+        room.local.shards_owned = {0}
+        room.local.lost.clear()
+        await room.round()
+        await until(lambda: room.members.declined == {0: OTHER})
+        assert room.local.lost == []
+        # It asks in the moment in which it was refused: the row says the same as before.
+        await room.round()
+        await until(lambda: room.local.lost == [0])
+
+
+@pytest.mark.usefixtures("_soon")
+async def test_a_shard_that_was_not_taken_is_refused_until_the_meta_database_has_noted_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running(Room(shard_count=0)) as room:
+        await let_go(room)
+        await until(lambda: room.local.gained == [0])
+        room.local.shards_owned = {0}
+        room.local.lost.clear()
+        away = AsyncMock(side_effect=UnavailableError("the meta database is away"))
+        monkeypatch.setattr(room.members, "decline_shards", away)
+        for count in range(1, 4):
+            await room.round()
+            await until(lambda: away.await_count == count and room.sharing._declining.done())  # noqa: B023
+        assert room.local.lost == []
+        assert room.local.shards_owned == {0}
+
+
+@pytest.mark.usefixtures("_soon")
+async def test_a_host_that_ends_takes_a_shard_again_as_long_as_it_waits_for_others_and_not_later() -> None:
+    async with running(Room(shard_count=0)) as room:
+        room.rows[0] = room.row(0, ME)
+        room.local.shards_run, room.local.shards_owned = {0}, {0}
+        await room.round()
+        leaving = asyncio.create_task(room.sharing.leave())
+        await until(lambda: room.members.is_leaving)
+        room.rows[0] = room.row(0, ME, moving_to=OTHER)
+        await room.round()
+        await until(lambda: room.local.gained == [0])
+        room.local.shards_owned = {0}
+        await room.round()
+        await until(lambda: bool(room.members.declined))
+        assert not leaving.done()
+        room.now_s += sharing.LEAVE_MS_MAX / 1000
+        await room.round()
+        await leaving
+        assert room.local.lost == [0, 0]
+        await until(lambda: not room.sharing._released)
+        assert room.local.gained == [0]
