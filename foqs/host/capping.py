@@ -124,11 +124,16 @@ class Capping(Prefetching):
                 cap.spend(count, now_s)
 
     def _return_tokens(self, queue: TopicQueue, count: int) -> None:
+        """So many tokens were not used: whoever waits for the next one has one now."""
         queue.allowed_count -= count
         now_s = self._clock()
         for cap in (queue.cap, queue.shared_cap):
             if cap is not None:
                 cap.give_back(count, now_s)
+        if count and queue.parked_slot:
+            self._due.append(queue)
+        if count and queue.shared_cap is not None and queue.tenant.parked_slot:
+            self._due_tenants.append(queue.tenant)
 
     def _admit(self, queue: TopicQueue) -> None:
         """Take tokens for what its calls want, if there is something."""

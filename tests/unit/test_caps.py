@@ -127,6 +127,27 @@ def test_a_capped_topic_that_waits_is_neither_active_nor_in_a_ring() -> None:
     assert queue.parked_slot
 
 
+@pytest.mark.parametrize("is_of_namespace", [False, True])
+def test_a_token_that_comes_back_is_used_by_whoever_waits_for_the_next_one(is_of_namespace: bool) -> None:
+    shards = stocked({"a": 100})
+    if is_of_namespace:
+        shards.change_settings(deliveries_per_second_max=0.0001)
+    else:
+        shards.set_policy("a", deliveries_per_second_max=0.0001)
+    shards.dispatcher.tick()
+    queue = shards.dispatcher._queues[NAMESPACE, "a"]
+    shards.dispatcher._refresh(queue)
+    assert shards.dispatcher._take_tokens(queue, 1, shards.clock_ms / 1000) == 1
+    queue.allowed_count, held_count = 0, 1  # A claim has it.
+    call = shards.dequeue({"a": 1})
+    shards.pass_ms(1_000)
+    assert not call.done
+    queue.allowed_count = held_count
+    shards.dispatcher._return_tokens(queue, held_count)
+    shards.pass_ms(100)
+    assert call.done
+
+
 def test_a_cap_holds_nobody_else_up() -> None:
     shards = stocked({"a": 100, "b": 100})
     shards.set_policy("a", deliveries_per_second_max=0.1)
