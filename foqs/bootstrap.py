@@ -55,6 +55,7 @@ from foqs.parts import Parts, real_parts
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Events
 from foqs.shard_factory import ShardFactory
+from foqs.storage.meta import MetaStore
 from foqs.storage.migrations import SchemaKind
 from foqs.storage.places import place_of
 from foqs.transport.bounds import TransportLimits
@@ -106,6 +107,8 @@ class Host(Service):
             self._shard_opened,
             self.id,
         )
+        self._namespaces.cluster = self._factory.cluster
+        self._shards.refused = self._membership.refused
         self.owners = OwnerMap()
         self._sharing = Sharing(self, self.owners, self._membership, parts.monotonic_s)
         self._waiting = Waiting(self._loop)
@@ -201,7 +204,7 @@ class Host(Service):
         self._ticker = asyncio.create_task(self._tick(), name="ticker")
         await self._namespaces.calls.run(lambda _: self._parts.check_schema(self._config.meta_url, SchemaKind.META))
         proposed = self._parts.chance.random_bytes(SECRET_BYTES)
-        self._secret = await self._namespaces.calls.run(lambda meta: meta.cluster_secret(proposed))
+        self._secret = await self._namespaces.calls.run(lambda meta: self._join(meta, proposed))
         await self._routing.start()
         await self._membership.start()
         await self._namespaces.start()
@@ -212,6 +215,11 @@ class Host(Service):
         await self._sharing.start()
         await self._server.start()
         self._membership.advertise(self._advertised())
+
+    def _join(self, meta: MetaStore, proposed_secret: bytes) -> bytes:
+        """Learn what all hosts of the cluster know; return its secret."""
+        self._factory.cluster.learn()
+        return meta.cluster_secret(proposed_secret)
 
     async def _drain(self) -> None:
         await self._sharing.leave()

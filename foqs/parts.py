@@ -13,6 +13,8 @@ from foqs.cluster.routing import Chance
 from foqs.host.event_log.service import EventLog, EventLogOptions, EventLogSource
 from foqs.host.metrics import Metrics
 from foqs.host.slot_moves import Source
+from foqs.model.cluster import ShardIdentity
+from foqs.storage.identity import identity_at
 from foqs.storage.meta import MetaStore
 from foqs.storage.migrations import SchemaKind, check_current
 from foqs.storage.packs.index import PackIndex
@@ -31,6 +33,7 @@ class Parts:
     store: Callable[[ShardAccess, Callable[[int], int], Callable[[str, int], bool], PackIndex], ShardStore]
     reader: Callable[[int, str, PackIndex], ShardReader]
     slot_source: Callable[[int, str], Source]
+    identity: Callable[[int, str], ShardIdentity | None]
     check_schema: Callable[[str, SchemaKind], None]
     server: Callable[..., ThriftServer]
     metrics: Callable[[Callable[[int], str | None]], Metrics]
@@ -48,6 +51,7 @@ def real_parts() -> Parts:
         store=ShardStore,
         reader=ShardReader,
         slot_source=SlotSource,
+        identity=identity_at,
         check_schema=check_current,
         server=ThriftServer,
         metrics=Metrics,

@@ -16,12 +16,14 @@ from foqs.host.meters import TransactionMeters
 from foqs.host.namespaces import Namespaces
 from foqs.host.shards import OwnedShard
 from foqs.model import limits
+from foqs.model.cluster import ShardIdentity, identity_problem
 from foqs.model.errors import InvalidArgumentError, UnavailableError
 from foqs.parts import Parts
 from foqs.server.mysql_server import CommitScheduler, MysqlServer, TurningTime
 from foqs.shard.port import Tenure
 from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.shard_writer import ShardWriter
+from foqs.storage.identity import ClusterId
 from foqs.storage.meta import MetaStore
 from foqs.storage.migrations import MigrationError, SchemaKind
 from foqs.storage.packs.budget import PackBudget
@@ -66,6 +68,9 @@ class ShardFactory:
         """The time for which the event loop turned; the host ticks it."""
         self._servers: dict[str, MysqlServer] = {}
         """Each stands under the address in the URLs of its shards."""
+        self.cluster = ClusterId(meta.cluster_id, meta.make_cluster_id, self._told_by_shards)
+        """The id of the cluster, which each shard's database has to have as well."""
+        membership.place_problem = self.place_problem
         self._pack_budget = PackBudget(limits.PACKS_OF_HOST_BYTES_MAX)
 
     def use_urls(self, meta_url: str, shard_urls: Mapping[int, str]) -> None:
@@ -84,6 +89,7 @@ class ShardFactory:
             url=url,
             lock_name=_lock_name(config.cluster, shard_id, url),
             owner=self._host_id,
+            cluster=self.cluster,
             allow_undurable=config.allow_undurable_servers,
         )
         packs = PackIndex(self._pack_budget)
@@ -100,12 +106,44 @@ class ShardFactory:
         reader, exporter = [parts.reader(shard_id, url, packs) for _ in range(2)]
         return OwnedShard(writer, store, reader, exporter, packs, self._dispatcher.on_events, place)
 
-    def check_database(self, place: str) -> None:
-        """Raises InvalidArgumentError for a place that this host cannot serve a shard at. It blocks."""
+    def check_database(self, shard_id: int, place: str) -> None:
+        """Raises InvalidArgumentError for a place that this host cannot serve the shard at, and UnavailableError.
+
+        It blocks.
+        """
+        url, cluster = url_at(place, self._login), self.cluster.learn()
         try:
-            self._parts.check_schema(url_at(place, self._login), SchemaKind.SHARD)
+            self._parts.check_schema(url, SchemaKind.SHARD)
+            problem = identity_problem(self._parts.identity(shard_id, url), ShardIdentity(cluster, shard_id))
         except (MigrationError, UnavailableError) as error:
             raise InvalidArgumentError(f"no shard can be served at {place}: {error}") from error
+        if problem:
+            raise InvalidArgumentError(f"shard {shard_id} cannot be served at {place}: {problem}")
+
+    def place_problem(self, shard_id: int, place: str) -> str:
+        """Why the shard is not at this place, as the database there says; empty where it says nothing. It blocks."""
+        try:
+            found = self._parts.identity(shard_id, self.url_of(shard_id, place))
+        except UnavailableError:
+            return ""  # Whoever takes the shard over looks again.
+        return identity_problem(found, ShardIdentity(self.cluster.known, shard_id))
+
+    def _told_by_shards(self) -> bytes:
+        """The id of the cluster that the first shard has of those that can be read; empty where none has any."""
+        places = {row.shard_id: row.place for row in self._meta.list_shards() if row.place}
+        silent: set[str] = set()
+        for shard_id in sorted(self._urls.keys() | places.keys()):
+            url = self.url_of(shard_id, places.get(shard_id, ""))
+            if server_of(url) in silent:
+                continue
+            try:
+                found = self._parts.identity(shard_id, url)
+            except UnavailableError:
+                silent.add(server_of(url))  # One wait for each server that is away is long enough.
+            else:
+                if found is not None and found.shard_id == shard_id:
+                    return found.cluster
+        return b""
 
     def take_epoch(self, shard_id: int, at_least: int) -> int:
         """A new epoch of the shard for this host. It blocks."""

@@ -66,6 +66,10 @@ class Membership(Service):
         """It is called when a host is dead that was not a moment ago."""
         self.is_busy: Callable[[], bool] = lambda: False
         """Whether rounds should come faster, because a shard is to move."""
+        self.place_problem: Callable[[int, str], str] = lambda shard_id, place: ""
+        """Why a shard is not at a place, as the database there says. It blocks."""
+        self.refused: dict[int, str] = {}
+        """Why the cluster was not told of shards of the configuration, until the host is started anew."""
         self._backend = backend
         self._meta = meta
         self._me = me
@@ -246,9 +250,21 @@ class Membership(Service):
         unknown = {shard_id: place for shard_id, place in self._places.items() if shard_id not in known}
         if unknown:
             # The database is new, or was restored from an older state.
-            self._meta.adopt_shards(unknown, me.tier)
+            self._adopt(unknown, me.tier)
             shards = self._meta.list_shards()
         return shards
+
+    def _adopt(self, places: Mapping[int, str], tier: str) -> None:
+        """Tell the meta database of these shards, but those whose databases are others'."""
+        problems = {shard_id: self.place_problem(shard_id, place) for shard_id, place in places.items()}
+        taken = self._meta.adopt_shards({at: place for at, place in places.items() if not problems[at]}, tier)
+        for shard_id, other in taken.items():
+            problems[shard_id] = f"shard {other} is at its place, and two shards need two databases"
+        for shard_id, problem in problems.items():
+            if problem:
+                place = self._places.pop(shard_id)
+                self.refused[shard_id] = f"{problem}; correct the configuration and start this host again"
+                _log.error("shard_refused", shard=shard_id, place=place, error=problem)
 
     def _view_of(self, hosts: Collection[HostRow], shards: Collection[ShardRow], now_s: float) -> ClusterView:
         living = {row.id: row for row in hosts if not self._watch.is_dead(row.id, -math.inf, now_s)}

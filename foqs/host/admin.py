@@ -192,8 +192,12 @@ class Admin:
         await self._shard_calls.remove(shard_id)
 
     async def get_host_status(self, context: CallContext) -> HostStatus:
-        shards = []
-        for shard_id, writer in sorted(self._shards.writers.items()):
+        shards = [
+            ShardStatus(shard_id, "lost", 0, 0, 0, reason)
+            for shard_id, reason in self._shards.refused.items()
+            if shard_id not in self._shards.writers
+        ]
+        for shard_id, writer in self._shards.writers.items():
             shard = writer.held
             if shard is None:
                 shards.append(ShardStatus(shard_id, "lost", 0, 0, 0, writer.detail))
@@ -203,6 +207,7 @@ class Admin:
                     state, detail = "sick", f"{writer.health.reason}; {writer.detail}"
                 leases = len(shard.index.leases)
                 shards.append(ShardStatus(shard_id, state, shard.epoch, shard.items_count, leases, detail))
+        shards.sort(key=lambda one: one.shard_id)
         return HostStatus(self._host_name, self._version, self._started_at_ms, shards, self._draining())
 
 

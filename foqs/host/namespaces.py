@@ -21,6 +21,7 @@ from foqs.model.outage import Outage
 from foqs.model.service import Service
 from foqs.model.slots import SlotMove
 from foqs.shard.state.engine import ShardState
+from foqs.storage.identity import ClusterId
 from foqs.storage.meta import MetaStore
 from foqs.storage.meta_namespaces import NamespaceList
 
@@ -82,6 +83,8 @@ class Namespaces(Service):
         self.slots: Slots | None = None
         """The host sets it as well."""
         self.slot_moves: MoveFollower | None = None
+        """And this."""
+        self.cluster: ClusterId | None = None
         """And this."""
         self.settings = SettingsTable()
         """What shards and the dispatcher read of namespaces."""
@@ -189,7 +192,13 @@ class Namespaces(Service):
         if lost:
             if any(lost.values()):
                 _log.error("meta_went_back", lost_epochs={shard: epoch for shard, epoch in lost.items() if epoch})
-            await self.on_thread(lambda meta: meta.raise_epochs(self._host_id, lost, self._wall_ms()))
+            await self.on_thread(lambda meta: self._give_back(meta, lost))
+
+    def _give_back(self, meta: MetaStore, epochs: dict[int, int]) -> None:
+        """Tell the meta database what it lacks. The id comes first: with the epochs it seems to have all."""
+        if self.cluster is not None:
+            self.cluster.give_back()
+        meta.raise_epochs(self._host_id, epochs, self._wall_ms())
 
     def read(self, meta: MetaStore) -> NamespaceList:
         """Read the namespaces, on a worker thread, and serve them from now on.

@@ -34,10 +34,10 @@ class ShardCalls:
         waiting: Waiting,
         address_of: Callable[[str], str],
         tiers_of: Callable[[str], Collection[str]],
-        check_database: Callable[[str], None],
+        check_database: Callable[[int, str], None],
     ) -> None:
         """`address_of` tells the address of a process, or nothing; `tiers_of` the tiers of the processes that live of a
-        host; `check_database` raises FoqsError for a place where no shard can be served.
+        host; `check_database` raises FoqsError for a place where the shard cannot be served.
         """
         self._calls = namespaces.calls
         self._shards = shards
@@ -57,7 +57,7 @@ class ShardCalls:
         _check_tier(tier)
         checked = check_place(place)
         # Before anybody tries to serve it, and fails.
-        await self._calls.run(lambda _: self._check_database(checked))
+        await self._calls.run(lambda _: self._check_database(shard_id, checked))
         return self._told(await self._calls.run(lambda meta: meta.add_shard(shard_id, checked, tier)))
 
     async def update(self, shard_id: int, state: int | None, pinned_to: str | None, tier: str | None) -> ClusterShard:

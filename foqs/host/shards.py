@@ -130,6 +130,8 @@ class Shards:
         """The tiers of those that have one."""
         self.moving: Collection[int] = ()
         """Those of them that are about to go from one living host to another."""
+        self.refused: Mapping[int, str] = {}
+        """Why the cluster was not told of shards that this host's configuration names."""
         self.by_id: dict[int, OwnedShard] = {}
         self.writers: dict[int, ShardWriter] = {}
         """Those of the same shards."""

@@ -58,6 +58,14 @@ class ShardRow(NamedTuple):
     changed_at_ms: int
 
 
+class ShardIdentity(NamedTuple):
+    """What the database of a shard says of itself."""
+
+    cluster: bytes
+    """The id of the cluster."""
+    shard_id: int
+
+
 class OpenedShard(NamedTuple):
     """A shard that a host has opened, and the epoch in which it owns it."""
 
@@ -77,6 +85,27 @@ def process_id(host_name: str, started_at_ms: int) -> str:
 def host_name_of(host_id: str) -> str:
     """The name of the host whose process this is."""
     return host_id.partition(PROCESS_MARK)[0]
+
+
+def identity_problem(found: ShardIdentity | None, wanted: ShardIdentity) -> str:
+    """Why a shard cannot be served from a database that says `found` of itself, or nothing.
+
+    The cluster of `wanted` is empty while it is not known.
+    """
+    remedy = "drop the database and make it anew with foqs schema apply"
+    if found is None:
+        return ""
+    if wanted.cluster not in (b"", found.cluster):
+        return (
+            f"its database is that of shard {found.shard_id} of another cluster, {found.cluster.hex()}; this one is "
+            f"{wanted.cluster.hex()}: correct its URL or meta_url; if it is not needed there any more, {remedy}"
+        )
+    if found.shard_id != wanted.shard_id:
+        return (
+            f"its database is that of shard {found.shard_id}, and two shards need two databases: correct its URL; if "
+            f"shard {found.shard_id} was removed, add that one again, or {remedy}"
+        )
+    return ""
 
 
 def tier_problem(value: object) -> str:

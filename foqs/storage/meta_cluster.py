@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -13,7 +14,7 @@ from sqlalchemy.dialects.mysql import insert
 from foqs.model import limits
 from foqs.model.cluster import PROCESS_MARK, HostRow, ShardRow, ShardUse
 from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, UnavailableError
-from foqs.storage.meta_tables import CLUSTER_SECRET, HOST, SERVER_NOW_MS, SHARD, SLOT_MOVE
+from foqs.storage.meta_tables import CLUSTER_ID, CLUSTER_SECRET, HOST, SERVER_NOW_MS, SHARD, SLOT_MOVE
 
 HOST_ROW_MS = limits.DAY_MS
 """The next host that starts deletes the rows of hosts whose last heartbeat is older than this."""
@@ -24,6 +25,8 @@ NAMESAKE_ROW_MS = limits.MINUTE_MS
 
 _ELSEWHERE = 2
 """The state of a host that has another membership than this database. To those that beat here it takes no shards."""
+
+_CLUSTER_ID_BYTES = 16
 
 T = TypeVar("T")
 
@@ -97,6 +100,18 @@ class MetaCluster(ABC):
             secret: bytes = connection.execute(select(CLUSTER_SECRET.c.secret)).scalar_one()
         return secret
 
+    def cluster_id(self, found: bytes) -> bytes:
+        """The id of the cluster, which is `found` from now on where this database has none; empty if that is, too."""
+        with self._transaction() as connection:
+            if found:
+                connection.execute(insert(CLUSTER_ID).prefix_with("IGNORE").values(one=1, id=found))
+            kept: bytes = connection.execute(select(CLUSTER_ID.c.id)).scalar() or b""
+        return kept
+
+    def make_cluster_id(self) -> bytes:
+        """A new id for the cluster, unless it has one."""
+        return self.cluster_id(secrets.token_bytes(_CLUSTER_ID_BYTES))
+
     def remove_host(self, host_id: str) -> None:
         """The host ended in order. Does nothing when there is no such host."""
         with self._transaction() as connection:
@@ -163,11 +178,20 @@ class MetaCluster(ABC):
         with self._transaction() as connection:
             return _read_shards(connection)
 
-    def adopt_shards(self, places: Mapping[int, str], tier: str) -> None:
-        """Tell a database that does not know them where shards are, from the configuration of a host of this tier."""
+    def adopt_shards(self, places: Mapping[int, str], tier: str) -> dict[int, int]:
+        """Tell a database that does not know them where shards are, from the configuration of a host of this tier.
 
-        def adopt(connection: Connection) -> None:
+        Returns those that it was not told of, because another shard is at their places, with that one.
+        """
+
+        def adopt(connection: Connection) -> dict[int, int]:
+            shards = _read_shards(connection)
+            there = {row.place: row.shard_id for row in shards if row.place and row.use is not ShardUse.REMOVED}
+            taken: dict[int, int] = {}
             for shard_id, place in sorted(places.items()):
+                if there.setdefault(place, shard_id) != shard_id:
+                    taken[shard_id] = there[place]
+                    continue
                 values = {"epoch": 0, "owner": b"", "owned_since": 0, "tier": tier.encode()}
                 statement = insert(SHARD).values(
                     shard_id=shard_id, place=place.encode(), changed_at=SERVER_NOW_MS, **values
@@ -180,8 +204,9 @@ class MetaCluster(ABC):
                     ("place", func.if_(kept == b"", statement.inserted.place, kept)),
                 ]
                 connection.execute(statement.on_duplicate_key_update(changes))
+            return taken
 
-        self._retry_deadlocks(adopt)
+        return self._retry_deadlocks(adopt)
 
     def add_shard(self, shard_id: int, place: str, tier: str) -> ShardRow:
         """A new shard, which hosts of the tier serve from now on.

@@ -144,6 +144,12 @@ CLUSTER_SECRET = Table(
     Column("one", SmallInteger, primary_key=True, autoincrement=False),
     Column("secret", VARBINARY(64), nullable=False),
 )
+CLUSTER_ID = Table(
+    "cluster_id",
+    METADATA,
+    Column("one", SmallInteger, primary_key=True, autoincrement=False),
+    Column("id", VARBINARY(16), nullable=False),
+)
 
 SERVER_NOW_MS = literal_column("CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)", BigInteger)
 """Right only in a session in UTC: elsewhere an hour comes twice a year."""

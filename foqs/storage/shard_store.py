@@ -18,6 +18,7 @@ import structlog
 from pymysql.constants import CR
 
 from foqs.model import ids, limits, order
+from foqs.model.cluster import ShardIdentity
 from foqs.model.errors import UnavailableError
 from foqs.shard.port import (
     LaneCounts,
@@ -33,6 +34,7 @@ from foqs.storage import statements as sql
 from foqs.storage.counting import count_lanes
 from foqs.storage.durability import check_durable
 from foqs.storage.exchange import Rows, in_slices, run_script
+from foqs.storage.identity import ClusterId, check_identity, confirm_identity, keep_identity, read_identity
 from foqs.storage.migrations import MigrationError, SchemaKind, check_current
 from foqs.storage.packs.index import PackIndex, add_looked_up, add_packed
 from foqs.storage.packs.pack import PackPlan
@@ -69,6 +71,7 @@ class ShardAccess:
     url: str
     lock_name: str
     owner: str
+    cluster: ClusterId
     allow_undurable: bool = False
 
 
@@ -119,11 +122,12 @@ class ShardStore:
         """Take the shard over: lock, epoch, name, then read what the last owner left.
 
         With a `tenure` that goes on the epoch stays and the meta database is not asked. Raises OwnedError when a living
-        owner has the shard, OwnershipLostError when another one takes it just now or its server is not durable,
-        SessionLostError when it cannot be reached, and UnavailableError when there is no new epoch to be had.
+        owner has the shard, OwnershipLostError when another one takes it just now, its server is not durable or its
+        database is another shard's, SessionLostError when it cannot be reached, and UnavailableError when there is no
+        new epoch to be had.
         """
         self.packs.clear()
-        is_prepared, self._is_prepared = self._is_prepared, False
+        is_prepared, self._is_prepared, own = self._is_prepared, False, self._access.owner
         if not is_prepared:
             try:
                 check_current(self._access.url, SchemaKind.SHARD)
@@ -131,15 +135,16 @@ class ShardStore:
                 raise OwnershipLostError(str(error)) from error
             self._connect()
         with self._closing_on_error():
-            self._take_lock(self._is_free_to_take)
-            written = self._read_writer()
+            self._take_lock(lambda writer: writer.owner == own or self._owner_is_dead(writer.owner, writer.epoch))
+            written = read_writer(self._rows)
+            identity = confirm_identity(self._rows, self._access.shard_id, self._access.cluster)
             if tenure is not None and tenure.goes_on(written.epoch, written.transaction_number):
                 self.epoch, last_key = tenure.epoch, tenure.last_key
             else:
                 # The shard may be a replica that was behind, and the meta database restored.
                 self.epoch = self._take_epoch(max(written.epoch, self.epoch))
                 last_key = self.epoch << ids.SEQUENCE_BITS
-            self._put_name()
+            self._put_name(identity)
             self._promote_all()
             self._session.commit()
             return self._read_image(last_key)
@@ -238,17 +243,18 @@ class ShardStore:
         self.epoch = epoch
         return epoch
 
-    def _put_name(self) -> None:
-        """Say who the owner is, and commit it before anything that takes long.
+    def _put_name(self, identity: ShardIdentity) -> None:
+        """Say who the owner is and whose the database, and commit it before anything that takes long.
 
         Others that want the shard see the name of a living host from now on. Whoever comes after this process, should
         it die before the next commit, finds the packs as they were.
         """
+        keep_identity(self._rows, identity)
         with self._session.cursor() as cursor:
             taken = cursor.execute(sql.TAKE_WRITER, (self.epoch, self._access.owner, self.epoch))
         self._session.commit()
         if not taken:
-            epoch = self._read_writer().epoch
+            epoch = read_writer(self._rows).epoch
             raise OwnershipLostError(f"shard {self._access.shard_id} was taken by epoch {epoch} meanwhile")
 
     def _note_session(self) -> None:
@@ -263,7 +269,7 @@ class ShardStore:
 
     def _last_number(self) -> int:
         """The number of the shard's last transaction. Raises OwnershipLostError when it has another owner."""
-        written = self._read_writer()
+        written = read_writer(self._rows)
         self._session.commit()
         if written.epoch != self.epoch:
             raise OwnershipLostError(
@@ -388,7 +394,7 @@ class ShardStore:
             return cursor.fetchall()
 
     def _connect(self) -> None:
-        """A new session, on a server that is durable."""
+        """A new session, on a server that is durable, with the database of this shard."""
         self.close()
         with self._losing_session():
             self._session = connect(self._access.url)
@@ -402,9 +408,9 @@ class ShardStore:
                 raise OwnershipLostError(
                     f"shard {self._access.shard_id}: its server can lose acknowledged items: {'; '.join(problems)}"
                 )
-
-    def _is_free_to_take(self, writer: WriterRow) -> bool:
-        return writer.owner == self._access.owner or self._owner_is_dead(writer.owner, writer.epoch)
+            # Before the lock: who has another shard here has another lock, and no session of another cluster is ended.
+            check_identity(read_identity(self._rows), ShardIdentity(self._access.cluster.known, self._access.shard_id))
+            self._session.commit()
 
     def _take_lock(self, may_put_out: Callable[[WriterRow], bool]) -> None:
         """Raises OwnershipLostError when another session keeps the lock.
@@ -415,7 +421,7 @@ class ShardStore:
         if self._lock(0):
             return
         holder = self._rows(sql.LOCK_HOLDER, self._access.lock_name)[0][0]
-        writer = self._read_writer()
+        writer = read_writer(self._rows)
         if holder is not None:
             is_owner = holder == writer.session_id or (
                 holder == self._owning_session_id and writer.epoch == self.epoch
@@ -444,9 +450,6 @@ class ShardStore:
 
     def _kill(self, session_id: int, owner: str) -> None:
         kill_owner(self._rows, self._access.shard_id, session_id, owner)
-
-    def _read_writer(self) -> WriterRow:
-        return read_writer(self._rows)
 
     def _require_session(self) -> None:
         if self._session is None:

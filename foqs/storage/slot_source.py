@@ -6,10 +6,12 @@ from typing import Any
 
 import pymysql
 
+from foqs.model.cluster import ShardIdentity, identity_problem
 from foqs.model.errors import UnavailableError
 from foqs.model.slots import NO_SLOTS, SlotTable, unpack_slots, unpacked
 from foqs.shard.port import SeenName, SeenRow
 from foqs.storage import statements as sql
+from foqs.storage.identity import read_identity
 from foqs.storage.script import seen_row
 from foqs.storage.seen_log import read_seen_extents
 from foqs.storage.session import connect
@@ -59,11 +61,19 @@ class SlotSource:
         if session is not None:
             session._force_close()
 
+    def _check_shard(self) -> None:
+        """Ids of another shard must not be taken for this one's."""
+        identity = read_identity(self._rows)
+        if problem := identity_problem(identity, ShardIdentity(b"", self._shard_id)):
+            self.close()
+            raise UnavailableError(f"shard {self._shard_id} cannot be read now: {problem}", nothing_done=True)
+
     def _rows(self, statement: str, *arguments: object) -> Any:
         try:
             if self._session is None:
                 self._session = connect(self._url)
                 self._session.autocommit(True)
+                self._check_shard()
             with self._session.cursor() as cursor:
                 cursor.execute(statement, arguments)
                 return cursor.fetchall()

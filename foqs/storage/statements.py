@@ -54,6 +54,10 @@ ALL_INSERTED = "@inserted = {}"
 COUNT_FIRST_INSERTED = "SET @inserted = {} + ROW_COUNT()"
 COUNT_INSERTED = "SET @inserted = @inserted + ROW_COUNT()"
 
+READ_IDENTITY = "SELECT cluster, shard_id FROM identity WHERE one = 1"
+# Who was faster stays.
+KEEP_IDENTITY = "INSERT INTO identity (one, cluster, shard_id) VALUES (1, %s, %s) ON DUPLICATE KEY UPDATE one = one"
+
 READ_SLOTS = "SELECT version, shards FROM slot_copy WHERE one = 1"
 KEEP_SLOTS = (
     "INSERT INTO slot_copy (one, version, shards) VALUES (1, %s, %s) ON DUPLICATE KEY UPDATE "

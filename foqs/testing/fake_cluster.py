@@ -17,6 +17,7 @@ class ClusterTables:
 
     shards: dict[int, ShardRow] = field(default_factory=dict)
     secret: bytes = b""
+    id: bytes = b""
 
     @property
     def epochs(self) -> dict[int, int]:
@@ -62,6 +63,14 @@ class FakeCluster(ABC):
         self._cluster.secret = self._cluster.secret or proposed
         return self._cluster.secret
 
+    def cluster_id(self, found: bytes) -> bytes:
+        self._cluster.id = self._cluster.id or found
+        return self._cluster.id
+
+    def make_cluster_id(self) -> bytes:
+        # Another one than that of a database before this one, and the same in every run.
+        return self.cluster_id(self._now_ms().to_bytes(16, "big"))
+
     def remove_host(self, host_id: str) -> None:
         self._hosts.pop(host_id, None)
 
@@ -95,11 +104,17 @@ class FakeCluster(ABC):
     def list_shards(self) -> list[ShardRow]:
         return [row for _, row in sorted(self._cluster.shards.items())]
 
-    def adopt_shards(self, places: Mapping[int, str], tier: str) -> None:
-        for shard_id, place in places.items():
+    def adopt_shards(self, places: Mapping[int, str], tier: str) -> dict[int, int]:
+        there = {row.place: row.shard_id for row in self.list_shards() if row.place and row.use is not ShardUse.REMOVED}
+        taken: dict[int, int] = {}
+        for shard_id, place in sorted(places.items()):
+            if there.setdefault(place, shard_id) != shard_id:
+                taken[shard_id] = there[place]
+                continue
             row = self._cluster.shard(shard_id)
             if not row.place:
                 self._cluster.shards[shard_id] = row._replace(place=place, tier=tier, changed_at_ms=self._now_ms())
+        return taken
 
     def add_shard(self, shard_id: int, place: str, tier: str) -> ShardRow:
         row = self._cluster.shard(shard_id)

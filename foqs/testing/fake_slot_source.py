@@ -37,4 +37,7 @@ class FakeSlotSource:
     def _tables(self) -> Tables:
         if not self._server.up or self._server.frozen:
             raise UnavailableError(f"shard {self._server.shard_id} cannot be read now", nothing_done=True)
-        return self._server.tables
+        tables = self._server.tables
+        if tables.identity is not None and tables.identity.shard_id != self._server.shard_id:
+            raise UnavailableError(f"shard {self._server.shard_id} cannot be read: it is elsewhere", nothing_done=True)
+        return tables

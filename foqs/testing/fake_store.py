@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator
 from concurrent.futures import Executor
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from foqs.model import ids, limits, order
+from foqs.model.cluster import ShardIdentity
+from foqs.model.errors import UnavailableError
 from foqs.model.seen_image import ImageKey
 from foqs.shard.port import (
     DeadlockError,
@@ -24,6 +26,8 @@ from foqs.shard.port import (
     TransactionFailedError,
     TransactionResult,
 )
+from foqs.storage import statements as sql
+from foqs.storage.identity import ClusterId, check_identity, confirm_identity, keep_identity
 from foqs.storage.packs.index import PackIndex, add_looked_up, add_packed
 from foqs.storage.packs.pack import PackPlan
 from foqs.testing.fake_server import FakeServer, FakeSession, Fate, claimed_row, make_script
@@ -47,6 +51,7 @@ class FakeStore:
         take_epoch: Callable[[int], int],
         owner_is_dead: Callable[[str, int], bool],
         packs: PackIndex,
+        cluster: ClusterId,
         network: Executor | None = None,
     ) -> None:
         """`packs` is for this store and for what reads the shard beside it.
@@ -59,6 +64,7 @@ class FakeStore:
         self._owner = owner
         self._take_epoch = take_epoch
         self._owner_is_dead = owner_is_dead
+        self._cluster = cluster
         self.packs = packs
         self._result = TransactionResult()
         """What the last transaction has read so far."""
@@ -88,6 +94,7 @@ class FakeStore:
             self._take_lock(self._is_free_to_take)
             yield
             writer = self._writer()
+            identity = confirm_identity(self._rows, self._server.shard_id, self._cluster)
             if tenure is not None and tenure.goes_on(writer.epoch, writer.transaction_number):
                 self.epoch, last_key = tenure.epoch, tenure.last_key
             else:
@@ -95,7 +102,7 @@ class FakeStore:
                 self.epoch = self._take_epoch(max(writer.epoch, self.epoch))
                 last_key = self.epoch << ids.SEQUENCE_BITS
             yield
-            self._put_name()
+            self._put_name(identity)
             yield
             self._server.touch(self._session)
             self._promote_all()
@@ -109,17 +116,25 @@ class FakeStore:
     def _is_free_to_take(self, writer: Writer) -> bool:
         return writer.owner == self._owner or self._owner_is_dead(writer.owner, writer.epoch)
 
-    def _put_name(self) -> None:
+    def _put_name(self, identity: ShardIdentity) -> None:
         writer = self._writer()
         if self.epoch < writer.epoch:
             raise OwnershipLostError(f"shard {self._server.shard_id} was taken by epoch {writer.epoch} meanwhile")
         fate = self._server.faults.fate()
         if fate in (Fate.LOST_BEFORE, Fate.LATE):
             self._lose("lost while it was opened")
+        keep_identity(self._rows, identity)
         assert self._session is not None
         writer.epoch, writer.owner, writer.session_id = self.epoch, self._owner, self._session.number
         if fate is Fate.LOST_AFTER:
             self._lose("lost while it was opened")
+
+    def _rows(self, statement: str, *arguments: Any) -> list[ShardIdentity]:
+        """The two statements on the identity of the database."""
+        tables = self._server.tables
+        if statement == sql.KEEP_IDENTITY:
+            tables.identity = tables.identity or ShardIdentity(*arguments)
+        return [tables.identity] if tables.identity is not None else []
 
     def _promote_all(self) -> None:
         self._server.tables.promote_all()
@@ -313,6 +328,11 @@ class FakeStore:
         if self._server.problems:
             self.close()
             raise OwnershipLostError(f"shard {self._server.shard_id}: {'; '.join(self._server.problems)}")
+        try:
+            check_identity(self._server.tables.identity, ShardIdentity(self._cluster.known, self._server.shard_id))
+        except OwnershipLostError:
+            self.close()
+            raise
 
     def _take_lock(self, may_put_out: Callable[[Writer], bool]) -> None:
         server, writer = self._server, self._writer()
@@ -378,6 +398,13 @@ class FakeStore:
             return counts
 
         return count
+
+
+def fake_identity(server: FakeServer) -> ShardIdentity | None:
+    """What foqs.storage.identity.identity_at finds. Raises UnavailableError."""
+    if not server.up or server.frozen:
+        raise UnavailableError(f"the database of shard {server.shard_id} cannot be read")
+    return server.tables.identity
 
 
 class FakeSeenLog:

@@ -9,6 +9,7 @@ from itertools import islice
 from sortedcontainers import SortedDict, SortedList
 
 from foqs.model import order
+from foqs.model.cluster import ShardIdentity
 from foqs.model.seen_image import ImageKey
 from foqs.model.slots import NO_SLOTS, SlotMove, SlotTable
 from foqs.shard.port import (
@@ -64,6 +65,7 @@ class Tables:
     seen_parts: dict[tuple[ImageKey, int], bytes] = field(default_factory=dict)
     """The parts of images of tables of seen dedup ids."""
     writer: Writer = field(default_factory=Writer)
+    identity: ShardIdentity | None = None
     slots: SlotTable = NO_SLOTS
     arrival: SlotMove | None = None
     """The slots that are on their way to the shard."""
@@ -167,7 +169,7 @@ class Tables:
         return Tables(
             dict(self.items), dict(self.packs), dict(self.tombstones), dict(self.packed), lanes, dict(self.claims),
             dict(self.topics), dict(self.namespaces), SortedDict(self.seen), dict(self.seen_parts),
-            replace(self.writer), self.slots, self.arrival, dict(self.moved),
+            replace(self.writer), self.identity, self.slots, self.arrival, dict(self.moved),
         )  # fmt: skip
 
     def _unindex(self, row: ItemRow) -> None:

@@ -25,7 +25,7 @@ from foqs.testing.fake_namespaces import FakeNamespaces, NamespaceTables
 from foqs.testing.fake_reader import FakeReader
 from foqs.testing.fake_server import FakeServer
 from foqs.testing.fake_slot_source import FakeSlotSource
-from foqs.testing.fake_store import FakeStore
+from foqs.testing.fake_store import FakeStore, fake_identity
 from foqs.testing.manual_loop import ManualLoop
 from foqs.testing.memory_server import MemoryDialogue, MemoryServer
 from foqs.transport.peers import Peers
@@ -92,6 +92,7 @@ class MemoryHost:
             "store": self._make_store,
             "reader": lambda shard_id, url, packs: FakeReader(self._servers[shard_id], packs),
             "slot_source": lambda shard_id, url: FakeSlotSource(self._servers[shard_id]),
+            "identity": lambda shard_id, url: fake_identity(self._servers[shard_id]),
             "check_schema": lambda url, kind: None,
             "server": MemoryServer,
             "metrics": Metrics,
@@ -110,7 +111,9 @@ class MemoryHost:
         is_dead: Callable[[str, int], bool],
         packs: PackIndex,
     ) -> FakeStore:
-        return FakeStore(self._servers[access.shard_id], access.lock_name, access.owner, take_epoch, is_dead, packs)
+        return FakeStore(
+            self._servers[access.shard_id], access.lock_name, access.owner, take_epoch, is_dead, packs, access.cluster
+        )
 
     @property
     def _server(self) -> MemoryServer:

@@ -16,8 +16,10 @@ from pymysql.err import OperationalError
 
 from foqs.dev.local_server import LocalServer
 from foqs.model import limits
+from foqs.model.cluster import ShardIdentity
 from foqs.shard.port import Store
 from foqs.storage import shard_store
+from foqs.storage.identity import identity_at
 from foqs.storage.packs.budget import PackBudget
 from foqs.storage.packs.index import PackIndex
 from foqs.storage.session import connect
@@ -25,7 +27,7 @@ from foqs.storage.shard_reader import ShardReader
 from foqs.storage.shard_store import ShardAccess, ShardStore
 from foqs.storage.slot_source import SlotSource
 from tests.contract.fake_shard import FakeShard
-from tests.contract.owner import ContractShard
+from tests.contract.owner import ContractShard, MetaId
 from tests.support.other_session import deadlock, row_locked
 
 FACTORIES = [
@@ -42,12 +44,15 @@ class MysqlShard:
         self.dead_owners: set[str] = set()
         self.epochs: list[int] = []
         self.on_epoch: Callable[[], None] | None = None
+        self.meta = MetaId()
         self._server = server
         self._url = url
         self._stores: list[ShardStore] = []
 
     def store(self, owner: str) -> ShardStore:
-        access = ShardAccess(shard_id=self.SHARD_ID, url=self._url, lock_name=self.LOCK_NAME, owner=owner)
+        access = ShardAccess(
+            shard_id=self.SHARD_ID, url=self._url, lock_name=self.LOCK_NAME, owner=owner, cluster=self.meta.as_seen()
+        )
         packs = PackIndex(PackBudget(limits.PACKS_OF_HOST_BYTES_MAX))
         store = ShardStore(access, self._take_epoch, lambda owner, epoch: owner in self.dead_owners, packs)
         self._stores.append(store)
@@ -91,6 +96,14 @@ class MysqlShard:
         with closing(connect(self._url)) as session, session.cursor() as cursor:
             cursor.execute("UPDATE writer SET epoch = %s", (epoch,))
             session.commit()
+
+    def set_identity(self, identity: ShardIdentity) -> None:
+        with closing(connect(self._url)) as session, session.cursor() as cursor:
+            cursor.execute("REPLACE INTO identity VALUES (1, %s, %s)", identity)
+            session.commit()
+
+    def identity(self) -> ShardIdentity | None:
+        return identity_at(self.SHARD_ID, self._url)
 
     def close(self) -> None:
         for store in self._stores:

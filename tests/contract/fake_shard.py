@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 
 from foqs.model import limits
+from foqs.model.cluster import ShardIdentity
 from foqs.shard.port import Store
 from foqs.storage.packs.budget import PackBudget
 from foqs.storage.packs.index import PackIndex
 from foqs.testing.fake_reader import FakeReader
 from foqs.testing.fake_server import FakeServer, Fate, Faults
 from foqs.testing.fake_slot_source import FakeSlotSource
-from foqs.testing.fake_store import FakeStore
-from tests.contract.owner import SHARD_ID
+from foqs.testing.fake_store import FakeStore, fake_identity
+from tests.contract.owner import SHARD_ID, MetaId
 
 
 class FakeShard:
@@ -24,12 +25,19 @@ class FakeShard:
         self.dead_owners: set[str] = set()
         self.epochs: list[int] = []
         self.on_epoch: Callable[[], None] | None = None
+        self.meta = MetaId()
         self._server = FakeServer(SHARD_ID, lambda: time.time_ns() // 1_000_000)
 
     def store(self, owner: str) -> FakeStore:
         packs = PackIndex(PackBudget(limits.PACKS_OF_HOST_BYTES_MAX))
         return FakeStore(
-            self._server, "lock", owner, self._take_epoch, lambda owner, epoch: owner in self.dead_owners, packs
+            self._server,
+            "lock",
+            owner,
+            self._take_epoch,
+            lambda owner, epoch: owner in self.dead_owners,
+            packs,
+            self.meta.as_seen(),
         )
 
     def reader(self, store: Store) -> AbstractContextManager[FakeReader]:
@@ -61,6 +69,12 @@ class FakeShard:
 
     def set_epoch(self, epoch: int) -> None:
         self._server.tables.writer.epoch = epoch
+
+    def set_identity(self, identity: ShardIdentity) -> None:
+        self._server.tables.identity = identity
+
+    def identity(self) -> ShardIdentity | None:
+        return fake_identity(self._server)
 
     def _take_epoch(self, at_least: int) -> int:
         if self.on_epoch is not None:

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 from foqs.host.slot_moves import Source
 from foqs.model import order
 from foqs.model.calls import ItemContent
+from foqs.model.cluster import ShardIdentity
+from foqs.model.errors import UnavailableError
 from foqs.model.item import ShardItem
 from foqs.model.slots import SlotTable
 from foqs.model.topic import ShardTopic, WindowBudget
@@ -25,6 +27,7 @@ from foqs.shard.port import (
     TransactionResult,
 )
 from foqs.storage.exports import Cell, ExportWish, KeyPage
+from foqs.storage.identity import ClusterId
 from foqs.storage.packs.index import ExpiredPage, Page
 from tests.support.waiting import PATIENCE_S
 
@@ -41,8 +44,36 @@ class Reader(Protocol):
     def read_arrival(self) -> SlotArrival | None: ...
 
 
+class MetaId:
+    """What the meta database, and the databases of other shards, have of the id of the cluster."""
+
+    def __init__(self) -> None:
+        self.id = b""
+        self.told_by_shards = b""
+        self.made_count = 0
+        self.is_away = False
+
+    def as_seen(self) -> ClusterId:
+        """The id as another process knows it, which has just started."""
+        cluster = ClusterId(self._tell, self._make, lambda: self.told_by_shards)
+        cluster.learn()
+        return cluster
+
+    def _tell(self, found: bytes) -> bytes:
+        if self.is_away:
+            raise UnavailableError("the meta database is away")
+        self.id = self.id or found
+        return self.id
+
+    def _make(self) -> bytes:
+        self.made_count += 1
+        return self._tell(b"made %d" % self.made_count)
+
+
 class ContractShard(Protocol):
     """One shard, the hosts that want it, and what can happen to them."""
+
+    meta: MetaId
 
     dead_owners: set[str]
     """Hosts that the meta database calls dead."""
@@ -74,6 +105,12 @@ class ContractShard(Protocol):
 
     def set_epoch(self, epoch: int) -> None:
         """Write another owner's epoch into the shard, past the present owner."""
+
+    def set_identity(self, identity: ShardIdentity) -> None:
+        """The database says this of itself from now on."""
+
+    def identity(self) -> ShardIdentity | None:
+        """What the database says of itself."""
 
 
 class Owner:

@@ -15,6 +15,7 @@ from foqs.storage import shard_store
 from foqs.storage.packs.budget import PackBudget
 from foqs.storage.packs.index import PackIndex
 from foqs.storage.shard_store import ShardAccess, ShardStore
+from tests.support.identities import some_cluster
 from tests.support.waiting import until_true
 
 pytestmark = pytest.mark.database
@@ -23,7 +24,9 @@ SHARD_ID = 2
 
 @pytest.fixture
 def store(shard_urls: Mapping[int, str]) -> Iterator[ShardStore]:
-    access = ShardAccess(shard_id=SHARD_ID, url=shard_urls[SHARD_ID], lock_name="opening.shard", owner="one")
+    access = ShardAccess(
+        shard_id=SHARD_ID, url=shard_urls[SHARD_ID], lock_name="opening.shard", owner="one", cluster=some_cluster()
+    )
     packs = PackIndex(PackBudget(limits.PACKS_OF_HOST_BYTES_MAX))
     with closing(ShardStore(access, lambda at_least: at_least + 1, lambda owner, epoch: False, packs)) as store:
         yield store

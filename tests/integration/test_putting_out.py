@@ -15,6 +15,7 @@ from foqs.storage.packs.budget import PackBudget
 from foqs.storage.packs.index import PackIndex
 from foqs.storage.shard_store import ShardAccess, ShardStore
 from tests.contract.owner import opened
+from tests.support.identities import some_cluster
 
 pytestmark = pytest.mark.database
 
@@ -34,7 +35,9 @@ def make_store(shard_urls: dict[int, str]) -> Iterator[Open]:
 
     def make(owner: str, user: str = "root") -> ShardStore:
         url = shard_urls[0].replace("//root@", f"//{user}@")
-        access = ShardAccess(shard_id=0, url=url, lock_name="putting-out", owner=owner, allow_undurable=True)
+        access = ShardAccess(
+            shard_id=0, url=url, lock_name="putting-out", owner=owner, cluster=some_cluster(), allow_undurable=True
+        )
         stores.append(ShardStore(access, take_epoch, lambda name, epoch: name == "dead", PackIndex(PackBudget(0))))
         return stores[-1]
 

@@ -45,7 +45,7 @@ SLACK = 16
 
 TABLES = (
     "item", "pack", "tombstone", "claim", "topic", "namespace", "seen", "seen_table", "writer", "slot_copy",
-    "slot_arrival", "slot_arrived",
+    "slot_arrival", "slot_arrived", "identity",
 )  # fmt: skip
 ALL_INSERTED = statements.ALL_INSERTED.format(5)
 SEEN_FIRSTS = list(range(0, 1280 * script.STATEMENT_RANGES_MAX, 1280))
@@ -85,6 +85,7 @@ class Case:
 
 CASES: dict[str, list[Case]] = {
     "READ_WRITER": [Case("PRIMARY", 2)],
+    "READ_IDENTITY": [Case("PRIMARY", 2)],
     "READ_SLOTS": [Case("PRIMARY", 2)],
     "READ_ARRIVAL": [Case("PRIMARY", 2)],
     "READ_ARRIVED": [Case("", ARRIVED_COUNT + SLACK, with_payload=True)],
@@ -267,6 +268,7 @@ INSERTS: dict[str, Case] = {
     "INSERT_SEEN": Case("", 0, (9, 0, 5, b"x"), fill=lambda text: text.format("%s", "%s", "%s", "%s")),
     "INSERT_SEEN_PART": Case("", 0, (9, 0, 5, 0, b"x")),
     "INSERT_CLAIM": Case("", 0, (10**9, 5, 1, b"")),
+    "KEEP_IDENTITY": Case("", 2, (b"cluster", 3)),
     "KEEP_SLOTS": Case("", 2, (2, b"slots")),
     "BEGIN_ARRIVAL": Case("", 2, (2, 3, b"slots")),
     "NOTE_ARRIVED": Case("", 2, (5, 2, b"slots", 1, 2, 3)),
@@ -357,6 +359,7 @@ def _fill(url: str, share: int) -> None:
         cursor.executemany(statements.INSERT_SEEN_PART, parts)
         cursor.execute("UPDATE writer SET epoch = 1")
         cursor.execute(statements.KEEP_SLOTS, (1, b"slots"))
+        cursor.execute(statements.KEEP_IDENTITY, (b"cluster", 3))
         cursor.execute(statements.BEGIN_ARRIVAL, (1, 2, b"slots"))
         arrived = [(n, 1, b"slots", 0, 0, 128) for n in range(ARRIVED_COUNT)]
         cursor.executemany(statements.NOTE_ARRIVED, arrived)

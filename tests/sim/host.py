@@ -31,6 +31,7 @@ from foqs.shard.writer import ownership
 from foqs.storage.packs.index import PackIndex
 from foqs.testing.fake_reader import FakeReader
 from foqs.testing.fake_slot_source import FakeSlotSource
+from foqs.testing.fake_store import fake_identity
 from tests.sim.chance import Layout
 from tests.sim.lane import tuned_lane
 from tests.sim.loop import Process
@@ -238,6 +239,7 @@ def simulated(
         "MetaStore": lambda *_: FakeMeta(world_of()),
         "ShardStore": lambda *arguments: SteppingStore(world_of(), *arguments),
         "ShardReader": lambda shard_id, url, packs: SimReader(world_of(), shard_id, packs),
+        "identity_at": lambda shard_id, url: fake_identity(world_of().servers[shard_id]),
         "SlotSource": lambda shard_id, url: FakeSlotSource(world_of().servers[shard_id]),
         "EventLog": partial(_event_log_of, world_of),
         "ThriftServer": FakeDoor,

@@ -143,7 +143,9 @@ class SteppingStore(FakeStore):
     ) -> None:
         network = ThreadPoolExecutor(1, f"shard-{access.shard_id}-network")
         server = world.servers[access.shard_id]
-        super().__init__(server, access.lock_name, access.owner, self._epoch_in_need, is_dead, packs, network)
+        super().__init__(
+            server, access.lock_name, access.owner, self._epoch_in_need, is_dead, packs, access.cluster, network
+        )
         self._world = world
         self._shard_id = access.shard_id
         self._chance = random.Random(f"{world.seed} {access.owner} {access.shard_id}")

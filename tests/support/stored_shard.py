@@ -11,6 +11,7 @@ from foqs.storage.packs.index import PackIndex
 from foqs.testing.fake_server import FakeServer
 from foqs.testing.fake_store import FakeStore
 from foqs.testing.fake_tables import Tables
+from tests.support.identities import some_cluster
 
 
 class StoredShard:
@@ -22,7 +23,13 @@ class StoredShard:
         self.server.tables.writer.steady_ms = steady_ms
         self.packs = PackIndex(PackBudget(limits.PACKS_OF_HOST_BYTES_MAX))
         self._store = FakeStore(
-            self.server, "lock", "host", lambda at_least: at_least + 1, lambda owner, epoch: False, self.packs
+            self.server,
+            "lock",
+            "host",
+            lambda at_least: at_least + 1,
+            lambda owner, epoch: False,
+            self.packs,
+            some_cluster(),
         )
 
     @property

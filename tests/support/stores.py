@@ -10,12 +10,13 @@ from foqs.storage.packs.budget import PackBudget
 from foqs.storage.packs.index import PackIndex
 from foqs.storage.shard_store import ShardAccess, ShardStore
 from tests.contract.owner import opened
+from tests.support.identities import some_cluster
 
 
 @contextmanager
 def open_store(url: str) -> Iterator[ShardStore]:
     """The owner of shard 0; every take-over gets the next epoch."""
-    access = ShardAccess(shard_id=0, url=url, lock_name="lock", owner="host")
+    access = ShardAccess(shard_id=0, url=url, lock_name="lock", owner="host", cluster=some_cluster())
     packs = PackIndex(PackBudget(limits.PACKS_OF_HOST_BYTES_MAX))
     with closing(ShardStore(access, lambda at_least: at_least + 1, lambda owner, epoch: False, packs)) as store:
         opened(store)
