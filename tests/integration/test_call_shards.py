@@ -95,7 +95,7 @@ async def test_a_place_where_no_shard_can_be_served_is_not_added(
 
 
 async def test_two_shards_need_two_databases_and_two_ids(host: RunningHost, shard_urls: dict[int, str]) -> None:
-    with pytest.raises(InvalidArgumentError, match="shard 0 is at"):
+    with pytest.raises(InvalidArgumentError, match="that of shard 0, and two shards need two databases"):
         await host.admin.add_shard(2, place_of(shard_urls[0]))
     with pytest.raises(AlreadyExistsError):
         await host.admin.add_shard(1, place_of(shard_urls[2]))

@@ -14,7 +14,7 @@ from sqlalchemy import make_url
 from foqs.dev.local_server import LocalServer
 from foqs.model import limits
 from foqs.model.census import CensusAnswer
-from foqs.model.cluster import HostRow
+from foqs.model.cluster import HostRow, ShardUse
 from foqs.model.errors import (
     AlreadyExistsError,
     InvalidArgumentError,
@@ -210,6 +210,37 @@ def test_a_restored_database_learns_the_epochs_that_shards_have(store: MetaStore
     store.raise_epochs("h2", {1: 9, 2: 0}, 1)
     assert store.read_namespaces().epochs == {1: 9, 2: 6}
     assert (store.shard_owner(1), store.shard_owner(2)) == ("h2", "h2")
+
+
+def test_the_id_of_the_cluster_is_made_once_and_stays(store: MetaStore) -> None:
+    assert store.cluster_id(b"") == b""
+    made = store.make_cluster_id()
+    assert len(made) == 16
+    assert made == store.make_cluster_id() == store.cluster_id(b"another") == store.cluster_id(b"")
+
+
+def test_a_database_that_has_lost_the_id_of_the_cluster_takes_the_one_it_is_told(store: MetaStore) -> None:
+    assert store.cluster_id(b"found") == b"found"
+    assert store.make_cluster_id() == b"found"
+
+
+def test_of_the_places_of_a_configuration_none_is_adopted_twice(store: MetaStore) -> None:
+    store.add_shard(1, "mysql://h:3306/one", "")
+    taken = store.adopt_shards({2: "mysql://h:3306/two", 5: "mysql://h:3306/one", 6: "mysql://h:3306/two"}, "")
+    assert taken == {5: 1, 6: 2}
+    assert {row.shard_id: row.place for row in store.list_shards()} == {
+        1: "mysql://h:3306/one",
+        2: "mysql://h:3306/two",
+    }
+    assert store.adopt_shards({1: "mysql://h:3306/one"}, "") == {}
+
+
+def test_the_place_of_a_removed_shard_is_free(store: MetaStore) -> None:
+    store.add_shard(1, "mysql://h:3306/one", "")
+    epoch = store.take_shard_epoch(1, "h1", 1, at_least=0)
+    store.update_shard(1, ShardUse.DRAINING, None, None)
+    store.remove_shard(1, epoch)
+    assert store.adopt_shards({5: "mysql://h:3306/one"}, "") == {}
 
 
 def test_the_durability_of_its_server_is_told(store: MetaStore) -> None:

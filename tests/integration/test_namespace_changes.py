@@ -27,7 +27,7 @@ from foqs.storage.shard_store import ShardStore
 from tests.support.running_host import RunningHost, running_host
 from tests.support.waiting import until
 
-TABLES = ("namespace", "namespace_number", "census", "census_answer", "shard", "host")
+TABLES = ("namespace", "namespace_number", "census", "census_answer", "shard", "host", "cluster_id")
 
 
 @pytest.fixture(autouse=True)
@@ -282,7 +282,10 @@ def gauge(metrics: Metrics) -> float | None:
 
 async def test_a_number_that_a_shard_knows_by_another_name_serves_neither(meta_url, halves):
     empty = dump(meta_url)
-    async with running_host(meta_url, halves[1], name="two", tier="two") as two:
+    async with (
+        running_host(meta_url, halves[0], name="one", namespace=None),
+        running_host(meta_url, halves[1], name="two", tier="two") as two,
+    ):
         await two.admin.update_namespace("jobs", tier="two")
         await two.client.enqueue("jobs", "t", b"secret")
     restore(meta_url, empty)
