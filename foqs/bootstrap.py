@@ -88,7 +88,7 @@ class Host(Service):
             self._meta, self.id, parts.wall_ms, allow_undurable=config.allow_undurable_servers
         )
         self.metrics = parts.metrics(self._namespaces.name_of)
-        self._shards = Shards(config.shards)
+        self._shards = Shards(config.shards, self._membership.refused)
         self._event_log = self._make_event_log()
         self._dispatcher = Dispatcher(
             self._shards.writers,
@@ -107,8 +107,6 @@ class Host(Service):
             self._shard_opened,
             self.id,
         )
-        self._namespaces.cluster = self._factory.cluster
-        self._shards.refused = self._membership.refused
         self.owners = OwnerMap()
         self._sharing = Sharing(self, self.owners, self._membership, parts.monotonic_s)
         self._waiting = Waiting(self._loop)

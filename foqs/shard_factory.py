@@ -68,7 +68,7 @@ class ShardFactory:
         """The time for which the event loop turned; the host ticks it."""
         self._servers: dict[str, MysqlServer] = {}
         """Each stands under the address in the URLs of its shards."""
-        self.cluster = ClusterId(meta.cluster_id, meta.make_cluster_id, self._told_by_shards)
+        self.cluster = namespaces.cluster = ClusterId(meta.cluster_id, meta.make_cluster_id, self._told_by_shards)
         """The id of the cluster, which each shard's database has to have as well."""
         membership.place_problem = self.place_problem
         self._pack_budget = PackBudget(limits.PACKS_OF_HOST_BYTES_MAX)

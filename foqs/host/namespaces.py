@@ -85,7 +85,7 @@ class Namespaces(Service):
         self.slot_moves: MoveFollower | None = None
         """And this."""
         self.cluster: ClusterId | None = None
-        """And this."""
+        """The id of the cluster, which whoever makes shards sets."""
         self.settings = SettingsTable()
         """What shards and the dispatcher read of namespaces."""
         self.number_max = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import TypeVar
 
 from foqs.host.ttl_scan import TtlScan
@@ -120,8 +121,12 @@ class Shards:
     which changes with every takeover.
     """
 
-    def __init__(self, shard_ids: Iterable[int] = ()) -> None:
-        """`shard_ids` are the shards that the host knows of before it has asked."""
+    def __init__(self, shard_ids: Iterable[int] = (), refused: Mapping[int, str] = MappingProxyType({})) -> None:
+        """`shard_ids` are the shards that the host knows of before it has asked.
+
+        `refused` tells at any time why the cluster was not told of some that the host's configuration names.
+        """
+        self.refused = refused
         self.uses: Mapping[int, ShardUse] = dict.fromkeys(shard_ids, ShardUse.SERVING)
         """All shards of the cluster, whoever has them."""
         self.draining: frozenset[int] = frozenset()
@@ -130,8 +135,6 @@ class Shards:
         """The tiers of those that have one."""
         self.moving: Collection[int] = ()
         """Those of them that are about to go from one living host to another."""
-        self.refused: Mapping[int, str] = {}
-        """Why the cluster was not told of shards that this host's configuration names."""
         self.by_id: dict[int, OwnedShard] = {}
         self.writers: dict[int, ShardWriter] = {}
         """Those of the same shards."""

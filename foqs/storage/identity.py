@@ -64,8 +64,12 @@ class ClusterId:
         Other shards are asked before an id is made: with another id than theirs they could not be served.
         """
         with self._lock:
-            self.known = self.known or self._tell(found) or self._tell(self._told_by_shards()) or self._make()
+            self.known = self.known or self._tell(found) or self._find()
             return self.known
+
+    def _find(self) -> bytes:
+        """An id where neither the meta database nor the shard that is taken over has one."""
+        return self._tell(self._told_by_shards()) or self._make()
 
     def give_back(self) -> None:
         """Tell a meta database that is new, or was restored, which id the cluster has. Raises UnavailableError."""
@@ -86,24 +90,18 @@ def check_identity(found: ShardIdentity | None, mine: ShardIdentity) -> None:
         raise OwnershipLostError(f"shard {mine.shard_id} is not taken: {problem}")
 
 
-def confirm_identity(rows: RunStatement, shard_id: int, cluster: ClusterId) -> ShardIdentity:
-    """What the database has to say of itself. Raises OwnershipLostError when it says otherwise, UnavailableError.
+def confirm_identity(rows: RunStatement, shard_id: int, cluster: ClusterId) -> None:
+    """Have the database say whose it is, with the transaction that goes on after this and puts the owner's name there.
 
-    Whoever calls it has the shard's lock: the id of the cluster may be made, or known from now on.
+    Whoever calls it has the shard's lock. Raises OwnershipLostError when it is another's, also when that one is faster:
+    two shards have two locks. Raises UnavailableError when the id of the cluster cannot be had.
     """
     found = read_identity(rows)
     mine = ShardIdentity(cluster.confirm(found.cluster if found is not None else b""), shard_id)
+    if found is None:
+        rows(sql.KEEP_IDENTITY, *mine)
+        found = read_identity(rows)
     check_identity(found, mine)
-    return mine
-
-
-def keep_identity(rows: RunStatement, mine: ShardIdentity) -> None:
-    """Have the database say whose it is, with the transaction that is under way.
-
-    Raises OwnershipLostError when another shard was faster: each of them has a lock of its own.
-    """
-    rows(sql.KEEP_IDENTITY, mine.cluster, mine.shard_id)
-    check_identity(read_identity(rows), mine)
 
 
 def identity_at(shard_id: int, url: str) -> ShardIdentity | None:

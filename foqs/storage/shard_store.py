@@ -34,7 +34,7 @@ from foqs.storage import statements as sql
 from foqs.storage.counting import count_lanes
 from foqs.storage.durability import check_durable
 from foqs.storage.exchange import Rows, in_slices, run_script
-from foqs.storage.identity import ClusterId, check_identity, confirm_identity, keep_identity, read_identity
+from foqs.storage.identity import ClusterId, check_identity, confirm_identity, read_identity
 from foqs.storage.migrations import MigrationError, SchemaKind, check_current
 from foqs.storage.packs.index import PackIndex, add_looked_up, add_packed
 from foqs.storage.packs.pack import PackPlan
@@ -137,14 +137,14 @@ class ShardStore:
         with self._closing_on_error():
             self._take_lock(lambda writer: writer.owner == own or self._owner_is_dead(writer.owner, writer.epoch))
             written = read_writer(self._rows)
-            identity = confirm_identity(self._rows, self._access.shard_id, self._access.cluster)
+            confirm_identity(self._rows, self._access.shard_id, self._access.cluster)
             if tenure is not None and tenure.goes_on(written.epoch, written.transaction_number):
                 self.epoch, last_key = tenure.epoch, tenure.last_key
             else:
                 # The shard may be a replica that was behind, and the meta database restored.
                 self.epoch = self._take_epoch(max(written.epoch, self.epoch))
                 last_key = self.epoch << ids.SEQUENCE_BITS
-            self._put_name(identity)
+            self._put_name()
             self._promote_all()
             self._session.commit()
             return self._read_image(last_key)
@@ -243,13 +243,12 @@ class ShardStore:
         self.epoch = epoch
         return epoch
 
-    def _put_name(self, identity: ShardIdentity) -> None:
+    def _put_name(self) -> None:
         """Say who the owner is and whose the database, and commit it before anything that takes long.
 
         Others that want the shard see the name of a living host from now on. Whoever comes after this process, should
         it die before the next commit, finds the packs as they were.
         """
-        keep_identity(self._rows, identity)
         with self._session.cursor() as cursor:
             taken = cursor.execute(sql.TAKE_WRITER, (self.epoch, self._access.owner, self.epoch))
         self._session.commit()

@@ -27,7 +27,7 @@ from foqs.shard.port import (
     TransactionResult,
 )
 from foqs.storage import statements as sql
-from foqs.storage.identity import ClusterId, check_identity, confirm_identity, keep_identity
+from foqs.storage.identity import ClusterId, check_identity, confirm_identity
 from foqs.storage.packs.index import PackIndex, add_looked_up, add_packed
 from foqs.storage.packs.pack import PackPlan
 from foqs.testing.fake_server import FakeServer, FakeSession, Fate, claimed_row, make_script
@@ -65,6 +65,8 @@ class FakeStore:
         self._take_epoch = take_epoch
         self._owner_is_dead = owner_is_dead
         self._cluster = cluster
+        self._new_identity: ShardIdentity | None = None
+        """What it would write of whose the database is."""
         self.packs = packs
         self._result = TransactionResult()
         """What the last transaction has read so far."""
@@ -94,7 +96,7 @@ class FakeStore:
             self._take_lock(self._is_free_to_take)
             yield
             writer = self._writer()
-            identity = confirm_identity(self._rows, self._server.shard_id, self._cluster)
+            confirm_identity(self._rows, self._server.shard_id, self._cluster)
             if tenure is not None and tenure.goes_on(writer.epoch, writer.transaction_number):
                 self.epoch, last_key = tenure.epoch, tenure.last_key
             else:
@@ -102,7 +104,7 @@ class FakeStore:
                 self.epoch = self._take_epoch(max(writer.epoch, self.epoch))
                 last_key = self.epoch << ids.SEQUENCE_BITS
             yield
-            self._put_name(identity)
+            self._put_name()
             yield
             self._server.touch(self._session)
             self._promote_all()
@@ -116,25 +118,25 @@ class FakeStore:
     def _is_free_to_take(self, writer: Writer) -> bool:
         return writer.owner == self._owner or self._owner_is_dead(writer.owner, writer.epoch)
 
-    def _put_name(self, identity: ShardIdentity) -> None:
+    def _put_name(self) -> None:
         writer = self._writer()
         if self.epoch < writer.epoch:
             raise OwnershipLostError(f"shard {self._server.shard_id} was taken by epoch {writer.epoch} meanwhile")
         fate = self._server.faults.fate()
         if fate in (Fate.LOST_BEFORE, Fate.LATE):
             self._lose("lost while it was opened")
-        keep_identity(self._rows, identity)
         assert self._session is not None
+        self._server.tables.identity = self._server.tables.identity or self._new_identity
         writer.epoch, writer.owner, writer.session_id = self.epoch, self._owner, self._session.number
         if fate is Fate.LOST_AFTER:
             self._lose("lost while it was opened")
 
     def _rows(self, statement: str, *arguments: Any) -> list[ShardIdentity]:
-        """The two statements on the identity of the database."""
-        tables = self._server.tables
+        """The two statements on the identity of the database. What they write is committed with the name."""
         if statement == sql.KEEP_IDENTITY:
-            tables.identity = tables.identity or ShardIdentity(*arguments)
-        return [tables.identity] if tables.identity is not None else []
+            self._new_identity = ShardIdentity(*arguments)
+        found = self._server.tables.identity or self._new_identity
+        return [found] if found is not None else []
 
     def _promote_all(self) -> None:
         self._server.tables.promote_all()
@@ -324,6 +326,7 @@ class FakeStore:
 
     def _connect(self) -> None:
         self.close()
+        self._new_identity = None
         self._session = self._server.connect()
         if self._server.problems:
             self.close()

@@ -52,6 +52,8 @@ class MetaId:
         self.told_by_shards = b""
         self.made_count = 0
         self.is_away = False
+        self.on_ask: Callable[[], None] = lambda: None
+        """Called when a process asks for the id."""
 
     def as_seen(self) -> ClusterId:
         """The id as another process knows it, which has just started."""
@@ -62,6 +64,7 @@ class MetaId:
     def _tell(self, found: bytes) -> bytes:
         if self.is_away:
             raise UnavailableError("the meta database is away")
+        self.on_ask()
         self.id = self.id or found
         return self.id
 

@@ -68,16 +68,23 @@ def test_nobody_waits_for_the_owner_of_another_shard(shard):
 
 def test_whoever_is_faster_has_the_database(shard):
     """Two shards have two locks: both may find that the database says nothing yet."""
-    shard.meta.id = b"ours"
-    shard.on_epoch = lambda: shard.set_identity(ShardIdentity(b"ours", 8))
     store = shard.store("one")
-    for _ in range(2):
-        with pytest.raises(OwnershipLostError, match="that of shard 8"):
-            store.open()
-    assert len(shard.epochs) == 1, "later it is known before an epoch is asked for"
-    shard.on_epoch = None
-    shard.set_identity(ShardIdentity(b"ours", SHARD_ID))
-    assert opened(store).transaction_number == 0
+    shard.meta.id = b"ours"
+    # It finds nothing, asks for the id of the cluster, and writes then.
+    shard.meta.on_ask = lambda: shard.set_identity(ShardIdentity(b"ours", 8))
+    with pytest.raises(OwnershipLostError, match="that of shard 8"):
+        store.open()
+    assert shard.epochs == []
+
+
+def test_where_no_epoch_is_to_be_had_the_database_says_nothing_of_itself_either(shard):
+    def away() -> None:
+        raise UnavailableError("the meta database is away")
+
+    shard.on_epoch = away
+    with pytest.raises(UnavailableError):
+        shard.store("one").open()
+    assert shard.identity() is None
 
 
 def test_a_meta_database_that_has_lost_the_id_gets_it_back_from_the_shard(shard):
