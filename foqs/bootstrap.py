@@ -145,11 +145,11 @@ class Host(Service):
         """Shards that this host owns now."""
         return sum(1 for _ in self._shards.owned())
 
-    def use_urls(self, meta_url: str, shard_urls: Mapping[int, str]) -> None:
-        """New sessions are opened by these URLs, which lead to the same databases; those that are open stay."""
-        self._factory.use_urls(meta_url, shard_urls)
-        self._meta.use_url(meta_url)
-        self._membership.use_url(meta_url)
+    def use_urls(self, config: HostConfig) -> None:
+        """New sessions are opened by its URLs, which lead to the same databases; those that are open stay."""
+        self._factory.use_urls(config)
+        self._meta.use_url(config.meta_url)
+        self._membership.use_url(config.meta_url)
         for shard_id, shard in self._shards.by_id.items():
             shard.use_url(self._factory.url_of(shard_id, shard.place))
 

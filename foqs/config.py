@@ -43,6 +43,7 @@ from sqlalchemy.exc import ArgumentError
 
 from foqs.cluster import zookeeper_url
 from foqs.model import limits
+from foqs.storage.places import url_at
 
 CONFIG_VARIABLE = "FOQS_CONFIG"
 ENVIRONMENT_PREFIX = "FOQS_"
@@ -302,6 +303,14 @@ class HostConfig(BaseModel):
         if re.search(r"^[^:]+:\d+$|\]:\d+$", address):
             return address
         return f"[{address}]:{port}" if ":" in address and not address.startswith("[") else f"{address}:{port}"
+
+    def url_of_shard(self, shard_id: int, place: str) -> str:
+        """What this configuration says of the shard, and else its place for the user of all shards."""
+        return self.shards.get(shard_id) or self.url_at(place)
+
+    def url_at(self, place: str) -> str:
+        """The URL of a place for the user of all shards that are not named here."""
+        return url_at(place, self.shard_login or self.meta_url)
 
     def redacted(self) -> dict[str, Any]:
         """All values, for people: without passwords."""

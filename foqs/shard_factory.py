@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from zlib import crc32
 
@@ -28,7 +28,6 @@ from foqs.storage.meta import MetaStore
 from foqs.storage.migrations import MigrationError, SchemaKind
 from foqs.storage.packs.budget import PackBudget
 from foqs.storage.packs.index import PackIndex
-from foqs.storage.places import url_at
 from foqs.storage.session import server_of
 from foqs.storage.shard_store import ShardAccess
 
@@ -62,8 +61,6 @@ class ShardFactory:
         self._opened = opened
         self._host_id = host_id
         self._loop = asyncio.get_running_loop()
-        self._meta_url = config.meta_url
-        self._urls: Mapping[int, str] = dict(config.shards)
         self.turning = TurningTime()
         """The time for which the event loop turned; the host ticks it."""
         self._servers: dict[str, MysqlServer] = {}
@@ -73,13 +70,13 @@ class ShardFactory:
         membership.place_problem = self.place_problem
         self._pack_budget = PackBudget(limits.PACKS_OF_HOST_BYTES_MAX)
 
-    def use_urls(self, meta_url: str, shard_urls: Mapping[int, str]) -> None:
-        """Shards that are made from now on are at these."""
-        self._meta_url, self._urls = meta_url, dict(shard_urls)
+    def use_urls(self, config: HostConfig) -> None:
+        """Shards that are made from now on are at the URLs of this configuration."""
+        self._config = config
 
     def url_of(self, shard_id: int, place: str) -> str:
         """What this host was told of the shard, and else its place for the user of all shards."""
-        return self._urls.get(shard_id) or url_at(place, self._login)
+        return self._config.url_of_shard(shard_id, place)
 
     def make(self, shard_id: int, place: str, tenure: Tenure | None = None) -> OwnedShard:
         """`tenure` is what this process remembers of the shard, if it had it before."""
@@ -111,7 +108,7 @@ class ShardFactory:
 
         It blocks.
         """
-        url, cluster = url_at(place, self._login), self.cluster.learn()
+        url, cluster = self._config.url_at(place), self.cluster.learn()
         try:
             self._parts.check_schema(url, SchemaKind.SHARD)
             problem = identity_problem(self._parts.identity(shard_id, url), ShardIdentity(cluster, shard_id))
@@ -132,7 +129,7 @@ class ShardFactory:
         """The id of the cluster that the first shard has of those that can be read; empty where none has any."""
         places = {row.shard_id: row.place for row in self._meta.list_shards() if row.place}
         silent: set[str] = set()
-        for shard_id in sorted(self._urls.keys() | places.keys()):
+        for shard_id in sorted(self._config.shards.keys() | places.keys()):
             url = self.url_of(shard_id, places.get(shard_id, ""))
             if server_of(url) in silent:
                 continue
@@ -152,10 +149,6 @@ class ShardFactory:
         # Only now, so that the owner of this epoch knows which namespaces were closed or deleted before it.
         self._namespaces.read(self._meta)
         return epoch
-
-    @property
-    def _login(self) -> str:
-        return self._config.shard_login or self._meta_url
 
     def _server_of(self, url: str) -> MysqlServer:
         """One for all shards of an address."""

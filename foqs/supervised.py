@@ -97,7 +97,7 @@ async def _reload_when_asked(host: Host, config: HostConfig, orders: Orders) -> 
         try:
             config = await asyncio.to_thread(reload.run)
             configure_logs(config.log_level, config.log_format)
-            host.use_urls(config.meta_url, config.shards)
+            host.use_urls(config)
         except Exception:  # The host goes on as it was.
             _log.error("host_defect", work="reload", exc_info=True)
 

@@ -36,7 +36,7 @@ _COMMANDS = {
         "Show or check the configuration of a host: flag > FOQS_* variable > file > default.",
         "host",
     ),
-    "schema": _Place("schema", "schema", "Create and bring up to date the databases of the configuration.", "host"),
+    "schema": _Place("schema", "schema", "Create and bring up to date the databases of the cluster.", "host"),
     "namespace": _Place("namespaces", "namespace", "Create, list, show, change and delete namespaces."),
     "topics": _Place("queue", "topics", "List the topics of NAMESPACE that hold an item."),
     "topic": _Place("topic", "topic", "Pause a topic, limit its rate, or work on all its items."),

@@ -1,38 +1,64 @@
-"""`foqs schema ...`: the tables of the meta database and of every shard in the configuration."""
+"""`foqs schema ...`: the tables of the meta database and of every shard that it or the configuration knows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict
+from typing import NamedTuple
 
 import click
+from sqlalchemy.exc import SQLAlchemyError
 
 from foqs.cli.host_options import host_command
 from foqs.cli.output import Exit, Output, leave, note
 from foqs.config import HostConfig, LoadedConfig
+from foqs.model.cluster import ShardRow, ShardUse
 from foqs.model.errors import UnavailableError
 from foqs.storage import migrations
-from foqs.storage.migrations import MigrationError, SchemaKind
+from foqs.storage.meta import MetaStore
+from foqs.storage.migrations import Migration, MigrationError, SchemaKind, SchemaStatus
+from foqs.storage.places import place_of
+
+_META_DATABASE = "meta database"
+
+
+class _Database(NamedTuple):
+    name: str
+    origin: str
+    """What names it: a flag, a variable, the file or the meta database."""
+    kind: SchemaKind
+    url: str
+    """Empty when nobody knows where it is."""
+    is_to_exist: bool = False
+    """A host had it open once: if it is not there, something is lost, or the place leads elsewhere."""
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.origin})"
 
 
 @click.group()
 def schema() -> None:
-    """Create and bring up to date the databases of the configuration."""
+    """Create and bring up to date the databases of the cluster.
+
+    These are the meta database, the shards of the configuration, and those that the meta database knows. The latter are
+    opened as the user of the setting `shard_login`, or else of `meta_url`, as hosts do.
+    """
 
 
 @schema.command()
 @host_command
 def apply(loaded: LoadedConfig) -> None:
     """Create what is missing and apply what is pending, database after database. Safe to repeat."""
-    codes = set()
-    for name, kind, url in _databases(loaded.config):
+    work = _Work()
+    for database in work.databases(loaded):
         try:
-            applied = migrations.apply(url, kind)
+            applied = _apply(database)
         except (MigrationError, UnavailableError) as error:
-            codes.add(_report(name, error))
+            work.failed(database, error)
         else:
-            note(f"{name}: applied {', '.join(map(str, applied))}" if applied else f"{name}: up to date")
-    if codes:
-        leave(max(codes))
+            note(f"{database}: applied {', '.join(map(str, applied))}" if applied else f"{database}: up to date")
+    work.leave()
 
 
 @schema.command()
@@ -40,33 +66,116 @@ def apply(loaded: LoadedConfig) -> None:
 @host_command
 def status(loaded: LoadedConfig, output: str) -> None:
     """Show what is applied and what is pending. Exit code 1 when a database is not up to date."""
-    codes, found = set(), {}
-    for name, kind, url in _databases(loaded.config):
+    work = _Work()
+    found: dict[_Database, SchemaStatus] = {}
+    for database in work.databases(loaded):
         try:
-            found[name] = migrations.status(url, kind)
+            found[database] = migrations.status(database.url, database.kind)
         except (MigrationError, UnavailableError) as error:
-            codes.add(_report(name, error))
+            work.failed(database, error)
         else:
-            codes |= set() if found[name].is_current else {Exit.FAILURE}
+            work.codes |= set() if found[database].is_current else {Exit.FAILURE}
+            work.is_meta_pending |= database.kind is SchemaKind.META and bool(found[database].pending)
     printer = Output(as_json=output == "json")
-    printer.document(found)
+    printer.document({one.name: {"origin": one.origin, **asdict(status)} for one, status in found.items()})
     printer.table(
-        ["DATABASE", "APPLIED", "PENDING", "PROBLEMS"],
+        ["DATABASE", "NAMED BY", "APPLIED", "PENDING", "PROBLEMS"],
         (
-            (name, ", ".join(s.applied) or None, ", ".join(s.pending) or None, "; ".join(s.problems) or None)
-            for name, s in found.items()
+            (
+                one.name, one.origin, ", ".join(s.applied) or None, ", ".join(s.pending) or None,
+                "; ".join(s.problems) or None,
+            )
+            for one, s in found.items()
         ),
+    )  # fmt: skip
+    work.leave()
+
+
+class _Work:
+    """The databases one after the other, and what went wrong: one that fails keeps no other one from its turn."""
+
+    def __init__(self) -> None:
+        self.codes: set[Exit] = set()
+        self.is_meta_pending = False
+        """The meta database has not all of its tables: that it cannot tell its shards is to be expected."""
+        self._is_meta_away = False
+
+    def databases(self, loaded: LoadedConfig) -> Iterator[_Database]:
+        """The meta database first, because it knows shards only once it has its tables; each shard once, by id."""
+        config = loaded.config
+        yield _Database("meta", loaded.origins["meta_url"], SchemaKind.META, config.meta_url)
+        rows = {row.shard_id: row for row in self._rows(config)}
+        for shard_id in sorted(config.shards.keys() | rows.keys()):
+            database = _shard(loaded, shard_id, rows.get(shard_id))
+            if (row := rows.get(shard_id)) is not None and row.use is ShardUse.REMOVED:
+                if shard_id in config.shards:
+                    note(f"{database}: left alone, it was removed from the cluster: take it out of the configuration")
+            elif database.url:
+                _compare_places(database, row)
+                yield database
+            else:
+                self._report(
+                    database,
+                    "its place is not known: name it with --shard, or use the configuration of a host that names it",
+                    Exit.FAILURE,
+                )
+
+    def failed(self, database: _Database, error: MigrationError | UnavailableError) -> None:
+        """Tell it, and go on."""
+        is_away = isinstance(error, UnavailableError)
+        self._is_meta_away |= is_away and database.kind is SchemaKind.META
+        self._report(database, str(error), Exit.UNAVAILABLE if is_away else Exit.FAILURE)
+
+    def leave(self) -> None:
+        """Leave with the gravest of what went wrong, if anything did."""
+        if self.codes:
+            leave(max(self.codes))
+
+    def _rows(self, config: HostConfig) -> list[ShardRow]:
+        """The shards that the meta database knows; none while it has not the tables for it, which is told."""
+        problem = "it cannot be reached"
+        if not self._is_meta_away:
+            try:
+                with closing(MetaStore(config.meta_url)) as meta:
+                    return meta.list_shards()
+            except (UnavailableError, SQLAlchemyError) as error:
+                problem = str(error)
+        if self.is_meta_pending:
+            problem = "its own tables are not up to date, which foqs schema apply brings about first"
+        note(f"error: shards that only the meta database knows are missing here: {problem}")
+        self.codes.add(Exit.FAILURE)
+        return []
+
+    def _report(self, database: _Database, problem: str, code: Exit) -> None:
+        note(f"error: {database}: {problem}")
+        self.codes.add(code)
+
+
+def _shard(loaded: LoadedConfig, shard_id: int, row: ShardRow | None) -> _Database:
+    config = loaded.config
+    is_named, place = shard_id in config.shards, row.place if row is not None else ""
+    return _Database(
+        f"shard {shard_id}",
+        loaded.origins["shards"] if is_named else _META_DATABASE,
+        SchemaKind.SHARD,
+        config.url_of_shard(shard_id, place) if is_named or place else "",
+        # Who names it by a URL may want it to be made.
+        is_to_exist=not is_named and row is not None and row.epoch > 0,
     )
-    if codes:
-        leave(max(codes))
 
 
-def _databases(config: HostConfig) -> Iterator[tuple[str, SchemaKind, str]]:
-    yield "meta", SchemaKind.META, config.meta_url
-    for shard_id, url in sorted(config.shards.items()):
-        yield f"shard {shard_id}", SchemaKind.SHARD, url
+def _compare_places(database: _Database, row: ShardRow | None) -> None:
+    if row is not None and row.place and row.place != place_of(database.url):
+        note(
+            f"warning: {database}: the meta database has it at {row.place}, and the configuration at "
+            f"{place_of(database.url)}: see that both lead to the same database"
+        )
 
 
-def _report(name: str, error: MigrationError | UnavailableError) -> Exit:
-    note(f"error: {name}: {error}")
-    return Exit.UNAVAILABLE if isinstance(error, UnavailableError) else Exit.FAILURE
+def _apply(database: _Database) -> list[Migration]:
+    if database.is_to_exist and not (found := migrations.status(database.url, database.kind)).applied:
+        raise MigrationError(
+            f"hosts have served it, and database {found.database} at {place_of(database.url)} is not there or empty: "
+            "restore it, or name it with --shard to have it made anew"
+        )
+    return migrations.apply(database.url, database.kind)

@@ -134,7 +134,7 @@ def test_a_database_that_is_away_does_not_keep_the_others_from_their_schema(
     away = f"mysql://root@localhost/x?unix_socket={tmp_path}/none"
     result = run("schema", "apply", *database_flags(away, {0: shard_urls[0]}))
     assert result.exit_code == 5
-    assert "shard 0: up to date" in result.stderr
+    assert "shard 0 (flag): up to date" in result.stderr
 
 
 def test_host_runs_with_its_configuration_until_a_signal(
