@@ -7,6 +7,7 @@ Passwords never leave this module in clear except inside the URLs themselves.
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import json
 import os
 import re
@@ -50,6 +51,7 @@ ENVIRONMENT_PREFIX = "FOQS_"
 _DRIVER = "mysql+pymysql"
 _DRIVERS = ("mysql", "mariadb", "mysql+pymysql", "mariadb+pymysql")
 _HIDDEN = "***"
+_WITH_PORT = re.compile(r"(?P<host>[^:]+|\[.*\]):\d+")
 _ADDRESS_PATTERN = r"^[A-Za-z0-9._:%-]{1,255}$"
 
 
@@ -152,6 +154,14 @@ def _default_host_name(values: dict[str, Any]) -> str:
     return f"{socket.gethostname()}:{values['port'] or f'pid{os.getpid()}'}"
 
 
+def _is_every_address(address: str) -> bool:
+    """Whether who listens there is reached by each address of the machine, so that this one leads nowhere."""
+    try:
+        return ipaddress.ip_address(address.strip("[]")).is_unspecified
+    except ValueError:
+        return re.fullmatch(r"0+(\.0+)*", address) is not None  # which the system takes as well
+
+
 def _login_url(value: str) -> str:
     """Any MySQL URL: its server and database do not matter."""
     if not value:
@@ -202,8 +212,8 @@ class HostConfig(BaseModel):
     advertise_address: str = Field(
         default="",
         pattern=r"^(|\[?[A-Za-z0-9._:%-]{1,200}\]?(:\d{1,5})?)$",
-        description="address, or ADDRESS:PORT, by which clients and other hosts reach this one (default: what it "
-        "listens on)",
+        description="address, or ADDRESS:PORT, by which clients and other hosts reach this one; needed in a cluster "
+        "with listen_address 0.0.0.0 or :: (default: what it listens on)",
     )
     tier: str = Field(
         default="",
@@ -298,9 +308,10 @@ class HostConfig(BaseModel):
         A host that listens on every address of its machine does not know by which one it is reached.
         """
         address = self.advertise_address or self.listen_address
-        if address in ("", "0.0.0.0", "::"):
+        with_port = _WITH_PORT.fullmatch(address)
+        if _is_every_address(with_port["host"] if with_port else address):
             return ""
-        if re.search(r"^[^:]+:\d+$|\]:\d+$", address):
+        if with_port:
             return address
         return f"[{address}]:{port}" if ":" in address and not address.startswith("[") else f"{address}:{port}"
 
@@ -311,6 +322,16 @@ class HostConfig(BaseModel):
     def url_at(self, place: str) -> str:
         """The URL of a place for the user of all shards that are not named here."""
         return url_at(place, self.shard_login or self.meta_url)
+
+    def warnings(self) -> list[str]:
+        """What is wrong in many clusters, though not in all: it keeps no host from its start."""
+        if self.advertised(self.port):
+            return []
+        key = "advertise_address" if self.advertise_address else "listen_address"
+        return [
+            f"{key} = {getattr(self, key)} is every address of this machine, and tells other hosts none by which they "
+            "reach it: set advertise_address to its name or address, unless it is to be the only host of its cluster"
+        ]
 
     def redacted(self) -> dict[str, Any]:
         """All values, for people: without passwords."""

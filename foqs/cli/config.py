@@ -33,6 +33,10 @@ def show(loaded: LoadedConfig, output: str) -> None:
 def check(loaded: LoadedConfig) -> None:
     """Check every value; connects to nothing. Exit code 2 and every problem if one is not valid.
 
+    Warnings, of what may be right for a single host and is wrong in a cluster, change no exit code.
+
     Whether the databases are there and up to date says `foqs schema status`.
     """
+    for warning in loaded.config.warnings():
+        note(f"warning: {warning}")
     note(f"the configuration is valid: host {loaded.config.host_name}, {len(loaded.config.shards)} shards")

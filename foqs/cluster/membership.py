@@ -12,6 +12,7 @@ from typing import TypeVar
 import structlog
 
 from foqs.cluster.host_watch import HostSign, HostWatch
+from foqs.cluster.neighbours import Neighbours
 from foqs.cluster.view import ClusterView, MembershipBackend
 from foqs.model import limits
 from foqs.model.cluster import HostRow, ShardRow, ShardUse, host_name_of
@@ -80,6 +81,9 @@ class Membership(Service):
         self._now_s = now_s
         self._choose = choose
         self._watch = HostWatch()
+        self._neighbours = Neighbours(now_s)
+        self._is_listening = False
+        """The address is as it stays, even if this host does not know one."""
         self._asked: dict[tuple[str, int], tuple[float, float]] = {}
         """When each owner, a process and its epoch, was asked about first and last; long ago is forgotten."""
         self._beat_outage = Outage(now_s)
@@ -124,8 +128,9 @@ class Membership(Service):
         self._meta.use_url(url)
 
     def advertise(self, address: str) -> None:
-        """Clients and peers reach this host here from now on."""
+        """Clients and peers reach this host here from now on; empty when it does not know by which address."""
         self._me = self._me._replace(address=address)
+        self._is_listening = True
         self._hurry.set()
 
     def leave(self) -> None:
@@ -220,6 +225,12 @@ class Membership(Service):
         self.hosts_count = 1 + self._watch.others_count(self._me.id)
         self._forget_asked(answered_s - OWNER_ASKED_MS / 1000)
         self._look_for_namesakes(hosts)
+        self._neighbours.saw(
+            self._me,
+            hosts,
+            lambda host_id: self._watch.is_dead(host_id, -math.inf, answered_s),
+            is_listening=self._is_listening,
+        )
         self._hosts = hosts
         self._found.set()
         if has_death:

@@ -103,6 +103,15 @@ def test_config_check_names_every_problem_and_leaves_with_2() -> None:
     assert valid.exit_code == 0
 
 
+def test_config_check_warns_of_an_address_that_no_other_host_could_use() -> None:
+    flags = ["--meta-url", "mysql://h/m", "--listen-address", "0.0.0.0"]
+    warned = run("config", "check", *flags)
+    assert warned.exit_code == 0
+    assert warned.stderr.startswith("warning: listen_address = 0.0.0.0 ")
+    assert "the configuration is valid" in warned.stderr
+    assert "warning" not in run("config", "check", *flags, "--advertise-address", "queue-a").stderr
+
+
 def test_every_key_of_the_configuration_has_its_option() -> None:
     text = run("host", "--help").stdout
     for key in HostConfig.model_fields.keys() - {"shards"}:

@@ -204,3 +204,32 @@ def test_the_url_of_zookeeper_has_no_secret_which_would_be_told_with_it():
     (problem,) = problems_of({"meta_url": META, "shards": SHARDS, "membership": "zookeeper://user:geheim@zk-1"})
     assert "has a user in it" in problem
     assert "geheim" not in problem
+
+
+@pytest.mark.parametrize(
+    ("listen", "advertise", "told"),
+    [
+        ("127.0.0.1", "", "127.0.0.1:7600"),
+        ("::1", "", "[::1]:7600"),
+        ("0.0.0.0", "queue-a", "queue-a:7600"),
+        ("0.0.0.0", "queue-a:17600", "queue-a:17600"),
+        ("::", "[fd00::1]:17600", "[fd00::1]:17600"),
+        ("::", "fd00::1", "[fd00::1]:7600"),
+        ("0.0.0.0", "", ""),
+        ("::", "", ""),
+        ("0", "", ""),
+        ("0:0:0:0:0:0:0:0", "", ""),
+        ("127.0.0.1", "0.0.0.0", ""),
+        ("127.0.0.1", "0.0.0.0:17600", ""),
+        ("127.0.0.1", "[::]:17600", ""),
+    ],
+)
+def test_an_address_that_leads_nowhere_is_told_to_nobody_and_warned_of(listen: str, advertise: str, told: str) -> None:
+    config = HostConfig(**MINIMAL, listen_address=listen, advertise_address=advertise)
+    assert config.advertised(7600) == told
+    warnings = config.warnings()
+    assert len(warnings) == (not told)
+    if warnings:
+        key, value = ("advertise_address", advertise) if advertise else ("listen_address", listen)
+        assert warnings[0].startswith(f"{key} = {value} is every address of this machine")
+        assert "set advertise_address" in warnings[0]

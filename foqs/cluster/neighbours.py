@@ -1,0 +1,55 @@
+"""What is wrong between this host and the others that run, for its log: so that operators hear of it from both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import structlog
+
+from foqs.model.cluster import HostRow, host_name_of
+from foqs.model.outage import Outage
+
+_log = structlog.get_logger(__name__)
+
+
+class Neighbours:
+    """The other hosts that beat while this one watches. A row that was left behind by a dead process is none.
+
+    So a single host that was killed and started again has no neighbour.
+    """
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        """`now_s` is a monotonic clock."""
+        self._beats: dict[str, int] = {}
+        """The last beat of all others."""
+        self._running: set[str] = set()
+        """The others that have beaten since they were seen first."""
+        self._silence = Outage(now_s)
+
+    def saw(
+        self, me: HostRow, hosts: Collection[HostRow], is_dead: Callable[[str], bool], *, is_listening: bool
+    ) -> None:
+        """The rows of all hosts as a heartbeat found them; `is_listening` says whether this one has its address."""
+        others = {row.id: row for row in hosts if row.id != me.id}
+        self._running = {
+            host_id
+            for host_id, row in others.items()
+            if (host_id in self._running or self._beats.get(host_id, row.beat_number) != row.beat_number)
+            and not is_dead(host_id)
+        }
+        self._beats = {host_id: row.beat_number for host_id, row in others.items()}
+        running = [others[host_id] for host_id in sorted(self._running)]
+        self._tell_silence(running if is_listening and not me.address else [])
+
+    def _tell_silence(self, running: Collection[HostRow]) -> None:
+        """This host tells nobody its address, and these others would need it."""
+        names = [host_name_of(row.id) for row in running if not row.is_leaving]
+        if not names:
+            self._silence.has_ended()
+        elif self._silence.is_to_be_told(" ".join(names)):
+            _log.error(
+                "address_not_told",
+                others=names,
+                problem="this host listens on every address of its machine, so others do not know how to reach it, "
+                "and calls that need it fail there: set advertise_address to its name or address",
+            )
