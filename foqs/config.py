@@ -44,7 +44,9 @@ from sqlalchemy.exc import ArgumentError
 
 from foqs.cluster import zookeeper_url
 from foqs.model import limits
+from foqs.model.errors import InvalidArgumentError
 from foqs.storage.places import url_at
+from foqs.storage.url_options import check_tls, with_checked_options
 
 CONFIG_VARIABLE = "FOQS_CONFIG"
 ENVIRONMENT_PREFIX = "FOQS_"
@@ -71,7 +73,7 @@ def redact_url(url: str) -> str:
         return _HIDDEN
     if re.search(r"[\s:@]", parsed.database or ""):
         return _HIDDEN  # Something else behind it, a second URL with its password maybe.
-    hidden = {key: _HIDDEN for key in parsed.query if key.startswith("pass")}
+    hidden = {key: _HIDDEN for key in parsed.query if "pass" in key or "pwd" in key}
     return parsed.update_query_dict(hidden).render_as_string(hide_password=True)
 
 
@@ -87,6 +89,10 @@ def _mysql_url(value: str) -> str:
         problems.append("has white space in it; allowed: %20 where a part of it has some")
     if not url.database:
         problems.append("names no database; allowed: mysql://USER:PASSWORD@HOST:PORT/DATABASE")
+    try:
+        url = with_checked_options(value)
+    except ValueError as error:
+        problems.append(str(error))
     if problems:
         raise ValueError(", and ".join(problems))
     return url.set(drivername=_DRIVER).render_as_string(hide_password=False)
@@ -172,7 +178,7 @@ def _login_url(value: str) -> str:
         raise ValueError("is not a URL; allowed: mysql://USER:PASSWORD@HOST") from error
     if url.drivername not in _DRIVERS or re.search(r"\s", value):
         raise ValueError(f"is not a MySQL URL; allowed: mysql://USER:PASSWORD@HOST, with {', '.join(_DRIVERS)}")
-    return url.set(drivername=_DRIVER).render_as_string(hide_password=False)
+    return with_checked_options(value).set(drivername=_DRIVER).render_as_string(hide_password=False)
 
 
 def _membership_url(value: str) -> str:
@@ -323,15 +329,36 @@ class HostConfig(BaseModel):
         """The URL of a place for the user of all shards that are not named here."""
         return url_at(place, self.shard_login or self.meta_url)
 
+    def urls(self) -> dict[str, str]:
+        """The URLs of databases by what they are called for people; it has not those that are not set."""
+        urls = {"meta_url": self.meta_url, "shard_login": self.shard_login}
+        urls |= {f"shard {shard_id}": url for shard_id, url in sorted(self.shards.items())}
+        return {name: url for name, url in urls.items() if url}
+
+    def tls_problems(self) -> dict[str, str]:
+        """Why TLS options cannot be used on this machine, by the names of their URLs. It reads files."""
+        # Many shards have the same options, and to read their files takes milliseconds.
+        found: dict[str, str] = {}
+        urls = self.urls()
+        for options, url in {url.partition("?")[2]: url for url in urls.values()}.items():
+            try:
+                check_tls(url)
+            except InvalidArgumentError as error:
+                found[options] = error.message
+        problems = {name: found.get(url.partition("?")[2], "") for name, url in urls.items()}
+        return {name: problem for name, problem in problems.items() if problem}
+
     def warnings(self) -> list[str]:
-        """What is wrong in many clusters, though not in all: it keeps no host from its start."""
-        if self.advertised(self.port):
-            return []
-        key = "advertise_address" if self.advertise_address else "listen_address"
-        return [
-            f"{key} = {getattr(self, key)} is every address of this machine, and tells other hosts none by which they "
-            "reach it: set advertise_address to its name or address, unless it is to be the only host of its cluster"
-        ]
+        """What is wrong in many clusters or on this machine, though not everywhere: the values are valid."""
+        warnings = [f"{name}: {problem}" for name, problem in self.tls_problems().items()]
+        if not self.advertised(self.port):
+            key = "advertise_address" if self.advertise_address else "listen_address"
+            warnings.append(
+                f"{key} = {getattr(self, key)} is every address of this machine, and tells other hosts none by which "
+                "they reach it: set advertise_address to its name or address, unless it is to be the only host of its "
+                "cluster"
+            )
+        return warnings
 
     def redacted(self) -> dict[str, Any]:
         """All values, for people: without passwords."""

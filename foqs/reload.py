@@ -10,7 +10,9 @@ from collections.abc import Callable
 import structlog
 
 from foqs.config import ConfigError, HostConfig
-from foqs.storage.session import check_tls_files, without_tls_options
+from foqs.model.errors import InvalidArgumentError
+from foqs.storage.session import without_tls_options
+from foqs.storage.url_options import check_tls
 
 _log = structlog.get_logger(__name__)
 
@@ -47,9 +49,9 @@ class Reload:
         if not wanted or without_tls_options(wanted) != without_tls_options(url):
             wanted = url
         try:
-            check_tls_files(wanted)
-        except (OSError, ValueError) as error:
-            _log.error("tls_files_unusable", url_of=name, error=str(error))
+            check_tls(wanted)
+        except InvalidArgumentError as error:
+            _log.error("tls_files_unusable", url_of=name, error=error.message)
             return url
         return wanted
 

@@ -13,6 +13,7 @@ import structlog
 from foqs.bootstrap import Host
 from foqs.config import HostConfig
 from foqs.logs import configure_logs
+from foqs.model.errors import InvalidArgumentError
 from foqs.reload import Reload
 from foqs.storage.migrations import SchemaKind, schema_version
 from foqs.transport.operator_port import OperatorPort
@@ -36,8 +37,8 @@ class Orders:
 async def run_host(config: HostConfig, orders: Orders, on_ready: Callable[[int], None]) -> None:
     """Run one host until it is told to stop, then drain it.
 
-    `on_ready` gets the bound port. Raises FoqsError when the meta database cannot be reached, MigrationError
-    when its schema is not this version's, OSError when a port is taken.
+    `on_ready` gets the bound port. Raises FoqsError when the meta database cannot be reached, or the TLS options of its
+    URL cannot be used, MigrationError when its schema is not this version's, OSError when a port is taken.
     """
     configure_logs(config.log_level, config.log_format)
     _log.info("host_starting", **_introduction(config, config.port))
@@ -47,6 +48,7 @@ async def run_host(config: HostConfig, orders: Orders, on_ready: Callable[[int],
     operator_port = _operator_port(host, config)
     reason = ""
     try:
+        await asyncio.to_thread(_check_tls, config)
         await operator_port.start()
         await host.start()
         introduction = _introduction(config, host.port)
@@ -62,6 +64,15 @@ async def run_host(config: HostConfig, orders: Orders, on_ready: Callable[[int],
         await host.stop()
         await operator_port.stop()
         _log.info("host_stopped", host_name=config.host_name, reason=reason, duration_ms=_ms_since(began_s))
+
+
+def _check_tls(config: HostConfig) -> None:
+    """Tell what cannot be used: without the meta database nothing is served, and without a shard the others are."""
+    problems = config.tls_problems()
+    if problem := problems.pop("meta_url", ""):
+        raise InvalidArgumentError(f"meta_url: {problem}")
+    for name, problem in problems.items():
+        _log.error("tls_files_unusable", url_of=name, error=problem)
 
 
 def _operator_port(host: Host, config: HostConfig) -> OperatorPort:

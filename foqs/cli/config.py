@@ -33,7 +33,8 @@ def show(loaded: LoadedConfig, output: str) -> None:
 def check(loaded: LoadedConfig) -> None:
     """Check every value; connects to nothing. Exit code 2 and every problem if one is not valid.
 
-    Warnings, of what may be right for a single host and is wrong in a cluster, change no exit code.
+    Warnings change no exit code: of TLS files that cannot be used on this machine, and of what is wrong in a cluster
+    and may be right for a single host.
 
     Whether the databases are there and up to date says `foqs schema status`.
     """

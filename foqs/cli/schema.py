@@ -14,11 +14,12 @@ from foqs.cli.host_options import host_command
 from foqs.cli.output import Exit, Output, leave, note
 from foqs.config import HostConfig, LoadedConfig
 from foqs.model.cluster import ShardRow, ShardUse
-from foqs.model.errors import UnavailableError
+from foqs.model.errors import FoqsError, UnavailableError
 from foqs.storage import migrations
 from foqs.storage.meta import MetaStore
 from foqs.storage.migrations import Migration, MigrationError, SchemaKind, SchemaStatus
 from foqs.storage.places import place_of
+from foqs.storage.url_options import check_tls
 
 _META_DATABASE = "meta database"
 
@@ -54,7 +55,7 @@ def apply(loaded: LoadedConfig) -> None:
     for database in work.databases(loaded):
         try:
             applied = _apply(database)
-        except (MigrationError, UnavailableError) as error:
+        except (MigrationError, FoqsError) as error:
             work.failed(database, error)
         else:
             note(f"{database}: applied {', '.join(map(str, applied))}" if applied else f"{database}: up to date")
@@ -70,8 +71,9 @@ def status(loaded: LoadedConfig, output: str) -> None:
     found: dict[_Database, SchemaStatus] = {}
     for database in work.databases(loaded):
         try:
+            check_tls(database.url)
             found[database] = migrations.status(database.url, database.kind)
-        except (MigrationError, UnavailableError) as error:
+        except (MigrationError, FoqsError) as error:
             work.failed(database, error)
         else:
             work.codes |= set() if found[database].is_current else {Exit.FAILURE}
@@ -120,11 +122,10 @@ class _Work:
                     Exit.FAILURE,
                 )
 
-    def failed(self, database: _Database, error: MigrationError | UnavailableError) -> None:
+    def failed(self, database: _Database, error: MigrationError | FoqsError) -> None:
         """Tell it, and go on."""
-        is_away = isinstance(error, UnavailableError)
-        self._is_meta_away |= is_away and database.kind is SchemaKind.META
-        self._report(database, str(error), Exit.UNAVAILABLE if is_away else Exit.FAILURE)
+        self._is_meta_away |= isinstance(error, FoqsError) and database.kind is SchemaKind.META
+        self._report(database, str(error), Exit.UNAVAILABLE if isinstance(error, UnavailableError) else Exit.FAILURE)
 
     def leave(self) -> None:
         """Leave with the gravest of what went wrong, if anything did."""
@@ -173,6 +174,7 @@ def _compare_places(database: _Database, row: ShardRow | None) -> None:
 
 
 def _apply(database: _Database) -> list[Migration]:
+    check_tls(database.url)
     if database.is_to_exist and not (found := migrations.status(database.url, database.kind)).applied:
         raise MigrationError(
             f"hosts have served it, and database {found.database} at {place_of(database.url)} is not there or empty: "

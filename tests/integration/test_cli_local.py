@@ -112,6 +112,13 @@ def test_config_check_warns_of_an_address_that_no_other_host_could_use() -> None
     assert "warning" not in run("config", "check", *flags, "--advertise-address", "queue-a").stderr
 
 
+def test_config_check_warns_of_tls_files_that_are_not_here(tmp_path: Path) -> None:
+    url = f"mysql://h/m?ssl_ca={tmp_path}/none"
+    warned = run("config", "check", "--meta-url", "mysql://h/m", "--shard-login", url)
+    assert warned.exit_code == 0
+    assert warned.stderr.startswith(f"warning: shard_login: ssl_ca = {tmp_path}/none cannot be used: No such file")
+
+
 def test_every_key_of_the_configuration_has_its_option() -> None:
     text = run("host", "--help").stdout
     for key in HostConfig.model_fields.keys() - {"shards"}:

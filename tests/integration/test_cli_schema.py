@@ -156,3 +156,20 @@ def test_two_places_of_one_shard_are_told(meta_url: str, shard_urls: dict[int, s
     result = run("schema", "status", "--meta-url", meta_url, "--shard", f"0={shard_urls[0]}")
     assert result.exit_code == 0
     assert "warning: shard 0 (flag): the meta database has it at mysql://elsewhere:3306/s0, and" in result.stderr
+
+
+def test_a_tls_file_that_is_missing_is_told_with_its_database_and_option(meta_url: str, tmp_path: Path) -> None:
+    flags = ["--meta-url", meta_url, "--shard", f"2=mysql://h/s2?ssl_ca={tmp_path}/none"]
+    for command in ("apply", "status"):
+        result = run("schema", command, *flags)
+        assert result.exit_code == 1
+        assert f"error: shard 2 (flag): ssl_ca = {tmp_path}/none cannot be used: No such file" in result.stderr
+    result = run("schema", "status", "--meta-url", f"mysql://h/m?ssl_ca={tmp_path}/none")
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"error: meta (flag): ssl_ca = {tmp_path}/none cannot be used: No such file")
+
+
+def test_an_option_that_is_none_is_told_before_anything_is_done() -> None:
+    result = run("schema", "status", "--meta-url", "mysql://h/m?ssl_mode=REQUIRED")
+    assert result.exit_code == 2
+    assert "has the option ssl_mode, which is none of foqs: use ssl_ca" in result.stderr

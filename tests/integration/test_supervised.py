@@ -20,7 +20,7 @@ from foqs.bootstrap import Host
 from foqs.cluster.membership import Membership
 from foqs.config import HostConfig
 from foqs.host.pulse import Pulse
-from foqs.model.errors import UnavailableError
+from foqs.model.errors import InvalidArgumentError, UnavailableError
 from foqs.supervised import Orders, run_host
 from tests.support.faults.programs import FOQS, Program, foqs, free_port
 from tests.support.waiting import PATIENCE_S, until
@@ -120,6 +120,21 @@ async def test_the_event_loop_is_seen_to_turn_until_the_last_part_has_stopped(co
     with patch.object(Membership, "_stop", stop_after_a_beat), patch.object(Pulse, "beat", beat_seen):
         supervisor.orders.stop.set_result("SIGTERM")
         await supervisor.task
+
+
+async def test_tls_files_that_are_missing_are_told_at_the_start_and_end_it_only_for_the_meta_database(
+    config: HostConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = f"mysql+pymysql://root@127.0.0.1:1/s?ssl_ca={tmp_path}/none"
+    supervisor = Supervisor(config.model_copy(update={"shards": {**config.shards, 9: missing}, "shard_login": missing}))
+    await supervisor.ready
+    supervisor.orders.stop.set_result("SIGTERM")
+    await supervisor.task
+    told = [event for event in events(capsys.readouterr().out) if event["event"] == "tls_files_unusable"]
+    assert [event["url_of"] for event in told] == ["shard_login", "shard 9"]
+    assert told[1]["error"] == f"ssl_ca = {tmp_path}/none cannot be used: No such file or directory"
+    with pytest.raises(InvalidArgumentError, match=f"meta_url: ssl_ca = {tmp_path}/none cannot be used: No such file"):
+        await Supervisor(config.model_copy(update={"meta_url": missing})).task
 
 
 async def test_a_start_that_fails_is_told_with_its_reason(config, capsys):

@@ -119,7 +119,7 @@ def test_the_meta_database_is_no_shard() -> None:
 
 def test_passwords_are_shown_nowhere() -> None:
     secret = "mysql://user:geheim@db/s0"
-    config = HostConfig(meta_url="mysql://user:geheim@db/meta?password=geheim", shards={0: secret})
+    config = HostConfig(meta_url="mysql://user:geheim@db/meta", shards={0: secret})
     assert "geheim" not in str(config.redacted())
     assert "geheim" in config.shards[0]
     problems = problems_of(
@@ -128,6 +128,7 @@ def test_passwords_are_shown_nowhere() -> None:
     assert len(problems) == 2
     assert "geheim" not in str(problems)
     assert redact_url("not a url geheim") == redact_url("mysql://u:geheim@h:port/x") == "***"
+    assert "geheim" not in redact_url("mysql://h/a?password=geheim&ssl_key_password=geheim&pwd=geheim")
     assert redact_url("mysql://h/a 1=mysql://u:geheim@h/b") == "***"
 
 

@@ -67,6 +67,7 @@ def test_certificates_that_cannot_be_used_replace_nothing(ca, tmp_path):
     with capture_logs() as logs:
         assert reload.run() == before
     assert (logs[0]["event"], logs[0]["url_of"]) == ("tls_files_unusable", "shard 0")
+    assert logs[0]["error"] == f"ssl_ca = {tmp_path}/none.pem cannot be used: No such file or directory"
 
 
 def test_certificates_that_were_renewed_badly_under_the_same_name_are_told(ca):
