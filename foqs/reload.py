@@ -37,7 +37,10 @@ class Reload:
             shard_id: self._url_of(f"shard {shard_id}", url, wanted.shards.get(shard_id, ""))
             for shard_id, url in before.shards.items()
         }
-        after = before.model_copy(update={"log_level": wanted.log_level, "meta_url": meta_url, "shards": shards})
+        taken = {"log_level": wanted.log_level, "meta_url": meta_url, "shards": shards}
+        if before.shard_login:
+            taken["shard_login"] = self._url_of("shard_login", before.shard_login, wanted.shard_login)
+        after = before.model_copy(update=taken)
         self._config = after
         _log.info(
             "configuration_reloaded", changed=_differences(before, after), needs_restart=_differences(after, wanted)

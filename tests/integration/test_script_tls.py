@@ -6,23 +6,29 @@ import asyncio
 import secrets
 import ssl
 from contextlib import closing
+from unittest.mock import patch
 
 import pytest
 import uvloop
+from sqlalchemy import make_url
 from sqlalchemy.exc import ProgrammingError
 
 from foqs.dev.local_access import TcpListener
+from foqs.host.shards import OwnedShard
 from foqs.model import limits
 from foqs.model.errors import UnavailableError
 from foqs.storage.exchange import run_script
 from foqs.storage.meta import MetaStore
 from foqs.storage.packs.budget import PackBudget
 from foqs.storage.packs.index import PackIndex
+from foqs.storage.places import place_of
 from foqs.storage.session import connect
 from foqs.storage.shard_reader import ShardReader
 from tests.support.certificates import write_certificate
 from tests.support.databases import prepared_server
 from tests.support.faults.programs import free_port
+from tests.support.running_host import running_host
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.database
 
@@ -74,3 +80,20 @@ def test_new_sessions_are_opened_with_the_tls_options_that_were_given_last(tls_u
     finally:
         reader.close()
         meta.close()
+
+
+async def test_a_reload_reaches_shards_that_are_opened_by_the_login_of_all(
+    meta_url: str, shard_urls: dict[int, str]
+) -> None:
+    login = "mysql://root@localhost"
+    with closing(MetaStore(meta_url)) as meta:
+        meta.add_shard(0, place_of(shard_urls[0]), "")
+    async with running_host(meta_url, {}, name="h", shard_login=login) as running:
+        host = running.host
+        await until(lambda: host.owned_count == 1)
+        wanted = host._config.model_copy(update={"shard_login": f"{login}?ssl_cipher=DEFAULT"})
+        with patch.object(OwnedShard, "use_url") as use_url:
+            host.use_urls(wanted)
+        (url,) = use_url.call_args.args
+        assert make_url(url).query["ssl_cipher"] == "DEFAULT"
+        assert place_of(url) == place_of(shard_urls[0])

@@ -70,6 +70,36 @@ def test_certificates_that_cannot_be_used_replace_nothing(ca, tmp_path):
     assert logs[0]["error"] == f"ssl_ca = {tmp_path}/none.pem cannot be used: No such file or directory"
 
 
+def test_tls_options_of_the_login_of_shards_are_taken_and_checked_as_well(ca, tmp_path):
+    login = "mysql://app:secret@any"
+    before, wanted = config(shard_login=login), config(shard_login=f"{login}?ssl_ca={ca}")
+    reload = Reload(before, lambda: wanted)
+    with capture_logs() as logs:
+        assert reload.run() == wanted
+    assert (logs[0]["changed"], logs[0]["needs_restart"]) == (["shard_login"], [])
+    missing = config(shard_login=f"{login}?ssl_ca={tmp_path}/none.pem")
+    with capture_logs() as logs:
+        assert Reload(wanted, lambda: missing).run() == wanted
+    assert (logs[0]["event"], logs[0]["url_of"]) == ("tls_files_unusable", "shard_login")
+    assert logs[0]["error"].startswith(f"ssl_ca = {tmp_path}/none.pem cannot be used")
+
+
+@pytest.mark.parametrize(
+    ("before", "wanted"),
+    [
+        ("", "mysql://app:secret@any"),
+        ("mysql://app:secret@any", ""),
+        ("mysql://a@any", "mysql://b@any?ssl_cipher=DEFAULT"),
+    ],
+)
+def test_another_login_of_shards_needs_a_restart(before, wanted):
+    with capture_logs() as logs:
+        assert Reload(config(shard_login=before), lambda: config(shard_login=wanted)).run() == config(
+            shard_login=before
+        )
+    assert logs[0]["needs_restart"] == ["shard_login"]
+
+
 def test_certificates_that_were_renewed_badly_under_the_same_name_are_told(ca):
     before = config(meta_url=f"{META}?ssl_ca={ca}")
     ca.write_text("not a certificate")
