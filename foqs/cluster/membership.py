@@ -15,7 +15,7 @@ from foqs.cluster.host_watch import HostSign, HostWatch
 from foqs.cluster.neighbours import Neighbours
 from foqs.cluster.view import ClusterView, MembershipBackend
 from foqs.model import limits
-from foqs.model.cluster import HostRow, ShardRow, ShardUse, host_name_of
+from foqs.model.cluster import HostRow, ShardRow, ShardUse
 from foqs.model.errors import FoqsError
 from foqs.model.outage import Outage
 from foqs.model.service import Service
@@ -101,8 +101,6 @@ class Membership(Service):
         self._living: frozenset[str] = frozenset()
         self._changed_s = now_s()
         """When a host came or went last."""
-        self._namesakes: dict[str, int] = {}
-        """The last beat of other processes with this host's name."""
         self._strange: set[int] = set()
         """Shards of which it was told that the configuration says something else of them."""
 
@@ -224,7 +222,6 @@ class Membership(Service):
         has_death = self._watch.saw(asked_s, answered_s, signs)
         self.hosts_count = 1 + self._watch.others_count(self._me.id)
         self._forget_asked(answered_s - OWNER_ASKED_MS / 1000)
-        self._look_for_namesakes(hosts)
         self._neighbours.saw(
             self._me,
             hosts,
@@ -299,16 +296,6 @@ class Membership(Service):
                 if mine != row.place and row.shard_id not in self._strange:
                     self._strange.add(row.shard_id)
                     _log.warning("shard_place_differs", shard=row.shard_id, configured=mine, place=row.place)
-
-    def _look_for_namesakes(self, hosts: Collection[HostRow]) -> None:
-        name = host_name_of(self._me.id)
-        before, self._namesakes = self._namesakes, {}
-        for row in hosts:
-            if row.id == self._me.id or host_name_of(row.id) != name:
-                continue
-            self._namesakes[row.id] = row.beat_number
-            if before.get(row.id, row.beat_number) != row.beat_number:
-                _log.error("host_name_shared", host_name=name, other_address=row.address)
 
     async def on_thread(self, work: Callable[[], T]) -> T:
         """Do it between two readings of the shards: it must not take long."""

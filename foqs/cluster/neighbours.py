@@ -25,6 +25,7 @@ class Neighbours:
         self._running: set[str] = set()
         """The others that have beaten since they were seen first."""
         self._silence = Outage(now_s)
+        self._sharing = Outage(now_s)
 
     def saw(
         self, me: HostRow, hosts: Collection[HostRow], is_dead: Callable[[str], bool], *, is_listening: bool
@@ -40,6 +41,8 @@ class Neighbours:
         self._beats = {host_id: row.beat_number for host_id, row in others.items()}
         running = [others[host_id] for host_id in sorted(self._running)]
         self._tell_silence(running if is_listening and not me.address else [])
+        name = host_name_of(me.id)
+        self._tell_namesakes(name, [row for row in running if host_name_of(row.id) == name])
 
     def _tell_silence(self, running: Collection[HostRow]) -> None:
         """This host tells nobody its address, and these others would need it."""
@@ -53,3 +56,11 @@ class Neighbours:
                 problem="this host listens on every address of its machine, so others do not know how to reach it, "
                 "and calls that need it fail there: set advertise_address to its name or address",
             )
+
+    def _tell_namesakes(self, name: str, running: Collection[HostRow]) -> None:
+        """These other processes have this host's name. One that starts has no address yet."""
+        others = [f"{row.id} at {row.address}" if row.address else row.id for row in running]
+        if not others:
+            self._sharing.has_ended()
+        elif self._sharing.is_to_be_told(" ".join(others)):
+            _log.error("host_name_shared", host_name=name, others=others)

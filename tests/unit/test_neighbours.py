@@ -77,3 +77,29 @@ def test_a_host_that_tells_its_address_or_does_not_listen_yet_says_nothing(world
     assert world.see(other("b"), is_listening=False) == []
     world.me = ME._replace(address="me:1")
     assert world.see(other("b")) == []
+
+
+def test_a_name_that_two_processes_share_is_told_when_it_begins_and_once_a_minute(world: World) -> None:
+    world.me = ME._replace(address="here:1")
+    twin = HostRow("me#2", "there:1", 2, 0)
+    (told,) = world.see(twin, other("b"))
+    assert (told["event"], told["log_level"]) == ("host_name_shared", "error")
+    assert (told["host_name"], told["others"]) == ("me", ["me#2 at there:1"])
+    assert world.see(twin) == world.see(twin) == []
+    (changed,) = world.see(twin._replace(address="there:2"))
+    assert changed["others"] == ["me#2 at there:2"]
+    world.now_s += limits.MINUTE_MS / 1000
+    assert len(world.see(twin._replace(address="there:2"))) == 1
+    assert world.see() == []
+    assert len(world.see(twin)) == 1
+
+
+def test_an_address_that_is_not_known_is_not_told_as_an_empty_one(world: World) -> None:
+    world.me = ME._replace(address="here:1")
+    (told,) = world.see(HostRow("me#2", "", 2, 0))
+    assert told["others"] == ["me#2"]
+
+
+def test_a_process_that_was_killed_and_left_its_row_shares_no_name(world: World) -> None:
+    world.me, world.silent = ME._replace(address="here:1"), {"me#0"}
+    assert world.see(HostRow("me#0", "here:1", 0, 0)) == []
