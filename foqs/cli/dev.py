@@ -14,9 +14,11 @@ from foqs.cli.output import Exit, leave, note
 from foqs.cli.running import run_until_signal
 from foqs.config import HostConfig
 from foqs.dev.local_server import LocalServer, LocalServerError
+from foqs.dev.local_zookeeper import LocalZookeeper, LocalZookeeperError, require_client
 from foqs.model.errors import AlreadyExistsError
 from foqs.model.namespace import NamespaceSettings
 from foqs.storage.meta import MetaStore
+from foqs.storage.meta_tables import HOST
 from foqs.storage.migrations import MigrationError, SchemaKind, apply
 
 _SHARDS_DEFAULT = 4
@@ -25,6 +27,7 @@ _HOSTS_MAX = 8
 _SERVERS_MAX = 8
 _SERVER_DIR = "server-"
 """The data directories of the second server and those after it begin so."""
+_ZOOKEEPER_DIR = "zookeeper"
 _ADDRESS = "127.0.0.1"
 _NAMESPACE = "default"
 _PORT = click.IntRange(0, 65_535)
@@ -59,6 +62,12 @@ _PORT = click.IntRange(0, 65_535)
     type=click.IntRange(1, _SERVERS_MAX),
     help="MySQL servers that the shards are spread over; 1, or as many as the data directory has.",
 )
+@click.option(
+    "--zookeeper",
+    "by_zookeeper",
+    is_flag=True,
+    help="The hosts find each other by a private ZooKeeper server, and not by the meta database.",
+)
 @click.option("--metrics-port", type=_PORT, default=0, help="Serve metrics there; 0 serves none.")
 @click.option(
     "--log-level",
@@ -73,29 +82,41 @@ def dev(
     shard_count: int | None,
     host_count: int,
     server_count: int | None,
+    by_zookeeper: bool,
     metrics_port: int,
     log_level: str,
 ) -> None:
     """Run a whole queue on this machine until Ctrl-C; its items survive restarts.
 
     Needs a MySQL or MariaDB server program, the one that FOQS_MYSQLD names or else the one that is found. It runs
-    privately in the data directory, which is closed to other users of the machine.
+    privately in the data directory, which is closed to other users of the machine. --zookeeper needs ZooKeeper, the one
+    in the directory that FOQS_ZOOKEEPER names or else the one that is found, and Java.
     """
     if host_count > 1 and not port:
         raise click.UsageError("several hosts need a --port, which the first of them gets")
     try:
         with ExitStack() as running:
+            zookeeper = _zookeeper(data_dir) if by_zookeeper else None
             servers = [running.enter_context(LocalServer(at)) for at in _directories(data_dir, server_count)]
             config = _prepare(servers, port, shard_count, metrics_port, log_level)
+            if zookeeper is not None:
+                running.enter_context(zookeeper)
+                config = config.model_copy(update={"membership": zookeeper.url()})
             others = [_other(config, number) for number in range(2, host_count + 1)]
-            say_ready = partial(_say_ready, servers, len(config.shards), others)
+            say_ready = partial(_say_ready, servers, config, others)
             run_until_signal(config, say_ready, others=others)
-    except (LocalServerError, MigrationError) as error:
+    except (LocalServerError, LocalZookeeperError, MigrationError) as error:
         note(f"error: {error}")
         leave(Exit.FAILURE)
     except OSError as error:
         note(f"error: cannot use {data_dir} as the data directory: {error.strerror or error}; choose another one")
         leave(Exit.FAILURE)
+
+
+def _zookeeper(data_dir: Path) -> LocalZookeeper:
+    """A server that is not started yet: what is missing for it is said before anything is made."""
+    require_client()
+    return LocalZookeeper(data_dir / _ZOOKEEPER_DIR)
 
 
 def _directories(data_dir: Path, server_count: int | None) -> list[Path]:
@@ -133,6 +154,7 @@ def _prepare(
     apply(meta_url, SchemaKind.META)
     for url in shards.values():
         apply(url, SchemaKind.SHARD)
+    _forget_hosts(server)
     with closing(MetaStore(meta_url)) as meta, suppress(AlreadyExistsError):
         # It may be there from an earlier run, with the settings it was given since.
         meta.insert_namespace(_NAMESPACE, NamespaceSettings(), time.time_ns() // 1_000_000)
@@ -148,6 +170,15 @@ def _prepare(
     )
 
 
+def _forget_hosts(server: LocalServer) -> None:
+    """Remove the rows of hosts that ran here: nobody may run any more, for they had the lock of the data directory.
+
+    Hosts that were killed would else keep those with another membership from starting for 10 s.
+    """
+    with closing(server.connect("foqs_meta")) as connection, connection.cursor() as cursor:
+        cursor.execute(f"DELETE FROM {HOST.name}")
+
+
 def _shard_ids(server: LocalServer) -> list[int]:
     with closing(server.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT schema_name FROM information_schema.schemata")
@@ -155,10 +186,11 @@ def _shard_ids(server: LocalServer) -> list[int]:
         return [int(name[1]) for name in names if name]
 
 
-def _say_ready(servers: list[LocalServer], shard_count: int, others: list[HostConfig], port: int) -> None:
+def _say_ready(servers: list[LocalServer], config: HostConfig, others: list[HostConfig], port: int) -> None:
     more = f", and on {', '.join(f'{_ADDRESS}:{one.port}' for one in others)}" if others else ""
     on_servers = f" on {len(servers)} servers" if len(servers) > 1 else ""
+    membership = f"membership by {config.membership}, " if config.membership else ""
     click.echo(
-        f"foqs is ready on {_ADDRESS}:{port}{more}: namespace {_NAMESPACE}, {shard_count} shards{on_servers}, "
-        f"data in {servers[0].data_dir}. Ctrl-C stops it.",
+        f"foqs is ready on {_ADDRESS}:{port}{more}: namespace {_NAMESPACE}, {len(config.shards)} shards{on_servers}, "
+        f"{membership}data in {servers[0].data_dir}. Ctrl-C stops it.",
     )

@@ -1,1 +1,1 @@
-"""A private MySQL server for development and tests."""
+"""Private servers for development and tests: MySQL, and ZooKeeper."""

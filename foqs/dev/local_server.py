@@ -7,7 +7,6 @@ started it and ends with it.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -18,11 +17,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from urllib.parse import quote
 
 import pymysql
 
+from foqs.dev.directory_lock import DirectoryLock, DirectoryTakenError
 from foqs.dev.local_access import LocalAccessError, TcpListener, file_options, listen_options, make_private
 
 BINARY_VARIABLE = "FOQS_MYSQLD"
@@ -43,7 +43,6 @@ _SOCKET_PATH_BYTES_MAX = 99
 """The kernel's limit is 107 on Linux and 103 on macOS, and mysqld puts a suffix behind the name."""
 _START_MS_MAX = 60_000
 _STOP_MS_MAX = 60_000
-_LOCK_MS_MAX = 1_000
 _PROBE_MS = 20
 _LOG_TAIL_LINES = 15
 _DATABASE_NAME = re.compile(r"[A-Za-z0-9_]{1,64}", re.ASCII)
@@ -118,7 +117,7 @@ class LocalServer:
         self._listener = listener
         self._die_with_parent = die_with_parent
         self._process: subprocess.Popen[bytes] | None = None
-        self._lock_file: IO[str] | None = None
+        self._lock: DirectoryLock | None = None
         self._socket_dir: Path | None = None
         self._paused = False
 
@@ -162,9 +161,9 @@ class LocalServer:
             raise LocalServerError(f"the server in {self.data_dir} is started already (pid {self._process.pid})")
         try:
             make_private(self.data_dir)
-        except LocalAccessError as error:
+            self._lock = DirectoryLock(self.data_dir)
+        except (LocalAccessError, DirectoryTakenError) as error:
             raise LocalServerError(str(error)) from error
-        self._lock()
         try:
             self._initialise()
             self._socket_dir = self._choose_socket_dir()
@@ -228,24 +227,6 @@ class LocalServer:
 
     def _not_started(self) -> LocalServerError:
         return LocalServerError(f"the server in {self.data_dir} is not started")
-
-    def _lock(self) -> None:
-        lock_file = (self.data_dir / "lock").open("a+")
-        try:
-            # A process that another thread starts has our files, and with them the lock, until it is the new program.
-            deadline = time.monotonic() + _LOCK_MS_MAX / 1000
-            while not _try_lock(lock_file):
-                if time.monotonic() > deadline:
-                    lock_file.seek(0)
-                    holder = lock_file.read().strip() or "unknown"
-                    raise LocalServerError(
-                        f"another server (pid {holder}) uses {self.data_dir}: stop it or choose another directory"
-                    )
-                time.sleep(_PROBE_MS / 1000)
-        except BaseException:
-            lock_file.close()
-            raise
-        self._lock_file = lock_file
 
     def _initialise(self) -> None:
         """Make the system tables aside and move them in place, so that a crash leaves no half of them."""
@@ -335,22 +316,19 @@ class LocalServer:
         ]
 
     def _spawn(self) -> None:
-        assert self._lock_file is not None
+        assert self._lock is not None
         with self.error_log.open("ab") as log:
             # Its own session: Ctrl-C in a terminal is for the parent alone, which stops the server in order.
-            # It inherits the lock, which so outlives the parent as long as the server does.
             self._process = subprocess.Popen(
                 self._command(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                pass_fds=[self._lock_file.fileno()],
+                pass_fds=[self._lock.fileno()],
             )
         self._paused = False
-        self._lock_file.truncate(0)
-        self._lock_file.write(str(self._process.pid))
-        self._lock_file.flush()
+        self._lock.name_holder(self._process.pid)
 
     def _wait_until_it_answers(self) -> None:
         process = self._running()
@@ -391,14 +369,6 @@ class LocalServer:
             if self._socket_dir != self.data_dir:
                 shutil.rmtree(self._socket_dir, ignore_errors=True)
             self._socket_dir = None
-        if self._lock_file is not None:
-            self._lock_file.close()
-            self._lock_file = None
-
-
-def _try_lock(file: IO[str]) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import re
 import signal
 import socket
@@ -11,7 +12,7 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -118,8 +119,7 @@ def test_after_kill_9_of_dev_its_server_ends_too_and_the_next_start_has_the_item
     program, address = start_dev()
     item_id = foqs("enqueue", "default", "after", "the crash", "--address", address).strip()
     program.kill()
-    with (data_dir / "lock").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # Returns when the server is gone.
+    wait_until_nothing_runs(data_dir)
     program, address = start_dev()
     with Client(address) as client:
         (item,) = client.dequeue("default", "after", wait_ms=5_000)
@@ -130,8 +130,51 @@ def test_after_kill_9_of_dev_its_server_ends_too_and_the_next_start_has_the_item
 
 
 def test_several_hosts_share_shards_on_several_servers(data_dir: Path) -> None:
-    port, directory = free_port_for(2), str(data_dir.parent / "cluster")
-    arguments = ["--data-dir", directory, "--port", str(port), "--hosts", "2", "--servers", "2"]
+    with small_cluster(data_dir.parent / "cluster") as (dev, addresses):
+        assert_each_serves(addresses)
+        assert "zookeeper" not in dev.output
+        dev.signal(signal.SIGINT)
+        assert dev.wait() == 0, dev.output
+    assert_nothing_runs(data_dir.parent / "cluster")
+
+
+def test_hosts_find_each_other_by_a_private_zookeeper_and_the_next_start_may_do_without(data_dir: Path) -> None:
+    directory = data_dir.parent / "cluster-by-zookeeper"
+    with small_cluster(directory) as (dev, addresses):
+        foqs("enqueue", "default", "kept", "one", "--address", addresses[0])
+        dev.kill()
+    for part in (directory, directory / "server-2"):
+        wait_until_nothing_runs(part)
+    # Those that were killed beat in the meta database until a moment ago.
+    with small_cluster(directory, "--zookeeper") as (dev, addresses):
+        assert "membership by zookeeper://127.0.0.1:" in dev.wait_for_line("foqs is ready")
+        assert_each_serves(addresses)
+        with Client(addresses) as client:
+            (item,) = client.dequeue("default", "kept", wait_ms=5_000)
+            client.ack("default", item)
+        os.kill(zookeeper_pid(directory), signal.SIGKILL)
+        assert "ZooKeeper does not answer" in dev.wait_for_line("heartbeat_missed")
+        assert_each_serves(addresses)
+        dev.kill()
+    for part in (directory, directory / "server-2", directory / "zookeeper"):
+        wait_until_nothing_runs(part)
+    with small_cluster(directory) as (dev, addresses):
+        assert_each_serves(addresses)
+        dev.signal(signal.SIGINT)
+        assert dev.wait() == 0, dev.output
+    with small_cluster(directory, "--zookeeper") as (dev, addresses):
+        assert_each_serves(addresses)
+        dev.signal(signal.SIGINT)
+        assert dev.wait() == 0, dev.output
+    for part in (directory, directory / "zookeeper"):
+        assert_nothing_runs(part)
+
+
+@contextmanager
+def small_cluster(directory: Path, *options: str) -> Iterator[tuple[Program, list[str]]]:
+    """Two hosts that share the four shards of two servers, and their addresses."""
+    port = free_port_for(2)
+    arguments = ["--data-dir", str(directory), "--port", str(port), "--hosts", "2", "--servers", "2", *options]
     dev = Program(str(FOQS), "dev", *arguments, name="dev")
     try:
         dev.wait_for_line("2 servers")
@@ -139,15 +182,26 @@ def test_several_hosts_share_shards_on_several_servers(data_dir: Path) -> None:
         with AdminClient(addresses) as admin:
             until_true(lambda: Counter(one.owner for one in admin.list_shards()) == {"dev": 2, "dev-2": 2}, PATIENCE_S)
             assert len({one.place.partition("?")[2] for one in admin.list_shards()}) == 2
-        for address in addresses:
-            with Client(address) as client:
-                client.enqueue("default", "t", b"x")
-                assert client.dequeue("default", "t", wait_ms=5_000)
-        dev.signal(signal.SIGINT)
-        assert dev.wait() == 0, dev.output
+        yield dev, addresses
     finally:
         dev.close()
-    assert_nothing_runs(Path(directory))
+
+
+def assert_each_serves(addresses: list[str]) -> None:
+    for address in addresses:
+        with Client(address) as client:
+            client.enqueue("default", "t", b"x")
+            (item,) = client.dequeue("default", "t", wait_ms=5_000)
+            client.ack("default", item)
+
+
+def zookeeper_pid(directory: Path) -> int:
+    return int((directory / "zookeeper" / "lock").read_text())
+
+
+def wait_until_nothing_runs(data_dir: Path) -> None:
+    with (data_dir / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
 
 
 def free_port_for(count: int) -> int:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from foqs.config import HostConfig
+from foqs.dev.free_port import free_port as free_port
 from tests.support.faults import FaultError
 from tests.support.waiting import PATIENCE_S
 
 FOQS = Path(sys.executable).with_name("foqs")
 _LINES_MAX = 20_000
-_PORTS = range(20_000, 32_000)
 _EVENT = re.compile(r'"event": "([^"]+)"')
 
 
@@ -151,21 +148,6 @@ def foqs(*arguments: str) -> str:
     if done.returncode != 0:
         raise FaultError(f"foqs {' '.join(arguments)}: {done.stdout}{done.stderr}")
     return done.stdout
-
-
-def free_port() -> int:
-    """A port that nobody listens on now, for a host that must come back under the same address.
-
-    It is none of those that the system gives out by itself: a connection of another test could have it meanwhile.
-    """
-    while True:
-        port = random.choice(_PORTS)
-        try:
-            with socket.create_server(("127.0.0.1", port)):
-                return port
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
 
 
 def _environment() -> dict[str, str]:
