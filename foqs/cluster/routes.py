@@ -18,6 +18,8 @@ LOOK_MS = 100
 LOOK_MS_MAX = 500
 """The same for one that has looked before: each look tries all that is left once more, at a host that may be dead."""
 
+assert limits.ROUTE_RETRY_MS <= LOOK_MS_MAX < limits.SICK_RETRY_MS, "a shard is waited for if it may come soon"
+
 T = TypeVar("T")
 Here = Callable[[Sequence[int] | None], Awaitable[PositionErrors]]
 """Does the positions of a call by this host, all of them for None."""
@@ -283,8 +285,8 @@ def _shards_of(ids: Sequence[str]) -> list[int | None]:
 
 
 def is_elsewhere(error: FoqsError) -> bool:
-    """Whether another host may do what this error says was not done."""
-    return isinstance(error, UnavailableError) and error.nothing_done
+    """Whether another host may do what this error says was not done, and soon: nobody else has a shard that is sick."""
+    return isinstance(error, UnavailableError) and error.nothing_done and (error.retry_after_ms or 0) <= LOOK_MS_MAX
 
 
 async def _in_groups(

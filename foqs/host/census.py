@@ -99,6 +99,12 @@ class Censuses:
         if tasks:
             await asyncio.wait(tasks, timeout=limits.CENSUS_MS_MAX / 1000)
 
+    def check_healthy(self, shard_ids: Sequence[int]) -> None:
+        """Raises UnavailableError when one of them is here and sick: it does not answer soon."""
+        for shard_id in shard_ids:
+            if self._shards.serves(shard_id):
+                self._shards.check_healthy(shard_id)
+
     async def stop(self) -> None:
         tasks = list(self._tasks.values())
         for task in tasks:

@@ -178,10 +178,10 @@ class Exports:
         return keys, keys[-1] if len(keys) == wish.limit else wish.to_key
 
     async def _read(self, owned: OwnedShard, shard: ShardState, plan: Callable[[], Callable[[], T]]) -> T:
-        """What the exporter of the shard reads, unless the shard is lost meanwhile, or not read in time."""
+        """What the exporter of the shard reads, unless the shard is lost or sick meanwhile, or not read in time."""
         try:
             async with asyncio.timeout(limits.CALL_MS_MAX / 1000):
-                found = await owned.export(plan())
+                found = await self._shards.unless_sick(owned.shard_id, owned.export(plan()))
         except TimeoutError:
             raise UnavailableError(
                 f"shard {owned.shard_id} was not read within {limits.CALL_MS_MAX} ms: nothing was done, try again",

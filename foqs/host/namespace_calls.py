@@ -113,6 +113,7 @@ class NamespaceCalls:
             await self._namespaces.refresh()
             await self._censuses.answered(census)
             while isinstance(result := await self._calls.run(finish), list):
+                self._censuses.check_healthy(result)
                 if loop.time() > until_s:
                     raise UnavailableError(
                         _silent(result, failure), retry_after_ms=limits.META_CALLS_RETRY_MS, nothing_done=True

@@ -162,5 +162,5 @@ def _slot_away(shard_id: int, *, is_sick: bool) -> UnavailableError:
         f"shard {shard_id}, which knows the dedup ids of these items, takes no items here now: nothing was enqueued",
         shard_id=shard_id,
         is_sick=is_sick,
-        retry_after_ms=NO_SHARD_RETRY_MS,
+        retry_after_ms=limits.SICK_RETRY_MS if is_sick else NO_SHARD_RETRY_MS,
     )

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import TypeVar
 
 from foqs.host.ttl_scan import TtlScan
+from foqs.model import limits
 from foqs.model.cluster import ShardUse
 from foqs.model.errors import UnavailableError
 from foqs.model.service import Service, ServiceState
+from foqs.server import mysql_server
 from foqs.shard.port import Tenure
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Events
@@ -219,9 +221,22 @@ class Shards:
         if not health.healthy:
             raise UnavailableError(
                 f"shard {shard_id} is sick, {health.reason}: nothing was done, try again",
-                retry_after_ms=NO_SHARD_RETRY_MS,
+                retry_after_ms=limits.SICK_RETRY_MS,
                 nothing_done=True,
             )
+
+    async def unless_sick(self, shard_id: int, read: Awaitable[T]) -> T:
+        """What is read of the shard. Raises UnavailableError when its breaker opens first: nobody waits for that."""
+        reading = asyncio.ensure_future(read)
+        try:
+            while not reading.done():
+                await asyncio.wait([reading], timeout=mysql_server.PULSE_MS / 1000)
+                if not reading.done() and shard_id in self.writers:
+                    self.check_healthy(shard_id)
+            return reading.result()
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
 
     @property
     def owns_any(self) -> bool:

@@ -433,6 +433,8 @@ ROUTE_WAIT_MS_MAX = 5 * SECOND_MS
 """How long a call is held for a shard that is on its way from one host to another."""
 ROUTE_RETRY_MS = 500
 """The retry_after_ms of a call that needs a shard which no host serves."""
+SICK_RETRY_MS = SECOND_MS
+"""The retry_after_ms of a call that a sick shard has not done: no other host has that shard soon."""
 CALL_MS_MAX = 20 * SECOND_MS
 """How long a call waits for a shard's commit. Then it gets UNAVAILABLE, and its outcome is unknown."""
 DEDUP_WAIT_MS_MAX = 10 * SECOND_MS

@@ -254,6 +254,28 @@ class ShardState:
         self.dedup.evict(reason)
         return self.take_events()
 
+    def give_back(self, reason: str) -> Events:
+        """The server hangs: who waits for what it certainly has not done is told so.
+
+        That is all which no transaction has taken, and what the transaction under way only reads. What it writes has
+        to wait for an answer, and what has no caller waits on.
+        """
+        undone = UnavailableError(
+            f"shard {self.shard_id} is sick, {reason}: nothing was done, try again",
+            retry_after_ms=limits.SICK_RETRY_MS,
+            nothing_done=True,
+        )
+        for operation in self._batch:
+            operation.give_back(undone)
+        self.inserts.evict(reason)
+        self.dedup.evict(reason)
+        self.settlements.give_back(undone)
+        self.extensions.give_back(undone)
+        self.changes.give_back(undone)
+        self.look_ups.give_back(undone)
+        self.fences.give_back(undone)
+        return self.take_events()
+
     def abandon(self, reason: str) -> Events:
         """The shard is lost: what everyone who waits is to be told of the outcome."""
         lost = f"this host lost shard {self.shard_id}"

@@ -190,9 +190,13 @@ class Health:
 
         `silent_since_s`: since when the shard's server has left all questions unanswered, those of its neighbours too.
         """
-        since_s = min([at_s for at_s in (self._began_s, silent_since_s) if at_s is not None], default=now_s)
-        if self.healthy and now_s - since_s > BREAKER_STALL_MS / 1000:
+        if self.healthy and self.hangs(now_s, silent_since_s):
             self.trip(now_s, f"it has not answered for {BREAKER_STALL_MS} ms")
+
+    def hangs(self, now_s: float, silent_since_s: float | None = None) -> bool:
+        """Whether what was asked has had no answer for so long that the breaker opens for it."""
+        since_s = min([at_s for at_s in (self._began_s, silent_since_s) if at_s is not None], default=now_s)
+        return now_s - since_s > BREAKER_STALL_MS / 1000
 
     @property
     def retry_pause_s(self) -> float:
@@ -282,6 +286,14 @@ class Keeper:
             self.ask_soon()
         self.is_due = self.is_due or self._is_clock_due(now_s) or self._is_durability_due(now_s)
         return self.is_due or self.health.wants_probe(turned_s)
+
+    @property
+    def hangs(self) -> bool:
+        """The breaker is open and the server gives no answer, so that what waits now would wait for long.
+
+        A shard that is sick otherwise, as with a full disk, may still do much of what it is asked.
+        """
+        return not self.health.healthy and self.health.hangs(self._turned_s(), self._server.silent_since_s)
 
     @property
     def wants_probe(self) -> bool:

@@ -157,6 +157,8 @@ class ShardWriter(Service):
         is_due = self._keeper.tick(is_owned=shard is not None, is_idle=is_served and self._idle.is_set())
         if shard is None or not is_served:
             return
+        if self._keeper.hangs:
+            self._give_back(shard)
         now = self.now()
         try:
             is_work = shard.tick(now)
@@ -246,6 +248,9 @@ class ShardWriter(Service):
                 if self._ownership.is_given_up:
                     break
                 self._work.clear()
+                if keeper.hangs:
+                    # Only a probe is sent: of all else it would not be known whether it was done.
+                    self._give_back(shard)
                 now = self.clock.at(self._loop.time())
                 is_probe = (self._store_is_due or not self.health.healthy) and self._wants_probe(now)
                 # Demand is kept nowhere: it changes with every call, and a transaction needs that of few topics.
@@ -370,6 +375,10 @@ class ShardWriter(Service):
             return await self._recover(shard, transaction, error, began_s, again=False)
         self._ended(began_s, "committed")
         return result
+
+    def _give_back(self, shard: ShardState) -> None:
+        """The server hangs: tell the callers who wait that nothing was done, but for what a transaction has taken."""
+        self._listener.on_events(shard.give_back(self.health.reason))
 
     def _not_done(self, shard: ShardState, error: Exception) -> None:
         """Tell the callers of the transaction that certainly nothing of it has happened."""

@@ -115,9 +115,23 @@ class Changes:
         """Take the first ones."""
         count = min(len(self.waiting), limits.TRANSACTION_CHANGES_MAX)
         taken = [self.waiting.popleft() for _ in range(count)]
-        operation = Changing(self._index, self._settlements, self._timers, taken)
+        operation = Changing(self, self._index, self._settlements, self._timers, taken)
         operation.write(transaction, now)
         return operation
+
+    def give_back(self, undone: FoqsError) -> None:
+        """Let nothing of a caller wait that no transaction has taken: the rows are as they were."""
+        waiting, self.waiting = self.waiting, deque()
+        for change in waiting:
+            self.undo(change, undone)
+
+    def undo(self, change: RowChange, error: FoqsError) -> None:
+        """The change was certainly not written."""
+        row = change.row
+        self._timers.changed(row.key)
+        if row.lane == TIMER_LANE:
+            self._timers.add(row.key, self._index.by_number[row.topic], row.priority, row.due_at)
+        self._index.events.fail(change.completion, [change.position], error)
 
     def abandon(self, undone: FoqsError) -> None:
         for change in self.waiting:
@@ -127,9 +141,17 @@ class Changes:
 class Changing(Operation):
     """Changes of delayed and dead rows that are in one transaction."""
 
-    __slots__ = ("_changes", "_index", "_settlements", "_timers")
+    __slots__ = ("_changes", "_index", "_settlements", "_source", "_timers")
 
-    def __init__(self, index: ShardIndex, settlements: Settlements, timers: Timers, changes: list[RowChange]) -> None:
+    def __init__(
+        self,
+        source: Changes,
+        index: ShardIndex,
+        settlements: Settlements,
+        timers: Timers,
+        changes: list[RowChange],
+    ) -> None:
+        self._source = source
         self._index = index
         self._settlements = settlements
         self._timers = timers
@@ -159,11 +181,7 @@ class Changing(Operation):
 
     def rolled_back(self, error: FoqsError) -> None:
         for change in self._changes:
-            row = change.row
-            self._timers.changed(row.key)
-            if row.lane == TIMER_LANE:
-                self._timers.add(row.key, self._index.by_number[row.topic], row.priority, row.due_at)
-            self._index.events.fail(change.completion, [change.position], error)
+            self._source.undo(change, error)
 
     def lost(self, unknown: FoqsError, undone: FoqsError) -> None:
         for change in self._changes:

@@ -95,6 +95,10 @@ class Checking(Operation):
         transaction.seen_reads = self._blocks
         transaction.is_awaited = True
 
+    def give_back(self, undone: FoqsError) -> None:
+        self._refuse(undone)
+        self._checks = []
+
     def committed(self, result: TransactionResult, now: Now) -> None:
         source, dedup = self._source, self._dedup
         source.in_flight = []

@@ -61,6 +61,15 @@ class Extensions:
         operation.write(transaction, now)
         return [operation]
 
+    def give_back(self, undone: FoqsError) -> None:
+        """Let none wait that no transaction has taken."""
+        waiting, self.waiting = self.waiting, deque()
+        for extension in waiting:
+            if extension.claim is None:
+                self.fail(extension, undone)
+            else:
+                self.waiting.append(extension)
+
     def abandon(self, undone: FoqsError, unknown: FoqsError) -> None:
         for extension in self.waiting:
             # One that waits may have been written before, for a time that was over too soon.

@@ -40,9 +40,17 @@ class Fences:
         operation.write(transaction, now)
         return operation
 
+    def give_back(self, undone: FoqsError) -> None:
+        """Let none wait that no transaction has taken."""
+        waiting, self.waiting = self.waiting, []
+        self.refuse(waiting, undone)
+
     def abandon(self, undone: FoqsError) -> None:
-        for _, completion in self.waiting:
-            self._index.events.refuse(completion, undone)
+        self.give_back(undone)
+
+    def refuse(self, fences: list[tuple[int, Completion]], error: FoqsError) -> None:
+        for _, completion in fences:
+            self._index.events.refuse(completion, error)
 
 
 class Fencing(Operation):
@@ -55,6 +63,10 @@ class Fencing(Operation):
         self._index = index
         self._fences = fences
 
+    def give_back(self, undone: FoqsError) -> None:
+        self._source.refuse(self._fences, undone)
+        self._fences = []
+
     def write(self, transaction: Transaction, now: Now) -> None:
         transaction.is_awaited = True
 
@@ -66,8 +78,7 @@ class Fencing(Operation):
                 self._index.events.done(completion)
 
     def rolled_back(self, error: FoqsError) -> None:
-        for _, completion in self._fences:
-            self._index.events.refuse(completion, error)
+        self._source.refuse(self._fences, error)
 
     def lost(self, unknown: FoqsError, undone: FoqsError) -> None:
         self.rolled_back(undone)

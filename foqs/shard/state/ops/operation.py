@@ -19,6 +19,13 @@ class Operation(Protocol):
     def write(self, transaction: Transaction, now: Now) -> None:
         """Put the rows into the transaction. The state changes only as far as others must see it meanwhile."""
 
+    def give_back(self, undone: FoqsError) -> None:
+        """The transaction gets no answer for long: callers for whom it only reads are told so, and wait no more.
+
+        It may still end, as if they had asked for nothing.
+        """
+        return
+
     def committed(self, result: TransactionResult, now: Now) -> None:
         """All of the transaction happened."""
 

@@ -211,6 +211,15 @@ class Settlements:
         """Let a settlement without a caller wait for another transaction."""
         self.ended.append(settlement)
 
+    def give_back(self, undone: FoqsError) -> None:
+        """Let none of a caller wait that no transaction has taken: the leases go on."""
+        waiting = [*self.acks, *self.nacks]
+        self.acks, self.nacks = deque(), deque()
+        self._index.waiting_calls_count -= len(waiting)
+        for settlement in waiting:
+            self.undo(settlement)
+            self.fail(settlement, undone)
+
     def abandon(self, undone: FoqsError) -> None:
         for settlement in (*self.acks, *self.nacks):
             self.fail(settlement, undone)
