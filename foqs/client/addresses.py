@@ -96,6 +96,10 @@ class AddressBook:
         """Tell whether there is an address that is not avoided."""
         return any(address not in avoided for address in self._addresses)
 
+    def has_others(self, avoided: Collection[Address]) -> bool:
+        """Tell whether there are several addresses that are not avoided."""
+        return len(self._addresses) - len(avoided) > 1 and len(set(self._addresses).difference(avoided)) > 1
+
     def failed(self, address: Address, now_ms: int) -> None:
         """Note that an address could not be reached, or does not serve what it was asked for."""
         with self._lock:

@@ -62,12 +62,12 @@ def update_namespace(terms: Terms, name: str, settings: Mapping[str, Setting]) -
 
 def get_namespace(terms: Terms, name: str) -> Flow[Namespace]:
     request = wire.structs.GetNamespaceRequest(name=name)
-    return _namespace_call(terms, Call("getNamespace", request, Repeat.ALWAYS))
+    return _namespace_call(terms, Call("getNamespace", request, Repeat.READ))
 
 
 def namespace_page(terms: Terms, prefix: str, page_token: str) -> Flow[NamespacePage]:
     request = wire.structs.ListNamespacesRequest(prefix=prefix, limit=limits.PAGE_ITEMS_MAX, page_token=page_token)
-    response = yield from call_flow(terms, Call("listNamespaces", request, Repeat.ALWAYS))
+    response = yield from call_flow(terms, Call("listNamespaces", request, Repeat.READ))
     return NamespacePage([_namespace(n) for n in response.namespaces or ()], response.next_page_token or "")
 
 
@@ -93,37 +93,37 @@ def set_topic_policy(
 
 def get_topic_policy(terms: Terms, namespace: str, topic: str) -> Flow[TopicPolicyEntry]:
     request = wire.structs.GetTopicPolicyRequest(namespace_name=namespace, topic=topic)
-    return _topic_policy((yield from call_flow(terms, Call("getTopicPolicy", request, Repeat.ALWAYS))))
+    return _topic_policy((yield from call_flow(terms, Call("getTopicPolicy", request, Repeat.READ))))
 
 
 def topic_policy_page(terms: Terms, namespace: str, prefix: str, page_token: str) -> Flow[TopicPolicyPage]:
     request = wire.structs.ListTopicPoliciesRequest(
         namespace_name=namespace, prefix=prefix, limit=limits.PAGE_ITEMS_MAX, page_token=page_token
     )
-    response = yield from call_flow(terms, Call("listTopicPolicies", request, Repeat.ALWAYS))
+    response = yield from call_flow(terms, Call("listTopicPolicies", request, Repeat.READ))
     return TopicPolicyPage([_topic_policy(told) for told in response.policies or ()], response.next_page_token or "")
 
 
 def peek_items(terms: Terms, namespace: str, topic: str, limit: int, page_token: str) -> Flow[StoredItemPage]:
     request = wire.structs.PeekItemsRequest(namespace_name=namespace, topic=topic, limit=limit, page_token=page_token)
-    return _stored_items_call(terms, Call("peekItems", request, Repeat.ALWAYS))
+    return _stored_items_call(terms, Call("peekItems", request, Repeat.READ))
 
 
 def list_dead_letters(terms: Terms, namespace: str, topic: str, limit: int, page_token: str) -> Flow[StoredItemPage]:
     request = wire.structs.ListDeadLettersRequest(
         namespace_name=namespace, topic=topic, limit=limit, page_token=page_token
     )
-    return _stored_items_call(terms, Call("listDeadLetters", request, Repeat.ALWAYS))
+    return _stored_items_call(terms, Call("listDeadLetters", request, Repeat.READ))
 
 
 def get_item(terms: Terms, namespace: str, item_id: str) -> Flow[StoredItem]:
     request = wire.structs.GetItemRequest(namespace_name=namespace, id=item_id)
-    return _stored_item((yield from call_flow(terms, Call("getItem", request, Repeat.ALWAYS))))
+    return _stored_item((yield from call_flow(terms, Call("getItem", request, Repeat.READ))))
 
 
 def plan_export(terms: Terms, namespace: str, splits_per_shard: int) -> Flow[ExportPlan]:
     request = wire.structs.PlanExportRequest(namespace_name=namespace, splits_per_shard=splits_per_shard)
-    response = yield from call_flow(terms, Call("planExport", request, Repeat.ALWAYS))
+    response = yield from call_flow(terms, Call("planExport", request, Repeat.READ, is_long=True))
     splits = [ExportSplit(w.shard_id, w.from_key, w.to_key, w.items_estimate or 0) for w in response.splits or ()]
     return ExportPlan(splits, response.as_of_ms)
 
@@ -151,7 +151,7 @@ def export_items(
         with_metadata=with_metadata,
         topic_prefix=topic_prefix or None,
     )
-    response = yield from call_flow(terms, Call("exportItems", request, Repeat.ALWAYS))
+    response = yield from call_flow(terms, Call("exportItems", request, Repeat.READ, is_long=True))
     return ExportPage([_stored_item(w) for w in response.items or ()], response.next_after_key or 0)
 
 
@@ -221,17 +221,17 @@ def update_job(
 
 def get_job(terms: Terms, namespace: str, job_id: str) -> Flow[Job]:
     request = wire.structs.GetJobRequest(namespace_name=namespace, id=job_id)
-    return _job_call(terms, Call("getJob", request, Repeat.ALWAYS))
+    return _job_call(terms, Call("getJob", request, Repeat.READ))
 
 
 def job_page(terms: Terms, namespace: str, limit: int, page_token: str) -> Flow[JobPage]:
     request = wire.structs.ListJobsRequest(namespace_name=namespace, limit=limit, page_token=page_token)
-    response = yield from call_flow(terms, Call("listJobs", request, Repeat.ALWAYS))
+    response = yield from call_flow(terms, Call("listJobs", request, Repeat.READ))
     return JobPage([_job(told) for told in response.jobs or ()], response.next_page_token or "")
 
 
 def list_shards(terms: Terms) -> Flow[list[ClusterShard]]:
-    response = yield from call_flow(terms, Call("listShards", wire.structs.ListShardsRequest(), Repeat.ALWAYS))
+    response = yield from call_flow(terms, Call("listShards", wire.structs.ListShardsRequest(), Repeat.READ))
     return [_shard(told) for told in response.shards or ()]
 
 
@@ -253,7 +253,7 @@ def remove_shard(terms: Terms, shard_id: int) -> Flow[None]:
 
 
 def host_status(terms: Terms) -> Flow[HostStatus]:
-    call = Call("getHostStatus", wire.structs.HostStatusRequest(), Repeat.ALWAYS)
+    call = Call("getHostStatus", wire.structs.HostStatusRequest(), Repeat.READ)
     response = yield from call_flow(terms, call)
     shards = [
         ShardStatus(s.shard_id, s.state, s.epoch, s.items, s.open_leases, s.detail or "") for s in response.shards or ()

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from foqs.client.owners import Owners
     from foqs.client.slots import SlotGroups
 
+HOP_MS = 2_000
+"""How long a read waits for one host while there is another address that was not asked yet: a host may hang."""
 T = TypeVar("T")
 
 
@@ -33,6 +35,7 @@ class Call:
 
     wait_ms: how long the host may hold it before it answers (long poll).
     encoded: the batch of the request, which then has none itself.
+    is_long: a host that is well may take much of the client's timeout for it.
     """
 
     method: str
@@ -40,6 +43,7 @@ class Call:
     repeat: Repeat
     wait_ms: int = 0
     encoded: EncodedItems | None = None
+    is_long: bool = False
 
 
 @dataclass(slots=True)
@@ -127,6 +131,8 @@ class _Attempts:
         """Make the next attempt. Raises NotSentError past the caller's deadline."""
         terms = self._terms
         timeout_ms, is_exact = terms.timeout_ms + call.wait_ms, False
+        if call.repeat is Repeat.READ and not call.is_long and terms.book.has_others(self._avoided):
+            timeout_ms = min(timeout_ms, HOP_MS)
         if terms.deadline_at_ms is not None:
             left_ms = terms.deadline_at_ms - terms.clock_ms()
             if left_ms <= 0:
@@ -163,9 +169,11 @@ class _Attempts:
     def failed(self, error: FoqsError) -> int | None:
         """Return the pause after an attempt that failed and may be repeated; None for no other attempt."""
         address = self._step.address if self._step is not None else None
-        if address is not None and (goes_elsewhere(error) or isinstance(error, OutcomeUnknownError)):
+        is_unknown = isinstance(error, OutcomeUnknownError)
+        if address is not None and (goes_elsewhere(error) or is_unknown):
             self._terms.book.failed(address, self._terms.clock_ms())
-        return self.after(error, elsewhere=goes_elsewhere(error))
+        is_read = self._step is not None and self._step.call.repeat is Repeat.READ
+        return self.after(error, elsewhere=goes_elsewhere(error) or (is_unknown and is_read))
 
     def after(self, error: FoqsError, *, elsewhere: bool) -> int | None:
         """Do the same; `elsewhere`: another address may do at once what this one did not."""

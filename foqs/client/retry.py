@@ -7,11 +7,11 @@ top of the host's `retry_after_ms`. What may be repeated depends on what is know
     no connection, frame not handed over whole       no         always
     RATE_LIMITED, OVERLOADED, PAUSED                 no         always
     UNAVAILABLE with nothing_done                    no         always
-    UNAVAILABLE, connection lost after sending       unknown    only Repeat.ALWAYS
+    UNAVAILABLE, connection lost after sending       unknown    all but Repeat.UNLESS_UNKNOWN
     any other code                                   no         never: the same call fails again
 
 Before any pause an attempt goes round the addresses, where another host may do what one could not: see
-`goes_elsewhere`.
+`goes_elsewhere`. A call that only reads also goes round when a host gave no answer.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ from foqs.model.errors import FoqsError, OverloadedError, UnavailableError
 
 
 class Repeat(Enum):
+    READ = "read"
+    """A call that changes nothing: another address is asked at once, whatever became of it at this one."""
+
     ALWAYS = "always"
-    """A read, or a call that may happen twice: ack, extend, dequeue (lost items are redelivered after their lease)."""
+    """A call that may happen twice: ack, extend, dequeue (lost items are redelivered after their lease)."""
 
     UNLESS_UNKNOWN = "unless unknown"
     """A write that would have another effect the second time: enqueue, nack, create."""
@@ -40,7 +43,7 @@ class RetryPolicy:
     """How a client repeats a call that failed and may be repeated, when the call has no deadline of its own.
 
     deadline or deadline_ms (15 s): no repetition starts later than this after the call has; 0: the call is not
-        repeated. Going on to another address, where nothing was done, is no repetition.
+        repeated. Going on to another address, where nothing was done or the call only reads, is no repetition.
     backoff or backoff_ms (20 ms), backoff_max or backoff_ms_max (2 s): the n-th pause is drawn from
         0 .. min(backoff_max, backoff * 2**n), plus what the host has asked for.
 
@@ -71,7 +74,7 @@ class RetryPolicy:
 
 def may_repeat(error: FoqsError, repeat: Repeat) -> bool:
     """Tell whether what is known about the failed attempt allows another one."""
-    return error.retryable and (error.nothing_done or repeat is Repeat.ALWAYS)
+    return error.retryable and (error.nothing_done or repeat is not Repeat.UNLESS_UNKNOWN)
 
 
 def goes_elsewhere(error: FoqsError) -> bool:

@@ -97,7 +97,7 @@ def shards_of(told: ShardMap, namespace: str) -> list[int] | None:
 
 def shard_map(terms: Terms, namespace: str | None) -> Flow[ShardMap]:
     request = wire.structs.ShardMapRequest(namespace_name=namespace)
-    return shard_map_of((yield from call_flow(terms, Call("getShardMap", request, Repeat.ALWAYS))))
+    return shard_map_of((yield from call_flow(terms, Call("getShardMap", request, Repeat.READ))))
 
 
 def shard_map_of(told: Any) -> ShardMap:

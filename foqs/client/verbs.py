@@ -72,7 +72,7 @@ def _learns_limit(terms: Terms, namespace: str, count: int) -> Flow[bool]:
     """Ask how many items a call may have, after one of `count` was too large, and return whether that is less."""
     request = wire.structs.GetNamespaceRequest(name=namespace)
     try:
-        found = yield from call_flow(terms, Call("getNamespace", request, Repeat.ALWAYS))
+        found = yield from call_flow(terms, Call("getNamespace", request, Repeat.READ))
     except FoqsError:
         return False  # The refusal that is known already says more.
     limit = min(found.settings.batch_items_max, found.settings.enqueues_per_minute_max)
@@ -238,7 +238,7 @@ def topic_page(terms: Terms, namespace: str, prefix: str, page_token: str, parti
         page_token=page_token,
         partial=partial or None,
     )
-    response = yield from call_flow(terms, Call("getActiveTopics", request, Repeat.ALWAYS))
+    response = yield from call_flow(terms, Call("getActiveTopics", request, Repeat.READ))
     stats = [
         TopicStats(t.topic, t.ready, t.delayed, t.leased, t.dead, t.most_urgent_priority, t.oldest_ready_at_ms)
         for t in response.topics or ()

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import pty
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from click.testing import CliRunner, Result
 
 from foqs.cli.main import cli
 from foqs.cli.output import Output
+from foqs.client import flows
 from foqs.model.calls import CallContext, HostStatus, ShardStatus, TopicPage, TopicStats
 from foqs.model.errors import FoqsError, OverloadedError, PausedError
 from foqs.model.namespace import NamespaceSettings
@@ -348,3 +350,14 @@ def test_a_check_of_the_host_fails_unless_all_is_well(
     checked = shell.run("host-status", "--check")
     assert checked.exit_code == 1
     assert words in checked.stderr
+
+
+def test_a_command_that_reads_goes_on_to_the_next_address_when_a_host_hangs(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flows, "HOP_MS", 100)
+    # The system accepts for a process that is stopped, and nobody answers.
+    with socket.create_server(("127.0.0.1", 0)) as hung:
+        shell.address = f"127.0.0.1:{hung.getsockname()[1]},{shell.address}"
+        for _ in range(8):  # Each command begins with one of them by chance.
+            assert shell.json("topics", "ns") == []

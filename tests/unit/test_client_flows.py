@@ -10,7 +10,7 @@ import pytest
 from foqs.client import verbs
 from foqs.client.addresses import COOLDOWN_MS
 from foqs.client.errors import BatchError, NotSentError, OutcomeUnknownError
-from foqs.client.flows import Call, call_flow
+from foqs.client.flows import HOP_MS, Call, call_flow
 from foqs.client.items import Item, Nack, NewItem
 from foqs.client.retry import Pauses, Repeat, RetryPolicy, may_repeat
 from foqs.model.calls import PositionErrors
@@ -33,7 +33,7 @@ from tests.support.flow_bench import A, B, Bench, enqueued, failed
 
 S = wire.structs
 DONE = failed()
-READ = Call("getActiveTopics", None, Repeat.ALWAYS)
+READ = Call("getActiveTopics", None, Repeat.READ)
 WRITE = Call("createNamespace", None, Repeat.UNLESS_UNKNOWN)
 
 
@@ -407,3 +407,36 @@ def test_a_long_poll_with_time_to_spare_waits_as_long_as_it_was_told_every_time(
     bench = Bench(OverloadedError("x", retry_after_ms=2_000), S.DequeueResponse(items=[]), random=0.0)
     dequeue_within(bench, 60_000)
     assert [call.request.wait_ms for call in bench.calls] == [5_000, 5_000]
+
+
+HUNG = OutcomeUnknownError("no answer")
+
+
+def test_a_read_goes_on_to_the_next_address_when_a_host_hangs_and_soon() -> None:
+    bench = Bench(HUNG, "answer", addresses=(A, B), deadline_ms=0)
+    assert bench.run(call_flow(bench.terms, READ)) == "answer"
+    assert bench.asked == [A, B]
+    assert bench.timeouts_ms == [HOP_MS, 10_000], "the last one has all of the time"
+    assert bench.pauses_ms == []
+    assert bench.book.preferred(bench.now_ms) == [B]
+
+
+def test_a_read_that_no_address_answers_ends_with_the_policy() -> None:
+    bench = Bench(HUNG, HUNG, addresses=(A, B), deadline_ms=0)
+    with pytest.raises(OutcomeUnknownError, match="no answer"):
+        bench.run(call_flow(bench.terms, READ))
+    assert bench.asked == [A, B]
+
+
+def test_a_long_read_has_all_of_the_time_at_each_address() -> None:
+    bench = Bench(HUNG, "answer", addresses=(A, B), deadline_ms=0)
+    assert bench.run(call_flow(bench.terms, Call("exportItems", None, Repeat.READ, is_long=True))) == "answer"
+    assert bench.timeouts_ms == [10_000, 10_000]
+
+
+@pytest.mark.parametrize("repeat", [Repeat.ALWAYS, Repeat.UNLESS_UNKNOWN])
+def test_what_may_have_been_done_is_not_asked_of_another_host_without_a_deadline(repeat: Repeat) -> None:
+    bench = Bench(HUNG, addresses=(A, B), deadline_ms=0)
+    with pytest.raises(OutcomeUnknownError):
+        bench.run(call_flow(bench.terms, Call("ack", None, repeat)))
+    assert bench.timeouts_ms == [10_000]
