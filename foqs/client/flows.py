@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from foqs.client.addresses import Address, AddressBook
 from foqs.client.checks import check_whole
 from foqs.client.encoded import EncodedItems
-from foqs.client.errors import NotSentError, OutcomeUnknownError, error_from_wire
+from foqs.client.errors import NotSentError, OutcomeUnknownError, copy_of, error_from_wire
 from foqs.client.retry import Pauses, Repeat, RetryPolicy, goes_elsewhere, may_repeat, verdict
 from foqs.model.calls import PositionErrors
 from foqs.model.errors import FoqsError, InternalError, NotFoundError
@@ -121,6 +121,8 @@ class _Attempts:
         self._owner = owner
         self._pauses = Pauses(terms.retry, terms.clock_ms, terms.random, terms.deadline_at_ms)
         self._avoided: set[Address] = set()
+        self._heard: tuple[Address, FoqsError] | None = None
+        """The last host that was reached, and what came of that."""
         self._rests_until_ms: dict[Address, int] = {}
         """The time at which asking a host again can help, by its own word."""
         self._step: Send | None = None
@@ -178,6 +180,8 @@ class _Attempts:
     def after(self, error: FoqsError, *, elsewhere: bool) -> int | None:
         """Do the same; `elsewhere`: another address may do at once what this one did not."""
         address = self._step.address if self._step is not None else None
+        if address is not None and not isinstance(error, NotSentError):
+            self._heard = address, error
         now_ms, wait_ms = self._terms.clock_ms(), error.retry_after_ms or 0
         rests = self._rests_until_ms
         if elsewhere and address is not None:
@@ -192,6 +196,22 @@ class _Attempts:
         self._avoided = {resting for resting, until_ms in rests.items() if until_ms > goes_on_at_ms}
         return pause_ms
 
+    def told(self, error: FoqsError) -> FoqsError:
+        """Return what the caller is told of the last failure.
+
+        Where no host could be reached in the end, what one has said that was reached before belongs to it: most often
+        that is the cause.
+        """
+        if self._heard is None or not isinstance(error, NotSentError):
+            return error
+        address, heard = self._heard
+        of_address = heard.message if str(address) in heard.message else f"{address}: {heard.message}"
+        both = copy_of(heard)
+        both.message = f"{of_address}; {error.message}"
+        both.args = (both.message,)
+        both.__cause__ = error
+        return both
+
 
 def call_flow(terms: Terms, call: Call) -> Flow[Any]:
     """Make one call with its repetitions, and return the response struct."""
@@ -203,7 +223,7 @@ def call_flow(terms: Terms, call: Call) -> Flow[Any]:
         except FoqsError as error:
             pause_ms = attempts.failed(error) if may_repeat(error, call.repeat) else None
             if pause_ms is None:
-                final = verdict(error, uncertain)
+                final = verdict(attempts.told(error), uncertain)
                 if final is error:
                     raise
                 raise final from error
@@ -276,8 +296,8 @@ class _Batch:
         pause_ms = self.attempts.failed(error) if may_repeat(error, repeat) else None
         if pause_ms is None:
             if not self.answered_once:
-                raise verdict(error, bool(self._uncertain)) from error.__cause__
-            self._give_up(dict.fromkeys(self.places, error))
+                raise verdict(self.attempts.told(error), bool(self._uncertain)) from error.__cause__
+            self._give_up(dict.fromkeys(self.places, self.attempts.told(error)))
         elif not error.nothing_done:
             self._uncertain.update(self.places)
         return pause_ms

@@ -361,3 +361,12 @@ def test_a_command_that_reads_goes_on_to_the_next_address_when_a_host_hangs(
         shell.address = f"127.0.0.1:{hung.getsockname()[1]},{shell.address}"
         for _ in range(8):  # Each command begins with one of them by chance.
             assert shell.json("topics", "ns") == []
+
+
+def test_what_a_host_says_is_told_together_with_the_one_that_is_not_there(shell: Shell) -> None:
+    shell.queue.failure = OverloadedError("this host serves nothing")
+    answers = shell.address
+    shell.address = f"{answers},127.0.0.1:1"
+    result = shell.run("topics", "ns")
+    assert result.exit_code == 5
+    assert f"error: {answers}: this host serves nothing; no connection: 127.0.0.1:1: " in result.stderr

@@ -440,3 +440,25 @@ def test_what_may_have_been_done_is_not_asked_of_another_host_without_a_deadline
     with pytest.raises(OutcomeUnknownError):
         bench.run(call_flow(bench.terms, Call("ack", None, repeat)))
     assert bench.timeouts_ms == [10_000]
+
+
+@pytest.mark.parametrize("call", [READ, WRITE])
+def test_an_answer_is_told_together_with_the_address_that_was_not_reached(call: Call) -> None:
+    serves_nothing = OverloadedError("it serves nothing", retry_after_ms=500)
+    bench = Bench(serves_nothing, NotSentError("no connection: b:2"), addresses=(A, B), deadline_ms=0)
+    with pytest.raises(OverloadedError, match=r"^a:1: it serves nothing; no connection: b:2$") as told:
+        bench.run(call_flow(bench.terms, call))
+    assert told.value.nothing_done
+    assert told.value.retry_after_ms == 500
+
+
+def test_an_answer_to_a_batch_is_told_together_with_the_address_that_was_not_reached() -> None:
+    for answer, heard in (
+        (UnavailableError("it is a standby", nothing_done=True), "a:1: it is a standby"),
+        (not_here(0), "a:1: not here"),
+    ):
+        bench = Bench(answer, NotSentError("no connection: b:2"), addresses=(A, B), deadline_ms=0)
+        with pytest.raises(UnavailableError) as told:
+            bench.run(verbs.ack(bench.terms, "ns", "1-1-1"))
+        assert told.value.message == f"{heard}; no connection: b:2"
+        assert told.value.nothing_done
