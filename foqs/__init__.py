@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         StoredItemPage,
         TopicStats,
     )
-    from foqs.model.cluster import ShardUse
+    from foqs.model.cluster import ShardHealth, ShardUse
     from foqs.model.errors import (
         AlreadyExistsError,
         ErrorCode,
@@ -81,7 +81,7 @@ _HOME = {
         "StoredItemPage",
         "TopicStats",
     ),
-    "foqs.model.cluster": ("ShardUse",),
+    "foqs.model.cluster": ("ShardHealth", "ShardUse"),
     "foqs.model.errors": (
         "AlreadyExistsError",
         "ErrorCode",
@@ -150,6 +150,7 @@ __all__ = [
     "Retry",
     "RetryPolicy",
     "SettleStats",
+    "ShardHealth",
     "ShardStatus",
     "ShardUse",
     "StaleLeaseError",

@@ -372,7 +372,6 @@ class Host(Service):
                 shards,
                 self._slots,
                 self._waiting,
-                self._sharing.address_of,
                 self._sharing.tiers_of,
                 check_database,
             ),

@@ -565,7 +565,17 @@ enum ShardUse {
   /** Nobody serves it. */
   REMOVED = 2
 }
-/** A shard of the cluster, as the meta database knows it. */
+/** How a shard is served, as the hosts say themselves. */
+enum ShardHealth {
+  /** The host that took it last lives, and has not said in time whether it serves it. */
+  UNKNOWN = 0,
+  SERVED = 1,
+  /** A host has it, whose circuit breaker for it is open. */
+  SICK = 2,
+  /** No host that lives serves it. */
+  UNSERVED = 3
+}
+/** A shard of the cluster, as the meta database knows it, and what the hosts that live say of it. */
 struct ClusterShard {
   1: i32 shard_id,
   /** The URL of its database without user and password; empty if only the configurations of hosts say it. */
@@ -575,9 +585,9 @@ struct ClusterShard {
   4: string tier,
   /** The name of the host that is to serve it while that host is there; empty for any. */
   5: string pinned_to,
-  /** The name of the host that took it last; empty if none ever did. */
+  /** The name of the host that lives and serves it, also while it is sick; empty while none is known to. */
   6: string owner,
-  /** Where the owner listens; empty if it has ended or does not know it. */
+  /** Where the owner listens; empty if there is none, or it does not know it. */
   7: string owner_address,
   8: i64 epoch,
   /** The name of the host that is ready to take it from its owner; empty for none. */
@@ -587,7 +597,12 @@ struct ClusterShard {
   /** How many slots of dedup_ids lead to it. */
   11: optional i32 slots_count,
   /** What keeps a draining shard from being removed, as far as the asked host knows; only its owner counts its items. */
-  12: optional string kept_by
+  12: optional string kept_by,
+  /** The process that took it last, whatever became of that: its host's name, #, and its start. */
+  13: optional string last_owner,
+  14: optional ShardHealth health,
+  /** Why it is not served or sick, or why that is not known. */
+  15: optional string detail
 }
 struct ListShardsRequest {}
 struct ListShardsResponse {

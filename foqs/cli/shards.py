@@ -10,8 +10,13 @@ from foqs.cli.output import note, time_of
 from foqs.cli.remote import Remote, confirmed, remote_command
 from foqs.model import limits
 from foqs.model.calls import ClusterShard
-from foqs.model.cluster import ShardUse
+from foqs.model.cluster import ShardHealth, ShardUse
 
+_PROBLEMS = {
+    ShardHealth.UNKNOWN: "it is not known who serves it",
+    ShardHealth.SICK: "it is sick",
+    ShardHealth.UNSERVED: "no host serves it",
+}
 _SHARD_ID = click.IntRange(0, limits.SHARD_ID_MAX)
 
 
@@ -23,11 +28,26 @@ def shard() -> None:
 @shard.command("list")
 @remote_command
 def list_(remote: Remote) -> None:
-    """List all shards that the cluster has or had: where they are, and who serves them."""
+    """List all shards that the cluster has or had: where they are, and who serves them.
+
+    A shard has an OWNER while a host that lives says that it serves it. HEALTH tells how, and messages tell why a shard
+    is not well.
+    """
     with remote.admin() as admin:
         found = admin.list_shards()
     remote.output.document(found)
     _table(remote, found)
+    for problem in shard_problems(found):
+        note(problem)
+
+
+def shard_problems(shards: Iterable[ClusterShard]) -> list[str]:
+    """What is wrong with shards that are not removed, each by itself."""
+    return [
+        f"shard {one.shard_id}: {_PROBLEMS[one.health]}: {one.detail}"
+        for one in shards
+        if one.state is not ShardUse.REMOVED and one.health is not ShardHealth.SERVED
+    ]
 
 
 @shard.command()
@@ -100,16 +120,20 @@ def _show(remote: Remote, found: ClusterShard) -> None:
     _table(remote, [found])
 
 
+def _health_of(shard: ClusterShard) -> str:
+    return "" if shard.state is ShardUse.REMOVED else shard.health.name.lower()
+
+
 def _table(remote: Remote, shards: Iterable[ClusterShard]) -> None:
     remote.output.table(
         [
-            "SHARD", "STATE", "SLOTS", "KEPT BY", "OWNER", "ADDRESS", "MOVING TO", "PINNED TO", "TIER", "EPOCH",
-            "PLACE", "CHANGED",
+            "SHARD", "STATE", "HEALTH", "SLOTS", "KEPT BY", "OWNER", "ADDRESS", "MOVING TO", "PINNED TO", "TIER",
+            "EPOCH", "PLACE", "CHANGED",
         ],
         (
             (
-                one.shard_id, one.state.name.lower(), one.slots_count, one.kept_by, one.owner, one.owner_address,
-                one.moving_to, one.pinned_to, one.tier, one.epoch, one.place,
+                one.shard_id, one.state.name.lower(), _health_of(one), one.slots_count, one.kept_by, one.owner,
+                one.owner_address, one.moving_to, one.pinned_to, one.tier, one.epoch, one.place,
                 time_of(one.changed_at_ms) if one.changed_at_ms else "",
             )
             for one in shards

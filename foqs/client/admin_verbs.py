@@ -29,7 +29,7 @@ from foqs.model.calls import (
     StoredItem,
     StoredItemPage,
 )
-from foqs.model.cluster import ShardUse
+from foqs.model.cluster import ShardHealth, ShardUse
 from foqs.model.jobs import Job, JobPage, JobState
 from foqs.model.namespace import SETTING_CHOICES, DedupScope, Namespace, NamespaceSettings
 from foqs.model.policy import TopicPolicyEntry, TopicPolicyPage
@@ -263,8 +263,9 @@ def host_status(terms: Terms) -> Flow[HostStatus]:
 
 def _shard(w: Any) -> ClusterShard:
     values = {field.name: getattr(w, field.name) for field in fields(ClusterShard)}
-    # An older host does not tell these.
-    values |= {"slots_count": w.slots_count or 0, "kept_by": w.kept_by or ""}
+    # An older host does not tell these, and a newer one may tell of a health that is not known here.
+    values |= {"slots_count": w.slots_count or 0, "kept_by": w.kept_by or "", "last_owner": w.last_owner or ""}
+    values |= {"health": ShardHealth(w.health if w.health in frozenset(ShardHealth) else 0), "detail": w.detail or ""}
     return ClusterShard(**values | {"state": ShardUse(w.state)})
 
 

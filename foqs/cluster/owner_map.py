@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from foqs.cluster.view import ClusterView
-from foqs.model.cluster import ShardUse
+from foqs.model.cluster import HostRow, ShardUse
 
 
 class ShardOwner(NamedTuple):
@@ -43,6 +43,8 @@ class OwnerMap:
         self.on_hosts: Callable[[Mapping[str, str], Set[str]], None] = lambda addresses, leaving: None
         """It is told of the addresses of the living hosts, by their ids, and of those that leave, when that changed."""
         self._hosts: tuple[Mapping[str, str], Set[str]] = ({}, frozenset())
+        self.living: Mapping[str, HostRow] = {}
+        """The hosts that live as far as this one knows, by id, itself included."""
 
     def get(self, shard_id: int) -> ShardOwner | None:
         """None for a shard that nobody has ever had, or that was removed."""
@@ -84,6 +86,7 @@ class OwnerMap:
                 address = host.address if host is not None else ""
                 news.append(ShardOwner(row.shard_id, row.epoch, row.owner, address, bool(row.moving_to)))
         self.learn(news)
+        self.living = view.hosts
         addresses = {host.id: host.address for host in view.hosts.values() if host.address}
         hosts = (addresses, frozenset([host_id for host_id in addresses if view.is_leaving(host_id)]))
         if hosts != self._hosts:

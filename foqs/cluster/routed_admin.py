@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from foqs.cluster.host_rounds import HostRounds
 from foqs.cluster.pages import merged_items
 from foqs.cluster.peers import Peer
 from foqs.cluster.routes import Routes
@@ -13,6 +14,8 @@ from foqs.model import ids, limits
 from foqs.model.calls import (
     AdminCalls,
     CallContext,
+    ClusterShard,
+    ClusterShards,
     DeadLettersResult,
     ExportPage,
     ExportPlan,
@@ -29,11 +32,14 @@ class RoutedAdmin:
     """Implements foqs.model.calls.AdminCalls: what concerns stored items is done by the hosts that have them.
 
     Namespaces and jobs are the same on every host, and the status of a host is its own: those verbs are this host's.
+    Who serves which shard is for the hosts to say that have them: all of them are asked.
     """
 
-    def __init__(self, local: AdminCalls, routes: Routes) -> None:
+    def __init__(self, local: AdminCalls, routes: Routes, rounds: HostRounds) -> None:
+        """`rounds` asks all hosts what they serve."""
         self._local = local
         self._routes = routes
+        self._rounds = rounds
         self._pages = PageBudget()
         """The pages of other hosts that are here until they are merged, beside those that this host reads itself."""
 
@@ -181,6 +187,19 @@ class RoutedAdmin:
 
         _raise_first(await self._routes.by_shard([ids.item_id(shard_id, 0)], here, there))
         return found[-1]
+
+    async def list_shards(self, context: CallContext) -> ClusterShards:
+        """All shards, with who serves them as the hosts say now: a host that does not answer is waited for shortly."""
+        return ClusterShards(await self._rounds.told((await self._local.list_shards(context)).shards))
+
+    async def add_shard(self, context: CallContext, shard_id: int, place: str, tier: str) -> ClusterShard:
+        return (await self._rounds.told([await self._local.add_shard(context, shard_id, place, tier)]))[0]
+
+    async def update_shard(
+        self, context: CallContext, shard_id: int, state: int | None, pinned_to: str | None, tier: str | None
+    ) -> ClusterShard:
+        changed = await self._local.update_shard(context, shard_id, state, pinned_to, tier)
+        return (await self._rounds.told([changed]))[0]
 
     async def get_host_status(self, context: CallContext) -> HostStatus:
         return await self._local.get_host_status(context)

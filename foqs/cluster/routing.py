@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 from foqs.cluster.cap_news import CapNews, LocalCaps
 from foqs.cluster.homes import Reported
+from foqs.cluster.host_rounds import HostRounds
 from foqs.cluster.owner_map import OwnerMap
 from foqs.cluster.owner_news import OwnerNews
 from foqs.cluster.peer_door import PeerDoor
@@ -122,7 +123,8 @@ class Routing(Service):
         self._pulls = Pulls(queue, self._news, self._homes.remote, local.number_of, local.serves_any, nacks.nack)
         enqueues = RoutedEnqueue(queue, routes, chance.choose, now_s)
         self.queue = RoutedQueue(queue, routes, owners, enqueues, nacks, self._pulls)
-        self.admin = RoutedAdmin(admin, routes)
+        self._rounds = HostRounds(me, owners, peers, admin.get_host_status, now_s)
+        self.admin = RoutedAdmin(admin, routes, self._rounds)
         self.door = PeerDoor(me, self._news, self._caps, self._owner_news, secret, chance.random_bytes, now_s)
         self.gauges = RoutingGauges(peers, self._pulls, self._news)
         self._telling: asyncio.Task[None] | None = None
@@ -138,6 +140,7 @@ class Routing(Service):
 
     async def _stop(self) -> None:
         self._local.tell_changes(None)
+        await self._rounds.stop()
         if self._telling is not None:
             self._telling.cancel()
             await asyncio.gather(self._telling, return_exceptions=True)

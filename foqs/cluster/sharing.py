@@ -116,11 +116,6 @@ class Sharing(Service):
         self._changed = asyncio.Event()
         """There was another round, or something was done."""
 
-    def address_of(self, host_id: str) -> str:
-        """Where a process listens; empty when it does not live."""
-        host = self._view.hosts.get(host_id) if self._view is not None else None
-        return host.address if host is not None else ""
-
     def tiers_of(self, host_name: str) -> set[str]:
         """The tiers of the processes of that name that live: of one as a rule, and none where it is not known."""
         hosts = self._view.hosts.values() if self._view is not None else ()

@@ -32,23 +32,22 @@ class ShardCalls:
         shards: Shards,
         slots: Slots,
         waiting: Waiting,
-        address_of: Callable[[str], str],
         tiers_of: Callable[[str], Collection[str]],
         check_database: Callable[[int, str], None],
     ) -> None:
-        """`address_of` tells the address of a process, or nothing; `tiers_of` the tiers of the processes that live of a
-        host; `check_database` raises FoqsError for a place where the shard cannot be served.
+        """`tiers_of` tells the tiers of the processes that live of a host.
+
+        `check_database` raises FoqsError for a place where the shard cannot be served.
         """
         self._calls = namespaces.calls
         self._shards = shards
         self._slots = slots
         self._waiting = waiting
-        self._address_of = address_of
         self._tiers_of = tiers_of
         self._check_database = check_database
 
     async def all(self) -> list[ClusterShard]:
-        """All shards that there are or were, by id."""
+        """All shards that there are or were, by id. Who serves them is not told: that is for all hosts to say."""
         return [self._told(row) for row in await self._calls.run(lambda meta: meta.list_shards())]
 
     async def add(self, shard_id: int, place: str, tier: str) -> ClusterShard:
@@ -133,13 +132,14 @@ class ShardCalls:
             state=row.use,
             tier=row.tier,
             pinned_to=row.pinned_to,
-            owner=host_name_of(row.owner),
-            owner_address=self._address_of(row.owner),
+            owner="",
+            owner_address="",
             epoch=row.epoch,
             moving_to=host_name_of(row.moving_to),
             changed_at_ms=row.changed_at_ms,
             slots_count=self._slots.table.shards.count(row.shard_id),
             kept_by=", ".join(self._what_keeps(row)),
+            last_owner=row.owner,
         )
 
     def _what_keeps(self, row: ShardRow) -> Iterator[str]:

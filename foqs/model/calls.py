@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
-from foqs.model.cluster import ShardUse
+from foqs.model.cluster import ShardHealth, ShardUse
 from foqs.model.errors import FoqsError
 from foqs.model.jobs import Job, JobPage
 from foqs.model.namespace import Namespace
@@ -259,11 +259,12 @@ class DeadLettersResult:
 class ClusterShard:
     """A shard of the cluster, whoever serves it.
 
-    `place` is the URL of its database without user and password; `owner` is the name of the host that took it last, and
-    `owner_address` where that one listens, empty if it has ended. `pinned_to` is the host that is to serve it while it
-    is there, and `moving_to` the one that is about to take it; both are empty for none. `slots_count` is how many slots
-    of dedup ids lead to it. `kept_by` tells what keeps a draining shard from being removed, as far as the asked host
-    knows: only the owner counts its items.
+    `place` is the URL of its database without user and password; `owner` is the name of the host that lives and serves
+    it, also while it is sick, and `owner_address` where that one listens; both are empty while nobody is known to.
+    `last_owner` is the process that took it last, whatever became of that. `health` says how it is served, and `detail`
+    why it is not well. `pinned_to` is the host that is to serve it while it is there, and `moving_to` the one that is
+    about to take it; both are empty for none. `slots_count` is how many slots of dedup ids lead to it. `kept_by` tells
+    what keeps a draining shard from being removed, as far as the asked host knows: only the owner counts its items.
     """
 
     shard_id: int
@@ -278,6 +279,9 @@ class ClusterShard:
     changed_at_ms: int
     slots_count: int = 0
     kept_by: str = ""
+    last_owner: str = ""
+    health: ShardHealth = ShardHealth.UNKNOWN
+    detail: str = ""
 
 
 @dataclass(slots=True)

@@ -25,6 +25,18 @@ class ShardUse(IntEnum):
     """Nobody serves it."""
 
 
+class ShardHealth(IntEnum):
+    """How a shard of the cluster is served, as its hosts say themselves."""
+
+    UNKNOWN = 0
+    """The host that took it last lives, and has not said in time whether it serves it."""
+    SERVED = 1
+    SICK = 2
+    """A host has it, whose breaker for it is open."""
+    UNSERVED = 3
+    """No host that lives serves it."""
+
+
 class HostRow(NamedTuple):
     """A process that serves shards, as it says itself."""
 

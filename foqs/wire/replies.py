@@ -26,7 +26,8 @@ _NEEDED: Final[dict[str, tuple[str, ...]]] = {
     "PlanExportResponse": ("splits", "as_of_ms"),
     "ExportSplit": ("shard_id", "from_key", "to_key"),
     "ExportItemsResponse": ("items", "next_after_key"),
-    "HostStatus": ("host",),
+    "HostStatus": ("host", "shards"),
+    "ShardStatus": ("shard_id", "state", "epoch"),
     "HelloResponse": ("host_id", "proof", "challenge"),
 }  # fmt: skip
 """What a reply must have, by struct of the contract. Elements of lists and maps are looked at as well."""
@@ -39,6 +40,7 @@ _NESTED: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "DeadLettersResponse": (("errors", "ItemError"),),
     "PlanExportResponse": (("splits", "ExportSplit"),),
     "ExportItemsResponse": (("items", "StoredItem"),),
+    "HostStatus": (("shards", "ShardStatus"),),
 }
 _RESPONSES: Final[dict[str, str]] = {name: method.result.thrift_spec[0][2].__name__ for name, method in METHODS.items()}
 

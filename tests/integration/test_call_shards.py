@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 
 import pytest
 
 from foqs.client.items import NewItem
-from foqs.cluster import membership
+from foqs.cluster import host_rounds, membership
 from foqs.model import limits
 from foqs.model.calls import ClusterShard
-from foqs.model.cluster import ShardUse
+from foqs.model.cluster import ShardHealth, ShardUse
 from foqs.model.errors import (
     AlreadyExistsError,
     InvalidArgumentError,
@@ -202,6 +203,29 @@ async def test_a_shard_is_pinned_to_no_host_of_another_tier(host: RunningHost, m
             await update(0, tier="")
         await update(0, tier="", pinned_to="")
         await update(1, pinned_to="a-host-to-come")
+
+
+async def test_a_shard_has_an_owner_only_while_a_host_that_lives_serves_it(
+    host: RunningHost, meta_url: str, shard_urls: dict[int, str]
+) -> None:
+    await host.admin.add_shard(2, place_of(shard_urls[2]), tier="gold")
+    found = await shard(host, 2)
+    assert (found.owner, found.health, found.last_owner) == ("", ShardHealth.UNSERVED, "")
+    assert found.detail == "no host has taken it yet; no host of tier 'gold' lives, which it needs"
+    async with running_host(meta_url, {}, name="host-2", tier="gold", namespace=None) as other:
+        await until(lambda: other.host.owned_count == 1 and other.host.id in host.host.owners.living)
+        for one in (host, other):
+            await asyncio.sleep(host_rounds.FRESH_MS / 1000)
+            owners = [(at.owner, at.owner_address, at.health) for at in await one.admin.list_shards()]
+            served = ShardHealth.SERVED
+            assert owners == [("host-1", host.address, served)] * 2 + [("host-2", other.address, served)]
+        last_owner = other.host.id
+    await until(lambda: last_owner not in host.host.owners.living)
+    await asyncio.sleep(host_rounds.FRESH_MS / 1000)
+    found = await shard(host, 2)
+    assert (found.owner, found.owner_address, found.last_owner) == ("", "", last_owner)
+    assert (found.state, found.health) == (ShardUse.SERVING, ShardHealth.UNSERVED)
+    assert f"host {last_owner} took it last, and lives no more" in found.detail
 
 
 async def test_a_shard_of_a_tier_that_no_host_has_stays_unserved(host: RunningHost, shard_urls: dict[int, str]) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner, Result
 
 from foqs.cli.main import cli
-from foqs.model.cluster import ShardUse
+from foqs.model.cluster import ShardHealth, ShardUse
 from tests.support.background_host import background_host
 from tests.support.fake_queue import FakeQueue
 
@@ -53,6 +54,32 @@ def test_the_list_is_a_table_or_json(shell: tuple[Run, FakeQueue]) -> None:
     assert (shown["SHARD"], shown["STATE"], shown["PLACE"]) == ("7", "serving", PLACE)
     (document,) = json.loads(run("list", "--output", "json").stdout)
     assert (document["shard_id"], document["place"]) == (7, PLACE)
+
+
+@pytest.mark.parametrize(
+    ("health", "words"),
+    [
+        (ShardHealth.SICK, "shard 7: it is sick: too slow"),
+        (ShardHealth.UNSERVED, "shard 7: no host serves it: too slow"),
+        (ShardHealth.UNKNOWN, "shard 7: it is not known who serves it: too slow"),
+    ],
+)
+def test_a_shard_that_is_not_well_is_listed_as_such_with_the_reason(
+    shell: tuple[Run, FakeQueue], health: ShardHealth, words: str
+) -> None:
+    run, queue = shell
+    run("add", "7", PLACE)
+    assert run("list").stderr == ""
+    queue.shards[7] = replace(queue.shards[7], health=health, detail="too slow", last_owner="h#1")
+    listed = run("list")
+    header, row = [line.split("\t") for line in listed.stdout.splitlines()]
+    assert dict(zip(header, row, strict=True))["HEALTH"] == health.name.lower()
+    assert listed.stderr == words + "\n"
+    (document,) = json.loads(run("list", "--output", "json").stdout)
+    assert (document["health"], document["detail"]) == (health.name.lower(), "too slow")
+    assert (document["owner"], document["last_owner"]) == ("", "h#1")
+    queue.shards[7] = replace(queue.shards[7], state=ShardUse.REMOVED)
+    assert run("list").stderr == "", "nobody is to serve it"
 
 
 def test_what_is_not_there_or_there_already_has_an_exit_code_of_its_own(shell: tuple[Run, FakeQueue]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from foqs.model.calls import CallContext, ClusterShard, ClusterShards
-from foqs.model.cluster import ShardUse
+from foqs.model.cluster import ShardHealth, ShardUse
 from foqs.model.errors import AlreadyExistsError, NotFoundError
 
 
@@ -21,7 +21,9 @@ class FakeShardCalls:
     async def add_shard(self, context: CallContext, shard_id: int, place: str, tier: str) -> ClusterShard:
         if shard_id in self.shards:
             raise AlreadyExistsError(f"shard {shard_id} exists already")
-        self.shards[shard_id] = ClusterShard(shard_id, place, ShardUse.SERVING, tier, "", "", "", 0, "", 1)
+        self.shards[shard_id] = ClusterShard(
+            shard_id, place, ShardUse.SERVING, tier, "", "", "", 0, "", 1, health=ShardHealth.SERVED
+        )
         return self.shards[shard_id]
 
     async def update_shard(

@@ -43,7 +43,7 @@ async def test_the_pages_that_are_here_until_they_are_merged_have_a_bound(verb: 
         serves=lambda shard_id: False, served=lambda: (), know=None, number_of=lambda name: 1, may_take=None
     )
     routes = Routes("me", owners, cast(Any, SimpleNamespace(get=lambda host_id, address: other)), cast(Any, serving))
-    admin = RoutedAdmin(cast(Any, None), routes)
+    admin = RoutedAdmin(cast(Any, None), routes, cast(Any, None))
     calls = [asyncio.create_task(getattr(admin, verb)(CallContext(""), "ns", "t", 10, "")) for _ in range(100)]
     for _ in range(10):
         await asyncio.sleep(0)

@@ -1,0 +1,153 @@
+"""What the hosts of the cluster say of themselves: asked of all that live, at once and for a bounded time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from foqs.cluster.owner_map import OwnerMap
+from foqs.cluster.peers import PeerTable
+from foqs.model import limits
+from foqs.model.calls import CallContext, ClusterShard, HostStatus, ShardStatus
+from foqs.model.cluster import HostRow, ShardHealth, ShardUse, host_name_of
+from foqs.model.errors import FoqsError
+
+ANSWER_MS_MAX = 2 * limits.SECOND_MS
+"""How long a host may take to say what it serves; then that is not known."""
+FRESH_MS = 200
+"""Who asks shares a round that began so short a time ago: many callers must not ask all hosts each."""
+
+_BY_ITSELF = CallContext("")
+_LOST = "lost"
+_SICK = "sick"
+"""These are states of foqs.model.calls.ShardStatus."""
+
+
+class HostAnswer(NamedTuple):
+    """A host that lives, and what it says of itself."""
+
+    host: HostRow
+    status: HostStatus | None
+    problem: str = ""
+    """Why there is no status."""
+
+    @property
+    def shards(self) -> Sequence[ShardStatus]:
+        return self.status.shards if self.status is not None else ()
+
+
+class _Served(NamedTuple):
+    """A host that says that it has a shard."""
+
+    host: HostRow
+    shard: ShardStatus
+
+
+class HostRounds:
+    """Asks all hosts that live for their status, and tells from that which host serves which shard.
+
+    It owns the tasks that ask. `Routing` stops it.
+    """
+
+    def __init__(
+        self,
+        me: str,
+        owners: OwnerMap,
+        peers: PeerTable,
+        local: Callable[[CallContext], Awaitable[HostStatus]],
+        now_s: Callable[[], float],
+    ) -> None:
+        """`me` is the id of this host, `local` tells its own status, and `now_s` is the time of the event loop."""
+        self._me = me
+        self._owners = owners
+        self._peers = peers
+        self._local = local
+        self._now_s = now_s
+        self._last: asyncio.Task[list[HostAnswer]] | None = None
+        self._began_s = 0.0
+        self._tasks: set[asyncio.Task[list[HostAnswer]]] = set()
+
+    async def stop(self) -> None:
+        """Ask nobody any more."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def answers(self) -> list[HostAnswer]:
+        """What each host that lives says now, by the ids of the hosts. It takes ANSWER_MS_MAX at most."""
+        now_s = self._now_s()
+        if self._last is None or self._last.cancelled() or now_s - self._began_s > FRESH_MS / 1000:
+            self._began_s = now_s
+            self._last = asyncio.create_task(self._ask_all(), name="hosts-asked")
+            self._tasks.add(self._last)
+            self._last.add_done_callback(self._tasks.discard)
+        # Whoever gives up must not take the answers from the others.
+        return await asyncio.shield(self._last)
+
+    async def told(self, shards: Sequence[ClusterShard]) -> list[ClusterShard]:
+        """The shards, with who serves each of them now and how."""
+        by_host = {answer.host.id: answer for answer in await self.answers()}
+        served = _served_shards(by_host)
+        return [_told(shard, served.get(shard.shard_id), by_host) for shard in shards]
+
+    async def _ask_all(self) -> list[HostAnswer]:
+        hosts = [host for _, host in sorted(self._owners.living.items())]
+        return list(await asyncio.gather(*[self._ask(host) for host in hosts]))
+
+    async def _ask(self, host: HostRow) -> HostAnswer:
+        if host.id != self._me and not host.address:
+            return HostAnswer(host, None, f"host {host.id} tells no address: set its advertise_address")
+        try:
+            async with asyncio.timeout(ANSWER_MS_MAX / 1000):
+                if host.id == self._me:
+                    return HostAnswer(host, await self._local(_BY_ITSELF))
+                peer = self._peers.get(host.id, host.address)
+                return HostAnswer(host, await peer.get_host_status(_BY_ITSELF))
+        except TimeoutError:
+            return HostAnswer(host, None, f"host {host.id} has not answered within {ANSWER_MS_MAX} ms")
+        except FoqsError as error:
+            return HostAnswer(host, None, error.message)
+
+
+def _served_shards(by_host: Mapping[str, HostAnswer]) -> dict[int, _Served]:
+    """Who says that it has each shard. A host that was taken for dead may say so until it notices: later epochs win."""
+    found: dict[int, _Served] = {}
+    for answer in by_host.values():
+        for shard in answer.shards:
+            before = found.get(shard.shard_id)
+            if shard.state != _LOST and (before is None or before.shard.epoch < shard.epoch):
+                found[shard.shard_id] = _Served(answer.host, shard)
+    return found
+
+
+def _told(shard: ClusterShard, served: _Served | None, by_host: Mapping[str, HostAnswer]) -> ClusterShard:
+    if shard.state is ShardUse.REMOVED:
+        return replace(shard, owner="", owner_address="", health=ShardHealth.UNSERVED, detail="")
+    if served is not None and served.shard.epoch >= shard.epoch:
+        is_sick = served.shard.state == _SICK
+        return replace(
+            shard,
+            owner=host_name_of(served.host.id),
+            owner_address=served.host.address,
+            health=ShardHealth.SICK if is_sick else ShardHealth.SERVED,
+            detail=served.shard.detail if is_sick else "",
+        )
+    last = by_host.get(shard.last_owner)
+    if last is not None and last.status is None:
+        health, detail = ShardHealth.UNKNOWN, last.problem
+    else:
+        health, detail = ShardHealth.UNSERVED, _why_unserved(shard, last)
+        if not any(answer.host.tier == shard.tier and not answer.host.is_leaving for answer in by_host.values()):
+            detail += f"; no host of tier {shard.tier!r} lives, which it needs"
+    return replace(shard, owner="", owner_address="", health=health, detail=detail)
+
+
+def _why_unserved(shard: ClusterShard, last: HostAnswer | None) -> str:
+    if not shard.last_owner:
+        return "no host has taken it yet"
+    if last is None:
+        return f"host {shard.last_owner} took it last, and lives no more"
+    detail = next((one.detail for one in last.shards if one.shard_id == shard.shard_id), "")
+    return f"host {shard.last_owner} took it last, and serves it no more" + (f": {detail}" if detail else "")
