@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         TopicStats,
     )
     from foqs.model.cluster import ShardHealth, ShardUse
+    from foqs.model.cluster_calls import ClusterHost, HostState
     from foqs.model.errors import (
         AlreadyExistsError,
         ErrorCode,
@@ -82,6 +83,7 @@ _HOME = {
         "TopicStats",
     ),
     "foqs.model.cluster": ("ShardHealth", "ShardUse"),
+    "foqs.model.cluster_calls": ("ClusterHost", "HostState"),
     "foqs.model.errors": (
         "AlreadyExistsError",
         "ErrorCode",
@@ -114,6 +116,7 @@ __all__ = [
     "BatchError",
     "Client",
     "ClientClosedError",
+    "ClusterHost",
     "ClusterShard",
     "Consumer",
     "DeadLetter",
@@ -124,6 +127,7 @@ __all__ = [
     "EnqueueResult",
     "ErrorCode",
     "FoqsError",
+    "HostState",
     "HostStatus",
     "InternalError",
     "InvalidArgumentError",

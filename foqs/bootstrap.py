@@ -107,7 +107,7 @@ class Host(Service):
             self._shard_opened,
             self.id,
         )
-        self.owners = OwnerMap()
+        self.owners = OwnerMap(parts.monotonic_s)
         self._sharing = Sharing(self, self.owners, self._membership, parts.monotonic_s)
         self._waiting = Waiting(self._loop)
         self._slots = self._namespaces.slots = Slots(self._shards)

@@ -636,6 +636,44 @@ struct RemoveShardRequest {
 }
 struct RemoveShardResponse {}
 
+/** What a host that lives does, as it says itself. */
+enum HostState {
+  /** It has not said so in time, or cannot be asked: detail says why. */
+  SILENT = 0,
+  SERVING = 1,
+  /** It serves no shard, and takes those that it is given. */
+  STANDBY = 2,
+  /** It is about to end, and hands its shards on. */
+  LEAVING = 3
+}
+/** A host that lives, as far as the asked one knows. */
+struct ClusterHost {
+  1: string name,
+  /** The process: the name of the host, #, and its start. */
+  2: string host_id,
+  /** Where it listens; empty if it tells no address. */
+  3: string address,
+  /** The tier of the shards that it serves. */
+  4: string tier,
+  /** Empty while it is SILENT. */
+  5: string version,
+  6: i64 started_at_ms,
+  /** How long ago the asked host saw a heartbeat of it. One without any for 2.5 s is dead, and is not listed. */
+  7: i64 beat_age_ms,
+  8: bool is_leaving,
+  9: HostState state,
+  /** Those that it serves, by id, sick ones included. */
+  10: list<i32> shards,
+  11: list<i32> sick_shards,
+  12: string detail
+}
+/** Asks all hosts that live, for 2 s at most. */
+struct ListHostsRequest {}
+struct ListHostsResponse {
+  /** By name and process. */
+  1: list<ClusterHost> hosts
+}
+
 struct HostStatusRequest {}
 struct ShardStatus { 1: i32 shard_id, 2: string state /* owned, sick (its circuit breaker is open) or lost (not owned now); detail says why */, 3: i64 epoch, 4: i64 items, 5: i64 open_leases, 6: string detail }
 struct HostStatus { 1: string host, 2: string version, 3: i64 started_at_ms, 4: list<ShardStatus> shards, 5: bool draining }
@@ -666,6 +704,7 @@ service FoqsAdmin {
   ClusterShard addShard(1: AddShardRequest request) throws (1: FoqsError error)
   ClusterShard updateShard(1: UpdateShardRequest request) throws (1: FoqsError error)
   RemoveShardResponse removeShard(1: RemoveShardRequest request) throws (1: FoqsError error)
+  ListHostsResponse listHosts(1: ListHostsRequest request) throws (1: FoqsError error)
   HostStatus getHostStatus(1: HostStatusRequest request) throws (1: FoqsError error)
 }
 

@@ -49,6 +49,7 @@ _COMMANDS = {
     "item": _Place("items", "item", "Look at items and delete them."),
     "dead-letter": _Place("items", "dead_letter", "Look at dead letters, make them ready again, or delete them."),
     "host-status": _Place("host_status", "host_status", "Show the host that answers, and the shards it serves."),
+    "hosts": _Place("hosts", "hosts", "List the hosts that live, or check that they serve every shard."),
     "shard": _Place("shards", "shard", "List, add, drain, move and remove the shards of the cluster."),
     "spark": _Place("spark", "spark", "Jobs on Spark, and the records of jobs.", "spark"),
 }

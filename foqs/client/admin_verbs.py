@@ -30,6 +30,7 @@ from foqs.model.calls import (
     StoredItemPage,
 )
 from foqs.model.cluster import ShardHealth, ShardUse
+from foqs.model.cluster_calls import ClusterHost, HostState
 from foqs.model.jobs import Job, JobPage, JobState
 from foqs.model.namespace import SETTING_CHOICES, DedupScope, Namespace, NamespaceSettings
 from foqs.model.policy import TopicPolicyEntry, TopicPolicyPage
@@ -252,6 +253,11 @@ def remove_shard(terms: Terms, shard_id: int) -> Flow[None]:
     yield from call_flow(terms, Call("removeShard", request, Repeat.UNLESS_UNKNOWN))
 
 
+def list_hosts(terms: Terms) -> Flow[list[ClusterHost]]:
+    response = yield from call_flow(terms, Call("listHosts", wire.structs.ListHostsRequest(), Repeat.ALWAYS))
+    return [_host(told) for told in response.hosts or ()]
+
+
 def host_status(terms: Terms) -> Flow[HostStatus]:
     call = Call("getHostStatus", wire.structs.HostStatusRequest(), Repeat.READ)
     response = yield from call_flow(terms, call)
@@ -267,6 +273,14 @@ def _shard(w: Any) -> ClusterShard:
     values |= {"slots_count": w.slots_count or 0, "kept_by": w.kept_by or "", "last_owner": w.last_owner or ""}
     values |= {"health": ShardHealth(w.health if w.health in frozenset(ShardHealth) else 0), "detail": w.detail or ""}
     return ClusterShard(**values | {"state": ShardUse(w.state)})
+
+
+def _host(w: Any) -> ClusterHost:
+    values = {field.name: getattr(w, field.name) for field in fields(ClusterHost)}
+    # A state that a newer host knows is none of these.
+    values["state"] = HostState(w.state if w.state in frozenset(HostState) else 0)
+    values |= {"shards": w.shards or [], "sick_shards": w.sick_shards or [], "detail": w.detail or ""}
+    return ClusterHost(**values)
 
 
 def _namespace_call(terms: Terms, call: Call) -> Flow[Namespace]:

@@ -12,6 +12,7 @@ from foqs.cluster.peers import PeerTable
 from foqs.model import limits
 from foqs.model.calls import CallContext, ClusterShard, HostStatus, ShardStatus
 from foqs.model.cluster import HostRow, ShardHealth, ShardUse, host_name_of
+from foqs.model.cluster_calls import ClusterHost, HostState
 from foqs.model.errors import FoqsError
 
 ANSWER_MS_MAX = 2 * limits.SECOND_MS
@@ -92,6 +93,10 @@ class HostRounds:
         served = _served_shards(by_host)
         return [_told(shard, served.get(shard.shard_id), by_host) for shard in shards]
 
+    async def hosts(self) -> list[ClusterHost]:
+        """All hosts that live, by name and process, with what they do now."""
+        return [_host(answer, self._owners.beat_age_ms(answer.host.id)) for answer in await self.answers()]
+
     async def _ask_all(self) -> list[HostAnswer]:
         hosts = [host for _, host in sorted(self._owners.living.items())]
         return list(await asyncio.gather(*[self._ask(host) for host in hosts]))
@@ -109,6 +114,32 @@ class HostRounds:
             return HostAnswer(host, None, f"host {host.id} has not answered within {ANSWER_MS_MAX} ms")
         except FoqsError as error:
             return HostAnswer(host, None, error.message)
+
+
+def _host(answer: HostAnswer, beat_age_ms: int) -> ClusterHost:
+    host, status = answer.host, answer.status
+    shards = sorted(shard.shard_id for shard in answer.shards if shard.state != _LOST)
+    is_leaving = host.is_leaving or (status is not None and bool(status.draining))
+    if status is None:
+        state = HostState.SILENT
+    elif is_leaving:
+        state = HostState.LEAVING
+    else:
+        state = HostState.SERVING if shards else HostState.STANDBY
+    return ClusterHost(
+        host_name_of(host.id),
+        host.id,
+        host.address,
+        host.tier,
+        (status.version or "") if status is not None else "",
+        host.started_at_ms,
+        beat_age_ms,
+        is_leaving,
+        state,
+        shards,
+        sorted(shard.shard_id for shard in answer.shards if shard.state == _SICK),
+        answer.problem,
+    )
 
 
 def _served_shards(by_host: Mapping[str, HostAnswer]) -> dict[int, _Served]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import suppress
 from typing import NamedTuple
@@ -31,7 +32,9 @@ class OwnerMap:
     soon as they have opened a shard. Routing asks it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        """`now_s` is a monotonic clock."""
+        self._now_s = now_s
         self._owners: dict[int, ShardOwner] = {}
         self._changed: dict[int, asyncio.Event] = {}
         self._news = asyncio.Event()
@@ -45,6 +48,8 @@ class OwnerMap:
         self._hosts: tuple[Mapping[str, str], Set[str]] = ({}, frozenset())
         self.living: Mapping[str, HostRow] = {}
         """The hosts that live as far as this one knows, by id, itself included."""
+        self._beats: Mapping[str, tuple[int, float]] = {}
+        """The last beat of each of them, and when it was seen for the first time."""
 
     def get(self, shard_id: int) -> ShardOwner | None:
         """None for a shard that nobody has ever had, or that was removed."""
@@ -86,12 +91,27 @@ class OwnerMap:
                 address = host.address if host is not None else ""
                 news.append(ShardOwner(row.shard_id, row.epoch, row.owner, address, bool(row.moving_to)))
         self.learn(news)
-        self.living = view.hosts
+        self._note_hosts(view.hosts)
         addresses = {host.id: host.address for host in view.hosts.values() if host.address}
         hosts = (addresses, frozenset([host_id for host_id in addresses if view.is_leaving(host_id)]))
         if hosts != self._hosts:
             self._hosts = hosts
             self.on_hosts(*hosts)
+
+    def _note_hosts(self, hosts: Mapping[str, HostRow]) -> None:
+        now_s, before = self._now_s(), self._beats
+        self.living = hosts
+        self._beats = {
+            host_id: known if (known := before.get(host_id)) is not None and known[0] == number else (number, now_s)
+            for host_id, number in ((host.id, host.beat_number) for host in hosts.values())
+        }
+
+    def beat_age_ms(self, host_id: str) -> int:
+        """How long ago this host saw a heartbeat of one that lives: it is as old as the last round that was answered
+        while nobody can be heard.
+        """
+        _, seen_s = self._beats.get(host_id, (0, self._now_s()))
+        return max(0, round((self._now_s() - seen_s) * 1000))
 
     async def moved(self, shard_id: int, epoch: int) -> ShardOwner:
         """Return the owner of the shard once it has a later epoch than this one. The caller bounds the wait."""

@@ -25,11 +25,12 @@ from foqs.model.calls import (
     StoredItem,
     StoredItemPage,
 )
+from foqs.model.cluster_calls import ClusterHosts
 from foqs.model.errors import FoqsError
 
 
 class RoutedAdmin:
-    """Implements foqs.model.calls.AdminCalls: what concerns stored items is done by the hosts that have them.
+    """Implements foqs.model.cluster_calls.ClusterCalls: what concerns stored items is done by the hosts that have them.
 
     Namespaces and jobs are the same on every host, and the status of a host is its own: those verbs are this host's.
     Who serves which shard is for the hosts to say that have them: all of them are asked.
@@ -200,6 +201,10 @@ class RoutedAdmin:
     ) -> ClusterShard:
         changed = await self._local.update_shard(context, shard_id, state, pinned_to, tier)
         return (await self._rounds.told([changed]))[0]
+
+    async def list_hosts(self, context: CallContext) -> ClusterHosts:
+        """All hosts that live, as they say now: one that does not answer is waited for shortly, and listed as such."""
+        return ClusterHosts(await self._rounds.hosts())
 
     async def get_host_status(self, context: CallContext) -> HostStatus:
         return await self._local.get_host_status(context)

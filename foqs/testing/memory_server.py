@@ -7,7 +7,8 @@ from typing import Any
 
 from foqs.client.dialogue import Dialogue, FrameReader
 from foqs.client.flows import Call
-from foqs.model.calls import AdminCalls, QueueCalls
+from foqs.model.calls import QueueCalls
+from foqs.model.cluster_calls import ClusterCalls
 from foqs.model.peers import PeerCalls
 from foqs.model.service import Service
 from foqs.transport.bounds import KnownNamespaces, TransportLimits, TransportMetrics
@@ -23,7 +24,7 @@ class MemoryServer(Service):
     def __init__(
         self,
         queue: QueueCalls,
-        admin: AdminCalls,
+        admin: ClusterCalls,
         *,
         address: str,
         port: int,

@@ -11,7 +11,8 @@ from dataclasses import replace
 import structlog
 
 from foqs.model import limits
-from foqs.model.calls import AdminCalls, QueueCalls
+from foqs.model.calls import QueueCalls
+from foqs.model.cluster_calls import ClusterCalls
 from foqs.model.peers import NoPeers, PeerCalls
 from foqs.model.service import Service
 from foqs.transport.bounds import KnownNamespaces, NoMetrics, TransportLimits, TransportMetrics
@@ -52,7 +53,7 @@ class ThriftServer(Service):
     def __init__(
         self,
         queue: QueueCalls,
-        admin: AdminCalls,
+        admin: ClusterCalls,
         *,
         address: str,
         port: int,

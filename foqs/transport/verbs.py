@@ -16,6 +16,7 @@ import structlog
 
 from foqs.model import calls, limits
 from foqs.model.calls import AdminCalls, CallContext, PositionErrors, QueueCalls
+from foqs.model.cluster_calls import ClusterCalls, ClusterHost, ClusterHosts
 from foqs.model.errors import FoqsError, InternalError, InvalidArgumentError, TooLargeError
 from foqs.model.jobs import Job, JobPage
 from foqs.model.namespace import Namespace, NamespaceSettings
@@ -44,6 +45,8 @@ for _cls, _struct in (
     (calls.ClusterShard, structs.ClusterShard),
     (calls.ClusterShards, structs.ListShardsResponse),
     (calls.ShardMap, structs.ShardMap),
+    (ClusterHost, structs.ClusterHost),
+    (ClusterHosts, structs.ListHostsResponse),
     (HelloResult, structs.HelloResponse),
     (TopicPointer, structs.TopicPointer),
     (CapGrantTold, structs.CapGrant),
@@ -156,7 +159,7 @@ def _of_items(admin: AdminCalls) -> dict[str, _Verb]:
     }
 
 
-def _of_cluster(admin: AdminCalls) -> dict[str, _Verb]:
+def _of_cluster(admin: ClusterCalls) -> dict[str, _Verb]:
     """What operators ask of jobs, exports, shards and hosts."""
     return {
         "createJob": _Verb(lambda c, r: admin.create_job(c, r.namespace_name, r.id, r.items_per_second_max, r.detail)),
@@ -173,6 +176,7 @@ def _of_cluster(admin: AdminCalls) -> dict[str, _Verb]:
         "addShard": _Verb(lambda c, r: admin.add_shard(c, r.shard_id, r.place, r.tier)),
         "updateShard": _Verb(lambda c, r: admin.update_shard(c, r.shard_id, r.state, r.pinned_to, r.tier)),
         "removeShard": _Verb(lambda c, r: admin.remove_shard(c, r.shard_id), lambda _: structs.RemoveShardResponse()),
+        "listHosts": _Verb(lambda c, _: admin.list_hosts(c), list_name="hosts"),
         "getHostStatus": _Verb(lambda c, _: admin.get_host_status(c), list_name="shards"),
     }
 
@@ -194,7 +198,7 @@ class Verbs:
     The call tables of all connections use the one that their server made. It owns nothing but the table of verbs.
     """
 
-    def __init__(self, queue: QueueCalls, admin: AdminCalls, peers: PeerCalls, codec: Codec) -> None:
+    def __init__(self, queue: QueueCalls, admin: ClusterCalls, peers: PeerCalls, codec: Codec) -> None:
         """`queue` and `admin` do the work, `peers` what other hosts ask; `codec` is the server's."""
         self._codec = codec
         self._by_name: dict[str, _Verb] = {

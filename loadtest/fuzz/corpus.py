@@ -109,6 +109,7 @@ def _plain() -> list[tuple[str, Any]]:
         ("report", s.ReportRequest([s.TopicStock(1, "topic", 5, 0, _I64, True)])),
         ("seek", s.SeekRequest([s.TopicWish(1, "topic", 5)])),
         ("hint", s.HintRequest([s.TopicPointer(1, "topic", "host", 5, 0, _I64)])),
+        ("listHosts", s.ListHostsRequest()),
         ("getHostStatus", s.HostStatusRequest()),
         ("createJob", s.CreateJobRequest(NAMESPACE, "job")),
         ("updateJob", s.UpdateJobRequest(NAMESPACE, "job")),

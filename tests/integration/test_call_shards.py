@@ -13,6 +13,7 @@ from foqs.cluster import host_rounds, membership
 from foqs.model import limits
 from foqs.model.calls import ClusterShard
 from foqs.model.cluster import ShardHealth, ShardUse
+from foqs.model.cluster_calls import HostState
 from foqs.model.errors import (
     AlreadyExistsError,
     InvalidArgumentError,
@@ -220,6 +221,11 @@ async def test_a_shard_has_an_owner_only_while_a_host_that_lives_serves_it(
             served = ShardHealth.SERVED
             assert owners == [("host-1", host.address, served)] * 2 + [("host-2", other.address, served)]
         last_owner = other.host.id
+        found = [(at.name, at.host_id, at.shards, at.state) for at in await host.admin.list_hosts()]
+        assert found == [
+            ("host-1", host.host.id, [0, 1], HostState.SERVING),
+            ("host-2", last_owner, [2], HostState.SERVING),
+        ]
     await until(lambda: last_owner not in host.host.owners.living)
     await asyncio.sleep(host_rounds.FRESH_MS / 1000)
     found = await shard(host, 2)

@@ -84,6 +84,8 @@ def test_every_admin_verb_answers() -> None:
             assert (redriven.response.count, redriven.response.errors) == (1000, {})
             purged = await client.call("purgeDeadLetters", s.PurgeDeadLettersRequest("ns", "topic", ["a"]))
             assert purged.response.errors[0].code == ErrorCode.NOT_FOUND
+            hosts = await client.call("listHosts", s.ListHostsRequest())
+            assert [(host.name, host.state, host.beat_age_ms) for host in hosts.response.hosts] == [("fake", 1, 7)]
             status = await client.call("getHostStatus", s.HostStatusRequest())
             assert status.response.shards == [s.ShardStatus(1, "owned", 3, 5, 2, "")]
             await _call_the_verbs_on_jobs(client)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from foqs.model.calls import CallContext, ClusterShard, ClusterShards
 from foqs.model.cluster import ShardHealth, ShardUse
+from foqs.model.cluster_calls import ClusterHost, ClusterHosts, HostState
 from foqs.model.errors import AlreadyExistsError, NotFoundError
 
 
@@ -14,6 +15,10 @@ class FakeShardCalls:
 
     def __init__(self) -> None:
         self.shards: dict[int, ClusterShard] = {}
+        self.hosts = [ClusterHost("fake", "fake#1", "fake:1", "", "0", 1, 7, False, HostState.SERVING)]
+
+    async def list_hosts(self, context: CallContext) -> ClusterHosts:
+        return ClusterHosts(self.hosts)
 
     async def list_shards(self, context: CallContext) -> ClusterShards:
         return ClusterShards([one for _, one in sorted(self.shards.items())])

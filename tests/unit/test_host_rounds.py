@@ -11,8 +11,10 @@ import pytest
 from foqs.cluster import host_rounds
 from foqs.cluster.host_rounds import HostRounds
 from foqs.cluster.owner_map import OwnerMap
+from foqs.cluster.view import ClusterView
 from foqs.model.calls import CallContext, ClusterShard, HostStatus, ShardStatus
 from foqs.model.cluster import HostRow, ShardHealth, ShardUse
+from foqs.model.cluster_calls import HostState
 from foqs.model.errors import HostUnreachableError
 from tests.support.waiting import PATIENCE_S
 
@@ -150,3 +152,46 @@ async def test_many_who_ask_at_once_share_a_round_and_who_gives_up_ends_it_for_n
         isinstance(end, asyncio.CancelledError)
         for end in await asyncio.gather(first, second, third, return_exceptions=True)
     )
+
+
+async def test_the_list_of_hosts_tells_what_each_of_them_does() -> None:
+    hosts = Hosts()
+    hosts.live("a#1", [*has("owned"), ShardStatus(1, "sick", 1, 0, 0), ShardStatus(2, "lost", 0, 0, 0)], tier="gold")
+    hosts.live("b#1", [])
+    hosts.live("c#1", [], address="")
+    hosts.owners.living = {
+        **hosts.owners.living,
+        "d#1": HostRow("d#1", "d:1", 5, 1, is_leaving=True),
+        "e#1": HostRow("e#1", "e:1", 5, 1),
+    }
+    hosts.says["d#1"] = has("owned")
+    hosts.live(ME, [])
+    found = {one.name: one for one in await hosts.rounds.hosts()}
+    assert list(found) == ["a", "b", "c", "d", "e", "me"]
+    assert {name: one.state for name, one in found.items()} == {
+        "a": HostState.SERVING, "b": HostState.STANDBY, "c": HostState.SILENT, "d": HostState.LEAVING,
+        "e": HostState.SILENT, "me": HostState.STANDBY,
+    }  # fmt: skip
+    one = found["a"]
+    assert (one.host_id, one.address, one.tier, one.version) == ("a#1", "h:1", "gold", "1")
+    assert (one.shards, one.sick_shards, one.is_leaving) == ([0, 1], [1], False)
+    assert (found["d"].shards, found["d"].is_leaving, found["d"].started_at_ms) == ([0], True, 5)
+    assert "tells no address" in found["c"].detail
+    assert found["e"].detail == "host e#1 cannot be reached"
+
+
+def test_the_age_of_a_heartbeat_begins_when_it_is_seen() -> None:
+    now_s = 100.0
+    owners = OwnerMap(lambda: now_s)
+
+    def look(number: int) -> None:
+        owners.look(ClusterView(ME, {ME: HostRow(ME, "h:1", 1, number)}, {}, is_settled=True))
+
+    look(7)
+    now_s = 100.5
+    look(7)
+    assert owners.beat_age_ms(ME) == 500
+    look(8)
+    now_s = 102.0
+    assert owners.beat_age_ms(ME) == 1_500
+    assert owners.beat_age_ms("nobody#1") == 0

@@ -287,6 +287,9 @@ def test_several_shards_serve_one_topic() -> None:
         client.enqueue_many(NS, [NewItem("t", b"%d" % number) for number in range(100)])
         assert len({item.id for item in client.dequeue(NS, "t", 100)}) == 100
         assert queue.admin().host_status().shards
+        (host,) = queue.admin().list_hosts()
+        assert (host.state, host.shards, host.sick_shards) == (foqs.HostState.SERVING, [0, 1, 2], [])
+        assert {shard.owner for shard in queue.admin().list_shards()} == {host.name}
 
 
 def test_items_that_ended_free_their_memory(queue: MemoryQueue) -> None:

@@ -12,6 +12,7 @@ from foqs.model.calls import (
     HostStatus,
 )
 from foqs.model.cluster import ShardUse
+from foqs.model.cluster_calls import ClusterHost
 from foqs.model.jobs import Job, JobPage, JobState
 
 
@@ -128,6 +129,12 @@ class AsyncAdminClient(AsyncNamespaceVerbs, AsyncItemVerbs):
         Raises InvalidArgumentError when it still holds items, dead letters included, or has slots of dedup ids.
         """
         return await self._run(admin_verbs.remove_shard(self._within(deadline_ms, deadline), shard_id))
+
+    async def list_hosts(
+        self, *, deadline_ms: int | None = None, deadline: timedelta | None = None
+    ) -> list[ClusterHost]:
+        """Return the hosts that live as far as the one that answers knows, by name. It asks all, for 2 s at most."""
+        return await self._run(admin_verbs.list_hosts(self._within(deadline_ms, deadline)))
 
     async def host_status(self, *, deadline_ms: int | None = None, deadline: timedelta | None = None) -> HostStatus:
         """Return the status of the host that answers, and of its shards."""

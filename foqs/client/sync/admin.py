@@ -13,6 +13,7 @@ from foqs.model.calls import (
     HostStatus,
 )
 from foqs.model.cluster import ShardUse
+from foqs.model.cluster_calls import ClusterHost
 from foqs.model.jobs import Job, JobPage, JobState
 
 
@@ -125,6 +126,10 @@ class AdminClient(NamespaceVerbs, ItemVerbs):
         Raises InvalidArgumentError when it still holds items, dead letters included, or has slots of dedup ids.
         """
         return self._run(admin_verbs.remove_shard(self._within(deadline_ms, deadline), shard_id))
+
+    def list_hosts(self, *, deadline_ms: int | None = None, deadline: timedelta | None = None) -> list[ClusterHost]:
+        """Return the hosts that live as far as the one that answers knows, by name. It asks all, for 2 s at most."""
+        return self._run(admin_verbs.list_hosts(self._within(deadline_ms, deadline)))
 
     def host_status(self, *, deadline_ms: int | None = None, deadline: timedelta | None = None) -> HostStatus:
         """Return the status of the host that answers, and of its shards."""

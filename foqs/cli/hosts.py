@@ -1,0 +1,80 @@
+"""`foqs hosts`: the hosts of the cluster, and whether they serve all of its shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import click
+
+from foqs.cli.output import Exit, leave, note, time_of
+from foqs.cli.remote import Remote, remote_command
+from foqs.cli.shards import shard_problems
+from foqs.model.cluster_calls import ClusterHost, HostState
+
+_SHARDS_SHOWN_MAX = 20
+
+
+@click.command()
+@click.option("--check", is_flag=True, help="Exit code 1 unless every shard is served and well, and all hosts answer.")
+@remote_command
+def hosts(remote: Remote, check: bool) -> None:
+    """List the hosts that live, as the one that answers knows them, and what they serve.
+
+    With --check the exit code is 0 when a host that lives serves every shard that was not removed, none of them is
+    sick, and all hosts answer; it is 1 when not, with the reasons on stderr, and 5 when no host answers.
+    """
+    with remote.admin() as admin:
+        found = admin.list_hosts()
+        problems = [*_problems(found), *shard_problems(admin.list_shards())] if check else []
+    remote.output.document(found)
+    remote.output.table(
+        [
+            "HOST",
+            "PROCESS",
+            "ADDRESS",
+            "TIER",
+            "VERSION",
+            "STATE",
+            "UP SINCE",
+            "BEAT MS AGO",
+            "SHARDS",
+            "SICK",
+            "DETAIL",
+        ],
+        (
+            (
+                one.name,
+                one.host_id,
+                one.address,
+                one.tier,
+                one.version,
+                _state_of(one),
+                time_of(one.started_at_ms),
+                one.beat_age_ms,
+                _named(one.shards),
+                _named(one.sick_shards),
+                one.detail,
+            )
+            for one in found
+        ),
+        is_last_cut=True,
+    )
+    if problems:
+        for problem in problems:
+            note(f"not well: {problem}")
+        leave(Exit.FAILURE)
+
+
+def _state_of(host: ClusterHost) -> str:
+    is_both = host.is_leaving and host.state is not HostState.LEAVING
+    return host.state.name.lower() + (", leaving" if is_both else "")
+
+
+def _problems(found: Iterable[ClusterHost]) -> list[str]:
+    return [f"host {one.host_id} does not answer: {one.detail}" for one in found if one.state is HostState.SILENT]
+
+
+def _named(shards: Sequence[int]) -> str:
+    """The ids of the shards; of many the first ones, and how many there are."""
+    some = " ".join(map(str, shards[:_SHARDS_SHOWN_MAX]))
+    return some if len(shards) <= _SHARDS_SHOWN_MAX else f"{some} ... ({len(shards)} in all)"

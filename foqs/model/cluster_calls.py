@@ -1,0 +1,59 @@
+"""The calls of operators that take asking all hosts of a cluster: what comes out of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Protocol
+
+from foqs.model.calls import AdminCalls, CallContext
+
+
+class HostState(IntEnum):
+    """What a host that lives does, as it says itself."""
+
+    SILENT = 0
+    """It has not said so in time, or cannot be asked."""
+    SERVING = 1
+    """It serves shards."""
+    STANDBY = 2
+    """It serves none, and takes those that it is given."""
+    LEAVING = 3
+    """It is about to end, and hands its shards on."""
+
+
+@dataclass(slots=True)
+class ClusterHost:
+    """A host that lives as far as the asked one knows.
+
+    `host_id` is its process: the name, #, and its start. `address` is where it listens, empty if it tells none.
+    `beat_age_ms` is how long ago the asked host saw a heartbeat of it. `shards` are those that it serves, the sick ones
+    included, which `sick_shards` names. `version` is empty, and there are no shards, while it is silent; `detail` says
+    why it is.
+    """
+
+    name: str
+    host_id: str
+    address: str
+    tier: str
+    version: str
+    started_at_ms: int
+    beat_age_ms: int
+    is_leaving: bool
+    state: HostState
+    shards: list[int] = field(default_factory=list)
+    sick_shards: list[int] = field(default_factory=list)
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class ClusterHosts:
+    """All hosts that live, by name and process."""
+
+    hosts: list[ClusterHost]
+
+
+class ClusterCalls(AdminCalls, Protocol):
+    """The verbs of service FoqsAdmin as any host of a cluster does them: some take what other hosts say."""
+
+    async def list_hosts(self, context: CallContext) -> ClusterHosts: ...
