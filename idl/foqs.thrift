@@ -625,7 +625,10 @@ struct UpdateShardRequest {
   /** The name of the host that is to serve it while that host is there; empty for any. INVALID_ARGUMENT for one that is
       there and serves another tier. */
   3: optional string pinned_to,
-  4: optional string tier
+  4: optional string tier,
+  /** Drain it also if it is the last shard of its tier that takes items: INVALID_ARGUMENT otherwise, since enqueues without
+      dedup_ids would be refused from then on. */
+  5: optional bool last
 }
 /**
  * Lets nobody serve the shard any more. INVALID_ARGUMENT if it is not draining, holds items or has slots of dedup_ids.

@@ -68,15 +68,16 @@ def add(remote: Remote, shard_id: int, place: str, tier: str) -> None:
 
 @shard.command()
 @click.argument("shard_id", type=_SHARD_ID)
+@click.option("--last", is_flag=True, help="Also if no other shard of its tier takes items: enqueues are refused then.")
 @remote_command
-def drain(remote: Remote, shard_id: int) -> None:
+def drain(remote: Remote, shard_id: int, last: bool) -> None:
     """Let the shard SHARD_ID take no new items; what it holds is served until it is empty.
 
     Its slots of dedup ids move to the other shards, a few at a time. `foqs shard list` tells what keeps it from being
     removed.
     """
     with remote.admin() as admin:
-        _show(remote, admin.update_shard(shard_id, state=ShardUse.DRAINING))
+        _show(remote, admin.update_shard(shard_id, state=ShardUse.DRAINING, last=last))
 
 
 @shard.command()

@@ -197,9 +197,15 @@ class RoutedAdmin:
         return (await self._rounds.told([await self._local.add_shard(context, shard_id, place, tier)]))[0]
 
     async def update_shard(
-        self, context: CallContext, shard_id: int, state: int | None, pinned_to: str | None, tier: str | None
+        self,
+        context: CallContext,
+        shard_id: int,
+        state: int | None,
+        pinned_to: str | None,
+        tier: str | None,
+        last: bool = False,
     ) -> ClusterShard:
-        changed = await self._local.update_shard(context, shard_id, state, pinned_to, tier)
+        changed = await self._local.update_shard(context, shard_id, state, pinned_to, tier, last)
         return (await self._rounds.told([changed]))[0]
 
     async def list_hosts(self, context: CallContext) -> ClusterHosts:

@@ -184,9 +184,15 @@ class Admin:
         return await self._shard_calls.add(shard_id, place, tier)
 
     async def update_shard(
-        self, context: CallContext, shard_id: int, state: int | None, pinned_to: str | None, tier: str | None
+        self,
+        context: CallContext,
+        shard_id: int,
+        state: int | None,
+        pinned_to: str | None,
+        tier: str | None,
+        last: bool = False,
     ) -> ClusterShard:
-        return await self._shard_calls.update(shard_id, state, pinned_to, tier)
+        return await self._shard_calls.update(shard_id, state, pinned_to, tier, last=last)
 
     async def remove_shard(self, context: CallContext, shard_id: int) -> None:
         await self._shard_calls.remove(shard_id)

@@ -55,7 +55,7 @@ class Placement:
             return
         owned = [shard.shard_id for _, shard in shards.owned()]
         of_tier = [shard_id for shard_id in owned if shards.tier_of(shard_id) == tier]
-        if owned and not of_tier:
+        if owned and not of_tier and not self._all_drain(tier):
             raise UnavailableError(
                 f"this host has no shard of tier {tier!r}, which items of namespace {namespace.name!r} go to: nothing "
                 "was enqueued, ask another host, or give the tier hosts and shards",
@@ -63,7 +63,7 @@ class Placement:
                 nothing_done=True,
             )
         if shards.draining.issuperset(of_tier):
-            raise _no_shard()
+            raise self._no_shard(tier)
 
     @property
     def knows_slots(self) -> bool:
@@ -149,12 +149,25 @@ class Placement:
             and self._shards.tier_of(shard_id) == tier
         ]
         if not healthy:
-            raise _no_shard()
+            raise self._no_shard(tier)
         return self._writers[min(healthy)[2]]
 
+    def _all_drain(self, tier: str) -> list[int]:
+        """The shards of the tier, whoever has them, if there are some and all of them drain."""
+        draining = self._shards.draining
+        if not draining:
+            return []
+        of_tier = [shard_id for shard_id in self._shards.uses if self._shards.tier_of(shard_id) == tier]
+        return sorted(of_tier) if draining.issuperset(of_tier) else []
 
-def _no_shard() -> NoShardError:
-    return NoShardError("no shard of this host takes items now: nothing was enqueued", retry_after_ms=NO_SHARD_RETRY_MS)
+    def _no_shard(self, tier: str) -> NoShardError:
+        message = "no shard of this host takes items now: nothing was enqueued"
+        if draining := self._all_drain(tier):
+            message = (
+                f"all shards of tier {tier!r} drain ({len(draining)}) and take no new items: nothing was enqueued; let "
+                f"one take items again (foqs shard serve {draining[0]}), or add one (foqs shard add)"
+            )
+        return NoShardError(message, retry_after_ms=NO_SHARD_RETRY_MS)
 
 
 def _slot_away(shard_id: int, *, is_sick: bool) -> UnavailableError:

@@ -59,8 +59,13 @@ class ShardCalls:
         await self._calls.run(lambda _: self._check_database(shard_id, checked))
         return self._told(await self._calls.run(lambda meta: meta.add_shard(shard_id, checked, tier)))
 
-    async def update(self, shard_id: int, state: int | None, pinned_to: str | None, tier: str | None) -> ClusterShard:
-        """Drain the shard, let it serve again, pin it to a host or to none, or give it to other hosts."""
+    async def update(
+        self, shard_id: int, state: int | None, pinned_to: str | None, tier: str | None, *, last: bool
+    ) -> ClusterShard:
+        """Drain the shard, let it serve again, pin it to a host or to none, or give it to other hosts.
+
+        Raises InvalidArgumentError for draining the last one of its tier that takes items, unless `last` says so.
+        """
         arguments.check_range("shard_id", shard_id, 0, limits.SHARD_ID_MAX)
         if state is not None and state not in (ShardUse.SERVING, ShardUse.DRAINING):
             raise InvalidArgumentError(f"state = {state} is not possible: {list(ShardUse)[:2]} are; see removeShard")
@@ -72,6 +77,8 @@ class ShardCalls:
         if pinned_to or tier is not None:
             await self._check_pin(shard_id, pinned_to, tier)
         wanted = None if state is None else ShardUse(state)
+        if wanted is ShardUse.DRAINING and not last:
+            await self._check_last(shard_id)
         return self._told(await self._calls.run(lambda meta: meta.update_shard(shard_id, wanted, pinned_to, tier)))
 
     async def _check_pin(self, shard_id: int, pinned_to: str | None, tier: str | None) -> None:
@@ -86,6 +93,22 @@ class ShardCalls:
             raise InvalidArgumentError(
                 f"shard {shard_id} would be of tier {wanted!r} and pinned to host {host_name!r}, which serves tier "
                 f"{min(tiers)!r} and would never get it: pin it to a host of its tier, or change both in one call"
+            )
+
+    async def _check_last(self, shard_id: int) -> None:
+        """Raises InvalidArgumentError when this shard takes items and no other one of its tier does.
+
+        Two hosts that are asked to drain the last two at the same moment may each see the other one serve.
+        """
+        rows = {row.shard_id: row for row in await self._calls.run(lambda meta: meta.list_shards())}
+        row = rows.pop(shard_id, None)
+        if row is None or row.use is not ShardUse.SERVING:
+            return
+        if not any(other.use is ShardUse.SERVING and other.tier == row.tier for other in rows.values()):
+            raise InvalidArgumentError(
+                f"shard {shard_id} is the last one of tier {row.tier!r} that takes items: when it drains, all enqueues "
+                "for this tier without dedup ids are refused. First add another one (foqs shard add), or let one that "
+                "drains serve (foqs shard serve); to drain it all the same say so (last, foqs shard drain --last)"
             )
 
     async def remove(self, shard_id: int) -> None:

@@ -481,7 +481,13 @@ class AdminCalls(Protocol):
     async def add_shard(self, context: CallContext, shard_id: int, place: str, tier: str) -> ClusterShard: ...
 
     async def update_shard(
-        self, context: CallContext, shard_id: int, state: int | None, pinned_to: str | None, tier: str | None
+        self,
+        context: CallContext,
+        shard_id: int,
+        state: int | None,
+        pinned_to: str | None,
+        tier: str | None,
+        last: bool = False,
     ) -> ClusterShard: ...
 
     async def remove_shard(self, context: CallContext, shard_id: int) -> None: ...

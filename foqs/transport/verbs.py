@@ -174,7 +174,9 @@ def _of_cluster(admin: ClusterCalls) -> dict[str, _Verb]:
         "exportItems": _Verb(lambda c, r: admin.export_items(c, r.namespace_name, r), list_name="items"),
         "listShards": _Verb(lambda c, _: admin.list_shards(c), list_name="shards"),
         "addShard": _Verb(lambda c, r: admin.add_shard(c, r.shard_id, r.place, r.tier)),
-        "updateShard": _Verb(lambda c, r: admin.update_shard(c, r.shard_id, r.state, r.pinned_to, r.tier)),
+        "updateShard": _Verb(
+            lambda c, r: admin.update_shard(c, r.shard_id, r.state, r.pinned_to, r.tier, r.last or False)
+        ),
         "removeShard": _Verb(lambda c, r: admin.remove_shard(c, r.shard_id), lambda _: structs.RemoveShardResponse()),
         "listHosts": _Verb(lambda c, _: admin.list_hosts(c), list_name="hosts"),
         "getHostStatus": _Verb(lambda c, _: admin.get_host_status(c), list_name="shards"),

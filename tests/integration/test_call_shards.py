@@ -130,11 +130,35 @@ async def test_a_draining_shard_takes_nothing_new_and_gives_what_it_has(
     assert 2 in await placed(host)
 
 
-async def test_where_all_shards_drain_nothing_is_taken(host: RunningHost) -> None:
-    for shard_id in (0, 1):
-        await host.admin.update_shard(shard_id, state=ShardUse.DRAINING)
+async def test_where_all_shards_drain_nothing_is_taken_and_producers_hear_why(
+    host: RunningHost, shard_urls: dict[int, str]
+) -> None:
+    await host.admin.add_shard(2, place_of(shard_urls[2]), tier="gold")
+    await host.admin.update_shard(0, state=ShardUse.DRAINING)
+    for _ in range(2):
+        with pytest.raises(InvalidArgumentError, match=r"shard 1 is the last one of tier '' .*--last"):
+            await host.admin.update_shard(1, state=ShardUse.DRAINING)
+    await host.admin.update_shard(0, state=ShardUse.DRAINING), "it drains already"
+    assert (await host.admin.update_shard(1, state=ShardUse.DRAINING, last=True)).state is ShardUse.DRAINING
+    await host.admin.update_shard(1, state=ShardUse.DRAINING)
+    with pytest.raises(InvalidArgumentError, match=r"shard 2 is the last one of tier 'gold'"):
+        await host.admin.update_shard(2, state=ShardUse.DRAINING)
     await until(lambda: len(host.host._shards.draining) == 2)
-    with pytest.raises(OverloadedError):
+    with pytest.raises(OverloadedError, match=r"all shards of tier '' drain \(2\).*foqs shard serve 0"):
+        await host.client.enqueue("jobs", "t", b"x")
+    await host.admin.update_shard(1, state=ShardUse.SERVING)
+    await until(lambda: len(host.host._shards.draining) == 1)
+    assert await placed(host, 3) == {1}
+
+
+async def test_a_host_without_a_shard_of_a_tier_says_as_well_that_all_of_them_drain(
+    host: RunningHost, shard_urls: dict[int, str]
+) -> None:
+    await host.admin.add_shard(2, place_of(shard_urls[2]), tier="gold")
+    await host.admin.update_shard(2, state=ShardUse.DRAINING, last=True)
+    await until(lambda: 2 in host.host._shards.draining)
+    await set_tier([host], "gold")
+    with pytest.raises(OverloadedError, match=r"all shards of tier 'gold' drain \(1\)"):
         await host.client.enqueue("jobs", "t", b"x")
 
 

@@ -32,7 +32,8 @@ def test_a_shard_is_added_drained_moved_and_removed(shell: tuple[Run, FakeQueue]
     run, queue = shell
     assert run("add", "7", PLACE, "--tier", "gold").exit_code == 0
     assert (queue.shards[7].place, queue.shards[7].tier) == (PLACE, "gold")
-    assert run("drain", "7").exit_code == 0
+    assert run("drain", "7").exit_code == 2, "no other one takes items"
+    assert run("drain", "7", "--last").exit_code == 0
     assert queue.shards[7].state is ShardUse.DRAINING
     assert run("serve", "7").exit_code == 0
     assert queue.shards[7].state is ShardUse.SERVING

@@ -126,7 +126,7 @@ async def _call_the_verbs_on_shards(client: RawClient) -> None:
     s = structs
     added = await client.call("addShard", s.AddShardRequest(7, "mysql://h:3306/s7", "gold"))
     assert (added.response.shard_id, added.response.place, added.response.tier) == (7, "mysql://h:3306/s7", "gold")
-    changed = await client.call("updateShard", s.UpdateShardRequest(7, ShardUse.DRAINING, "host-2"))
+    changed = await client.call("updateShard", s.UpdateShardRequest(7, ShardUse.DRAINING, "host-2", None, True))
     assert (changed.response.state, changed.response.pinned_to) == (ShardUse.DRAINING, "host-2")
     assert (await client.call("listShards", s.ListShardsRequest())).response.shards == [changed.response]
     assert (await client.call("removeShard", s.RemoveShardRequest(7))).response == s.RemoveShardResponse()

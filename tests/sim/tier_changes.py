@@ -54,7 +54,7 @@ class TierChanges:
     async def _use_shard(self) -> None:
         shard_id = self._chance.choice(list(self._world.servers))
         use = self._chance.choice([ShardUse.SERVING, ShardUse.DRAINING])
-        await self._call(lambda door: door.admin.update_shard(shard_id, int(use), None, None))
+        await self._call(lambda door: door.admin.update_shard(shard_id, int(use), None, None, True))
 
     async def _call(self, work: Callable[[FakeDoor], Awaitable[Any]]) -> None:
         host = self._world.pick_host(self._chance)

@@ -253,7 +253,7 @@ class TierTrials:
         return name
 
     async def _use(self, shard_id: int, use: ShardUse) -> None:
-        await self._call(self._some_host(), lambda door: door.admin.update_shard(shard_id, int(use), None, None))
+        await self._call(self._some_host(), lambda door: door.admin.update_shard(shard_id, int(use), None, None, True))
 
     async def _enqueue(self, host: SimHost, name: str, item: NewItem) -> EnqueueResult:
         result: EnqueueResult = await self._call(host, partial(_put_one, name, item))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from foqs.model.calls import CallContext, ClusterShard, ClusterShards
 from foqs.model.cluster import ShardHealth, ShardUse
 from foqs.model.cluster_calls import ClusterHost, ClusterHosts, HostState
-from foqs.model.errors import AlreadyExistsError, NotFoundError
+from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 
 
 class FakeShardCalls:
@@ -32,9 +32,18 @@ class FakeShardCalls:
         return self.shards[shard_id]
 
     async def update_shard(
-        self, context: CallContext, shard_id: int, state: int | None, pinned_to: str | None, tier: str | None
+        self,
+        context: CallContext,
+        shard_id: int,
+        state: int | None,
+        pinned_to: str | None,
+        tier: str | None,
+        last: bool = False,
     ) -> ClusterShard:
         before = self._shard(shard_id)
+        others = [at for at in self.shards.values() if at.state is ShardUse.SERVING and at.shard_id != shard_id]
+        if state == ShardUse.DRAINING and not others and not last:
+            raise InvalidArgumentError(f"shard {shard_id} is the last")
         after = self.shards[shard_id] = replace(
             before,
             state=before.state if state is None else ShardUse(state),

@@ -93,6 +93,11 @@ class Shards:
             list(shard.add_counts(image.count()))
 
     @property
+    def uses(self) -> Collection[int]:
+        """All shards of the cluster: those of this host."""
+        return self.tables
+
+    @property
     def here(self) -> list[int]:
         return list(self.writers)
 

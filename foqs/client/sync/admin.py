@@ -110,15 +110,18 @@ class AdminClient(NamespaceVerbs, ItemVerbs):
         state: ShardUse | None = None,
         pinned_to: str | None = None,
         tier: str | None = None,
+        last: bool = False,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> ClusterShard:
         """Change what is given, and return the shard. Raises NotFoundError.
 
         state: SERVING or DRAINING. pinned_to: the host that is to serve it while it is there, or "" for any.
+        last (False): drain it also if no other shard of its tier takes items, so that enqueues are refused; without it
+        that raises InvalidArgumentError.
         """
         terms = self._within(deadline_ms, deadline)
-        return self._run(admin_verbs.update_shard(terms, shard_id, state, pinned_to, tier))
+        return self._run(admin_verbs.update_shard(terms, shard_id, state, pinned_to, tier, last))
 
     def remove_shard(self, shard_id: int, *, deadline_ms: int | None = None, deadline: timedelta | None = None) -> None:
         """Let nobody serve a shard any more that is drained and empty; give the client the addresses of all hosts.
