@@ -631,8 +631,8 @@ struct UpdateShardRequest {
   5: optional bool last
 }
 /**
- * Lets nobody serve the shard any more. INVALID_ARGUMENT if it is not draining, holds items or has slots of dedup_ids.
- * UNAVAILABLE says that another host owns it, and has to be asked.
+ * Lets nobody serve the shard any more. Any host has its owner do it. INVALID_ARGUMENT if it is not draining, holds items
+ * or has slots of dedup_ids. NOT_FOUND if there is no such shard or it was removed. UNAVAILABLE while no host serves it.
  */
 struct RemoveShardRequest {
   1: required i32 shard_id

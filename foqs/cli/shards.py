@@ -107,8 +107,8 @@ def move(remote: Remote, shard_id: int, host_name: str, tier: str | None) -> Non
 def remove(remote: Remote, shard_id: int) -> None:
     """Let nobody serve the shard SHARD_ID any more, once it is drained and empty. Its database stays.
 
-    Only its owner can tell that it is empty: give the addresses of all hosts. Its id cannot be used again for another
-    place.
+    Only its owner can tell that it is empty, and any host asks that one: while nobody serves the shard it stays. Its id
+    cannot be used again for another place.
     """
     with remote.admin() as admin:
         admin.remove_shard(shard_id)

@@ -208,6 +208,22 @@ class RoutedAdmin:
         changed = await self._local.update_shard(context, shard_id, state, pinned_to, tier, last)
         return (await self._rounds.told([changed]))[0]
 
+    async def remove_shard(self, context: CallContext, shard_id: int) -> None:
+        """The owner does it, which alone can tell that nothing is left in the shard."""
+        if context.peer or not isinstance(shard_id, int) or not 0 <= shard_id <= limits.SHARD_ID_MAX:
+            await self._local.remove_shard(context, shard_id)
+            return
+
+        async def here(_: Sequence[int] | None) -> PositionErrors:
+            await self._local.remove_shard(context, shard_id)
+            return {}
+
+        async def there(remote: Peer, _: Sequence[int]) -> PositionErrors:
+            await remote.remove_shard(context, shard_id)
+            return {}
+
+        _raise_first(await self._routes.by_shard([ids.item_id(shard_id, 0)], here, there))
+
     async def list_hosts(self, context: CallContext) -> ClusterHosts:
         """All hosts that live, as they say now: one that does not answer is waited for shortly, and listed as such."""
         return ClusterHosts(await self._rounds.hosts())

@@ -14,7 +14,8 @@ from foqs.host.waiting import Answer, Waiting
 from foqs.model import limits
 from foqs.model.calls import ClusterShard
 from foqs.model.cluster import ShardRow, ShardUse, host_name_of, tier_problem
-from foqs.model.errors import InvalidArgumentError, UnavailableError, shown
+from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError, shown
+from foqs.storage.meta_cluster import not_known
 from foqs.storage.places import check_place
 
 _HOST_NAME = re.compile(r"[A-Za-z0-9._:-]{0,112}")
@@ -79,7 +80,27 @@ class ShardCalls:
         wanted = None if state is None else ShardUse(state)
         if wanted is ShardUse.DRAINING and not last:
             await self._check_last(shard_id)
-        return self._told(await self._calls.run(lambda meta: meta.update_shard(shard_id, wanted, pinned_to, tier)))
+        try:
+            row = await self._calls.run(lambda meta: meta.update_shard(shard_id, wanted, pinned_to, tier))
+        except NotFoundError:
+            raise await self._not_here(shard_id) from None
+        return self._told(row)
+
+    async def _not_here(self, shard_id: int) -> FoqsError:
+        """Why there is nothing to be done with the shard at this host."""
+        rows = {row.shard_id: row for row in await self._calls.run(lambda meta: meta.list_shards())}
+        if (row := rows.get(shard_id)) is None:
+            return not_known(shard_id)
+        if row.use is ShardUse.REMOVED:
+            again = f"foqs shard add {shard_id} {row.place}" if row.place else "foqs shard add"
+            return NotFoundError(f"shard {shard_id} was removed: {again} adds it again, with what its database holds")
+        owner = f"host {row.owner} took it last" if row.owner else "no host has taken it yet"
+        return UnavailableError(
+            f"shard {shard_id} is not served by this host, and {owner}: nothing was done; only the host that serves it "
+            "can do it, see foqs shard list",
+            retry_after_ms=MOVING_RETRY_MS,
+            nothing_done=True,
+        )
 
     async def _check_pin(self, shard_id: int, pinned_to: str | None, tier: str | None) -> None:
         """Raises InvalidArgumentError when the host that the shard would be pinned to lives and serves another tier."""
@@ -114,9 +135,12 @@ class ShardCalls:
     async def remove(self, shard_id: int) -> None:
         """Let nobody serve the shard any more, which has to be here, drained and empty.
 
-        Raises InvalidArgumentError when it is not, and UnavailableError when it is not served here.
+        Raises InvalidArgumentError when it is not, NotFoundError when there is no such shard, and UnavailableError when
+        it is not served here.
         """
         arguments.check_range("shard_id", shard_id, 0, limits.SHARD_ID_MAX)
+        if not self._shards.serves(shard_id):
+            raise await self._not_here(shard_id)
         writer, shard = self._shards.serving(shard_id)
         if self._shards.uses.get(shard_id) is not ShardUse.DRAINING:
             raise InvalidArgumentError(f"shard {shard_id} takes items: drain it first, and wait for a second")

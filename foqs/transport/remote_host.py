@@ -178,6 +178,9 @@ class RemoteHost:
         page: ExportPage = await self._call(context, "exportItems", query)
         return page
 
+    async def remove_shard(self, context: CallContext, shard_id: int) -> None:
+        await self._call(context, "removeShard", structs.RemoveShardRequest(shard_id))
+
     async def get_host_status(self, context: CallContext) -> HostStatus:
         status: HostStatus = await self._call(context, "getHostStatus", structs.HostStatusRequest())
         return status

@@ -101,8 +101,11 @@ async def test_two_shards_need_two_databases_and_two_ids(host: RunningHost, shar
         await host.admin.add_shard(2, place_of(shard_urls[0]))
     with pytest.raises(AlreadyExistsError):
         await host.admin.add_shard(1, place_of(shard_urls[2]))
-    with pytest.raises(NotFoundError):
-        await host.admin.update_shard(9, state=ShardUse.DRAINING)
+    for last in (False, True):
+        with pytest.raises(NotFoundError, match="there is no shard 9"):
+            await host.admin.update_shard(9, state=ShardUse.DRAINING, last=last)
+    with pytest.raises(NotFoundError, match="there is no shard 9"):
+        await host.admin.remove_shard(9)
     with pytest.raises(InvalidArgumentError):
         await host.admin.update_shard(1, state=ShardUse.REMOVED)
     with pytest.raises(InvalidArgumentError):
@@ -184,10 +187,11 @@ async def test_a_shard_is_removed_once_it_is_drained_and_empty(host: RunningHost
     await host.admin.remove_shard(2)
     await until(lambda: host.host.shards_run == {0, 1})
     assert (await shard(host, 2)).state is ShardUse.REMOVED
-    with pytest.raises(UnavailableError):
+    with pytest.raises(NotFoundError, match=f"shard 2 was removed: foqs shard add 2 {re.escape(place)}"):
         await host.admin.remove_shard(2)
-    with pytest.raises(NotFoundError):
-        await host.admin.update_shard(2, state=ShardUse.SERVING)
+    for change in ({"state": ShardUse.SERVING}, {"tier": "gold"}, {"pinned_to": "host-1"}):
+        with pytest.raises(NotFoundError, match="shard 2 was removed"):
+            await host.admin.update_shard(2, **change)
     # Nobody is asked for it any more, and it may come back where it was.
     await host.admin.create_namespace("n")
     assert await host.admin.delete_namespace("n") is None
@@ -211,8 +215,26 @@ async def test_a_shard_moves_to_the_host_that_it_is_pinned_to(host: RunningHost,
             await host.admin.update_shard(shard_id, pinned_to="host-2")
         await until(lambda: (host.host.owned_count, other.host.owned_count) == (0, 2))
         assert {one.owner for one in await other.admin.list_shards()} == {"host-2"}
-        with pytest.raises(UnavailableError):
-            await host.admin.remove_shard(1)
+
+
+async def test_a_shard_is_removed_by_its_owner_whichever_host_is_asked(
+    host: RunningHost, meta_url: str, shard_urls: dict[int, str]
+) -> None:
+    await host.admin.add_shard(2, place_of(shard_urls[2]), tier="gold")
+    with pytest.raises(UnavailableError, match="shard 2 is not served by this host, and no host has taken it yet"):
+        await host.admin.remove_shard(2)
+    async with running_host(meta_url, {}, name="host-2", tier="gold", namespace=None) as other:
+        await until(lambda: other.host.owned_count == 1 and knows_owner(host, 2))
+        with pytest.raises(InvalidArgumentError, match="shard 2 takes items: drain it first"):
+            await host.admin.remove_shard(2)
+        await host.admin.update_shard(2, state=ShardUse.DRAINING, last=True)
+        await until(lambda: 2 in other.host._shards.draining and slots_have_left(other, 2))
+        await host.admin.remove_shard(2)
+        await until(lambda: other.host.owned_count == 0)
+        for one in (host, other):
+            with pytest.raises(NotFoundError, match="shard 2 was removed"):
+                await one.admin.remove_shard(2)
+    assert (await shard(host, 2)).state is ShardUse.REMOVED
 
 
 async def test_a_shard_is_pinned_to_no_host_of_another_tier(host: RunningHost, meta_url: str) -> None:

@@ -23,7 +23,7 @@ _HANDED_ON = " handed on"
 _OF_ADMIN = frozenset(
     {
         "peek_items", "get_item", "delete_items", "list_dead_letters", "redrive_dead_letters", "purge_dead_letters",
-        "plan_export", "export_items", "get_host_status",
+        "plan_export", "export_items", "remove_shard", "get_host_status",
     }
 )  # fmt: skip
 

@@ -127,9 +127,10 @@ class AsyncAdminClient(AsyncNamespaceVerbs, AsyncItemVerbs):
     async def remove_shard(
         self, shard_id: int, *, deadline_ms: int | None = None, deadline: timedelta | None = None
     ) -> None:
-        """Let nobody serve a shard any more that is drained and empty; give the client the addresses of all hosts.
+        """Let nobody serve a shard any more that is drained and empty. Any host asks its owner.
 
-        Raises InvalidArgumentError when it still holds items, dead letters included, or has slots of dedup ids.
+        Raises InvalidArgumentError when it still holds items, dead letters included, or has slots of dedup ids, and
+        NotFoundError when there is no such shard, or it was removed.
         """
         return await self._run(admin_verbs.remove_shard(self._within(deadline_ms, deadline), shard_id))
 

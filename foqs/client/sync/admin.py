@@ -124,9 +124,10 @@ class AdminClient(NamespaceVerbs, ItemVerbs):
         return self._run(admin_verbs.update_shard(terms, shard_id, state, pinned_to, tier, last))
 
     def remove_shard(self, shard_id: int, *, deadline_ms: int | None = None, deadline: timedelta | None = None) -> None:
-        """Let nobody serve a shard any more that is drained and empty; give the client the addresses of all hosts.
+        """Let nobody serve a shard any more that is drained and empty. Any host asks its owner.
 
-        Raises InvalidArgumentError when it still holds items, dead letters included, or has slots of dedup ids.
+        Raises InvalidArgumentError when it still holds items, dead letters included, or has slots of dedup ids, and
+        NotFoundError when there is no such shard, or it was removed.
         """
         return self._run(admin_verbs.remove_shard(self._within(deadline_ms, deadline), shard_id))
 
