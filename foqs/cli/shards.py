@@ -8,9 +8,11 @@ import click
 
 from foqs.cli.output import note, time_of
 from foqs.cli.remote import Remote, confirmed, remote_command
+from foqs.client.sync import AdminClient
 from foqs.model import limits
 from foqs.model.calls import ClusterShard
 from foqs.model.cluster import ShardHealth, ShardUse
+from foqs.model.errors import FoqsError
 
 _PROBLEMS = {
     ShardHealth.UNKNOWN: "it is not known who serves it",
@@ -64,6 +66,7 @@ def add(remote: Remote, shard_id: int, place: str, tier: str) -> None:
     """
     with remote.admin() as admin:
         _show(remote, admin.add_shard(shard_id, place, tier=tier))
+        _note_who_is_missing(admin, shard_id, tier=tier)
 
 
 @shard.command()
@@ -95,9 +98,13 @@ def serve(remote: Remote, shard_id: int) -> None:
 @click.option("--tier", help="Give it to the hosts of another tier.")
 @remote_command
 def move(remote: Remote, shard_id: int, host_name: str, tier: str | None) -> None:
-    """Pin the shard SHARD_ID to the host HOST_NAME, which serves it while it is there; without a name to none."""
+    """Pin the shard SHARD_ID to the host HOST_NAME, which serves it while it is there; without a name to none.
+
+    The host and the tier may be such that no host has yet: a message says so.
+    """
     with remote.admin() as admin:
         _show(remote, admin.update_shard(shard_id, pinned_to=host_name, tier=tier))
+        _note_who_is_missing(admin, shard_id, host_name=host_name, tier=tier)
 
 
 @shard.command()
@@ -114,6 +121,19 @@ def remove(remote: Remote, shard_id: int) -> None:
         admin.remove_shard(shard_id)
     remote.output.document({"removed": shard_id})
     note(f"shard {shard_id} was removed; drop its database when it is not needed any more")
+
+
+def _note_who_is_missing(admin: AdminClient, shard_id: int, *, host_name: str = "", tier: str | None = None) -> None:
+    """Say that the host or the tier is one that no host that lives has: it may be a slip of the pen."""
+    try:
+        hosts = admin.list_hosts()
+    except FoqsError as error:
+        note(f"the hosts could not be listed, so it was not checked that one has this name or tier: {error.message}")
+        return
+    if host_name and not any(host.name == host_name for host in hosts):
+        note(f"no host {host_name!r} lives now: others serve shard {shard_id} until it comes; see foqs hosts")
+    if tier is not None and not any(host.tier == tier for host in hosts):
+        note(f"no host of tier {tier!r} lives now: nobody serves shard {shard_id} until one comes; see foqs hosts")
 
 
 def _show(remote: Remote, found: ClusterShard) -> None:

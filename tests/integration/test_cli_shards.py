@@ -47,6 +47,20 @@ def test_a_shard_is_added_drained_moved_and_removed(shell: tuple[Run, FakeQueue]
     assert queue.shards[7].state is ShardUse.REMOVED
 
 
+def test_a_host_or_a_tier_that_no_host_has_is_done_and_told(shell: tuple[Run, FakeQueue]) -> None:
+    run, queue = shell
+    added = run("add", "7", PLACE, "--tier", "gold")
+    words = "no host of tier 'gold' lives now: nobody serves shard 7 until one comes; see foqs hosts\n"
+    assert (added.exit_code, added.stderr) == (0, words)
+    assert run("add", "8", PLACE).stderr == ""
+    moved = run("move", "7", "nohost")
+    words = "no host 'nohost' lives now: others serve shard 7 until it comes; see foqs hosts\n"
+    assert (moved.exit_code, moved.stderr) == (0, words)
+    assert queue.shards[7].pinned_to == "nohost"
+    assert run("move", "7", "fake").stderr == run("move", "7").stderr == run("move", "7", "--tier", "").stderr == ""
+    assert "no host of tier 'nosuch' lives now" in run("move", "7", "--tier", "nosuch").stderr
+
+
 def test_the_list_is_a_table_or_json(shell: tuple[Run, FakeQueue]) -> None:
     run, _ = shell
     run("add", "7", PLACE)
