@@ -124,7 +124,7 @@ def cli() -> None:
 
     \b
     Exit codes: 0 done, 1 failed, 2 wrong usage or argument, 3 not found, 4 conflict,
-    5 unavailable, overloaded or over quota: try again.
+    5 unavailable, overloaded or over quota: try again, 6 what was printed is not all.
     """
 
 

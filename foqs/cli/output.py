@@ -31,6 +31,8 @@ class Exit(IntEnum):
     NOT_FOUND = 3
     CONFLICT = 4
     UNAVAILABLE = 5
+    PARTIAL = 6
+    """What was printed is not all: shards or hosts do not respond."""
 
 
 _EXIT_BY_CODE = {

@@ -5,18 +5,18 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, BinaryIO
 
 import click
 
-from foqs.cli.output import Exit, exit_of, leave_for, note, report_failures, time_of
+from foqs.cli.output import Exit, exit_of, leave, leave_for, note, report_failures, time_of
 from foqs.cli.remote import Remote, remote_command
 from foqs.client.items import PRIORITY_MAX, PRIORITY_MIN, Item, NewItem
 from foqs.client.sync import Client
 from foqs.model import limits
-from foqs.model.calls import DeliveryPolicy
+from foqs.model.calls import DeliveryPolicy, TopicStats
 from foqs.model.errors import FoqsError, InvalidArgumentError, TooLargeError
 
 _STDIN = "-"
@@ -49,22 +49,32 @@ def _item_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.command()
 @click.argument("namespace")
 @click.option("--prefix", default="", help="Only topics that start so.")
+@click.option("--partial", is_flag=True, help="Exit code 0 also while shards or hosts do not respond.")
 @remote_command
-def topics(remote: Remote, namespace: str, prefix: str) -> None:
+def topics(remote: Remote, namespace: str, prefix: str, partial: bool) -> None:
     """List the topics of NAMESPACE that hold an item.
 
-    Shards and hosts that do not respond are named, and their items are not counted.
+    Shards and hosts that do not respond are named on stderr, and their items are not counted. The exit code is 6 then,
+    unless --partial takes what there is.
     """
+    missing: dict[str, None] = {}
 
-    def tell(missing: Sequence[str]) -> None:
-        for what in missing:
-            note(f"not counted: {what}")
+    def tell(parts: Sequence[str]) -> None:
+        for what in parts:
+            if what not in missing:  # Each page tells it again.
+                missing[what] = None
+                note(f"not counted: {what}")
 
     with remote.client() as client:
-        stats = client.topics(namespace, prefix, on_missing=tell)
-        if remote.output.as_json:
-            remote.output.document(list(stats))
-            return
+        _show_topics(remote, client.topics(namespace, prefix, on_missing=tell))
+    if missing and not partial:
+        leave(Exit.PARTIAL)
+
+
+def _show_topics(remote: Remote, stats: Iterable[TopicStats]) -> None:
+    if remote.output.as_json:
+        remote.output.document(list(stats))
+    else:
         remote.output.table(
             ["READY", "DELAYED", "LEASED", "DEAD", "URGENT", "OLDEST READY", "TOPIC"],
             (

@@ -11,12 +11,14 @@ from foqs.cluster.owner_map import OwnerMap, ShardOwner
 from foqs.cluster.peers import Peer, PeerTable
 from foqs.model import limits
 from foqs.model.calls import CallContext, PositionErrors
+from foqs.model.cluster import shards_named
 from foqs.model.errors import FoqsError, UnavailableError
 
 LOOK_MS = 100
 """Who waits for a shard that is on its way looks again after so long, if nothing is heard of it before."""
 LOOK_MS_MAX = 500
 """The same for one that has looked before: each look tries all that is left once more, at a host that may be dead."""
+_HOSTS_NAMED_MAX = 3
 
 assert limits.ROUTE_RETRY_MS <= LOOK_MS_MAX < limits.SICK_RETRY_MS, "a shard is waited for if it may come soon"
 
@@ -180,7 +182,7 @@ class Routes:
         remote, shards = part.remote, part.shards
         if remote is None and not part.is_here:
             raise UnavailableError(
-                f"shard {min(shards)} is served by no host now: nothing was done, try again",
+                f"{self._why_unasked(shards)}: nothing was done, try again",
                 retry_after_ms=limits.ROUTE_RETRY_MS,
                 nothing_done=True,
             )
@@ -191,10 +193,30 @@ class Routes:
             return await there(remote, asking)
         except UnavailableError as error:
             raise UnavailableError(
-                f"host {remote.host_id} is needed for a whole answer: {error.message}",
+                f"host {remote.host_id} is needed for a whole answer, as the owner of {shards_named(shards)}: "
+                f"{error.message}",
                 retry_after_ms=error.retry_after_ms or limits.ROUTE_RETRY_MS,
                 nothing_done=error.nothing_done,
             ) from error
+
+    def _why_unasked(self, shards: Collection[int]) -> str:
+        """Why nobody can be asked for these shards."""
+        lost: list[int] = []
+        hidden: dict[str, list[int]] = {}
+        for shard_id in sorted(shards):
+            owner = self._owners.get(shard_id)
+            host = self._owners.living.get(owner.host_id) if owner is not None and owner.host_id != self._me else None
+            if host is not None and not host.address:
+                hidden.setdefault(host.id, []).append(shard_id)
+            else:
+                lost.append(shard_id)
+        said = [f"{shards_named(lost)} {_is(lost)} served by no host now"] if lost else []
+        said += [
+            f"{shards_named(some)} {_is(some)} served by host {host_id}, which tells no address: set its "
+            "advertise_address"
+            for host_id, some in list(hidden.items())[:_HOSTS_NAMED_MAX]
+        ]
+        return "; ".join(said)
 
     def _remote(self, owner: ShardOwner) -> Peer | None:
         if owner.host_id == self._me or not owner.address:
@@ -263,6 +285,10 @@ class Routes:
             _, some = groups.setdefault("" if remote is None else remote.host_id, (remote, []))
             some.append(position)
         return [_Group(remote, some) for remote, some in groups.values()]
+
+
+def _is(shards: Collection[int]) -> str:
+    return "is" if len(shards) == 1 else "are"
 
 
 def looks_s() -> Iterator[float]:

@@ -90,7 +90,8 @@ class Exports:
         Raises UnavailableError for a shard that is not owned now.
         """
         arguments.check_range("splits_per_shard", splits_per_shard, 1, limits.EXPORT_SPLITS_MAX)
-        self._shards.check_owns_any()
+        if wanted is None:
+            self._shards.check_owns_any()
         # All keys are taken at one moment: what is enqueued after it has greater ones.
         as_of_ms = self._wall_ms()
         last_keys = [(shard_id, self._serving(shard_id)[1]) for shard_id, _ in self._shards.asked(wanted)]

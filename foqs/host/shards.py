@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import TypeVar
 
 from foqs.host.ttl_scan import TtlScan
 from foqs.model import limits
-from foqs.model.cluster import ShardUse
+from foqs.model.cluster import ShardUse, shards_named
 from foqs.model.errors import UnavailableError
 from foqs.model.service import Service, ServiceState
 from foqs.server import mysql_server
@@ -155,7 +155,10 @@ class Shards:
 
         Raises UnavailableError for one that is not served: a page without it would be wrong.
         """
-        return [(shard_id, self.serving(shard_id)[1]) for shard_id in sorted(self.here if wanted is None else wanted)]
+        shard_ids = sorted(self.here if wanted is None else wanted)
+        if lost := [shard_id for shard_id in shard_ids if not self.serves(shard_id)]:
+            raise self.none_served(lost)
+        return [(shard_id, self.serving(shard_id)[1]) for shard_id in shard_ids]
 
     def serves(self, shard_id: int) -> bool:
         """Whether this host owns the shard now."""
@@ -212,6 +215,17 @@ class Shards:
         return UnavailableError(
             f"shard {writer.shard_id} is not served by this host now: {writer.detail}",
             retry_after_ms=retry_after_ms or NO_SHARD_RETRY_MS,
+            nothing_done=True,
+        )
+
+    def none_served(self, shard_ids: Sequence[int]) -> UnavailableError:
+        """What is to be said of several shards that are not here or not owned now."""
+        first = self.not_served(shard_ids[0])
+        if len(shard_ids) == 1:
+            return first
+        return UnavailableError(
+            f"{shards_named(shard_ids)} are not served by this host now; of the first: {first.message}",
+            retry_after_ms=first.retry_after_ms,
             nothing_done=True,
         )
 

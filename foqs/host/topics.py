@@ -45,16 +45,18 @@ class Topics:
     ) -> TopicPage:
         """Topics of the shards that this host owns, by name, after `page_token`.
 
-        A sick shard is counted like the others. Raises UnavailableError when the host owns none, while rows are still
-        being counted, and for a shard that nobody serves, unless a `partial` page will do, which names it.
+        A sick shard is counted like the others. Raises UnavailableError when the host owns none and the call names
+        none, while rows are still being counted, and for shards that nobody serves, unless a `partial` page will do,
+        which names them.
         """
         namespace = self._namespaces.serving(namespace_name)
         arguments.check_range("limit", limit, 1, limits.PAGE_ITEMS_MAX)
-        self._shards.check_owns_any()
+        if context.shards is None:
+            self._shards.check_owns_any()
         asked = self._shards.here if context.shards is None else context.shards
-        lost = [self._shards.not_served(at) for at in asked if not self._shards.serves(at)]
+        lost = sorted(at for at in asked if not self._shards.serves(at))
         if lost and not partial:
-            raise lost[0]
+            raise self._shards.none_served(lost)
         await self._wait_for_counts()
         found: list[TopicStats] = []
         after: str | None = page_token
@@ -65,7 +67,7 @@ class Topics:
         if context.shards is not None and not partial:
             self._shards.asked(context.shards)  # One that has left meanwhile is not counted in full.
         token = found[limit - 1].topic if len(found) > limit else ""
-        return TopicPage(found[:limit], token, [error.message for error in lost])
+        return TopicPage(found[:limit], token, [self._shards.not_served(at).message for at in lost])
 
     def _find(
         self,

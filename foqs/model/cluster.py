@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from foqs.model.errors import shown
 PROCESS_MARK = "#"
 """This stands between the name of a host and the start of its process. No name of a host has it."""
 _TIER = re.compile(rf"[A-Za-z0-9._-]{{0,{limits.TIER_CHARS_MAX}}}")
+_SHARDS_NAMED_MAX = 10
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
@@ -118,6 +120,16 @@ def identity_problem(found: ShardIdentity | None, wanted: ShardIdentity) -> str:
             f"shard {found.shard_id} was removed, add that one again, or {remedy}"
         )
     return ""
+
+
+def shards_named(shard_ids: Collection[int]) -> str:
+    """These shards for a message: `shard 3`, or `shards 0, 2`, or the first ones and how many there are."""
+    some = [str(shard_id) for shard_id in sorted(shard_ids)]
+    if len(some) == 1:
+        return f"shard {some[0]}"
+    if len(some) <= _SHARDS_NAMED_MAX:
+        return f"shards {', '.join(some)}"
+    return f"shards {', '.join(some[:_SHARDS_NAMED_MAX])}, ... ({len(some)} in all)"
 
 
 def tier_problem(value: object) -> str:

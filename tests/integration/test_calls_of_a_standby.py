@@ -49,6 +49,26 @@ async def test_a_shard_that_a_host_was_never_given_is_not_an_item_that_is_gone(o
         assert not isinstance(errors[0], OutcomeUnknownError)
 
 
+async def test_a_standby_that_is_asked_for_shards_names_those_that_it_does_not_serve(standby, shard_urls):
+    """So the host that asks it for its part of a list can say what is missing."""
+    shards = sorted(shard_urls)[:2]
+    for method, request in (
+        ("getActiveTopics", structs.ActiveTopicsRequest("jobs", shard_ids=shards)),
+        ("peekItems", structs.PeekItemsRequest("jobs", "t", shard_ids=shards)),
+        ("planExport", structs.PlanExportRequest("jobs", shard_ids=shards)),
+    ):
+        error = (await standby.call(method, request)).error
+        assert error.code is ErrorCode.UNAVAILABLE
+        assert error.message.startswith(
+            f"shards {shards[0]}, {shards[1]} are not served by this host now; of the first: "
+        )
+    page = await standby.call("getActiveTopics", structs.ActiveTopicsRequest("jobs", partial=True, shard_ids=shards))
+    assert [f"shard {shard}" in missing for shard, missing in zip(shards, page.response.missing, strict=True)] == [
+        True,
+        True,
+    ]
+
+
 async def test_a_client_that_is_given_the_standby_first_does_not_fail_or_wait(owner, standby):
     addresses = [standby.address, owner.address]
     async with AsyncClient(addresses, random=lambda: 0.0) as client, asyncio.timeout(PATIENCE_S):

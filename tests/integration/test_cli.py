@@ -302,6 +302,19 @@ def test_what_may_work_later_is_unavailable(shell: Shell, error: FoqsError) -> N
     assert ("7 ms" in result.stderr) == (error.retry_after_ms == 7)
 
 
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_topics_of_which_a_part_is_missing_are_shown_and_have_an_exit_code_of_their_own(
+    shell: Shell, output: str
+) -> None:
+    shell.run("enqueue", "ns", "mail", "hello")
+    assert shell.run("topics", "ns", "--output", output).exit_code == 0
+    shell.queue.missing = ["shards 0, 2 are served by no host now", "shards 0, 2 are served by no host now"]
+    for options, exit_code in (([], 6), (["--partial"], 0)):
+        result = shell.run("topics", "ns", "--output", output, *options)
+        assert (result.exit_code, "mail" in result.stdout) == (exit_code, True)
+        assert result.stderr == "not counted: shards 0, 2 are served by no host now\n"
+
+
 def test_a_host_that_is_away_is_unavailable() -> None:
     # Port 1 is privileged and unassigned.
     result = CliRunner().invoke(cli, ["host-status"], env={"FOQS_ADDRESS": "127.0.0.1:1"})

@@ -74,6 +74,8 @@ class FakeQueue(FakeJobCalls, FakeShardCalls):
         """Of the enqueue and dequeue calls, in their order."""
         self.failure: BaseException | None = None
         """Raised by getActiveTopics."""
+        self.missing: list[str] = []
+        """What getActiveTopics says is missing, on each page."""
         self._last_id = 0
         self._add_namespace("ns", NamespaceSettings())
 
@@ -194,7 +196,7 @@ class FakeQueue(FakeJobCalls, FakeShardCalls):
             if name == namespace_name and topic.startswith(prefix) and topic > page_token and items
         ]
         limit = max(limit, 1)
-        return TopicPage(topics[:limit], topics[limit - 1].topic if len(topics) > limit else "")
+        return TopicPage(topics[:limit], topics[limit - 1].topic if len(topics) > limit else "", self.missing)
 
     # --- AdminCalls ---
 

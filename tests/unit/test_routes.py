@@ -13,6 +13,7 @@ from foqs.cluster import routes as routes_module
 from foqs.cluster.owner_map import OwnerMap, ShardOwner
 from foqs.cluster.routes import LOOK_MS_MAX, Routes, looks_s
 from foqs.model.calls import CallContext, PositionErrors
+from foqs.model.cluster import HostRow
 from foqs.model.errors import UnavailableError
 from tests.support.waiting import PATIENCE_S
 
@@ -33,6 +34,55 @@ async def test_a_shard_that_was_opened_a_moment_ago_is_asked_before_the_hosts_kn
 
     asked = await routes.by_all(CallContext("127.0.0.1"), here, there)
     assert sorted(asked) == [("me", frozenset({1, 3})), ("other", frozenset({0}))]
+
+
+async def message_of(owners: OwnerMap, says: str = "") -> str:
+    """What is said of a call for all shards, which other hosts refuse with these words."""
+    local = SimpleNamespace(served=set[int], serves=lambda shard_id: False, know=None, number_of=None, may_take=None)
+    peers = SimpleNamespace(get=lambda host_id, address: SimpleNamespace(host_id=host_id))
+    routes = Routes("me#1", owners, cast(Any, peers), cast(Any, local))
+
+    async def ask(*_: Any) -> None:
+        raise UnavailableError(says, nothing_done=True)
+
+    missing: list[str] = []
+    await routes.by_all(CallContext("127.0.0.1"), ask, ask, missing)
+    (message,) = missing
+    with pytest.raises(UnavailableError) as raised:
+        await routes.by_all(CallContext("127.0.0.1"), ask, ask)
+    assert raised.value.message == message
+    return message
+
+
+async def test_all_shards_that_nobody_serves_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes_module, "LOOK_MS", 1)
+    owners = OwnerMap()
+    owners.learn([ShardOwner(3, 1, "gone#1", "")])
+    assert await message_of(owners) == "shard 3 is served by no host now: nothing was done, try again"
+    owners.learn([ShardOwner(shard_id, 1, "gone#1", "") for shard_id in (5, 1)])
+    assert (await message_of(owners)).startswith("shards 1, 3, 5 are served by no host now")
+    owners.learn([ShardOwner(shard_id, 1, "me#1", "me:1") for shard_id in range(10, 30)])
+    assert (await message_of(owners)).startswith("shards 1, 3, 5, 10, 11, 12, 13, 14, 15, 16, ... (23 in all) are")
+
+
+async def test_a_host_that_tells_no_address_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes_module, "LOOK_MS", 1)
+    owners = OwnerMap()
+    owners.living = {"w1#1": HostRow("w1#1", "", 1, 1)}
+    owners.learn([ShardOwner(3, 1, "w1#1", "")])
+    hidden = "shard 3 is served by host w1#1, which tells no address: set its advertise_address"
+    assert await message_of(owners) == f"{hidden}: nothing was done, try again"
+    owners.learn([ShardOwner(4, 1, "gone#1", "")])
+    assert await message_of(owners) == f"shard 4 is served by no host now; {hidden}: nothing was done, try again"
+
+
+async def test_a_host_that_refuses_is_named_with_the_shards_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes_module, "LOOK_MS", 1)
+    owners = OwnerMap()
+    owners.learn([ShardOwner(shard_id, 1, "w1#1", "w1:1") for shard_id in (2, 0)])
+    assert await message_of(owners, "it is away") == (
+        "host w1#1 is needed for a whole answer, as the owner of shards 0, 2: it is away"
+    )
 
 
 class Acks:
