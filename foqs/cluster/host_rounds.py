@@ -99,7 +99,9 @@ class HostRounds:
 
     async def _ask_all(self) -> list[HostAnswer]:
         hosts = [host for _, host in sorted(self._owners.living.items())]
-        return list(await asyncio.gather(*[self._ask(host) for host in hosts]))
+        answers = await asyncio.gather(*[self._ask(host) for host in hosts])
+        # One that was found dead meanwhile does not hang: it is gone.
+        return [answer for answer in answers if answer.host.id in self._owners.living]
 
     async def _ask(self, host: HostRow) -> HostAnswer:
         if host.id != self._me and not host.address:

@@ -29,6 +29,8 @@ class Hosts:
         self.says: dict[str, list[ShardStatus] | None] = {}
         self.now_s = 0.0
         self.asked_count = 0
+        self.hanging = asyncio.Event()
+        """It is set when those that hang go on."""
         peers = SimpleNamespace(get=self.peer)
         self.rounds = HostRounds(ME, self.owners, cast(Any, peers), self.mine, lambda: self.now_s)
         self.live(ME, [])
@@ -43,7 +45,7 @@ class Hosts:
             if host_id not in self.says:
                 raise HostUnreachableError(f"host {host_id} cannot be reached")
             if (shards := self.says[host_id]) is None:
-                await asyncio.Event().wait()
+                await self.hanging.wait()
             return HostStatus(host_id, "1", 1, shards or [], False)
 
         return SimpleNamespace(host_id=host_id, get_host_status=get_host_status)
@@ -122,6 +124,19 @@ async def test_what_a_host_that_does_not_answer_serves_is_not_known(monkeypatch:
     hosts.live("one#1", has("owned"), address="")
     found = await hosts.told(row("one#1"))
     assert found.detail == "host one#1 tells no address: set its advertise_address"
+
+
+async def test_a_host_that_is_found_dead_while_it_is_asked_is_gone() -> None:
+    hosts = Hosts()
+    hosts.live("one#1", None)
+    asked = asyncio.create_task(hosts.told(row("one#1")))
+    for _ in range(4):
+        await asyncio.sleep(0)
+    hosts.owners.living = {ME: hosts.owners.living[ME]}
+    hosts.says["one#1"] = []
+    hosts.hanging.set()
+    found = await asked
+    assert (found.health, found.detail) == (ShardHealth.UNSERVED, "host one#1 took it last, and lives no more")
 
 
 async def test_a_removed_shard_has_no_owner_whatever_a_host_says() -> None:
