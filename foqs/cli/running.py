@@ -15,7 +15,7 @@ from importlib import import_module
 
 import uvloop
 
-from foqs.cli.output import Exit, leave, note
+from foqs.cli.output import Exit, exit_of, leave, note
 from foqs.config import HostConfig
 from foqs.model.errors import FoqsError
 from foqs.model.limits import KIB, MIB
@@ -49,7 +49,8 @@ def run_until_signal(
 
     SIGHUP has the host take what may change from `load_config`; without one it drains like the others, for then the
     terminal was closed. `on_ready` gets the port that is bound, once all hosts serve. `others` are further hosts that
-    run beside it in this process. Leaves with FAILURE when a host cannot start.
+    run beside it in this process. When a host cannot start this leaves with the code of the reason: UNAVAILABLE
+    for what may be there soon.
     """
     if load_config is not None:
         # A reload that comes while the host is still being imported: its configuration was read a moment ago.
@@ -63,9 +64,12 @@ def run_until_signal(
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
             note(f"choose another port with {'--port or --metrics-port' if metrics else '--port'}")
         leave(Exit.FAILURE)
-    except (FoqsError, MigrationError) as error:
+    except MigrationError as error:
         note(f"error: {error}")
         leave(Exit.FAILURE)
+    except FoqsError as error:
+        note(f"error: {error}")
+        leave(exit_of(error))
 
 
 def tune_interpreter() -> None:

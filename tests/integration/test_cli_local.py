@@ -17,7 +17,9 @@ from foqs import supervised
 from foqs.cli.main import cli
 from foqs.config import HostConfig
 from foqs.dev.local_server import BINARY_VARIABLE, LocalServer
+from foqs.model.errors import InternalError, InvalidArgumentError, UnavailableError
 from foqs.storage.meta import MetaStore
+from foqs.storage.migrations import MigrationError
 from foqs.supervised import Orders
 from tests.support.databases import server_binary
 
@@ -53,7 +55,7 @@ class FakeBootstrap:
         self.configs: list[HostConfig] = []
         self.reloaded: list[HostConfig] = []
         self.reasons: list[str] = []
-        self.failure: OSError | None = None
+        self.failure: Exception | None = None
         monkeypatch.setattr(supervised, "run_host", self.run_host)
 
     async def run_host(self, config: HostConfig, orders: Orders, on_ready: Callable[[int], None]) -> None:
@@ -170,6 +172,30 @@ def test_a_port_that_is_taken_is_a_failure_that_names_it(bootstrap: FakeBootstra
     assert result.exit_code == 1
     assert "127.0.0.1:7" in result.stderr
     assert "choose another port with --port" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (UnavailableError("ZooKeeper does not answer"), 5),
+        (InvalidArgumentError("all hosts of a cluster need the same membership"), 2),
+        (MigrationError("pending: 2"), 1),
+        (InternalError("a defect"), 1),
+    ],
+)
+def test_a_host_that_does_not_start_leaves_with_the_code_of_the_reason(
+    bootstrap: FakeBootstrap, failure: Exception, code: int
+) -> None:
+    bootstrap.failure = failure
+    result = run("host", "--meta-url", "mysql://h/m", "--shard", "0=mysql://h/s")
+    assert (result.exit_code, result.stderr) == (code, f"error: {failure}\n")
+
+
+def test_a_host_whose_meta_database_is_away_says_that_it_may_be_tried_again(tmp_path: Path) -> None:
+    away = f"mysql://root@localhost/x?unix_socket={tmp_path}/none"
+    result = run("host", "--meta-url", away, "--port", "0")
+    assert result.exit_code == 5
+    assert "error: no connection to mysql" in result.stderr
 
 
 def test_dev_in_a_directory_that_cannot_be_made_says_so(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def test_a_host_without_zookeeper_needs_nothing_of_it() -> None:
 def test_a_host_that_is_to_use_zookeeper_says_what_to_install() -> None:
     arguments = ("--meta-url", "mysql://nobody@127.0.0.1:1/meta", "--membership", "zookeeper://zk-1", "--port", "0")
     done = _run("from foqs.__main__ import main; main()", "host", *arguments, without={"kazoo"})
-    assert done.returncode == 1, done.stderr
+    assert done.returncode == 2, done.stderr
     assert done.stderr == (
         "error: membership is zookeeper://zk-1:2181/foqs, which needs the package kazoo: "
         "pip install 'foqs[zookeeper]'\n"
