@@ -18,7 +18,9 @@ _SHARDS_SHOWN_MAX = 20
 @click.option("--check", is_flag=True, help="Exit code 1 unless every shard is served and well, and all hosts answer.")
 @remote_command
 def hosts(remote: Remote, check: bool) -> None:
-    """List the hosts that live, as the one that answers knows them, and what they serve.
+    """List the hosts that live, or check that they serve every shard.
+
+    The host that answers tells what it knows of the others.
 
     With --check the exit code is 0 when a host that lives serves every shard that was not removed, none of them is
     sick, and all hosts answer; it is 1 when not, with the reasons on stderr, and 5 when no host answers.

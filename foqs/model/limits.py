@@ -249,14 +249,11 @@ DEQUEUES_WAITING_MAX = 50_000
 DEQUEUE_TOPICS_WAITING_MAX = 200_000
 """Topics that the waiting dequeue calls of a host name together. Further ones get OVERLOADED."""
 TOPIC_PREFIXES_MAX = 1_000
-"""Prefixes of topics of a namespace that dequeues have named on one host within TOPIC_PREFIX_IDLE_MS. Dequeues with a
-further one get OVERLOADED.
-"""
+"""Prefixes of a namespace's topics that dequeues name on a host in TOPIC_PREFIX_IDLE_MS. A further one: OVERLOADED."""
 TOPIC_PREFIXES_OF_HOST_MAX = 10_000
 """Those of all namespaces together."""
 TOPIC_PREFIXES_NESTED_MAX = 8
-"""Such prefixes of one namespace each of which begins with the one before. Dequeues with a further one get OVERLOADED.
-"""
+"""Such prefixes of a namespace each of which begins with the one before. A further one is OVERLOADED."""
 TOPIC_PREFIX_IDLE_MS = MINUTE_MS
 """A prefix that no dequeue has named for this long is forgotten."""
 ANY_TOPICS_PER_CALL_MAX = 100

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from foqs.model.census import Census, CensusAnswer
@@ -30,6 +30,16 @@ _DEFAULTS = NamespaceSettings(lease_ms_default=500)
 """The lease of production would outlast a run."""
 _STEPS_BEFORE_THE_LOCK = 10
 """To look at the schema and to make a session may take long, and the last owner goes on meanwhile."""
+
+
+@dataclass
+class Tenures:
+    """Which processes have had which shards."""
+
+    session_owners: dict[tuple[int, int], str] = field(default_factory=dict)
+    """Ids of processes by shard and number of a session."""
+    served: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    """By process and shard, the epoch and the number of the last transaction that it saw committed there."""
 
 
 class MetaTables:
@@ -177,7 +187,7 @@ class SteppingStore(FakeStore):
 
     def _epoch_in_need(self, at_least: int) -> int:
         writer = self._server.tables.writer
-        had_epoch, seen_number = self._world.served.get((self._owner, self._shard_id), (-1, 0))
+        had_epoch, seen_number = self._world.tenure_book.served.get((self._owner, self._shard_id), (-1, 0))
         is_as_left = writer.epoch == self._had_epoch and writer.transaction_number >= self._seen_number
         is_as_handed_on = writer.epoch == had_epoch and writer.transaction_number >= seen_number
         if (is_as_left or is_as_handed_on) and not self._renews:
@@ -187,16 +197,16 @@ class SteppingStore(FakeStore):
     def _run(self, transaction: Transaction, plan: PackPlan) -> TransactionResult:
         result = super()._run(transaction, plan)
         self._seen_number = transaction.number
-        self._world.served[self._owner, self._shard_id] = self.epoch, transaction.number
+        self._world.tenure_book.served[self._owner, self._shard_id] = self.epoch, transaction.number
         return result
 
     def _connect(self) -> None:
         super()._connect()
         assert self._session is not None
-        self._world.session_owners[self._shard_id, self._session.number] = self._owner
+        self._world.tenure_book.session_owners[self._shard_id, self._session.number] = self._owner
 
     def _kill(self, session_number: int) -> None:
-        victim = self._world.session_owners[self._shard_id, session_number]
+        victim = self._world.tenure_book.session_owners[self._shard_id, session_number]
         if victim != self._owner and self._world.is_surely_alive(victim):
             self._world.complain(f"{self._owner} puts {victim} out of shard {self._shard_id}, and that one lives")
         super()._kill(session_number)

@@ -35,7 +35,7 @@ from tests.sim.host import FakeDoor, SimHost, shard_urls
 from tests.sim.links import Links
 from tests.sim.loads import Loads
 from tests.sim.loop import ProcessState, VirtualLoop
-from tests.sim.ownership import MetaTables
+from tests.sim.ownership import MetaTables, Tenures
 from tests.sim.shared_caps import SharedCapCheck
 from tests.sim.slots import SlotWatch
 from tests.sim.tiers import TierWatch
@@ -131,10 +131,7 @@ class World:
         self._keys_seen: dict[int, set[int]] = {shard_id: set() for shard_id in self.servers}
         self.calm_since_s = math.inf
         """When the delays of a part of the run became ordinary ones."""
-        self.session_owners: dict[tuple[int, int], str] = {}
-        """Ids of processes by shard and number of a session."""
-        self.served: dict[tuple[str, int], tuple[int, int]] = {}
-        """By process and shard, the epoch and the number of the last transaction that it saw committed there."""
+        self.tenure_book = Tenures()
 
     def _make_client(self, number: int) -> SimClient:
         return SimClient(self, f"c{number}", random.Random(self.chance.random()))
