@@ -276,6 +276,7 @@ async def test_a_shard_that_its_next_host_cannot_reach_stays_where_it_is_and_kee
         assert first.host.owners.get(0) == before
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("step", ["shard_leaves", "shard_lost", "drop_parts"])
 async def test_a_defect_while_a_shard_is_handed_on_keeps_nobody_from_having_it_now_or_later(
     meta: MetaStore, meta_url: str, monkeypatch: pytest.MonkeyPatch, step: str

@@ -127,6 +127,7 @@ def test_a_bound_that_does_not_hold_fails_the_run_after_all_was_written(tmp_path
     assert found["bounds"][2]["found"] is None
 
 
+@pytest.mark.interpreted
 def test_caps_hold_for_each_topic_and_what_they_cost_is_counted() -> None:
     verdict = caps.run(caps.Course(topics=60, items_per_s=100, seconds=20, parked=500, rounds=1))
     (row,) = verdict.rows
