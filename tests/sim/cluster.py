@@ -99,7 +99,7 @@ class ClusterWorld(World):
     def is_served(self) -> bool:
         counted = {
             writer.shard_id for host in self.ready for writer, _ in host.host._shards.owned()
-            if writer.counted.is_set()
+            if writer.counted.is_set() and writer.health.healthy
         }  # fmt: skip
         return counted == set(self.servers)
 
