@@ -33,6 +33,11 @@ def check_place(place: str) -> str:
     if parsed.username or parsed.password or "@" in place:
         # Every host and operator can read it.
         raise InvalidArgumentError("a place has no user and no password: they are in the configuration of the hosts")
+    if options := sorted(parsed.query.keys() - {_SOCKET}):
+        raise InvalidArgumentError(
+            f"a place has no option but {_SOCKET}, and this one has {shown(', '.join(options))}: hosts take the others "
+            f"from shard_login"
+        )
     checked = place_of(place)
     if len(checked) > PLACE_CHARS_MAX:
         raise InvalidArgumentError(f"place {shown(place)} has {len(checked)} characters: at most {PLACE_CHARS_MAX}")

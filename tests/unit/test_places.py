@@ -47,3 +47,8 @@ def test_what_is_no_place_is_refused_without_repeating_a_password(place: str) ->
 def test_a_place_that_no_column_holds_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="at most 255"):
         check_place(f"mysql://{'h' * 250}/d")
+
+
+def test_options_that_would_be_lost_are_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="ssl_ca, ssl_key"):
+        check_place("mysql://h/d?ssl_key=/k&ssl_ca=/c&unix_socket=/s")
