@@ -301,7 +301,9 @@ class CapNews(Service):
             by_key = {grant.key: grant for grant in await asking or ()}
             for cap in caps:
                 if cap.key in by_key and not cap.is_over and self.home_of(cap.key) == home:
-                    cap.came_late(by_key[cap.key])
+                    cap.came_late(by_key[cap.key], self._now_s())
+                    self._watch(cap)
+                    self._local.cap_fed(cap.key)  # What it waits for may come sooner.
 
     def _learn(self, home: str, caps: Sequence[SharedCap], grants: Sequence[CapGrant] | None, sent_s: float) -> None:
         now_s = self._now_s()

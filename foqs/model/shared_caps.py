@@ -204,7 +204,7 @@ class SharedCap:
         elif self._until_s > now_s:
             self._batches.append((now_s, self._until_s, count))
         else:
-            self._unused_count += count
+            self._note_unused(count, now_s)
             self._ask_soon(now_s)
 
     def count(self, now_s: float) -> int:
@@ -252,17 +252,20 @@ class SharedCap:
             self._has_part = False
         ends_s = sent_s + grant.ends_ms / 1000
         self._until_s = max(self._until_s, ends_s) if self._batches else ends_s
-        if grant.granted_count and ends_s > now_s:
+        # What went back meanwhile can be had sooner than a token of the time to come.
+        is_ahead_of_unused = self._unused_count > 0 and grant.after_ms > 0
+        if grant.granted_count and ends_s > now_s and not is_ahead_of_unused:
             self._batches.append((now_s + grant.after_ms / 1000, ends_s, grant.granted_count))
             return
-        self._unused_count += grant.granted_count  # They had ended when they came.
+        self._note_unused(grant.granted_count, now_s)
         if asked is not None and asked.wanted_count:
-            self._again_s = ends_s
             self._is_short = self._is_short or asked.is_short
+            if not grant.granted_count:
+                self._again_s = ends_s
 
-    def came_late(self, grant: CapGrant) -> None:
+    def came_late(self, grant: CapGrant, now_s: float) -> None:
         """The home has answered a question that was given up: its tokens go back."""
-        self._unused_count += grant.granted_count
+        self._note_unused(grant.granted_count, now_s)
 
     def missed(self, now_s: float) -> None:
         """The home has not answered."""
@@ -343,10 +346,17 @@ class SharedCap:
         if len(kept) < len(self._batches):
             ended_count = sum([count for _, until_s, count in self._batches if until_s <= now_s])
             self._target = max(1, self._target - ended_count)
-            # Those of the time to come go back with them: the home has the ended ones to give in their place, sooner.
-            self._batches = [batch for batch in kept if batch[0] <= now_s]
-            ahead_count = sum([count for from_s, _, count in kept if from_s > now_s])
-            self._unused_count += ended_count + ahead_count
+            self._batches = kept
+            self._note_unused(ended_count, now_s)
+
+    def _note_unused(self, count: int, now_s: float) -> None:
+        """So many tokens go back to the home.
+
+        Those of the time to come go with them: the home has the unused ones to give in their place, sooner.
+        """
+        if count:
+            self._unused_count += count + sum([some for from_s, _, some in self._batches if from_s > now_s])
+            self._batches = [batch for batch in self._batches if batch[0] <= now_s]
 
     def _fall_back(self, now_s: float) -> None:
         """Make its share itself, once what was granted has ended: until then the home has not set it aside."""

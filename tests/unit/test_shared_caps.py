@@ -184,6 +184,38 @@ def test_a_token_that_was_not_used_in_time_is_there_again_at_once_though_the_nex
     assert cap.take(1, cluster.now_s) == 1
 
 
+def test_a_token_that_came_late_is_there_again_at_once_though_the_next_one_was_granted_ahead() -> None:
+    cluster = Cluster("ab", 0.0001)
+    cap = cluster.caps["a"]
+    assert not cap.take(1, cluster.now_s)
+    late = cluster.ledger.ask("a", cap.ask(), 0.0001, cluster.now_s)
+    cap.missed(cluster.now_s)
+    cluster.wanted.clear()
+    cluster.run(RETRY_MS / 1000 + 0.1, lambda name: 0)
+    assert 0 < cap.wait_s(cluster.now_s) < NEVER_S, "the one of 10,000 s later"
+    assert late is not None
+    cap.came_late(late, cluster.now_s)
+    assert cap.wait_s(cluster.now_s) == NEVER_S, "its home is asked"
+    cluster.turn()
+    assert cap.take(1, cluster.now_s) == 1
+
+
+def test_a_token_that_ends_while_the_next_one_is_on_its_way_is_there_again_at_once() -> None:
+    cluster = Cluster("ab", 0.0001)
+    cap = cluster.caps["a"]
+    assert not cap.take(1, cluster.now_s)
+    cluster.turn()
+    assert cap.take(1, cluster.now_s) == 1
+    ahead = cluster.ledger.ask("a", cap.ask(), 0.0001, cluster.now_s)
+    cluster.now_s += 11
+    cap.give_back(1, cluster.now_s)
+    assert ahead is not None
+    cap.granted(ahead, cluster.now_s, cluster.now_s)
+    assert cap.wait_s(cluster.now_s) == NEVER_S, "its home is asked"
+    cluster.turn()
+    assert cap.take(1, cluster.now_s) == 1
+
+
 def test_a_host_that_cannot_reach_the_home_goes_on_with_its_last_share() -> None:
     cluster = Cluster("ab", 40)
     cluster.run(10)
