@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -30,6 +30,8 @@ from loadtest.stress.verdict import Bound, Verdict
 from tests.support.faults import FaultError
 
 OFF_SHARE_MAX = 0.1
+LEFT_SHARE_MAX = 0.01
+"""Of topics with one token: it may go to a call that is over when its item comes, which is ready again then."""
 HOLD_MS_MAX = 5.0
 PARKED_MS_A_SECOND_MAX = 1.0
 _HOME_CHANGE_S = 2.5
@@ -45,7 +47,7 @@ _CALL_ITEMS = 100
 _ROWS = 5_000
 _POLICIES_MAX = limits.TOPIC_POLICIES_PER_NAMESPACE_MAX
 _SPARE_ITEMS = 6
-_PATIENCE_S = 600.0
+_PATIENCE_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +205,13 @@ async def _waiting(hosts: Hosts, loops: _Loops, course: Course, verdict: Verdict
         await asyncio.to_thread(_fill, hosts, namespace, names, 2)
     _note_holds(verdict, "setting caps, and enqueues", loops.holds())
     async with _consuming(hosts.addresses, list(by_namespace), found):
-        await _until(
-            lambda: len(found.times_s) == course.parked,
-            lambda: f"each of {course.parked} topics has had an item, {len(found.times_s)} have",
+        await _all_had_an_item(found, course.parked)
+        verdict.bounds.append(
+            Bound(
+                "topics without their first item, whose token went to a call that was over by then",
+                course.parked - len(found.times_s),
+                course.parked * LEFT_SHARE_MAX,
+            )
         )
         await asyncio.sleep(_FOLLOWED_S)
         _note_holds(verdict, "until all wait", loops.holds())
@@ -234,11 +240,12 @@ async def _at_rest(loops: _Loops, course: Course) -> list[float]:
     return [median(values) for values in zip(*found, strict=True)]
 
 
-async def _until(condition: Callable[[], bool], what: Callable[[], str]) -> None:
-    until_s = time.monotonic() + _PATIENCE_S
-    while not condition():
-        if time.monotonic() > until_s:
-            raise FaultError(f"not within {_PATIENCE_S:.0f} s: {what()}")
+async def _all_had_an_item(found: _Deliveries, topics_count: int) -> None:
+    """Return when each topic has had an item, or none has had its first one for a while."""
+    count, until_s = 0, time.monotonic() + _PATIENCE_S
+    while len(found.times_s) < topics_count and time.monotonic() < until_s:
+        if len(found.times_s) > count:
+            count, until_s = len(found.times_s), time.monotonic() + _PATIENCE_S
         await asyncio.sleep(0.1)
 
 
