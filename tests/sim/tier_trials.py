@@ -92,7 +92,8 @@ class TierTrials:
         old, new = await self._create(before), await self._create(after)
         for _ in range(2):
             await self._put_everywhere(old, before)
-        await self._call(self._some_host(), lambda door: door.admin.update_shard(shard_id, None, None, after))
+        # It may be pinned to a host of its old tier, which is let go as well.
+        await self._call(self._some_host(), lambda door: door.admin.update_shard(shard_id, None, "", after))
         await asyncio.sleep(HOLDS_S_MAX)
         if others:
             await self._put_everywhere(old, before)
