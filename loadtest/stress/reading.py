@@ -64,6 +64,7 @@ def run(course: Course) -> Verdict:
         from_s, until_s = begins[kind] + course.stretch_s / 10, begins[kind] + course.stretch_s
         enqueues = found["enqueue"].between(from_s, until_s)
         reads = found[kind].between(from_s, until_s) if kind in asks else None
+        whole = found[kind].whole() if kind in asks else None
         p99s[kind] = enqueues.latency_ms(99)
         verdict.rows.append(
             {
@@ -73,7 +74,8 @@ def run(course: Course) -> Verdict:
                 "enqueues refused": sum(enqueues.refused.values()),
                 "its calls a second": reads.taken_count / (until_s - from_s) if reads else 0.0,
                 "its p99 ms": reads.latency_ms(99) if reads else 0.0,
-                "its calls refused": sum(reads.refused.values()) if reads else 0,
+                "its calls answered": whole.taken_count if whole else 0,
+                "its calls refused": sum(whole.refused.values()) if whole else 0,
             }
         )
     at_rest_ms = max(p99s[_AT_REST], p99s[kinds[-1]], 1e-3)

@@ -6,6 +6,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import inf
 
 SLICES_PER_S = 10
 
@@ -82,6 +83,9 @@ class Record:
             if from_s <= number / SLICES_PER_S < until_s:
                 whole.add(found)
         return whole
+
+    def whole(self) -> Slice:
+        return self.between(0, inf)
 
     def add(self, other: Record) -> None:
         for number, found in other._slices.items():

@@ -46,7 +46,7 @@ def test_every_verb_that_reads_is_answered_next_to_enqueues_that_all_are() -> No
         "purgeDeadLetters",
         "getJob",
     }
-    assert all(row["its calls a second"] > 0 and row["its calls refused"] == 0 for row in verbs)
+    assert [row for row in verbs if not row["its calls answered"] or row["its calls refused"]] == []
     assert all(row["enqueue p99 ms"] > 0 for row in (at_rest, *verbs, scrapes, again))
     assert all(bound.holds for bound in verdict.bounds[-2:])
 
