@@ -354,7 +354,7 @@ class Host(Service):
         queue = Queue(
             JobEnqueues(namespaces, self._jobs, BulkEnqueues(namespaces, lane, enqueues.enqueue).enqueue, happened),
             self._dequeues,
-            Leases(namespaces, shards, self._inspection, self._waiting, happened),
+            Leases(namespaces, shards, self._inspection, self._waiting, happened, self._dispatcher.undelivered),
             Topics(namespaces, shards, self._dispatcher, slices),
             ShardMaps(namespaces, self._namespace_calls, shards, self._advertised),
             lane,

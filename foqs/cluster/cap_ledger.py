@@ -26,9 +26,13 @@ CAPS_OF_HOME_MAX = 200_000
 class _Part:
     """A host that has asked for tokens of a cap, and has not said that it wants none."""
 
-    __slots__ = ("share", "short_until_s", "silent_from_s", "weight")
+    __slots__ = ("ahead_count", "ahead_until_s", "share", "short_until_s", "silent_from_s", "weight")
 
     def __init__(self) -> None:
+        self.ahead_count = 0
+        """The tokens of the time to come that it was granted. Some of them may be of the present by now."""
+        self.ahead_until_s = 0.0
+        """When the last one is of the present, too."""
         self.share = 0.0
         """What it was told that it may make by itself, in tokens a second."""
         self.silent_from_s = 0.0
@@ -38,12 +42,14 @@ class _Part:
 
 
 class _Entry:
-    __slots__ = ("at_s", "parts", "rate", "tokens")
+    __slots__ = ("at_s", "parts", "rate", "returned_count", "tokens")
 
     def __init__(self, rate: float, now_s: float) -> None:
         self.rate = rate
         self.tokens = 1.0
         """Below 0 where tokens of the time to come are granted already."""
+        self.returned_count = 0
+        """Tokens that came back, and may be used at once although others have those of the time to come."""
         self.at_s = now_s
         self.parts: dict[str, _Part] = {}
 
@@ -75,7 +81,7 @@ class CapLedger:
             # What was granted ahead is some time of the cap: at the lower rate as many tokens would take longer.
             entry.tokens *= rate / entry.rate
         entry.rate = rate
-        entry.tokens = min(burst_of(rate), entry.tokens + max(0, ask.unused_count))
+        self._take_back(entry, host_id, ask.unused_count, now_s)
         if ask.is_for_nothing:
             entry.parts.pop(host_id, None)
             return CapGrant(ask.key, 0, 0.0, 0.0, 0.0)
@@ -84,6 +90,22 @@ class CapLedger:
         if ask.is_short:
             part.short_until_s = now_s + SHORT_MS / 1000
         return self._grant(entry, part, ask, now_s)
+
+    def _take_back(self, entry: _Entry, host_id: str, count: int, now_s: float) -> None:
+        """A host has not used so many tokens: those of the time to come first, which it gives back before others."""
+        if count <= 0:
+            return
+        ahead_count = 0
+        part = entry.parts.get(host_id)
+        if part is not None:
+            if part.ahead_until_s > now_s:
+                ahead_count = min(count, part.ahead_count)
+            part.ahead_count = 0
+        burst = burst_of(entry.rate)
+        entry.tokens = min(burst, entry.tokens + ahead_count)
+        entry.returned_count = min(int(burst), entry.returned_count + count - ahead_count)
+        if entry.tokens >= 0:
+            entry.tokens, entry.returned_count = min(burst, entry.tokens + entry.returned_count), 0
 
     def _grant(self, entry: _Entry, part: _Part, ask: CapAsk, now_s: float) -> CapGrant:
         rate = entry.rate
@@ -96,8 +118,15 @@ class CapLedger:
         debt_max = rate * AHEAD_MS / 1000 + 2 * len(entry.parts)
         left_count = int(entry.tokens + debt_max)
         count = max(0, min(ask.wanted_count, ahead_count + 1 - ask.held_count, left_count))
-        after_s = max(0.0, (count - entry.tokens) / rate) if count else 0.0
-        entry.tokens -= count
+        if entry.returned_count:
+            after_s, count = 0.0, min(count, entry.returned_count)
+            entry.returned_count -= count
+        else:
+            after_s = max(0.0, (count - entry.tokens) / rate) if count else 0.0
+            entry.tokens -= count
+        if after_s > 0:
+            part.ahead_count = count + (part.ahead_count if part.ahead_until_s > now_s else 0)
+            part.ahead_until_s = now_s + after_s
         valid_s = max(VALID_MS, min(VALID_MS_MAX, 1000 / rate)) / 1000
         ends_s = after_s + valid_s if count else AGAIN_MS / 1000
         weight = sum([other.weight for other in entry.parts.values()])

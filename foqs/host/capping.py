@@ -135,6 +135,19 @@ class Capping(Prefetching):
         if count and queue.shared_cap is not None and queue.tenant.parked_slot:
             self._due_tenants.append(queue.tenant)
 
+    def undelivered(self, topic: Topic, count: int) -> None:
+        """So many of its deliveries have reached nobody: others may have them for the same tokens."""
+        now_s = self._clock()
+        namespace, _ = topic
+        for key in (topic, (namespace, "")):
+            if (cap := self._caps.get(key)) is not None:
+                cap.unspend(count, now_s)
+        queue, tenant = self._queues.get(topic), self._tenants.get(namespace)
+        if queue is not None and queue.parked_slot:
+            self._due.append(queue)
+        if tenant is not None and tenant.cap is not None and tenant.parked_slot:
+            self._due_tenants.append(tenant)
+
     def _admit(self, queue: TopicQueue) -> None:
         """Take tokens for what its calls want, if there is something."""
         tenant = queue.tenant
@@ -166,9 +179,12 @@ class Capping(Prefetching):
             self._return_tokens(queue, queue.allowed_count - held_count)
         if queue.allowed_count or queue.buffer.sort_keys or queue.claims_count or not queue.calls:
             return
-        lacks_tokens = queue in queue.tenant.starved or (queue.cap is not None and queue.cap.wait_s(self._clock()) > 0)
-        if queue.is_paused or (lacks_tokens and queue.has_something()):
+        # Whoever waits for tokens asks for some, which then are not with the host that has the items.
+        if queue.is_paused or (queue.has_something() and self._lacks_tokens(queue)):
             self._park(queue)
+
+    def _lacks_tokens(self, queue: TopicQueue) -> bool:
+        return queue in queue.tenant.starved or (queue.cap is not None and queue.cap.wait_s(self._clock()) > 0)
 
     def _admit_arriving(self, queue: TopicQueue) -> None:
         """Take tokens for what its calls want of items that are about to be written."""

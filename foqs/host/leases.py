@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from foqs.model.calls import CallContext, NackFields, PositionErrors
 from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, StaleLeaseError
 from foqs.model.item import ItemEvent, ShardItem
 from foqs.model.namespace import Namespace, NamespaceSettings
+from foqs.model.stocks import Topic
 from foqs.shard.port import Rewrite
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.leases import stale_lease
@@ -48,13 +50,15 @@ class Leases:
         inspection: Inspection,
         waiting: Waiting,
         happened: Callable[[int, ItemEvent, int], None],
+        undelivered: Callable[[Topic, int], None],
     ) -> None:
-        """`happened` counts, by namespace, what became of items."""
+        """`happened` counts, by namespace, what became of items; `undelivered` is told whose have reached nobody."""
         self._namespaces = namespaces
         self._shards = shards
         self._inspection = inspection
         self._waiting = waiting
         self._happened = happened
+        self._undelivered = undelivered
 
     async def ack(
         self, context: CallContext, namespace_name: str, receipts: Sequence[str], repeated: bool = False
@@ -96,12 +100,27 @@ class Leases:
         if len(nacks) > limits.BATCH_ITEMS_MAX:
             raise arguments.too_many("nacks", len(nacks), limits.BATCH_ITEMS_MAX)
         errors: PositionErrors = {}
+        unseen = self._topics_unseen(nacks)
         answer = self._end_leases(namespace, [nack.receipt or "" for nack in nacks], errors, nacks, None)
         if answer is not None:
             await answer.done
             errors.update(answer.errors)
+        counts = Counter(topic for position, topic in unseen.items() if position not in errors)
+        for topic, count in counts.items():
+            self._undelivered(topic, count)
         self._happened(namespace.number, ItemEvent.NACKED, len(nacks) - len(errors))
         return errors
+
+    def _topics_unseen(self, nacks: Sequence[NackFields]) -> dict[int, Topic]:
+        """The topics of items that no caller has seen, by position."""
+        topics: dict[int, Topic] = {}
+        for position, nack in enumerate(nacks):
+            if nack.release and nack.unseen:
+                group = self._shard_of((nack.receipt or "").partition("-")[0], {})
+                item = group.under_lease.get(nack.receipt or "") if group is not None else None
+                if item is not None:
+                    topics[position] = item.topic.namespace, item.topic.name
+        return topics
 
     async def extend(
         self, context: CallContext, namespace_name: str, receipts: Sequence[str], lease_ms: int

@@ -35,6 +35,9 @@ class TokenSource(Protocol):
     def spend(self, count: int, now_s: float) -> None:
         """Count so many of the held tokens as used."""
 
+    def unspend(self, count: int, now_s: float) -> None:
+        """Take back so many tokens that were used for deliveries which have reached nobody."""
+
     def give_back(self, count: int, now_s: float) -> None:
         """Take back so many of the held tokens, which are not needed now."""
 
@@ -91,6 +94,10 @@ class TokenBucket:
     def spend(self, count: int, now_s: float) -> None:
         self._refill(now_s)  # While these were held there was no room for as many.
         self._held_count -= count
+
+    def unspend(self, count: int, now_s: float) -> None:
+        self._refill(now_s)
+        self._tokens = max(self._tokens, min(self._tokens + count, self.burst - self._held_count))
 
     def give_back(self, count: int, now_s: float) -> None:
         self._refill(now_s)

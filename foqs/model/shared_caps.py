@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from foqs.model.caps import NEVER_S, TokenBucket
+from foqs.model.caps import NEVER_S, TokenBucket, burst_of
 
 CapKey = tuple[int, str]
 """The number of a namespace and the name of a topic, which is empty for the cap of the namespace."""
@@ -197,7 +197,23 @@ class SharedCap:
         if self._own is not None:
             self._own.spend(count, now_s)
 
+    def unspend(self, count: int, now_s: float) -> None:
+        self._follow(now_s)
+        if self._own is not None:
+            self._own.unspend(count, now_s)
+            return
+        # Those whose deliveries they were are here again. But they may be many, and of any time.
+        room = int(burst_of(self.rate)) + self._target_max - self.in_hand_count if self._until_s > now_s else 0
+        kept_count = max(0, min(count, room))
+        if kept_count:
+            self._batches.append((now_s, self._until_s, kept_count))
+        if kept_count < count:
+            self._note_unused(count - kept_count, now_s)
+            self._ask_soon(now_s)
+
     def give_back(self, count: int, now_s: float) -> None:
+        if not count:
+            return
         self._held_count -= count
         if self._own is not None:
             self._own.give_back(count, now_s)

@@ -58,6 +58,8 @@ class Course:
     seconds: float = 60.0
     parked: int = 100_000
     rest_s: float = 20.0
+    rests: int = 4
+    """Stretches of that time after all topics wait. In the first ones their first items are still worked off."""
     joined_s: float = 10.0
     """How long topics are looked at after one more host came, which becomes the home of some."""
 
@@ -216,14 +218,27 @@ async def _waiting(hosts: Hosts, loops: _Loops, course: Course, verdict: Verdict
         await asyncio.sleep(_FOLLOWED_S)
         _note_holds(verdict, "until all wait", loops.holds())
         verdict.facts["delivered before all wait"] = found.count
-        parked = await _at_rest(loops, course)
-        _note_holds(verdict, "while all wait", holds := loops.holds())
-    for host, was_ms, now_ms, (held_ms, what) in zip(hosts.programs, before, parked, holds, strict=True):
-        verdict.facts[f"event loop of {host.address}, ms a second, at rest"] = was_ms
+        rests = [await _rest(loops, course, verdict, number) for number in range(course.rests)]
+    for number, host in enumerate(hosts.programs):
+        costs_ms = [busy_ms[number] - before[number] for busy_ms, _ in rests]
+        held_ms, what = max(holds[number] for _, holds in rests)
+        verdict.facts[f"event loop of {host.address}, ms a second, at rest"] = before[number]
+        verdict.facts[f"what topics that wait cost {host.address}, ms a second, by stretch"] = costs_ms
         verdict.bounds += [
-            Bound(f"what topics that wait cost {host.address}, ms a second", now_ms - was_ms, PARKED_MS_A_SECOND_MAX),
+            Bound(
+                f"what topics that wait cost {host.address}, ms a second, at last", costs_ms[-1], PARKED_MS_A_SECOND_MAX
+            ),
             Bound(f"longest hold of {host.address} while all wait ({what}), ms", held_ms, HOLD_MS_MAX),
         ]
+
+
+async def _rest(
+    loops: _Loops, course: Course, verdict: Verdict, number: int
+) -> tuple[list[float], list[tuple[float, str]]]:
+    """A stretch in which all wait: the milliseconds a second of each event loop, and its longest hold."""
+    busy_ms, holds = await _at_rest(loops, course), loops.holds()
+    _note_holds(verdict, f"while all wait, stretch {number + 1}", holds)
+    return busy_ms, holds
 
 
 async def _at_rest(loops: _Loops, course: Course) -> list[float]:

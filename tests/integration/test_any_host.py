@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
 from unittest.mock import patch
 
 import pytest
 
 from foqs.client.aio import AsyncClient
 from foqs.client.items import NewItem
-from foqs.cluster import pulls
 from foqs.model import limits
-from foqs.model.calls import Delivery, DeliveryPolicy, ItemState, StoredItem, StoredItemPage
+from foqs.model.calls import DeliveryPolicy, ItemState, StoredItem, StoredItemPage
 from foqs.model.errors import (
     FoqsError,
     InvalidArgumentError,
@@ -23,9 +21,9 @@ from foqs.model.errors import (
     UnavailableError,
 )
 from foqs.server import mysql_server
-from foqs.transport.remote_host import RemoteHost
 from foqs.wire.codec import structs
 from tests.support.cluster import cluster, shards_of
+from tests.support.late_pull import LatePull
 from tests.support.raw_client import codes_of
 from tests.support.running_host import RunningHost, shard_of
 from tests.support.waiting import until
@@ -129,27 +127,16 @@ async def test_an_at_most_once_item_whose_pull_came_too_late_is_delivered_to_who
     hosts: Hosts, has_moved: bool
 ) -> None:
     first, second = hosts
-    is_let_through = asyncio.Event()
-    is_there = asyncio.Event()
-    dequeue = RemoteHost.dequeue
-
-    async def late(*call: Any) -> list[Delivery]:
-        items = await dequeue(*call)
-        if items:
-            is_there.set()
-            await is_let_through.wait()
-        return items
-
-    with patch.object(RemoteHost, "dequeue", late), patch.object(pulls, "PULL_WAIT_MS_MAX", 50):
-        waiting = asyncio.create_task(first.client.dequeue("jobs", "t", wait_ms=500))
-        item_id = await second.client.enqueue("jobs", "t", b"x", delivery=DeliveryPolicy.AT_MOST_ONCE)
-        await is_there.wait()
-        assert await waiting == []
+    pull = LatePull()
+    item_id = await pull.begin(
+        lambda: first.client.dequeue("jobs", "t", wait_ms=200),
+        lambda: second.client.enqueue("jobs", "t", b"x", delivery=DeliveryPolicy.AT_MOST_ONCE),
+    )
     if has_moved:
         shard_id = shard_of(item_id)
         await first.admin.update_shard(shard_id, pinned_to="host-0")
         await until(lambda: shard_id in shards_of(first))
-    is_let_through.set()
+    pull.arrive()
     (item,) = await second.client.dequeue("jobs", "t", wait_ms=20_000)
     assert (item.id, item.attempt) == (item_id, 1)
     await second.client.release("jobs", item.receipt)

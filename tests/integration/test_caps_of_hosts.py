@@ -13,6 +13,7 @@ from foqs.model.caps import shared_burst_of
 from foqs.model.limits import HEARTBEAT_MS
 from foqs.server import mysql_server
 from tests.support.cluster import cluster, shards_of
+from tests.support.late_pull import LatePull
 from tests.support.running_host import RunningHost, has_read, shard_of
 
 Hosts = list[RunningHost]
@@ -80,6 +81,19 @@ async def test_a_consumer_of_one_host_gets_what_a_cap_lets_through_on_the_others
     consumers = Consumers(40, len(hosts))
     await consumers.consume(hosts[1:2], 30 * len(hosts), "t")
     consumers.check()
+
+
+async def test_an_item_that_reached_nobody_is_delivered_by_the_same_token(hosts: Hosts) -> None:
+    await hosts[0].admin.set_topic_policy("jobs", "t", deliveries_per_second_max=0.001)
+    await all_follow(hosts, "t", 0.001)
+    pull = LatePull()
+    item_id = await pull.begin(
+        lambda: hosts[0].client.dequeue("jobs", "t", wait_ms=200),
+        lambda: hosts[1].client.enqueue("jobs", "t", b"x"),
+    )
+    pull.arrive()
+    (item,) = await hosts[1].client.dequeue("jobs", "t", wait_ms=20_000)
+    assert (item.id, item.attempt) == (item_id, 1)
 
 
 async def test_hosts_keep_the_cap_of_a_namespace_together(hosts: Hosts) -> None:

@@ -151,7 +151,7 @@ def test_topics_of_two_hosts_get_their_shares_beside_one_with_very_many_items() 
 @pytest.mark.slow
 @pytest.mark.alone
 def test_caps_over_hosts_hold_for_each_topic_and_what_they_cost_each_host_is_counted() -> None:
-    course = caps_of_hosts.Course(topics=40, items_per_s=40, seconds=4, parked=300, rest_s=1, joined_s=2)
+    course = caps_of_hosts.Course(topics=40, items_per_s=40, seconds=4, parked=300, rest_s=1, rests=2, joined_s=2)
     verdict = caps_of_hosts.run(course)
     assert verdict.facts["delivered a second"] == pytest.approx(40, rel=0.5)
     assert verdict.facts["delivered before all wait"] >= 300

@@ -148,6 +148,64 @@ def test_a_token_that_comes_back_is_used_by_whoever_waits_for_the_next_one(is_of
     assert call.done
 
 
+@pytest.mark.parametrize("is_of_namespace", [False, True])
+def test_a_token_whose_delivery_reached_nobody_is_used_again(is_of_namespace: bool) -> None:
+    shards = stocked({"a": 100})
+    if is_of_namespace:
+        shards.change_settings(deliveries_per_second_max=0.0001)
+    else:
+        shards.set_policy("a", deliveries_per_second_max=0.0001)
+    shards.dispatcher.tick()
+    lost = shards.dequeue({"a": 1})
+    shards.pass_ms(100)
+    assert lost.done
+    call = shards.dequeue({"a": 1})
+    shards.pass_ms(1_000)
+    assert not call.done
+    shards.dispatcher.undelivered((NAMESPACE, "a"), 1)
+    shards.pass_ms(100)
+    assert call.done
+    other = shards.dequeue({"a": 1})
+    shards.pass_ms(1_000)
+    assert not other.done
+
+
+def test_no_more_tokens_come_back_than_a_cap_can_save_up() -> None:
+    bucket = TokenBucket(0.001, 0.0, tokens=2.0)
+    assert bucket.take(2, 0.0) == 2
+    bucket.spend(2, 0.0)
+    assert bucket.count(0.0) == 0
+    for _ in range(100):
+        bucket.unspend(10, 0.0)
+    assert bucket.count(0.0) == burst_of(0.001)
+
+
+class Asked(TokenBucket):
+    """It knows how often somebody has waited for a token, which another host would be asked for."""
+
+    asked_count = 0
+
+    def wait_s(self, now_s: float) -> float:
+        Asked.asked_count += 1
+        return super().wait_s(now_s)
+
+
+def test_consumers_of_a_topic_without_items_wait_for_none_of_its_tokens() -> None:
+    """Another host may have the items, and would wait for the next token."""
+    shards = Shards(1)
+    shards.dispatcher.new_cap = lambda key, rate, now_s: Asked(rate, now_s, 0.0)
+    shards.set_policy("a", deliveries_per_second_max=0.001)
+    Asked.asked_count = 0
+    for _ in range(5):
+        call = shards.dequeue({"a": 1})
+        shards.pass_ms(100)
+        assert not call.done
+    assert Asked.asked_count == 0
+    shards.enqueue(0, "a")
+    shards.pass_ms(100)
+    assert Asked.asked_count > 0
+
+
 def test_a_cap_holds_nobody_else_up() -> None:
     shards = stocked({"a": 100, "b": 100})
     shards.set_policy("a", deliveries_per_second_max=0.1)

@@ -27,7 +27,7 @@ class World:
         on_events = self.shards.dispatcher.on_events
         inspection = Inspection(cast(Any, self.shards), waiting, on_events, cast(Any, None), cast(Any, None))
         namespaces = cast(Any, NamespacesOf(JOBS))
-        self.leases = Leases(namespaces, cast(Any, self.shards), inspection, waiting, lambda *_: None)
+        self.leases = Leases(namespaces, cast(Any, self.shards), inspection, waiting, lambda *_: None, lambda *_: None)
         call = self.shards.dequeue({"a": count})
         self.shards.enqueue(0, "a", count=count)
         self.shards.run(0)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
+from random import Random
 
 import pytest
 
@@ -111,6 +112,53 @@ def test_a_cap_is_parted_evenly_between_hosts_that_all_want_more(rate: float) ->
     cluster = Cluster("abcd", rate)
     cluster.run(60)
     assert max(cluster.used.values()) <= 1.2 * min(cluster.used.values()) + 2
+
+
+def test_a_token_whose_delivery_reached_nobody_is_used_again_where_the_item_is() -> None:
+    cluster = Cluster("ab", 0.001)
+    cluster.run(1, lambda name: int(name == "a"))
+    cluster.run(5)
+    assert cluster.used.total() == 1, "the next one is made in a quarter of an hour"
+    cluster.caps["a"].unspend(1, cluster.now_s)
+    cluster.run(1)
+    assert cluster.used == {"a": 2, "b": 0}
+    cluster.run(10)
+    assert cluster.used.total() == 2
+
+
+@pytest.mark.parametrize("rate", [0.33, 5, 40, 400])
+@pytest.mark.parametrize("late_s", [0.0, 0.2, 3.0])
+def test_deliveries_that_reach_nobody_cost_a_cap_nothing_and_lift_it_by_nothing(rate: float, late_s: float) -> None:
+    cluster = Cluster("ab", rate)
+    rng = Random(rate)
+    lost: deque[tuple[float, str]] = deque()
+    used_before: Counter[str] = Counter()
+    lost_count = 0
+    while cluster.now_s < 160:
+        cluster.run(STEP_S)
+        for name, count in (cluster.used - used_before).items():
+            for _ in range(count):
+                if rng.random() < 0.3:
+                    lost.append((cluster.now_s + late_s, name))
+        used_before = cluster.used.copy()
+        while lost and lost[0][0] <= cluster.now_s:
+            _, name = lost.popleft()
+            cluster.caps[name].unspend(1, cluster.now_s)
+            lost_count += 1
+    seen_count = cluster.used.total() - lost_count
+    assert seen_count <= 60 * rate + shared_burst_of(rate, 2) + len(lost)
+    assert seen_count >= 0.93 * 60 * rate - 3
+
+
+def test_no_tokens_that_go_back_are_nothing_to_be_kept() -> None:
+    cluster = Cluster("ab", 0.001)
+    cluster.run(1, lambda name: int(name == "a"))
+    cap = cluster.caps["a"]
+    batches = list(cap._batches)
+    for _ in range(10):
+        cap.give_back(0, cluster.now_s)
+        cap.unspend(0, cluster.now_s)
+    assert cap._batches == batches
 
 
 def test_what_one_host_does_not_need_goes_to_the_others() -> None:
