@@ -114,6 +114,7 @@ class OwnedShard(Service):
         self._thread.shutdown(wait=True)
         self._export_thread.shutdown(wait=True)
         await self.writer.stop()
+        self.packs.close()
 
 
 class Shards:

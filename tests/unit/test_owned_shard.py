@@ -10,13 +10,19 @@ import pytest
 
 from foqs.host.shards import OwnedShard
 from foqs.model.errors import UnavailableError
+from foqs.storage.packs.budget import PackBudget
+from tests.support.packed_shard import PackedShard
+
+
+def shard_with(packs: Any) -> OwnedShard:
+    writer = Mock(shard_id=3, shard=None, start=AsyncMock(), drain=AsyncMock(), stop=AsyncMock())
+    store, reader, exporter = (Mock() for _ in range(3))
+    return OwnedShard(cast(Any, writer), store, reader, exporter, packs, on_events=lambda events: None)
 
 
 @pytest.fixture
 async def owned() -> OwnedShard:
-    writer = Mock(shard_id=3, shard=None, start=AsyncMock(), drain=AsyncMock(), stop=AsyncMock())
-    parts = [Mock() for _ in range(4)]
-    shard = OwnedShard(cast(Any, writer), *cast(Any, parts), on_events=lambda events: None)
+    shard = shard_with(Mock())
     await shard.start()
     return shard
 
@@ -37,3 +43,17 @@ async def test_what_is_read_when_a_shard_is_handed_on_is_read_to_its_end(owned: 
     await asyncio.sleep(0)
     await owned.stop()
     assert await reading == "read"
+
+
+async def test_a_shard_that_was_handed_on_leaves_its_memory_for_packs_to_the_others() -> None:
+    """Else a host that shards come to and go from would pack nothing more after a while."""
+    budget = PackBudget(1_000)
+    gone, other = PackedShard(budget), PackedShard(budget)
+    gone.run(gone.items(100))
+    assert not budget.has_room
+    shard = shard_with(gone.index)
+    await shard.start()
+    await shard.stop()
+    assert budget.used_bytes == 0
+    other.run(other.items(100))
+    assert budget.used_bytes == other.index.stored_bytes > 0

@@ -6,12 +6,17 @@ from typing import Protocol
 
 
 class KeepsPacks(Protocol):
+    """The packs of one shard in memory."""
+
     @property
     def stored_bytes(self) -> int: ...
 
 
 class PackBudget:
-    """Each shard keeps its own count, and only reads those of the others: so threads need no lock for it."""
+    """The bytes that the packs of all shards of a host may have; the index of each shard's packs joins and leaves it.
+
+    Each shard keeps its own count, and only reads those of the others: so threads need no lock for it.
+    """
 
     def __init__(self, bytes_max: int) -> None:
         """`bytes_max` may be passed by what one transaction of each shard adds."""
@@ -19,7 +24,12 @@ class PackBudget:
         self._shards: list[KeepsPacks] = []
 
     def join(self, shard: KeepsPacks) -> None:
+        """Count the packs of one more shard."""
         self._shards.append(shard)
+
+    def leave(self, shard: KeepsPacks) -> None:
+        """Count the packs of a shard no more. Does nothing for one that has left."""
+        self._shards = [one for one in self._shards if one is not shard]
 
     @property
     def used_bytes(self) -> int:

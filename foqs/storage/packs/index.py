@@ -91,6 +91,11 @@ class PackIndex:
         self._has_failed, self._rest_until_ms, self._planned = False, 0, None
         self.stored_bytes = 0
 
+    def close(self) -> None:
+        """Forget all, and leave the host's budget to the other shards: this host has handed the shard on, or ends."""
+        self.clear()
+        self._budget.leave(self)
+
     # ---- transactions ----
 
     def plan(self, transaction: Transaction) -> PackPlan:
