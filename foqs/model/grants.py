@@ -130,7 +130,8 @@ class GrantBook:
         now_ms = self.at_ms
         if ask.era == self.era:
             for date_ms, count in ask.returned:
-                self._tokens[date_ms] = max(0, self._tokens.get(date_ms, 0) - count)
+                if date_ms in self._tokens:  # Else they have left the book, and the host stood still meanwhile.
+                    self._tokens[date_ms] = max(0, self._tokens[date_ms] - count)
         for age_ms, count in ask.spent:
             if age_ms < QUOTA_WINDOW_MS:
                 self._add(now_ms - age_ms + BUCKET_MS - 1, count)

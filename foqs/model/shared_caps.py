@@ -217,6 +217,8 @@ class SharedCap:
         self._held_count -= count
         if self._own is not None:
             self._own.give_back(count, now_s)
+        elif not count:
+            return  # An empty batch would look like tokens in hand.
         elif self._until_s > now_s:
             self._batches.append((now_s, self._until_s, count))
         else:

@@ -236,3 +236,12 @@ def test_the_format_stays_as_it_is() -> None:
     assert book.pack().hex() == (
         "0105000000fa68e5cf8b0100006a80e5cf8b0100000100108fe5cf8b01000000002c01000009000000000008000000"
     )
+
+
+def test_tokens_that_have_left_the_book_are_not_given_back_to_it() -> None:
+    """A host that stood still for hours brings some, and its row has room for the dates of a minute alone."""
+    book = GrantBook(1)
+    date_ms = book.ask(1, Ask(wanted_count=10), LIMIT, START_MS).date_ms
+    later_ms = START_MS + 2 * 60 * QUOTA_WINDOW_MS
+    book.ask(1, Ask(wanted_count=5, era=1, returned=[(date_ms, 6)]), LIMIT, later_ms)
+    assert GrantBook.unpack(book.pack()).count == 5

@@ -405,3 +405,15 @@ def test_grants_that_were_lost_on_their_way_delay_a_cap_by_no_more_than_hosts_ma
     while not cluster.used["a"] and cluster.now_s < before_s + 3_600:
         cluster.run(1)
     assert cluster.now_s - before_s <= shared_burst_of(rate, 2) / rate + 2
+
+
+def test_no_tokens_that_are_given_back_are_taken_for_tokens_in_hand() -> None:
+    """Whoever asks how long to wait would go by them, and the home would not be asked meanwhile."""
+    cluster = Cluster("ab", 0.5)
+    cluster.use("a", 1)
+    cluster.turn()
+    assert cluster.use("a", 1) == 1
+    cap = cluster.caps["a"]
+    cap.give_back(0, cluster.now_s)
+    assert cap.wait_s(cluster.now_s) == NEVER_S
+    assert cap.is_asking
