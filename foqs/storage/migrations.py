@@ -125,23 +125,32 @@ def apply(url: str, kind: SchemaKind, directory: Path | None = None) -> list[Mig
     """Create the database if it does not exist, and bring it to this version's schema.
 
     Returns the migrations that this call applied. Only one caller at a time works on a database; others wait.
-    Raises MigrationError (a changed checksum, a database newer than the code, a statement that failed) and
-    UnavailableError (no connection).
+    Raises MigrationError (a changed checksum, a database newer than the code, a statement that failed, a session that
+    was lost) and UnavailableError (no connection).
     """
     migrations = load_migrations(kind, directory)
     _create_database_if_missing(url)
+    try:
+        with closing(_connect(url)) as connection, _database_lock(connection, _database_of(url)):
+            return _apply_pending(connection, _database_of(url), migrations)
+    except pymysql.MySQLError as error:
+        raise MigrationError(f"database {_database_of(url)}: {error}") from error
+
+
+def _apply_pending(
+    connection: pymysql.Connection[Any], database: str, migrations: tuple[Migration, ...]
+) -> list[Migration]:
+    _execute(connection, _CREATE_RECORD)
+    records = _read_records(connection)
+    problems = _problems(migrations, records)
+    if problems:
+        raise MigrationError(f"database {database}: {'; '.join(problems)}")
     applied = []
-    with closing(_connect(url)) as connection, _database_lock(connection, _database_of(url)):
-        _execute(connection, _CREATE_RECORD)
-        records = _read_records(connection)
-        problems = _problems(migrations, records)
-        if problems:
-            raise MigrationError(f"database {_database_of(url)}: {'; '.join(problems)}")
-        for migration in migrations:
-            record = records.get(migration.number)
-            if record is None or not record.is_applied:
-                _apply_one(connection, migration, record)
-                applied.append(migration)
+    for migration in migrations:
+        record = records.get(migration.number)
+        if record is None or not record.is_applied:
+            _apply_one(connection, migration, record)
+            applied.append(migration)
     return applied
 
 
