@@ -71,14 +71,15 @@ class MetaStore(MetaCluster, MetaNamespaces, MetaPolicies, MetaJobs, MetaQuotas)
 
     def _connect(self) -> Session:
         statement_s, lock_wait_s = self._statement_s, math.ceil(self._statement_s)
+        arguments = session_arguments(self._url)
         wanted = {
             "client_flag": CLIENT.FOUND_ROWS,
-            "connect_timeout": min(limits.CONNECT_MS_MAX / 1000, statement_s),
+            "connect_timeout": min(arguments["connect_timeout"], statement_s),
             "read_timeout": statement_s,
             "write_timeout": statement_s,
             "init_command": f"SET SESSION time_zone = '+00:00', innodb_lock_wait_timeout = {lock_wait_s}",
         }
-        return Session(**session_arguments(self._url) | wanted)
+        return Session(**arguments | wanted)
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:

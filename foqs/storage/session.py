@@ -89,7 +89,10 @@ def check_tls_files(url: str) -> None:
 
 
 def connect(url: str, statement_ms_max: int = limits.STATEMENT_MS_MAX) -> Any:
-    """A pymysql session with bounded waits, READ COMMITTED, UTC, no autocommit, several statements in one query."""
+    """A pymysql session with bounded waits, READ COMMITTED, UTC, no autocommit, several statements in one query.
+
+    A statement waits for its response for `statement_ms_max`, in whole seconds. Raises what pymysql raises.
+    """
     connect_s = limits.CONNECT_MS_MAX // 1000
     session: Any = Session(
         **session_arguments(url)
@@ -103,6 +106,16 @@ def connect(url: str, statement_ms_max: int = limits.STATEMENT_MS_MAX) -> Any:
             "autocommit": False,
         }
     )
+    try:
+        _set_up(session)
+    except BaseException:
+        session._force_close()
+        raise
+    session._read_timeout = session._write_timeout = statement_ms_max // 1000
+    return session
+
+
+def _set_up(session: Any) -> None:
     with session.cursor() as cursor:
         cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         # A value that does not fit must be an error: nothing is cut or turned into a default.
@@ -111,12 +124,10 @@ def connect(url: str, statement_ms_max: int = limits.STATEMENT_MS_MAX) -> Any:
         cursor.execute("SET SESSION time_zone = '+00:00'")
         cursor.execute("SET SESSION innodb_lock_wait_timeout = 5, lock_wait_timeout = 5, wait_timeout = 86400")
     session.commit()
-    session._read_timeout = session._write_timeout = statement_ms_max // 1000
-    return session
 
 
 def is_lost(error: Exception) -> bool:
-    """The session is gone, so that what became of the last statement is unknown."""
+    """Whether the error means that the session is gone: then the outcome of its last statement is unknown."""
     code = error.args[0] if error.args else 0
     return code in _LOST_CODES or isinstance(error, pymysql.err.InterfaceError | OSError)
 

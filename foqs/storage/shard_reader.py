@@ -6,10 +6,8 @@ in between is found twice, and shown once, by its row.
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, TypeVar
 
 import pymysql
@@ -23,7 +21,7 @@ from foqs.storage.columns import stored_row
 from foqs.storage.exports import Cell, ExportWish, KeyPage, merged_by_key, read_stored, sample_keys
 from foqs.storage.packs.index import ExpiredPage, PackIndex, Page, merged_pages, with_packed
 from foqs.storage.script import edge_arguments, key_conditions
-from foqs.storage.session import connect, is_lost
+from foqs.storage.session import connect, interrupt, is_lost
 
 EXPORT_REST_S = 0.001
 """The pause between two answers of the server to the read of a page of an export."""
@@ -160,10 +158,7 @@ class ShardReader:
     def interrupt(self) -> None:
         """Make a read that is under way fail, and open no more sessions; another thread may call it."""
         self._interrupted = True
-        session = self._session
-        if session is not None and session._sock is not None:
-            with suppress(OSError):  # It has failed by itself meanwhile.
-                session._sock.shutdown(socket.SHUT_RDWR)
+        interrupt(self._session)
 
     def close(self) -> None:
         session, self._session = self._session, None
