@@ -163,7 +163,8 @@ class Membership(Service):
                 _log.warning("host_row_left_behind", error=str(error))
         await self._on_beats(self._backend.close)
         self._beats.shutdown(wait=True)
-        self._thread.shutdown(wait=True)
+        # A reading may wait for a database that hangs.
+        await asyncio.to_thread(self._thread.shutdown, wait=True)
         self._meta.close()
 
     async def _run(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -62,3 +63,34 @@ def test_heartbeats_go_on_when_the_pause_between_them_fails(loop: ManualLoop) ->
     assert {entry["event"] for entry in logs} == {"host_defect"}
     loop.call(loop.create_task, membership.stop())
     loop.turn()
+
+
+async def test_the_loop_turns_while_a_membership_stops_that_waits_for_the_meta_database() -> None:
+    """Supervisors ask whether the host lives, and the other parts of it end meanwhile."""
+    loop = asyncio.get_running_loop()
+    is_hanging, is_to_answer = threading.Event(), threading.Event()
+
+    def list_shards() -> list[Any]:
+        if is_started:
+            is_hanging.set()
+            is_to_answer.wait(10)
+        return []
+
+    is_started = False
+    meta: Any = SimpleNamespace(list_shards=list_shards, close=lambda: None)
+    membership = Membership(cast(Any, Backend()), meta, HostRow("one", "", 1, 0), {}, loop.time, lambda count: 0)
+    await membership.start()
+    is_started = True
+    await asyncio.to_thread(is_hanging.wait, 10)
+    turned: list[bool] = []
+
+    def turn() -> None:
+        turned.append(not is_to_answer.is_set())
+        is_to_answer.set()
+
+    loop.call_later(0.05, turn)
+    bound = threading.Timer(5, is_to_answer.set)
+    bound.start()
+    await membership.stop()
+    bound.cancel()
+    assert turned == [True]
