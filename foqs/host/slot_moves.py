@@ -54,6 +54,9 @@ class Source(Protocol):
     def slots(self) -> SlotTable: ...
     def logs(self) -> list[SeenName]: ...
     def read(self, namespace: int, first: int, end: int) -> tuple[int, list[SeenRow]]: ...
+    def interrupt(self) -> None:
+        """Make the call that is under way fail, and those that come; any thread may call it."""
+
     def close(self) -> None: ...
 
 
@@ -220,7 +223,8 @@ class SlotMover:
         try:
             table = await self._follow(writer, shard, arrival, source)
         finally:
-            # Not waited for: a server that hangs must not keep the host from ending.
+            # Not waited for: the thread may wait for a server that hangs, and Python for the thread when it ends.
+            source.interrupt()
             self._thread.submit(source.close)
         await meta(lambda store: store.restore_slots(table))
         _log.info("slots_moved", from_shard=move.from_shard, to_shard=shard.shard_id, slots=len(move.slots))

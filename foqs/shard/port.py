@@ -182,6 +182,9 @@ class SeenLog(Protocol):
     def read_parts(self, key: ImageKey, first: int, limit: int) -> list[SeenPart]:
         """So many parts of an image, from the one with this number or the next."""
 
+    def interrupt(self) -> None:
+        """Make the call that is under way fail, and those that come; any thread may call it."""
+
     def close(self) -> None: ...
 
 

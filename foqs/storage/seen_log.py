@@ -11,7 +11,7 @@ from foqs.model.seen_image import HEAD_PART, ImageKey
 from foqs.shard.port import SeenDigests, SeenExtent, SeenPart, SessionLostError, StoredImage
 from foqs.storage import statements as sql
 from foqs.storage.formats import seen_count, seen_digests
-from foqs.storage.session import connect
+from foqs.storage.session import connect, interrupt
 
 
 def read_seen_extents(rows: Callable[..., Any]) -> list[SeenExtent]:
@@ -43,6 +43,7 @@ class SeenLogReader:
         self._url = url
         self._shard_id = shard_id
         self._session: Any = None
+        self._is_interrupted = False
 
     def read(self, namespace: int, first: int, limit: int) -> list[SeenDigests]:
         """So many rows, from the one that begins at `first` or is the next; none are the end of it."""
@@ -57,6 +58,8 @@ class SeenLogReader:
         try:
             if self._session is None:
                 self._session = connect(self._url())
+            if self._is_interrupted:
+                raise SessionLostError(f"shard {self._shard_id}: its dedup ids are not read any more")
             with self._session.cursor() as cursor:
                 cursor.execute(statement, arguments)
                 found = cursor.fetchall()
@@ -65,6 +68,11 @@ class SeenLogReader:
             self.close()
             raise SessionLostError(f"shard {self._shard_id}: {error}") from error
         return found
+
+    def interrupt(self) -> None:
+        """Make the call that is under way fail, and those that come; any thread may call it."""
+        self._is_interrupted = True
+        interrupt(self._session)
 
     def close(self) -> None:
         session, self._session = self._session, None

@@ -14,7 +14,7 @@ from foqs.storage import statements as sql
 from foqs.storage.identity import read_identity
 from foqs.storage.script import seen_row
 from foqs.storage.seen_log import read_seen_extents
-from foqs.storage.session import connect
+from foqs.storage.session import connect, interrupt
 
 
 class SlotSource:
@@ -27,6 +27,7 @@ class SlotSource:
         self._shard_id = shard_id
         self._url = url
         self._session: Any = None
+        self._is_interrupted = False
 
     def slots(self) -> SlotTable:
         """The shard's copy of the slot table."""
@@ -56,6 +57,11 @@ class SlotSource:
         ((steady_ms,),) = self._rows(sql.READ_STEADY)
         return steady_ms, found
 
+    def interrupt(self) -> None:
+        """Make the call that is under way fail, and those that come; any thread may call it."""
+        self._is_interrupted = True
+        interrupt(self._session)
+
     def close(self) -> None:
         session, self._session = self._session, None
         if session is not None:
@@ -74,6 +80,8 @@ class SlotSource:
                 self._session = connect(self._url)
                 self._session.autocommit(True)
                 self._check_shard()
+            if self._is_interrupted:
+                raise UnavailableError(f"shard {self._shard_id} is not read any more", nothing_done=True)
             with self._session.cursor() as cursor:
                 cursor.execute(statement, arguments)
                 return cursor.fetchall()

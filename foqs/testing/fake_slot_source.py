@@ -31,6 +31,9 @@ class FakeSlotSource:
         tables = self._tables()
         return tables.writer.steady_ms, list(tables.seen_rows(namespace, first, end))
 
+    def interrupt(self) -> None:
+        return None
+
     def close(self) -> None:
         return None
 

@@ -429,5 +429,8 @@ class FakeSeenLog:
             raise SessionLostError(f"shard {server.shard_id}: the session that reads its dedup ids is lost")
         return server.tables
 
+    def interrupt(self) -> None:
+        return None
+
     def close(self) -> None:
         return None

@@ -39,6 +39,9 @@ class CountingLog:
         self.parts_count += len(parts)
         return parts
 
+    def interrupt(self) -> None:
+        self._log.interrupt()
+
     def close(self) -> None:
         self._log.close()
 

@@ -56,6 +56,8 @@ class SeenLoading:
             for extent in sorted(extents, key=lambda extent: extent.end - extent.first):
                 await self._read(extent.namespace)
         finally:
+            # Python waits for its threads when it ends, and this one may wait for a server that hangs.
+            self._log.interrupt()
             self._thread.run(self._log.close)
             self._thread.leave()
         ids_count = sum([extent.end - extent.first for extent in extents])

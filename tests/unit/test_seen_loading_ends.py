@@ -1,0 +1,46 @@
+"""The reading of a shard's dedup ids ends with its ownership, though the server does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any, cast
+from unittest.mock import Mock
+
+from foqs.shard.port import SeenDigests, SeenExtent, SeenPart, SessionLostError
+from foqs.shard.writer.seen_loading import SeenLoading
+
+
+class HangingLog:
+    """A SeenLog whose server answers nothing until the read is interrupted."""
+
+    def __init__(self) -> None:
+        self.hangs, self.is_closed = threading.Event(), threading.Event()
+        self._is_interrupted = threading.Event()
+
+    def read(self, namespace: int, first: int, limit: int) -> list[SeenDigests]:
+        self.hangs.set()
+        self._is_interrupted.wait(10)
+        raise SessionLostError("the server has not answered")
+
+    def read_parts(self, key: Any, first: int, limit: int) -> list[SeenPart]:
+        raise AssertionError("there are no images")
+
+    def interrupt(self) -> None:
+        self._is_interrupted.set()
+
+    def close(self) -> None:
+        self.is_closed.set()
+
+
+async def test_a_read_that_hangs_ends_with_the_ownership() -> None:
+    """Python waits for all of its threads at the end: the process of a host would wait for the server with it."""
+    log = HangingLog()
+    shard = Mock(next_seen_image=Mock(return_value=None), load_seen_from=Mock(return_value=0))
+    loading = asyncio.create_task(
+        SeenLoading(3, cast(Any, shard), cast(Any, log), lambda: None).run([SeenExtent(7, 0, 0, 1, 0)])
+    )
+    assert await asyncio.to_thread(log.hangs.wait, 5)
+    loading.cancel()
+    await asyncio.gather(loading, return_exceptions=True)
+    assert await asyncio.to_thread(log.is_closed.wait, 5)
