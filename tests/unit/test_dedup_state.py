@@ -7,6 +7,7 @@ import pytest
 from foqs.model import limits
 from foqs.model.seen import BLOCK_IDS
 from foqs.shard.state.ops import forget
+from foqs.shard.state.ops.dedup import OnceCall
 from tests.support.dedup_shard import NUMBER, OneShard
 
 pytestmark = pytest.mark.interpreted
@@ -119,3 +120,35 @@ def test_the_ids_of_a_deleted_namespace_go_after_a_while(shard):
             shard.state.committed(shard.stored.apply(transaction), shard.now)
     assert NUMBER not in shard.state.dedup.windows
     assert not shard.stored.tables.seen
+
+
+class Unwalked(dict[int, list[OnceCall]]):
+    """The logs that are to be read: thousands of them, that a tick must not look at one by one."""
+
+    def items(self):
+        raise AssertionError("each of the logs was looked at")
+
+
+def test_calls_end_that_wait_too_long_for_their_log_and_no_other_log_is_looked_at():
+    shard = OneShard()
+    shard.new_ids(0, 1)
+    shard.new_ids(0, 1, number=NUMBER + 1)
+    shard.open_unread()
+    dedup = shard.state.dedup
+    dedup.loading = Unwalked(dedup.loading)
+    first = shard.call("a")
+    shard.now_ms += 1
+    shard.state.tick(shard.now)
+    second = shard.call("b")
+    other = shard.call("a", number=NUMBER + 1)
+    shard.now_ms += limits.DEDUP_WAIT_MS_MAX - 1
+    shard.state.tick(shard.now)
+    assert [len(outcome.errors) for outcome in (first, second, other)] == [1, 0, 0]
+    shard.now_ms += 1
+    shard.state.tick(shard.now)
+    assert [len(outcome.errors) for outcome in (first, second, other)] == [1, 1, 1]
+    last = shard.call("c")
+    shard.now_ms += limits.DEDUP_WAIT_MS_MAX
+    shard.state.tick(shard.now)
+    assert len(last.errors) == 1
+    assert shard.state.buffered_count == 0

@@ -9,6 +9,7 @@ log by the transaction that inserts their items, and the window takes them in wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from foqs.model import limits
@@ -87,6 +88,10 @@ class Dedup:
         """The windows of namespaces, by number."""
         self.loading: dict[int, list[OnceCall]] = {}
         """The namespaces whose log is still to be read, each with the calls that wait for it."""
+        self._waits: list[tuple[int, int]] = []
+        """A heap of namespaces with such calls, each with when the wait of its first call ends: a new owner may have
+        thousands of logs to read, and a tick looks at none but those whose callers have waited for too long.
+        """
         self.pending: dict[bytes, int] = {}
         """The digests that are on their way, each with the key of the item that is the first with it."""
         self.repeats: dict[bytes, list[RepeatedItem]] = {}
@@ -129,6 +134,8 @@ class Dedup:
         if self.loading and (waiting := self.loading.get(items[0].topic.namespace)) is not None:
             until_ms = self._index.topic_table.steady_ms + limits.DEDUP_WAIT_MS_MAX
             completion.open_count += 1
+            if not waiting:
+                heappush(self._waits, (until_ms, items[0].topic.namespace))
             waiting.append(OnceCall(items, digests, completion, outcome, until_ms))
         else:
             self._admit(items, digests, completion, outcome)
@@ -286,18 +293,23 @@ class Dedup:
     def tick(self) -> None:
         """End the waits for a log that has not been read for too long."""
         steady_ms = self._index.topic_table.steady_ms
-        for namespace, calls in self.loading.items():
-            if calls and calls[0].until_ms <= steady_ms:
-                error = UnavailableError(
-                    f"shard {self._index.shard_id} has not read the dedup ids of this namespace for "
-                    f"{limits.DEDUP_WAIT_MS_MAX} ms: nothing was done, try again",
-                    retry_after_ms=ENQUEUE_BUFFER_RETRY_MS,
-                    nothing_done=True,
-                )
-                self.loading[namespace] = [call for call in calls if call.until_ms > steady_ms]
-                for call in calls:
-                    if call.until_ms <= steady_ms:
-                        self._refuse_call(call, error)
+        while self._waits and self._waits[0][0] <= steady_ms:
+            _, namespace = heappop(self._waits)
+            calls = self.loading.get(namespace)
+            if not calls or calls[0].until_ms > steady_ms:
+                continue  # The call has ended otherwise, and those that came after it stand here as well.
+            error = UnavailableError(
+                f"shard {self._index.shard_id} has not read the dedup ids of this namespace for "
+                f"{limits.DEDUP_WAIT_MS_MAX} ms: nothing was done, try again",
+                retry_after_ms=ENQUEUE_BUFFER_RETRY_MS,
+                nothing_done=True,
+            )
+            left = self.loading[namespace] = [call for call in calls if call.until_ms > steady_ms]
+            if left:
+                heappush(self._waits, (left[0].until_ms, namespace))
+            for call in calls:
+                if call.until_ms <= steady_ms:
+                    self._refuse_call(call, error)
 
     def next_image(self, namespace: int) -> StoredImage | None:
         """The image that a new owner is to read next, after the log up to where it begins."""
