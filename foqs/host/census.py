@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import structlog
 
@@ -21,6 +22,21 @@ from foqs.shard.writer.shard_writer import ShardWriter
 _log = structlog.get_logger(__name__)
 
 
+class _Compared(NamedTuple):
+    """The names of a shard as they were compared with all namespaces, and the conflicts that this has found."""
+
+    shard: ShardState
+    view: NamespaceView
+    names_count: int
+    """It tells whether there are other names: a shard learns new ones, and never another one for a number."""
+    conflicts: dict[str, FoqsError]
+
+    def holds(self, shard: ShardState, view: NamespaceView) -> bool:
+        """Whether to compare these would find the same again."""
+        is_same = self.shard is shard and self.view is view
+        return is_same and self.names_count == len(shard.index.namespace_names)
+
+
 class Censuses:
     """Implements foqs.host.namespaces.OwnedShards: `Namespaces` asks it, and so do the verbs that change namespaces.
 
@@ -36,6 +52,8 @@ class Censuses:
         self._waiting = waiting
         self._tasks: dict[tuple[int, int, int], asyncio.Task[bool]] = {}
         """The answers that are under way and that were given, by census, shard and epoch."""
+        self._compared: dict[int, _Compared] = {}
+        """The last comparison of each shard that is owned: there may be 20,000 names, and it is made twice a second."""
 
     def check_owns_any(self) -> None:
         self._shards.check_owns_any()
@@ -46,10 +64,19 @@ class Censuses:
 
     def conflicts(self, view: NamespaceView) -> dict[str, FoqsError]:
         self._look_for_unknown(view)
+        self._compared = {shard.shard_id: self._compare(shard, view) for _, shard in self._shards.owned()}
         found: dict[str, FoqsError] = {}
-        for _, shard in self._shards.owned():
-            found |= self.conflicts_of(shard, view)
+        for compared in self._compared.values():
+            found |= compared.conflicts
         return found
+
+    def _compare(self, shard: ShardState, view: NamespaceView) -> _Compared:
+        before = self._compared.get(shard.shard_id)
+        if before is not None and before.holds(shard, view):
+            return before
+        # Counted first: a name that comes meanwhile is then compared the next time.
+        names_count = len(shard.index.namespace_names)
+        return _Compared(shard, view, names_count, self.conflicts_of(shard, view))
 
     def conflicts_of(self, shard: ShardState, view: NamespaceView) -> dict[str, FoqsError]:
         found: dict[str, FoqsError] = {}
