@@ -54,8 +54,6 @@ class AnyTopic(HandOut):
         """Namespaces that have rings with prefixes, and how many."""
         self._namespaces_paused: frozenset[int] = frozenset()
         self._caps_known: Mapping[int, float] = {}
-        self._followed_version = -1
-        """The settings whose changes are followed."""
 
     # ---- rings ----
 

@@ -254,10 +254,6 @@ class Account:
 
     # --- the meta database is away ---
 
-    @property
-    def is_replaying(self) -> bool:
-        return self._replay_max is not None
-
     def begin_replay(self, limit: int, hosts_count: int, since_ms: int, now_ms: int) -> None:
         """Let in without tokens what was let in during the minute before `since_ms`, when the meta database went away.
 

@@ -233,8 +233,6 @@ class Transaction:
     """Read last, so that the rows are as this transaction leaves them."""
     look_ups_with_payload: bool = False
     """Whether to read content and reason of death, which are empty otherwise."""
-    is_awaited: bool = False
-    """Somebody waits for its end, whatever it does."""
 
 
 class ItemRow(NamedTuple):

@@ -55,7 +55,6 @@ class Ahead:
 
     packets: list[bytes]
     rest: Sequence[ShardItem]
-    packs_rest: Sequence[tuple[int, bytes]]
     guard: str = sql.NONE_AHEAD
 
 
@@ -102,14 +101,14 @@ class PreparedInserts:
             else:
                 rest += part
         if not executions:
-            return Ahead([], rest, ())
+            return Ahead([], rest)
         packets: list[bytes] = []
         count = sql.COUNT_FIRST_INSERTED.format(self._count_from)
         for execution in executions:
             packets.append(command_packet(COMMAND.COM_STMT_EXECUTE, execution))
             packets.append(command_packet(COMMAND.COM_QUERY, count.encode()))
             count = sql.COUNT_INSERTED
-        return Ahead(packets, rest, (), sql.ALL_INSERTED.format(self._count_from + row_count))
+        return Ahead(packets, rest, sql.ALL_INSERTED.format(self._count_from + row_count))
 
 
 def prepare_inserts(session: Any) -> PreparedInserts | None:

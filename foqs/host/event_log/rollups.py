@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import Any
 
 from foqs.host.event_log.lines import Line
 from foqs.model import limits
 from foqs.model.event_log import BOUNDS_MS, FORMAT, SERIES_ENQUEUED, SERIES_LOST, SERIES_RATE_LIMITED
-from foqs.model.item import Outcome, ShardItem
+from foqs.model.item import Outcome
 from foqs.shard.state.events import Ends, Enqueued
 
 CLOSE_AFTER_MS = 5_000
@@ -197,7 +197,3 @@ class RollUps:
 def is_ended_delivery(outcome: Outcome, lease_due_at: int) -> bool:
     """Whether a delivery has ended, and not just a life: an item may expire or be deleted while nobody has it."""
     return lease_due_at != 0 and outcome is not Outcome.EXPIRED
-
-
-def items_in(topics: Collection[list[ShardItem]]) -> int:
-    return sum(map(len, topics))

@@ -93,7 +93,6 @@ class Checking(Operation):
 
     def write(self, transaction: Transaction, now: Now) -> None:
         transaction.seen_reads = self._blocks
-        transaction.is_awaited = True
 
     def give_back(self, undone: FoqsError) -> None:
         self._refuse(undone)

@@ -68,7 +68,7 @@ class Fencing(Operation):
         self._fences = []
 
     def write(self, transaction: Transaction, now: Now) -> None:
-        transaction.is_awaited = True
+        """Nothing is to be written: the transaction, empty or not, commits only while this owner has the shard."""
 
     def committed(self, result: TransactionResult, now: Now) -> None:
         for namespace, completion in self._fences:

@@ -65,7 +65,6 @@ class LookingUp(Operation):
     def write(self, transaction: Transaction, now: Now) -> None:
         transaction.look_ups_with_payload = self._look_ups[0].with_payload
         transaction.look_ups = [key for look_up in self._look_ups for key in look_up.keys]
-        transaction.is_awaited = True
 
     def give_back(self, undone: FoqsError) -> None:
         self._source.fail(self._look_ups, undone)

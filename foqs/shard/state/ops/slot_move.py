@@ -132,7 +132,6 @@ class SlotMoving(Operation):
         # Nothing of them comes while the transaction is under way, even if an earlier try has opened them again.
         self._dedup.closed_slots |= self._work.given
         transaction.slot_changes = self._work.changes
-        transaction.is_awaited = True
         moved = self._work.moved
         if moved is None:
             return
