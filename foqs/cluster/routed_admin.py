@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from foqs.cluster.host_rounds import HostRounds
 from foqs.cluster.pages import merged_items
@@ -52,11 +52,7 @@ class RoutedAdmin:
         self, context: CallContext, namespace_name: str, topic: str, limit: int, page_token: str
     ) -> StoredItemPage:
         local = self._local
-        if self._routes.is_alone and not context.peer:
-            return await local.peek_items(context, namespace_name, topic, limit, page_token)
-        if self._routes.is_unknown(namespace_name):
-            await self._routes.know(namespace_name)
-        if context.peer or context.shards is not None:
+        if await self._is_for_this_host(context, namespace_name):
             return await local.peek_items(context, namespace_name, topic, limit, page_token)
         return await self._merged(
             context,
@@ -69,11 +65,7 @@ class RoutedAdmin:
         self, context: CallContext, namespace_name: str, topic: str, limit: int, page_token: str
     ) -> StoredItemPage:
         local = self._local
-        if self._routes.is_alone and not context.peer:
-            return await local.list_dead_letters(context, namespace_name, topic, limit, page_token)
-        if self._routes.is_unknown(namespace_name):
-            await self._routes.know(namespace_name)
-        if context.peer or context.shards is not None:
+        if await self._is_for_this_host(context, namespace_name):
             return await local.list_dead_letters(context, namespace_name, topic, limit, page_token)
         return await self._merged(
             context,
@@ -95,11 +87,7 @@ class RoutedAdmin:
 
     async def get_item(self, context: CallContext, namespace_name: str, item_id: str) -> StoredItem:
         local = self._local
-        if self._routes.is_alone and not context.peer:
-            return await local.get_item(context, namespace_name, item_id)
-        if self._routes.is_unknown(namespace_name):
-            await self._routes.know(namespace_name)
-        if context.peer or context.shards is not None:
+        if await self._is_for_this_host(context, namespace_name):
             return await local.get_item(context, namespace_name, item_id)
         found: list[StoredItem] = []
 
@@ -116,11 +104,7 @@ class RoutedAdmin:
 
     async def delete_items(self, context: CallContext, namespace_name: str, item_ids: Sequence[str]) -> PositionErrors:
         local = self._local
-        if self._routes.is_alone and not context.peer:
-            return await local.delete_items(context, namespace_name, item_ids)
-        if self._routes.is_unknown(namespace_name):
-            await self._routes.know(namespace_name)
-        if context.peer or context.shards is not None:
+        if await self._is_for_this_host(context, namespace_name):
             return await local.delete_items(context, namespace_name, item_ids)
         return await self._routes.by_shard(
             item_ids,
@@ -131,33 +115,21 @@ class RoutedAdmin:
     async def redrive_dead_letters(
         self, context: CallContext, namespace_name: str, topic: str, item_ids: Sequence[str] | None, limit: int
     ) -> DeadLettersResult:
-        if self._routes.is_alone and not context.peer:
-            return await self._local.redrive_dead_letters(context, namespace_name, topic, item_ids, limit)
-        if self._routes.is_unknown(namespace_name):
-            await self._routes.know(namespace_name)
-        if context.peer or context.shards is not None:
+        if await self._is_for_this_host(context, namespace_name):
             return await self._local.redrive_dead_letters(context, namespace_name, topic, item_ids, limit)
         return await self._on_dead(context, namespace_name, topic, item_ids, limit, "redrive_dead_letters")
 
     async def purge_dead_letters(
         self, context: CallContext, namespace_name: str, topic: str, item_ids: Sequence[str] | None, limit: int
     ) -> DeadLettersResult:
-        if self._routes.is_alone and not context.peer:
-            return await self._local.purge_dead_letters(context, namespace_name, topic, item_ids, limit)
-        if self._routes.is_unknown(namespace_name):
-            await self._routes.know(namespace_name)
-        if context.peer or context.shards is not None:
+        if await self._is_for_this_host(context, namespace_name):
             return await self._local.purge_dead_letters(context, namespace_name, topic, item_ids, limit)
         return await self._on_dead(context, namespace_name, topic, item_ids, limit, "purge_dead_letters")
 
     async def plan_export(self, context: CallContext, namespace_name: str, splits_per_shard: int) -> ExportPlan:
         """All splits together; they hold what was stored when the first host made its own."""
         local = self._local
-        if self._routes.is_alone and not context.peer:
-            return await local.plan_export(context, namespace_name, splits_per_shard)
-        if self._routes.is_unknown(namespace_name):
-            await self._routes.know(namespace_name)
-        if context.peer or context.shards is not None:
+        if await self._is_for_this_host(context, namespace_name):
             return await local.plan_export(context, namespace_name, splits_per_shard)
         plans = await self._routes.by_all(
             context,
@@ -170,11 +142,7 @@ class RoutedAdmin:
     async def export_items(self, context: CallContext, namespace_name: str, query: ExportQuery) -> ExportPage:
         local = self._local
         shard_id = query.split.shard_id
-        if self._routes.is_alone and not context.peer:
-            return await local.export_items(context, namespace_name, query)
-        if self._routes.is_unknown(namespace_name):
-            await self._routes.know(namespace_name)
-        if context.peer or not isinstance(shard_id, int) or not 0 <= shard_id <= limits.SHARD_ID_MAX:
+        if await self._is_for_this_host(context, namespace_name) or not _may_be_shard(shard_id):
             return await local.export_items(context, namespace_name, query)
         found: list[ExportPage] = []
 
@@ -210,7 +178,7 @@ class RoutedAdmin:
 
     async def remove_shard(self, context: CallContext, shard_id: int) -> None:
         """The owner does it, which alone can tell that nothing is left in the shard."""
-        if context.peer or not isinstance(shard_id, int) or not 0 <= shard_id <= limits.SHARD_ID_MAX:
+        if context.peer or not _may_be_shard(shard_id):
             await self._local.remove_shard(context, shard_id)
             return
 
@@ -230,6 +198,17 @@ class RoutedAdmin:
 
     async def get_host_status(self, context: CallContext) -> HostStatus:
         return await self._local.get_host_status(context)
+
+    async def _is_for_this_host(self, context: CallContext, namespace_name: str) -> bool:
+        """Whether a call is this host's alone: it has all shards, another host sent the call on, or that names shards.
+
+        Else the namespace has been looked for in the meta database, if this host did not know it.
+        """
+        if self._routes.is_alone and not context.peer:
+            return True
+        if self._routes.is_unknown(namespace_name):
+            await self._routes.know(namespace_name)
+        return bool(context.peer) or context.shards is not None
 
     async def _on_dead(
         self,
@@ -259,6 +238,11 @@ class RoutedAdmin:
 
         errors = await self._routes.by_shard(given, here, there) if given else {}
         return DeadLettersResult(len(given) - len(errors), errors)
+
+
+def _may_be_shard(shard_id: int | None) -> TypeGuard[int]:
+    """Whether this may be the id of a shard; the host that is asked refuses what is not."""
+    return isinstance(shard_id, int) and 0 <= shard_id <= limits.SHARD_ID_MAX
 
 
 def _at(values: Sequence[str], positions: Sequence[int] | None) -> Sequence[str]:
