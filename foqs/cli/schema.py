@@ -76,18 +76,19 @@ def status(loaded: LoadedConfig, output: str) -> None:
         except (MigrationError, FoqsError) as error:
             work.failed(database, error)
         else:
-            work.codes |= set() if found[database].is_current else {Exit.FAILURE}
+            if not found[database].is_current:
+                work.codes.add(Exit.FAILURE)
             work.is_meta_pending |= database.kind is SchemaKind.META and bool(found[database].pending)
     printer = Output(as_json=output == "json")
-    printer.document({one.name: {"origin": one.origin, **asdict(status)} for one, status in found.items()})
+    printer.document({one.name: {"origin": one.origin, **asdict(state)} for one, state in found.items()})
     printer.table(
         ["DATABASE", "NAMED BY", "APPLIED", "PENDING", "PROBLEMS"],
         (
             (
-                one.name, one.origin, ", ".join(s.applied) or None, ", ".join(s.pending) or None,
-                "; ".join(s.problems) or None,
+                one.name, one.origin, ", ".join(state.applied) or None, ", ".join(state.pending) or None,
+                "; ".join(state.problems) or None,
             )
-            for one, s in found.items()
+            for one, state in found.items()
         ),
     )  # fmt: skip
     work.leave()

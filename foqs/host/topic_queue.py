@@ -38,10 +38,10 @@ class DequeueCall:
         """The claims that were in flight when the call could first have been answered with a part."""
         self.claimed_for: dict[TopicQueue, int] = {}
         """The claims that were in flight when items were last claimed for this call."""
-        self.is_paused = False
-        """It ended because its namespace was paused."""
         self.claimed_for_s = 0.0
-        """When that was."""
+        """When items were last claimed for this call."""
+        self.is_paused = False
+        """It ended because its namespace or its topics were paused."""
         self.lease_ms = lease_ms
         self.lease_ms_default = lease_ms_default
         self.since_s = since_s
@@ -240,9 +240,8 @@ class TopicQueue:
         begun = min(self._served_count, PREFETCH_BEGIN_ITEMS_MAX)
         ahead = min(max(at_rate, begun), PREFETCH_ITEMS_PER_TOPIC_MAX)
         if self.calls:
-            ahead += (
-                self.expired_claims_in_row
-            )  # Twice as many each time, so that few transactions get past what has expired.
+            # Twice as many each time, so that few transactions get past what has expired.
+            ahead += self.expired_claims_in_row
         return min(self.waiting_count, limits.TRANSACTION_CLAIMS_MAX) + ahead
 
     def demand(self, count: int) -> Demand:

@@ -48,7 +48,7 @@ class TokenSource(Protocol):
         """How long it takes until there is a token; infinite if nobody knows: then the dispatcher is told of it."""
 
     def weigh(self, weight: int) -> None:
-        """So much waits here, where hosts share a cap."""
+        """Note how much waits on this host: where hosts share a cap, it gets its part of the tokens by that."""
 
 
 class Cap(TokenSource, Protocol):
@@ -113,7 +113,7 @@ class TokenBucket:
         return 0.0 if self._tokens >= 1 - _ALMOST else (1 - self._tokens) / self.rate
 
     def weigh(self, weight: int) -> None:
-        """It is nobody else's."""
+        """Note nothing: all tokens of the bucket are this host's."""
 
     def _refill(self, now_s: float) -> None:
         elapsed_s = now_s - self._at_s

@@ -88,7 +88,7 @@ class OpenedShard(NamedTuple):
 
 
 def process_id(host_name: str, started_at_ms: int) -> str:
-    """What no other process has: two hosts that were given one name are two, and so are two lives of one host."""
+    """A text that no other process has, be it a host that was given the same name or an earlier life of this one."""
     digits, rest = "", max(0, started_at_ms)
     while rest or not digits:
         rest, digit = divmod(rest, len(_DIGITS))

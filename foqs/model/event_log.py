@@ -41,11 +41,11 @@ _WORD = (1 << 64) - 1
 
 
 def threshold_of(per_mille: int) -> int:
-    """What `place_of` an item must be below for the item to be in a sample of so many in a thousand."""
+    """The limit that `sample_point_of` an item must be below: so the sample has so many items in a thousand."""
     return (per_mille << 32) // 1000
 
 
-def place_of(key: int) -> int:
+def sample_point_of(key: int) -> int:
     """Where an item stands among all samples, 0 to 2**32 - 1: its key decides, so it is in or out as a whole.
 
     The key is multiplied by the golden ratio (Fibonacci hashing, Knuth), so that keys in a row are spread evenly, and

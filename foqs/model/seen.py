@@ -46,6 +46,11 @@ TABLES_MAX: Final = 24
 """The most tables of a window. Only ids that were made for that purpose crowd tables so that there are more."""
 CROWDED_BUCKETS: Final = 8
 """A table in which an id met so many buckets in a row without a free slot takes no more."""
+WINDOW_BYTES: Final = 1_000
+"""Memory for a window beside its tables."""
+_MARK_MS_MIN: Final = 1_000
+_MARKS_SHIFT: Final = 6
+"""Marks are at least a second apart, and a sixty-fourth of the window's age: so they are some hundreds at most."""
 
 _FINGERPRINTS_BYTES: Final = SLOTS * FINGERPRINT_BYTES
 _KEPT_HASH: Final = Struct(">I3s")
@@ -304,7 +309,7 @@ def rounded_up(capacity: int) -> int:
 
 
 def size_of(capacity: int) -> int:
-    """Its memory."""
+    """The memory of a table that has room for so many ids, in bytes."""
     return TABLE_BYTES + buckets_of(capacity) * BUCKET_BYTES
 
 
@@ -476,12 +481,5 @@ class SeenWindow:
 
     @property
     def size_bytes(self) -> int:
-        """Its memory."""
+        """The memory of the window and of its tables."""
         return WINDOW_BYTES + sum([table.size_bytes for table in self.tables])
-
-
-WINDOW_BYTES: Final = 1_000
-"""Memory for a window beside its tables."""
-_MARK_MS_MIN: Final = 1_000
-_MARKS_SHIFT: Final = 6
-"""Marks are at least a second apart, and a sixty-fourth of the window's age: so they are some hundreds at most."""

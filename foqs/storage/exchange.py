@@ -128,7 +128,7 @@ class Exchange:
         self._timer: asyncio.TimerHandle | None = None
         self._deadline_s = 0.0
         self._unasked = select.poll()
-        """There is something to read."""
+        """Tells whether the socket has bytes, or its end, that no reader has asked for."""
         self._unasked.register(sock, select.POLLIN)
         self._sock.setblocking(False)
         self._loop.add_reader(sock, self._read)

@@ -1,4 +1,4 @@
-"""What may follow the question mark in the URL of a database: the options of a session, of which most are for TLS."""
+"""The options in the URL of a database, behind the question mark: they are for its sessions, and most are for TLS."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OPTIONS: Mapping[str, str] = {
     "ssl_verify_identity": _TRUTH,
     "ssl_check_hostname": _TRUTH,
 }
-"""Each option, and what its value is."""
+"""The options that are allowed, each with the kind or the range of its value."""
 
 _CHECK_NAME, _CHECK_NAME_TOO = "ssl_check_hostname", "ssl_verify_identity"
 _AUTHORITIES = ("ssl_ca", "ssl_capath")
@@ -42,26 +42,29 @@ _HINTS = {
 
 
 def with_checked_options(text: str) -> URL:
-    """The URL with the options that a session has of them. Raises ValueError, which says what is wrong with each.
+    """Check the options of a URL, and return the URL with those options in the form that the driver needs.
 
-    The driver takes `ssl_verify_cert` and `ssl_verify_identity` for a reason to forget `ssl_ca`, so that they are put
-    in terms of `ssl_check_hostname` here.
+    Raises ValueError, which says what is wrong with each. `ssl_verify_cert` and `ssl_verify_identity` make the driver
+    forget `ssl_ca`, so that both are put in terms of `ssl_check_hostname` here.
     """
     url = make_url(text)
     if problems := list(_problems_of_each(text, url)) or list(_misfits(url.query)):
         raise ValueError(", and ".join(problems))
     query = dict(url.query)
-    is_verified, is_name_verified = query.pop("ssl_verify_cert", None), query.pop(_CHECK_NAME_TOO, None)
-    if is_name_verified is not None:
-        query[_CHECK_NAME] = is_name_verified
-    if is_verified == "false":
+    verify_cert, check_name = query.pop("ssl_verify_cert", None), query.pop(_CHECK_NAME_TOO, None)
+    if check_name is not None:
+        query[_CHECK_NAME] = check_name
+    if verify_cert == "false":
         # Any option of TLS asks for encryption, and without an authority there is nothing to verify by.
         query[_CHECK_NAME] = "false"
     return url.set(query=query)
 
 
 def check_tls(url: str) -> None:
-    """Read what the URL names for TLS. Raises InvalidArgumentError with the option and the file that cannot be used."""
+    """Try the files and ciphers that the URL names for TLS, without a connection. Blocks while files are read.
+
+    Raises InvalidArgumentError with the option and the file that cannot be used.
+    """
     query = {key: str(value) for key, value in make_url(url).query.items() if key.startswith("ssl_")}
     if not query or "unix_socket" in make_url(url).query:
         return  # On a socket of this machine nothing is encrypted.
@@ -86,7 +89,7 @@ def check_tls(url: str) -> None:
 def _try(query: Mapping[str, str], names: list[str], work: Callable[[], object]) -> None:
     try:
         work()
-    except (OSError, ValueError) as error:  # ssl.SSLError is the first one.
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError.
         named = ", ".join(f"{name} = {query[name]}" for name in names)
         what = error.strerror if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) else error
         raise InvalidArgumentError(f"{named} cannot be used: {what or error}") from error
@@ -115,7 +118,7 @@ def _hint(key: str) -> str:
 
 
 def _misfits(query: Mapping[str, object]) -> Iterator[str]:
-    """What is wrong with options that are allowed each by itself."""
+    """The faults of options which do not go together, though each of them is allowed by itself."""
     if "ssl_key" in query and "ssl_cert" not in query:
         yield "has ssl_key without ssl_cert; allowed: both, or ssl_cert alone with the key in its file"
     has_authority = any(key in query for key in _AUTHORITIES)

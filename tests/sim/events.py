@@ -17,7 +17,7 @@ from unittest.mock import patch
 from foqs.host.event_log import sequence, service
 from foqs.host.event_log.files import Moment
 from foqs.host.event_log.service import PASS_MS, EventLog, EventLogOptions, EventLogSource
-from foqs.model.event_log import SERIES_ENQUEUED, place_of, threshold_of
+from foqs.model.event_log import SERIES_ENQUEUED, sample_point_of, threshold_of
 from foqs.model.item import Outcome
 from foqs.shard.state.events import Events
 from tests.histories.history import uid_of
@@ -137,7 +137,7 @@ class EventBook:
         counts["ends that event logs had no room for"] += sum([log.lost_items_count for log in self.logs])
 
     def is_sampled(self, key: int) -> bool:
-        return place_of(key) < threshold_of(self.per_mille)
+        return sample_point_of(key) < threshold_of(self.per_mille)
 
 
 def _differences(what: str, expected: Counter[Any], found: Counter[Any]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from foqs.host.event_log.lines import Line
 from foqs.host.event_log.rollups import OUTCOMES
 from foqs.model import limits
-from foqs.model.event_log import FORMAT, LIFE_COLUMNS, place_of, threshold_of
+from foqs.model.event_log import FORMAT, LIFE_COLUMNS, sample_point_of, threshold_of
 from foqs.model.item import Outcome, ShardItem
 from foqs.model.topic import ShardTopic
 from foqs.shard.state.events import Ends
@@ -56,7 +56,7 @@ class Lives:
         if per_mille >= 1000:
             return items
         threshold = threshold_of(per_mille)
-        return [item for item in items if place_of(item.key) < threshold]
+        return [item for item in items if sample_point_of(item.key) < threshold]
 
     def _remember(self, shard_id: int, items: list[ShardItem]) -> None:
         firsts = self._firsts

@@ -24,7 +24,7 @@ TICK_LEASE_ENDS_MAX = 2_000
 
 
 class Settlement:
-    """LeaseTable that end together: those of one call and shard, or of one tick (then without a completion)."""
+    """Leases that end together: those of one call and shard, or of one tick (then without a completion)."""
 
     __slots__ = ("completion", "items", "outcome", "positions", "rewrites", "topics")
 
