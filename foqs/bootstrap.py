@@ -129,7 +129,7 @@ class Host(Service):
         self._routing = self._make_routing(*self._make_verbs(slices))
         self._server = self._make_server()
         self._secret: bytes | None = None
-        """That of the cluster, from the meta database."""
+        """The secret that the hosts of the cluster show each other, from the meta database."""
         self._ticker: asyncio.Task[None] | None = None
         self._pulse = Pulse()
         self._ages = Ages(self._shards, self._loop.time)
@@ -252,7 +252,7 @@ class Host(Service):
             await asyncio.gather(self._ticker, return_exceptions=True)
 
     async def _tick(self) -> None:
-        """What time alone brings, beside the shards' own."""
+        """Do what is due by time alone, beside the ticks of the shards."""
         swept_s = cleaned_s = self._loop.time()
         while True:
             await self._pulse.pause(limits.TICK_MS)

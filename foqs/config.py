@@ -148,7 +148,7 @@ def _place(url: str) -> str:
 
 
 def _misfits(meta_url: str, shards: Mapping[int, str]) -> list[str]:
-    """What is wrong with values that are allowed each by itself."""
+    """The faults of values that do not go together, though each of them is allowed by itself."""
     meta = _place(meta_url)
     return [
         f"meta_url and shard {number} are the same database" for number, url in shards.items() if _place(url) == meta
@@ -193,7 +193,7 @@ Port = Annotated[int, Field(ge=0, le=65_535)]
 
 
 class HostConfig(BaseModel):
-    """What one host needs to know. Made directly it reads no flag, variable or file; see load_config."""
+    """The configuration of one host. Made directly it reads no flag, variable or file; see load_config."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -322,7 +322,7 @@ class HostConfig(BaseModel):
         return f"[{address}]:{port}" if ":" in address and not address.startswith("[") else f"{address}:{port}"
 
     def url_of_shard(self, shard_id: int, place: str) -> str:
-        """What this configuration says of the shard, and else its place for the user of all shards."""
+        """The URL of a shard: the one of this configuration, or else its place with the user of all shards."""
         return self.shards.get(shard_id) or self.url_at(place)
 
     def url_at(self, place: str) -> str:
@@ -349,7 +349,7 @@ class HostConfig(BaseModel):
         return {name: problem for name, problem in problems.items() if problem}
 
     def warnings(self) -> list[str]:
-        """What is wrong in many clusters or on this machine, though not everywhere: the values are valid."""
+        """Warnings of values that are valid, but wrong in many clusters or on this machine."""
         warnings = [f"{name}: {problem}" for name, problem in self.tls_problems().items()]
         if not self.advertised(self.port):
             key = "advertise_address" if self.advertise_address else "listen_address"

@@ -1,4 +1,4 @@
-"""What ties a host to the world outside of its process, and may be replaced in tests."""
+"""The parts that tie a host to the world outside of its process, and may be replaced in tests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from foqs.transport.server import ThriftServer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What ties a host to the world outside of its process: databases, sockets, clocks and metrics."""
+    """The parts that tie a host to the world outside of its process: databases, sockets, clocks and metrics."""
 
     meta: Callable[..., MetaStore]
     store: Callable[[ShardAccess, Callable[[int], int], Callable[[str, int], bool], PackIndex], ShardStore]

@@ -1,4 +1,4 @@
-"""What a host that runs takes from its configuration when it is read again: log level, TLS options of its URLs.
+"""The settings that a running host takes when its configuration is read again: log level, TLS options of URLs.
 
 Everything else waits for the next start, and nothing that cannot be used replaces what works.
 """

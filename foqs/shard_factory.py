@@ -75,7 +75,7 @@ class ShardFactory:
         self._config = config
 
     def url_of(self, shard_id: int, place: str) -> str:
-        """What this host was told of the shard, and else its place for the user of all shards."""
+        """The URL of a shard: the one that this host was given, or else its place with the user of all shards."""
         return self._config.url_of_shard(shard_id, place)
 
     def make(self, shard_id: int, place: str, tenure: Tenure | None = None) -> OwnedShard:

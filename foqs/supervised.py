@@ -23,7 +23,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What a supervisor may ask of a host that runs.
+    """The orders that a supervisor may give to a host that runs.
 
     `stop` gets the reason why the host shall drain and stop. Each time that `reload` is set, what may change while a
     host runs is taken from the configuration that `load_config` returns, which is called on a thread.

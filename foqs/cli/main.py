@@ -100,7 +100,7 @@ class FoqsGroup(click.Group):
 
 
 def _open_missing_streams() -> None:
-    """Who was started with a closed stdin or stdout reads nothing and prints nowhere.
+    """Open the standard streams that were closed at the start: such a stdin is empty, and such a stdout nowhere.
 
     Else the next file or socket that is opened would get its number.
     """

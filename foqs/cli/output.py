@@ -1,4 +1,4 @@
-"""What commands print: a table or a JSON document on stdout, messages on stderr; and their exit codes."""
+"""The output of commands: a table or a JSON document on stdout, messages on stderr; and their exit codes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Exit(IntEnum):
     CONFLICT = 4
     UNAVAILABLE = 5
     PARTIAL = 6
-    """What was printed is not all: shards or hosts do not respond."""
+    """The output is incomplete: some shards or hosts do not respond."""
 
 
 _EXIT_BY_CODE = {

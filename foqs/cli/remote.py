@@ -1,4 +1,4 @@
-"""What every command that talks to a host shares: its options and its clients."""
+"""The options and the clients that all commands share which talk to a host."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def remote_command(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _named(arguments: dict[str, Any]) -> str:
-    """What a command was told to destroy: its arguments, the first ids of many, and how many there are."""
+    """The words for what a command destroys: its arguments, the first of many ids, and the number of the ids."""
     words = [value for value in arguments.values() if isinstance(value, str)]
     ids: list[str] = [one for value in arguments.values() if isinstance(value, tuple) for one in value]
     shown = ids if len(ids) <= _IDS_NAMED_MAX else [*ids[:_IDS_NAMED_MAX], f"... ({len(ids)} in all)"]

@@ -28,8 +28,8 @@ Several times the default: collections were a tenth of a busy host's time. The s
 last one walks all that is kept in memory; it comes after 20 million at the soonest, when a quarter of it is new.
 """
 _MAPPED_BYTES_MIN = 128 * KIB
-"""What is as large has pages of its own, which go back to the system with it: glibc's first choice. By itself it would
-raise this up to 32 MiB as large payloads come, and keep what they had between smaller ones.
+"""Memory of this size has pages of its own, which go back to the system with it: glibc's first choice. By itself it
+would raise this up to 32 MiB as large payloads come, and keep what they had between smaller ones.
 """
 _FREE_BYTES_MAX = 16 * MIB
 """Free memory at the end of the heap that is kept, because it may be needed again soon."""

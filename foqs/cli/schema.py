@@ -27,7 +27,7 @@ _META_DATABASE = "meta database"
 class _Database(NamedTuple):
     name: str
     origin: str
-    """What names it: a flag, a variable, the file or the meta database."""
+    """The origin of its name: a flag, a variable, the file or the meta database."""
     kind: SchemaKind
     url: str
     """Empty when nobody knows where it is."""

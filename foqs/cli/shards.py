@@ -44,7 +44,7 @@ def list_(remote: Remote) -> None:
 
 
 def shard_problems(shards: Iterable[ClusterShard]) -> list[str]:
-    """What is wrong with shards that are not removed, each by itself."""
+    """The problems of all shards that are not served, each a sentence; a removed shard has none."""
     return [
         f"shard {one.shard_id}: {_PROBLEMS[one.health]}: {one.detail}"
         for one in shards

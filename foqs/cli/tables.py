@@ -12,7 +12,7 @@ from itertools import chain, islice
 
 _GAP = "  "
 _ROWS_SEEN = 1_000
-"""So many rows tell how wide the columns are; one beyond them that is wider stands out."""
+"""The rows by which the widths of the columns are chosen; a later one that is wider stands out."""
 _LAST_COLUMN_CHARS_MIN = 12
 
 

@@ -40,7 +40,7 @@ topic.add_command(policies)
 
 @dataclass(slots=True)
 class Purged:
-    """What became of the items of a purge."""
+    """The outcome of a purge, by its items."""
 
     deleted: int = 0
     gone: int = 0

@@ -32,7 +32,7 @@ class Rate(click.ParamType):  # type: ignore[type-arg]
 
 
 def pausing_options(command: Callable[..., None]) -> Callable[..., None]:
-    """What is paused or resumed; both where neither is said."""
+    """Options for the direction that is paused or resumed; both where neither is given."""
     command = click.option("--dequeue", is_flag=True, help="Only deliveries.")(command)
     return click.option("--enqueue", is_flag=True, help="Only enqueues.")(command)
 

@@ -78,7 +78,7 @@ class Bulk:
         self._failed_in_a_row = 0
         self._is_ended = False
         self._broken: BaseException | None = None
-        """What the caller's iterable raised, or what `stop` was told."""
+        """The error that ended it: one that the caller's iterable raised, or the one that `stop` was given."""
 
     def begins_with_id(self) -> bool:
         """Tell whether the first item has a dedup id, or gets one: then it is worth to know the groups."""

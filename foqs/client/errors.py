@@ -1,4 +1,4 @@
-"""What can go wrong on the client's side, and the typed error of what came over the wire.
+"""The errors that arise on the client's side, and the typed errors of those that came over the wire.
 
 The tree of foqs.model.errors stays whole: everything here that concerns a host is an UnavailableError, split by what a
 caller must know, namely whether the call can have been done. A plain UnavailableError comes from a host that does not

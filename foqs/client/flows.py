@@ -79,7 +79,7 @@ Flow = Generator[Send | Pause, Any, T]
 
 @dataclass(slots=True)
 class Terms:
-    """What all calls of a client have in common. `clock_ms` is monotonic; `random` draws from 0 <= x < 1.
+    """The terms that all calls of a client share. `clock_ms` is monotonic; `random` draws from 0 <= x < 1.
 
     The client owns it; calls with a deadline have a copy.
     """
@@ -273,7 +273,7 @@ def batch_flow(
 
 
 class _Batch:
-    """What is known of each position between the attempts of a batch; its flow owns it.
+    """The results of a batch by position, and the positions still open between attempts; its flow owns it.
 
     places: the positions of the next attempt.
     """

@@ -22,7 +22,7 @@ from foqs.wire import codec as wire
 ENQUEUE_BYTES_MAX = limits.FRAME_BYTES_MAX // 2
 """The most that the items of one enqueue call have, so that the frame stays far from its own limit."""
 ITEM_OVERHEAD_BYTES = 512
-"""What an item has beside payload and metadata: topic, keys and field headers at their longest."""
+"""The bytes of an item beside payload and metadata: topic, keys and field headers at their longest."""
 
 PRIORITY_MIN, PRIORITY_MAX = -(2**31), 2**31 - 1
 _INT64_MAX = 2**63 - 1

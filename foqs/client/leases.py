@@ -150,7 +150,7 @@ class LeaseSchedule:
 
 
 class TakenItems(Generic[H]):
-    """What an iterating consumer has taken: the part of the batch that is still to yield, and what is not settled yet.
+    """Items taken by an iterating consumer: the part of the batch still to yield, and the items not settled yet.
 
     The consumer asks it for the next item, for what to extend before that, and at the end for what to release.
     """

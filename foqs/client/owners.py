@@ -19,7 +19,7 @@ from foqs.model.calls import ShardMap
 from foqs.model.errors import FoqsError, InvalidArgumentError
 
 OWNERS_MS_MAX = 1 * limits.MINUTE_MS
-"""What is older than this is asked for again: after a move, calls go on to the new owner meanwhile."""
+"""Owners that were learned longer ago are asked for again: after a move, calls go on to the new owner meanwhile."""
 _ONCE = RetryPolicy(deadline_ms=0)
 
 

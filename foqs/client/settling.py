@@ -92,7 +92,7 @@ class NackBackoff:
 
 @dataclass(slots=True)
 class SettleStats:
-    """What became of the items of a consumer or a worker, as counts.
+    """The items of a consumer or a worker, counted by how they ended.
 
     received: taken from the host under a lease.
     acked, nacked, released, dead_lettered: the host has confirmed it.

@@ -1,4 +1,4 @@
-"""What the blocking and the asyncio worker have in common."""
+"""The parts that the blocking and the asyncio worker have in common."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the home of caps knows of them: the tokens of each, and which hosts have a part in it.
+"""The ledger of the home of caps: the tokens of each cap, and the hosts that have a part in it.
 
 Tokens are made by time alone and granted ahead: a host that asks when there are none gets the next ones, dated. So one
 question brings a token, however low the cap, and hosts get theirs in the order in which they ask. Nothing of it is
@@ -34,7 +34,7 @@ class _Part:
         self.ahead_until_s = 0.0
         """When the last one is of the present, too."""
         self.share = 0.0
-        """What it was told that it may make by itself, in tokens a second."""
+        """The rate at which it was told that it may make tokens by itself, in tokens a second."""
         self.silent_from_s = 0.0
         """It does so from then on unless it is heard of."""
         self.short_until_s = 0.0

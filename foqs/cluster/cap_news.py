@@ -24,7 +24,7 @@ from foqs.model.service import Service
 from foqs.model.shared_caps import RETRY_MS, CapAsk, CapGrant, CapHomes, CapKey, SharedCap
 
 FLUSH_MS = 5
-"""What is asked for within this time is asked together."""
+"""Asks of this time go to their homes together."""
 ASK_MS_MAX = 500
 """A home that has not answered by then is not reached."""
 LOOKS_MAX = 250
@@ -40,7 +40,7 @@ _log = structlog.get_logger(__name__)
 
 
 class LocalCaps(Protocol):
-    """What caps mean on this host; foqs.host.stocks.Stocks is the real one."""
+    """The caps of topics and namespaces on this host; foqs.host.stocks.Stocks is the real one."""
 
     def share_caps(self, homes: CapHomes) -> None:
         """Let the homes bring the tokens of all caps that are made from now on."""
@@ -77,11 +77,11 @@ class CapNews(Service):
         self._hosts: tuple[str, ...] = (me,)
         """The hosts that live."""
         self._home_ids: tuple[str, ...] = (me,)
-        """Those of them that are homes."""
+        """The ids of the living hosts that are homes."""
         self._home_of: dict[CapKey, str] = {}
         self._wanted: OrderedDict[SharedCap, None] = OrderedDict()
         self._left: dict[str, dict[CapKey, CapAsk]] = {}
-        """What former homes of caps are to be told, by home."""
+        """The asks by which former homes learn that caps have left them, by home."""
         self._leaving: set[str] = set()
         """The former homes that are being told."""
         self._watched: list[tuple[float, int, SharedCap]] = []

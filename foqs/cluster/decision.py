@@ -1,4 +1,4 @@
-"""What one host does about the shards of the cluster after each round: pure, and the same for all that see the same."""
+"""The actions of one host on the shards of the cluster after a round: pure, and the same on equal views."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from foqs.model.cluster import ShardRow, ShardUse
 
 
 class Intent(NamedTuple):
-    """Who is to serve which shard, by what one round has read."""
+    """The hosts that are to serve the shards, by what one round has read."""
 
     planned: dict[int, str]
     """The id of the process that each shard is planned for."""
@@ -59,7 +59,7 @@ def owners_of(view: ClusterView) -> dict[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What this host is to do now."""
+    """The actions that follow for this host from one round."""
 
     wanted: set[int] = field(default_factory=set)
     """Shards that it has, is to have, or stands by for, should their owners end."""
@@ -71,12 +71,12 @@ class Decision:
     """Shards of its own that were asked for by another host than they are planned for, with that host."""
 
     def without_gains(self, run: Collection[int]) -> Decision:
-        """What is left of it for a host that ends, and has or stands by for the shards of `run`."""
+        """The part of the decision for a host that ends, and has or stands by for the shards of `run`."""
         return Decision(self.wanted.intersection(run), {}, self.released, self.declined)
 
 
 def decide(view: ClusterView, intent: Intent, owned: Collection[int], neglected: Collection[int]) -> Decision:
-    """Who has a shard keeps it until the plan, and the host that it plans for, both want otherwise.
+    """Decide; the owner of a shard keeps it until the plan, and the host that it plans for, both want otherwise.
 
     `owned` are the shards that this host serves now, `neglected` those that nobody has though the plan names somebody.
     """

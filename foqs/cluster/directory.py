@@ -1,4 +1,4 @@
-"""What the home of a topic knows of it: which hosts have ready items, and which have consumers that wait for some.
+"""The directory of the home of topics: hosts that have ready items, and hosts with consumers that wait for some.
 
 Each topic has one home, which all hosts find by the same hash over the hosts that live. Nothing of it is stored: hosts
 report again what they have, and a new home knows as much a moment later. After FOQS's topic discovery, but asked for
@@ -46,7 +46,7 @@ class _Holder(NamedTuple):
 
 
 class _Entry:
-    """What is known of one topic that somebody has."""
+    """The hosts of one topic: those that have ready items of it, and those that wait for some."""
 
     __slots__ = ("holders", "seekers")
 
@@ -64,7 +64,7 @@ class Directory:
         self._entries: dict[Topic, _Entry] = {}
         """The topics that somebody has."""
         self._sought = SoughtTopics()
-        """Those that hosts only wait for: however many there are, they take no place from what can be had."""
+        """Topics that hosts only wait for: however many there are, they take no room from topics that have items."""
         self._members: Set[str] = frozenset()
         self._gone_until_s: dict[str, float] = {}
         """Hosts that live no more: what they have told is passed over, until all of it is too old."""

@@ -40,7 +40,7 @@ class DueTopics:
         self._due_s.pop(topic, None)
 
     def take(self, count: int, now_s: float) -> list[Topic]:
-        """So many of those that are due, which are gone then."""
+        """Take up to so many of the topics that are due."""
         due: list[Topic] = []
         for topic, due_s in self._due_s.items():
             if due_s > now_s or len(due) >= count:

@@ -24,7 +24,7 @@ HOMES_KEPT_MAX = 20_000
 
 
 class Reported(NamedTuple):
-    """What a host tells the home of a topic."""
+    """A host's report on a topic, to the home of the topic."""
 
     stock: Stock
     is_wanted: bool
@@ -81,7 +81,7 @@ class HomeTable:
         self.members: tuple[str, ...] = ()
         """The hosts that live and do not leave."""
         self.hosts: tuple[str, ...] = ()
-        """Those of them that can be homes."""
+        """The ids of the hosts that can be homes."""
         self._suspects: dict[str, float] = {}
         """Hosts that could not be reached, each with when it may be a home again."""
         self._silent: dict[str, set[HomeCall]] = {}

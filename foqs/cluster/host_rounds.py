@@ -1,4 +1,4 @@
-"""What the hosts of the cluster say of themselves: asked of all that live, at once and for a bounded time."""
+"""Rounds of questions to all living hosts about themselves: at once, and for a bounded time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from foqs.model.errors import FoqsError
 ANSWER_MS_MAX = 2 * limits.SECOND_MS
 """How long a host may take to say what it serves; then that is not known."""
 FRESH_MS = 200
-"""Who asks shares a round that began so short a time ago: many callers must not ask all hosts each."""
+"""A question shares a round that began at most so long ago: many callers must not ask all hosts each."""
 
 _BY_ITSELF = CallContext("")
 _LOST = "lost"
@@ -77,7 +77,7 @@ class HostRounds:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def answers(self) -> list[HostAnswer]:
-        """What each host that lives says now, by the ids of the hosts. It takes ANSWER_MS_MAX at most."""
+        """The answers of all living hosts, by their ids. It takes ANSWER_MS_MAX at most."""
         now_s = self._now_s()
         if self._last is None or self._last.cancelled() or now_s - self._began_s > FRESH_MS / 1000:
             self._began_s = now_s
@@ -145,7 +145,7 @@ def _host(answer: HostAnswer, beat_age_ms: int) -> ClusterHost:
 
 
 def _served_shards(by_host: Mapping[str, HostAnswer]) -> dict[int, _Served]:
-    """Who says that it has each shard. A host that was taken for dead may say so until it notices: later epochs win."""
+    """The host that says that it has each shard; a host taken for dead may say so for a while: later epochs win."""
     found: dict[int, _Served] = {}
     for answer in by_host.values():
         for shard in answer.shards:

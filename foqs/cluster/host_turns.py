@@ -1,4 +1,4 @@
-"""Whose turn it is when a call takes items of any topic of a namespace that several hosts have.
+"""The turns of hosts when a call takes items of any topic of a namespace that several hosts have.
 
 Each host has its part by the weights of the topics that have something there, so that topics get what their weights say
 although each host only knows its own (smooth weighted round robin, counted in items).
@@ -13,7 +13,7 @@ from foqs.model.stocks import Pointer
 
 NAMESPACES_KEPT_MAX = 10_000
 CREDIT_ITEMS_MAX = 1_000.0
-"""What a host that gives less than it might is in credit, at most: it is not to have all turns for long afterwards."""
+"""The most credit of a host that gave less than it might: it is not to have all turns for long afterwards."""
 
 
 class Turn(NamedTuple):
@@ -26,7 +26,7 @@ class Turn(NamedTuple):
     weights: Mapping[str, int]
     """How much the topics weigh that have something on each host."""
     items_max: int
-    """What the call may take."""
+    """The most items that the call may take."""
 
 
 class HostTurns:

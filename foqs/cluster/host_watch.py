@@ -22,7 +22,7 @@ assert limits.HEARTBEAT_MS * 2 <= HOST_WATCH_GAP_MS_MAX <= limits.HOST_DEAD_MS /
 
 
 class HostSign(NamedTuple):
-    """What changes with every heartbeat of a host."""
+    """The fields of a host's row that change with every heartbeat."""
 
     started_at_ms: int
     beat_number: int

@@ -1,4 +1,4 @@
-"""What is wrong between this host and the others that run, for its log: so that operators hear of it from both."""
+"""Misfits between this host and the others that run, for its log: operators hear of each from both hosts."""
 
 from __future__ import annotations
 

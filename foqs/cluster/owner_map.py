@@ -1,4 +1,4 @@
-"""Who serves each shard of the cluster, as far as this host knows."""
+"""The owners of the cluster's shards, as far as this host knows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from foqs.model.cluster import HostRow, ShardUse
 
 
 class ShardOwner(NamedTuple):
-    """Who took the last epoch of a shard that is known here."""
+    """The host that took the last epoch of a shard, as far as it is known here."""
 
     shard_id: int
     epoch: int

@@ -24,7 +24,7 @@ from foqs.model.stocks import Pointer, Topic
 
 
 class Peer(QueueCalls, Protocol):
-    """What is asked of another host, which does it by itself or refuses: a call is handed on once at most.
+    """The calls of one host to another, which does them by itself or refuses: a call is handed on once at most.
 
     Each call raises UnavailableError where there is no response; it says `nothing_done` if the call was never sent.
     """

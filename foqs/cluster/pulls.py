@@ -148,7 +148,7 @@ class Pulls:
             wait.end()
 
     async def _take(self, wanted: _Wanted) -> list[Delivery]:
-        """What there is without a wait, from another host first if that has better items."""
+        """Take what there is without a wait, from another host first if that has better items."""
         pointer = self._news.better(wanted.by_topic)
         if pointer is None or (first := (pointer.host_id, pointer.topic)) in self._first_pulls:
             return await self._dequeue_here(wanted)
@@ -160,7 +160,7 @@ class Pulls:
         return items or await self._dequeue_here(wanted)
 
     async def _take_any(self, wanted: _Wanted, number: int) -> list[Delivery]:
-        """What there is of any topic without a wait, on the host whose turn it is, or else here."""
+        """Take what there is of any topic without a wait, on the host whose turn it is, or else here."""
         turn = self._news.begin_turn(number, min(max(1, wanted.items_max or 1), limits.BATCH_ITEMS_MAX))
         if turn is None:
             return await self._dequeue_here(wanted)
@@ -175,7 +175,7 @@ class Pulls:
         return items or (await self._dequeue_here(wanted) if turn.pointer is not None else [])
 
     async def _dequeue_here(self, wanted: _Wanted, wait_ms: int = 0) -> list[Delivery]:
-        """What this host has. Raises what is wrong with the call; that this host has no shard is not."""
+        """Take what this host has. Raises the errors of the call, but not the one that this host has no shard."""
         try:
             return await self._local.dequeue(
                 wanted.context,
@@ -248,14 +248,14 @@ class Pulls:
             return [], False
 
     async def _give_back_here(self, wanted: _Wanted, here: asyncio.Task[list[Delivery]]) -> None:
-        """What this host has given in the moment in which the caller went."""
+        """Give back items that this host delivered at the moment in which the caller went."""
         with suppress(asyncio.CancelledError, FoqsError):
             if items := await here:
                 nacks = [GivenBack(item.receipt) for item in items]
                 await self._nack(wanted.context, wanted.namespace_name, nacks)
 
     async def _pull_best(self, wanted: _Wanted, wait: Wait) -> list[Delivery] | None:
-        """What the best host has that can be asked. None where none can: homes would only name it again at once."""
+        """Take items of the best host. None where none can be asked: homes would only name it again at once."""
         pointers = wait.take()
         is_any_away = False
         while (pointer := best_of(pointers)) is not None:
@@ -276,7 +276,7 @@ class Pulls:
         return await self._pull(wanted, pointer, min(until_s, wanted.answer_s))
 
     async def _pull(self, wanted: _Wanted, pointer: Pointer, until_s: float) -> list[Delivery] | None:
-        """What that host has of the topic; nothing if it has none any more. None if it gives no answer by `until_s`.
+        """Take items of the topic that the host still has. None if it gives no answer by `until_s`.
 
         Raises UnavailableError when it was asked, and nobody knows what it has done.
         """
@@ -303,7 +303,7 @@ class Pulls:
         return self._pulled(pointer, pull)
 
     def _pulled(self, pointer: Pointer, pull: asyncio.Task[list[Delivery]]) -> list[Delivery] | None:
-        """What has come. None if the host could not be asked."""
+        """The items that have come. None if the host could not be asked."""
         try:
             items = pull.result()
         except FoqsError as error:

@@ -23,7 +23,7 @@ from foqs.model.errors import (
 FULL_MS = 500
 """A host that had no room is asked last for so long, if it does not say longer."""
 CANDIDATES = 2
-"""So many hosts with room are drawn at random, and the one of them that refused longest ago is asked."""
+"""The hosts with room that are drawn at random; the one of them that refused longest ago is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ def _may_go_on(error: FoqsError, *, bulk: bool) -> bool:
 
 
 def _left_of(positions: Sequence[int], result: EnqueueResult) -> list[int]:
-    """Those of them that were certainly not done, and that a host may do soon."""
+    """The positions that were certainly not done, and that a host may do soon."""
     return [position for position in positions if _comes_soon(result.errors.get(position))]
 
 
@@ -203,7 +203,7 @@ def _comes_soon(error: FoqsError | None) -> bool:
 
 
 def _refused(error: FoqsError) -> FoqsError:
-    """What a caller is told when nobody had room."""
+    """The error for a caller when no host had room."""
     if isinstance(error, UnavailableError | OverloadedError):
         return error
     return OverloadedError(error.message, retry_after_ms=error.retry_after_ms or FULL_MS)

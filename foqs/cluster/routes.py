@@ -15,7 +15,7 @@ from foqs.model.cluster import shards_named
 from foqs.model.errors import FoqsError, UnavailableError
 
 LOOK_MS = 100
-"""Who waits for a shard that is on its way looks again after so long, if nothing is heard of it before."""
+"""The wait before a call looks again for a shard on its way, if nothing is heard of it before."""
 LOOK_MS_MAX = 500
 """The same for one that has looked before: each look tries all that is left once more, at a host that may be dead."""
 _HOSTS_NAMED_MAX = 3
@@ -30,7 +30,7 @@ There = Callable[[Peer, Sequence[int]], Awaitable[PositionErrors]]
 
 
 class LocalServing(Protocol):
-    """What this host serves at the moment."""
+    """The shards that this host serves, and the namespaces that it knows."""
 
     def serves(self, shard_id: int) -> bool: ...
 
@@ -126,7 +126,7 @@ class Routes:
         there: Callable[[Peer, CallContext], Awaitable[T]],
         missing: list[str] | None = None,
     ) -> list[T]:
-        """What each host responds of the shards that it has: each shard is asked of one host alone.
+        """The results of all hosts, each for shards of its own: a shard is asked of one host alone.
 
         A shard that is on its way is waited for, for up to limits.ROUTE_WAIT_MS_MAX. Raises what a host raises, and
         names it. `missing`, if given, is told of hosts and shards that do not respond instead.

@@ -1,4 +1,4 @@
-"""What makes a host one of a cluster for its callers: every verb on all shards, whichever host is asked."""
+"""The parts that make a host one of a cluster for its callers: every verb on all shards, whichever host is asked."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Homes:
         return sorted(self.addresses)
 
     def remote(self, host_id: str) -> Peer | None:
-        """That host, if it lives as far as this one knows."""
+        """The peer with this id, if it lives as far as this host knows."""
         address = self.addresses.get(host_id)
         return self._peers.get(host_id, address) if address else None
 
@@ -176,7 +176,7 @@ class Routing(Service):
             self._telling = asyncio.create_task(self._tell(self._local.known_topics()), name="topics-told")
 
     async def _tell(self, topics: Iterable[Topic]) -> None:
-        """What there was before anybody had to know."""
+        """Tell the others what this host had before anybody had to know of it."""
         for number, topic in enumerate(list(topics)):
             self._news.changed(topic)
             if number % limits.TOPICS_PER_TICK_MAX == 0:

@@ -1,4 +1,4 @@
-"""What a scrape reads of calls that other hosts do, and of what hosts tell each other of topics."""
+"""Gauges of the calls that other hosts do for this one, and of topics that hosts tell each other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from foqs.cluster.topic_news import TopicNews
 
 
 class RoutingGauges(Collector):
-    """What this host asks of its peers, and what it knows of their topics."""
+    """Gauges of the calls to peers, and of the topics that are known of them."""
 
     def __init__(self, peers: PeerTable, pulls: Pulls, news: TopicNews) -> None:
         self._peers = peers

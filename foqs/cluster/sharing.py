@@ -32,7 +32,7 @@ _log = structlog.get_logger(__name__)
 
 
 class LocalShards(Protocol):
-    """What a host does with its own shards; foqs.bootstrap.Host is the real one."""
+    """The shards of this host, as sharing opens and leaves them; foqs.bootstrap.Host is the real one."""
 
     @property
     def shards_run(self) -> Collection[int]:
@@ -40,11 +40,11 @@ class LocalShards(Protocol):
 
     @property
     def shards_owned(self) -> Collection[int]:
-        """Those of them that it serves now."""
+        """The ids of the shards that it serves now."""
 
     @property
     def shards_awaited(self) -> Collection[int]:
-        """Those of them whose locks it has asked for, and their living owners have: it can open them."""
+        """The ids of the shards whose locks it has asked for from their living owners: it can open them."""
 
     def knows_shards(self, uses: Mapping[int, ShardUse], tiers: Mapping[int, str], moving: Collection[int]) -> None:
         """These shards there are in the cluster, whoever has them; `moving` are about to go to other hosts."""
@@ -101,11 +101,11 @@ class Sharing(Service):
         self._not_taken: dict[int, str] = {}
         """The hosts that asked for shards of this one and then did not take them: they have to ask anew."""
         self._refused: set[int] = set()
-        """Those of these shards of which the meta database says since the last round that they do not move."""
+        """Ids of such shards of which the meta database says since the last round that they do not move."""
         self._orphan_since: dict[int, tuple[int, float]] = {}
         """The last epoch of shards that nobody has, and since when that is seen here."""
         self._declined_since: dict[int, tuple[str, float]] = {}
-        """Who asks for shards of this host and is not to get them by the plan, and since when that is so."""
+        """The host that asks for each shard of this host but is not to get it by the plan, and since when."""
         self._declining: asyncio.Task[None] | None = None
         self._is_moving = False
         """A shard is about to move, here or from here."""
@@ -194,7 +194,7 @@ class Sharing(Service):
             await asyncio.wait(list(self._works.values()))
 
     async def _stop(self) -> None:
-        """What is under way is given up: the host stops all of its shards."""
+        """Give up what is under way: the host stops all of its shards."""
         for timer in self._released.values():
             if timer is not None:
                 timer.cancel()

@@ -55,7 +55,7 @@ class SoughtTopics:
             self._counts[namespace] = kept_count + 1
 
     def take(self, topic: Topic) -> Seekers:
-        """Who waits for a topic, which is not here any more then."""
+        """Take out a topic, and return the hosts that wait for it."""
         seekers = self._seekers.pop(topic, None)
         if seekers is None:
             return {}

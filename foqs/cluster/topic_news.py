@@ -1,4 +1,4 @@
-"""What hosts tell each other of topics, so that a consumer on any host gets the items of all of them.
+"""The news of topics between hosts, so that a consumer on any host gets the items of all of them.
 
 A host reports to the home of each topic what it has ready, and asks that home for topics which its consumers wait for.
 The home answers with a host that has some, or sends a hint later. The waiting host then pulls (foqs/cluster/pulls.py).
@@ -29,7 +29,7 @@ from foqs.model.stocks import ANY_TOPIC, Pointer, Topic, weight_of
 SEEK_MS = 1 * limits.SECOND_MS
 """All wishes are told again so often."""
 POINTER_MS_MAX = 1 * limits.SECOND_MS
-"""What a home has told is believed for so long."""
+"""The time for which the pointers of a home are believed."""
 OTHERS_MS_MAX = 3 * limits.SECOND_MS
 """The same for hosts that have items of any topic: it is told anew every second, also where that is late."""
 TOPICS_PER_MESSAGE_MAX = 500
@@ -87,7 +87,7 @@ class TopicNews(Service):
     # ---- what is noticed here ----
 
     def changed(self, topic: Topic) -> None:
-        """What this host has ready of the topic may be another than before."""
+        """Note that the ready items of a topic on this host may be others than before."""
         if self._reports.changed(topic, self._now_s()):
             self._rung.set()
 
@@ -98,7 +98,7 @@ class TopicNews(Service):
         return wait
 
     def seek_again(self, wait: Wait) -> None:
-        """What it was told was of no use."""
+        """Ask the home again: its last pointer was of no use."""
         self._wishes.again(wait.topics)
         self._rung.set()
 
@@ -123,7 +123,7 @@ class TopicNews(Service):
         return None
 
     def begin_turn(self, namespace: int, count: int) -> Turn | None:
-        """Whose turn it is to give a call for any topic so many items; None where no other host has some."""
+        """Begin the turn of a host to give so many items to a call for any topic; None where only this one has some."""
         others, until_s = self._others.get(namespace, ({}, 0.0))
         if not others or until_s <= self._now_s():
             return None
@@ -255,7 +255,7 @@ class TopicNews(Service):
                 _log.warning("home_not_told", error=reason)
 
     async def _call(self, home: str, work: Awaitable[Sequence[Pointer]]) -> Sequence[Pointer]:
-        """What a home answers. One that does not, or not soon, is none for a while."""
+        """Ask a home. One that does not answer, or not soon, counts as none for a while."""
         call = self._home.call(home)
         self._look_later(call)
         has_other_homes = False

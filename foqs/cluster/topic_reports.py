@@ -23,7 +23,7 @@ REPEAT_MS = 15 * limits.SECOND_MS
 REPORTS_PER_SECOND_MAX = 5_000
 """Topics that a host reports in a second; the others wait."""
 REPORTS_AT_ONCE_MAX = 250
-"""Those that one turn of the event loop reports."""
+"""The topics that are reported in one turn of the event loop."""
 
 
 class LocalTopics(Protocol):
@@ -122,7 +122,7 @@ class TopicReports:
         self._again_since_s = now_s if self._again else inf
 
     def weight(self, namespace: int) -> int:
-        """That of the topics of a namespace that have ready items here, as far as their homes were told."""
+        """The weight of the namespace's topics that have ready items here, as far as their homes were told."""
         ready = self._ready.get(namespace)
         return 0 if ready is None else ready.weight
 

@@ -10,7 +10,7 @@ from foqs.model.cluster import HostRow, ShardRow, host_name_of
 
 
 class ClusterView(NamedTuple):
-    """What was read in one round. Never changed."""
+    """The rows of the cluster that one round read. Never changed."""
 
     me: str
     """The id of this process."""
@@ -23,7 +23,7 @@ class ClusterView(NamedTuple):
 
     @property
     def members(self) -> list[ClusterMember]:
-        """Those that shards may be given to."""
+        """The hosts to which shards may be given."""
         return [
             ClusterMember(host.id, host_name_of(host.id), host.tier)
             for host in self.hosts.values()

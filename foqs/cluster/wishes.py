@@ -39,7 +39,7 @@ class Wait:
         self._answered.set()
 
     def take(self) -> list[Pointer]:
-        """What was told since the last time."""
+        """Take the pointers that homes have told since the last call."""
         pointers, self.pointers = list(self.pointers.values()), {}
         self._arrived.clear()
         return pointers
@@ -59,7 +59,7 @@ class Wait:
 
 
 class _Wish:
-    """Who waits here for a topic."""
+    """The calls that wait on this host for a topic."""
 
     __slots__ = ("count", "unanswered", "waiters")
 
@@ -67,7 +67,7 @@ class _Wish:
         self.count = 0
         self.waiters: dict[Wait, int] = {}
         self.unanswered: list[Wait] = []
-        """Those who have come since the home has answered last."""
+        """The waits that began since the home answered last."""
 
 
 class Wishes:
@@ -154,7 +154,7 @@ class Wishes:
         return bool(self._unsought)
 
     def take_unsought(self) -> dict[Topic, int]:
-        """What the homes are to be asked for now, each with how many items are wanted: WISHES_PER_RUN_MAX at most."""
+        """The topics to ask the homes for now, with the number of items wanted: WISHES_PER_RUN_MAX at most."""
         if len(self._unsought) <= WISHES_PER_RUN_MAX:
             taken, self._unsought = list(self._unsought), {}
         else:

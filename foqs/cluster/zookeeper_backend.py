@@ -48,7 +48,7 @@ kazoo itself would wait for two thirds of the session, in which others would tak
 RETURN_MS = 3 * limits.SECOND_MS
 """After an outage rounds count again when the ensemble has answered for so long: meanwhile others make their nodes."""
 VANISHED_MS = limits.MINUTE_MS
-"""What a host said last is kept for so long after its node has gone, and the mark of one that has ended as well."""
+"""The row of a host is kept so long after its node has gone, and the mark of one that has ended as well."""
 ANNOUNCE_MS = 2 * limits.SECOND_MS
 """The pause between two notes in the meta database that this host's membership is another one."""
 _NODE_BYTES_MAX = 4 * limits.KIB
@@ -62,7 +62,7 @@ assert VANISHED_MS > 2 * limits.HOST_DEAD_MS, "a host whose node has gone is dea
 
 _log = structlog.get_logger(__name__)
 _quiet = logging.getLogger(f"{__name__}.kazoo")
-"""What kazoo says is not logged: a host itself tells what there is to say of an outage."""
+"""The logger of kazoo, silenced: a host itself tells what there is to say of an outage."""
 _quiet.addHandler(logging.NullHandler())
 _quiet.propagate = False
 

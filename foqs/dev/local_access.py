@@ -1,4 +1,4 @@
-"""Who can reach a private server: the user who runs it, and by TCP, where it listens, who has the password.
+"""Access to a private server: for the user who runs it, and by TCP, where it listens, with the password.
 
 Access is by the permissions of directories and not by MySQL's socket authentication, whose plugin not every MySQL has:
 to connect to a socket one has to be able to pass through its directory. Over the network nobody is root.
@@ -17,7 +17,9 @@ from pymysql.converters import escape_string
 USER = "foqs"
 """The account that gets in over the network."""
 _FILES_OF_A_SERVER = frozenset({"lock", "mysql", "error.log"})
-"""Who has all of them was used before. Fewer will not do: /etc and /var/lib have a `mysql`, /var has a `lock`."""
+"""A directory that has all of them was used before. Fewer will not do: /etc and /var/lib have a `mysql`, /var has a
+`lock`.
+"""
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _PASSWORD_CHARACTERS_MIN = 12
 
@@ -50,7 +52,7 @@ class TcpListener:
         return f"mysql+pymysql://{USER}:{quote(self.password, safe='')}@{self.address}:{self.port}/{database}"
 
     def statements(self) -> list[str]:
-        """What a server runs before it accepts anybody: the account is as it is here, and it is the only one."""
+        """The statements that a server runs before it accepts anybody: they make this account, and no other is left."""
         account = f"'{USER}'@'%'"
         return [
             # MariaDB makes these, without a password, and they match an address on the network.

@@ -100,7 +100,7 @@ class LocalZookeeper:
         return self._running().pid
 
     def url(self, path: str = "") -> str:
-        """What hosts take as their `membership`."""
+        """The value of the setting `membership` for hosts that use this server."""
         return f"zookeeper://{_ADDRESS}:{self.port}{path}"
 
     def start(self) -> None:

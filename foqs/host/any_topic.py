@@ -43,13 +43,13 @@ class AnyTopic(HandOut):
         self._fed: dict[Tenant, None] = {}
         """Namespaces with calls for any topic, and with topics that may have something for them."""
         self._fed_later: dict[Tenant, None] = {}
-        """Those that the next tick goes on with."""
+        """The namespaces that the next tick goes on with."""
         self._hungry_count = 0
         """Namespaces that have calls which want something of any topic."""
         self._roomless: dict[TopicQueue, None] = {}
         """Topics that stand in no ring for want of room for leases. Nobody tells when there is room again."""
         self._filling: dict[ReadyRing, None] = {}
-        """Those that are new, and not all of whose topics are in them yet."""
+        """The rings that are new, and in which not all of their topics are yet."""
         self._prefixed: dict[Tenant, int] = {}
         """Namespaces that have rings with prefixes, and how many."""
         self._namespaces_paused: frozenset[int] = frozenset()

@@ -116,7 +116,7 @@ def _checked_trace_context(text: str) -> bytes:
 def check_demands(
     topics: Sequence[TopicDemand], topic_prefix: str | None, count: int | None
 ) -> tuple[dict[str, int], int | None]:
-    """What a dequeue wants: so many items of each topic, or, with a prefix, so many of any topics."""
+    """Check the demands of a dequeue: items of each topic, or, with a prefix, of any topics."""
     if topic_prefix is not None:
         return {}, _any_count(topics, topic_prefix, count)
     wants = _wants(topics)
@@ -151,5 +151,5 @@ def _wants(topics: Sequence[TopicDemand]) -> dict[str, int]:
 
 
 def why(reason: str) -> str:
-    """What the operator has said of a pause, behind what is paused."""
+    """The reason of a pause as it stands behind what is paused; empty where none was given."""
     return f": {reason}" if reason else ""

@@ -116,7 +116,7 @@ class Capping(Prefetching):
         return count
 
     def _spend_tokens(self, queue: TopicQueue, count: int) -> None:
-        """So many of its items were delivered."""
+        """Note that so many items of the topic were delivered."""
         count, now_s = min(count, queue.allowed_count), self._clock()
         queue.allowed_count -= count
         for cap in (queue.cap, queue.shared_cap):
@@ -124,7 +124,7 @@ class Capping(Prefetching):
                 cap.spend(count, now_s)
 
     def _return_tokens(self, queue: TopicQueue, count: int) -> None:
-        """So many tokens were not used: whoever waits for the next one has one now."""
+        """Give back tokens that were not used: a call that waits for the next one has one now."""
         queue.allowed_count -= count
         now_s = self._clock()
         for cap in (queue.cap, queue.shared_cap):

@@ -1,4 +1,4 @@
-"""What the shards of this host know of namespaces: told to the meta database, and watched for what it has lost."""
+"""The census of namespaces on this host's shards: told to the meta database, and watched for names it has lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a host says of itself to a supervisor or a load balancer: does it live, is it ready, has it started?
+"""The condition of a host for a supervisor or a load balancer: does it live, is it ready, has it started?
 
 Each answer is None when all is well, and else the reason in words. Any thread may ask: nothing here waits for the
 event loop, which may be what has stopped.

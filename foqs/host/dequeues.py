@@ -167,7 +167,7 @@ class Dequeues:
             self._dispatcher.end(call)
 
     def _deliveries(self, items: list[ShardItem]) -> list[Delivery]:
-        """What callers are told of the items, whose contents are forgotten: their holder has them, maybe for long."""
+        """The deliveries for callers; the items forget their contents, which the holder of each has, maybe for long."""
         ahead_ms: dict[int, int] = {}
         """How far the server's clock is ahead of the steady one, by shard."""
         deliveries: list[Delivery] = []

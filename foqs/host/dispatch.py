@@ -1,4 +1,4 @@
-"""Who gets which item: what shards and the verb dequeue ask of the dispatcher, and what time brings it."""
+"""The dispatcher, which decides who gets which item: its calls by shards, by the verb dequeue, and by time."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Dispatcher(AnyTopic):
         super().__init__(writers, clock, settings)
         self._record = record
         self._unswept: list[TopicQueue] = []
-        """What the sweep that began has still to look at."""
+        """The topics that the sweep which began has still to look at."""
 
     # ---- what shards' writers ask and bring (ShardListener) ----
 
     def demand(self, topics: Iterable[ShardTopic]) -> dict[ShardTopic, Demand]:
-        """What to claim of the items of these topics that the next transaction of their shard inserts."""
+        """The demand for items of these topics that the next transaction of their shard inserts."""
         found: dict[ShardTopic, Demand] = {}
         for topic in topics:
             if self._hungry_count and topic.shard_id not in self._leaving:
@@ -223,7 +223,7 @@ class Dispatcher(AnyTopic):
         return self._queues.keys()
 
     def prefetched(self, namespace: int, name: str) -> PrefetchBuffer:
-        """What is claimed of a topic and not delivered yet."""
+        """The items that are claimed of a topic and not delivered yet."""
         queue = self._queues.get((namespace, name))
         return queue.buffer if queue is not None else PrefetchBuffer()
 

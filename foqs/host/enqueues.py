@@ -73,7 +73,7 @@ class _OncePart:
 
 
 def _of_slot(error: FoqsError) -> FoqsError:
-    """What an item with a dedup id did not come to: that it may go to another shard is no use to its caller."""
+    """The error of an item with a dedup id, as its caller sees it: other shards are of no use to it."""
     if isinstance(error, NotWrittenError):
         return UnavailableError(error.message, retry_after_ms=NO_SHARD_RETRY_MS, nothing_done=True)
     return error

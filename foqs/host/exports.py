@@ -44,7 +44,7 @@ PAGE_RETRY_MS = 500
 LEASES_PER_SLICE = 2_000
 """Leases that one slice of the event loop's time looks at."""
 LEASE_COST_RATIO = 0.2
-"""What it costs to look at a lease, which is in memory, by what it costs a walk to look at a row."""
+"""The cost of a look at a lease, which is in memory, in parts of the cost of a look at a row."""
 T = TypeVar("T")
 _ALL_STATES = frozenset(ItemState)
 _LEASED = frozenset([ItemState.LEASED])
@@ -52,7 +52,7 @@ _HELD = frozenset([Phase.LEASED, Phase.SETTLING])
 
 
 class _Wanted(NamedTuple):
-    """What a page is to show, once all of the query is checked."""
+    """The content of a page, once all of the query is checked."""
 
     after_key: int
     to_key: int
@@ -78,7 +78,7 @@ class Exports:
         self._slices = slices
         self._wall_ms = wall_ms
         self._turns: dict[int, _Turns] = {}
-        """Who may read, by shard."""
+        """The turns of those that read a shard, by shard."""
         self._paces: dict[CommitScheduler, _Pace] = {}
         """The pace of each server, by its scheduler."""
 
@@ -179,7 +179,7 @@ class Exports:
         return keys, keys[-1] if len(keys) == wish.limit else wish.to_key
 
     async def _read(self, owned: OwnedShard, shard: ShardState, plan: Callable[[], Callable[[], T]]) -> T:
-        """What the exporter of the shard reads, unless the shard is lost or sick meanwhile, or not read in time."""
+        """Read by the exporter of the shard. Raises if the shard is lost or sick meanwhile, or not read in time."""
         try:
             async with asyncio.timeout(limits.CALL_MS_MAX / 1000):
                 found = await self._shards.unless_sick(owned.shard_id, owned.export(plan()))
@@ -195,7 +195,7 @@ class Exports:
     def _shown(
         self, owned: OwnedShard, shard: ShardState, rows: Sequence[ItemRow], states: frozenset[ItemState]
     ) -> list[StoredItem]:
-        """Those of the rows that are in one of the states."""
+        """The rows that are in one of the wanted states."""
         now, items = owned.writer.now(), []
         for row in rows:
             topic = shard.index.by_number.get(row.topic)

@@ -1,4 +1,4 @@
-"""What is there at the moment of a scrape: shards, items by state, buffers, ages.
+"""Gauges that are read at the moment of a scrape: shards, items by state, buffers, ages.
 
 A scrape runs on a thread of its own, so that it neither holds up the event loop nor waits for it. It reads counts that
 are kept, one at a time, and walks only over copies.
@@ -88,7 +88,7 @@ _STATES: tuple[tuple[str, Callable[[ItemCounts], int]], ...] = (
 
 
 class ShardGauges(Collector):
-    """What there is on every shard of this host."""
+    """Gauges of every shard of this host."""
 
     def __init__(self, shards: Shards, ages: Ages) -> None:
         self._shards = shards
@@ -185,7 +185,7 @@ def _ownership(writers: list[ShardWriter]) -> Iterator[Metric]:
 
 
 class PackGauges(Collector):
-    """What the stores of this host keep in packs."""
+    """Gauges of the packs of this host's stores."""
 
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
@@ -243,7 +243,7 @@ class NamespaceGauges(Collector):
         yield family
 
     def _counts_by_name(self) -> dict[str, list[int]]:
-        """What has no name is counted where unknown namespaces are."""
+        """Counts by the names of namespaces; a namespace without a name counts as an unknown one."""
         found: dict[str, list[int]] = {}
         for writer in list(self._shards.writers.values()):
             shard = writer.held
@@ -257,7 +257,7 @@ class NamespaceGauges(Collector):
 
 
 class HostGauges(Collector):
-    """What there is on the host as a whole."""
+    """Gauges of the host as a whole."""
 
     def __init__(self, dispatcher: Dispatcher, pulse: Pulse, is_draining: Callable[[], bool]) -> None:
         self._dispatcher = dispatcher
@@ -291,7 +291,7 @@ class HostGauges(Collector):
 
 
 class EventLogGauges(Collector):
-    """What became of what the event log was to take down."""
+    """Counters of the lines that the event log has written, and of those that it has lost."""
 
     def __init__(self, event_log: EventLog) -> None:
         self._event_log = event_log

@@ -1,4 +1,4 @@
-"""What calls get of what is held: the order of delivery, and the leases."""
+"""The delivery of held items to calls: its order, and the leases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators see and change of single items: pages, look-ups, deletes, dead letters."""
+"""The verbs of operators on single items: pages, look-ups, deletes, dead letters."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Inspection:
         return parts
 
     async def _all(self, reads: dict[int, asyncio.Task[ShardPage]]) -> list[ShardPage]:
-        """What they give, unless one fails, or its shard falls sick: then nobody waits for the others."""
+        """The results of all, unless one fails, or its shard falls sick: then nobody waits for the others."""
         pending = set(reads.values())
         try:
             while pending:
@@ -165,7 +165,7 @@ class Inspection:
         return errors
 
     async def find_leases(self, namespace: Namespace, places: Mapping[int, tuple[int, int, int]]) -> PositionErrors:
-        """What is to be said, by position, of a receipt (shard id, key, delivery) that names no running lease.
+        """The error by position of each receipt (shard id, key, delivery) that names no running lease.
 
         NotFoundError: the item is gone. StaleLeaseError: it is there. UnavailableError: the end of just this lease is
         on its way, and may yet fail.

@@ -16,7 +16,7 @@ from foqs.model import limits
 
 
 class JobRate:
-    """What one host admits of a job. Times are milliseconds of any clock that does not go back."""
+    """The rate of a job on one host. Times are milliseconds of any clock that does not go back."""
 
     __slots__ = ("_free_at_ms", "_turns_until_ms", "items_per_second")
 
@@ -43,7 +43,7 @@ class JobRate:
         return max(1, ceil(turn_ms - limits.JOB_BURST_MS - now_ms))
 
     def give_back(self, count: int) -> None:
-        """So many of those that were admitted do not count after all."""
+        """Count so many of the admitted items no more."""
         if self.items_per_second:
             self._free_at_ms -= self._cost_ms(count)
 

@@ -32,7 +32,7 @@ _log = structlog.get_logger(__name__)
 
 
 class HostedJob:
-    """What this process knows and has counted of one job."""
+    """The record of one job in this process, with what it has counted."""
 
     __slots__ = (
         "answered",
@@ -72,7 +72,7 @@ class HostedJob:
 
 
 class Admission:
-    """What a call has of the rate of its job, which is not forgotten while the call is under way: `with` tells when."""
+    """A call's part in the rate of its job, which is not forgotten while the call is under way: `with` tells when."""
 
     __slots__ = ("_charged_count", "_job", "_now_s", "_rate")
 
@@ -92,7 +92,7 @@ class Admission:
         self._job.called_s = self._now_s()
 
     def give_back(self, count: int) -> None:
-        """So many items of the call do not count after all."""
+        """Count so many items of the call no more."""
         self._rate.give_back(min(count, self._charged_count))
 
 

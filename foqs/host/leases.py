@@ -225,7 +225,7 @@ class Leases:
 
 
 def _rewrite(nack: NackFields, settings: NamespaceSettings, group: _OfShard, item: ShardItem) -> Rewrite | None:
-    """What a nack makes of its item's row; None lets the item go."""
+    """The row of an item after a nack; None lets the item go."""
     delay_ms, metadata = nack.delay_ms, nack.metadata
     if not isinstance(delay_ms, int) or not 0 <= delay_ms <= settings.delay_ms_max:
         raise arguments.out_of_range("delay_ms", delay_ms, 0, settings.delay_ms_max)

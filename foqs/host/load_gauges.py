@@ -1,4 +1,4 @@
-"""What a scrape reads of the bulk lane and of jobs."""
+"""Gauges of the bulk lane and of jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from foqs.host.jobs import Jobs
 
 
 class LoadGauges(Collector):
-    """What bulk enqueues and jobs have on this host now."""
+    """Gauges of bulk enqueues and jobs on this host."""
 
     def __init__(self, lane: BulkLane, jobs: Jobs) -> None:
         self._lane = lane

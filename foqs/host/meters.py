@@ -1,4 +1,4 @@
-"""What is counted as it happens: connections, calls, transactions, and what becomes of items."""
+"""Counters of events as they happen: connections, calls, transactions, and the ends of items."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class NamespaceCalls:
         await self._namespaces.refresh()
 
     async def _finish(self, census: Census, finish: Callable[[MetaStore], T | list[int]], failure: str) -> T:
-        """What `finish` returns once it returns no shards that have not answered; a failure ends the census."""
+        """Try until `finish` names no shards that have not answered; returns its result. A failure ends the census."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + limits.CENSUS_MS_MAX / 1000
         try:

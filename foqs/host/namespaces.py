@@ -42,7 +42,7 @@ class NamespaceView:
 
 
 class OwnedShards(Protocol):
-    """What the shards of this host have to say; foqs.host.census.Censuses is the real one."""
+    """The namespaces that this host's shards know; foqs.host.census.Censuses is the real one."""
 
     def conflicts(self, view: NamespaceView) -> dict[str, FoqsError]:
         """Errors by name, for namespaces whose numbers the shards know by other names. Any thread may ask."""
@@ -61,7 +61,7 @@ class OwnedShards(Protocol):
 
 
 class MoveFollower(Protocol):
-    """What follows the moves of slots; foqs.host.slot_moves.SlotMover is the real one."""
+    """The follower of moves of slots; foqs.host.slot_moves.SlotMover is the real one."""
 
     def look(self, told: SlotMove | None) -> None:
         """The meta database has this move of slots under way. On the event loop."""
@@ -87,7 +87,7 @@ class Namespaces(Service):
         self.cluster: ClusterId | None = None
         """The id of the cluster, which whoever makes shards sets."""
         self.settings = SettingsTable()
-        """What shards and the dispatcher read of namespaces."""
+        """The settings of namespaces, for shards and the dispatcher."""
         self.number_max = 0
         """The highest number of a namespace that this process ever saw."""
         self._meta = meta
@@ -100,10 +100,10 @@ class Namespaces(Service):
         self.number_by_name = self._view.number_by_name
         """The numbers of the namespaces, by their names as bytes."""
         self._listed: list[Namespace] = []
-        """What the last view was made of."""
+        """The records of which the last view was made."""
         self._conflicts: dict[str, FoqsError] = {}
         self._conflicts_opened: dict[str, FoqsError] = {}
-        """Those of shards that were opened since the last reading began."""
+        """Conflicts that shards brought which were opened since the last reading began."""
         self._problems: list[str] = []
         """Why the meta database's server could lose what it acknowledged."""
         self.missed_s = -math.inf
@@ -134,7 +134,7 @@ class Namespaces(Service):
             raise
 
     def check_open(self, number: int) -> None:
-        """Whoever is about to let items in asks for it. Raises PausedError while the namespace is being deleted.
+        """Check that items may come in, before they do. Raises PausedError while the namespace is being deleted.
 
         The caller may try again: soon the namespace is unknown, or takes items again because it was not empty.
         """
@@ -231,7 +231,7 @@ class Namespaces(Service):
             self.slots.opened(shard)
 
     async def on_thread(self, work: Callable[[MetaStore], T]) -> T:
-        """What no admin call may delay."""
+        """Run `work` on the host's thread for the meta database, where no admin call delays it."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, self._meta)
 
     async def _start(self) -> None:

@@ -13,7 +13,7 @@ _size_bytes = attrgetter("size_bytes")
 
 
 class PrefetchMemory:
-    """What prefetched items have of the host's memory, and the most that those may have whose claims are in flight.
+    """The memory of prefetched items on the host, and the most that those may take whose claims are in flight.
 
     The dispatcher owns it, tells it of every claim and item, and asks how much room is left.
     """
@@ -24,7 +24,7 @@ class PrefetchMemory:
         self._settings = settings
         self._claiming_bytes = 0
         self._claiming_bytes_of: dict[ShardTopic, int] = {}
-        """Those bytes by topic, of healthy shards: what a sick one has in flight may come late, or never."""
+        """The bytes of claims in flight by topic, of healthy shards: those of a sick one may come late, or never."""
 
     def room(self, namespace: int) -> int:
         """How many items more there is room for, each as large as it may be; at least one, so that all goes on."""
@@ -40,7 +40,7 @@ class PrefetchMemory:
         self._claiming_bytes += size_bytes
 
     def claims_ended(self, topic: ShardTopic, count: int, items: list[ShardItem]) -> None:
-        """So many, of which `items` are prefetched now; the topic's `claiming_count` is what is left."""
+        """Note that so many claims of a topic ended; `items` of them are prefetched now, `claiming_count` is left."""
         if items:
             sizes_bytes = list(map(_size_bytes, items))
             self.prefetched_bytes += sum(sizes_bytes)

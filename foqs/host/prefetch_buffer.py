@@ -91,7 +91,7 @@ class PrefetchBuffer:
         return [self._items[sort_key] for sort_key in self.sort_keys[:count]]
 
     def prefetched_long(self, writers: Mapping[int, ShardWriter]) -> list[ShardItem]:
-        """What was held for so long that it goes back; `writers`, by shard, have the clocks."""
+        """The items that were held so long that they go back; `writers`, by shard, have the clocks."""
         steady_ms: dict[int, int] = {}
         found: list[ShardItem] = []
         for item in self._items.values():

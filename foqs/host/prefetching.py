@@ -1,4 +1,4 @@
-"""What is claimed of each topic, what is held of that, and what goes back."""
+"""Prefetching: how many items are claimed of each topic, how many are held, and which go back."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Prefetching:
         self.sick: set[int] = set()
         """Ids of the shards whose breakers are open."""
         self._leaving: set[int] = set()
-        """Those of them that this host hands on to another one."""
+        """The shards that this host hands on to another one."""
         self._writers = writers
         self._clock = clock
         self.settings = settings
         self._memory = PrefetchMemory(settings)
         self._queues: dict[tuple[int, str], TopicQueue] = {}
         self._active: dict[TopicQueue, None] = {}
-        """Those with calls, prefetched items or claims in flight."""
+        """The topics with calls, prefetched items or claims in flight."""
         self._tenants: dict[int, Tenant] = {}
         """The namespaces of these queues."""
         self._draining = False
@@ -132,7 +132,7 @@ class Prefetching:
         self._memory.release(items)
 
     def _release_for_calls(self, queue: TopicQueue) -> None:
-        """What was claimed for calls goes back when none of them waits: a new owner would take it for delivered.
+        """Give back items claimed for calls when none of them waits: a new owner would take them for delivered.
 
         So does what is still to be claimed. What a transaction is claiming goes back when that has ended: if the host
         dies in between, its call has ended without it, and the new owner takes it for delivered all the same.

@@ -1,4 +1,4 @@
-"""What a host knows of the quota of one namespace: tokens that it may spend, and what it let in during the last minute.
+"""The quota of one namespace on one host: tokens to spend, and the items let in during the last minute.
 
 The tokens come from the namespace's book, which all hosts share (foqs.model.grants). Where they have none because the
 meta database is away, hosts let in what they let in a minute ago. Pure: times are milliseconds of the host's monotonic
@@ -88,7 +88,7 @@ class MinuteWindow:
         return sum([bucket.count for bucket in self.buckets if bucket.start_ms > since_ms])
 
     def take_back(self, bucket: Bucket, count: int) -> None:
-        """So many of those that were counted there do not count after all, as far as they count still."""
+        """Count so many of the items counted there no more, as far as they still count."""
         part = min(bucket.count, count)
         bucket.count -= part
         self.admitted_count -= part
@@ -138,7 +138,7 @@ class Charge:
         self._lot = lot
 
     def give_back(self, count: int) -> None:
-        """So many of the items were not let in after all, or were there already."""
+        """Count so many of the items no more: they were not let in after all, or were there already."""
         if count:
             self._account.give_back(count, self._bucket, self._lot)
 
@@ -157,7 +157,7 @@ class Account:
         """It is time to ask for more when less is in hand."""
         self.in_hand = 0
         self._lots: list[Lot] = []
-        """Those that expire first come first."""
+        """The lots of tokens, in the order in which they expire."""
         self._returned: dict[int, int] = {}
         """Tokens to give back, by date."""
         self._returned_since_ms = 0
@@ -166,7 +166,7 @@ class Account:
         self._asked_ms = 0
         self._untold_count = 0
         self._told: list[tuple[Bucket, int]] = []
-        """What the ask that is under way tells the book of items without tokens."""
+        """The items without tokens that the ask under way tells the book of, by bucket."""
         self._grant: Grant | None = None
         self._granted_ms = 0
         """When the last grant was asked for."""
@@ -307,7 +307,7 @@ class Account:
         return not (self.is_busy or self.window.buckets)
 
     def make_ask(self, limit: int, waiting_count: int, first_count: int, now_ms: int, *, was_away: bool) -> Ask:
-        """What to ask the book for; `first_count` are the items of the call that waits first."""
+        """The ask for the book; `first_count` are the items of the call that waits first."""
         self.expire(now_ms)
         self._measure(now_ms)
         self.limit_seen = limit

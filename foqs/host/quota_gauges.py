@@ -1,4 +1,4 @@
-"""What a scrape reads of quotas."""
+"""Gauges of quotas."""
 
 from __future__ import annotations
 

@@ -98,9 +98,9 @@ class Quotas(Service):
         self._missed_s = missed_s
         self._by_number: dict[int, _HostedQuota] = {}
         self._wanted: dict[int, _HostedQuota] = {}
-        """Those that the next ask is for."""
+        """The quotas that the next ask is for."""
         self._busy: dict[int, _HostedQuota] = {}
-        """Those with something that time alone changes."""
+        """The quotas that change with time alone."""
         self._has_work = asyncio.Event()
         self._asking_since_ms: int | None = None
         self._away_since_ms: int | None = None

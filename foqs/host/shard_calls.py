@@ -190,7 +190,7 @@ class ShardCalls:
         )
 
     def _what_keeps(self, row: ShardRow) -> Iterator[str]:
-        """What a draining shard still has, as far as this host knows."""
+        """The things that a draining shard still has, in words, as far as this host knows."""
         if row.use is not ShardUse.DRAINING:
             return
         if slots_count := self._slots.table.shards.count(row.shard_id):

@@ -133,16 +133,16 @@ class Shards:
         self.uses: Mapping[int, ShardUse] = dict.fromkeys(shard_ids, ShardUse.SERVING)
         """All shards of the cluster, whoever has them."""
         self.draining: frozenset[int] = frozenset()
-        """Those of them that take no new items without dedup ids."""
+        """The shards that take no new items without dedup ids."""
         self.tiers: Mapping[int, str] = {}
         """The tiers of those that have one."""
         self.moving: Collection[int] = ()
-        """Those of them that are about to go from one living host to another."""
+        """The shards that are about to go from one living host to another."""
         self.by_id: dict[int, OwnedShard] = {}
         self.writers: dict[int, ShardWriter] = {}
-        """Those of the same shards."""
+        """The writers of the same shards."""
         self._tenures: dict[int, Tenure] = {}
-        """What is known of shards as this host has left them, until it tries to own them again."""
+        """The tenures of shards that this host has left, until it tries to own them again."""
         self.is_elsewhere: Callable[[int], bool] = lambda shard_id: False
         """Whether another host serves a shard, whose part of a page is asked of that one."""
 
@@ -192,7 +192,7 @@ class Shards:
         return self._tenures.pop(shard_id, None)
 
     def owned(self) -> list[tuple[ShardWriter, ShardState]]:
-        """Those that are owned at this moment."""
+        """The shards that are owned at this moment."""
         return [(writer, shard) for writer in list(self.writers.values()) if (shard := writer.shard) is not None]
 
     def serving(self, shard_id: int) -> tuple[ShardWriter, ShardState]:
@@ -204,7 +204,7 @@ class Shards:
         return writer, shard
 
     def not_served(self, shard_id: int) -> UnavailableError:
-        """What is to be said of a shard that is not here or not owned now."""
+        """The error of a call for a shard that is not here or not owned now."""
         writer = self.writers.get(shard_id)
         retry_after_ms = MOVING_RETRY_MS if shard_id in self.moving else None
         if writer is None:
@@ -220,7 +220,7 @@ class Shards:
         )
 
     def none_served(self, shard_ids: Sequence[int]) -> UnavailableError:
-        """What is to be said of several shards that are not here or not owned now."""
+        """The error of a call for several shards that are not here or not owned now."""
         first = self.not_served(shard_ids[0])
         if len(shard_ids) == 1:
             return first
@@ -241,7 +241,7 @@ class Shards:
             )
 
     async def unless_sick(self, shard_id: int, read: Awaitable[T]) -> T:
-        """What is read of the shard. Raises UnavailableError when its breaker opens first: nobody waits for that."""
+        """Await a read of the shard. Raises UnavailableError when its breaker opens first: nobody waits for that."""
         reading = asyncio.ensure_future(read)
         try:
             while not reading.done():

@@ -10,7 +10,7 @@ from foqs.shard.state.engine import ShardState
 
 
 def stored_item(shard: ShardState, row: ItemRow, topic_name: str, now: Now) -> StoredItem:
-    """What the row and the shard's state of this moment say of an item.
+    """An item as operators see it, by its row and the shard's state of this moment.
 
     The topic's name is not looked up: its last item may have gone since the row was read, and it with it.
     """

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Slices:
-    """Whoever has much to look at in memory does it in slices of about a millisecond, one at a time on the whole host.
+    """Long looks at memory, in slices of about a millisecond, one at a time on the whole host.
 
     After what a slice took, nobody has one for as long: all of them together leave half of the loop to the queue, and
     no two of them stand in the same turn of it.

@@ -31,7 +31,7 @@ class Slots:
         self.arrivals: dict[int, SlotArrival] = {}
         """The slots that are on their way to shards that are owned here, by shard, as they were when it was opened."""
         self._kept: dict[int, tuple[ShardState, SlotTable]] = {}
-        """What each shard keeps, and for which state of it this was found."""
+        """The table of slots that each shard keeps, and the state of the shard by which it was found."""
         self._tasks: dict[ShardState, asyncio.Task[None]] = {}
         """The looks at copies that are under way."""
 

@@ -1,4 +1,4 @@
-"""What this host has ready of a topic, as other hosts are told."""
+"""The stock of a topic on this host, as other hosts are told of it."""
 
 from __future__ import annotations
 

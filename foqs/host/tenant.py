@@ -26,7 +26,7 @@ class ReadyRing:
         self.entries: OrderedDict[TopicQueue, int] = OrderedDict()
         """The credit of each topic, the one whose turn it is first."""
         self.current: TopicQueue | None = None
-        """Whose turn has begun."""
+        """The topic whose turn has begun."""
         self.hungry: dict[DequeueCall, None] = {}
         """Calls that want something of any of these topics, the oldest first."""
         self.unfilled: list[list[TopicQueue]] = []
@@ -35,7 +35,7 @@ class ReadyRing:
         """When a call named the prefix last."""
 
     def turn(self) -> tuple[TopicQueue, int]:
-        """Whose turn it is, and its credit."""
+        """The topic whose turn it is, which begins if it has not, and the topic's credit."""
         queue = next(iter(self.entries))
         if self.current is not queue:
             self.current = queue

@@ -66,7 +66,7 @@ class DequeueCall:
     def next_items(
         self, queues: list[TopicQueue], clocks: dict[int, Now], writers: Mapping[int, ShardWriter]
     ) -> tuple[dict[TopicQueue, list[ShardItem]], dict[TopicQueue, list[ShardItem]]]:
-        """What the call gets next of those of its topics where it is the first one.
+        """The next items of the call, of those of its topics where it is the first one.
 
         Returns it, and what of it is not claimed as the lease needs it. Clocks that are missing are added.
         """
@@ -154,7 +154,7 @@ class TopicQueue:
         """Nothing of it is delivered."""
         self.cap: Cap | None = None
         self.shared_cap: Cap | None = None
-        """That of its namespace."""
+        """The cap that its namespace shares among topics."""
         self.is_throttled = False
         """It is paused or has a cap: no more of it is delivered, or claimed, than is allowed."""
         self.allowed_count = 0
@@ -196,7 +196,7 @@ class TopicQueue:
 
     @property
     def coming_count(self) -> int:
-        """Those of these claims that are on healthy shards."""
+        """The claims in flight that are on healthy shards."""
         count = 0
         for part in self.parts.values():  # Cheaper than sum() of the few shards that there are.
             count += part.claiming_count
@@ -207,7 +207,7 @@ class TopicQueue:
         return self.claims_ended_count + self.claims_count
 
     def note_claims_started(self, count: int, last: int) -> None:
-        """So many claims have just been started, of items up to the sort key `last`."""
+        """Note that so many claims have just been started, of items up to the sort key `last`."""
         if self.claims_count <= count or last > self.claiming_last:
             self.claiming_last = last
 
@@ -245,7 +245,7 @@ class TopicQueue:
         return min(self.waiting_count, limits.TRANSACTION_CLAIMS_MAX) + ahead
 
     def demand(self, count: int) -> Demand:
-        """What to claim so that there is something for `count` items that are wanted."""
+        """The demand by which there is something for `count` items that are wanted."""
         prefetched_count = len(self.buffer)
         if prefetched_count >= count:
             return Demand(count, 0, self.buffer.place_at(count))
@@ -302,7 +302,7 @@ class TopicQueue:
         return any(cap is not None and cap.is_asking for cap in (self.cap, self.shared_cap))
 
     def has_buffered_for(self, call: DequeueCall, want: int) -> bool:
-        """What the call and those before it want can be delivered now."""
+        """Whether the wants of the call and of those before it can be met now."""
         for other in self.calls:
             if other is call:
                 break
@@ -375,7 +375,7 @@ def _unbacked(
     clocks: dict[int, Now],
     writers: Mapping[int, ShardWriter],
 ) -> tuple[list[ShardItem], int, int]:
-    """Those of `items` whose claims do not back the call's lease, how many there are bytes for, and the bytes left."""
+    """The items whose claims do not back the call's lease, how many there are bytes for, and the bytes left."""
     found: list[ShardItem] = []
     count = 0
     for item in items:

@@ -56,7 +56,7 @@ def plan(
 def heirs_of(
     member_id: str, members: Collection[ClusterMember], shards: Collection[ShardWish], owners: Mapping[int, str]
 ) -> dict[int, str]:
-    """Who is to serve the shards that this member has by `owners`, should it end now."""
+    """The members that are to serve the shards which this one has by `owners`, should it end now."""
     mine = {shard_id for shard_id, owner in owners.items() if owner == member_id}
     others = [member for member in members if member.id != member_id]
     return {shard_id: heir for shard_id, heir in plan(others, shards, owners).items() if shard_id in mine}

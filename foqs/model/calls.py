@@ -53,7 +53,7 @@ class NewItemFields(Protocol):
 
 
 class ItemContent(NamedTuple):
-    """What an item carries from its producer to its consumers, as it is stored: empty is what nobody gave.
+    """The content of an item from its producer to its consumers, as it is stored: empty is what nobody gave.
 
     The last columns of `foqs.storage.columns.ITEM_COLUMNS` have the same names and the same order.
     """
@@ -93,7 +93,7 @@ class NackFields(Protocol):
 
 
 PositionErrors = dict[int, FoqsError]
-"""What failed in a batch, by position; empty when all was done.
+"""The errors of a batch, by position; empty when all was done.
 
 Without tracebacks: each would hold the frame that holds the errors, a cycle for the garbage collector.
 """
@@ -101,7 +101,7 @@ Without tracebacks: each would hold the frame that holds the errors, a cycle for
 
 @dataclass(slots=True)
 class EnqueueResult:
-    """What an enqueue of many items came to.
+    """The result of an enqueue of many items.
 
     ids: the id of each position, "" where the item was not stored.  errors: why, by position.
     duplicates: the positions that got the id of an item with the same dedup id which was enqueued before, in order.
@@ -293,7 +293,7 @@ class ClusterShards:
 
 @dataclass(slots=True)
 class ShardStatus:
-    """What a host says of one of its shards: who owns it, how many items and open leases it has."""
+    """The status of a shard by its host: its owner, and the numbers of its items and open leases."""
 
     shard_id: int
     state: str
@@ -305,7 +305,7 @@ class ShardStatus:
 
 @dataclass(slots=True)
 class HostStatus:
-    """What a host says of itself and its shards. `draining`: it is about to end and takes no new items."""
+    """The status of a host and of its shards. `draining`: it is about to end and takes no new items."""
 
     host: str
     version: str
@@ -339,7 +339,7 @@ class ShardMap:
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """What goes with a call through all layers. Whoever takes the call in makes it, and nobody changes it."""
+    """The context of a call in all layers. The receiver of the call makes it, and nobody changes it."""
 
     caller: str
     """The address that the call came from."""

@@ -13,7 +13,7 @@ CAP_BURST_ITEMS_MIN = 2
 SHARED_BURST_MS = 700
 """Where hosts share a cap, tokens of this time may be in their hands; they are used late, but all are counted."""
 SHARED_BURST_ITEMS = 2
-"""So many more for each host: one in hand, and one that is being used."""
+"""Further tokens for each host: one in hand, and one that is being used."""
 
 _ALMOST = 1e-9
 """Sums of many small parts of a token fall short of a whole one by less than this."""
@@ -125,7 +125,7 @@ class TokenBucket:
 
 
 def shared_burst_of(rate: float, hosts_count: int) -> float:
-    """What several hosts let through at once beyond the rate: the tokens that all of them can have in hand."""
+    """The burst of a cap that several hosts share: the tokens that all of them can have in hand, in items."""
     return burst_of(rate) + rate * SHARED_BURST_MS / 1000 + SHARED_BURST_ITEMS * hosts_count
 
 

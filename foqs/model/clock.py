@@ -17,5 +17,5 @@ class Now(NamedTuple):
     steady_ms: int
 
     def on_server(self, steady_ms: int) -> int:
-        """What the server's clock will show at a moment of the steady one, if it does not step until then."""
+        """The time on the server's clock at a moment of the steady one, if it does not step until then."""
         return steady_ms + self.server_ms - self.steady_ms

@@ -1,4 +1,4 @@
-"""What the hosts of a cluster know of each other and of their shards: the rows of the meta database as values."""
+"""The rows of the meta database on hosts and shards of a cluster, as values."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class ShardRow(NamedTuple):
 
 
 class ShardIdentity(NamedTuple):
-    """What the database of a shard says of itself."""
+    """The identity that the database of a shard has on record."""
 
     cluster: bytes
     """The id of the cluster."""
@@ -133,7 +133,7 @@ def shards_named(shard_ids: Collection[int]) -> str:
 
 
 def tier_problem(value: object) -> str:
-    """What is wrong with the name of a tier, or nothing."""
+    """The fault in the name of a tier, or an empty text."""
     if not isinstance(value, str):
         return f"tier {value!r} is not a text"
     return "" if _TIER.fullmatch(value) else f"tier {shown(value)} is not valid: it does not match {_TIER.pattern}"

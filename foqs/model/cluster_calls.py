@@ -10,7 +10,7 @@ from foqs.model.calls import AdminCalls, CallContext
 
 
 class HostState(IntEnum):
-    """What a host that lives does, as it says itself."""
+    """The state of a living host, by its own word."""
 
     SILENT = 0
     """It has not said so in time, or cannot be asked."""

@@ -55,7 +55,7 @@ def sample_point_of(key: int) -> int:
 
 
 def inflated_up_to_error(decompressor: zlib._Decompress, chunk: bytes) -> bytes:
-    """What a part of a gzipped file has before the byte that makes no sense, for which inflating it as a whole failed.
+    """The bytes of a part of a gzipped file up to the byte that makes no sense, on which inflating it whole failed.
 
     `decompressor` is as it was before that.
     """

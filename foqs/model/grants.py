@@ -38,7 +38,7 @@ STEP_MS = limits.SECOND_MS
 HOSTS_KEPT_MAX = 300
 """Hosts whose demand the book keeps. Beyond it, it forgets those that asked first."""
 BOOK_BYTES_MAX = 8_192
-"""What the column holds."""
+"""The size of the column that holds a book, in bytes."""
 _COUNT_MAX = (1 << 32) - 1
 
 _FORMAT = 1
@@ -54,7 +54,7 @@ assert _HEAD.size + _DATES_MAX * _TOKENS_BYTES + HOSTS_KEPT_MAX * _DEMAND.size <
 
 
 class Ask(NamedTuple):
-    """What one host tells the book, and wants of it."""
+    """The report of one host to the book, and its wish for tokens."""
 
     wanted_count: int = 0
     """Tokens that it could use now."""
@@ -73,7 +73,7 @@ class Ask(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """What the book answers."""
+    """The answer of the book."""
 
     now_ms: int
     era: int

@@ -35,7 +35,7 @@ class Phase(IntEnum):
 
 
 class ItemEvent(IntEnum):
-    """What becomes of items, as operators count it."""
+    """The events in the life of an item that operators count."""
 
     ENQUEUED = 0
     RATE_LIMITED = 1

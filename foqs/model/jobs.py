@@ -52,7 +52,7 @@ class JobPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobChanges:
-    """What is to be changed of a job; None stays."""
+    """Changes of a job; what is None stays as it is."""
 
     state: JobState | None = None
     items_per_second_max: int | None = None

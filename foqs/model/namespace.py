@@ -24,7 +24,7 @@ class DedupScope(IntEnum):
 
 
 class DedupWhenAway(IntEnum):
-    """What becomes of an item with a dedup id while the shard of its slot is away.
+    """The treatment of an item with a dedup id while the shard of its slot is away.
 
     It is refused, or another shard takes it as if it had no id: each call makes an item of each of its ids meanwhile.
     """
@@ -108,7 +108,7 @@ class Namespace:
 
 
 class SettingsTable:
-    """What shards and the dispatcher read of namespaces, by number. `Namespaces` of the host keeps it up to date."""
+    """The settings of namespaces by number, for shards and the dispatcher; `Namespaces` keeps them up to date."""
 
     __slots__ = (
         "by_number", "caps", "dequeue_paused", "enqueue_paused_topics", "has_event_log", "item_bytes_seen", "policies",
@@ -125,7 +125,7 @@ class SettingsTable:
         self.policies: Mapping[int, Mapping[str, TopicPolicy]] = {}
         """The policies of topics by namespace and name: replaced, too."""
         self.enqueue_paused_topics: Mapping[int, Mapping[str, TopicPolicy]] = {}
-        """Those of them that let no items in."""
+        """The policies of the topics that let no items in."""
         self.policy_changes: deque[tuple[int, str]] = deque()
         """Topics that have other policies than before, by namespace and name; the dispatcher takes them out."""
         self.version = 0
@@ -259,7 +259,7 @@ def updated(settings: NamespaceSettings, changes: object) -> NamespaceSettings:
 
 
 def _problem_of(name: str, value: object) -> str:
-    """What is wrong with the value of a setting, or nothing."""
+    """The fault in the value of a setting, or an empty text."""
     if name in SETTING_RATES:
         return rate_problem(name, value)
     if name == "tier":

@@ -1,4 +1,4 @@
-"""What fails again and again is told when it begins and once a minute, not each time that it is tried."""
+"""The log of an outage: told when it begins and once a minute, not with each attempt that fails."""
 
 from __future__ import annotations
 

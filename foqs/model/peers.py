@@ -18,7 +18,7 @@ SECRET_BYTES = 32
 
 
 class HelloResult(NamedTuple):
-    """What a host says to one that calls it first."""
+    """The answer of a host to one that calls it first."""
 
     host_id: str
     proof: bytes
@@ -28,7 +28,7 @@ class HelloResult(NamedTuple):
 
 
 class TopicStockFields(Protocol):
-    """What a host has ready of a topic, as it comes over the wire."""
+    """The stock of a topic on a host, as it comes over the wire."""
 
     namespace_number: int | None
     topic: str | None
@@ -72,7 +72,7 @@ class TopicPointer(NamedTuple):
 
 
 class CapAskFields(Protocol):
-    """What a host asks the home of a cap, as it comes over the wire."""
+    """The ask of a host to the home of a cap, as it comes over the wire."""
 
     namespace_number: int | None
     topic: str | None
@@ -105,7 +105,7 @@ class CapGrantTold(NamedTuple):
 
 
 class SeekResult(NamedTuple):
-    """What a home says to one that asks."""
+    """The answer of a home to a host that seeks topics."""
 
     pointers: Sequence[TopicPointer]
     grants: Sequence[CapGrantTold]
@@ -157,7 +157,7 @@ def _no_peers() -> PermissionDeniedError:
 
 
 def proof_of(secret: bytes, shown_by: str, shown_to: str, challenge: bytes) -> bytes:
-    """What host `shown_by` shows to host `shown_to`, which has sent the challenge."""
+    """The proof that host `shown_by` shows to host `shown_to`, which has sent the challenge."""
     names = [name.encode() for name in (shown_by, shown_to)]
     message = b"".join(len(part).to_bytes(4, "big") + part for part in (*names, challenge))
     return hmac.digest(secret, message, "sha256")

@@ -10,7 +10,7 @@ from foqs.model.errors import InvalidArgumentError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPolicy:
-    """What an operator has said of one topic. A topic of which nobody has said anything has the defaults."""
+    """The policy of one topic, as operators have set it. A topic without one has the defaults."""
 
     enqueue_paused: bool = False
     dequeue_paused: bool = False
@@ -68,7 +68,7 @@ def _problem_of(name: str, value: object) -> str:
 
 
 def reason_problem(name: str, value: object) -> str:
-    """What is wrong with the reason of a pause, or nothing."""
+    """The fault in the reason of a pause, or an empty text."""
     if not isinstance(value, str):
         return f"{name} {value!r} is not a text"
     size_bytes = len(value.encode(errors="replace"))
@@ -78,7 +78,7 @@ def reason_problem(name: str, value: object) -> str:
 
 
 def rate_problem(name: str, value: object) -> str:
-    """What is wrong with a cap, or nothing."""
+    """The fault in the rate of a cap, or an empty text."""
     low, high = limits.DELIVERIES_PER_SECOND_MIN, limits.DELIVERIES_PER_SECOND_MAX
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     # A NaN is within no bounds.

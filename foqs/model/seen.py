@@ -133,7 +133,7 @@ class SeenTable:
         """Its ids up to the end of a block, or all of them when it takes no more: those of which there can be an image.
         """
         self.last_hash: Hash = (0, bytes(FINGERPRINT_BYTES))
-        """That of the last one of them."""
+        """The hash of the last of these ids."""
         self._block = first // BLOCK_IDS
         self._bucket_count = bucket_count = buckets_of(capacity)
         self._fingerprints = bytearray(bucket_count * _FINGERPRINTS_BYTES)
@@ -264,7 +264,7 @@ class SeenTable:
         return self._counts[bucket] == SLOTS
 
     def buckets(self, start: int, stop: int, count: int) -> tuple[bytes, bytes, array[int]]:
-        """What the first `count` ids have left in these buckets: how many are in each, their fingerprints and places.
+        """The content of these buckets once the first `count` ids are in: their counts, fingerprints and places.
 
         They are all ids, or end a block. An id never moves, so a bucket begins with the older ones.
         """
@@ -314,7 +314,7 @@ def size_of(capacity: int) -> int:
 
 
 class SeenWindow:
-    """What is known of the ids of one namespace on one shard: those from `edge` to `end` in its log of ids.
+    """The window of the ids of one namespace on one shard that are known: those from `edge` to `end` of its log.
 
     Tables follow each other, each of a stretch of the log, and go as a whole once the edge has passed them. The shard
     adds what is committed, moves the edge, and deletes rows before it.
@@ -344,8 +344,8 @@ class SeenWindow:
         self.last_ms = 0
         """When the last id came, on the shard's steady clock."""
         self.moved_end = 0
-        """What came with slots from other shards stands before it, behind younger ids: until so many came after it that
-        it is beyond the bound as well, no id goes by number.
+        """Ids that came with slots from other shards stand before this number, behind younger ones: until so many came
+        after it that it is beyond the bound as well, no id goes by number.
         """
         self.marks: list[tuple[int, int]] = []
         """Numbers in the log with the time at which that id came, both in order: the first one is of the edge."""

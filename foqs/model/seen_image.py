@@ -51,17 +51,18 @@ class ImageKey(NamedTuple):
 
 
 class ImageHead(NamedTuple):
-    """What part 0 says."""
+    """The head of an image, which is its part 0."""
 
     key: ImageKey
     capacity: int
-    """That of the table."""
+    """The capacity of the table."""
     is_crowded: bool
     last_hash: Hash
-    """That of the last id that the image knows: it ties the image to its log, whose numbers might have begun anew."""
+    """The hash of the last id that the image knows: it ties the image to its log, whose numbers might have begun anew.
+    """
     part_buckets: int
     checksums: list[int]
-    """Those of the parts from 1 on."""
+    """The checksums of the parts from 1 on."""
     marks: list[Mark]
 
 

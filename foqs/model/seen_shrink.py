@@ -62,7 +62,7 @@ class TableShrink:
         return stop - start
 
     def _younger(self, fingerprints: bytes, places: array[int]) -> tuple[bytes, array[int]]:
-        """Those of the ids of a bucket that stay, with their places in the smaller table."""
+        """The ids of a bucket that stay, with their places in the smaller table."""
         before = self.smaller.first // BLOCK_IDS - self.table.first // BLOCK_IDS
         if not before:
             return fingerprints, places

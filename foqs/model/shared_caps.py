@@ -23,7 +23,7 @@ RETRY_MS = 500
 
 
 class CapAsk(NamedTuple):
-    """What a host tells the home of a cap. One that wants nothing has no more part in the cap until it asks again."""
+    """The ask of a host to the home of a cap. A host that wants nothing has no part in the cap until it asks again."""
 
     key: CapKey
     rate: float
@@ -32,7 +32,7 @@ class CapAsk(NamedTuple):
     held_count: int
     """Tokens that the host has, used for claims or not."""
     unused_count: int
-    """Those that were not used in time since it asked last."""
+    """Tokens that were not used in time since it asked last."""
     weight: int
     is_short: bool
     """Items have waited for tokens since it asked last."""
@@ -55,7 +55,7 @@ class CapGrant(NamedTuple):
 
 
 class CapHomes(Protocol):
-    """What a shared cap asks of its host; foqs.cluster.cap_news.CapNews is the real one."""
+    """The homes of caps, as a shared cap asks them; foqs.cluster.cap_news.CapNews is the real one."""
 
     @property
     def version(self) -> int:
@@ -111,7 +111,7 @@ class SharedCap:
         self.rate = rate
         self.weight = 1
         self.home = ""
-        """Who has answered last, or is to."""
+        """The home that has answered last, or is to."""
         self.is_asking = False
         """A question is on its way, or about to be."""
         self.watched_s = NEVER_S
@@ -233,7 +233,7 @@ class SharedCap:
         return sum([count for from_s, _, count in self._batches if from_s <= now_s])
 
     def wait_s(self, now_s: float) -> float:
-        """Who asks this waits for a token: if none is in hand the home is asked, and the wait ends when it answers."""
+        """The seconds until there is a token. If none is in hand the home is asked; its answer ends the wait."""
         self._follow(now_s)
         if self._own is not None:
             return self._own.wait_s(now_s)
@@ -250,7 +250,7 @@ class SharedCap:
     # ---- what CapNews does with it ----
 
     def ask(self) -> CapAsk:
-        """What to ask its home."""
+        """The ask to its home."""
         in_hand_count = self.in_hand_count
         is_wanted = self._is_short or self._is_used
         ask = CapAsk(
@@ -368,7 +368,7 @@ class SharedCap:
             self._note_unused(ended_count, now_s)
 
     def _note_unused(self, count: int, now_s: float) -> None:
-        """So many tokens go back to the home.
+        """Note that so many tokens go back to the home.
 
         Those of the time to come go with them: the home has the unused ones to give in their place, sooner.
         """

@@ -50,7 +50,7 @@ class SlotMove(NamedTuple):
     """A few slots go from one shard to another. There is one move at a time in a cluster."""
 
     version: int
-    """That of the table in which the slots lead to the other shard: the one after the present table's."""
+    """The version of the table in which the slots lead to the other shard: the one after the present table's."""
     from_shard: int
     to_shard: int
     slots: tuple[int, ...]
@@ -96,7 +96,7 @@ def next_move(table: SlotTable, serving: Collection[int], draining: Collection[i
 
 
 def _spread(table: SlotTable, shard_id: int, count: int) -> tuple[int, ...]:
-    """So many of a shard's slots, far from each other: those of one namespace follow each other."""
+    """Some of a shard's slots, far from each other: those of one namespace follow each other."""
     mine = [slot for slot, shard in enumerate(table.shards) if shard == shard_id]
     return tuple(mine[number * len(mine) // count] for number in range(count))
 

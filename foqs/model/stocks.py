@@ -1,4 +1,4 @@
-"""What hosts tell each other of the topics that they have items of, as values."""
+"""The stocks of topics that hosts tell each other of, as values."""
 
 from __future__ import annotations
 

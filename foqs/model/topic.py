@@ -160,7 +160,7 @@ class ReadyWindow:
         return taken
 
     def extend(self, sort_keys: Iterable[int], edge: int) -> None:
-        """What a range scan from the old edge found, up to the new edge (order.LAST: nothing lies beyond)."""
+        """Add the items that a scan found from the old edge up to the new one (order.LAST: nothing lies beyond)."""
         self.sort_keys += sort_keys
         self.sort_keys.sort()
         self.edge = edge
@@ -192,7 +192,7 @@ class ReadyWindow:
 
 
 class NamespaceTopics(ItemCounts):
-    """What one namespace has on one shard: the counts of its topics together, and the topics by name, in order."""
+    """The topics of one namespace on one shard: their counts together, and the topics by name, in order."""
 
     __slots__ = ("_table", "by_name")
 

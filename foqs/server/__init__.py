@@ -1,1 +1,1 @@
-"""What the shards of one MySQL server share."""
+"""The package of what the shards of one MySQL server share."""

@@ -1,4 +1,4 @@
-"""What the shards of this host on one MySQL server have in common: when each may commit, and whether it answers."""
+"""One MySQL server, for the shards of this host that it has: when each may commit, and whether it answers."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ SLOT_MS_MAX = 50
 HEAVY_TRANSACTION_ROWS = 64
 """A transaction that reads or writes at least so many rows is heavy."""
 HEAVY_TRANSACTIONS_MAX = 4
-"""So many heavy transactions run without a slot at the same time; one more keeps its slot."""
+"""Heavy transactions that run without a slot at the same time; one more keeps its slot."""
 COALESCE_TURNS_MAX = 8
-"""So many turns of the event loop lie between two transactions of a shard: callers that were answered come back."""
+"""Turns of the event loop between two transactions of a shard: callers that were answered come back."""
 COALESCE_MS_MAX = 5
-"""Those turns end after this time, however few they were."""
+"""The time after which those turns end, however few they were."""
 COALESCE_CALLS = 32
 """Where so many calls wait nobody is waited for: what a transaction costs beside its items is little to each."""
 PLACEMENT_RUN_ITEMS = 2_000
-"""So many enqueued items in a row go to one shard, times the shards that share a slot."""
+"""Enqueued items in a row that go to one shard, times the shards that share a slot."""
 PLACEMENT_RUN_ITEMS_MAX = 16_000
 PULSE_MS = 200
 """A server that has said nothing for so long is asked for the time, by one of its shards that has nothing to do."""
@@ -41,7 +41,7 @@ class TurningTime:
         """How long it has stood still in all."""
 
     def at(self, now_s: float) -> float:
-        """What it shows when the loop's clock shows `now_s`."""
+        """The time that it shows when the loop's clock shows `now_s`."""
         return min(now_s, self.stops_s) - self.held_s
 
     def tick(self, now_s: float) -> float:
@@ -154,7 +154,7 @@ class Permit:
         self._slot_timer: asyncio.TimerHandle | None = None
         """Ends the time for which the slot is held; None without a slot."""
         self._turn: asyncio.Handle | None = None
-        """What is to be done in the next turn of the event loop."""
+        """The work for the next turn of the event loop."""
         self._turns_left = 0
         self._is_beside = False
         """The transaction is a heavy one that has left its slot."""

@@ -1,4 +1,4 @@
-"""What one transaction of a shard does, as data, and what came of it."""
+"""One transaction of a shard as data, its result, and the store that runs it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class SeenIds(NamedTuple):
     digests: list[bytes]
     keys: list[int]
     shard_ids: list[int] | None = None
-    """Those of the items; None where all are on this shard. Ids that came with a slot have items elsewhere."""
+    """The shards of the items; None where all are on this one. Ids that came with a slot have items elsewhere."""
 
 
 class SeenRow(NamedTuple):
@@ -99,7 +99,7 @@ class SeenName(NamedTuple):
 
     namespace: int
     name: bytes
-    """That of the namespace, as the shard knows it."""
+    """The name of the namespace, as the shard knows it."""
     first: int
     end: int
     moved_slots: frozenset[int] = frozenset()
@@ -125,7 +125,7 @@ class SeenPart(NamedTuple):
 
 
 class StoredImage(NamedTuple):
-    """What is there of an image: parts from one on and before another one."""
+    """The parts of an image that are there: those from one on and before another one."""
 
     key: ImageKey
     parts_first: int
@@ -146,7 +146,7 @@ class SlotIds(NamedTuple):
 
     namespace: int
     version: int
-    """That of the table of the move."""
+    """The version of the table of the move."""
     slots: tuple[int, ...]
     """All that moved."""
     read_to: int
@@ -158,7 +158,7 @@ class SlotIds(NamedTuple):
 
 
 class SlotChanges(NamedTuple):
-    """What a transaction changes of which slots the shard has."""
+    """The changes of a transaction to the slots that the shard has."""
 
     kept: SlotTable | None = None
     """The table that its copy is to be, from now on."""
@@ -177,10 +177,10 @@ class SeenLog(Protocol):
     """
 
     def read(self, namespace: int, first: int, limit: int) -> list[SeenDigests]:
-        """So many rows of a namespace's log, from the one that begins at `first` or is the next."""
+        """Read up to so many rows of a namespace's log, from the one that begins at `first` or is the next."""
 
     def read_parts(self, key: ImageKey, first: int, limit: int) -> list[SeenPart]:
-        """So many parts of an image, from the one with this number or the next."""
+        """Read up to so many parts of an image, from the one with this number or the next."""
 
     def interrupt(self) -> None:
         """Make the call that is under way fail, and those that come; any thread may call it."""
@@ -255,7 +255,7 @@ class ItemRow(NamedTuple):
 
 
 class ClaimedRow(NamedTuple):
-    """What a new owner needs of an item under a claim before it is delivered; of those there may be many."""
+    """An item under a claim, as a new owner needs it before it is delivered; of these there may be many."""
 
     key: int
     lane: int
@@ -272,7 +272,7 @@ class ClaimedRow(NamedTuple):
 
 
 class FetchedRow(NamedTuple):
-    """What a claim needs of an item that is known by its sort key alone."""
+    """The rest of an item that is known by its sort key alone, as a claim needs it."""
 
     key: int
     enqueued_at: int
@@ -316,7 +316,7 @@ class LaneCounts:
 
 
 class Tenure(NamedTuple):
-    """What a process remembers of its last ownership of a shard; with it the shard may be opened again as it was left.
+    """The last ownership of a shard, as a process remembers it; with it the shard may be opened again as it was left.
 
     The meta database is not needed for that, since no new epoch is.
     """
@@ -347,7 +347,7 @@ class StoredClaim(NamedTuple):
 
 @dataclass(slots=True)
 class ShardImage:
-    """What a new owner reads before it serves."""
+    """The state of a shard that a new owner reads before it serves."""
 
     epoch: int
     last_key: int
@@ -370,7 +370,7 @@ class ShardImage:
     seen: list[SeenExtent] = field(default_factory=list)
     """The logs of dedup ids that there are; their rows are read while the shard is served."""
     seen_images: list[StoredImage] = field(default_factory=list)
-    """What there is of images of them."""
+    """The images of them that are there, whole or in parts."""
     seen_log: SeenLog | None = None
     """Reads both; None where there are no logs."""
 
@@ -434,7 +434,7 @@ class Store(Protocol):
     async def run(self, transaction: Transaction) -> TransactionResult: ...
 
     def outcome(self, transaction: Transaction) -> TransactionResult | None:
-        """What the transaction has read whose session was lost, or None when it certainly has not happened.
+        """The result of a transaction whose session was lost, or None when it certainly has not happened.
 
         To be asked once, on the event loop, after `reopen`.
         """

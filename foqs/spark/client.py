@@ -16,7 +16,7 @@ BACKOFF_MS_MAX = 5_000
 
 
 class BulkClient(Protocol):
-    """What a sender needs of a client."""
+    """A client, as a sender needs it."""
 
     async def enqueue(self, items: EncodedItems) -> EncodedResult:
         """Enqueue the items of one call; errors by position are returned."""

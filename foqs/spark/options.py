@@ -27,7 +27,7 @@ FAIL, SKIP, SIDE_OUTPUT, WARN = "fail", "skip", "sideOutput", "warn"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """What one write is to do: the options as they were given, each by itself right. `OPTIONS` has their meanings."""
+    """The options of one write as they were given, each by itself right. `OPTIONS` has their meanings."""
 
     addresses: str = ""
     namespace: str = ""

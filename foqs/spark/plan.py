@@ -1,4 +1,4 @@
-"""What a write is to do, once options and columns have been checked together. Nothing here asks a host."""
+"""The plan of a write, once options and columns have been checked together. Nothing here asks a host."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class WritePlan:
 
     @property
     def invalid_rows_max(self) -> int | None:
-        """So many rows of the job may be refused; None: any number."""
+        """The most rows of the job that may be refused; None: any number."""
         return 0 if self.options.on_invalid_row == FAIL else self.options.invalid_rows_max
 
     def encoder(self, run_id: str, partition: int) -> RowEncoder:

@@ -21,7 +21,7 @@ _SPARKS_OWN = frozenset({"path"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What one read is to have.
+    """The options of one read.
 
     addresses: of hosts, as the clients take them.  namespace: which must exist.
     states: all if empty.  topics: all if empty.  topic_prefix: how topics begin, instead of topics.

@@ -140,7 +140,7 @@ def _client(options: ReadOptions, deadline_ms: int) -> AdminClient:
 
 
 def _narrowed(wanted: Wanted, given: Filter) -> Wanted | None:
-    """What is wanted with the filter too; None if the service cannot serve it exactly."""
+    """The wish with the filter too; None if the service cannot serve it exactly."""
     if isinstance(given, IsNotNull):
         return wanted if len(given.attribute) == 1 and given.attribute[0] in _NEVER_NULL else None
     if isinstance(given, StringStartsWith) and given.attribute == ("topic",):

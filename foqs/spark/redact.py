@@ -25,7 +25,7 @@ def redacted(uri: str) -> str:
 
 
 def redacted_text(text: str, uri: str) -> str:
-    """What somebody says of the URI, without its secrets."""
+    """A text about the URI, without the secrets of the URI."""
     text = text.replace(uri, redacted(uri))
     for secret in sorted(_secrets_of(uri), key=len, reverse=True):
         text = text.replace(secret, _HIDDEN)

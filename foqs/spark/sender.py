@@ -26,12 +26,12 @@ BATCH_BYTES_MAX = 32 << 20
 REASONS_MAX = 10
 """Refused rows whose reasons a task reports, and a job; further ones are only counted."""
 _REFUSALS = (InvalidArgumentError, TooLargeError)
-"""What another attempt would meet again: the row itself is at fault."""
+"""Errors that another attempt would meet again: the row itself is at fault."""
 
 
 @dataclass(slots=True)
 class Sent:
-    """What became of the rows of one task."""
+    """The outcome for the rows of one task."""
 
     rows_count: int = 0
     """Rows that were read."""

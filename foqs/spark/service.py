@@ -1,4 +1,4 @@
-"""What a write asks of the service before its tasks start, and tells it at the end."""
+"""The calls of a write to the service: before its tasks start, and at its end."""
 
 from __future__ import annotations
 

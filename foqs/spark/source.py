@@ -1,4 +1,4 @@
-"""What Spark asks when it meets `.format("foqs")`."""
+"""The data source that Spark asks when it meets `.format("foqs")`."""
 
 from __future__ import annotations
 

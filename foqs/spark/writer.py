@@ -34,7 +34,7 @@ class WriteFailedError(Exception):
 
 @dataclass
 class SentMessage(WriterCommitMessage):
-    """What one task did, on its way to the driver."""
+    """The result of one task, on its way to the driver."""
 
     sent: Sent
 

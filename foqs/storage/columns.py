@@ -56,7 +56,7 @@ STATE_COLUMNS: Final = (
     Column("failed_attempts", "int unsigned NOT NULL DEFAULT 0", FIELD_TYPE.LONG | UNSIGNED, "I", default=0),
     Column("death_reason", "varbinary(255) NULL", FIELD_TYPE.BLOB, "B"),
 )
-"""What deliveries make of an item: inserts leave it out, and a packed item has the defaults."""
+"""The columns that deliveries change: inserts leave them out, and a packed item has the defaults."""
 
 CONTENT_COLUMNS: Final = (
     Column("payload", "mediumblob NOT NULL", FIELD_TYPE.BLOB, "I"),

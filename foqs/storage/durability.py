@@ -23,7 +23,7 @@ _SAFE_DOUBLEWRITE = {"ON", "1", "DETECT_AND_RECOVER", "FAST"}
 
 
 def check_durable(connection: pymysql.Connection[Any]) -> list[str]:
-    """What keeps this server from being durable, each a sentence with the value found; empty when it is.
+    """The settings that keep this server from being durable, each a sentence with the value found; empty when it is.
 
     Raises what the connection raises.
     """

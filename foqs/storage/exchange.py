@@ -237,7 +237,7 @@ class Exchange:
         self._end(None)
 
     def _hurry_after_error(self) -> None:
-        """What was sent behind a command that failed may wait as long for the same lock, each one after the other."""
+        """Shorten the wait: each command behind one that failed may wait for the same lock, one after the other."""
         assert self._timer is not None
         self._timer.cancel()
         left_s = self._deadline_s - self._loop.time()

@@ -36,7 +36,7 @@ _LANES = {ItemState.READY: "lane > 0", ItemState.LEASED: "lane > 0", ItemState.D
 
 
 class ExportWish(NamedTuple):
-    """What a page is to have of the rows of a shard."""
+    """The wish for a page of the rows of a shard."""
 
     after_key: int
     to_key: int
@@ -171,7 +171,7 @@ def _contents(rows: RunStatement, wish: ExportWish, keys: list[int], up_to: int,
 
 
 def _of_keys(rows: RunStatement, statement: str, columns: str, keys: list[int]) -> list[Sequence[Any]]:
-    """What the statement finds of the rows that have these keys and are still there, in order."""
+    """The rows that have these keys and are still there, in order."""
     if not keys:
         return []
     conditions = [condition for condition, _ in key_conditions("id", keys)]

@@ -1,4 +1,4 @@
-"""Whose database this is: it says of which cluster and of which shard it is, and others leave it alone.
+"""The identity of a database: it says of which cluster and of which shard it is, and others leave it alone.
 
 The place of a shard is a text, and two texts may lead to one database. docs/decisions/0038-whose-database.md.
 """
@@ -79,7 +79,7 @@ class ClusterId:
 
 
 def read_identity(rows: RunStatement) -> ShardIdentity | None:
-    """What the database says of itself; None before a shard in it was ever taken over."""
+    """The identity of the database; None before a shard in it was ever taken over."""
     found = [ShardIdentity(cluster, shard_id) for cluster, shard_id in rows(sql.READ_IDENTITY)]
     return found[0] if found else None
 
@@ -105,7 +105,7 @@ def confirm_identity(rows: RunStatement, shard_id: int, cluster: ClusterId) -> N
 
 
 def identity_at(shard_id: int, url: str) -> ShardIdentity | None:
-    """What the database at the URL, by which a shard is to be served, says of itself; None where it says nothing.
+    """The identity of the database at the URL, by which a shard is to be served; None where it has none.
 
     Raises UnavailableError when it cannot be read.
     """

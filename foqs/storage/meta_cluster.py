@@ -94,7 +94,7 @@ class MetaCluster(ABC):
             connection.execute(delete(HOST).where(is_old | is_gone))
 
     def cluster_secret(self, proposed: bytes) -> bytes:
-        """What the hosts of the cluster show each other; the first host that asks proposes it."""
+        """The secret that the hosts of the cluster show each other; the first host that asks proposes it."""
         with self._transaction() as connection:
             connection.execute(insert(CLUSTER_SECRET).prefix_with("IGNORE").values(one=1, secret=proposed))
             secret: bytes = connection.execute(select(CLUSTER_SECRET.c.secret)).scalar_one()

@@ -36,7 +36,7 @@ class JobKey(NamedTuple):
 
 
 class JobCounts(NamedTuple):
-    """What became of the positions of calls that named a job."""
+    """Counts of the positions of calls that named a job, by outcome."""
 
     items: int = 0
     duplicates: int = 0
@@ -44,13 +44,13 @@ class JobCounts(NamedTuple):
 
 
 class JobView(NamedTuple):
-    """What a host needs of a job record."""
+    """A job record as hosts need it."""
 
     items_per_second_max: int
     hosts_count: int
     """Hosts that have had calls of the job of late, this one included."""
     counts: JobCounts
-    """What this process of this host has written."""
+    """The counts that this process of this host has written."""
 
 
 class MetaJobs(ABC):

@@ -70,7 +70,7 @@ class NamespaceList(NamedTuple):
     slots: SlotTable
     slot_move: SlotMove | None
     policies: Policies
-    """Those of topics. The same object as the last time while none has changed."""
+    """The policies of topics. The same object as the last time while none has changed."""
 
 
 class MetaNamespaces(ABC):

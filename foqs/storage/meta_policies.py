@@ -29,7 +29,7 @@ _ROW_DIGEST = cast(
 )
 _DIGESTS = select(TOPIC_POLICY.c.namespace, _BLOCK, func.count(), func.bit_xor(_ROW_DIGEST))
 _NAMESPACES_AT_ONCE = 100
-"""Those whose policies have changed that one statement asks for."""
+"""The namespaces with changed policies that one statement asks for."""
 
 Policies = Mapping[int, Mapping[str, TopicPolicy]]
 """The policies of topics, by the number of their namespace and by name."""

@@ -66,7 +66,7 @@ def settle(packed: bytes, host: int, ask: Ask, limit: int, now_ms: int) -> tuple
 
 
 def number_of(host_name: str) -> int:
-    """What the book knows a host by. Two of one number count as one when tokens are scarce, which only they feel."""
+    """The number by which the book knows a host. Two hosts of one number count as one when tokens are scarce."""
     return zlib.crc32(host_name.encode())
 
 

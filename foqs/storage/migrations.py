@@ -29,7 +29,7 @@ _FILE_NAME = re.compile(r"(?P<number>\d{4})_(?P<name>[a-z0-9_]+)\.sql")
 _STATEMENT_END = re.compile(r";[ \t]*$", re.MULTILINE)
 _LOCK_WAIT_S = 60
 _DONE_ALREADY = (ER.TABLE_EXISTS_ERROR, ER.DUP_FIELDNAME, ER.DUP_KEYNAME, ER.CANT_DROP_FIELD_OR_KEY)
-"""What a DDL statement says that was carried out before."""
+"""The errors of a DDL statement that was carried out before."""
 _CONNECTION_LOST = (CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST)
 
 _CREATE_RECORD = """
@@ -168,7 +168,7 @@ def check_current(url: str, kind: SchemaKind) -> None:
 
 
 def status(url: str, kind: SchemaKind, directory: Path | None = None) -> SchemaStatus:
-    """What is applied and what is pending. A database that does not exist has everything pending.
+    """The migrations that are applied and pending. A database that does not exist has everything pending.
 
     Raises UnavailableError when there is no connection.
     """

@@ -35,7 +35,7 @@ _SEEN_TYPES: Final = Struct("<4H").pack(
     FIELD_TYPE.LONG | UNSIGNED, FIELD_TYPE.LONGLONG | UNSIGNED, FIELD_TYPE.LONGLONG, FIELD_TYPE.BLOB
 )
 _SIZES: Final = [bytes([size]) for size in range(251)]
-"""What goes before a value of few bytes, by their number."""
+"""The length that goes before a value of few bytes, by their number."""
 _pack_id = Struct("<Q").pack
 _seen_head = Struct("<IQq").pack
 _execution = Struct("<IBI").pack
@@ -152,7 +152,7 @@ def _rows(items: Sequence[ShardItem]) -> bytes:
 
 
 def _blob_size(size: int) -> bytes:
-    """What goes before a value of so many bytes."""
+    """The length that goes before a value of so many bytes."""
     if size < len(_SIZES):
         return _SIZES[size]
     if size < 1 << 16:

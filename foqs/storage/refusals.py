@@ -1,4 +1,4 @@
-"""What errors of a MySQL server mean for a transaction of a shard."""
+"""The meaning of a MySQL server's errors for a transaction of a shard."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DISK_FULL_CODES = frozenset({ER.DISK_FULL, ER.RECORD_FILE_FULL})
 
 
 def refusal_of(error: Exception, shard_id: int, epoch: int) -> TransactionFailedError | OwnershipLostError:
-    """What an error of the server means for a transaction under this epoch that is rolled back."""
+    """The meaning of a server's error for a transaction under this epoch that is rolled back."""
     code = error.args[0]
     if code == ER.BAD_NULL_ERROR:
         return OwnershipLostError(f"shard {shard_id} has another epoch than {epoch}")

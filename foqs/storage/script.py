@@ -61,7 +61,7 @@ _STORED_VALUES = [
     for column in ITEM_COLUMNS
 ]
 _STORED_ROW = f"({','.join(_STORED_VALUES)})"
-"""Those of statements.INSERT_STORED_ITEMS."""
+"""A row of values for statements.INSERT_STORED_ITEMS."""
 
 
 _MARK: Final = sql.MARK_TRANSACTION.format(sql.NONE_AHEAD)
@@ -83,7 +83,7 @@ def read_statements(transaction: Transaction, plan: PackPlan) -> list[str]:
 
 
 def take_reads(transaction: Transaction, rows: list[Rows], result: TransactionResult) -> None:
-    """What `read_statements` found."""
+    """Take the rows that `read_statements` found."""
     ((result.read_us,),) = rows[-1]
     result.read_count = sum(map(len, rows[1:-1]))
     refilled = rows[1 : 1 + len(transaction.refills)]
@@ -135,7 +135,7 @@ def seen_statements(transaction: Transaction) -> list[str]:
 
 
 def take_seen(rows: list[Rows], result: TransactionResult) -> None:
-    """What `seen_statements` found."""
+    """Take the rows that `seen_statements` found."""
     for found in rows:
         for values in found:
             row = seen_row(values)
@@ -286,7 +286,7 @@ def rewrite_statements(rewrites: Sequence[Rewrite]) -> Iterator[str]:
 
 
 def take_look_ups(look_up_count: int, rows: list[Rows], result: TransactionResult) -> None:
-    """What the look-ups of a `write_script` found."""
+    """Take the rows that the look-ups of a `write_script` found."""
     found = rows[len(rows) - 2 - look_up_count : len(rows) - 2]
     result.looked_up = {row.key: row for part in found for row in map(stored_row, part)}
 

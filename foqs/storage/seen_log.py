@@ -25,7 +25,7 @@ def read_seen_extents(rows: Callable[..., Any]) -> list[SeenExtent]:
 
 
 def read_seen_images(rows: Callable[..., Any]) -> list[StoredImage]:
-    """What there is of images; `rows` runs a statement in the owner's session."""
+    """The images that are there, whole or in parts; `rows` runs a statement in the owner's session."""
     return [
         StoredImage(ImageKey(*key), first, last + 1, first == HEAD_PART and count == last + 1)
         for *key, first, last, count in rows(sql.READ_SEEN_IMAGES)
@@ -46,12 +46,12 @@ class SeenLogReader:
         self._is_interrupted = False
 
     def read(self, namespace: int, first: int, limit: int) -> list[SeenDigests]:
-        """So many rows, from the one that begins at `first` or is the next; none are the end of it."""
+        """Read up to so many rows, from the one that begins at `first` or is the next; none are the end of the log."""
         found = self._rows(sql.READ_SEEN_LOG, namespace, first, limit)
         return [SeenDigests(at, at_ms, seen_digests(entries)) for _, at, at_ms, entries in found]
 
     def read_parts(self, key: ImageKey, first: int, limit: int) -> list[SeenPart]:
-        """So many parts of an image, from the one with this number or the next."""
+        """Read up to so many parts of an image, from the one with this number or the next."""
         return [SeenPart(key, number, body) for number, body in self._rows(sql.READ_SEEN_PARTS, *key, first, limit)]
 
     def _rows(self, statement: str, *arguments: object) -> Any:

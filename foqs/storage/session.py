@@ -63,7 +63,7 @@ class Session(pymysql.connections.Connection):
 
 
 def session_arguments(url: str | URL) -> dict[str, Any]:
-    """What pymysql is to be given for a URL: its server, its user and its TLS, and a bound for connecting."""
+    """The arguments of pymysql for a URL: its server, its user and its TLS, and a bound for connecting."""
     _, arguments = MySQLDialect_pymysql().create_connect_args(make_url(url))
     if "unix_socket" in arguments:
         # On a socket of this machine nothing is encrypted, and a context costs 25 ms to make.

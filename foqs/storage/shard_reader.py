@@ -49,7 +49,7 @@ class ShardReader:
         self._url = url
 
     def page(self, lane: int, edge: int, limit: int, bytes_max: int = limits.PAGE_BYTES_MAX) -> Callable[[], Page]:
-        """What reads up to `limit` items of a lane after `edge`, in order, and whether there may be more.
+        """A read of up to `limit` items of a lane after `edge`, in order, and of whether there may be more.
 
         Their contents have at most `bytes_max` together, a single larger one excepted. The read raises
         UnavailableError.
@@ -81,7 +81,7 @@ class ShardReader:
         return sorted(rows, key=lambda row: (row.urgency, row.due_at, row.key)), more
 
     def expired_page(self, after_key: int, now_ms: int) -> Callable[[], ExpiredPage]:
-        """What reads which of the next limits.EXPIRY_SCAN_ITEMS rows have expired, dead letters excepted.
+        """A read of the next limits.EXPIRY_SCAN_ITEMS rows, for those that have expired, dead letters excepted.
 
         The first page of a walk has packed items too, as many at most. The read raises UnavailableError.
         """
@@ -100,7 +100,7 @@ class ShardReader:
         return ExpiredPage(expired, last_key, expires_first)
 
     def export_page(self, wish: ExportWish, is_of_namespace: Callable[[int], bool]) -> Callable[[], KeyPage]:
-        """What reads the next items of a key range in the order of their keys, packed ones among them.
+        """A read of the next items of a key range in the order of their keys, packed ones among them.
 
         `is_of_namespace` says of the number of a topic whether its packed items are wanted, where `wish.topics` does
         not. The read raises UnavailableError.
@@ -119,7 +119,7 @@ class ShardReader:
         return page
 
     def sample_keys(self, to_key: int) -> Callable[[], list[Cell]]:
-        """What looks how the items up to `to_key` are spread over their keys. The read raises UnavailableError."""
+        """A read of how the items up to `to_key` are spread over their keys. It raises UnavailableError."""
         packed = self._packs.cells()
 
         def read() -> list[Cell]:

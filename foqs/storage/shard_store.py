@@ -109,7 +109,7 @@ class ShardStore:
         self._plan: PackPlan | None = None
         """The plan of the last transaction."""
         self._result = TransactionResult()
-        """What the last transaction has read so far."""
+        """The rows that the last transaction has read so far."""
         self._reopened_number = 0
         """The number of the shard's last transaction when it was opened again."""
         self.epoch = 0
@@ -213,7 +213,7 @@ class ShardStore:
             return number
 
     def outcome(self, transaction: Transaction) -> TransactionResult | None:
-        """What the transaction has read whose session was lost, or None when it certainly has not happened.
+        """The result of a transaction whose session was lost, or None when it certainly has not happened.
 
         To be asked once, on the event loop, after `reopen`.
         """
@@ -374,7 +374,7 @@ class ShardStore:
         add_packed(self.packs, transaction, result)
 
     def _plan_of(self, transaction: Transaction) -> PackPlan:
-        """That which was made when its rows were counted, if they were."""
+        """The plan that was made when the transaction's rows were counted, if they were."""
         plan = self._plan
         if plan is None or plan.transaction is not transaction:
             plan = self._plan = self.packs.plan(transaction)

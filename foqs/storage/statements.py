@@ -15,7 +15,7 @@ _LEAST_OF_HEAD = ", ".join(["NULL" if name == "death_reason" else name for name 
 
 
 def _fetched(*first: str) -> str:
-    """What a FetchedRow needs, as one text of integers and the contents.
+    """The columns of a FetchedRow, as one text of integers and the contents.
 
     The last integer is how many bytes of contents the rows up to this one have; past @contents_max those are NULL.
     """

@@ -1,4 +1,4 @@
-"""What a new owner does with a shard's tables before it serves: it gives rows to what is packed, and reads the rest.
+"""The work of a new owner on a shard's tables before it serves: packed items get rows, and the rest is read.
 
 `rows` runs a statement with its arguments in the owner's session and returns what that finds.
 """
@@ -117,7 +117,7 @@ def read_image(
     count: Callable[[], LaneCounts],
     url: Callable[[], str],
 ) -> ShardImage:
-    """What a shard holds in memory, as the last owner left it. Raises OwnershipLostError.
+    """Read the state of a shard, as the last owner left it. Raises OwnershipLostError.
 
     `url` tells at any time how the shard is reached, and `count` counts its rows.
     """
@@ -181,7 +181,7 @@ def forget_moved(rows: RunStatement, used: set[int]) -> None:
 
 
 def _decoded(shard_id: int, table: str, row_id: int, decode: Callable[[bytes], T], packed: bytes) -> T:
-    """Who cannot read all of a shard must not serve it."""
+    """Decode a row. Raises OwnershipLostError: an owner that cannot read all of a shard must not serve it."""
     try:
         return decode(packed)
     except UnknownFormatError as error:

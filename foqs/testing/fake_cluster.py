@@ -13,7 +13,7 @@ from foqs.storage.meta_cluster import not_known
 
 @dataclass(slots=True)
 class ClusterTables:
-    """What is committed of the cluster's shards."""
+    """The committed rows of the cluster's shards."""
 
     shards: dict[int, ShardRow] = field(default_factory=dict)
     secret: bytes = b""
@@ -35,7 +35,7 @@ class FakeCluster(ABC):
     @property
     @abstractmethod
     def _cluster(self) -> ClusterTables:
-        """What the database holds. Raises UnavailableError while it is away."""
+        """The content of the database. Raises UnavailableError while it is away."""
 
     @property
     @abstractmethod

@@ -15,7 +15,7 @@ from foqs.storage.meta_jobs import JobCounts, JobKey, JobView
 
 @dataclass(slots=True)
 class JobTables:
-    """What is committed."""
+    """The committed rows."""
 
     jobs: dict[JobKey, Job] = field(default_factory=dict)
     hosts: dict[tuple[JobKey, str, int], tuple[int, JobCounts]] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class FakeJobs(ABC):
     @property
     @abstractmethod
     def _job_tables(self) -> JobTables:
-        """What the database holds. Raises UnavailableError while it is away."""
+        """The content of the database. Raises UnavailableError while it is away."""
 
     @abstractmethod
     def _now_ms(self) -> int:

@@ -24,7 +24,7 @@ from foqs.testing.fake_quotas import FakeQuotas
 
 @dataclass(slots=True)
 class NamespaceTables:
-    """What is committed. A copy of it is a backup, or a replica that falls behind."""
+    """The committed rows. A copy of them is a backup, or a replica that falls behind."""
 
     namespaces: dict[str, Namespace] = field(default_factory=dict)
     number_last: int = 0
@@ -62,7 +62,7 @@ class FakeNamespaces(FakeCluster, FakeJobs, FakeQuotas):
     @property
     @abstractmethod
     def _tables(self) -> NamespaceTables:
-        """What the database holds. Raises UnavailableError while it is away."""
+        """The content of the database. Raises UnavailableError while it is away."""
 
     @property
     def _cluster(self) -> ClusterTables:

@@ -1,4 +1,4 @@
-"""What reads a shard beside its owner, in memory: pages, exports and slots."""
+"""A reader of a shard beside its owner, in memory: pages, exports and slots."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from foqs.testing.fake_server import FakeServer
 
 
 class FakeReader:
-    """What foqs.storage.shard_reader.ShardReader reads, from a FakeServer."""
+    """The reads of foqs.storage.shard_reader.ShardReader, from a FakeServer."""
 
     def __init__(self, server: FakeServer, packs: PackIndex) -> None:
         """`packs` is that of the shard's store."""

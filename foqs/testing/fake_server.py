@@ -40,7 +40,7 @@ Entries = list[tuple[int, int]]
 
 
 class Fate(Enum):
-    """What becomes of one transaction, or of any other statement as far as that can be."""
+    """The fate of one transaction, or of any other statement as far as it can have one."""
 
     DONE = "done"
     FAILED = "failed"
@@ -106,7 +106,7 @@ class Script:
 
     @property
     def rows_new(self) -> list[ItemRow]:
-        """What comes into the shard, packed or not."""
+        """The rows that come into the shard, packed or not."""
         return self.inserts + [row for _, contents in self.packs_new for row in unpack_items(contents)]
 
 
@@ -152,7 +152,7 @@ class FakeServer:
         self.frozen = True
 
     def thaw(self) -> None:
-        """What was sent meanwhile happens."""
+        """Let happen what was sent meanwhile."""
         self.frozen = False
         waiting, self._waiting = self._waiting, []
         for work in waiting:

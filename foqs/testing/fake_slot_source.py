@@ -1,4 +1,4 @@
-"""What foqs.storage.slot_source.SlotSource reads, from a FakeServer."""
+"""The reads of foqs.storage.slot_source.SlotSource, from a FakeServer."""
 
 from __future__ import annotations
 

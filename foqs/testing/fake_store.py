@@ -66,10 +66,10 @@ class FakeStore:
         self._owner_is_dead = owner_is_dead
         self._cluster = cluster
         self._new_identity: ShardIdentity | None = None
-        """What it would write of whose the database is."""
+        """The identity that it would write."""
         self.packs = packs
         self._result = TransactionResult()
-        """What the last transaction has read so far."""
+        """The rows that the last transaction has read so far."""
         self._reopened_number = 0
         self._session: FakeSession | None = None
         self._lost_session_number = 0
@@ -392,7 +392,7 @@ class FakeStore:
         return sorted(namespaces.items())
 
     def _counting(self, counts: LaneCounts) -> Callable[[], LaneCounts]:
-        """What the snapshot of this moment sees, told later."""
+        """The counts in the snapshot of this moment, told later."""
         server = self._server
 
         def count() -> LaneCounts:
@@ -404,7 +404,7 @@ class FakeStore:
 
 
 def fake_identity(server: FakeServer) -> ShardIdentity | None:
-    """What foqs.storage.identity.identity_at finds. Raises UnavailableError."""
+    """The identity as foqs.storage.identity.identity_at finds it. Raises UnavailableError."""
     if not server.up or server.frozen:
         raise UnavailableError(f"the database of shard {server.shard_id} cannot be read")
     return server.tables.identity

@@ -46,10 +46,10 @@ class Writer:
 
 @dataclass(slots=True)
 class Tables:
-    """What is committed."""
+    """The committed rows."""
 
     items: dict[int, ItemRow] = field(default_factory=dict)
-    """Those that are packed too: each item is here once."""
+    """The items with and without rows of their own: each item is here once."""
     packs: dict[int, bytes] = field(default_factory=dict)
     """The contents of packs, by id."""
     tombstones: dict[int, list[int]] = field(default_factory=dict)

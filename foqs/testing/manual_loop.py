@@ -19,7 +19,7 @@ class ManualLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self.defects: list[BaseException] = []
-        """What nobody handled, oldest first."""
+        """The errors that nobody handled, oldest first."""
         self._now_s = 0.0
         self._timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
         self._handles: Any = self._ready  # type: ignore[attr-defined]

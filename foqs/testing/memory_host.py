@@ -31,7 +31,7 @@ from foqs.testing.memory_server import MemoryDialogue, MemoryServer
 from foqs.transport.peers import Peers
 
 START_MS = 1_700_000_000_000
-"""What the clock shows at first: in November 2023."""
+"""The first time on the clock: in November 2023."""
 NOTICE_MS = SLOT_MS + limits.TICK_MS
 """So long after its time a host has noticed that a lease or a delay has ended."""
 _JUMPS_MAX = 500

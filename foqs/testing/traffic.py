@@ -1,4 +1,4 @@
-"""What passes between the clients of a MemoryQueue and its host: calls, waits, and the faults that a test plans."""
+"""The traffic between the clients of a MemoryQueue and its host: calls, waits, and the faults that a test plans."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _METHODS = {"extend": "extendLease", "topics": "getActiveTopics", "host_status":
 
 
 class Waits(Enum):
-    """What a dequeue does that finds nothing and may wait."""
+    """The ways in which a dequeue waits that finds nothing and may wait."""
 
     MOVE_CLOCK = "move the clock"
     BLOCK = "block until somebody else changes something"

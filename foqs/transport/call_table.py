@@ -70,7 +70,7 @@ class CallInFlight:
 
 
 class ServerCalls:
-    """What the calls of all connections of a server share: how many may be in flight, and what does them.
+    """The state that all connections of a server share: calls in flight, how many may be, and what does them.
 
     The call table of each connection counts its calls here. The server says when no more are to be let in, and waits
     for those that were cancelled.
@@ -197,7 +197,7 @@ class CallTable:
         self._waiting_bytes_max = self._server.limits.peer_waiting_bytes_max
 
     def caller_of(self, address: str, message: bytes) -> str:
-        """Who is to be told apart from others in the scheduler: an address, or some of the callers of a peer."""
+        """The caller in the scheduler's eyes: an address, or some of the callers of a peer."""
         peer = self.context.peer
         return address if not peer else f"{peer}{OF_PEER}{seqid_of(message) % PEER_LANES_COUNT}"
 

@@ -17,7 +17,7 @@ BULK_QUANTUM: Final = 2
 
 
 class Member:
-    """Who takes part in a round. The round alone sets `is_in_round`."""
+    """A member of a round. The round alone sets `is_in_round`."""
 
     __slots__ = ("deficit", "is_in_round", "quantum")
 

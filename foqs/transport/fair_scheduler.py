@@ -1,4 +1,4 @@
-"""Whose call is started next: deficit round robin over flows, and over the callers within each flow.
+"""The order in which calls start: deficit round robin over flows, and over the callers within each flow.
 
 A flow is what one tenant sends of one kind: its enqueues, or all its other calls. A tenant is a namespace that this
 host knows; calls that name none, or one that it does not know, are one tenant together, so that invented names make no
@@ -50,14 +50,14 @@ ELEMENTS_PER_WORK: Final = 8
 BYTES_PER_WORK: Final = 16 * limits.KIB
 """A call is one unit of work, and one more for so many elements of its batch or bytes of its frame."""
 REFUSALS_PER_WORK: Final = 16
-"""So many calls that are refused unread cost as much as one of their size that is done."""
+"""Calls that are refused unread and cost together as much as one of their size that is done."""
 QUEUES_KEPT: Final = 256
 """Queues that are known though they may be idle."""
 
 SHARE_MOST: Final = 0.75
-"""Who did more than this part of all recent work, while others did some, did most of it."""
+"""The part of all recent work above which a caller did most of it, while others did some."""
 SMALL_WORK_MAX: Final = QUANTUM
-"""Whose pieces of work are larger than this, on the average, wants much at a time, and nobody is penalised for that."""
+"""The average piece of work above which a caller wants much at a time, and nobody is penalised for that."""
 SHARE_KEPT_MIN: Final = 0.3
 """Less recent work than this is forgotten at once: that of one call after it was halved twice."""
 
@@ -75,7 +75,7 @@ K = TypeVar("K")
 
 
 class EventLoop(Protocol):
-    """What schedulers ask of an asyncio event loop."""
+    """An asyncio event loop, as schedulers use it."""
 
     def time(self) -> float: ...
 
@@ -224,7 +224,7 @@ class Penalties:
         self._by_tenant: RecentWork[Tenant] = RecentWork(bounds.memory_ms)
         self._of_bulk: RecentWork[Tenant] = RecentWork(bounds.memory_ms)
         self.penalised: set[Caller | Tenant] = set()
-        """Those who have a penalty now."""
+        """The callers and tenants that have a penalty now."""
 
     def is_shared(self, in_turn: Mapping[Caller, float]) -> bool:
         """Whether more than one caller had work done of late, or in this turn."""
@@ -317,12 +317,12 @@ class FairScheduler:
         self._round: DeficitRound[Flow] = DeficitRound()
         self._waiting_count = 0
         self._work = 0.0
-        """What was done in this turn, which began with it."""
+        """The work done in this turn, which began with it."""
         self._work_of: dict[Caller, float] = {}
         self._pieces_of: dict[Caller, int] = {}
         self._began_s = 0.0
         self._work_max = bounds.turn_work_max
-        """What a turn may do, now."""
+        """The work that a turn may do, now."""
         self._is_scheduled = False
         self._penalties = Penalties(loop, clock, bounds.penalties, self._penalty_ended)
 

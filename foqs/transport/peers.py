@@ -82,7 +82,7 @@ class Peers(Service):
         """How often each verb was called with each outcome."""
 
     def get(self, host_id: str, address: str) -> RemoteHost:
-        """That host, which listens there. Its calls raise UnavailableError while it cannot be reached."""
+        """The peer that listens there. Its calls raise UnavailableError while it cannot be reached."""
         return RemoteHost(host_id, partial(self._connected, host_id, address), self.calls_total)
 
     def keep(self, host_ids: set[str]) -> None:

@@ -37,7 +37,7 @@ from foqs.transport.peer_connection import PeerConnection
 from foqs.wire.codec import encode_as, structs
 
 _BY_ITSELF = CallContext("")
-"""What a host asks of another one for no caller."""
+"""The context of calls that a host makes for itself, and for no caller."""
 encode_as(GivenBack, structs.Nack)
 
 

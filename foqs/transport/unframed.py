@@ -12,7 +12,7 @@ from foqs.wire.frames import CALL, EXCEPTION
 UNFRAMED_CALL: Final = 0x8001_0000 | CALL
 """The first word of a strict binary message; no length of a frame, which would be above 2 GiB."""
 UNFRAMED_EXCEPTION: Final = (0x8001_0000 | EXCEPTION).to_bytes(4, "big")
-"""What the answer begins with."""
+"""The first bytes of the answer."""
 HEAD_BYTES_MAX: Final = 12 + limits.METHOD_NAME_BYTES_MAX
 
 _PROTOCOL_ERROR: Final = 7

@@ -88,7 +88,7 @@ class _Verb(NamedTuple):
 
 
 def _of_queue(queue: QueueCalls) -> dict[str, _Verb]:
-    """What users ask."""
+    """The verbs of users."""
     return {
         "enqueue": _Verb(
             lambda c, r: queue.enqueue(c, r.namespace_name, r.items, r.bulk, r.job_id),
@@ -114,7 +114,7 @@ def _of_queue(queue: QueueCalls) -> dict[str, _Verb]:
 
 
 def _of_namespaces(admin: AdminCalls) -> dict[str, _Verb]:
-    """What operators ask of namespaces and of policies of topics."""
+    """The verbs of operators for namespaces and for policies of topics."""
     return {
         "createNamespace": _Verb(lambda c, r: admin.create_namespace(c, r.name, r.settings)),
         "updateNamespace": _Verb(lambda c, r: admin.update_namespace(c, r.name, r.settings)),
@@ -136,7 +136,7 @@ def _of_namespaces(admin: AdminCalls) -> dict[str, _Verb]:
 
 
 def _of_items(admin: AdminCalls) -> dict[str, _Verb]:
-    """What operators ask of stored items."""
+    """The verbs of operators for stored items."""
     return {
         "peekItems": _Verb(
             lambda c, r: admin.peek_items(_of_shards(c, r), r.namespace_name, r.topic, r.limit, r.page_token),
@@ -160,7 +160,7 @@ def _of_items(admin: AdminCalls) -> dict[str, _Verb]:
 
 
 def _of_cluster(admin: ClusterCalls) -> dict[str, _Verb]:
-    """What operators ask of jobs, exports, shards and hosts."""
+    """The verbs of operators for jobs, exports, shards and hosts."""
     return {
         "createJob": _Verb(lambda c, r: admin.create_job(c, r.namespace_name, r.id, r.items_per_second_max, r.detail)),
         "updateJob": _Verb(
@@ -184,7 +184,7 @@ def _of_cluster(admin: ClusterCalls) -> dict[str, _Verb]:
 
 
 def _of_peers(peers: PeerCalls) -> dict[str, _Verb]:
-    """What other hosts ask."""
+    """The verbs of other hosts."""
     return {
         "hello": _Verb(lambda c, r: peers.hello(c, r.host_id, r.challenge)),
         "prove": _Verb(lambda c, r: peers.prove(c, r.host_id, r.challenge, r.proof), lambda _: structs.ProveResponse()),

@@ -88,7 +88,7 @@ class Method:
 
 
 def _quickly_made(struct: Any) -> type:
-    """What a decoder makes where `struct` is due: absent fields are the class's, not set in each instance."""
+    """Make an instance in a decoder where `struct` is due: absent fields are the class's, not set in each instance."""
 
     def equals(self: object, other: object) -> bool:
         return isinstance(other, struct) and all(getattr(self, n) == getattr(other, n) for n, _ in struct.default_spec)
@@ -156,7 +156,7 @@ def encode_as(cls: type, struct: Any) -> None:
 
 
 class Reply(NamedTuple):
-    """What a host answered: exactly one of `response` and `error` is set."""
+    """The answer of a host: exactly one of `response` and `error` is set."""
 
     method: Method | None
     seqid: int

@@ -139,7 +139,7 @@ class FrameCutter:
         return message
 
     def missing(self) -> FramePart:
-        """What the frame that has begun waits for. Only after `next_message` gave None and left bytes here."""
+        """The part that the begun frame waits for. Only after `next_message` gave None and left bytes here."""
         return FramePart.HEADER if self.buffered_bytes < LENGTH_BYTES else FramePart.BODY
 
     def body_bytes(self) -> int:

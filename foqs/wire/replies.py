@@ -1,4 +1,4 @@
-"""What the replies of a peer must have, so that nobody meets a missing field later and takes it for a defect of his.
+"""The fields that a peer's replies must have: a lack is found here, and not later taken for a defect of this host.
 
 Only what hosts make use of is named: a field that comes with a later build must not make a reply of an older one bad.
 """
@@ -30,7 +30,7 @@ _NEEDED: Final[dict[str, tuple[str, ...]]] = {
     "ShardStatus": ("shard_id", "state", "epoch"),
     "HelloResponse": ("host_id", "proof", "challenge"),
 }  # fmt: skip
-"""What a reply must have, by struct of the contract. Elements of lists and maps are looked at as well."""
+"""The fields that a reply must have, by struct of the contract. Elements of lists and maps are looked at as well."""
 _NESTED: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "EnqueueResponse": (("errors", "ItemError"),),
     "DequeueResponse": (("items", "Item"),),

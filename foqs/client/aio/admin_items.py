@@ -1,4 +1,4 @@
-"""What the client of service FoqsAdmin does with stored items."""
+"""The verbs of the client of service FoqsAdmin for stored items."""
 
 from __future__ import annotations
 

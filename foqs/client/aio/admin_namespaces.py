@@ -1,4 +1,4 @@
-"""What the client of service FoqsAdmin does with namespaces and with the policies of their topics."""
+"""The verbs of the client of service FoqsAdmin for namespaces and for the policies of their topics."""
 
 from __future__ import annotations
 

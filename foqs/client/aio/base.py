@@ -1,4 +1,4 @@
-"""What the clients of both services share."""
+"""The base class of the clients of both services."""
 
 from __future__ import annotations
 

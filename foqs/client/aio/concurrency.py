@@ -1,4 +1,4 @@
-"""What tasks and threads do differently, for tasks; `foqs.client.sync.concurrency` is the twin for threads.
+"""The differences between tasks and threads, for tasks; `foqs.client.sync.concurrency` is the twin for threads.
 
 The code above this module is written once, for asyncio; scripts/generate_sync.py makes the blocking one of it, which
 then imports the twin, with the same names but for "Async". Both are written by hand: they hold all that cannot be

@@ -58,7 +58,7 @@ class AsyncConsumer:
 
     @property
     def stats(self) -> SettleStats:
-        """What became of the items so far."""
+        """The items so far, counted by how they ended."""
         return self._settler.stats
 
     async def __aiter__(self) -> AsyncIterator[AsyncLeasedItem]:

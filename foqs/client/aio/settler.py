@@ -1,4 +1,4 @@
-"""What runs behind a consumer or a worker: one task sends settlements, one keeps leases alive."""
+"""The background work of a consumer or a worker: one task sends settlements, one keeps leases alive."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class AsyncSettler:
 
     @property
     def stats(self) -> SettleStats:
-        """What became of the items so far."""
+        """The items so far, counted by how they ended."""
         return self._settlements.stats
 
     def start(self) -> None:

@@ -103,7 +103,7 @@ class AsyncWorker:
 
     @property
     def stats(self) -> SettleStats:
-        """What became of the items so far."""
+        """The items so far, counted by how they ended."""
         return self._settler.stats
 
     def stop(self) -> None:

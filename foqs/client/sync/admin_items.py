@@ -1,5 +1,5 @@
 # Generated from foqs/client/aio/admin_items.py by scripts/generate_sync.py: edit that one.
-"""What the client of service FoqsAdmin does with stored items."""
+"""The verbs of the client of service FoqsAdmin for stored items."""
 
 from __future__ import annotations
 

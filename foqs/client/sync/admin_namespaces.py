@@ -1,5 +1,5 @@
 # Generated from foqs/client/aio/admin_namespaces.py by scripts/generate_sync.py: edit that one.
-"""What the client of service FoqsAdmin does with namespaces and with the policies of their topics."""
+"""The verbs of the client of service FoqsAdmin for namespaces and for the policies of their topics."""
 
 from __future__ import annotations
 

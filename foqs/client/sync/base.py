@@ -1,5 +1,5 @@
 # Generated from foqs/client/aio/base.py by scripts/generate_sync.py: edit that one.
-"""What the clients of both services share."""
+"""The base class of the clients of both services."""
 
 from __future__ import annotations
 

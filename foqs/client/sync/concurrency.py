@@ -1,4 +1,4 @@
-"""What tasks and threads do differently, for threads; `foqs.client.aio.concurrency` is the twin for tasks.
+"""The differences between tasks and threads, for threads; `foqs.client.aio.concurrency` is the twin for tasks.
 
 This module is written by hand, like that one: see there.
 """

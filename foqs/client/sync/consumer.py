@@ -59,7 +59,7 @@ class Consumer:
 
     @property
     def stats(self) -> SettleStats:
-        """What became of the items so far."""
+        """The items so far, counted by how they ended."""
         return self._settler.stats
 
     def __iter__(self) -> Iterator[LeasedItem]:

@@ -1,5 +1,5 @@
 # Generated from foqs/client/aio/settler.py by scripts/generate_sync.py: edit that one.
-"""What runs behind a consumer or a worker: one thread sends settlements, one keeps leases alive."""
+"""The background work of a consumer or a worker: one thread sends settlements, one keeps leases alive."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Settler:
 
     @property
     def stats(self) -> SettleStats:
-        """What became of the items so far."""
+        """The items so far, counted by how they ended."""
         return self._settlements.stats
 
     def start(self) -> None:

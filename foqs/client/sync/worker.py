@@ -104,7 +104,7 @@ class Worker:
 
     @property
     def stats(self) -> SettleStats:
-        """What became of the items so far."""
+        """The items so far, counted by how they ended."""
         return self._settler.stats
 
     def stop(self) -> None:

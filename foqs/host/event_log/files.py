@@ -33,7 +33,7 @@ class OpenFile:
         """Make it. Raises OSError."""
         self.opened = opened
         self.size_bytes = 0
-        """What has been written, without what the compressor has yet."""
+        """The bytes that have been written, without those that the compressor has yet."""
         self._flushed_bytes = 0
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)

@@ -142,7 +142,7 @@ class RollUps:
         self._series(self._minute(at_ms), (namespace, None, None, SERIES_RATE_LIMITED), count).count += count
 
     def add_lost(self, at_ms: int, count: int) -> None:
-        """So much happened that is in no other row."""
+        """Note so many events that are in no other row."""
         self._series(self._minute(at_ms), (None, None, None, SERIES_LOST), count).count += count
 
     def _minute(self, at_ms: int) -> dict[_Key, Series]:

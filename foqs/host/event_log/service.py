@@ -39,7 +39,7 @@ _log = structlog.get_logger(__name__)
 
 
 class _Entry(NamedTuple):
-    """What one transaction has brought."""
+    """The events of one transaction."""
 
     items_count: int
     ends: list[Ends]
@@ -47,7 +47,7 @@ class _Entry(NamedTuple):
 
 
 class EventLogOptions(NamedTuple):
-    """What an operator says of the event log."""
+    """The options of the event log."""
 
     host_name: str
     directory: Path
@@ -56,7 +56,7 @@ class EventLogOptions(NamedTuple):
 
 
 class EventLogSource(NamedTuple):
-    """What the event log asks of its host, from its own thread."""
+    """The host of the event log, as the log asks it from its own thread."""
 
     name_of: Callable[[int], str | None]
     """The name of the namespace with a number."""

@@ -126,7 +126,7 @@ class ShardState:
         return 0 if counts is None else counts.total
 
     def take_events(self) -> Events:
-        """What has happened since they were taken last.
+        """Take the events that have happened since the last call.
 
         To be called after `tick`, after `take` if it `has_events`, and after a deletion.
         """
@@ -134,7 +134,7 @@ class ShardState:
         return events
 
     def tick(self, now: Now) -> bool:
-        """What time alone brings; True when that is something for a transaction."""
+        """Do what is due by time alone; True when that needs a transaction."""
         ended = self.settlements.tick(now)
         warmed = self.refills.warm_up()
         self._forget_idle_topics(now.steady_ms)
@@ -218,7 +218,7 @@ class ShardState:
         return batch
 
     def begin_epoch(self, epoch: int) -> None:
-        """What is new from now on has keys of this epoch, between two transactions. All else stays as it is."""
+        """Begin an epoch, between two transactions: new items have keys of it from now on. All else stays as it is."""
         assert self.in_flight is None, "a transaction is of one epoch"
         self.epoch = epoch
         self.index.begin_epoch(epoch)

@@ -1,4 +1,4 @@
-"""What goes into a shard from its host, and what comes out: plain values, so that the shard calls nobody.
+"""The values that go into a shard from its host, and that come out: plain ones, so that the shard calls nobody.
 
 As with the Ready of etcd's raft: demand comes in before a transaction is planned, and whoever called the shard takes
 the events afterwards, when all of the call is done.
@@ -44,7 +44,7 @@ class Completion:
     def __init__(self, on_done: Callable[[Completion], None]) -> None:
         self.on_done = on_done
         self.errors: dict[int, FoqsError] = {}
-        """What failed alone, by position in the call."""
+        """The errors of items that failed alone, by position in the call."""
         self.failure: FoqsError | None = None
         """Why the whole call failed."""
         self.open_count = 0
@@ -52,7 +52,7 @@ class Completion:
 
 
 class OnceOutcome:
-    """What became of the items of one `insert_once`, by their keys. An item in none of these is still on its way."""
+    """The outcome of one `insert_once`, by the keys of its items. An item in none of these is still on its way."""
 
     __slots__ = ("errors", "firsts", "made")
 
@@ -89,7 +89,7 @@ class LookUp:
 
 
 class LookedUp(NamedTuple):
-    """What became of a look-up: its rows by key, as they are when the state knows the same, or why there are none."""
+    """The outcome of a look-up: its rows by key, as they are when the state knows the same, or the error."""
 
     look_up: LookUp
     rows: dict[int, ItemRow]
@@ -135,7 +135,7 @@ class Enqueued(NamedTuple):
 
 
 class Events:
-    """What has happened since they were taken last, in the order in which it is to be told."""
+    """The events since they were taken last, in the order in which they are to be told."""
 
     __slots__ = (
         "claims_ended", "claims_started", "completed", "counted", "ends", "enqueued", "looked_up", "topics_changed",
@@ -159,13 +159,13 @@ class Events:
         self.topics_gone: list[ShardTopic] = []
 
     def done(self, completion: Completion, count: int = 1) -> None:
-        """So much of it is durable."""
+        """Note that so many parts of the call are durable."""
         completion.open_count -= count
         if not completion.open_count:
             self.completed.append(completion)
 
     def fail(self, completion: Completion, positions: list[int], error: FoqsError) -> None:
-        """What the call has at these positions was not done."""
+        """Note that the parts of the call at these positions were not done."""
         completion.errors.update(dict.fromkeys(positions, error))
         self.done(completion, len(positions))
 

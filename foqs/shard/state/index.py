@@ -1,4 +1,4 @@
-"""What is known of one shard, shared by the parts of its state: topics, open leases, resident payloads."""
+"""The facts of one shard that the parts of its state share: topics, open leases, resident payloads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ READ_ROWS_MAX = 8_000
 
 
 class ShardIndex:
-    """What the parts of one shard's state share: topics by name and number, open leases, and items kept in memory.
+    """The facts that the parts of one shard's state share: topics by name and number, open leases, resident items.
 
     The engine makes it when the shard is opened. It owns the sequence of keys and the counts of items; every part reads
     and changes it, and nobody outside of the state does but for reading.
@@ -40,7 +40,7 @@ class ShardIndex:
         self.epoch = image.epoch
         self.settings = settings
         self.events = Events()
-        """What has happened, until somebody takes it."""
+        """The events until somebody takes them."""
         self.topic_table = TopicTable(image.steady_ms)
         self.topics = self.topic_table.topics
         """Topics by namespace and name."""
@@ -233,7 +233,7 @@ class ReadBudget:
 
 
 def fill(item: ShardItem, row: ItemRow | FetchedRow) -> None:
-    """What the row says of an item that was known by its sort key alone."""
+    """Fill in from its row an item that was known by its sort key alone."""
     fill_head(item, row)
     item.content = row.content
     item.size_bytes = sum(map(len, row.content))

@@ -136,7 +136,7 @@ class Journal:
 
 
 class Journaling(Operation):
-    """What one transaction changes of the journal: rows that are new, gone, and rewritten with fewer entries."""
+    """The changes of one transaction to the journal: rows that are new, gone, and rewritten with fewer entries."""
 
     __slots__ = ("_gone", "_index", "_new", "_rewritten", "_source", "_sparse")
 

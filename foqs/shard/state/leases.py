@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 SLOT_MS = 100
 _SLOTS_SPARE = 1_000
-"""So many numbers of slots that are gone may stay in the order, or as many as there are slots."""
+"""The most numbers of gone slots that stay in the order, unless there are more slots than these."""
 
 
 class LeaseTable:

@@ -36,7 +36,7 @@ class Announcing:
         self._health_task = asyncio.create_task(self._adopt(shard, slices), name=f"shard-{self._shard_id}-health")
 
     def lost(self, shard: ShardState) -> list[Callable[[], None]]:
-        """What is to be done of it, each in a turn of its own and all before the shard is opened again."""
+        """The steps that are due at its loss, each in a turn of its own and all before the shard is opened again."""
         first, *others = _slices(shard)
         return [
             partial(self._listener.shard_lost, self._shard_id, first),

@@ -1,4 +1,4 @@
-"""What the owner of a shard knows of its server: whether it is well, what time it has, and that it is durable.
+"""The owner's watch on its server: whether it is well, what time it has, and whether it is durable.
 
 Whether it is well is a circuit breaker's matter, after FOQS: the mean transaction time and the error rate over a
 rolling window. pybreaker keeps the states; it has neither a window nor a notion of a call that hangs, so both are here.
@@ -124,7 +124,7 @@ class Health:
         self._failed_in_a_row_count = 0
         self._began_s: float | None = None
         self._is_probe = False
-        """What is under way is to show whether the shard is well again."""
+        """Whether the call under way is to show that the shard is well again."""
         self._opened_at_s = 0.0
         self._closed_at_s: float | None = None
         self._probe_pause_ms = BREAKER_PROBE_MS

@@ -1,4 +1,4 @@
-"""Whoever hands out the items of a shard: its writer asks and tells it what the state, which calls nobody, does not."""
+"""The listener of a shard, which hands out its items: the writer asks and tells it; the state calls nobody."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from foqs.shard.state.events import Demand, Events
 
 
 class ShardListener(Protocol):
-    """What a writer asks and tells of its shard. The real one is foqs.host.dispatch.Dispatcher."""
+    """The one whom a writer asks and tells of its shard. The real one is foqs.host.dispatch.Dispatcher."""
 
     settings: SettingsTable
-    """What its shards read of namespaces."""
+    """The settings of namespaces, as its shards read them."""
 
     def demand(self, topics: Iterable[ShardTopic]) -> Mapping[ShardTopic, Demand]:
-        """What its consumers want of these topics now; nothing of those that are missing."""
+        """The demand of its consumers for these topics now; a topic that is missing is not wanted."""
 
     def on_events(self, events: Events) -> None:
-        """What has happened in a shard that is served."""
+        """Take in the events of a shard that is served."""
 
     def shard_opened(self, shard_id: int, topics: Collection[ShardTopic]) -> None:
         """The shard is served; `topics` are some of it, and the others come by `adopt`."""
@@ -29,7 +29,7 @@ class ShardListener(Protocol):
         """Topics of a shard that was opened, or whose breaker has opened or closed."""
 
     def shard_lost(self, shard_id: int, topics: Collection[ShardTopic]) -> None:
-        """What was claimed there is not ours to hand out any more; `topics` are some of it, the others by `disown`."""
+        """Forget the claims of a lost shard: they are not ours any more. `disown` gets the topics not in `topics`."""
 
     def disown(self, topics: Collection[ShardTopic]) -> None:
         """Topics of a shard that was lost, before it is opened again."""

@@ -48,7 +48,7 @@ def log_defect(shard_id: int) -> None:
 
 
 class Ownership:
-    """What it takes to own one shard, and what this process remembers of it in between.
+    """The ownership of one shard: how it is won and kept, and what this process remembers of it in between.
 
     The loop of `ShardWriter` calls `open`, then `reopen` and `keep_epoch` between transactions, and `lost` when one of
     them has raised an error; others read `shard`. It owns the shard's state, the count of its rows, and what lets the
@@ -314,14 +314,14 @@ class Ownership:
                 self._try(left.popleft())
 
     def _remember(self, shard: ShardState) -> None:
-        """What it takes to open the shard again without the meta database."""
+        """Remember what is needed to open the shard again without the meta database."""
         if shard.index.keys_left_count < KEYS_LEFT_MIN:
             self.tenure = None
         else:
             self.tenure = Tenure(shard.epoch, self.committed_number, shard.index.last_key)
 
     def _try(self, work: Callable[[], None]) -> None:
-        """What comes after it has to, whatever this meets."""
+        """Do the work, and log its defect: what comes after it has to, whatever it meets."""
         try:
             work()
         except Exception:

@@ -131,7 +131,7 @@ class SeenLoading:
         return head
 
     async def _hash_at(self, namespace: int, number: int) -> Hash | None:
-        """That of the id which has this number in the log: a block has one row, or many small ones."""
+        """The hash of the id which has this number in the log: a block has one row, or many small ones."""
         first = number // BLOCK_IDS * BLOCK_IDS
         while rows := await self._ask(partial(self._log.read, namespace, first, SEEN_SOUGHT_ROWS)):
             for row in rows:
@@ -144,7 +144,7 @@ class SeenLoading:
         return None
 
     async def _ask(self, read: Callable[[], T]) -> T:
-        """What `read` finds, as soon as the server lets it."""
+        """The result of `read`, as soon as the server lets it."""
         while True:
             try:
                 found = await self._thread.run(read)

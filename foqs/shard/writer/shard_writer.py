@@ -104,7 +104,7 @@ class ShardWriter(Service):
 
     @property
     def tenure(self) -> Tenure | None:
-        """What is known of the shard as this host has left it; to be asked once the writer has stopped."""
+        """The tenure of the shard as this host has left it; to be asked once the writer has stopped."""
         return self._ownership.tenure
 
     def expect(self, *, is_expected: bool) -> None:
@@ -300,7 +300,7 @@ class ShardWriter(Service):
         return self._keeper.wants_probe or (store_is_due and self._store_wants_transaction(now))
 
     async def _keep(self, shard: ShardState) -> None:
-        """What is due beside transactions."""
+        """Do what is due beside transactions."""
         try:
             await self._keeper.keep(shard)
             await self._ownership.keep_epoch(shard)

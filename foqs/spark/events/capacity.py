@@ -54,7 +54,7 @@ def namespace_table(minutes: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """What a namespace uses of its quota, and what quota would suit it."""
+    """The use that a namespace makes of its quota, and the quota that would suit it."""
 
     quota: int | None
     used_share: float | None

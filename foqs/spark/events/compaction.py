@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FILES_AT_A_TIME_MAX = 20_000
-"""So many files of the event log become Parquet in one job of Spark, whose plan has all their names."""
+"""Files of the event log that become Parquet in one job of Spark, whose plan has all their names."""
 _FILE_COLUMNS = ["lines", "torn_lines", "is_torn"]
 
 
 @dataclass(slots=True)
 class Compacted:
-    """What one run did with the files of one kind."""
+    """The result of one run for the files of one kind."""
 
     files_count: int = 0
     """Files that are in the Parquet files now and were not before."""
@@ -35,7 +35,7 @@ class Compacted:
 
 @dataclass(frozen=True, slots=True)
 class CompactionPlan:
-    """What is to be compacted, and how."""
+    """The plan of a compaction: its files, and how they are compacted."""
 
     inputs: tuple[str, ...]
     """Directories of event logs, each with the folders `lives` and `rollups`; any URL that Spark reads."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 SHARES = (0.5, 0.95, 0.99)
 """The percentiles of the report."""
 DETAIL = ("namespace", "topic", "priority", "hour")
-"""What the finest table has a row for each of."""
+"""The columns for each of whose values the finest table has a row."""
 OUTCOMES = tuple(outcome.name.lower() for outcome in Outcome)
 FAILURES = ("nacked", "lease_ended", "dead", "at_most_once")
 """The outcomes of deliveries that failed."""

@@ -1,4 +1,4 @@
-"""What reports read: the Parquet files of `foqs spark compact`, within a span of time."""
+"""The source of reports: the Parquet files of `foqs spark compact`, within a span of time."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from foqs.spark.reports.page import html_of
 from foqs.spark.reports.plots import POINTS_MAX
 
 NAMESPACES_MAX = 20_000
-"""So many namespaces may a cluster have."""
+"""The most namespaces that a cluster may have."""
 
 
 @click.command("capacity-report")

@@ -1,4 +1,4 @@
-"""What jobs share that read a namespace: options of a command as those of the reader."""
+"""The parts of jobs that read a namespace: options of a command as those of the reader."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _BACKOFF_MS_MAX = 5_000
 
 @dataclass(slots=True)
 class Redriven:
-    """What became of the dead letters of one task."""
+    """The outcome for the dead letters of one task."""
 
     redriven: int = 0
     gone: int = 0
@@ -43,7 +43,7 @@ class Redriven:
 
 
 class DeadLetters(Protocol):
-    """What a task needs of a client; AdminClient is the real one."""
+    """A client, as a task needs it; AdminClient is the real one."""
 
     def redrive_dead_letters(
         self, namespace: str, topic: str, ids: Iterable[str] | None, *, return_errors: bool
@@ -102,7 +102,7 @@ def _names_payload(where: str | None) -> bool:
 def task_of(
     addresses: str, namespace: str, retry_timeout_ms: int
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What a task does with its rows of topic and id."""
+    """The function of a task, for its rows of topic and id."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

@@ -1,4 +1,4 @@
-"""What the jobs that make reports share: their options, and where tables and pages go."""
+"""The parts that jobs which make reports share: their options, and where tables and pages go."""
 
 from __future__ import annotations
 

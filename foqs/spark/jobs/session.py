@@ -1,4 +1,4 @@
-"""What all jobs share: a Spark session for as long as one runs, and errors of Spark as one line."""
+"""The parts that all jobs share: a Spark session for as long as one runs, and errors of Spark as one line."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class PackIndex:
     # ---- transactions ----
 
     def plan(self, transaction: Transaction) -> PackPlan:
-        """What the transaction does to rows and packs. Changes nothing, and the same transaction has the same plan."""
+        """Plan what the transaction does to rows and packs. Changes nothing; the same transaction has the same plan."""
         if self._planned is not None and self._planned.transaction is transaction:
             return self._planned
         plan = self._planned = PackPlan(transaction)
@@ -122,7 +122,7 @@ class PackIndex:
         return plan
 
     def _plan_packed(self, plan: PackPlan) -> None:
-        """What the transaction does to items that may be packed."""
+        """Plan what the transaction does to items that may be packed."""
         transaction, packed, leaving = plan.transaction, self._packed, plan.leaving
         deletes = plan.deletes
         for key in transaction.deletes:
@@ -333,7 +333,7 @@ class PackIndex:
         return PackedPlaces(places, wish.to_key)
 
     def _packs_by_key(self, wish: ExportWish) -> list[Pack]:
-        """Those that may hold wanted items, in the order of their first keys."""
+        """The packs that may hold wanted items, in the order of their first keys."""
         packs: Iterable[Pack] = self._packs.values()
         if wish.topics is not None:
             packs = {

@@ -32,7 +32,7 @@ class Pack:
         self.left_count = len(items)
         """Items that have not left it."""
         self.size_bytes = size_bytes
-        """What it counts for in the bounds on memory."""
+        """The bytes that it counts for in the bounds on memory."""
         self.born_ms = born_ms
         self.expires_at = array("q", [item.expires_at for item in items])
         self.expires_first_ms = min(self.expires_at)
@@ -61,7 +61,7 @@ class Pack:
         return dict.fromkeys(self._topic_of)
 
     def sort_keys_of(self, topic: int) -> list[int]:
-        """Those of a topic of the pack, in order, of items that have left it too."""
+        """The sort keys of a topic of the pack, in order, also of items that have left it."""
         by_topic = self._by_topic
         if not by_topic:
             by_topic = {}
@@ -83,7 +83,7 @@ class Tombstone(NamedTuple):
 
 @dataclass(slots=True)
 class PackPlan:
-    """What one transaction writes and reads, now that it is known which of its items have rows.
+    """The writes and reads of one transaction, now that it is known which of its items have rows.
 
     A plan changes nothing. It holds until the index commits another one, so a transaction that was rolled back may be
     run again by the same plan.

@@ -55,7 +55,7 @@ class Checks:
         return any(check.item.topic.namespace == namespace for check in self.held())
 
     def told(self, completion: Completion, count: int) -> None:
-        """So many items of a call wait no more."""
+        """Note that so many items of a call wait no more."""
         self._index.events.done(completion, count)
 
     def refuse_waiting(self, error: FoqsError) -> None:

@@ -33,7 +33,7 @@ class Claims:
         self.fresh: list[ShardItem] = []
         """Items that the transaction which is being planned inserts and claims."""
         self.demand: Mapping[ShardTopic, Demand] = {}
-        """What consumers want of the topics of which the transaction that is being planned inserts items."""
+        """The demand of consumers for the topics of which the transaction that is being planned inserts items."""
         self.in_flight: list[ShardItem] = []
         self._index = index
         self._journal = journal

@@ -104,7 +104,7 @@ class Dedup:
         self._index = index
         self._inserts = inserts
         self._extents = {extent.namespace: extent for extent in extents}
-        """Those of the logs that are still to be read."""
+        """The extents of the logs that are still to be read."""
         for extent in extents:
             window = self.windows[extent.namespace] = SeenWindow(extent.namespace, extent.first)
             window.expected_end, window.last_first = extent.end, extent.last_first

@@ -37,9 +37,9 @@ class Images:
         self.gone: dict[ImageKey, StoredImage] = {}
         """Images to be deleted, with the parts that are left of them."""
         self.unused: dict[int, list[StoredImage]] = {}
-        """Those that are there for the namespaces whose log is still to be read."""
+        """The stored images of the namespaces whose log is still to be read."""
         self.stored: dict[int, dict[int, StoredImage]] = {}
-        """Those of the tables that are in memory, by namespace and the number of the table's first id."""
+        """The images of the tables that are in memory, by namespace and the number of the table's first id."""
         self._windows = windows
         self._due_ms = 0
         for image in found:

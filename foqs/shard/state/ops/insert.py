@@ -20,7 +20,7 @@ from foqs.shard.state.ops.wake import Timers
 
 
 class FirstItems(Protocol):
-    """What is to be known of a batch of items that are the first ones with their dedup ids."""
+    """A batch of items that are the first ones with their dedup ids."""
 
     def refuse(self, error: FoqsError) -> None:
         """They were not made. The batch leaves it to this to tell the call."""

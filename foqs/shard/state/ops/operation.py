@@ -1,4 +1,4 @@
-"""What a transaction is made of: operations, each of which stands in one file with everything that becomes of it."""
+"""The operations that make up a transaction: each stands in one file with everything that becomes of it."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ class Settlements:
     def failed_attempt(self, item: ShardItem, now_ms: int, *, delay_ms: int = 0, reason: str = "", dead: bool = False,
                        release: bool = False, unseen: bool = False,
                        metadata: bytes | None = None) -> Rewrite | None:  # fmt: skip
-        """What a nack, release or ended lease makes of the item's row; None deletes it (at-most-once).
+        """The row of an item after a nack, a release or the end of its lease; None deletes it (at-most-once).
 
         `unseen`: the owner's own hand-out reached no caller, so an at-most-once item has not been delivered yet.
         """

@@ -45,7 +45,7 @@ class MovedIds(NamedTuple):
 
 
 class _Work(NamedTuple):
-    """What goes with one transaction."""
+    """The part of a move that goes with one transaction."""
 
     changes: SlotChanges
     completion: Completion
