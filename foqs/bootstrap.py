@@ -380,7 +380,7 @@ class Host(Service):
         return queue, admin
 
     def _make_routing(self, queue: Queue, admin: Admin) -> Routing:
-        """The same verbs on all shards of the cluster."""
+        """The verbs of one host, made into verbs on all shards of the cluster."""
         chance, now_s = self._parts.chance, self._loop.time
 
         def secret() -> bytes | None:

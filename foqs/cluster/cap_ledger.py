@@ -36,7 +36,7 @@ class _Part:
         self.share = 0.0
         """The rate at which it was told that it may make tokens by itself, in tokens a second."""
         self.silent_from_s = 0.0
-        """It does so from then on unless it is heard of."""
+        """The time from which on it makes tokens by itself, unless it is heard of before."""
         self.short_until_s = 0.0
         self.weight = 1
 
@@ -66,7 +66,7 @@ class CapLedger:
         return len(self._entries)
 
     def keep(self, host_ids: Set[str]) -> None:
-        """Only these hosts live: the parts of others end when somebody asks for the same cap."""
+        """Keep only these hosts: the parts of others end when somebody asks for the same cap."""
         self._members = host_ids
 
     def ask(self, host_id: str, ask: CapAsk, rate: float, now_s: float) -> CapGrant | None:

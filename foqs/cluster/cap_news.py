@@ -49,7 +49,7 @@ class LocalCaps(Protocol):
         """The cap as far as this host knows, in items a second; 0 for none."""
 
     def cap_fed(self, key: CapKey) -> None:
-        """There may be tokens of it, or somebody knows when."""
+        """Note that there may be tokens of the cap, or that it is known when there will be."""
 
 
 class CapCalls(Protocol):

@@ -131,7 +131,7 @@ class Directory:
         ]
 
     def keep(self, host_ids: Set[str], now_s: float) -> None:
-        """Only these hosts live. What others have told is forgotten later: there may be too many topics to look at."""
+        """Keep only these hosts. What others have told is forgotten later: there may be too many topics to look at."""
         gone = dict.fromkeys(self._members - host_ids, now_s + STOCK_MS_MAX / 1000)
         known = {**self._gone_until_s, **gone}
         self._gone_until_s = {

@@ -107,7 +107,7 @@ class HomeTable:
         return self._choose()
 
     def suspect(self, host_id: str, now_s: float) -> bool:
-        """It was not reached. Returns whether topics may have other homes than before."""
+        """Note that a home was not reached. Returns whether topics may have other homes than before."""
         self._suspects[host_id] = now_s + SUSPECT_MS / 1000
         return self._choose()
 
@@ -126,12 +126,12 @@ class HomeTable:
         return self._choose()
 
     def answered(self, call: HomeCall) -> bool:
-        """It is not silent. Returns whether topics may have other homes than before."""
+        """Note that a home has answered. Returns whether topics may have other homes than before."""
         self._answers[call.home] += 1
         return self._silent.pop(call.home, None) is not None and self._choose()
 
     def failed(self, call: HomeCall) -> bool:
-        """There will be no answer. Returns whether topics may have other homes than before."""
+        """Note that a home will not answer. Returns whether topics may have other homes than before."""
         silent = self._silent.get(call.home)
         if silent is None:
             return False

@@ -47,7 +47,7 @@ class HostTurns:
         return chosen
 
     def end(self, namespace: int, weights: Mapping[str, int], chosen: str, missing_count: int) -> None:
-        """It got so many items less than it might."""
+        """End a turn in which the call got so many items less than it might."""
         credits = self._credits.get(namespace)
         if credits is not None and missing_count:
             _count(credits, weights, chosen, -missing_count)

@@ -39,7 +39,7 @@ class _View(NamedTuple):
     """One whole picture, replaced at once: other threads ask while it is renewed."""
 
     began_s: float
-    """There was no gap since then. Hosts that are not in `sights` have had no row all the time."""
+    """The time since which there was no gap in the picture. Hosts not in `sights` have had no row all the time."""
     asked_s: float
     answered_s: float
     """The last round was answered then."""

@@ -62,9 +62,9 @@ class Membership(Service):
         """
         super().__init__("membership")
         self.on_view: Callable[[ClusterView], Awaitable[None]] = _ignore
-        """It is told of each round that was answered."""
+        """Called after each round that was answered."""
         self.on_death: Callable[[], None] = lambda: None
-        """It is called when a host is dead that was not a moment ago."""
+        """Called when a host is dead that was not a moment ago."""
         self.is_busy: Callable[[], bool] = lambda: False
         """Whether rounds should come faster, because a shard is to move."""
         self.place_problem: Callable[[int, str], str] = lambda shard_id, place: ""
@@ -93,7 +93,7 @@ class Membership(Service):
         self._hosts: list[HostRow] = []
         """The hosts that were there at the last heartbeat."""
         self._found = asyncio.Event()
-        """There was a heartbeat since shards were read."""
+        """Set once there was a heartbeat since shards were read."""
         self._knows_shards = False
         """The last time that shards were to be read, they were."""
         self._task: asyncio.Task[None] | None = None

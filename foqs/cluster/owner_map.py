@@ -38,13 +38,14 @@ class OwnerMap:
         self._owners: dict[int, ShardOwner] = {}
         self._changed: dict[int, asyncio.Event] = {}
         self._news = asyncio.Event()
-        """It is set, and another one takes its place, when something is learned that was not known."""
+        """Set, and replaced by another one, when something is learned that was not known."""
         self.version = 0
         """It grows with everything that is learned."""
         self.on_change: Callable[[], None] = lambda: None
-        """It is called when something is learned that was not known."""
+        """Called when something is learned that was not known."""
         self.on_hosts: Callable[[Mapping[str, str], Set[str]], None] = lambda addresses, leaving: None
-        """It is told of the addresses of the living hosts, by their ids, and of those that leave, when that changed."""
+        """Called with the addresses of the living hosts, by their ids, and with those that leave, when either changed.
+        """
         self._hosts: tuple[Mapping[str, str], Set[str]] = ({}, frozenset())
         self.living: Mapping[str, HostRow] = {}
         """The hosts that live as far as this one knows, by id, itself included."""

@@ -79,7 +79,7 @@ class PeerTable(Protocol):
     def get(self, host_id: str, address: str) -> Peer: ...
 
     def keep(self, host_ids: set[str]) -> None:
-        """Only these live."""
+        """Keep only these hosts."""
 
     @property
     def calls_total(self) -> Mapping[tuple[str, ...], int]:

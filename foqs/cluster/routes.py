@@ -17,7 +17,9 @@ from foqs.model.errors import FoqsError, UnavailableError
 LOOK_MS = 100
 """The wait before a call looks again for a shard on its way, if nothing is heard of it before."""
 LOOK_MS_MAX = 500
-"""The same for one that has looked before: each look tries all that is left once more, at a host that may be dead."""
+"""The longest wait of a call that has looked before: each look tries all that is left once more, at a host that may be
+dead.
+"""
 _HOSTS_NAMED_MAX = 3
 
 assert limits.ROUTE_RETRY_MS <= LOOK_MS_MAX < limits.SICK_RETRY_MS, "a shard is waited for if it may come soon"

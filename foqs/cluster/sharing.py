@@ -112,9 +112,9 @@ class Sharing(Service):
         self._is_leaving = False
         """The host ends: it hands on what it has, and gains nothing more."""
         self._has_left = False
-        """It has handed on what it could, and drains."""
+        """Whether this host has handed on what it could, and drains."""
         self._changed = asyncio.Event()
-        """There was another round, or something was done."""
+        """Set when there was another round, or something was done."""
 
     def tiers_of(self, host_name: str) -> set[str]:
         """The tiers of the processes of that name that live: of one as a rule, and none where it is not known."""
@@ -245,7 +245,7 @@ class Sharing(Service):
         self._not_taken = {at: heir for at, heir in self._not_taken.items() if mine.get(at) == heir}
 
     def _release(self, view: ClusterView, shard_ids: Collection[int]) -> None:
-        """One at a time, unless this host leaves: what is on its way is held up for a moment."""
+        """Release shards, one at a time unless this host leaves: items on their way are held up for a moment."""
         for shard_id in shard_ids:
             if self._released and not view.is_leaving(view.me):
                 return

@@ -31,7 +31,9 @@ SEEK_MS = 1 * limits.SECOND_MS
 POINTER_MS_MAX = 1 * limits.SECOND_MS
 """The time for which the pointers of a home are believed."""
 OTHERS_MS_MAX = 3 * limits.SECOND_MS
-"""The same for hosts that have items of any topic: it is told anew every second, also where that is late."""
+"""The time for which it is believed which hosts have items of any topic: it is told anew every second, also where that
+is late.
+"""
 TOPICS_PER_MESSAGE_MAX = 500
 SWEEP_TOPICS = 500
 WISHES_FORGOTTEN_AT_ONCE = 1_000
@@ -103,7 +105,7 @@ class TopicNews(Service):
         self._rung.set()
 
     def leave(self, wait: Wait) -> None:
-        """It waits no more."""
+        """Let a wait end."""
         self._wishes.remove(wait)
         self.not_gone_to(wait.take())
 

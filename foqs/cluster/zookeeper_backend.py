@@ -70,7 +70,7 @@ _quiet.propagate = False
 class _Seen(NamedTuple):
     row: HostRow
     at_s: float
-    """Its node was there then."""
+    """The time at which its node was last seen."""
 
 
 class ZookeeperBackend:

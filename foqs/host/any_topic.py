@@ -417,7 +417,7 @@ class AnyTopic(HandOut):
             self.answer(call, [])
 
     def _woken(self, queue: TopicQueue) -> None:
-        """It waited for a token, or for an operator."""
+        """Let a topic go on that waited for a token, or for an operator."""
         if queue.calls:
             self._active[queue] = None
         if queue in self._active:
@@ -461,7 +461,7 @@ class AnyTopic(HandOut):
             self._park_tenant(tenant)
 
     def _feed_turn(self, tenant: Tenant, share: int) -> None:
-        """It is the turn of calls for any topic, beside the topics that wait for tokens."""
+        """Serve calls for any topic in their turn, beside the topics that wait for tokens."""
         if tenant.hungry_count:
             tenant.turn_count = share * tenant.hungry_count if tenant.starved else 0
             self._feed(tenant)

@@ -64,7 +64,7 @@ class Slice:
         self._timer = timer
 
     def leave(self) -> None:
-        """It has ended, however it did, or has taken so long that its shard may be sick."""
+        """Leave the lane: the call has ended, however it did, or takes so long that its shard may be sick."""
         if self.is_under_way:
             self.is_under_way = False
             if self._timer is not None:

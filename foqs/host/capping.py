@@ -39,7 +39,7 @@ class Capping(Prefetching):
         self.new_cap: Callable[[tuple[int, str], float, float], Cap] = _new_bucket
         """Makes the cap of a topic or a namespace of a rate. Where hosts share caps, what their homes feed."""
         self.on_changed: Callable[[Topic], None] | None = None
-        """It is told of topics whose ready items may be others, where other hosts have to know."""
+        """Called with topics whose ready items may be others, where other hosts have to know."""
         self._caps: dict[tuple[int, str], Cap] = {}
         """The caps of topics, and of namespaces under the name "". They outlive their queues: else a topic that comes
         and goes had none.
@@ -234,7 +234,7 @@ class Capping(Prefetching):
             self._tenant_slots.setdefault(slot, []).append(tenant)
 
     def cap_fed(self, namespace: int, name: str) -> None:
-        """There may be tokens of a cap whose home feeds it, or it is known when there will be."""
+        """Note that there may be tokens of a cap whose home feeds it, or that it is known when there will be."""
         now_s = self._clock()
         if name:
             queue = self._queues.get((namespace, name))

@@ -28,7 +28,7 @@ class HandOut(Capping):
     def __init__(self, writers: Mapping[int, ShardWriter], clock: Callable[[], float], settings: SettingsTable) -> None:
         super().__init__(writers, clock, settings)
         self._lingering: dict[TopicQueue, None] = {}
-        """They are served again in the next tick."""
+        """Topics that are served again in the next tick."""
         self._due_calls: dict[DequeueCall, None] = {}
         """Calls for any topic that may be answered now. They are, when all that has happened is known."""
         self.waiting_count = 0

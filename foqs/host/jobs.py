@@ -56,11 +56,11 @@ class HostedJob:
         self.is_known = False
         """Whether the record was read. Until then no rate holds."""
         self.is_missing = False
-        """There is no record."""
+        """Whether the meta database has no record of it."""
         self.rate = JobRate(0, 0.0)
         self.items = self.duplicates = self.rejected = 0
         self.has_news = False
-        """There were calls since the last write."""
+        """Whether there were calls since the last write."""
         self.called_s = 0.0
         self.calls_count = 0
         """Calls that are under way."""

@@ -48,7 +48,7 @@ class OwnedShards(Protocol):
         """Errors by name, for namespaces whose numbers the shards know by other names. Any thread may ask."""
 
     def conflicts_of(self, shard: ShardState, view: NamespaceView) -> dict[str, FoqsError]:
-        """The same of one shard."""
+        """The conflicts of one shard."""
 
     def check_owns_any(self) -> None:
         """Raises UnavailableError while this host owns none."""

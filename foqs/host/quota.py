@@ -154,7 +154,7 @@ class Account:
         self.arrived_count = 0
         """Items that callers wanted to enqueue since the last ask."""
         self.refill_below = 0
-        """It is time to ask for more when less is in hand."""
+        """The tokens in hand below which it is time to ask for more."""
         self.in_hand = 0
         self._lots: list[Lot] = []
         """The lots of tokens, in the order in which they expire."""

@@ -166,7 +166,7 @@ class SlotMover:
         return next_move(self._slots.table, serving, draining)
 
     async def _begin_move(self, move: SlotMove) -> None:
-        """Only if all shards know the table that the move is made for, and none of them has slots on their way."""
+        """Begin a move, if all shards know the table that it is made for, and none of them has slots on their way."""
         namespaces = self._namespaces
         census = await namespaces.on_thread(lambda meta: meta.begin_slots())
         loop = asyncio.get_running_loop()

@@ -43,7 +43,7 @@ class ReadyRing:
         return queue, self.entries[queue]
 
     def end_turn(self, queue: TopicQueue, credit: int) -> None:
-        """It has so much credit left: if that is none, the next one has its turn."""
+        """End the turn of a topic that has so much credit left; without credit the turn goes to the next one."""
         self.entries[queue] = credit
         if credit <= 0:
             self.current = None
@@ -61,7 +61,7 @@ class Tenant:
     def __init__(self, namespace: int) -> None:
         self.namespace = namespace
         self.version = -1
-        """Its settings are known up to this version."""
+        """The version up to which its settings are known."""
         self.cap: Cap | None = None
         self.queues_count = 0
         self.ring = ReadyRing(self, "")
@@ -75,7 +75,7 @@ class Tenant:
         self.starved: OrderedDict[TopicQueue, None] = OrderedDict()
         """Topics with calls that wait for a token of the namespace, in the order in which they get one."""
         self.parked_slot = 0
-        """It waits for a token until this slot of the wheel; 0 when it does not."""
+        """The slot of the wheel until which it waits for a token; 0 when it does not."""
         self.is_any_first = False
         """The last time calls for any topic took their tokens first, and the next time topics that wait for them do."""
         self.turn_count = 0
@@ -89,13 +89,13 @@ class Tenant:
         return [self.ring, *[self.rings[prefix] for prefix in prefixes if prefix in self.rings]]
 
     def enter(self, queue: TopicQueue) -> None:
-        """It may have something to give."""
+        """Let a topic stand in the ring: it may have something to give."""
         queue.in_ring = True
         for ring in self.rings_of(queue.name):
             ring.entries.setdefault(queue, 0)
 
     def leave(self, queue: TopicQueue) -> None:
-        """It has nothing to give, or must not."""
+        """Take a topic out of the ring: it has nothing to give, or must not."""
         queue.in_ring = False
         for ring in self.rings_of(queue.name):
             ring.entries.pop(queue, None)

@@ -55,7 +55,9 @@ class DequeueCall:
         self.count_left = 0
         """Items that such a call wants beside what it already wants of certain topics."""
         self.attached_number = 0
-        """Its place among such calls, in the order in which they began to want something of a certain topic."""
+        """The number of the call among such calls, in the order in which they began to want something of a certain
+        topic.
+        """
         self.attached_s = 0.0
         """When it last began to want something of a certain topic."""
 
@@ -160,7 +162,7 @@ class TopicQueue:
         self.allowed_count = 0
         """The tokens that it holds of each of its caps."""
         self.parked_slot = 0
-        """It waits for a token until this slot of the wheel; 0 when it does not."""
+        """The slot of the wheel until which it waits for a token; 0 when it does not."""
         self.in_ring = False
         """It stands in the rings of its namespace whose prefixes it has."""
         self.parts: dict[int, ShardTopic] = {}
@@ -222,7 +224,7 @@ class TopicQueue:
 
     @property
     def expects_consumers(self) -> bool:
-        """Some were here of late."""
+        """Whether consumers of the topic were here of late."""
         return bool(self._rate or self._served_count)
 
     def demand_count(self) -> int:
@@ -284,11 +286,11 @@ class TopicQueue:
         return self.buffer.count_up_to(self.first_unclaimed(), bound)
 
     def has_something(self) -> bool:
-        """There are items to deliver, or on the way."""
+        """Whether there are items to deliver, or on the way."""
         return bool(self.buffer.sort_keys) or self.first_unclaimed() < order.LAST
 
     def lacks_room(self) -> bool:
-        """There are ready items that may not be claimed, because of the open leases of their shards."""
+        """Whether there are ready items that may not be claimed, because of the open leases of their shards."""
         return any(part.window.head != order.LAST and not part.room for part in self.parts.values())
 
     def may_bring(self) -> bool:

@@ -47,9 +47,9 @@ class HostRow(NamedTuple):
     """Where peers and clients reach it."""
     started_at_ms: int
     beat_number: int
-    """It grows with each heartbeat."""
+    """The number of the last heartbeat."""
     is_leaving: bool = False
-    """It hands its shards on and takes none."""
+    """Whether it hands its shards on and takes none."""
     tier: str = ""
 
 

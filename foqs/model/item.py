@@ -237,7 +237,7 @@ def move(item: ShardItem, new: Phase) -> None:
 
 
 def move_all(topic: ShardTopic, items: Collection[ShardItem], old: Phase, new: Phase) -> None:
-    """The same for items of one topic that all are in the phase `old`."""
+    """Move items of one topic that all are in the phase `old`."""
     counts = _COUNTS[old][new]
     assert counts is not None, f"items that are {old.name} cannot become {new.name}"
     for item in items:

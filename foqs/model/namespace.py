@@ -96,7 +96,7 @@ class Namespace:
     settings: NamespaceSettings
     created_at_ms: int
     closing: bool = False
-    """It is being deleted, and lets no item in meanwhile."""
+    """Whether it is being deleted, and lets no item in meanwhile."""
     former_name: str = ""
     """The name that the shards know its number by, if it was recovered under another one."""
     policies_version: int = 0
@@ -241,7 +241,7 @@ def with_changes(settings: NamespaceSettings, changes: object | None) -> Namespa
 
 
 def updated(settings: NamespaceSettings, changes: object) -> NamespaceSettings:
-    """The same for a namespace that exists: its SETTINGS_OF_CREATION have to stay as they are.
+    """Settings of a namespace that exists, changed: its SETTINGS_OF_CREATION have to stay as they are.
 
     Ids that it has seen would not be found again, and while hosts learn of a change, two of them would send the same
     id to two shards. Raises InvalidArgumentError.

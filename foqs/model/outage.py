@@ -19,7 +19,7 @@ class Outage:
         self._told_s = 0.0
 
     def is_to_be_told(self, reason: str) -> bool:
-        """It failed: whether that is news, as each reason is and what was told LOSS_LOG_MS ago."""
+        """Note a failure. Returns whether it is news, as each reason is and what was told LOSS_LOG_MS ago."""
         now_s = self._now_s()
         if reason == self._reason and now_s - self._told_s < LOSS_LOG_MS / 1000:
             return False
@@ -27,6 +27,6 @@ class Outage:
         return True
 
     def has_ended(self) -> bool:
-        """It went well: whether it failed before."""
+        """Note a success. Returns whether it failed before."""
         reason, self._reason = self._reason, None
         return reason is not None

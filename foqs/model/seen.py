@@ -151,7 +151,7 @@ class SeenTable:
         return larger
 
     def stays_small(self) -> None:
-        """There will be no larger table of these ids."""
+        """Note that there will be no larger table of these ids."""
         self._kept = None
 
     @property
@@ -374,7 +374,7 @@ class SeenWindow:
         self.add_hashes(hashes_of(digests), at_ms, table_ids_max)
 
     def add_hashes(self, hashes: list[Hash], at_ms: int, table_ids_max: int) -> None:
-        """The same for the hashes of their digests."""
+        """Note the next ids of the log by the hashes of their digests."""
         self.mark(self.end, at_ms)
         done = 0
         while done < len(hashes):
@@ -460,7 +460,7 @@ class SeenWindow:
         del marks[:passed]
 
     def replace(self, table: SeenTable, smaller: SeenTable) -> None:
-        """One of its tables has become smaller: nothing before the ids of the oldest one is known any more."""
+        """Put a smaller table in the place of one: nothing before the ids of the oldest table is known any more."""
         self.tables[self.tables.index(table)] = smaller
         if smaller.first > table.first:
             self.move_edge(max(self.edge, smaller.first))

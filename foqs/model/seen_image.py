@@ -88,7 +88,7 @@ class ImageMaker:
         return written_count + 1 if written_count < self.parts_count else HEAD_PART
 
     def next_part(self) -> bytes:
-        """Its bytes, the same ones until it is `written`."""
+        """The bytes of the next part, the same ones until it is `written`."""
         if self._next is None:
             number = self.next_number
             self._next = self._head() if number == HEAD_PART else self._part(number)

@@ -121,7 +121,7 @@ class SharedCap:
         self._until_s = now_s
         """When the last token ends."""
         self._again_s = now_s
-        """Its home is not asked before."""
+        """The time before which its home is not asked."""
         self._asked: CapAsk | None = None
         """The question that is on its way."""
         self._is_short = False
@@ -156,7 +156,7 @@ class SharedCap:
 
     @property
     def is_to_tell(self) -> bool:
-        """Its home is to hear of it, also where nobody uses it any more."""
+        """Whether its home is to hear of it, also where nobody uses it any more."""
         return self._has_part or self._unused_count > 0
 
     @property
@@ -300,7 +300,7 @@ class SharedCap:
             self._own = TokenBucket(rate, now_s, 0.0, self._held_count)
 
     def lapse(self, now_s: float) -> bool:
-        """It is looked at. Returns whether there is something to be asked or told."""
+        """Look at the time that has passed. Returns whether there is something to be asked or told."""
         self._follow(now_s)
         self._drop_old(now_s)
         if self._own is not None and not self._is_lost:

@@ -36,7 +36,7 @@ class TurningTime:
 
     def __init__(self) -> None:
         self.stops_s = inf
-        """It stands still from this time of the loop's clock on, until the next tick."""
+        """The time of the loop's clock from which on it stands still, until the next tick."""
         self.held_s = 0.0
         """How long it has stood still in all."""
 
@@ -70,7 +70,7 @@ class MysqlServer:
         self.address = address
         self.scheduler = scheduler
         self.turning = turning
-        """One for the whole host."""
+        """The turns of the event loop, which are one for the whole host."""
         self.heard_s = 0.0
         """When the server last answered a shard of this host. A lost session is no answer."""
         self.silent_since_s: float | None = None
@@ -109,7 +109,7 @@ class CommitScheduler:
         self._shards_count = 0
 
     def join(self) -> Permit:
-        """One more shard of the server writes; it asks for this permit, one transaction after the other."""
+        """Let one more shard of the server write; it asks for this permit, one transaction after the other."""
         self._shards_count += 1
         return Permit(self)
 
@@ -144,13 +144,13 @@ class Permit:
         self.waited_s = 0.0
         """How long the shard waited for its slot."""
         self.is_coalescing = False
-        """It was asked for right after a transaction, and is not granted yet: more calls may come."""
+        """Whether it was asked for right after a transaction, and is not granted yet: more calls may come."""
         self._scheduler = scheduler
         self._granted: asyncio.Future[None] | None = None
         """Done when the transaction may begin; None before it is asked for and after the end."""
         self._asked_s = self._coalesce_until_s = 0.0
         self._is_waiting = False
-        """It stands among those that wait for a slot."""
+        """Whether it stands among those that wait for a slot."""
         self._slot_timer: asyncio.TimerHandle | None = None
         """Ends the time for which the slot is held; None without a slot."""
         self._turn: asyncio.Handle | None = None
@@ -233,7 +233,7 @@ class Permit:
         self._next_turn()
 
     def _next_turn(self) -> None:
-        """One turn of the event loop is over. The last one is that in which the writer is woken."""
+        """End one turn of the event loop. The last one is that in which the writer is woken."""
         self._turns_left -= 1
         if self._turns_left <= 0 or self._scheduler.loop.time() >= self._coalesce_until_s:
             self._grant()

@@ -113,7 +113,7 @@ class SeenDigests(NamedTuple):
     first: int
     at_ms: int
     digests: bytes
-    """They stand side by side."""
+    """The digests of the row, side by side."""
 
 
 class SeenPart(NamedTuple):

@@ -48,7 +48,7 @@ class Session(pymysql.connections.Connection):
         super()._force_close()  # type: ignore[misc]
 
     def _leave_loop(self) -> None:
-        """One of the two reads the socket. Raises TimeoutError."""
+        """Have the event loop leave the socket, which only one of the two may read. Raises TimeoutError."""
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
             exchange.leave_loop()

@@ -97,14 +97,14 @@ class ShardStore:
         self._snapshot: Any = None
         """The session that counts the rows."""
         self._is_counting = False
-        """It does, or has done so, and closes itself."""
+        """Whether the session counts rows, or has done so, and closes itself."""
         self._owning_session_id = 0
         """The session that holds the lock, or held it last."""
         self._kill_check = KillCheck(access.shard_id, access.lock_name)
         self._is_prepared = False
         """The session holds the lock for the next `open`."""
         self._is_waiting = self._is_hurried = False
-        """It waits for the owner, and need not wait any longer."""
+        """Whether the store waits for the owner, and whether it need not wait any longer."""
         self.packs = packs
         self._plan: PackPlan | None = None
         """The plan of the last transaction."""

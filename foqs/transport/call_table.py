@@ -60,7 +60,7 @@ class CallInFlight:
     request: Any = field(init=False)
     seqid: int = field(init=False)
     number: int = field(init=False)
-    """Its place among the calls of its connection, by when they began to run."""
+    """The number of the call among those of its connection, by when they began to run."""
 
     def start(self) -> None:
         self.owner.start_call(self)

@@ -47,7 +47,7 @@ class Connection(asyncio.Protocol):
         self._cutter = FrameCutter()
         self._deadline = FrameDeadline(self._limits.frame_times, self._loop.time())
         self.buffered_bytes = 0
-        """They belong to a frame that is not whole, or to calls that wait to be read."""
+        """Bytes of a frame that is not whole, or of calls that wait to be read."""
         self._is_full = False
         """Whether nothing is read until calls end or the peer takes responses."""
         self._backlog_since_s: float | None = None

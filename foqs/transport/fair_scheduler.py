@@ -69,7 +69,7 @@ BULK: Final = -(1 << 62)
 Caller = tuple[Tenant, str]
 """An address, apart for each tenant that it calls for."""
 OF_PEER: Final = "/"
-"""It is in the address of each caller of another host, which hands on its calls, and in no client's."""
+"""The mark in the address of each caller whose calls another host hands on, and in no client's."""
 
 K = TypeVar("K")
 
@@ -220,7 +220,9 @@ class Penalties:
         self._ended = ended
         self._by_caller: RecentWork[Caller] = RecentWork(bounds.memory_ms)
         self._by_client: RecentWork[Caller] = RecentWork(bounds.memory_ms)
-        """The same without what other hosts ask: that is no reason to penalise a client of its own tenant."""
+        """Recent work without the calls that other hosts hand on: those are no reason to penalise a client of its own
+        tenant.
+        """
         self._by_tenant: RecentWork[Tenant] = RecentWork(bounds.memory_ms)
         self._of_bulk: RecentWork[Tenant] = RecentWork(bounds.memory_ms)
         self.penalised: set[Caller | Tenant] = set()
@@ -348,7 +350,7 @@ class FairScheduler:
         return queue
 
     def _forget_idle_queues(self) -> None:
-        """So seldom that it costs little beside what made the queues: when twice as many are there as were in use."""
+        """Forget idle queues, so seldom that it costs little: when twice as many are there as were in use."""
         for flow in self._flows.values():
             flow.queues = {address: queue for address, queue in flow.queues.items() if not queue.is_idle()}
         self._flows = {key: flow for key, flow in self._flows.items() if flow.queues or flow.is_in_round}

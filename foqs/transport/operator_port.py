@@ -129,7 +129,7 @@ class _Server(ThreadingMixIn, TCPServer):
                     self._end(connection)
 
     def _end(self, connection: socket.socket) -> None:
-        """Its thread sees the end, and forgets it."""
+        """End a connection: its thread sees that, and forgets it."""
         del self._open[connection]
         self._ending.add(connection)
         with suppress(OSError):  # It has ended by itself.

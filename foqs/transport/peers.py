@@ -86,7 +86,7 @@ class Peers(Service):
         return RemoteHost(host_id, partial(self._connected, host_id, address), self.calls_total)
 
     def keep(self, host_ids: set[str]) -> None:
-        """Only these are there: close what is open to others."""
+        """Keep only these peers: close what is open to others."""
         for host_id in self._links.keys() - host_ids:
             self._drop(self._links.pop(host_id))
 

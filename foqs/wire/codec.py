@@ -29,10 +29,10 @@ _SEQID: Final = Struct("!i")
 _HEADS: Final = [Struct(f"!III{size}si") for size in range(limits.METHOD_NAME_BYTES_MAX + 1)]
 """The layout of a frame's head for each length of a name: frame length, version and type, name length, name, seqid."""
 _MESSAGE_HEAD_BYTES: Final = 12
-"""They are the version and type, the length of the name, and the seqid."""
+"""The bytes of version and type, the length of the name, and the seqid."""
 _FIELD_HEAD_BYTES: Final = 3
 _LIST_HEAD_BYTES: Final = _FIELD_HEAD_BYTES + 5
-"""They are the head of a field that is a list, with the type and the count of its elements."""
+"""The bytes of the head of a field that is a list, with the type and the count of its elements."""
 _LIST_HEAD: Final = Struct("!BhBI")
 _U32: Final = Struct("!I")
 Part = bytes | memoryview
@@ -177,7 +177,7 @@ def seqid_of(message: bytes) -> int:
 
 
 def for_seqid(frame: bytes, seqid: int) -> bytes:
-    """The same call or answer with another seqid, without encoding it anew."""
+    """Give a call or an answer another seqid, without encoding it anew."""
     at = 12 + int.from_bytes(frame[8:12], "big")
     return b"".join((frame[:at], _SEQID.pack(seqid), frame[at + 4 :]))
 

@@ -58,7 +58,7 @@ class OnceOutcome:
 
     def __init__(self) -> None:
         self.made: list[int] = []
-        """They are durable, and the first ones with their dedup ids."""
+        """The keys of items that are durable, and the first ones with their dedup ids."""
         self.firsts: dict[int, tuple[int, int]] = {}
         """Shard and key of the item that was made before with the same dedup id, by the one that was not made."""
         self.errors: dict[int, FoqsError] = {}
@@ -145,7 +145,7 @@ class Events:
     def __init__(self) -> None:
         self.completed: list[Completion] = []
         self.withdrawn: list[ShardItem] = []
-        """They were prefetched, and are not to be handed out any more."""
+        """Items that were prefetched, and are not to be handed out any more."""
         self.claims_started: list[ClaimsStarted] = []
         self.claims_ended: dict[ShardTopic, ClaimsEnded] = {}
         self.counted: dict[tuple[int, ItemEvent], int] = {}

@@ -240,7 +240,7 @@ def fill(item: ShardItem, row: ItemRow | FetchedRow) -> None:
 
 
 def fill_head(item: ShardItem, row: ItemRow | FetchedRow | ClaimedRow) -> None:
-    """The same without its content."""
+    """Fill in all but the content of an item."""
     item.enqueued_at = row.enqueued_at
     item.expires_at = row.expires_at
     item.lease_ms = row.lease_ms

@@ -30,7 +30,7 @@ CLOCK_PROBE_MS = 10 * limits.SECOND_MS
 CLOCK_DOUBT_MS_MAX = 50
 """A probe that took longer is repeated: its answer may have waited on a stalled machine."""
 CLOCK_RETRY_MS = 500
-"""It is repeated so soon."""
+"""The time after which a question to the clock is repeated that failed."""
 CLOCK_TRY_MS_MAX = 2_000
 """A shard that is opened waits so long for a good probe; then it is served with the clock that there is."""
 CLOCK_STEP_MS_MIN = 1 * limits.SECOND_MS
@@ -40,11 +40,11 @@ BREAKER_WINDOW_MS = 5 * limits.SECOND_MS
 BREAKER_SAMPLES_MIN = 5
 """The fewest transactions in the window that the breaker judges."""
 BREAKER_MEAN_MS_MAX = 500
-"""It opens when they take longer on average."""
+"""The mean time of transactions above which the breaker opens."""
 BREAKER_ERRORS_MAX = 0.5
-"""It opens when a greater part of them fails."""
+"""The part of failed transactions above which the breaker opens."""
 BREAKER_STALL_MS = 700
-"""It opens for a transaction or a question that takes longer, before that ends."""
+"""The time of one transaction or question after which the breaker opens, before that ends."""
 BREAKER_PROBE_MS = 500
 """After this time it lets a probe through."""
 BREAKER_PROBE_FACTOR_MAX = 4

@@ -35,4 +35,4 @@ class ShardListener(Protocol):
         """Topics of a shard that was lost, before it is opened again."""
 
     def shard_health(self, shard_id: int, topics: Collection[ShardTopic], *, healthy: bool) -> None:
-        """Its breaker has opened or closed; `topics` are some of it, and the others come by `adopt`."""
+        """Note that a shard's breaker opened or closed, for some of its topics; the others come by `adopt`."""

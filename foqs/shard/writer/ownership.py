@@ -80,7 +80,7 @@ class Ownership:
         self.counted = asyncio.Event()
         """The counts of the topics are exact."""
         self.is_given_up = False
-        """It is to be taken over anew, after the transaction that is under way."""
+        """Whether the shard is to be taken over anew, after the transaction that is under way."""
         self.is_epoch_due = False
         """`keep_epoch` has something to do."""
         self.given_epoch = 0

@@ -90,7 +90,7 @@ class ShardWriter(Service):
         """The store had work of its own at the last tick, which goes with any transaction."""
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
-        """There is nothing for the store to do."""
+        """Set while there is nothing for the store to do."""
         self._tried = asyncio.Event()
         """The shard has been opened, or could not be."""
         self._task: asyncio.Task[None] | None = None
@@ -142,7 +142,7 @@ class ShardWriter(Service):
         return self.now().server_ms
 
     def wake(self) -> None:
-        """There is something for the next transaction."""
+        """Wake the writer: there is something for the next transaction."""
         self._work.set()
         shard = self.shard
         if shard is None or not self._permit.is_coalescing:
@@ -173,7 +173,7 @@ class ShardWriter(Service):
             self.wake()
 
     def _store_wants_transaction(self, now: Now) -> bool:
-        """It can wait until the server is well."""
+        """Whether the store has work of its own, which can wait until the server is well."""
         return self.health.healthy and self._store.wants_transaction(now.steady_ms)
 
     # ---- service ----

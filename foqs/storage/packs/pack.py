@@ -52,7 +52,7 @@ class Pack:
         return self.row_at(self.keys.index(key))
 
     def row_at(self, position: int) -> ItemRow:
-        """The same by where it stands in `keys`; for any thread."""
+        """The row of the item at this position in `keys`; for any thread."""
         return unpack_item(self.contents, self._starts[position], self.keys[position])
 
     @property

@@ -29,7 +29,7 @@ class Claims:
         self.waiting: OrderedDict[int, ShardItem] = OrderedDict()
         """Items by key, in the order in which they are claimed."""
         self.waiting_for_calls: OrderedDict[int, ShardItem] = OrderedDict()
-        """The same of items that are claimed anew for a call, which go before all others."""
+        """The waiting items that are claimed anew for a call, which go before all others."""
         self.fresh: list[ShardItem] = []
         """Items that the transaction which is being planned inserts and claims."""
         self.demand: Mapping[ShardTopic, Demand] = {}
@@ -174,7 +174,7 @@ class Claiming(Operation):
         self._journal = journal
         self._settlements = settlements
         self._fresh = fresh
-        """They are inserted by the same transaction."""
+        """The items that are inserted by the same transaction."""
         self._items = items
         self._claims: list[tuple[Claim, list[ShardItem]]] = []
 

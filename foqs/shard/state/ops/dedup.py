@@ -237,7 +237,7 @@ class Dedup:
                 self.end(repeat.item, repeat.completion)
 
     def refuse_held(self, check: Check, error: FoqsError) -> None:
-        """The same for one that waits for a check."""
+        """Refuse an item that waits for a check."""
         self._inserts.release(1, check.item.size_bytes)
         self.refuse([check.item], [check.digest], check.completion, check.outcome, error)
 

@@ -101,7 +101,7 @@ class Forgetfulness:
         self._make_room(ids_count / SHRINK_IDS_PER_BUCKET)
 
     def read(self, window: SeenWindow, ids_count: int) -> None:
-        """The same for one whose log is being read: how old its ids are shows at the end."""
+        """Note a window whose log is being read, and make room; how old its ids are shows at the end."""
         self._note(window)
         self._make_room(ids_count / SHRINK_IDS_PER_BUCKET)
 

@@ -61,12 +61,12 @@ class Images:
         return min(fitting, key=lambda image: (image.key.first, -image.key.ids_count), default=None)
 
     def used(self, image: StoredImage) -> None:
-        """Its table is in memory."""
+        """Note that the table of an image is in memory."""
         self._take_out(image)
         self.stored.setdefault(image.key.namespace, {})[image.key.first] = image
 
     def refuse(self, image: StoredImage) -> None:
-        """It is none of this log, or broken."""
+        """Refuse an image that is none of this log, or broken."""
         self._take_out(image)
         self._drop(image)
 
@@ -111,7 +111,7 @@ class Images:
         return not grows or new_count >= max(IMAGE_IDS_MIN, table.capacity // IMAGE_STEPS)
 
     def forget(self, namespace: int) -> None:
-        """There is no window any more."""
+        """Forget the images of a namespace that has no window any more."""
         for image in self.stored.pop(namespace, {}).values():
             self._drop(image)
 
@@ -121,7 +121,7 @@ class Images:
     # ---- the parts of a transaction ----
 
     def begin(self, transaction: Transaction, now: Now) -> list[Imaging]:
-        """One part of the image that is made, or some of one that goes."""
+        """Write one part of the image that is made, or delete some of one that goes."""
         self._give_up_needless()
         if self.gone:
             image = next(iter(self.gone.values()))
@@ -147,7 +147,7 @@ class Images:
                     self._drop(StoredImage(maker.key, 1, parts_end, False))
 
     def written(self, maker: ImageMaker) -> None:
-        """Its next part is committed."""
+        """Note that the next part of an image is committed."""
         if maker.written():
             self.making = None
             key = maker.key
@@ -157,7 +157,7 @@ class Images:
             stored[key.first] = StoredImage(key, HEAD_PART, maker.parts_count + 1, True)
 
     def deleted(self, image: StoredImage, parts_end: int) -> None:
-        """Its parts before this one are deleted."""
+        """Note that the parts of an image before this one are deleted."""
         del self.gone[image.key]
         if parts_end < image.parts_end:
             self.gone[image.key] = image._replace(parts_first=parts_end, is_whole=False)
@@ -188,7 +188,7 @@ class Imaging(Operation):
             self._source.deleted(self._gone, self._parts_end)
 
     def rolled_back(self, error: FoqsError) -> None:
-        """It is done again."""
+        """Nothing: the part is written or deleted again."""
 
     def lost(self, unknown: FoqsError, undone: FoqsError) -> None:
         """The next owner finds what is there."""

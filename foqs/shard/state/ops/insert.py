@@ -23,7 +23,7 @@ class FirstItems(Protocol):
     """A batch of items that are the first ones with their dedup ids."""
 
     def refuse(self, error: FoqsError) -> None:
-        """They were not made. The batch leaves it to this to tell the call."""
+        """Note that items were not made. The batch leaves it to this to tell the call."""
 
 
 class EnqueuedBatch:

@@ -146,7 +146,9 @@ class Settlements:
         return len(items)
 
     def _ended_lease(self, item: ShardItem, now_ms: int) -> Rewrite | None:
-        """It counts as a failed attempt, unless only an owner that is gone knew whether anybody had the item."""
+        """The row of an item whose lease ended: a failed attempt, unless only a past owner knew if anybody had the
+        item.
+        """
         claim = item.claim
         is_unseen = claim is not None and claim.is_ahead and claim.is_inherited
         return self.failed_attempt(item, now_ms, reason="lease ended", release=is_unseen)
