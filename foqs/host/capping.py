@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Mapping
 from itertools import islice
 
@@ -69,7 +70,9 @@ class Capping(Prefetching):
             queue.cap, queue.shared_cap = cap, shared_cap
             if queue.parked_slot:
                 self._due.append(queue)  # It waits for tokens of the cap that it had.
-        queue.is_paused = policy.dequeue_paused
+        if queue.is_paused != policy.dequeue_paused:
+            queue.is_paused = policy.dequeue_paused
+            queue.pausing = deque(queue.calls) if queue.is_paused else None
         queue.is_throttled = queue.is_paused or cap is not None or shared_cap is not None
 
     def _refresh_tenant(self, tenant: Tenant) -> None:

@@ -237,6 +237,8 @@ class Dispatcher(AnyTopic):
                 self._refresh(queue)
             call.wants[queue] = count
             queue.calls[call] = None
+            if queue.pausing is not None:
+                queue.pausing.appendleft(call)
             queue.waiting_count += count
             self._active[queue] = None
         if len(wants) > 1:

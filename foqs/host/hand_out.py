@@ -85,14 +85,23 @@ class HandOut(Capping):
             self._settle_tokens(queue)
 
     def _pause_topic(self, queue: TopicQueue) -> None:
-        """End the calls that wait for this topic, or for others that are paused as well, and for nothing else."""
-        for call in list(islice(queue.calls, limits.DEQUEUES_ENDED_PER_TICK)):
+        """End the calls that wait for this topic, or for others that are paused as well, and for nothing else.
+
+        Each call is looked at once: if another of its topics is paused later, it is among the calls of that one.
+        """
+        calls = queue.pausing
+        if not calls:
+            return
+        for _ in range(min(len(calls), limits.DEQUEUES_ENDED_PER_TICK)):
+            call = calls.popleft()
+            if call not in queue.calls:
+                continue
             if call.ring is not None:
                 self._detach(call, queue)
             elif all(other.is_paused for other in call.wants):
                 call.is_paused = True
                 self.answer(call, [])
-        if len(queue.calls) > limits.DEQUEUES_ENDED_PER_TICK:
+        if calls:
             self._lingering[queue] = None
 
     def _detach(self, call: DequeueCall, queue: TopicQueue) -> None:

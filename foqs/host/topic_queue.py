@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Mapping
 from itertools import chain, islice
 
@@ -137,6 +138,7 @@ class TopicQueue:
         "namespace",
         "parked_slot",
         "parts",
+        "pausing",
         "shared_cap",
         "sick_parts",
         "tenant",
@@ -154,6 +156,8 @@ class TopicQueue:
         self.weight = 1
         self.is_paused = False
         """Nothing of it is delivered."""
+        self.pausing: deque[DequeueCall] | None = None
+        """While it is paused: the calls not yet looked at, of which those end that wait for nothing else."""
         self.cap: Cap | None = None
         self.shared_cap: Cap | None = None
         """The cap that its namespace shares among topics."""

@@ -13,7 +13,6 @@ from tests.sim.planting import in_place_of
 
 _seen: dict[str, Any] = {
     "refresh": Capping._refresh,
-    "pause": HandOut._pause_topic,
     "detach": HandOut._detach,
     "take": Capping._take_tokens,
 }

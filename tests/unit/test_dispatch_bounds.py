@@ -153,6 +153,26 @@ def test_of_a_paused_namespace_no_call_waits_and_nothing_is_held_or_claimed() ->
     asyncio.run(scenario())
 
 
+def test_calls_that_wait_for_a_paused_topic_alone_end_behind_any_number_of_others() -> None:
+    shards = Shards(1)
+    others = [shards.dequeue({"a": 1, "b": 1}) for _ in range(limits.DEQUEUES_ENDED_PER_TICK + 1)]
+    calls = [shards.dequeue({"a": 1}) for _ in range(2)]
+    shards.set_policy("a", dequeue_paused=True)
+    shards.pass_ms(100)
+    assert all(call.is_paused for call in calls)
+    assert not any(call.done for call in others)
+    assert not shards.dispatcher._lingering, "each is looked at once"
+    shards.set_policy("b", dequeue_paused=True)
+    shards.pass_ms(100)
+    assert all(call.is_paused for call in others)
+    shards.set_policy("a", dequeue_paused=False)
+    call = shards.dequeue({"a": 1, "b": 1})
+    shards.pass_ms(100)
+    shards.set_policy("a", dequeue_paused=True)
+    shards.pass_ms(100)
+    assert call.is_paused
+
+
 def test_what_was_prefetched_for_a_namespace_goes_back_when_it_is_paused() -> None:
     shards = Shards(1)
     shards.enqueue(0, "a", count=100)
