@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from itertools import islice
+from itertools import chain, islice
 from operator import attrgetter
 
 from mypy_extensions import mypyc_attr
@@ -411,8 +411,8 @@ class AnyTopic(HandOut):
 
     def _end_hungry(self, tenant: Tenant) -> None:
         """The namespace is paused: some of its calls for any topic end, and the others with the next ticks."""
-        calls = [call for ring in [tenant.ring, *tenant.rings.values()] for call in ring.hungry]
-        for call in calls[: limits.DEQUEUES_ENDED_PER_TICK]:
+        calls = chain(tenant.ring.hungry, *[ring.hungry for ring in tenant.rings.values()])
+        for call in list(islice(calls, limits.DEQUEUES_ENDED_PER_TICK)):
             call.is_paused = True
             self.answer(call, [])
 
