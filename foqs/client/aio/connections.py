@@ -190,15 +190,15 @@ class AsyncConnectionPool:
         options = self._options
         if self._connecting_to_owner.locked() or self._book.is_cooling(owner, options.clock_ms()):
             return None
-        async with self._connecting_to_owner:
-            made = await self._connect_to_owner(owner)
         if connection is not None:
+            # Before the wait for another one, which may be cancelled: then nobody would close it.
+            del self._to_owners[owner]
             connection.retire()
             self._closing.add(connection)
-        return made
+        async with self._connecting_to_owner:
+            return await self._connect_to_owner(owner)
 
     async def _connect_to_owner(self, owner: Address) -> AsyncClientConnection | None:
-        self._to_owners.pop(owner, None)
         options = self._options
         try:
             async with asyncio.timeout(min(options.connect_timeout_ms, OWNER_CONNECT_MS_MAX) / 1000):
