@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -138,3 +140,20 @@ def test_signals_are_left_alone_beside_the_main_thread() -> None:
 
     with ThreadPoolExecutor(1) as threads:
         assert threads.submit(enter).result(PATIENCE_S)
+
+
+async def test_signals_mean_afterwards_what_they_meant_before() -> None:
+    heard: list[str] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in before:
+        signal.signal(number, lambda *_: heard.append("program"))
+    try:
+        with aio.stop_on_signals(lambda: heard.append("worker")):
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(0.01)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert heard == ["worker", "program"]

@@ -144,16 +144,23 @@ def is_fatal(error: BaseException) -> bool:
 
 @contextmanager
 def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """SIGTERM and SIGINT call `stop`, on the main thread; elsewhere Python allows no handlers."""
+    """SIGTERM and SIGINT call `stop`, on the main thread; elsewhere Python allows no handlers.
+
+    Afterwards they do what they did before, unless that was set by `add_signal_handler` of the loop, which is lost.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     loop = asyncio.get_running_loop()
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    for number in numbers:
+    previous = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in previous:
+        if loop.remove_signal_handler(number):
+            previous[number] = None  # It was the loop's, which does not tell it: it cannot be put back.
         loop.add_signal_handler(number, stop)
     try:
         yield
     finally:
-        for number in numbers:
+        for number, handler in previous.items():
             loop.remove_signal_handler(number)
+            if handler is not None:
+                signal.signal(number, handler)
