@@ -55,6 +55,8 @@ class Settler:
         self._changed = Monitor()
         self._closing = False
         self._given_up = False
+        self._has_ended = False
+        """Nothing is sent any more, be it that this was closed or that it met what it did not expect."""
         self._background: Background | None = None
 
     @property
@@ -95,22 +97,38 @@ class Settler:
             self._settlements.lost(items)
 
     def wait_for_room(self) -> None:
-        """Return when less than PENDING_MAX settlements wait. Each call that stands before is bounded."""
+        """Return when less than PENDING_MAX settlements wait. Each call that stands before is bounded.
+
+        Raises what has ended the sending of settlements, if that was not `close`.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: self._settlements.pending_count < PENDING_MAX)
+            self._changed.wait_for(lambda: self._settlements.pending_count < PENDING_MAX or self._has_ended)
+        if self._has_ended and self._background is not None:
+            self._background.join()
 
     def close(self, timeout_ms: int) -> None:
-        """Send what waits. After timeout_ms the rest is given up and counted as unsettled."""
+        """Send what waits. After timeout_ms the rest is given up and counted as unsettled.
+
+        Raises what has ended the sending of settlements before.
+        """
         if self._background is None:
             return
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._settlements.pending_count, timeout_ms / 1000)
+            self._changed.wait_for(lambda: not self._settlements.pending_count or self._has_ended, timeout_ms / 1000)
             self._given_up = True
         self._background.join()
 
     def _run(self) -> None:
+        try:
+            self._send_all()
+        finally:
+            with self._changed:
+                self._has_ended = True
+                self._changed.notify_all()
+
+    def _send_all(self) -> None:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._settlements.waiting or self._closing)
