@@ -213,12 +213,10 @@ class SharedCap:
 
     def give_back(self, count: int, now_s: float) -> None:
         if not count:
-            return
+            return  # An empty batch would look like tokens in hand.
         self._held_count -= count
         if self._own is not None:
             self._own.give_back(count, now_s)
-        elif not count:
-            return  # An empty batch would look like tokens in hand.
         elif self._until_s > now_s:
             self._batches.append((now_s, self._until_s, count))
         else:
