@@ -6,7 +6,7 @@ are kept, one at a time, and walks only over copies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import nlargest, nsmallest
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from foqs.host.meters import OTHER_NAMESPACES
 from foqs.host.pulse import Pulse
 from foqs.host.shards import Shards
 from foqs.model import limits
+from foqs.model.cluster import ShardUse
 from foqs.model.event_log import LIVES, ROLLUPS
 from foqs.model.topic import ItemCounts
 from foqs.shard.state.engine import ShardState
@@ -100,7 +101,7 @@ class ShardGauges(Collector):
     def collect(self) -> Iterator[Metric]:
         writers = list(self._shards.writers.values())
         owned = [(writer, shard) for writer in writers if (shard := writer.held) is not None]
-        yield from _ownership(writers)
+        yield from _ownership(writers, self._shards.uses)
         for gauge in _OF_OWNED_SHARDS:
             family = GaugeMetricFamily(gauge.name, gauge.help, labels=["shard"])
             for writer, shard in owned:
@@ -157,8 +158,13 @@ class ShardGauges(Collector):
         yield from (oldest, lags)
 
 
-def _ownership(writers: list[ShardWriter]) -> Iterator[Metric]:
-    owned = GaugeMetricFamily("foqs_shard_owned", "1 while this host owns the shard, else 0.", labels=["shard"])
+def _ownership(writers: list[ShardWriter], uses: Mapping[int, ShardUse]) -> Iterator[Metric]:
+    """Of the shards of this host; a shard that no host has would be missing everywhere, and so it is 0 everywhere."""
+    owned = GaugeMetricFamily(
+        "foqs_shard_owned",
+        "1 while this host owns the shard, else 0. Every host has it for all shards of the cluster that were not removed.",
+        labels=["shard"],
+    )
     healthy = GaugeMetricFamily(
         "foqs_shard_healthy",
         "1 while this host owns the shard and its circuit breaker is closed, else 0.",
@@ -181,6 +187,10 @@ def _ownership(writers: list[ShardWriter]) -> Iterator[Metric]:
         healthy.add_metric(label, float(is_owned and writer.health.healthy))
         opened.add_metric(label, writer.health.opened_count)
         steps.add_metric(label, writer.clock.steps_count)
+    here = {writer.shard_id for writer in writers}
+    for shard_id in sorted(shard_id for shard_id, use in uses.items() if use is not ShardUse.REMOVED):
+        if shard_id not in here:
+            owned.add_metric([str(shard_id)], 0.0)
     yield from (owned, healthy, opened, steps)
 
 

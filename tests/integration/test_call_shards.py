@@ -237,6 +237,26 @@ async def test_a_shard_is_removed_by_its_owner_whichever_host_is_asked(
     assert (await shard(host, 2)).state is ShardUse.REMOVED
 
 
+async def test_every_host_counts_a_shard_that_nobody_serves_until_it_is_removed(
+    host: RunningHost, meta_url: str, shard_urls: dict[int, str]
+) -> None:
+    """The alert on a shard without an owner needs a sample of it, and a host of another tier is all that there is."""
+
+    def owned(shard_id: int) -> float | None:
+        return host.host.metrics.registry.get_sample_value("foqs_shard_owned", {"shard": str(shard_id)})
+
+    await host.admin.add_shard(2, place_of(shard_urls[2]), tier="gold")
+    await until(lambda: owned(2) == 0)
+    assert host.host.metrics.registry.get_sample_value("foqs_shard_healthy", {"shard": "2"}) is None
+    async with running_host(meta_url, {}, name="host-2", tier="gold", namespace=None) as other:
+        await until(lambda: other.host.owned_count == 1 and knows_owner(host, 2))
+        await host.admin.update_shard(2, state=ShardUse.DRAINING, last=True)
+        await until(lambda: 2 in other.host._shards.draining and slots_have_left(other, 2))
+        await host.admin.remove_shard(2)
+        await until(lambda: owned(2) is None)
+    assert (owned(0), owned(1)) == (1, 1)
+
+
 async def test_a_shard_is_pinned_to_no_host_of_another_tier(host: RunningHost, meta_url: str) -> None:
     async with running_host(meta_url, {}, name="host-2", tier="gold") as other:
         await until(lambda: host.host._sharing.tiers_of("host-2") == {"gold"})
