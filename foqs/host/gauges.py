@@ -162,7 +162,8 @@ def _ownership(writers: list[ShardWriter], uses: Mapping[int, ShardUse]) -> Iter
     """Of the shards of this host; a shard that no host has would be missing everywhere, and so it is 0 everywhere."""
     owned = GaugeMetricFamily(
         "foqs_shard_owned",
-        "1 while this host owns the shard, else 0. Every host has it for all shards of the cluster that were not removed.",
+        "1 while this host owns the shard, else 0. Every host has it for all shards of the cluster that were not "
+        "removed.",
         labels=["shard"],
     )
     healthy = GaugeMetricFamily(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from foqs.model import limits
 
 LOSS_LOG_MS = limits.MINUTE_MS
-"""A host that waits for a shard or the meta database says so this often, and when the reason is another one."""
+"""A host that waits for a shard or the meta database says so this often, for each reason."""
 
 
 class Outage:
@@ -15,18 +15,22 @@ class Outage:
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
-        self._reason: str | None = None
-        self._told_s = 0.0
+        self._told_s: dict[str, float] = {}
+        """When each reason was told, within the last LOSS_LOG_MS: two of them may come in turns, twice a second."""
+        self._has_failed = False
 
     def is_to_be_told(self, reason: str) -> bool:
         """Note a failure. Returns whether it is news, as each reason is and what was told LOSS_LOG_MS ago."""
         now_s = self._now_s()
-        if reason == self._reason and now_s - self._told_s < LOSS_LOG_MS / 1000:
+        self._has_failed = True
+        self._told_s = {told: at_s for told, at_s in self._told_s.items() if now_s - at_s < LOSS_LOG_MS / 1000}
+        if reason in self._told_s:
             return False
-        self._reason, self._told_s = reason, now_s
+        self._told_s[reason] = now_s
         return True
 
     def has_ended(self) -> bool:
         """Note a success. Returns whether it failed before."""
-        reason, self._reason = self._reason, None
-        return reason is not None
+        has_failed, self._has_failed = self._has_failed, False
+        self._told_s.clear()
+        return has_failed

@@ -384,15 +384,23 @@ class DeadlockError(TransactionFailedError):
 
 
 class NoWritesError(TransactionFailedError):
-    """The server takes no writes now, or none that need room: the next inserts would fail as well."""
+    """The server takes no writes now, or none of some kind: the next ones would fail as well."""
 
 
 class DiskFullError(NoWritesError):
     """It has no room for a row."""
 
 
-class ReadOnlyError(NoWritesError):
+class NewSessionError(NoWritesError):
+    """It takes none on this session, and may take them on a new one."""
+
+
+class ReadOnlyError(NewSessionError):
     """Like a primary that is none any more: another session may find the one that is."""
+
+
+class PrivilegeMissingError(NewSessionError):
+    """The user may not do it. A session keeps the privileges that it began with, whatever is granted meanwhile."""
 
 
 class SessionLostError(Exception):

@@ -8,6 +8,7 @@ from foqs.shard.port import (
     DeadlockError,
     DiskFullError,
     OwnershipLostError,
+    PrivilegeMissingError,
     ReadOnlyError,
     TransactionFailedError,
 )
@@ -15,6 +16,7 @@ from foqs.shard.port import (
 READ_ONLY_CODES = frozenset({1290, 1792, 1836})
 """The server is read-only by an option, in a transaction, or by its mode."""
 _DISK_FULL_CODES = frozenset({ER.DISK_FULL, ER.RECORD_FILE_FULL})
+_PRIVILEGE_CODES = frozenset({ER.DBACCESS_DENIED_ERROR, ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_ERROR})
 
 
 def refusal_of(error: Exception, shard_id: int, epoch: int) -> TransactionFailedError | OwnershipLostError:
@@ -28,4 +30,6 @@ def refusal_of(error: Exception, shard_id: int, epoch: int) -> TransactionFailed
         return ReadOnlyError(str(error))
     if code in _DISK_FULL_CODES:
         return DiskFullError(str(error))
+    if code in _PRIVILEGE_CODES:
+        return PrivilegeMissingError(str(error))
     return TransactionFailedError(str(error))

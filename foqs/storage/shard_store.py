@@ -427,8 +427,8 @@ class ShardStore:
             )  # fmt: skip
             if not is_owner:
                 raise OwnershipLostError(
-                    f"shard {self._access.shard_id} is being taken over: session {holder} has its lock, "
-                    f"and is not that of {writer.owner!r}"
+                    f"shard {self._access.shard_id} is being taken over: another session than that of "
+                    f"{writer.owner!r} has its lock"
                 )
             if not may_put_out(writer):
                 self._kill_check.look(self._rows, int(holder), writer.owner)

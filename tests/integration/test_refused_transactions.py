@@ -98,6 +98,11 @@ def read_only(server: LocalServer) -> Iterator[None]:
             cursor.execute("SET GLOBAL read_only = 0")
 
 
+def failed_count(running: RunningHost) -> float:
+    labels = {"shard": "0", "outcome": "failed"}
+    return running.host.metrics.registry.get_sample_value("foqs_transactions_total", labels) or 0.0
+
+
 async def test_a_server_that_is_read_only_opens_the_breaker_and_is_tried_at_leisure_by_new_sessions(
     meta_url: str, unprivileged_urls: dict[int, str], mysql_server: LocalServer
 ) -> None:
@@ -113,13 +118,34 @@ async def test_a_server_that_is_read_only_opens_the_breaker_and_is_tried_at_leis
                 await until(lambda: not writer.health.healthy)
                 with pytest.raises(FoqsError):
                     await running.client.enqueue("jobs", "t", b"x")
-                await until(lambda: sum(log["event"] == "transaction_failed" for log in logs) >= 4)
+                await until(lambda: failed_count(running) >= 8)
                 assert time.monotonic() - began_s > 3 * keeper.BREAKER_PROBE_MS / 1000, "it is asked without a pause"
             await until(lambda: writer.health.healthy)
+        assert sum(log["event"] == "transaction_failed" for log in logs) <= 4, "each try is told"
+        assert sum(log["event"] == "session_lost" for log in logs) <= 6, "each try is told"
         assert writer._store._owning_session_id != session_id
         assert await running.client.ack("jobs", receipts) == {}
         (item,) = await running.client.dequeue("jobs", "later", wait_ms=20_000)
         assert await running.client.ack("jobs", item.receipt) == {}
+        assert running.items_stored() == 0
+
+
+async def test_a_privilege_that_is_missing_opens_the_breaker_until_it_is_granted_again(
+    meta_url: str, unprivileged_urls: dict[int, str], mysql_server: LocalServer
+) -> None:
+    """A session keeps the privileges that it began with, so the host has to open a new one."""
+    async with running_host(meta_url, {0: unprivileged_urls[0]}) as running:
+        (writer,) = running.host._shards.writers.values()
+        receipts = await delivered(running, 2)
+        with closing(mysql_server.connect()) as session, session.cursor() as cursor:
+            cursor.execute("REVOKE DELETE ON shard_0.* FROM plain@localhost")
+            cursor.execute(f"KILL {writer._store._owning_session_id}")
+            errors = await running.client.ack("jobs", receipts, return_errors=True)
+            assert "DELETE command denied" in str(errors[0])
+            assert "DELETE command denied" in writer.health.reason
+            cursor.execute("GRANT DELETE ON shard_0.* TO plain@localhost")
+        await until(lambda: writer.health.healthy)
+        assert await running.client.ack("jobs", receipts) == {}
         assert running.items_stored() == 0
 
 

@@ -105,6 +105,8 @@ class Ownership:
         self._wake = wake
         self._loop = asyncio.get_running_loop()
         self._outage = Outage(self._loop.time)
+        self._losses = Outage(self._loop.time)
+        """Of sessions, while the breaker is open."""
         self._count_task: asyncio.Task[None] | None = None
         self._seen_task: asyncio.Task[None] | None = None
         """While the dedup ids are not all read."""
@@ -223,7 +225,8 @@ class Ownership:
         one. Raises OwnershipLostError when there was another owner, or the server is away for too long.
         """
         self.detail = f"its session is lost ({reason}); reconnecting"
-        _log.warning("session_lost", shard=self._shard_id, error=reason)
+        if self._keeper.health.healthy or self._losses.is_to_be_told(reason):
+            _log.warning("session_lost", shard=self._shard_id, error=reason)
         for _ in range(REOPEN_TRIES_MAX):
             try:
                 with self._keeper.question():
@@ -272,6 +275,8 @@ class Ownership:
 
     def health_changed(self, healthy: bool, reason: str) -> None:
         """The breaker of the shard has opened or closed."""
+        if healthy:
+            self._losses.has_ended()
         _log.warning("breaker_closed" if healthy else "breaker_opened", shard=self._shard_id, reason=reason)
         shard = self.shard
         if shard is not None:

@@ -14,14 +14,15 @@ import structlog
 from foqs.model import limits
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
+from foqs.model.outage import Outage
 from foqs.model.service import Service, ServiceState
 from foqs.server import mysql_server
 from foqs.server.mysql_server import MysqlServer
 from foqs.shard.port import (
     DeadlockError,
+    NewSessionError,
     NoWritesError,
     OwnershipLostError,
-    ReadOnlyError,
     SessionLostError,
     Store,
     Tenure,
@@ -78,6 +79,8 @@ class ShardWriter(Service):
         self._listener = listener
         self._meter = meter
         self._loop = asyncio.get_running_loop()
+        self._refusals = Outage(self._loop.time)
+        """Transactions that fail while the breaker is open."""
         thread = WorkerThread(self.name)
         self._keeper = Keeper(shard_id, store, server, thread, self._health_changed)
         self._ownership = Ownership(
@@ -357,11 +360,12 @@ class ShardWriter(Service):
                 return await self._run_again(shard, transaction)
         else:
             self._ended(began_s, "failed")
-            _log.warning("transaction_failed", shard=self.shard_id, error=str(error))
+            if self.health.healthy or self._refusals.is_to_be_told(str(error)):
+                _log.warning("transaction_failed", shard=self.shard_id, error=str(error))
             if isinstance(error, NoWritesError):
                 self._keeper.trip(str(error))
         self._not_done(shard, error)
-        if isinstance(error, ReadOnlyError):
+        if isinstance(error, NewSessionError):
             await self._ownership.reopen(str(error))
         return None
 
@@ -389,6 +393,8 @@ class ShardWriter(Service):
         self._meter.ended(self.shard_id, self._loop.time() - began_s, outcome)
 
     def _health_changed(self, healthy: bool, reason: str) -> None:
+        if healthy:
+            self._refusals.has_ended()
         self._ownership.health_changed(healthy, reason)
 
     def _shard_changed(self, shard: ShardState | None) -> None:
