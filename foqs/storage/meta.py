@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from pymysql.constants import CLIENT, ER
 from sqlalchemy import Connection, create_engine
-from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from foqs.model import limits
@@ -88,6 +88,13 @@ class MetaStore(MetaCluster, MetaNamespaces, MetaPolicies, MetaJobs, MetaQuotas)
                 yield connection
         except (OperationalError, InterfaceError, InternalError, PoolTimeoutError) as error:
             raise UnavailableError(f"the meta database does not answer: {_cause_of(error)}") from error
+        except ProgrammingError as error:
+            if not _has_code(error, ER.NO_SUCH_TABLE):
+                raise
+            raise UnavailableError(
+                f"the meta database lacks a table, as while it is being restored: {_cause_of(error)}; "
+                "if it lasts, see foqs schema status"
+            ) from error
 
     def _retry_deadlocks(self, work: Callable[[Connection], T]) -> T:
         """Run `work` in a transaction; again when the server rolled it back to resolve a deadlock."""
@@ -107,4 +114,8 @@ def _cause_of(error: Exception) -> BaseException:
 
 
 def _is_deadlock(error: BaseException | None) -> bool:
-    return isinstance(error, OperationalError) and error.orig is not None and error.orig.args[0] == ER.LOCK_DEADLOCK
+    return isinstance(error, OperationalError) and _has_code(error, ER.LOCK_DEADLOCK)
+
+
+def _has_code(error: DBAPIError, code: int) -> bool:
+    return error.orig is not None and error.orig.args[0] == code

@@ -332,6 +332,17 @@ def test_a_server_that_is_away_is_unavailable_and_the_store_goes_on_when_it_is_b
             assert [namespace.name for namespace in store.list_namespaces()] == ["a"]
 
 
+def test_a_database_whose_tables_are_being_restored_is_unavailable(
+    mysql_server: LocalServer, meta_url: str, store: MetaStore
+) -> None:
+    """A dump drops each table before it makes it anew, and hosts ask twice a second meanwhile."""
+    query(mysql_server, meta_url, "RENAME TABLE namespace TO elsewhere")
+    with pytest.raises(UnavailableError, match=r"lacks a table, .*namespace.* doesn't exist.*foqs schema status"):
+        store.list_namespaces()
+    query(mysql_server, meta_url, "RENAME TABLE elsewhere TO namespace")
+    assert store.list_namespaces() == []
+
+
 def test_a_server_that_hangs_is_unavailable_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "META_STATEMENT_MS_MAX", 1_000)
     with prepared_server(tmp_path) as server:
