@@ -251,11 +251,15 @@ def updated(settings: NamespaceSettings, changes: object) -> NamespaceSettings:
         before, after = getattr(settings, name), getattr(changed, name)
         if before != after:
             raise InvalidArgumentError(
-                f"namespace settings: {name} is {int(before)} since the namespace was created and cannot become "
-                f"{int(after)}, since dedup ids would not be known again: create another namespace with it, and move "
+                f"namespace settings: {name} is {_text_of(before)} since the namespace was created and cannot become "
+                f"{_text_of(after)}, since dedup ids would not be known again: create another namespace with it, and move "
                 "producers there"
             )
     return changed
+
+
+def _text_of(value: int) -> str:
+    return value.name if isinstance(value, IntEnum) else str(value)
 
 
 def _problem_of(name: str, value: object) -> str:
@@ -277,5 +281,5 @@ def _problem_of(name: str, value: object) -> str:
     elif not isinstance(value, int) or not bounds[0] <= value <= bounds[1]:
         return f"{name} {value!r} is not within {bounds[0]}..{bounds[1]}"
     elif name == "key_spread" and value & (value - 1):
-        return f"key_spread {value} is not a power of two"
+        return f"key_spread {value} is not a power of two: use 1, 2, 4, 8, 16, 32 or 64"
     return ""

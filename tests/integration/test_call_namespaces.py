@@ -105,7 +105,7 @@ async def test_the_key_spread_is_a_power_of_two_and_stays_as_it_was_created(host
         await host.admin.update_namespace("spread-2", key_spread=4, attempts_max=3)
     same = await host.admin.update_namespace("spread-2", key_spread=2, attempts_max=4)
     assert (same.settings.key_spread, same.settings.attempts_max) == (2, 4)
-    with pytest.raises(InvalidArgumentError, match=r"dedup_scope is 0 since .* cannot become 1"):
+    with pytest.raises(InvalidArgumentError, match=r"dedup_scope is NAMESPACE since .* cannot become TOPIC,"):
         await host.admin.update_namespace("spread-2", dedup_scope=DedupScope.TOPIC)
     assert (await host.admin.get_namespace("spread-2")) == same
 
