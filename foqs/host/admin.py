@@ -33,6 +33,7 @@ from foqs.model.calls import (
 from foqs.model.jobs import Job, JobPage
 from foqs.model.namespace import Namespace, NamespaceSettings, check_namespace_name, with_changes
 from foqs.model.policy import TopicPolicyEntry, TopicPolicyPage
+from foqs.shard.writer import ownership
 
 
 class Admin:
@@ -210,7 +211,9 @@ class Admin:
             else:
                 state, detail = "owned", writer.detail
                 if not writer.health.healthy:
-                    state, detail = "sick", f"{writer.health.reason}; {writer.detail}"
+                    state, detail = "sick", writer.health.reason
+                    if writer.detail != ownership.OWNED:
+                        detail += f"; {writer.detail}"
                 leases = len(shard.index.leases)
                 shards.append(ShardStatus(shard_id, state, shard.epoch, shard.items_count, leases, detail))
         shards.sort(key=lambda one: one.shard_id)

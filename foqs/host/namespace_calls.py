@@ -71,8 +71,8 @@ class NamespaceCalls:
         known = self._censuses.name_of(number)
         if known is None:
             raise NotFoundError(
-                f"no shard of this host has items of a lost namespace with number {number}: ask the host alone that has "
-                "it in its log (unknown_namespace)"
+                f"no shard of this host has items of a lost namespace with number {number}: ask the host alone that "
+                "has it in its log (unknown_namespace)"
             )
         recovered = await self._calls.run(
             lambda meta: meta.recover_namespace(number, name or known, known, settings, self._wall_ms())

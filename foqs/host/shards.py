@@ -208,8 +208,14 @@ class Shards:
         writer = self.writers.get(shard_id)
         retry_after_ms = MOVING_RETRY_MS if shard_id in self.moving else None
         if writer is None:
+            message = f"this host has no shard {shard_id}: ask the one that has"
+            if shard_id not in self.uses:
+                message = (
+                    f"the cluster has no shard {shard_id} ({shard_id:x} in ids of items), as far as this host knows: "
+                    "see foqs shard list"
+                )
             return UnavailableError(
-                f"this host has no shard {shard_id}: ask the one that has",
+                message,
                 retry_after_ms=retry_after_ms,
                 nothing_done=True,
             )

@@ -252,8 +252,8 @@ def updated(settings: NamespaceSettings, changes: object) -> NamespaceSettings:
         if before != after:
             raise InvalidArgumentError(
                 f"namespace settings: {name} is {_text_of(before)} since the namespace was created and cannot become "
-                f"{_text_of(after)}, since dedup ids would not be known again: create another namespace with it, and move "
-                "producers there"
+                f"{_text_of(after)}, since dedup ids would not be known again: create another namespace with it, and "
+                "move producers there"
             )
     return changed
 

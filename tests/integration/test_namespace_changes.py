@@ -261,7 +261,7 @@ async def check_lost_and_recovered(host: RunningHost, lost: int) -> None:
         await host.admin.recover_namespace(lost)
     with pytest.raises(NotFoundError, match="lost namespace with number 77: ask the host alone that has it in its log"):
         await host.admin.recover_namespace(77)
-    with pytest.raises(InvalidArgumentError, match="key_spread 3 is not a power of two: use 1, 2, 4, .* or 64"):
+    with pytest.raises(InvalidArgumentError, match=r"key_spread 3 is not a power of two: use 1, 2, 4, .* or 64"):
         await host.admin.recover_namespace(lost, "found", key_spread=3)
     recovered = await host.admin.recover_namespace(lost, "found", key_spread=4)
     assert recovered.name == "found"

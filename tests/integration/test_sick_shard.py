@@ -58,7 +58,7 @@ async def test_a_frozen_server_is_skipped_and_comes_back(
             await until(lambda: len(results(calls)) >= 20)
             moved = results(calls)
             status = (await running.admin.host_status()).shards[1]
-            assert (status.state, status.detail.split(";")[0]) == ("sick", "it has not answered for 700 ms")
+            assert (status.state, status.detail) == ("sick", "it has not answered for 700 ms")
             assert {shard_of(item_id) for item_id in moved} == {0}
             late = [await enqueue_one(running, b"late") for _ in range(10)]
             assert {shard_of(item_id) for item_id in late} == {0}

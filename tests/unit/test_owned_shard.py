@@ -8,7 +8,7 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
-from foqs.host.shards import OwnedShard
+from foqs.host.shards import OwnedShard, Shards
 from foqs.model.errors import UnavailableError
 from foqs.storage.packs.budget import PackBudget
 from tests.support.packed_shard import PackedShard
@@ -57,3 +57,12 @@ async def test_a_shard_that_was_handed_on_leaves_its_memory_for_packs_to_the_oth
     assert budget.used_bytes == 0
     other.run(other.items(100))
     assert budget.used_bytes == other.index.stored_bytes > 0
+
+
+def test_an_id_of_a_shard_that_the_cluster_does_not_have_is_not_sent_to_another_host() -> None:
+    """The text of an id has the shard in hexadecimal digits, and the list of shards in decimal ones."""
+    shards = Shards([0, 1])
+    assert "this host has no shard 1: ask the one that has" in str(shards.not_served(1))
+    told = str(shards.not_served(0x77))
+    assert "the cluster has no shard 119 (77 in ids of items)" in told
+    assert "foqs shard list" in told

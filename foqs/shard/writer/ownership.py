@@ -34,6 +34,8 @@ KEYS_LEFT_MIN = 1 << 24
 """A shard with fewer left, and without a new epoch, is not served: a key must not be one of the next epoch."""
 EPOCH_RETRY_MS = 10 * limits.SECOND_MS
 """Before an epoch that could not be renewed is tried to be renewed again."""
+OWNED = "owned"
+"""The detail of a shard that is owned, and of which there is nothing else to say."""
 
 assert 2 * (limits.ENQUEUE_BUFFER_ITEMS_MAX + limits.OPEN_LEASES_MAX) < KEYS_LEFT_MIN < KEYS_LEFT_TO_RENEW, (
     "one transaction must fit"
@@ -138,7 +140,7 @@ class Ownership:
         self._hold(shard)
         self._unseen = frozenset()
         self.committed_number = image.transaction_number
-        self.detail = "owned"
+        self.detail = OWNED
         self._outage.has_ended()
         self.is_given_up = False
         self.counted.clear()
@@ -239,7 +241,7 @@ class Ownership:
             if number < self.committed_number:
                 # What is known of the shard is not what is there: a fail-over to a replica that was behind.
                 raise OwnershipLostError(f"its server has lost transactions {number + 1} to {self.committed_number}")
-            self.detail = "owned"
+            self.detail = OWNED
             self._keeper.ask_soon()
             return
         raise OwnershipLostError(self.detail)
