@@ -289,7 +289,10 @@ class MetaNamespaces(ABC):
             answers, missing = _counted(connection, census)
             held = sum([answer.items_count for answer in answers])
             if held:
-                raise InvalidArgumentError(f"namespace {name!r} still holds {held} items: consume or delete them first")
+                count = f"at least {held}" if missing else str(held)
+                raise InvalidArgumentError(
+                    f"namespace {name!r} still holds {count} items, dead letters included: consume or delete them first"
+                )
             if missing:
                 return missing
             delete_jobs_of(connection, census.namespace)

@@ -154,7 +154,7 @@ def test_a_namespace_is_closing_as_long_as_its_census_goes_on(store: MetaStore) 
     listed = store.read_namespaces()
     assert ([one.closing for one in listed.namespaces], listed.censuses, listed.epochs) == ([True], [census], {1: 1})
     store.answer_census(census, [answer(1, 1, items=3)])
-    with pytest.raises(InvalidArgumentError, match="'a' still holds 3 items"):
+    with pytest.raises(InvalidArgumentError, match="'a' still holds 3 items, dead letters included"):
         store.finish_deletion(census, "a")
     store.end_census(census)
     assert [one.closing for one in store.list_namespaces()] == [False]
@@ -162,6 +162,17 @@ def test_a_namespace_is_closing_as_long_as_its_census_goes_on(store: MetaStore) 
         store.finish_deletion(census, "a")
     store.answer_census(census, [answer(1, 1)])
     assert store.finish_deletion(store.begin_deletion("a"), "a") == [1]
+
+
+def test_the_items_that_keep_a_namespace_are_at_least_so_many_while_shards_have_not_answered(store: MetaStore) -> None:
+    """The first answer with an item ends the deletion, and the next try may hear of others."""
+    store.insert_namespace("a", NamespaceSettings(), 1)
+    for shard_id in (1, 2):
+        store.take_shard_epoch(shard_id, "h1", 1, at_least=0)
+    census = store.begin_deletion("a")
+    store.answer_census(census, [answer(1, 1, items=3)])
+    with pytest.raises(InvalidArgumentError, match="'a' still holds at least 3 items"):
+        store.finish_deletion(census, "a")
 
 
 def test_a_census_that_expired_is_over(store: MetaStore, monkeypatch: pytest.MonkeyPatch) -> None:

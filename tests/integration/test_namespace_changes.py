@@ -81,7 +81,7 @@ async def test_items_on_the_shards_of_another_host_keep_a_namespace(meta_url, ha
         await one.admin.create_namespace("n", tier="two")
         await until(lambda: "n" in two.host._namespaces.view.by_name)
         await two.client.enqueue("n", "t", b"x")
-        with pytest.raises(InvalidArgumentError, match="'n' still holds 1 items"):
+        with pytest.raises(InvalidArgumentError, match=r"'n' still holds (at least )?1 items"):
             await one.admin.delete_namespace("n")
         assert not (await one.admin.get_namespace("n")).closing
         assert await consume(two, "n") == [b"x"]
