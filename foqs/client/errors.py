@@ -85,7 +85,7 @@ class BatchError(FoqsError):
 
 
 class ClientClosedError(RuntimeError):
-    """The client was closed before the call was through, or it belongs to another process, see `check_process`.
+    """The client was closed before the call was through, or it belongs to another process or event loop.
 
     If the call was sent, its outcome is unknown.
     """

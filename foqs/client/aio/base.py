@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self, TypeVar, cast
 
 from foqs.client import options
+from foqs.client.aio.concurrency import AsyncHome
 from foqs.client.aio.connections import AsyncConnectionPool
 from foqs.client.durations import duration_ms, duration_or
 from foqs.client.flows import Flow, Send, Terms
@@ -57,6 +58,7 @@ class AsyncBaseClient:
             random=random,
         )
         self._terms = self.options.terms()
+        self._home = AsyncHome()
         self._pool = self._make_pool()
         self._prepare()
 
@@ -68,7 +70,11 @@ class AsyncBaseClient:
         """Make what the client of a service needs beside its connections."""
 
     def _within(self, deadline_ms: int | None, deadline: timedelta | None) -> Terms:
-        """Return the terms of a call that has to end by a deadline, where one is given."""
+        """Return the terms of a call that has to end by a deadline, where one is given.
+
+        Raises ClientClosedError where the client may not be used.
+        """
+        self._home.check()
         if deadline_ms is None and deadline is None:
             return self._terms
         return self._terms.within(duration_ms("deadline_ms", deadline_ms, deadline))
@@ -95,6 +101,8 @@ class AsyncBaseClient:
 
     async def close(self) -> None:
         """Close every connection. Calls in flight fail, later ones raise ClientClosedError. Safe to repeat."""
+        if not self._pool.closed.is_set():
+            self._home.check_end()
         await self._pool.close()
 
     async def __aenter__(self) -> Self:

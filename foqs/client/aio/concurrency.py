@@ -8,6 +8,7 @@ generated.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
 from asyncio import Queue, QueueEmpty
@@ -17,11 +18,13 @@ from inspect import isawaitable
 from types import TracebackType
 from typing import Any, Self
 
+from foqs.client.errors import ClientClosedError, check_process
 from foqs.client.settling import log
 from foqs.client.worker_core import HandlerKindError
 
 __all__ = [
     "AsyncBackground",
+    "AsyncHome",
     "AsyncMonitor",
     "Queue",
     "QueueEmpty",
@@ -34,6 +37,31 @@ __all__ = [
 ]
 
 Work = Callable[[], Coroutine[Any, Any, None]]
+
+
+class AsyncHome:
+    """Where a client may be used: in the process that made it, and in the event loop that used it first."""
+
+    def __init__(self) -> None:
+        self._process_id = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def check(self) -> None:
+        """Raise ClientClosedError anywhere else: the loop's connections would wake nobody here, or the wrong ones."""
+        check_process(self._process_id)
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        if self._loop is not loop:
+            ended = "has been closed" if self._loop.is_closed() else "is another one"
+            raise ClientClosedError(
+                f"the client belongs to the event loop that used it first, which {ended}: "
+                "make a client in each loop, and close it there"
+            )
+
+    def check_end(self) -> None:
+        """Raise the same where the client cannot be closed: only its own loop closes its connections."""
+        self.check()
 
 
 class AsyncMonitor:

@@ -14,6 +14,7 @@ from foqs.client.durations import duration_ms, duration_or
 from foqs.client.flows import Flow, Send, Terms
 from foqs.client.options import Options
 from foqs.client.retry import RetryPolicy
+from foqs.client.sync.concurrency import Home
 from foqs.client.sync.connections import ConnectionPool
 from foqs.model import limits
 from foqs.model.errors import FoqsError
@@ -58,6 +59,7 @@ class BaseClient:
             random=random,
         )
         self._terms = self.options.terms()
+        self._home = Home()
         self._pool = self._make_pool()
         self._prepare()
 
@@ -69,7 +71,11 @@ class BaseClient:
         """Make what the client of a service needs beside its connections."""
 
     def _within(self, deadline_ms: int | None, deadline: timedelta | None) -> Terms:
-        """Return the terms of a call that has to end by a deadline, where one is given."""
+        """Return the terms of a call that has to end by a deadline, where one is given.
+
+        Raises ClientClosedError where the client may not be used.
+        """
+        self._home.check()
         if deadline_ms is None and deadline is None:
             return self._terms
         return self._terms.within(duration_ms("deadline_ms", deadline_ms, deadline))
@@ -96,6 +102,8 @@ class BaseClient:
 
     def close(self) -> None:
         """Close every connection. Calls in flight fail, later ones raise ClientClosedError. Safe to repeat."""
+        if not self._pool.closed.is_set():
+            self._home.check_end()
         self._pool.close()
 
     def __enter__(self) -> Self:

@@ -6,6 +6,7 @@ This module is written by hand, like that one: see there.
 from __future__ import annotations
 
 import inspect
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -16,11 +17,13 @@ from queue import SimpleQueue as Queue
 from threading import Condition as Monitor
 from types import FrameType
 
+from foqs.client.errors import check_process
 from foqs.client.settling import log
 from foqs.client.worker_core import HandlerKindError
 
 __all__ = [
     "Background",
+    "Home",
     "Monitor",
     "Queue",
     "QueueEmpty",
@@ -31,6 +34,20 @@ __all__ = [
     "run_to_the_end",
     "stop_on_signals",
 ]
+
+
+class Home:
+    """Where a client may be used: in any thread of the process that made it."""
+
+    def __init__(self) -> None:
+        self._process_id = os.getpid()
+
+    def check(self) -> None:
+        """Raise ClientClosedError anywhere else."""
+        check_process(self._process_id)
+
+    def check_end(self) -> None:
+        """Do nothing: a fork closes its copies of the sockets, and leaves those of its parent alone."""
 
 
 class Background:
