@@ -7,6 +7,7 @@ from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
+from foqs.client.checks import check_many
 from foqs.client.durations import duration_ms
 from foqs.client.errors import error_from_wire
 from foqs.client.flows import Call, Flow, Terms, batch_flow, call_flow
@@ -31,6 +32,7 @@ from foqs.model.calls import (
 )
 from foqs.model.cluster import ShardHealth, ShardUse
 from foqs.model.cluster_calls import ClusterHost, HostState
+from foqs.model.errors import InvalidArgumentError
 from foqs.model.jobs import Job, JobPage, JobState
 from foqs.model.namespace import SETTING_CHOICES, DedupScope, Namespace, NamespaceSettings
 from foqs.model.policy import TopicPolicyEntry, TopicPolicyPage
@@ -141,19 +143,35 @@ def export_items(
     with_payload: bool,
     with_metadata: bool,
 ) -> Flow[ExportPage]:
+    if not isinstance(split, ExportSplit):
+        raise InvalidArgumentError(f"split is {type(split).__name__}: give one of the splits of plan_export")
     request = wire.structs.ExportItemsRequest(
         namespace_name=namespace,
         split=wire.structs.ExportSplit(split.shard_id, split.from_key, split.to_key, split.items_estimate),
         after_key=after_key,
         limit=limit,
-        topics=[topics] if isinstance(topics, str) else list(topics),
-        states=[int(state) for state in states],
+        topics=topic_list(topics),
+        states=state_list(states),
         with_payload=with_payload,
         with_metadata=with_metadata,
         topic_prefix=topic_prefix or None,
     )
     response = yield from call_flow(terms, Call("exportItems", request, Repeat.READ, is_long=True))
     return ExportPage([_stored_item(w) for w in response.items or ()], response.next_after_key or 0)
+
+
+def topic_list(topics: str | Iterable[str]) -> list[str]:
+    """Return the topics of an export. Raises InvalidArgumentError for what is neither a topic nor several."""
+    if isinstance(topics, str):
+        return [topics]
+    check_many("topics", topics, "topics")
+    return list(topics)
+
+
+def state_list(states: Iterable[ItemState]) -> list[ItemState]:
+    """Return the states of an export. Raises InvalidArgumentError for what is not several."""
+    check_many("states", states, "ItemStates")
+    return list(states)
 
 
 def delete_items(
@@ -306,7 +324,10 @@ def _stored_items_call(terms: Terms, call: Call) -> Flow[StoredItemPage]:
 
 
 def _ids(ids: str | Iterable[str]) -> list[str]:
-    return [ids] if isinstance(ids, str) else [receipt_of(entry) for entry in ids]
+    if isinstance(ids, str):
+        return [ids]
+    check_many("ids", ids, "ids")
+    return [receipt_of(entry) for entry in ids]
 
 
 def _topic_policy(w: Any) -> TopicPolicyEntry:

@@ -11,10 +11,11 @@ from itertools import chain, islice
 from operator import attrgetter
 from typing import NamedTuple
 
+from foqs.client.checks import check_many
 from foqs.client.errors import NotSentError
 from foqs.client.items import ENQUEUE_BYTES_MAX, NewItem, enqueue_batches, faults_of, item_bytes
 from foqs.client.retry import Repeat
-from foqs.client.slots import SlotGroups, with_own_ids
+from foqs.client.slots import NO_ID, SlotGroups, with_own_ids
 from foqs.model.calls import EnqueueResult
 from foqs.model.errors import FoqsError, InvalidArgumentError, OverloadedError, RateLimitedError, UnavailableError
 
@@ -59,6 +60,7 @@ class Bulk:
 
     def __init__(self, items: Iterable[NewItem], items_max: int, *, makes_ids: bool = False) -> None:
         """`makes_ids`: an item without a dedup id gets a random one."""
+        check_many("items", items, "NewItems")
         self._items = items
         self._items_max = items_max
         self._makes_ids = makes_ids
@@ -169,7 +171,7 @@ class Bulk:
             positions = range(self._read_count, self._read_count + len(block))
             self._read_count = positions.stop
             block = self._with_ids(positions, block)
-            for position, item, key in zip(positions, block, _keys_of(groups, positions, block), strict=True):
+            for position, item, key in zip(positions, block, _keys_of(groups, block), strict=True):
                 size = item_bytes(item)
                 group = waiting.setdefault(key, _Group())
                 if group.size_bytes + size > ENQUEUE_BYTES_MAX and group.items:
@@ -206,17 +208,23 @@ class Bulk:
 
     @staticmethod
     def _batch(positions: Sequence[int], items: list[NewItem]) -> Batch:
-        return Batch(positions, items, None not in map(_dedup_id, items))
+        return Batch(positions, items, _all_have_ids(items))
 
 
-def _keys_of(groups: SlotGroups, positions: range, items: Sequence[NewItem]) -> list[int]:
-    """The group of each item. Raises InvalidArgumentError for what is no item, or has an id that cannot be encoded."""
+def _keys_of(groups: SlotGroups, items: Sequence[NewItem]) -> list[int]:
+    """The group of each item. What is no item, or has an id that cannot be encoded, goes with those without ids."""
     try:
         return groups.of(items)
     except (AttributeError, UnicodeEncodeError):
-        for place, fault in faults_of(items):
-            raise InvalidArgumentError(f"position {positions[place]}: {fault.message}") from fault
-        raise
+        faults = {place for place, _ in faults_of(items)}
+        return [NO_ID if place in faults else groups.of([item])[0] for place, item in enumerate(items)]
+
+
+def _all_have_ids(items: Sequence[NewItem]) -> bool:
+    try:
+        return None not in map(_dedup_id, items)
+    except AttributeError:
+        return False
 
 
 def _is_its_own(error: FoqsError, batch: Batch) -> bool:

@@ -1,13 +1,113 @@
-"""The one check that settings of clients and workers share."""
+"""Checks of what callers give, before anything is sent.
+
+The encoder would be silent where a caller is wrong: it cuts 1.9 down to 1, takes any text for True, and bytes for text.
+"""
 
 from __future__ import annotations
 
-from foqs.model.errors import InvalidArgumentError
+from collections.abc import Callable, Hashable, Iterable
+from functools import cache
+from typing import Any, SupportsIndex, cast
+
+from thriftpy2.thrift import TType
+
+from foqs.model.errors import InvalidArgumentError, shown
+
+_BITS = {TType.I16: 16, TType.I32: 32, TType.I64: 64}
+_CHECKED_APART = frozenset({"NewItem", "Nack"})
+"""Structs whose checks stand with the classes that callers make of them."""
+
+Check = Callable[[str, Any], None]
+
+
+def is_whole(value: object) -> bool:
+    """Tell whether it is a whole number: an int, or what stands for one, such as an integer of numpy, but no bool."""
+    return isinstance(value, SupportsIndex) and not isinstance(value, bool)
 
 
 def check_whole(name: str, value: object, least: int, most: int | None = None) -> None:
     """Raise InvalidArgumentError unless `value` is a whole number within least..most (None: no upper bound)."""
-    if isinstance(value, int) and least <= value and (most is None or value <= most):
+    if isinstance(value, int) and is_whole(value) and least <= value and (most is None or value <= most):
         return
     bounds = f"of {least} or more" if most is None else f"within {least}..{most}"
-    raise InvalidArgumentError(f"{name} {value!r} is not a whole number {bounds}")
+    raise InvalidArgumentError(f"{name} {shown(value)} is not a whole number {bounds}")
+
+
+def check_text(name: str, value: object) -> None:
+    """Raise InvalidArgumentError unless `value` is text."""
+    if not isinstance(value, str):
+        raise InvalidArgumentError(f"{name} {shown(value)} is {type(value).__name__}, not str")
+
+
+def check_flag(name: str, value: object) -> None:
+    """Raise InvalidArgumentError unless `value` is True or False."""
+    if not isinstance(value, bool):
+        raise InvalidArgumentError(f"{name} {shown(value)} is {type(value).__name__}: give True or False")
+
+
+def check_target(namespace: object, job_id: object, *, retry_unknown: object) -> None:
+    """Raise InvalidArgumentError for what says where items go and how, before it is the key of anything."""
+    check_text("namespace", namespace)
+    if job_id is not None:
+        check_text("job_id", job_id)
+    check_flag("retry_unknown", retry_unknown)
+
+
+def check_many(name: str, value: object, of_what: str) -> None:
+    """Raise InvalidArgumentError for what cannot be iterated, and for text and bytes, whose parts are no such thing."""
+    if isinstance(value, str | bytes | bytearray | memoryview) or not isinstance(value, Iterable):
+        raise InvalidArgumentError(f"{name} is {type(value).__name__}: give a list, or another iterable, of {of_what}")
+
+
+def check_request(request: Any) -> None:
+    """Raise InvalidArgumentError for a value in a request that is not of the type that the contract says.
+
+    What is absent is for the host to judge.
+    """
+    for name, check in _checks_of(cast(Hashable, type(request))):
+        value = getattr(request, name)
+        if value is not None:
+            check("namespace" if name == "namespace_name" else name, value)
+
+
+@cache
+def _checks_of(struct: Hashable) -> list[tuple[str, Check]]:
+    found = [(spec[1], _check_of(spec[0], spec[2])) for spec in struct.thrift_spec.values()]  # type: ignore[attr-defined]
+    return [(name, check) for name, check in found if check is not None]
+
+
+def _check_of(kind: int, detail: Any) -> Check | None:
+    """Return the check of a field; None where there is none here. `detail` is the struct, or the type of elements."""
+    if kind in _BITS:
+        most = 2 ** (_BITS[kind] - 1) - 1
+        return lambda name, value: _check_integer(name, value, most)
+    if kind == TType.STRUCT:
+        return None if detail.__name__ in _CHECKED_APART else lambda _, value: check_request(value)
+    if kind == TType.LIST:
+        return _check_of_list(*detail) if isinstance(detail, tuple) else _check_of_list(detail, None)
+    return {TType.BOOL: check_flag, TType.DOUBLE: _check_number, TType.STRING: check_text}.get(kind)
+
+
+def _check_of_list(kind: int, detail: Any) -> Check | None:
+    check = _check_of(kind, detail)
+    if check is None:
+        return None
+
+    def check_each(name: str, values: Any) -> None:
+        if kind != TType.STRING or set(map(type, values)) - {str}:
+            for value in values:
+                check(f"one of {name}", value)
+
+    return check_each
+
+
+def _check_integer(name: str, value: object, most: int) -> None:
+    if type(value) is int and -most <= value <= most:
+        return
+    if not is_whole(value) or not -most - 1 <= value <= most:  # type: ignore[operator]
+        raise InvalidArgumentError(f"{name} {shown(value)} is not a whole number within {-most - 1}..{most}")
+
+
+def _check_number(name: str, value: object) -> None:
+    if not (isinstance(value, float) or is_whole(value)):
+        raise InvalidArgumentError(f"{name} {shown(value)} is {type(value).__name__}, not a number")

@@ -11,6 +11,7 @@ from typing import Any
 
 from thriftpy2.thrift import TDecodeException
 
+from foqs.client.checks import check_request
 from foqs.client.errors import as_client_error
 from foqs.client.flows import Call
 from foqs.model import limits
@@ -19,6 +20,8 @@ from foqs.wire import codec as wire
 from foqs.wire.frames import FrameError
 
 _SEQID_MAX = 2**31 - 1
+_NOT_ENCODABLE = (TDecodeException, ValueError, TypeError, ArithmeticError, AttributeError, BufferError)
+"""What the encoder raises for a value that it cannot write: nothing has been sent then."""
 
 
 class BrokenDialogueError(Exception):
@@ -38,12 +41,16 @@ class Dialogue:
         Raises InvalidArgumentError for an argument of a wrong type or range, TooLargeError beyond the frame
         limit.
         """
+        try:
+            check_request(call.request)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"{call.method}: {error.message}") from error
         self._seqid = seqid = self._seqid % _SEQID_MAX + 1
         try:
             if (encoded := call.encoded) is not None:
                 return seqid, self._codec.join_call(call.method, call.request, len(encoded), encoded.parts(), seqid)
             return seqid, self._codec.encode_call(call.method, call.request, seqid)
-        except TDecodeException as error:
+        except _NOT_ENCODABLE as error:
             raise InvalidArgumentError(f"{call.method}: an argument has a wrong type or range: {error}") from error
 
     def reply_in(self, message: bytes) -> wire.Reply:

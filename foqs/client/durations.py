@@ -12,6 +12,10 @@ from foqs.model.errors import InvalidArgumentError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+TIMEOUT_MS_MAX = 24 * 60 * 60 * 1_000
+"""The longest timeout of one attempt: a day. A socket takes no more than 24 days."""
+DEADLINE_MS_MAX = 36_500 * TIMEOUT_MS_MAX
+"""The latest deadline: a hundred years, for who never wants to give up. A lock takes no more than 292."""
 
 
 def duration_ms(name: str, value_ms: int | None, value: timedelta | None) -> int | None:
@@ -64,4 +68,5 @@ def _check_one(name: str, value_ms: int | None) -> None:
 
 
 def _rounded_up(value: timedelta) -> int:
-    return -(-value // _MILLISECOND)
+    whole, rest = divmod(value, _MILLISECOND)
+    return whole + bool(rest)

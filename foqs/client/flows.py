@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from foqs.client.addresses import Address, AddressBook
 from foqs.client.checks import check_whole
+from foqs.client.durations import DEADLINE_MS_MAX
 from foqs.client.encoded import EncodedItems
 from foqs.client.errors import NotSentError, OutcomeUnknownError, copy_of, error_from_wire
 from foqs.client.retry import Pauses, Repeat, RetryPolicy, goes_elsewhere, may_repeat, verdict
@@ -99,10 +100,13 @@ class Terms:
     """When all attempts must have ended, where the caller has said so; else each call has the policy's deadline."""
 
     def within(self, deadline_ms: int | None) -> Terms:
-        """Return the same terms for what has to end `deadline_ms` from now. Raises InvalidArgumentError below 1."""
+        """Return the same terms for what has to end `deadline_ms` from now.
+
+        Raises InvalidArgumentError below 1 and beyond a hundred years.
+        """
         if deadline_ms is None:
             return self
-        check_whole("deadline_ms", deadline_ms, 1)
+        check_whole("deadline_ms", deadline_ms, 1, DEADLINE_MS_MAX)
         return self.until(self.clock_ms() + deadline_ms)
 
     def until(self, deadline_at_ms: int | None) -> Terms:

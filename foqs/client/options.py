@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from foqs.client.addresses import AddressBook, parse_addresses
 from foqs.client.checks import check_whole
+from foqs.client.durations import TIMEOUT_MS_MAX
 from foqs.client.flows import Terms
 from foqs.client.owners import Owners
 from foqs.client.retry import RetryPolicy
@@ -46,8 +47,9 @@ class Options:
     random: Callable[[], float] = random.random
 
     def __post_init__(self) -> None:
-        for name in ("timeout_ms", "connect_timeout_ms", "connections_max"):
-            check_whole(name, getattr(self, name), 1)
+        for name in ("timeout_ms", "connect_timeout_ms"):
+            check_whole(name, getattr(self, name), 1, TIMEOUT_MS_MAX)
+        check_whole("connections_max", self.connections_max, 1)
         check_whole("batch_items_max", self.batch_items_max, 1, limits.BATCH_ITEMS_MAX)
         if not isinstance(self.retry, RetryPolicy):
             raise InvalidArgumentError(f"retry is {type(self.retry).__name__}, not a RetryPolicy")

@@ -22,7 +22,7 @@ from datetime import timedelta
 from enum import Enum
 
 from foqs.client.checks import check_whole
-from foqs.client.durations import duration_or
+from foqs.client.durations import DEADLINE_MS_MAX, duration_or
 from foqs.client.errors import OutcomeUnknownError
 from foqs.model.errors import FoqsError, OverloadedError, UnavailableError
 
@@ -47,7 +47,8 @@ class RetryPolicy:
     backoff or backoff_ms (20 ms), backoff_max or backoff_ms_max (2 s): the n-th pause is drawn from
         0 .. min(backoff_max, backoff * 2**n), plus what the host has asked for.
 
-    Raises InvalidArgumentError for what is negative, and when an argument and its twin in milliseconds are both given.
+    Raises InvalidArgumentError for what is negative or beyond a hundred years, and when an argument and its twin in
+    milliseconds are both given.
     """
 
     deadline_ms: int
@@ -69,7 +70,7 @@ class RetryPolicy:
         set_field(self, "backoff_ms", duration_or("backoff_ms", backoff_ms, backoff, 20))
         set_field(self, "backoff_ms_max", duration_or("backoff_ms_max", backoff_ms_max, backoff_max, 2_000))
         for name in ("deadline_ms", "backoff_ms", "backoff_ms_max"):
-            check_whole(name, getattr(self, name), 0)
+            check_whole(name, getattr(self, name), 0, DEADLINE_MS_MAX)
 
 
 def may_repeat(error: FoqsError, repeat: Repeat) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from zlib import crc32
 
 from foqs.client.flows import Call, Flow, Terms, call_flow
-from foqs.client.items import NewItem, check_new_item
+from foqs.client.items import NewItem
 from foqs.client.retry import Repeat, RetryPolicy
 from foqs.model import limits
 from foqs.model.calls import ShardAddress, ShardMap
@@ -116,14 +116,10 @@ def random_ids(count: int) -> list[str]:
 def with_own_ids(items: Sequence[NewItem]) -> tuple[list[NewItem], list[int]]:
     """Return the items, with a random id in a copy of each that had none, and the places of those.
 
-    A copy, because an item that its caller enqueues again is another item. Raises InvalidArgumentError for what is no
-    item.
+    A copy, because an item that its caller enqueues again is another item. What is no item stays as it is.
     """
     given = list(items)
-    for item in given:
-        if not isinstance(item, NewItem):
-            check_new_item(item)
-    places = [place for place, item in enumerate(given) if item.dedup_id is None]
+    places = [place for place, item in enumerate(given) if getattr(item, "dedup_id", "") is None]
     for place, dedup_id in zip(places, random_ids(len(places)), strict=True):
         given[place] = given[place].with_dedup_id(dedup_id)
     return given, places

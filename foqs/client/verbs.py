@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from foqs.client.addresses import Address
-from foqs.client.checks import check_whole
+from foqs.client.checks import check_many, check_whole
 from foqs.client.errors import BatchError, NotSentError
 from foqs.client.flows import Call, Flow, Terms, batch_flow, call_flow
 from foqs.client.items import (
@@ -15,6 +15,7 @@ from foqs.client.items import (
     NewItem,
     Receipts,
     Topics,
+    check_new_items,
     faults_of,
     field_values,
     is_single,
@@ -46,6 +47,7 @@ def enqueue_limited(
 
     Raises when the first of them fails as a whole; a later one leaves its error at its positions.
     """
+    check_new_items(items)
     result = EnqueueResult(ids=[])
     left = items
     while left:
@@ -218,7 +220,13 @@ def nack(
         request = wire.structs.NackRequest(namespace_name=namespace, nacks=pending)
         return Call("nack", request, Repeat.UNLESS_UNKNOWN)
 
-    entries = [as_nack(nacks)] if isinstance(nacks, str | Item | Nack) else [as_nack(entry) for entry in nacks]
+    if isinstance(nacks, str | Item | Nack):
+        entries = [as_nack(nacks)]
+    else:
+        check_many("receipts", nacks, "items, receipts or Nacks")
+        entries = [as_nack(entry) for entry in nacks]
+    for entry in entries:
+        entry.check()
     errors = yield from _settle(terms, entries, make_call)
     return judged("nack", errors, len(entries), is_single(nacks), return_errors)
 

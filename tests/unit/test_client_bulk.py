@@ -340,9 +340,62 @@ def test_groups_hold_no_more_bytes_than_two_calls() -> None:
     assert sorted(seen) == list(range(40))
 
 
-def test_an_id_that_cannot_be_encoded_is_named_by_its_position() -> None:
+def test_an_id_that_cannot_be_encoded_is_named_by_its_position_and_leaves_the_others_alone() -> None:
     items = with_ids(3)
     items[2].dedup_id = "\ud800"
-    bench = Bench(of_shards(1, 2))
-    with pytest.raises(InvalidArgumentError, match=r"position 2: .*dedup_id"):
-        enqueue_many(bench, items, 10)
+    bench = Bench(of_shards(1, 2), enqueued(["a", "b"]), InvalidArgumentError("cannot encode"))
+    result = enqueue_many(bench, items, 10)
+    assert result.ids == ["a", "b", ""]
+    assert "position 2: " in result.errors[2].message
+    assert "dedup_id" in result.errors[2].message
+
+
+@pytest.mark.parametrize("wrong", [None, "x", NewItem("t", b""), b"", {}, 5])
+def test_a_fault_in_a_later_batch_leaves_the_ids_of_the_earlier_ones(wrong: Any) -> None:
+    faulty = wrong if not isinstance(wrong, NewItem) else NewItem("t", None)  # type: ignore[arg-type]
+    bench = Bench(enqueued(["a", "b"]))
+    result = enqueue_many(bench, [*[NewItem("t", b"")] * 2, faulty, NewItem("t", b""), NewItem("t", b"")], 2)
+    assert result.ids == ["a", "b", "", "", ""]
+    assert [type(result.errors[at]) for at in (2, 3, 4)] == [InvalidArgumentError] * 2 + [NotSentError]
+    assert result.errors[2].message.startswith("position 2: ")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("priority", 1.9),
+        ("priority", True),
+        ("priority", float("nan")),
+        ("lease_ms", 1_500.9),
+        ("delay_ms", float("nan")),
+        ("ttl_ms", 5e3),
+        ("deliver_after_ms", 1e3),
+        ("topic", b"t"),
+        ("payload", "text"),
+        ("payload", memoryview(b"abcd")[::2]),
+        ("metadata", "text"),
+        ("delivery", 1.7),
+        ("delivery", True),
+        ("dedup_id", b"id"),
+        ("trace_context", b"c"),
+    ],
+)
+def test_what_the_encoder_would_change_in_silence_is_refused_in_a_batch_as_it_is_alone(field: str, value: Any) -> None:
+    item = NewItem("t", b"")
+    setattr(item, field, value)
+    with pytest.raises(InvalidArgumentError, match=field):
+        check_new_item(item)
+    bench = Bench()
+    with pytest.raises(InvalidArgumentError, match=rf"position 1: new item: {field}"):
+        enqueue_many(bench, [NewItem("t", b""), item], 10)
+
+
+@pytest.mark.parametrize("value", [bytearray(b"ab"), memoryview(b"ab"), b"ab"])
+def test_bytes_of_other_kinds_can_be_encoded(value: Any) -> None:
+    assert enqueue_many(Bench(enqueued(["a"])), [NewItem("t", value, metadata=value)], 10).ids == ["a"]
+
+
+@pytest.mark.parametrize("items", [None, 5, "text", b"bytes", b"", NewItem("t", b"")])
+def test_what_is_not_many_items_is_refused(items: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=rf"items is {type(items).__name__}: give a list"):
+        Bulk(items, 10)

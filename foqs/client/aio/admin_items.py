@@ -107,8 +107,8 @@ class AsyncItemVerbs(AsyncBaseClient):
         of its page. What is enqueued after the start does not come. The arguments are those of `export_items`;
         page_size: items of a page, up to 1,000.
         """
-        topics = [topics] if isinstance(topics, str) else list(topics)
-        states = list(states)
+        topics = admin_verbs.topic_list(topics)
+        states = admin_verbs.state_list(states)
         plan = await self.plan_export(namespace, deadline_ms=deadline_ms, deadline=deadline)
         for split in plan.splits:
             after_key = 0

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from foqs.client import slots, verbs
 from foqs.client.bulk import Bulk
-from foqs.client.checks import check_whole
+from foqs.client.checks import check_target, check_whole
 from foqs.client.coalescing import Lane
 from foqs.client.durations import duration_ms, duration_or
 from foqs.client.errors import BatchError
@@ -111,6 +111,7 @@ class Client(BaseClient):
             lease=lease,
         )
         check_new_item(item)
+        check_target(namespace, job_id, retry_unknown=retry_unknown)
         terms = self._within(deadline_ms, deadline)
         if dedup_id is None and self.options.idempotent:
             (item.dedup_id,) = slots.random_ids(1)
@@ -150,6 +151,7 @@ class Client(BaseClient):
         deadline: for all calls together; without it each has that of the client's RetryPolicy.
         """
         check_whole("calls_in_flight", calls_in_flight, 1, self._pool.calls_in_flight_max)
+        check_target(namespace, job_id, retry_unknown=retry_unknown)
         terms = self._within(deadline_ms, deadline)
         work = Bulk(items, self.options.batch_items_max, makes_ids=self.options.idempotent)
         guard = Monitor()
