@@ -6,6 +6,7 @@ import threading
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from foqs.client.checks import check_many
 from foqs.model.errors import InvalidArgumentError
 
 PORT_DEFAULT = 7600
@@ -24,6 +25,8 @@ class Address(NamedTuple):
 
 def parse_addresses(addresses: str | Sequence[str]) -> list[Address]:
     """Read "host:port, [v6]:port, host" or a sequence of such texts. Raises InvalidArgumentError."""
+    if not isinstance(addresses, str):
+        check_many("addresses", addresses, "texts host:port")
     texts = addresses.split(",") if isinstance(addresses, str) else list(addresses)
     for text in texts:
         if not isinstance(text, str):

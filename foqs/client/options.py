@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from foqs.client.addresses import AddressBook, parse_addresses
-from foqs.client.checks import check_whole
+from foqs.client.checks import check_flag, check_whole
 from foqs.client.durations import TIMEOUT_MS_MAX
 from foqs.client.flows import Terms
 from foqs.client.owners import Owners
@@ -51,6 +51,8 @@ class Options:
             check_whole(name, getattr(self, name), 1, TIMEOUT_MS_MAX)
         check_whole("connections_max", self.connections_max, 1)
         check_whole("batch_items_max", self.batch_items_max, 1, limits.BATCH_ITEMS_MAX)
+        for name in ("idempotent", "to_owners"):
+            check_flag(name, getattr(self, name))
         if not isinstance(self.retry, RetryPolicy):
             raise InvalidArgumentError(f"retry is {type(self.retry).__name__}, not a RetryPolicy")
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from inspect import iscoroutinefunction
 
 from foqs.client.addresses import parse_addresses
-from foqs.client.checks import check_whole
+from foqs.client.checks import check_many, check_text, check_whole
+from foqs.client.durations import DEADLINE_MS_MAX
 from foqs.client.settling import NackBackoff
 from foqs.model import limits
 from foqs.model.errors import FoqsError, InvalidArgumentError
@@ -42,7 +43,7 @@ class WorkerSettings:
             check_whole("prefetch_count", self.prefetch_count, 0, CONCURRENCY_MAX)
         check_whole("lease_ms", self.lease_ms, limits.LEASE_MS_MIN, limits.LEASE_MS_MAX)
         check_whole("wait_ms", self.wait_ms, 0, limits.WAIT_MS_MAX)
-        check_whole("drain_ms", self.drain_ms, 0)
+        check_whole("drain_ms", self.drain_ms, 0, DEADLINE_MS_MAX)
         if not isinstance(self.backoff, NackBackoff):
             raise InvalidArgumentError(f"backoff {self.backoff!r} is no NackBackoff")
 
@@ -55,7 +56,11 @@ class WorkerSettings:
 
 def topic_names(topics: str | Sequence[str], topic_prefix: str | None = None) -> list[str]:
     """Return the topics as a list. Raises InvalidArgumentError when there is none, and no prefix, or both."""
+    if not isinstance(topics, str):
+        check_many("topics", topics, "topics")
     names = [topics] if isinstance(topics, str) else list(topics)
+    for name in names:
+        check_text("one of topics", name)
     if not names and topic_prefix is None:
         raise InvalidArgumentError("a worker has no topics: give at least one, or topic_prefix")
     if names and topic_prefix is not None:
@@ -78,6 +83,19 @@ def description(namespace: str, topics: str, settings: WorkerSettings, addresses
         f"up to {settings.capacity} items in hand, lease {settings.lease_ms} ms, "
         f"hosts {', '.join(map(str, parse_addresses(addresses)))}"
     )
+
+
+def check_client(client: object) -> None:
+    """Raise InvalidArgumentError for what is no client that a blocking worker can use."""
+    dequeue = getattr(client, "dequeue", None)
+    if not callable(dequeue) or iscoroutinefunction(dequeue):
+        raise InvalidArgumentError(f"client is {type(client).__name__}: a Worker needs a foqs.Client")
+
+
+def check_async_client(client: object) -> None:
+    """Raise InvalidArgumentError for what is no client that an asyncio worker can use."""
+    if not iscoroutinefunction(getattr(client, "dequeue", None)):
+        raise InvalidArgumentError(f"client is {type(client).__name__}: an AsyncWorker needs a foqs.AsyncClient")
 
 
 def check_handler(handler: object) -> None:

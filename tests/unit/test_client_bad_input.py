@@ -10,7 +10,18 @@ from typing import Any
 
 import pytest
 
-from foqs import AdminClient, Client, InvalidArgumentError, Nack, NewItem, RetryPolicy
+from foqs import (
+    AdminClient,
+    AsyncLeasedItem,
+    AsyncWorker,
+    Client,
+    InvalidArgumentError,
+    LeasedItem,
+    Nack,
+    NewItem,
+    RetryPolicy,
+    Worker,
+)
 from foqs.client.checks import check_request
 from foqs.client.durations import duration_ms
 from foqs.model.calls import ExportSplit, ItemState
@@ -196,3 +207,75 @@ def test_numbers_that_stand_for_whole_ones_are_taken(queue: MemoryQueue) -> None
     client.enqueue(NS, "t", array("b", [1]).tobytes(), priority=Whole())  # type: ignore[arg-type]
     client.enqueue_many(NS, [NewItem("t", b"", priority=Whole())])  # type: ignore[arg-type]
     assert [item.priority for item in client.dequeue(NS, "t", 2)] == [3, 3]
+
+
+def handle(item: LeasedItem) -> None:
+    """Be done at once."""
+
+
+async def handle_async(item: AsyncLeasedItem) -> None:
+    """Be done at once."""
+
+
+def test_a_worker_refuses_the_client_of_the_other_kind(queue: MemoryQueue) -> None:
+    for wrong in (queue.async_client(), queue.admin(), None):
+        with pytest.raises(InvalidArgumentError, match=rf"client is {type(wrong).__name__}: a Worker needs"):
+            Worker(wrong, NS, "t", handle)  # type: ignore[arg-type]
+    for other in (queue.client(), queue.async_admin(), None):
+        with pytest.raises(InvalidArgumentError, match=rf"client is {type(other).__name__}: an AsyncWorker needs"):
+            AsyncWorker(other, NS, "t", handle_async)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"namespace": b"default"}, "namespace b'default'"),
+        ({"topics": b"t"}, "topics is bytes"),
+        ({"topics": 5}, "topics is int"),
+        ({"topics": ["t", 5]}, "one of topics 5"),
+        ({"drain_ms": 10**18}, "drain_ms"),
+        ({"concurrency": True}, "concurrency True"),
+        ({"backoff": 0}, "backoff 0"),
+    ],
+)
+def test_a_wrong_argument_of_a_worker_is_named_before_it_runs(
+    queue: MemoryQueue, arguments: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(InvalidArgumentError) as raised:
+        Worker(**{"client": queue.client(), "namespace": NS, "topics": "t", "handler": handle, **arguments})
+    assert named in raised.value.message
+
+
+def test_a_worker_that_has_run_says_so_when_it_is_run_again(queue: MemoryQueue) -> None:
+    worker = Worker(queue.client(), NS, "t", handle)
+    worker.stop()
+    worker.run()
+    with pytest.raises(RuntimeError, match="a worker runs once: make another one"):
+        worker.run()
+
+
+def test_a_consumer_that_was_iterated_says_so_when_it_is_again(queue: MemoryQueue) -> None:
+    client = queue.client()
+    client.enqueue_many(NS, [NewItem("t", b"")] * 2)
+    with client.consume(NS, "t") as items:
+        next(iter(items))
+        with pytest.raises(RuntimeError, match="one is iterated once: make another one"):
+            next(iter(items))
+    assert items.stats.released == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"addresses": None}, "addresses is NoneType"),
+        ({"addresses": b"h:1"}, "addresses is bytes"),
+        ({"retry": 0}, "retry is int"),
+        ({"idempotent": "no"}, "idempotent 'no'"),
+        ({"to_owners": 0}, "to_owners 0"),
+        ({"timeout_ms": True}, "timeout_ms True"),
+    ],
+)
+def test_a_wrong_argument_of_a_client_that_is_made_is_named(arguments: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidArgumentError) as raised:
+        Client(**arguments)
+    assert named in raised.value.message

@@ -50,7 +50,7 @@ class AsyncBaseClient:
                 "connect_timeout_ms", connect_timeout_ms, connect_timeout, options.CONNECT_TIMEOUT_MS
             ),
             connections_max=connections_max,
-            retry=retry or RetryPolicy(),
+            retry=RetryPolicy() if retry is None else retry,
             batch_items_max=batch_items_max,
             idempotent=idempotent,
             to_owners=to_owners,

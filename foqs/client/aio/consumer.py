@@ -53,6 +53,7 @@ class AsyncConsumer:
         self._flush_ms_max = flush_ms_max
         self._taken = TakenItems[AsyncLeasedItem](lease_ms)
         self._settler = AsyncSettler(client, namespace)
+        self._has_begun = False
         self._ending = False
         self._closed = False
 
@@ -62,6 +63,9 @@ class AsyncConsumer:
         return self._settler.stats
 
     async def __aiter__(self) -> AsyncIterator[AsyncLeasedItem]:
+        if self._has_begun:
+            raise RuntimeError("the consumer was iterated before, and one is iterated once: make another one")
+        self._has_begun = True
         self._settler.start()
         try:
             while not self._ending:

@@ -18,12 +18,14 @@ from foqs.client.aio.concurrency import (
     stop_on_signals,
 )
 from foqs.client.aio.settler import AsyncLeasedItem, AsyncLeaseKeeper, AsyncSettler
+from foqs.client.checks import check_text
 from foqs.client.durations import duration_or
 from foqs.client.settling import NackBackoff, SettleStats, log, settlement_of
 from foqs.client.worker_core import (
     REST_MS,
     HandlerKindError,
     WorkerSettings,
+    check_async_client,
     check_async_handler,
     count_of_each,
     description,
@@ -78,6 +80,8 @@ class AsyncWorker:
         drain_ms: int | None = None,
         drain: timedelta | None = None,
     ) -> None:
+        check_async_client(client)
+        check_text("namespace", namespace)
         check_async_handler(handler)
         assert handler is not None, "it was checked"
         self._client = client
@@ -90,7 +94,7 @@ class AsyncWorker:
             prefetch_count=prefetch_count,
             lease_ms=duration_or("lease_ms", lease_ms, lease, limits.LEASE_MS_DEFAULT),
             wait_ms=duration_or("wait_ms", wait_ms, wait, 2_000),
-            backoff=backoff or NackBackoff(),
+            backoff=NackBackoff() if backoff is None else backoff,
             drain_ms=duration_or("drain_ms", drain_ms, drain, limits.DRAIN_MS_MAX),
         )
         self._settler = AsyncSettler(client, namespace)
@@ -100,6 +104,7 @@ class AsyncWorker:
         self._changed = AsyncMonitor()
         self._in_hand_count = 0
         self._stopping = False
+        self._has_run = False
 
     @property
     def stats(self) -> SettleStats:
@@ -117,6 +122,9 @@ class AsyncWorker:
         Raises what keeps it from working at all, such as UnknownNamespaceError; TypeError when the handler is of the
         wrong kind; and what is no Exception that a handler raises, such as SystemExit.
         """
+        if self._has_run:
+            raise RuntimeError("the worker has run before, and a worker runs once: make another one")
+        self._has_run = True
         log.info("worker started: %s", self._description())
         with stop_on_signals(self.stop):
             self._settler.start()

@@ -54,6 +54,7 @@ class Consumer:
         self._flush_ms_max = flush_ms_max
         self._taken = TakenItems[LeasedItem](lease_ms)
         self._settler = Settler(client, namespace)
+        self._has_begun = False
         self._ending = False
         self._closed = False
 
@@ -63,6 +64,9 @@ class Consumer:
         return self._settler.stats
 
     def __iter__(self) -> Iterator[LeasedItem]:
+        if self._has_begun:
+            raise RuntimeError("the consumer was iterated before, and one is iterated once: make another one")
+        self._has_begun = True
         self._settler.start()
         try:
             while not self._ending:

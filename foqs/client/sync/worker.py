@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
+from foqs.client.checks import check_text
 from foqs.client.durations import duration_or
 from foqs.client.settling import NackBackoff, SettleStats, log, settlement_of
 from foqs.client.sync.client import Client
@@ -25,6 +26,7 @@ from foqs.client.worker_core import (
     REST_MS,
     HandlerKindError,
     WorkerSettings,
+    check_client,
     check_handler,
     count_of_each,
     description,
@@ -79,6 +81,8 @@ class Worker:
         drain_ms: int | None = None,
         drain: timedelta | None = None,
     ) -> None:
+        check_client(client)
+        check_text("namespace", namespace)
         check_handler(handler)
         assert handler is not None, "it was checked"
         self._client = client
@@ -91,7 +95,7 @@ class Worker:
             prefetch_count=prefetch_count,
             lease_ms=duration_or("lease_ms", lease_ms, lease, limits.LEASE_MS_DEFAULT),
             wait_ms=duration_or("wait_ms", wait_ms, wait, 2_000),
-            backoff=backoff or NackBackoff(),
+            backoff=NackBackoff() if backoff is None else backoff,
             drain_ms=duration_or("drain_ms", drain_ms, drain, limits.DRAIN_MS_MAX),
         )
         self._settler = Settler(client, namespace)
@@ -101,6 +105,7 @@ class Worker:
         self._changed = Monitor()
         self._in_hand_count = 0
         self._stopping = False
+        self._has_run = False
 
     @property
     def stats(self) -> SettleStats:
@@ -118,6 +123,9 @@ class Worker:
         Raises what keeps it from working at all, such as UnknownNamespaceError; TypeError when the handler is of the
         wrong kind; and what is no Exception that a handler raises, such as SystemExit.
         """
+        if self._has_run:
+            raise RuntimeError("the worker has run before, and a worker runs once: make another one")
+        self._has_run = True
         log.info("worker started: %s", self._description())
         with stop_on_signals(self.stop):
             self._settler.start()
