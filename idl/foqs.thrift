@@ -268,13 +268,13 @@ struct ShardMap {
    * (crc32(namespace_name) + crc32(dedup_id) mod key_spread) mod 1024, with the CRC-32 of zlib over UTF-8.
    */
   2: list<i32> shard_by_slot,
-  /** The addresses of shards that this host owns, if it listens on a certain address. */
+  /** Where the owners of the shards listen, as far as this host knows: all hosts of the cluster are asked. */
   3: list<ShardAddress> addresses,
   /** Set only if the request names a namespace. */
   4: optional i32 key_spread,
   /**
-   * The age of the oldest dedup_id that this host's shards surely still know in the namespace, the least of all its
-   * shards. Absent if none of them has forgotten one yet.
+   * The age of the oldest dedup_id that is surely still known in the namespace, the least of all shards. Absent if
+   * none of them has forgotten one yet.
    */
   5: optional i64 dedup_window_ms
 }

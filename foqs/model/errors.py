@@ -64,7 +64,7 @@ class TooLargeError(FoqsError):
 
 
 class RateLimitedError(FoqsError):
-    """The namespace has used up its enqueues per minute. `retry_after_ms` says when there is room again."""
+    """The namespace has used up its enqueues per minute, or a job its rate. `retry_after_ms` says when there is room."""
 
     code = ErrorCode.RATE_LIMITED
     retryable = True
@@ -126,7 +126,7 @@ class HostUnreachableError(UnavailableError):
 
 
 class NotFoundError(FoqsError):
-    """There is no such item, topic or shard."""
+    """There is no such item, job or shard."""
 
     code = ErrorCode.NOT_FOUND
 
@@ -138,7 +138,7 @@ class StaleLeaseError(FoqsError):
 
 
 class PermissionDeniedError(FoqsError):
-    """The caller is not allowed to do this."""
+    """Only hosts of the cluster may make this call."""
 
     code = ErrorCode.PERMISSION_DENIED
 
@@ -150,14 +150,14 @@ class AlreadyExistsError(FoqsError):
 
 
 class PausedError(FoqsError):
-    """An operator has paused the namespace."""
+    """An operator has paused the namespace or the topic, or the namespace is being deleted."""
 
     code = ErrorCode.PAUSED
     retryable = True
 
 
 class InternalError(FoqsError):
-    """The host has a bug. Its log has the cause under the id in the message."""
+    """The host has a bug; the outcome of a write is unknown. Its log has the cause under the id in the message."""
 
     code = ErrorCode.INTERNAL
     is_refusal = False
