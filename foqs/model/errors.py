@@ -64,7 +64,7 @@ class TooLargeError(FoqsError):
 
 
 class RateLimitedError(FoqsError):
-    """The namespace has used up its enqueues per minute, or a job its rate. `retry_after_ms` says when there is room."""
+    """The namespace has used up its enqueues per minute, or a job its rate. `retry_after_ms` says when to try again."""
 
     code = ErrorCode.RATE_LIMITED
     retryable = True
