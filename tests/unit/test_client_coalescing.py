@@ -302,6 +302,34 @@ def test_the_lead_passes_on_when_the_heir_gave_up_waiting() -> None:
     assert calls.batches == [["first"], ["last"]]
 
 
+def test_what_a_signal_raises_in_a_leader_reaches_it_as_it_is_and_the_others_have_an_unknown_outcome() -> None:
+    class TimeLimitError(Exception):
+        """As task queues raise it in the middle of anything."""
+
+    calls = GatedCalls()
+
+    def run(lane: Lane, items: Sequence[NewItem], deadline_at_ms: int | None) -> EnqueueResult:
+        result = calls.run(lane, items, deadline_at_ms)
+        if items[0].topic == "second":
+            raise TimeLimitError
+        return result
+
+    coalescer = WatchedCoalescer(1_000, 60_000, run)
+    with ThreadPoolExecutor(3) as threads:
+        first = threads.submit(coalescer.enqueue, LANE, item("first"))
+        assert calls.began.acquire(timeout=PATIENCE_S)
+        second = threads.submit(coalescer.enqueue, LANE, item("second"), monotonic_ms() + 60_000)
+        coalescer.until_waiting(1)
+        third = threads.submit(coalescer.enqueue, LANE, item("third"), monotonic_ms() + 50_000)
+        coalescer.until_waiting(2)
+        calls.permits.release(2)
+        assert first.result(PATIENCE_S) == "id-first"
+        assert isinstance(second.exception(PATIENCE_S), TimeLimitError)
+        assert isinstance(third.exception(PATIENCE_S), OutcomeUnknownError)
+        calls.permits.release()
+        assert threads.submit(coalescer.enqueue, LANE, item("last")).result(PATIENCE_S) == "id-last"
+
+
 def test_threads_with_deadlines_share_calls_and_each_waits_no_longer_than_its_own() -> None:
     calls = GatedCalls()
     coalescer = WatchedCoalescer(1_000, 60_000, calls.run)

@@ -10,9 +10,10 @@ import threading
 from collections.abc import Callable, Sequence
 
 from foqs.client.coalescing import EnqueueQueues, Lane, PendingEnqueue, complete, deadline_of
+from foqs.client.errors import ClientClosedError
 from foqs.client.items import NewItem
 from foqs.model.calls import EnqueueResult
-from foqs.model.errors import OverloadedError
+from foqs.model.errors import FoqsError, OverloadedError
 
 RunBatch = Callable[[Lane, Sequence[NewItem], int | None], EnqueueResult]
 """Runs one call: the lane, its items, and when it must have ended, if its callers have said so."""
@@ -83,9 +84,10 @@ class EnqueueCoalescer:
         outcome: EnqueueResult | BaseException
         try:
             outcome = self._run_batch(lane, [pending.item for pending in batch], deadline_of(batch))
-        except Exception as error:
+        except (FoqsError, ClientClosedError) as error:
             outcome = error
         except BaseException as error:
+            # What the handler of a signal raised, such as a time limit, is for this caller, and as it is.
             self._pass_on(lane, batch, error)
             raise
         self._pass_on(lane, batch, outcome)
