@@ -122,6 +122,16 @@ class LeaseSchedule:
     def next_due_ms(self) -> int | None:
         return min((lease.extend_at_ms for lease in self._leases.values()), default=None)
 
+    def extended_by(self, item: BaseLeasedItem, lease_ms: int, asked_at_ms: int) -> None:
+        """Enter that the item's handler extended the lease to `lease_ms` from a time on.
+
+        An extension here makes the lease as long as all others, so it waits until that is no less than what is left.
+        """
+        lease = self._leases.get(item.receipt)
+        if lease is not None:
+            lease.expires_at_ms = asked_at_ms + lease_ms
+            lease.extend_at_ms = asked_at_ms + max(lease_ms // 2, lease_ms - self._lease_ms // 2)
+
     def extended(
         self, items: Sequence[BaseLeasedItem], outcome: PositionErrors | FoqsError, asked_at_ms: int, now_ms: int
     ) -> list[BaseLeasedItem]:

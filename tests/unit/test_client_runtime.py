@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import foqs
-from foqs.client.errors import OutcomeUnknownError
+from foqs.client.errors import NotSentError, OutcomeUnknownError
 from foqs.client.items import Nack
 from foqs.client.leases import TAKEN_MAX, BaseLeasedItem, LeaseSchedule, TakenItems
 from foqs.client.settling import (
@@ -19,9 +19,11 @@ from foqs.client.settling import (
     SettlementBuffer,
     settlement_of,
 )
+from foqs.client.sync.settler import Settler
 from foqs.client.worker_core import count_of_each, topic_names
 from foqs.model import limits
 from foqs.model.errors import InvalidArgumentError, NotFoundError, StaleLeaseError
+from foqs.testing import MemoryQueue
 
 LEASE_MS = 10_000
 BACKOFF = NackBackoff(delay_ms=100, delay_ms_max=1_000)
@@ -63,6 +65,34 @@ def test_an_extension_of_unknown_outcome_is_tried_until_the_lease_must_have_ende
     assert schedule.extended([item], unknown, 10_000, 10_001) == [item]
     assert item.lease_lost
     assert schedule.next_due_ms() is None
+
+
+def test_a_lease_that_its_handler_extended_is_not_cut_short() -> None:
+    schedule, item = LeaseSchedule(LEASE_MS), leased("a")
+    schedule.hold([item], now_ms=0)
+    schedule.extended_by(item, 60_000, asked_at_ms=1_000)
+    assert schedule.next_due_ms() == 56_000, "the extension to 10 s from then ends later than the handler's"
+    assert schedule.extended([item], NotSentError("away"), 56_000, 60_999) == []
+    schedule.extended_by(item, 2_000, asked_at_ms=61_000)
+    assert schedule.next_due_ms() == 62_000, "a short one is extended in time"
+    schedule.drop(item)
+    schedule.extended_by(item, 60_000, asked_at_ms=62_000)
+    assert schedule.next_due_ms() is None
+
+
+def test_the_keeper_hears_of_an_extension_by_the_handler() -> None:
+    told: list[tuple[str, int]] = []
+    with MemoryQueue() as queue:
+        client = queue.client()
+        client.enqueue("default", "t", b"x")
+        settler = Settler(client, "default", lambda item, lease_ms, _: told.append((item.id, lease_ms)))
+        (item,) = settler.lease(client.dequeue("default", "t"), LEASE_MS)
+        item.extend(lease_ms=60_000)
+        assert told == [(item.id, 60_000)]
+        queue.clock.advance(61_000)
+        with pytest.raises(StaleLeaseError):
+            item.extend()
+    assert len(told) == 1
 
 
 def test_a_settled_item_is_not_extended_and_its_late_extension_flags_nothing() -> None:

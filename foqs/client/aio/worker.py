@@ -97,8 +97,8 @@ class AsyncWorker:
             backoff=NackBackoff() if backoff is None else backoff,
             drain_ms=duration_or("drain_ms", drain_ms, drain, limits.DRAIN_MS_MAX),
         )
-        self._settler = AsyncSettler(client, namespace)
         self._keeper = AsyncLeaseKeeper(client, namespace, self._settings.lease_ms)
+        self._settler = AsyncSettler(client, namespace, self._keeper.extended)
         self._control: Queue[BaseException | None] = Queue()
         self._inbox: Queue[AsyncLeasedItem | None] = Queue()
         self._changed = AsyncMonitor()

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from foqs.client.sync.client import Client
 
 Outcome = PositionErrors | Exception
+OnExtended = Callable[[BaseLeasedItem, int, int], None]
+"""Takes the item, how long its lease is, and since when."""
 
 
 class LeasedItem(BaseLeasedItem):
@@ -48,9 +50,11 @@ class Settler:
     call `ack` and `nack`.
     """
 
-    def __init__(self, client: Client, namespace: str) -> None:
+    def __init__(self, client: Client, namespace: str, on_extended: OnExtended | None = None) -> None:
+        """`on_extended` is told when an item has extended its lease by itself."""
         self._client = client
         self._namespace = namespace
+        self._on_extended = on_extended
         self._settlements = SettlementBuffer()
         self._changed = Monitor()
         self._closing = False
@@ -89,7 +93,10 @@ class Settler:
 
     def extend(self, item: BaseLeasedItem, lease_ms: int) -> None:
         """Extend the lease of one item at once. Raises StaleLeaseError."""
+        asked_at_ms = self._client.options.clock_ms()
         self._client.extend(self._namespace, item, lease_ms)
+        if self._on_extended is not None:
+            self._on_extended(item, lease_ms, asked_at_ms)
 
     def lost(self, items: Sequence[BaseLeasedItem]) -> None:
         """Count leases that were lost before their items were settled."""
@@ -188,6 +195,12 @@ class LeaseKeeper:
         """The item is settled: leave its lease alone."""
         with self._changed:
             self._schedule.drop(item)
+
+    def extended(self, item: BaseLeasedItem, lease_ms: int, asked_at_ms: int) -> None:
+        """Note that a handler has extended the lease by itself: the next extension here must not cut it short."""
+        with self._changed:
+            self._schedule.extended_by(item, lease_ms, asked_at_ms)
+            self._changed.notify_all()
 
     def close(self) -> None:
         """End, once the extension that is in flight has ended. Raises what ended it before."""

@@ -98,8 +98,8 @@ class Worker:
             backoff=NackBackoff() if backoff is None else backoff,
             drain_ms=duration_or("drain_ms", drain_ms, drain, limits.DRAIN_MS_MAX),
         )
-        self._settler = Settler(client, namespace)
         self._keeper = LeaseKeeper(client, namespace, self._settings.lease_ms)
+        self._settler = Settler(client, namespace, self._keeper.extended)
         self._control: Queue[BaseException | None] = Queue()
         self._inbox: Queue[LeasedItem | None] = Queue()
         self._changed = Monitor()
