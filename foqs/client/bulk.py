@@ -77,6 +77,8 @@ class Bulk:
         """The ids of the batches that went through, with their positions."""
         self._failures: list[tuple[Sequence[int], FoqsError]] = []
         """The positions of the batches that failed as a whole, and why they did."""
+        self._faults: dict[int, FoqsError] = {}
+        """The positions of those that were at fault where their batch failed, and why."""
         self._failed_in_a_row = 0
         self._is_ended = False
         self._broken: BaseException | None = None
@@ -118,7 +120,9 @@ class Bulk:
             self._duplicates += [position for position in found if position not in self._made]
 
     def failed(self, batch: Batch, error: FoqsError) -> None:
-        self._failures.append((batch.positions, _naming_item(error, batch)))
+        faults = _faults_by_position(error, batch)
+        self._failures.append((batch.positions, next(iter(faults.values()), error)))
+        self._faults.update(faults)
         self._failed_in_a_row += 1
         leaves_others = batch.has_ids and _is_its_own(error, batch)
         if not leaves_others or self._failed_in_a_row >= FAILED_IN_A_ROW_MAX:
@@ -150,7 +154,10 @@ class Bulk:
                     ids[position] = item_id
         errors = self._errors
         for positions, error in failures:
-            errors.update(dict.fromkeys(positions, error))
+            is_of_all = self._faults.keys().isdisjoint(positions)
+            told = error if is_of_all else NotSentError(f"not sent, with an item that is at fault: {error.message}")
+            errors.update(dict.fromkeys(positions, told))
+        errors.update(self._faults)
         if failures:
             not_sent = NotSentError(f"not sent: an earlier batch failed: {failures[0][1].message}")
             errors.update({at: not_sent for at, item_id in enumerate(ids) if not item_id and at not in errors})
@@ -234,9 +241,11 @@ def _is_its_own(error: FoqsError, batch: Batch) -> bool:
     return isinstance(error, UnavailableError | OverloadedError | RateLimitedError)
 
 
-def _naming_item(error: FoqsError, batch: Batch) -> FoqsError:
-    """Return the same error, naming the first item that could not be encoded."""
-    if isinstance(error, InvalidArgumentError):
-        for place, fault in faults_of(batch.items):
-            return InvalidArgumentError(f"position {batch.positions[place]}: {fault.message}")
-    return error
+def _faults_by_position(error: FoqsError, batch: Batch) -> dict[int, FoqsError]:
+    """Return the errors of the items of a batch that cannot be encoded; none if it failed for another reason."""
+    if not isinstance(error, InvalidArgumentError):
+        return {}
+    return {
+        batch.positions[place]: InvalidArgumentError(f"position {batch.positions[place]}: {fault.message}")
+        for place, fault in faults_of(batch.items)
+    }

@@ -302,7 +302,7 @@ def test_a_batch_with_ids_that_fails_leaves_the_others_alone_until_some_fail_in_
     result = enqueue_many(bench, items, 2)
     assert result.ids == ["a", "b", "", "", "", "", "c", "d", "c", "d"]
     assert {at: type(error) for at, error in result.errors.items()} == {
-        2: InvalidArgumentError, 3: InvalidArgumentError, 4: NotSentError, 5: NotSentError
+        2: NotSentError, 3: InvalidArgumentError, 4: NotSentError, 5: NotSentError
     }  # fmt: skip
     bench = Bench(of_shards(0), enqueued(["a", "b"]), *[NotSentError("away")] * 3, deadline_ms=0)
     result = enqueue_many(bench, with_ids(10), 2)
@@ -356,7 +356,8 @@ def test_a_fault_in_a_later_batch_leaves_the_ids_of_the_earlier_ones(wrong: Any)
     bench = Bench(enqueued(["a", "b"]))
     result = enqueue_many(bench, [*[NewItem("t", b"")] * 2, faulty, NewItem("t", b""), NewItem("t", b"")], 2)
     assert result.ids == ["a", "b", "", "", ""]
-    assert [type(result.errors[at]) for at in (2, 3, 4)] == [InvalidArgumentError] * 2 + [NotSentError]
+    assert [type(result.errors[at]) for at in (2, 3, 4)] == [InvalidArgumentError, NotSentError, NotSentError]
+    assert "with an item that is at fault: position 2: " in result.errors[3].message
     assert result.errors[2].message.startswith("position 2: ")
 
 

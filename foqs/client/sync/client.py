@@ -138,7 +138,8 @@ class Client(BaseClient):
 
         The result has an id for each position. Raises BatchError when items failed: it has the ids of the others and
         the errors by position. Raises another error when no call was done. When a later call fails as a whole, its
-        positions get the error, and those behind it (of a sequence; a lazy iterable is not read on) a NotSentError.
+        positions get the error, and those behind it (of a sequence; a lazy iterable is not read on) a NotSentError. An
+        item that cannot be encoded gets InvalidArgumentError, and those that would have shared its call NotSentError.
         Items that have dedup ids, all of them: calls are repeated after an unknown outcome, one that fails leaves the
         others alone unless some fail one after the other, and each call has items of one shard, so that their order is
         kept within a shard only. `duplicates` of the result are positions that got the id of an item enqueued before,
