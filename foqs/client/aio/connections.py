@@ -172,7 +172,10 @@ class AsyncConnectionPool:
                 return await connection.exchange(step)
         except TimeoutError as error:
             if sent_on is None:
-                raise NotSentError("no connection of the client was free in time") from error
+                raise NotSentError(
+                    f"no connection of the client was free within {step.timeout_ms} ms: raise connections_max, or have "
+                    "fewer calls in flight"
+                ) from error
             sent_on.retire()
             if not step.is_sent:
                 raise NotSentError(f"{sent_on.address} read nothing for {step.timeout_ms} ms") from error

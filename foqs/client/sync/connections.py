@@ -161,7 +161,10 @@ class ConnectionPool:
         check_process(self._process_id)
         deadline_at_ms = self._options.clock_ms() + step.timeout_ms
         if not self._slots.acquire(timeout=step.timeout_ms / 1000):
-            raise OverloadedError(f"all {self._options.connections_max} connections of the client are busy")
+            raise OverloadedError(
+                f"all {self._options.connections_max} connections of the client are busy, since {step.timeout_ms} ms: "
+                "raise connections_max, since each thread that calls or waits needs one"
+            )
         try:
             connection = self._take_owners(deadline_at_ms, step.owner) or self._take(deadline_at_ms, step.avoided)
             step.address = connection.address
