@@ -121,7 +121,7 @@ class AsyncMemoryPool(AsyncConnectionPool):
 class _Blocking(BaseClient):
     def __init__(self, traffic: Traffic, retry: RetryPolicy | None, idempotent: bool = False) -> None:
         self._traffic = traffic
-        super().__init__("memory", retry=retry, idempotent=idempotent, clock_ms=traffic.host.now_ms, random=lambda: 0.0)
+        super().__init__("memory", retry=retry, idempotent=idempotent, clock_ms=traffic.host.now_ms, random=lambda: 0.5)
 
     def _make_pool(self) -> ConnectionPool:
         return MemoryPool(self._traffic, self.options, self._terms.book)
@@ -130,7 +130,7 @@ class _Blocking(BaseClient):
 class _Asyncio(AsyncBaseClient):
     def __init__(self, traffic: Traffic, retry: RetryPolicy | None, idempotent: bool = False) -> None:
         self._traffic = traffic
-        super().__init__("memory", retry=retry, idempotent=idempotent, clock_ms=traffic.host.now_ms, random=lambda: 0.0)
+        super().__init__("memory", retry=retry, idempotent=idempotent, clock_ms=traffic.host.now_ms, random=lambda: 0.5)
 
     def _make_pool(self) -> AsyncConnectionPool:
         return AsyncMemoryPool(self._traffic, self.options, self._terms.book)

@@ -130,7 +130,7 @@ class MemoryQueue:
 
         threads = [threading.Thread(target=run, args=[worker], name="foqs-test-worker") for worker in workers]
         give_up_s = time.monotonic() + patience.total_seconds()
-        self._set_waits(Waits.BLOCK)
+        self._set_waits(Waits.BLOCK, has_resting_workers=True)
         try:
             for thread in threads:
                 thread.start()
@@ -141,7 +141,7 @@ class MemoryQueue:
         finally:
             for worker in workers:
                 worker.stop()
-            self._set_waits(Waits.END)
+            self._set_waits(Waits.END, has_resting_workers=True)
             for thread in threads:
                 thread.join()
             self._set_waits(self._waits)
@@ -151,7 +151,7 @@ class MemoryQueue:
     async def run_until_idle_async(self, *workers: AsyncWorker, patience: timedelta = _PATIENCE) -> None:
         """Run asyncio workers until there is nothing that they could do now, then stop them: see `run_until_idle`."""
         give_up_s = time.monotonic() + patience.total_seconds()
-        self._set_waits(Waits.BLOCK)
+        self._set_waits(Waits.BLOCK, has_resting_workers=True)
         runs = [asyncio.create_task(worker.run()) for worker in workers]
         try:
             while not (any(run.done() for run in runs) or self._are_idle(workers)):
@@ -160,7 +160,7 @@ class MemoryQueue:
         finally:
             for worker in workers:
                 worker.stop()
-            self._set_waits(Waits.END)
+            self._set_waits(Waits.END, has_resting_workers=True)
             await asyncio.wait(runs)
             self._set_waits(self._waits)
         for run in runs:
@@ -182,9 +182,10 @@ class MemoryQueue:
     ) -> None:
         self.close()
 
-    def _set_waits(self, waits: Waits) -> None:
+    def _set_waits(self, waits: Waits, *, has_resting_workers: bool = False) -> None:
         with self._traffic.changed:
             self._traffic.waits = waits
+            self._traffic.has_resting_workers = has_resting_workers
             self._traffic.note_change()
 
     def _are_idle(self, workers: Sequence[Worker | AsyncWorker]) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from foqs.client.errors import ClientClosedError, OutcomeUnknownError
 from foqs.client.flows import Send
-from foqs.model.errors import FoqsError
+from foqs.model.errors import FoqsError, PausedError
 from foqs.testing.memory_host import MemoryHost
 from foqs.wire import codec as wire
 
@@ -38,6 +38,8 @@ class Traffic:
         """Guards everything here, and is told when something may have become ready."""
         self.listeners: set[Callable[[], None]] = set()
         """Are told the same."""
+        self.has_resting_workers = False
+        """Workers run until they are idle. A pause is nothing to do for them then, and no reason to ask again."""
         self.is_closed = False
         self.changes_count = 0
         self._blocked: dict[object, int] = {}
@@ -76,7 +78,12 @@ class Traffic:
     def poll(self, step: Send, until_ms: int) -> Any:
         """Make an attempt that does not wait at the host. Returns None when the call should wait and try again."""
         with self.changed:
-            response = self.attempt(_without_wait(step))
+            try:
+                response = self.attempt(_without_wait(step))
+            except PausedError:
+                if not self.has_resting_workers:
+                    raise
+                response = wire.structs.DequeueResponse(items=[])
             is_over = self.waits is Waits.END or self.host.now_ms() >= until_ms
             return response if response.items or is_over else None
 

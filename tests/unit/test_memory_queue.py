@@ -314,3 +314,41 @@ def test_an_event_of_the_host_may_have_a_key_that_a_log_record_has_for_itself(
         if was_configured:
             structlog.configure(**before)
     assert caplog.messages == ["event='unknown_namespace' name='jobs' number=7"]
+
+
+def test_a_client_gives_up_on_what_is_paused_when_its_own_time_is_over(queue: MemoryQueue) -> None:
+    client, admin = queue.client(), queue.admin()
+    admin.set_topic_policy(NS, "t", dequeue_paused=True)
+    admin.update_namespace(NS, enqueue_paused=True)
+    queue.clock.advance(3_000)
+    for call in (lambda: client.dequeue(NS, "t"), lambda: client.enqueue(NS, "t", b"x")):
+        began_ms = queue.clock.now_ms()
+        with pytest.raises(foqs.PausedError):
+            call()
+        assert 10_000 < queue.clock.now_ms() - began_ms <= 15_000
+    with pytest.raises(foqs.PausedError):
+        client.dequeue(NS, "t", deadline_ms=500)
+
+
+def test_workers_of_a_paused_topic_are_idle_and_the_clock_stands_still(queue: MemoryQueue) -> None:
+    client, admin = queue.client(), queue.admin()
+    client.enqueue(NS, "t", b"x")
+    admin.set_topic_policy(NS, "t", dequeue_paused=True)
+    queue.clock.advance(3_000)
+    began_ms = queue.clock.now_ms()
+    seen: list[bytes] = []
+    queue.run_until_idle(Worker(client, NS, "t", lambda item: seen.append(item.payload)))
+    assert (seen, queue.clock.now_ms()) == ([], began_ms)
+
+    async def run_async() -> None:
+        async def handle(item: AsyncLeasedItem) -> None:
+            seen.append(item.payload)
+
+        await queue.run_until_idle_async(AsyncWorker(queue.async_client(), NS, "t", handle))
+
+    asyncio.run(run_async())
+    assert (seen, queue.clock.now_ms()) == ([], began_ms)
+    admin.set_topic_policy(NS, "t", dequeue_paused=False)
+    queue.clock.advance(3_000)
+    queue.run_until_idle(Worker(client, NS, "t", lambda item: seen.append(item.payload)))
+    assert seen == [b"x"]
