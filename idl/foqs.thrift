@@ -363,7 +363,7 @@ struct ListNamespacesRequest  { 1: string prefix = "", 2: i32 limit = 1000, 3: s
 struct ListNamespacesResponse { 1: list<Namespace> namespaces, 2: string next_page_token }
 /**
  * Closes the namespace, asks every shard of the cluster, and deletes the namespace if no shard holds an item of it.
- * Otherwise it is open again: INVALID_ARGUMENT says how many items there are, UNAVAILABLE which shard did not respond.
+ * Otherwise it is open again: INVALID_ARGUMENT says how many items are known of, UNAVAILABLE which shard did not respond.
  */
 struct DeleteNamespaceRequest { 1: required string name }
 struct DeleteNamespaceResponse {}

@@ -218,7 +218,10 @@ class FakeNamespaces(FakeCluster, FakeJobs, FakeQuotas):
         answers, missing = self._counted(census)
         held = sum(answer.items_count for answer in answers)
         if held:
-            raise InvalidArgumentError(f"namespace {name!r} still holds {held} items")
+            count = f"at least {held}" if missing else str(held)
+            raise InvalidArgumentError(
+                f"namespace {name!r} still holds {count} items, dead letters included: consume or delete them first"
+            )
         if not missing:
             del self._tables.namespaces[name]
             self._forget_jobs_of(census.namespace)
