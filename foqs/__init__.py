@@ -27,9 +27,13 @@ if TYPE_CHECKING:
         DeadLettersResult,
         DeliveryPolicy,
         EnqueueResult,
+        ExportPage,
+        ExportPlan,
+        ExportSplit,
         HostStatus,
         ItemState,
         PositionErrors,
+        ShardMap,
         ShardStatus,
         StoredItem,
         StoredItemPage,
@@ -55,6 +59,7 @@ if TYPE_CHECKING:
     )
     from foqs.model.jobs import Job, JobPage, JobState
     from foqs.model.namespace import DedupScope, DedupWhenAway, Namespace, NamespaceSettings
+    from foqs.model.policy import TopicPolicyEntry
 
 _HOME = {
     "foqs.client.aio": ("AsyncAdminClient", "AsyncClient"),
@@ -74,9 +79,13 @@ _HOME = {
         "DeadLettersResult",
         "DeliveryPolicy",
         "EnqueueResult",
+        "ExportPage",
+        "ExportPlan",
+        "ExportSplit",
         "HostStatus",
         "ItemState",
         "PositionErrors",
+        "ShardMap",
         "ShardStatus",
         "StoredItem",
         "StoredItemPage",
@@ -102,6 +111,7 @@ _HOME = {
     ),
     "foqs.model.jobs": ("Job", "JobPage", "JobState"),
     "foqs.model.namespace": ("DedupScope", "DedupWhenAway", "Namespace", "NamespaceSettings"),
+    "foqs.model.policy": ("TopicPolicyEntry",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -126,6 +136,9 @@ __all__ = [
     "DeliveryPolicy",
     "EnqueueResult",
     "ErrorCode",
+    "ExportPage",
+    "ExportPlan",
+    "ExportSplit",
     "FoqsError",
     "HostState",
     "HostStatus",
@@ -155,12 +168,14 @@ __all__ = [
     "RetryPolicy",
     "SettleStats",
     "ShardHealth",
+    "ShardMap",
     "ShardStatus",
     "ShardUse",
     "StaleLeaseError",
     "StoredItem",
     "StoredItemPage",
     "TooLargeError",
+    "TopicPolicyEntry",
     "TopicStats",
     "UnavailableError",
     "UnknownNamespaceError",

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import inspect
+import re
 import subprocess
 import sys
 from typing import Any
@@ -270,6 +272,17 @@ def test_every_public_name_can_be_imported() -> None:
     with pytest.raises(AttributeError):
         foqs.no_such_name  # noqa: B018
     assert set(foqs.__all__) <= set(dir(foqs))
+
+
+def test_what_a_client_returns_or_takes_has_a_public_name() -> None:
+    named: set[str] = set()
+    for client in (foqs.Client, foqs.AdminClient):
+        for name, verb in inspect.getmembers(client, inspect.isfunction):
+            if not name.startswith("_"):
+                named.update(*[re.findall(r"\b[A-Z]\w+", str(hint)) for hint in verb.__annotations__.values()])
+    words = {"None", "Iterable", "Iterator", "Callable", "Sequence", "Mapping"}
+    types_of_arguments = {"Receipts", "Topics", "Nacks"}
+    assert named - words - types_of_arguments <= set(foqs.__all__)
 
 
 def test_the_core_of_the_client_does_no_io() -> None:
