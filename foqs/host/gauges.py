@@ -159,7 +159,7 @@ class ShardGauges(Collector):
 
 
 def _ownership(writers: list[ShardWriter], uses: Mapping[int, ShardUse]) -> Iterator[Metric]:
-    """Of the shards of this host; a shard that no host has would be missing everywhere, and so it is 0 everywhere."""
+    """Shards of the cluster: one that no host has would be missing everywhere, and so it is 0 on each host."""
     owned = GaugeMetricFamily(
         "foqs_shard_owned",
         "1 while this host owns the shard, else 0. Every host has it for all shards of the cluster that were not "

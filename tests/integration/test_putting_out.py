@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from foqs.dev.local_server import LocalServer
 from foqs.model import limits
-from foqs.shard.port import OwnedError, OwnershipLostError
+from foqs.shard.port import OwnedError, OwnershipLostError, SessionLostError
 from foqs.storage.packs.budget import PackBudget
 from foqs.storage.packs.index import PackIndex
 from foqs.storage.shard_store import ShardAccess, ShardStore
@@ -64,6 +64,24 @@ def test_who_may_not_kill_says_so_and_leaves_the_owner_alone(make_store: Open, w
     assert not dead.is_session_lost()
     dead.close()
     assert opened(weak).epoch == 2
+
+
+def test_a_server_that_takes_no_writes_uses_up_no_epochs(
+    make_store: Open, weak_user: str, mysql_server: LocalServer
+) -> None:
+    """A shard is tried once a second, and its epochs would be used up after half a year."""
+    store = make_store("host-1", weak_user)
+    assert opened(store).epoch == 1
+    store.close()
+    with closing(mysql_server.connect()) as session, session.cursor() as cursor:
+        cursor.execute("SET GLOBAL read_only = 1")
+        try:
+            for _ in range(3):
+                with pytest.raises(SessionLostError, match="read-only"):
+                    store.open()
+        finally:
+            cursor.execute("SET GLOBAL read_only = 0")
+    assert opened(store).epoch == 2
 
 
 def warnings_of(store: ShardStore) -> list[str]:

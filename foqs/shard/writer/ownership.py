@@ -108,7 +108,7 @@ class Ownership:
         self._loop = asyncio.get_running_loop()
         self._outage = Outage(self._loop.time)
         self._losses = Outage(self._loop.time)
-        """Of sessions, while the breaker is open."""
+        """The sessions that are lost while the breaker is open."""
         self._count_task: asyncio.Task[None] | None = None
         self._seen_task: asyncio.Task[None] | None = None
         """While the dedup ids are not all read."""
