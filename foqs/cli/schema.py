@@ -129,9 +129,9 @@ class _Work:
         self._report(database, str(error), Exit.UNAVAILABLE if isinstance(error, UnavailableError) else Exit.FAILURE)
 
     def leave(self) -> None:
-        """Leave with the gravest of what went wrong, if anything did."""
+        """Leave with the gravest of what went wrong, if anything did: that which does not end by itself."""
         if self.codes:
-            leave(max(self.codes))
+            leave(Exit.FAILURE if Exit.FAILURE in self.codes else max(self.codes))
 
     def _rows(self, config: HostConfig) -> list[ShardRow]:
         """The shards that the meta database knows; none while it has not the tables for it, which is told."""
@@ -142,10 +142,12 @@ class _Work:
                     return meta.list_shards()
             except (UnavailableError, SQLAlchemyError) as error:
                 problem = str(error)
+                self._is_meta_away = isinstance(error, UnavailableError)
         if self.is_meta_pending:
             problem = "its own tables are not up to date, which foqs schema apply brings about first"
         note(f"error: shards that only the meta database knows are missing here: {problem}")
-        self.codes.add(Exit.FAILURE)
+        # What keeps the meta database away was told, with its code: this follows from it, and ends with it.
+        self.codes.add(Exit.UNAVAILABLE if self._is_meta_away else Exit.FAILURE)
         return []
 
     def _report(self, database: _Database, problem: str, code: Exit) -> None:
