@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import warnings
 from typing import Any, cast
 from unittest.mock import Mock
 
-from foqs.shard.port import SeenDigests, SeenExtent, SeenPart, SessionLostError
+from foqs.shard.port import SeenDigests, SeenExtent, SeenPart, SessionLostError, ShardImage, Tenure
 from foqs.shard.writer.seen_loading import SeenLoading
+from tests.support.slow_store import SlowStore, writer_of
 
 
 class HangingLog:
@@ -44,3 +47,32 @@ async def test_a_read_that_hangs_ends_with_the_ownership() -> None:
     loading.cancel()
     await asyncio.gather(loading, return_exceptions=True)
     assert await asyncio.to_thread(log.is_closed.wait, 5)
+
+
+class StoreOfIds(SlowStore):
+    """Its shard has dedup ids to be read."""
+
+    def open(self, tenure: Tenure | None = None) -> ShardImage:
+        image = super().open(tenure)
+        image.seen, image.seen_log = [SeenExtent(7, 0, 0, 1, 0)], HangingLog()
+        return image
+
+
+async def test_a_read_that_has_not_begun_ends_without_a_warning() -> None:
+    """A host that is stopped as it opens a shard would write one, and one is an error in the tests of users."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        async with writer_of(StoreOfIds(asyncio.get_running_loop())) as writer:
+            cancelled: list[bool] = []
+
+            def opened(*_: object) -> None:
+                task = writer._ownership._seen_task
+                assert task is not None
+                cancelled.append(task.cancel())
+
+            writer.listener.shard_opened.side_effect = opened
+            await writer.start()
+            await asyncio.sleep(0)
+            assert cancelled == [True]
+        gc.collect()
+    assert not [str(one.message) for one in caught if "never awaited" in str(one.message)]

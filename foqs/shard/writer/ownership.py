@@ -148,8 +148,8 @@ class Ownership:
         self._count_task = asyncio.create_task(self._count(shard, counting), name=f"shard-{self._shard_id}-count")
         self._opened(shard)
         if image.seen_log is not None:
-            loading = SeenLoading(self._shard_id, shard, image.seen_log, self._wake).run(image.seen)
-            self._seen_task = asyncio.create_task(self._supervised(shard, loading), name=f"shard-{self._shard_id}-seen")
+            load = partial(SeenLoading(self._shard_id, shard, image.seen_log, self._wake).run, image.seen)
+            self._seen_task = asyncio.create_task(self._supervised(shard, load), name=f"shard-{self._shard_id}-seen")
         await self._announcing.opened(shard)
         _log.info("shard_opened", shard=self._shard_id, epoch=image.epoch, open_leases=len(shard.index.leases))
         return shard
@@ -190,9 +190,10 @@ class Ownership:
             self._hurry.set()
             self._store.look_again()
 
-    async def _supervised(self, shard: ShardState, loading: Awaitable[None]) -> None:
+    async def _supervised(self, shard: ShardState, load: Callable[[], Awaitable[None]]) -> None:
+        """`load` makes its coroutine here: nobody would await it where the task is cancelled before its first step."""
         try:
-            await loading
+            await load()
         except Exception:
             log_defect(self._shard_id)
             if self.shard is shard:
