@@ -31,13 +31,15 @@ class Owners:
     ask_again_at_ms: int = 0
 
     def learn(self, told: ShardMap, now_ms: int) -> None:
-        """Take what a host has told. An address that is none is left out."""
+        """Take what a host has told. An address that is none, or several, is left out."""
         self.addresses = {}
         for one in told.addresses:
             try:
-                (self.addresses[one.shard_id],) = parse_addresses([one.address])
+                parsed = parse_addresses(one.address)
             except InvalidArgumentError:
                 continue
+            if len(parsed) == 1:
+                self.addresses[one.shard_id] = parsed[0]
         self.ask_again_at_ms = now_ms + OWNERS_MS_MAX
 
     def of_ids(self, ids: Iterable[str]) -> Address | None:
