@@ -16,6 +16,7 @@ from foqs.model import limits
 from foqs.model.census import Census, CensusAnswer
 from foqs.model.errors import FoqsError
 from foqs.model.namespace import number_in_use
+from foqs.model.outage import Outage
 from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.shard_writer import ShardWriter
 
@@ -54,6 +55,8 @@ class Censuses:
         """The answers that are under way and that were given, by census, shard and epoch."""
         self._compared: dict[int, _Compared] = {}
         """The last comparison of each shard that is owned: there may be 20,000 names, and it is made twice a second."""
+        self._outages: dict[int, Outage] = {}
+        """The outage of each shard whose last answer failed: it is tried again twice a second."""
 
     def check_owns_any(self) -> None:
         self._shards.check_owns_any()
@@ -158,12 +161,20 @@ class Censuses:
                 )
                 await self._namespaces.on_thread(lambda meta: meta.answer_census(census, [answer]))
         except (FoqsError, TimeoutError) as error:
-            _log.warning("census_not_answered", shard=shard.shard_id, error=str(error) or "it took too long")
+            self._not_answered(shard.shard_id, str(error) or "it took too long")
             return False
         except Exception:  # A defect of one shard's must not keep the others from answering.
             _log.error("host_defect", work="census", exc_info=True)
             return False
+        self._outages.pop(shard.shard_id, None)
         return True
+
+    def _not_answered(self, shard_id: int, reason: str) -> None:
+        outage = self._outages.get(shard_id)
+        if outage is None:
+            outage = self._outages[shard_id] = Outage(asyncio.get_running_loop().time)
+        if outage.is_to_be_told(reason):
+            _log.warning("census_not_answered", shard=shard_id, error=reason)
 
     def _count(self, census: Census, shard: ShardState) -> int:
         """Items of another namespace under the same number are not the closed one's."""
