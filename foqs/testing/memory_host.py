@@ -17,9 +17,12 @@ from foqs.config import HostConfig
 from foqs.host.metrics import Metrics
 from foqs.model import limits
 from foqs.model.cluster import HostRow
+from foqs.model.errors import UnavailableError
 from foqs.parts import Parts
 from foqs.shard.state.leases import SLOT_MS
+from foqs.storage.migrations import SchemaKind
 from foqs.storage.packs.index import PackIndex
+from foqs.storage.places import place_of
 from foqs.storage.shard_store import ShardAccess
 from foqs.testing.fake_namespaces import FakeNamespaces, NamespaceTables
 from foqs.testing.fake_reader import FakeReader
@@ -34,6 +37,7 @@ START_MS = 1_700_000_000_000
 """The first time on the clock: in November 2023."""
 NOTICE_MS = SLOT_MS + limits.TICK_MS
 """So long after its time a host has noticed that a lease or a delay has ended."""
+_META_URL = "mysql+pymysql://memory/meta"
 _JUMPS_MAX = 500
 """A long time passes in so many steps at most."""
 
@@ -76,24 +80,25 @@ class MemoryHost:
         self.lock = threading.RLock()
         self._loop = ManualLoop()
         self._servers = {number: FakeServer(number, self.now_ms, strict=True) for number in range(shard_count)}
+        self._server_by_place = {place_of(_shard_url(number)): server for number, server in self._servers.items()}
         self._meta = MemoryMeta(self.now_ms)
         self._host = self._loop.call(self._make)
         self._run(self._host.start())
         self._dialogue: MemoryDialogue = self._loop.call(self._server.connect)
 
     def _make(self) -> Host:
-        urls = {number: f"mysql+pymysql://memory/shard_{number}" for number in self._servers}
+        urls = {number: _shard_url(number) for number in self._servers}
         # Not validated: the URLs are those of no server.
         config = HostConfig.model_construct(
-            meta_url="", host_name="memory", listen_address="memory", port=0, cluster="memory", shards=urls
+            meta_url=_META_URL, host_name="memory", listen_address="memory", port=0, cluster="memory", shards=urls
         )
         fakes: Mapping[str, Any] = {
             "meta": lambda *_: self._meta,
             "store": self._make_store,
             "reader": lambda shard_id, url, packs: FakeReader(self._servers[shard_id], packs),
             "slot_source": lambda shard_id, url: FakeSlotSource(self._servers[shard_id]),
-            "identity": lambda shard_id, url: fake_identity(self._servers[shard_id]),
-            "check_schema": lambda url, kind: None,
+            "identity": lambda shard_id, url: fake_identity(self._server_at(url)),
+            "check_schema": self._check_schema,
             "server": MemoryServer,
             "metrics": Metrics,
             "wall_ms": self.now_ms,
@@ -103,6 +108,16 @@ class MemoryHost:
             "peers": Peers,
         }
         return Host(config, Parts(**fakes))
+
+    def _server_at(self, url: str) -> FakeServer:
+        server = self._server_by_place.get(place_of(url))
+        if server is None:
+            raise UnavailableError("a MemoryQueue has the databases of its own shards alone")
+        return server
+
+    def _check_schema(self, url: str, kind: SchemaKind) -> None:
+        if kind is SchemaKind.SHARD:
+            self._server_at(url)
 
     def _make_store(
         self,
@@ -169,6 +184,10 @@ class MemoryHost:
             assert when_s is not None, "the host waits for nothing"
             self._loop.move_to(when_s)
         return task.result()
+
+
+def _shard_url(shard_id: int) -> str:
+    return f"mysql+pymysql://memory/shard_{shard_id}"
 
 
 def keep_stdout_clean() -> None:

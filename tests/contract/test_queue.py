@@ -369,3 +369,32 @@ def test_a_worker_of_a_prefix_handles_items_of_topics_that_are_new() -> None:
             foqs.Worker(client, NS, ["a"], print, topic_prefix="mail/")
         with pytest.raises(foqs.InvalidArgumentError):
             foqs.Worker(client, NS, handler=print)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "",
+        "/five",
+        "postgresql://h/five",
+        "mysql://h",
+        "mysql://u:p@h/five",
+        "mysql://h/five?ssl=1",
+        "mysql://127.0.0.1:1/five",
+    ],
+)
+def test_a_shard_is_not_added_where_none_can_be_served(world: World, place: str) -> None:
+    with pytest.raises(foqs.InvalidArgumentError):
+        world.admin.add_shard(5, place)
+    assert [shard.shard_id for shard in world.admin.list_shards()] == [0]
+
+
+def test_a_shard_is_not_added_at_the_database_of_another_one(world: World) -> None:
+    (only,) = world.admin.list_shards()
+    with pytest.raises(foqs.InvalidArgumentError, match="that of shard 0, and two shards need two databases"):
+        world.admin.add_shard(5, only.place)
+    with pytest.raises(foqs.AlreadyExistsError, match="shard 0 exists already"):
+        world.admin.add_shard(0, only.place)
+    with pytest.raises(foqs.InvalidArgumentError):
+        world.admin.add_shard(70_000, only.place)
+    assert [shard.shard_id for shard in world.admin.list_shards()] == [0]
