@@ -276,7 +276,7 @@ class Inspection:
                 row = rows.get(key)
                 try:
                     if row is None or shard.topic_of(row).namespace != namespace.number:
-                        raise NotFoundError("there is no such item in the namespace")
+                        raise _not_there(namespace, shard.shard_id, key)
                     act(shard, row, answer, position)
                 except FoqsError as error:
                     answer.errors[position] = error.with_traceback(None)
@@ -324,6 +324,13 @@ def _delete(shard: ShardState, row: ItemRow, completion: Completion, position: i
 
 def _delete_acked(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
     shard.delete(row, completion, position, Outcome.ACKED)
+
+
+def _not_there(namespace: Namespace, shard_id: int, key: int) -> NotFoundError:
+    return NotFoundError(
+        f"there is no item {ids.item_id(shard_id, key)} in namespace {namespace.name!r}: it was acked or deleted, has "
+        "expired, or is of another namespace"
+    )
 
 
 def _named_once(places: list[tuple[int, int, int]], errors: PositionErrors) -> list[tuple[int, int, int]]:

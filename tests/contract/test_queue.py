@@ -398,3 +398,18 @@ def test_a_shard_is_not_added_at_the_database_of_another_one(world: World) -> No
     with pytest.raises(foqs.InvalidArgumentError):
         world.admin.add_shard(70_000, only.place)
     assert [shard.shard_id for shard in world.admin.list_shards()] == [0]
+
+
+def test_the_id_of_an_item_that_is_not_there_is_named(world: World) -> None:
+    """A log of many calls has the text of the error alone."""
+    gone, kept = world.client.enqueue_many(NS, [NewItem("t", b"x"), NewItem("t", b"y")]).ids
+    world.admin.delete_items(NS, gone)
+    with pytest.raises(foqs.NotFoundError, match=f"there is no item {gone} in namespace '{NS}'"):
+        world.admin.get_item(NS, gone)
+    with pytest.raises(BatchError) as deleting:
+        world.admin.delete_items(NS, [gone])
+    with pytest.raises(BatchError) as redriving:
+        world.admin.redrive_dead_letters(NS, "t", ids=[kept, gone])
+    assert gone in str(deleting.value.errors[0])
+    assert gone in str(redriving.value.errors[1])
+    assert gone not in str(redriving.value.errors[0])
