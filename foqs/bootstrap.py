@@ -221,10 +221,11 @@ class Host(Service):
 
     async def _drain(self) -> None:
         await self._sharing.leave()
-        self._dequeues.drain()
+        await self._dequeues.drain()
         await self._routing.drain()
         await self._server.drain()
-        self._dispatcher.drain()
+        for _ in self._dispatcher.drain():
+            await asyncio.sleep(0)
         await asyncio.gather(*[shard.drain() for shard in self._shards.by_id.values()])
         await self._jobs.drain()
         await self._quotas.drain()

@@ -367,13 +367,6 @@ class AnyTopic(HandOut):
                 if call.ring.entries:
                     self._fed[call.ring.tenant] = None
 
-    def _end_all_hungry(self) -> None:
-        """Answer every call that wants any topic, with nothing."""
-        for tenant in list(self._tenants.values()):
-            for ring in [tenant.ring, *tenant.rings.values()]:
-                for call in list(ring.hungry):
-                    self.answer(call, [])
-
     # ---- what operators say, and what time brings ----
 
     def _follow_settings(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from mypy_extensions import mypyc_attr
 
@@ -16,6 +16,9 @@ from foqs.model.stocks import Topic
 from foqs.model.topic import ShardTopic
 from foqs.shard.state.events import ClaimsEnded, Demand, Events
 from foqs.shard.writer.shard_writer import ShardWriter
+
+DRAINED_PER_TURN = 1_000
+"""Topics, and prefetched items, that a host that drains gives back in one turn of the event loop."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # The simulation watches it so.
@@ -287,13 +290,6 @@ class Dispatcher(AnyTopic):
             self.serve(queue)
         self._serve_any()
 
-    def end_all(self) -> None:
-        """Answer every call that waits, with nothing."""
-        for queue in list(self._queues.values()):
-            for call in list(queue.calls):
-                self.answer(call, [])
-        self._end_all_hungry()
-
     def tick(self) -> None:
         """Follow the operators, serve what has waited for tokens and calls that lingered, and go on with the sweep."""
         self._follow_settings()
@@ -324,8 +320,17 @@ class Dispatcher(AnyTopic):
             self._unclaim(queue.buffer, queue.buffer.prefetched_long(self._writers))
             self._rest(queue)
 
-    def drain(self) -> None:
-        """Claim nothing more; what is prefetched, and what claims in flight will bring, goes back."""
+    def drain(self) -> Iterator[None]:
+        """Claim nothing more; what is prefetched, and what claims in flight will bring, goes back.
+
+        Each step takes as much as one turn of the event loop may.
+        """
         self._draining = True
-        for queue in self._queues.values():
-            self._unclaim(queue.buffer, queue.buffer.items)
+        done_count = 0
+        for queue in list(self._active):
+            items = queue.buffer.items if queue.buffer.sort_keys else []
+            self._unclaim(queue.buffer, items)
+            done_count += 1 + len(items)
+            if done_count >= DRAINED_PER_TURN:
+                yield
+                done_count = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -200,8 +200,9 @@ def writes_after_losing_the_lock(self: FakeStore, transaction: Transaction) -> T
 
 
 @in_place_of(Dispatcher, "drain")
-def forgets_the_prefetched_on_drain(self: Dispatcher) -> None:
+def forgets_the_prefetched_on_drain(self: Dispatcher) -> Iterator[None]:
     self._draining = True
+    return iter(())
 
 
 _extend = ReadyWindow.extend

@@ -300,8 +300,11 @@ class Driver:
 
     def drain(self) -> None:
         """A graceful end: what was held is there for the next owner at once."""
-        self.dispatcher.end_all()
-        self.dispatcher.drain()
+        for call in self.calls:
+            if not call.done:
+                self.dispatcher.answer(call, [])
+        for _ in self.dispatcher.drain():
+            pass
         for shard_id, shard in self.shards.states.items():
             if shard.in_flight is not None:
                 self.shards.end(shard_id)
