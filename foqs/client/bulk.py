@@ -135,9 +135,13 @@ class Bulk:
     def result(self) -> EnqueueResult:
         """Return ids and errors by position, once nothing is in flight.
 
-        Raises what the caller's iterable raised or `stop` was told, and the first failure when no call went through.
+        Raises what the caller's iterable raised or `stop` was told, with a note of how many items were enqueued before,
+        and the first failure when no call went through.
         """
         if self._broken is not None:
+            self._broken.add_note(
+                f"enqueue_many had enqueued {sum([len(some) - some.count('') for _, some in self._ids])} items before"
+            )
             raise self._broken
         failures = sorted(self._failures, key=lambda failure: failure[0][0])
         if failures and not self._ids:

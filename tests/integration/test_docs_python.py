@@ -17,6 +17,7 @@ _OUTPUTS = {
     "A client": [
         ["to: ann@example.org 1", "to: bob@example.org 1", "to: cy@example.org 1", "emails 0 1"],
         ["100 enqueued, 100 acked"],
+        ["2 enqueued, then: invalid literal for int() with base 10: 'three'"],
     ],
     "Large loads": [["SUCCEEDED 3000 items, 0 rejected"]],
     "Several hosts": [["done: march"]],

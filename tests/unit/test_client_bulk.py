@@ -179,6 +179,22 @@ def test_what_the_items_raise_reaches_the_caller() -> None:
         work.result()
 
 
+def test_what_the_items_raise_says_how_many_are_enqueued() -> None:
+    def broken() -> Iterator[NewItem]:
+        yield from [NewItem("t", b"")] * 4
+        raise ValueError("no more rows")
+
+    work = Bulk(broken(), 2)
+    for ids in (["a", "b"], ["c", ""]):
+        batch = work.next()
+        assert batch is not None
+        work.done(batch, EnqueueResult(ids, {1: TooLargeError("too large")} if "" in ids else {}))
+    assert work.next() is None
+    with pytest.raises(ValueError, match="no more rows") as raised:
+        work.result()
+    assert raised.value.__notes__ == ["enqueue_many had enqueued 3 items before"]
+
+
 def test_a_bulk_enqueue_says_so_to_the_host() -> None:
     bench = Bench(enqueued(["a"]), enqueued(["b"]))
     bench.run_on(verbs.enqueue_batch(bench.terms, "ns", [NewItem("t", b"")], Repeat.ALWAYS, bulk=True))
