@@ -137,13 +137,13 @@ class ShardStore:
         with self._closing_on_error():
             self._take_lock(lambda writer: writer.owner == own or self._owner_is_dead(writer.owner, writer.epoch))
             written = read_writer(self._rows)
+            # A server that takes no writes says so here: each try would use up an epoch, and there are 2^24.
+            self._rows(sql.NOTE_SESSION, written.epoch)
+            self._session.rollback()
             confirm_identity(self._rows, self._access.shard_id, self._access.cluster)
             if tenure is not None and tenure.goes_on(written.epoch, written.transaction_number):
                 self.epoch, last_key = tenure.epoch, tenure.last_key
             else:
-                # A server that takes no writes says so here: each try would use up an epoch, and there are 2^24.
-                self._rows(sql.NOTE_SESSION, written.epoch)
-                self._session.rollback()
                 # The shard may be a replica that was behind, and the meta database restored.
                 self.epoch = self._take_epoch(max(written.epoch, self.epoch))
                 last_key = self.epoch << ids.SEQUENCE_BITS
