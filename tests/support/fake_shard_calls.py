@@ -42,6 +42,8 @@ class FakeShardCalls:
     ) -> ClusterShard:
         before = self._shard(shard_id)
         others = [at for at in self.shards.values() if at.state is ShardUse.SERVING and at.shard_id != shard_id]
+        if state is not None and state not in (ShardUse.SERVING, ShardUse.DRAINING):
+            raise InvalidArgumentError(f"state = {state} is not possible")
         if state == ShardUse.DRAINING and not others and not last:
             raise InvalidArgumentError(f"shard {shard_id} is the last")
         after = self.shards[shard_id] = replace(
