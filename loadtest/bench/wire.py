@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Any, cast
 
-from foqs.model.errors import UnavailableError
+from foqs.model.errors import OverloadedError, UnavailableError
 from foqs.wire.codec import Codec, for_seqid, structs
 from loadtest.bench.clients import process_number
 from loadtest.peers.adapter import Offer
@@ -84,14 +84,20 @@ class Wire(asyncio.Protocol):
         self._transport.abort()
 
     async def enqueue(self, offers: Sequence[Offer]) -> None:
-        """Every one must be taken."""
+        """Every one must be taken. What a host is too busy for is sent again when it says."""
         news = [
             structs.NewItem(
                 offer.topic, offer.payload, offer.priority, None, offer.delay_ms or None, dedup_id=offer.dedup_id
             )
             for offer in offers
         ]
-        response = await self.call("enqueue", structs.EnqueueRequest(NAMESPACE, news))
+        request = structs.EnqueueRequest(NAMESPACE, news)
+        while True:
+            try:
+                response = await self.call("enqueue", request)
+                break
+            except OverloadedError as error:
+                await asyncio.sleep((error.retry_after_ms or 0) / 1_000)
         assert not response.errors, response.errors
         assert not response.duplicates, response.duplicates
 
