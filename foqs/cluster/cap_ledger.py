@@ -95,11 +95,10 @@ class CapLedger:
         """A host has not used so many tokens: those of the time to come first, which it gives back before others."""
         if count <= 0:
             return
-        ahead_count = 0
+        ahead_count = count  # Of a host that is not known here any more, all may be of the time to come.
         part = entry.parts.get(host_id)
         if part is not None:
-            if part.ahead_until_s > now_s:
-                ahead_count = min(count, part.ahead_count)
+            ahead_count = min(count, part.ahead_count) if part.ahead_until_s > now_s else 0
             part.ahead_count = 0
         burst = burst_of(entry.rate)
         entry.tokens = min(burst, entry.tokens + ahead_count)

@@ -150,6 +150,24 @@ def test_deliveries_that_reach_nobody_cost_a_cap_nothing_and_lift_it_by_nothing(
     assert seen_count >= 0.93 * 60 * rate - 3
 
 
+def test_a_host_that_the_home_has_forgotten_gives_back_no_token_before_its_time() -> None:
+    """One that was taken for dead still has the token of the time to come that it was granted."""
+    ledger = CapLedger()
+    ledger.keep(frozenset("ab"))
+
+    def ask(name: str, wanted: int = 0, held: int = 0, unused: int = 0) -> CapGrant:
+        grant = ledger.ask(name, CapAsk(KEY, 0.001, wanted, held, unused, 1, is_short=True), 0.001, 100.0)
+        assert grant is not None
+        return grant
+
+    assert ask("a", wanted=1).after_ms == 0
+    assert ask("a", wanted=1).after_ms > 0
+    ledger.keep(frozenset("b"))
+    assert ask("b", wanted=1).after_ms > 0
+    ledger.keep(frozenset("ab"))
+    assert ask("a", wanted=1, unused=1).after_ms > 0
+
+
 def test_what_one_host_does_not_need_goes_to_the_others() -> None:
     cluster = Cluster("ab", 100)
     cluster.run(20, lambda name: 1_000 if name == "a" else int(cluster.used["b"] < 10 * (cluster.now_s - 100)))
