@@ -21,7 +21,7 @@ from foqs.wire.frames import FrameError
 
 _SEQID_MAX = 2**31 - 1
 _NOT_ENCODABLE = (TDecodeException, ValueError, TypeError, ArithmeticError, AttributeError, BufferError)
-"""What the encoder raises for a value that it cannot write: nothing has been sent then."""
+"""The exceptions of the encoder for a value that it cannot write: nothing has been sent then."""
 
 
 class BrokenDialogueError(Exception):

@@ -31,7 +31,7 @@ class ClusterView(NamedTuple):
         ]
 
     def is_leaving(self, host_id: str) -> bool:
-        """Whether that host wants to be rid of its shards."""
+        """Tell whether that host wants to be rid of its shards."""
         host = self.hosts.get(host_id)
         return host is not None and host.is_leaving
 

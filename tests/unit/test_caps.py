@@ -127,14 +127,20 @@ def test_a_capped_topic_that_waits_is_neither_active_nor_in_a_ring() -> None:
     assert queue.parked_slot
 
 
-@pytest.mark.parametrize("is_of_namespace", [False, True])
-def test_a_token_that_comes_back_is_used_by_whoever_waits_for_the_next_one(is_of_namespace: bool) -> None:
+def with_a_low_cap(*, is_of_namespace: bool) -> Shards:
+    """A shard with items of a topic, of which the topic or its namespace lets one through in hours."""
     shards = stocked({"a": 100})
     if is_of_namespace:
         shards.change_settings(deliveries_per_second_max=0.0001)
     else:
         shards.set_policy("a", deliveries_per_second_max=0.0001)
     shards.dispatcher.tick()
+    return shards
+
+
+@pytest.mark.parametrize("is_of_namespace", [False, True])
+def test_a_token_that_comes_back_is_used_by_whoever_waits_for_the_next_one(is_of_namespace: bool) -> None:
+    shards = with_a_low_cap(is_of_namespace=is_of_namespace)
     queue = shards.dispatcher._queues[NAMESPACE, "a"]
     shards.dispatcher._refresh(queue)
     assert shards.dispatcher._take_tokens(queue, 1, shards.clock_ms / 1000) == 1
@@ -150,12 +156,7 @@ def test_a_token_that_comes_back_is_used_by_whoever_waits_for_the_next_one(is_of
 
 @pytest.mark.parametrize("is_of_namespace", [False, True])
 def test_a_token_whose_delivery_reached_nobody_is_used_again(is_of_namespace: bool) -> None:
-    shards = stocked({"a": 100})
-    if is_of_namespace:
-        shards.change_settings(deliveries_per_second_max=0.0001)
-    else:
-        shards.set_policy("a", deliveries_per_second_max=0.0001)
-    shards.dispatcher.tick()
+    shards = with_a_low_cap(is_of_namespace=is_of_namespace)
     lost = shards.dequeue({"a": 1})
     shards.pass_ms(100)
     assert lost.done
