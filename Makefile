@@ -17,8 +17,10 @@ demo-spark: setup spark ## a bulk enqueue from PySpark with keys, a worker kille
 	@$(BIN)/python -m loadtest.spark.demo
 
 test: setup test-tools spark lint types imports ## all checks and tests, as CI runs them: make test WORKERS=N
-	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not alone"
-	$(BIN)/pytest -n 2 -m alone tests/integration
+	@failed=0; \
+	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not alone" || failed=1; \
+	$(BIN)/pytest -n 2 -m alone tests/integration || failed=1; \
+	exit $$failed
 
 lint: setup ## ruff: rules and format
 	$(BIN)/ruff check
@@ -41,8 +43,10 @@ compiled: setup ## a wheel with the host's hot modules compiled to C, and a copy
 	@scripts/compiled.sh
 
 test-compiled: setup test-tools spark compiled ## the tests on the compiled modules
-	cd build/compiled && PYTHONPATH=. .venv/bin/pytest $(SIDE_BY_SIDE) -m "not interpreted and not alone"
-	cd build/compiled && PYTHONPATH=. .venv/bin/pytest -n 2 -m "not interpreted and alone" tests/integration
+	@failed=0; cd build/compiled; export PYTHONPATH=.; \
+	.venv/bin/pytest $(SIDE_BY_SIDE) -m "not interpreted and not alone" || failed=1; \
+	.venv/bin/pytest -n 2 -m "not interpreted and alone" tests/integration || failed=1; \
+	exit $$failed
 
 sim: setup ## the whole host in virtual time with faults: make sim SEEDS=N
 	@$(BIN)/python -m tests.sim --seeds $${SEEDS:-2000} --keep-going

@@ -455,12 +455,35 @@ struct ListDeadLettersRequest {
   /** Only these shards, all of which the host must serve: UNAVAILABLE says that it does not. Hosts ask each other so. */
   5: optional list<i32> shard_ids
 }
-/** Makes dead letters ready again, with no failed attempts and a new TTL: those with these ids, or the oldest of the topic, up to limit. */
-struct RedriveDeadLettersRequest { 1: required string namespace_name, 2: required string topic, 3: optional list<string> ids, 4: i32 limit = 1000 }
+/** Makes dead letters ready again, with no failed attempts and a new TTL: those with these ids, or the oldest of the topic,
+    up to limit. Without ids it passes over items that are delivered at most once, which it cannot redrive. */
+struct RedriveDeadLettersRequest {
+  1: required string namespace_name,
+  2: required string topic,
+  3: optional list<string> ids,
+  4: i32 limit = 1000,
+  /** Without ids: go on behind an earlier call, as its next_page_token says. */
+  5: optional string page_token
+}
 /** Deletes dead letters: those with these ids, or the oldest of the topic, up to limit. */
-struct PurgeDeadLettersRequest { 1: required string namespace_name, 2: required string topic, 3: optional list<string> ids, 4: i32 limit = 1000 }
-/** count says how many were redriven or purged; errors are by position of ids. */
-struct DeadLettersResponse { 1: i64 count, 2: map<i32, ItemError> errors }
+struct PurgeDeadLettersRequest {
+  1: required string namespace_name,
+  2: required string topic,
+  3: optional list<string> ids,
+  4: i32 limit = 1000,
+  /** Without ids: go on behind an earlier call, as its next_page_token says. */
+  5: optional string page_token
+}
+struct DeadLettersResponse {
+  /** How many were redriven or purged. */
+  1: i64 count,
+  /** By position in the ids of the request, or else in those of this response. */
+  2: map<i32, ItemError> errors,
+  /** The ids that the call chose, where the request named none. */
+  3: optional list<string> ids,
+  /** Empty when the topic has no more dead letters. Unless it is empty there may be more, also where count is 0. */
+  4: optional string next_page_token
+}
 
 enum JobState { RUNNING = 0, SUCCEEDED = 1, FAILED = 2 }
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields, replace
+from functools import partial
 from itertools import islice
+from typing import Any
 
 import click
 
 from foqs.cli.output import note, plain, report_failures, time_of
-from foqs.cli.remote import Remote, confirmed, remote_command
+from foqs.cli.remote import Remote, confirmed, named, remote_command
 from foqs.model import limits
 from foqs.model.calls import DeadLettersResult, ItemState, StoredItem, StoredItemPage
+from foqs.model.errors import FoqsError
 
 _OPTIONAL = [field.name for field in fields(StoredItem) if field.default is None]
 """Fields that only some items have: a page shows those that are a text in one of its items."""
@@ -120,7 +123,7 @@ def get(remote: Remote, namespace: str, item_id: str) -> None:
 @click.argument("namespace")
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 @remote_command
-@confirmed
+@confirmed()
 def delete(remote: Remote, namespace: str, ids: tuple[str, ...]) -> None:
     """Delete items in whatever state they are."""
     with remote.admin() as admin:
@@ -148,8 +151,9 @@ def list_(remote: Remote, namespace: str, topic: str, limit: int, page_token: st
 
 
 def _choice_options(command: Callable[..., None]) -> Callable[..., None]:
-    limit = click.IntRange(1, limits.PAGE_ITEMS_MAX)
-    command = click.option("--limit", type=limit, default=1_000, show_default=True, help="Without IDs.")(command)
+    help_text = "Items at most, without IDs.  [default: 1000]"
+    command = click.option("--limit", type=click.IntRange(1), help=help_text)(command)
+    command = click.option("--all", "takes_all", is_flag=True, help="All that are dead when it comes to them.")(command)
     return click.argument("ids", nargs=-1, metavar="[ID...]")(command)
 
 
@@ -158,11 +162,23 @@ def _choice_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("topic")
 @_choice_options
 @remote_command
-def redrive(remote: Remote, namespace: str, topic: str, ids: tuple[str, ...], limit: int) -> None:
-    """Make dead letters ready again with no failed attempts: the IDs, or the oldest of TOPIC."""
+def redrive(
+    remote: Remote, namespace: str, topic: str, ids: tuple[str, ...], limit: int | None, takes_all: bool
+) -> None:
+    """Make dead letters ready again with no failed attempts: the IDs, or the oldest of TOPIC.
+
+    Without IDs it passes over items that are delivered at most once: they cannot be redriven.
+    """
     with remote.admin() as admin:
-        result = admin.redrive_dead_letters(namespace, topic, ids or None, limit, return_errors=True)
-    _print_result(remote, result, ids, "redriven")
+        _change_dead(remote, partial(admin.redrive_dead_letters, namespace, topic), ids, limit, takes_all, "redriven")
+
+
+def _purged(remote: Remote, arguments: dict[str, Any]) -> str:
+    chosen = {key: arguments[key] for key in ("namespace", "topic", "ids")}
+    if arguments["ids"]:
+        return named(remote, chosen)
+    most = arguments["limit"] or limits.PAGE_ITEMS_MAX
+    return f"{named(remote, chosen)} ({'all dead letters' if arguments['takes_all'] else f'up to {most} items'})"
 
 
 @dead_letter.command()
@@ -170,12 +186,59 @@ def redrive(remote: Remote, namespace: str, topic: str, ids: tuple[str, ...], li
 @click.argument("topic")
 @_choice_options
 @remote_command
-@confirmed
-def purge(remote: Remote, namespace: str, topic: str, ids: tuple[str, ...], limit: int) -> None:
+@confirmed(_purged)
+def purge(remote: Remote, namespace: str, topic: str, ids: tuple[str, ...], limit: int | None, takes_all: bool) -> None:
     """Delete dead letters: the IDs, or the oldest of TOPIC."""
     with remote.admin() as admin:
-        result = admin.purge_dead_letters(namespace, topic, ids or None, limit, return_errors=True)
-    _print_result(remote, result, ids, "purged")
+        _change_dead(remote, partial(admin.purge_dead_letters, namespace, topic), ids, limit, takes_all, "purged")
+
+
+def _change_dead(
+    remote: Remote,
+    change: Callable[..., DeadLettersResult],
+    ids: tuple[str, ...],
+    limit: int | None,
+    takes_all: bool,
+    done: str,
+) -> None:
+    """Redrive or purge by calls of up to 1,000 items, and print what became of all of them."""
+    if ids and (takes_all or limit is not None):
+        raise click.UsageError("IDs are given: leave --all and --limit out")
+    if takes_all and limit is not None:
+        raise click.UsageError("--all and --limit exclude each other")
+    total = DeadLettersResult(0)
+    try:
+        for result in _calls(change, ids, None if takes_all else limit or limits.PAGE_ITEMS_MAX):
+            first = len(total.ids)
+            total.count += result.count
+            total.ids += result.ids
+            total.errors.update({first + position: error for position, error in result.errors.items()})
+    finally:  # A call that fails does not hide what was done before.
+        remote.output.document({"count": total.count, "errors": _by_id(total)})
+        remote.output.line(f"{total.count} {done}")
+    report_failures(total.ids, total.errors)
+
+
+def _calls(
+    change: Callable[..., DeadLettersResult], ids: tuple[str, ...], limit: int | None
+) -> Iterator[DeadLettersResult]:
+    """The results of the calls for these ids, or for as many of the oldest ones; None: for all."""
+    for first in range(0, len(ids), limits.BATCH_ITEMS_MAX):
+        some = list(ids[first : first + limits.BATCH_ITEMS_MAX])
+        yield replace(change(some, return_errors=True), ids=some)
+    left, token = limit, ""
+    while not ids and left != 0:
+        most = limits.PAGE_ITEMS_MAX if left is None else min(left, limits.PAGE_ITEMS_MAX)
+        result = change(None, most, page_token=token, return_errors=True)
+        yield result
+        token = result.next_page_token
+        if not token:
+            return
+        left = None if left is None else left - result.count
+
+
+def _by_id(result: DeadLettersResult) -> dict[str, FoqsError]:
+    return {result.ids[position]: error for position, error in sorted(result.errors.items())}
 
 
 def _print_page(remote: Remote, page: StoredItemPage) -> None:
@@ -204,12 +267,6 @@ def _row(one: StoredItem, texts: list[str]) -> tuple[object, ...]:
         *[getattr(one, name) for name in texts],
         one.payload,
     )
-
-
-def _print_result(remote: Remote, result: DeadLettersResult, ids: tuple[str, ...], done: str) -> None:
-    remote.output.document(result)
-    remote.output.line(f"{result.count} {done}")
-    report_failures(ids, result.errors)
 
 
 def _time_or(key: str, value: object) -> object:

@@ -149,7 +149,7 @@ def resume(remote: Remote, name: str, enqueue: bool, dequeue: bool) -> None:
 @namespace.command()
 @click.argument("name")
 @remote_command
-@confirmed
+@confirmed()
 def delete(remote: Remote, name: str) -> None:
     """Delete the namespace NAME; refused while it holds items."""
     with remote.admin() as admin:

@@ -64,25 +64,29 @@ def remote_command(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _named(arguments: dict[str, Any]) -> str:
-    """The words for what a command destroys: its arguments, the first of many ids, and the number of the ids."""
-    words = [value for value in arguments.values() if isinstance(value, str)]
+def named(_: Remote, arguments: dict[str, Any]) -> str:
+    """The words for what a command destroys: texts and numbers, the first of many ids, and the number of the ids."""
+    words = [str(value) for value in arguments.values() if isinstance(value, str | int) and not isinstance(value, bool)]
     ids: list[str] = [one for value in arguments.values() if isinstance(value, tuple) for one in value]
     shown = ids if len(ids) <= _IDS_NAMED_MAX else [*ids[:_IDS_NAMED_MAX], f"... ({len(ids)} in all)"]
-    if not ids and "limit" in arguments:
-        shown = [f"(up to {arguments['limit']} items)"]
     return " ".join([*words, *shown])
 
 
-def confirmed(command: Callable[..., None]) -> Callable[..., None]:
-    """Ask before a command that destroys; --yes is the answer of scripts. Use below `remote_command`."""
+def confirmed(what: Callable[[Remote, dict[str, Any]], str] = named) -> Callable[..., Callable[..., None]]:
+    """Ask before a command that destroys; --yes is the answer of scripts. Use below `remote_command`.
 
-    @click.option("--yes", is_flag=True, help="Do not ask.")
-    @functools.wraps(command)
-    def run(remote: Remote, *, yes: bool, **arguments: Any) -> None:
-        if not yes:
-            path = click.get_current_context().command_path
-            click.confirm(f"{path} {_named(arguments)}: really?", abort=True, err=True)
-        command(remote, **arguments)
+    `what` returns the words for what will be destroyed.
+    """
 
-    return run
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @click.option("--yes", is_flag=True, help="Do not ask.")
+        @functools.wraps(command)
+        def run(remote: Remote, *, yes: bool, **arguments: Any) -> None:
+            if not yes:
+                path = click.get_current_context().command_path
+                click.confirm(f"{path} {what(remote, arguments)}: really?", abort=True, err=True)
+            command(remote, **arguments)
+
+        return run
+
+    return decorate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import click
 
@@ -12,7 +13,7 @@ from foqs.client.sync import AdminClient
 from foqs.model import limits
 from foqs.model.calls import ClusterShard
 from foqs.model.cluster import ShardHealth, ShardUse
-from foqs.model.errors import FoqsError
+from foqs.model.errors import FoqsError, NotFoundError
 
 _PROBLEMS = {
     ShardHealth.UNKNOWN: "it is not known who serves it",
@@ -107,10 +108,20 @@ def move(remote: Remote, shard_id: int, host_name: str, tier: str | None) -> Non
         _note_who_is_missing(admin, shard_id, host_name=host_name, tier=tier)
 
 
+def _removed(remote: Remote, arguments: dict[str, Any]) -> str:
+    """The shard, and the database that nobody will serve."""
+    shard_id = arguments["shard_id"]
+    with remote.admin() as admin:
+        found = next((one for one in admin.list_shards() if one.shard_id == shard_id), None)
+    if found is None:
+        raise NotFoundError(f"there is no shard {shard_id}: see foqs shard list")
+    return f"{shard_id} (database {found.place or 'as the hosts are configured'})"
+
+
 @shard.command()
 @click.argument("shard_id", type=_SHARD_ID)
 @remote_command
-@confirmed
+@confirmed(_removed)
 def remove(remote: Remote, shard_id: int) -> None:
     """Let nobody serve the shard SHARD_ID any more, once it is drained and empty. Its database stays.
 

@@ -200,15 +200,19 @@ def change_dead_letters(
     topic: str,
     ids: Iterable[str] | None,
     limit: int,
+    page_token: str,
     return_errors: bool = False,
 ) -> Flow[DeadLettersResult]:
     """Redrive or purge: `method` says which. Raises BatchError for ids that are no dead letters, unless returned."""
     entries = None if ids is None else _ids(ids)
-    request = wire.METHODS[method].request(namespace_name=namespace, topic=topic, ids=entries, limit=limit)
+    request = wire.METHODS[method].request(
+        namespace_name=namespace, topic=topic, ids=entries, limit=limit, page_token=page_token or None
+    )
     response = yield from call_flow(terms, Call(method, request, Repeat.UNLESS_UNKNOWN))
     errors = {position: error_from_wire(told) for position, told in (response.errors or {}).items()}
-    judged(method, errors, len(entries or ()), False, return_errors)
-    return DeadLettersResult(response.count or 0, errors)
+    chosen = response.ids or []
+    judged(method, errors, len(entries or chosen), False, return_errors)
+    return DeadLettersResult(response.count or 0, errors, chosen, response.next_page_token or "")
 
 
 def create_job(terms: Terms, namespace: str, job_id: str, items_per_second_max: int, detail: str) -> Flow[Job]:

@@ -9,6 +9,7 @@ from foqs.cluster.host_rounds import HostRounds
 from foqs.cluster.pages import merged_items
 from foqs.cluster.peers import Peer
 from foqs.cluster.routes import Routes
+from foqs.host.chosen_dead import choose
 from foqs.host.page_budget import PageBudget
 from foqs.model import ids, limits
 from foqs.model.calls import (
@@ -113,18 +114,30 @@ class RoutedAdmin:
         )
 
     async def redrive_dead_letters(
-        self, context: CallContext, namespace_name: str, topic: str, item_ids: Sequence[str] | None, limit: int
+        self,
+        context: CallContext,
+        namespace_name: str,
+        topic: str,
+        item_ids: Sequence[str] | None,
+        limit: int,
+        page_token: str | None = None,
     ) -> DeadLettersResult:
         if await self._is_for_this_host(context, namespace_name):
-            return await self._local.redrive_dead_letters(context, namespace_name, topic, item_ids, limit)
-        return await self._on_dead(context, namespace_name, topic, item_ids, limit, "redrive_dead_letters")
+            return await self._local.redrive_dead_letters(context, namespace_name, topic, item_ids, limit, page_token)
+        return await self._on_dead(context, namespace_name, topic, item_ids, limit, page_token, "redrive_dead_letters")
 
     async def purge_dead_letters(
-        self, context: CallContext, namespace_name: str, topic: str, item_ids: Sequence[str] | None, limit: int
+        self,
+        context: CallContext,
+        namespace_name: str,
+        topic: str,
+        item_ids: Sequence[str] | None,
+        limit: int,
+        page_token: str | None = None,
     ) -> DeadLettersResult:
         if await self._is_for_this_host(context, namespace_name):
-            return await self._local.purge_dead_letters(context, namespace_name, topic, item_ids, limit)
-        return await self._on_dead(context, namespace_name, topic, item_ids, limit, "purge_dead_letters")
+            return await self._local.purge_dead_letters(context, namespace_name, topic, item_ids, limit, page_token)
+        return await self._on_dead(context, namespace_name, topic, item_ids, limit, page_token, "purge_dead_letters")
 
     async def plan_export(self, context: CallContext, namespace_name: str, splits_per_shard: int) -> ExportPlan:
         """All splits together; they hold what was stored when the first host made its own."""
@@ -217,13 +230,19 @@ class RoutedAdmin:
         topic: str,
         item_ids: Sequence[str] | None,
         limit: int,
+        page_token: str | None,
         verb: str,
     ) -> DeadLettersResult:
         """Dead letters by their ids; without them the oldest of all hosts are looked up first."""
+        chosen: list[str] = []
+        next_token = ""
         if item_ids is None:
-            page = await self.list_dead_letters(context, namespace_name, topic, limit, "")
-            item_ids = [item.id for item in page.items]
-        given = item_ids
+            chosen, next_token = await choose(
+                lambda token: self.list_dead_letters(context, namespace_name, topic, limit, token),
+                page_token,
+                for_redrive=verb == "redrive_dead_letters",
+            )
+        given = chosen if item_ids is None else item_ids
         act: Callable[[Any, Sequence[str]], Any] = lambda host, some: getattr(host, verb)(  # noqa: E731
             context, namespace_name, topic, some, limit
         )
@@ -237,7 +256,7 @@ class RoutedAdmin:
             return result.errors
 
         errors = await self._routes.by_shard(given, here, there) if given else {}
-        return DeadLettersResult(len(given) - len(errors), errors)
+        return DeadLettersResult(len(given) - len(errors), errors, chosen, next_token)
 
 
 def _may_be_shard(shard_id: int | None) -> TypeGuard[int]:

@@ -140,14 +140,26 @@ class Admin:
         return await self._inspection.page(namespace, topic, limit, page_token, dead=True, wanted=context.shards)
 
     async def redrive_dead_letters(
-        self, context: CallContext, namespace_name: str, topic: str, item_ids: Sequence[str] | None, limit: int
+        self,
+        context: CallContext,
+        namespace_name: str,
+        topic: str,
+        item_ids: Sequence[str] | None,
+        limit: int,
+        page_token: str | None = None,
     ) -> DeadLettersResult:
-        return await self._inspection.redrive(self._namespaces.get(namespace_name), topic, item_ids, limit)
+        return await self._inspection.redrive(self._namespaces.get(namespace_name), topic, item_ids, limit, page_token)
 
     async def purge_dead_letters(
-        self, context: CallContext, namespace_name: str, topic: str, item_ids: Sequence[str] | None, limit: int
+        self,
+        context: CallContext,
+        namespace_name: str,
+        topic: str,
+        item_ids: Sequence[str] | None,
+        limit: int,
+        page_token: str | None = None,
     ) -> DeadLettersResult:
-        return await self._inspection.purge(self._namespaces.get(namespace_name), topic, item_ids, limit)
+        return await self._inspection.purge(self._namespaces.get(namespace_name), topic, item_ids, limit, page_token)
 
     async def create_job(
         self, context: CallContext, namespace_name: str, job_id: str, items_per_second_max: int, detail: str

@@ -6,9 +6,11 @@ import asyncio
 import heapq
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from foqs.host import arguments
+from foqs.host.chosen_dead import choose
 from foqs.host.page_budget import PageBudget
 from foqs.host.shards import Shards
 from foqs.host.shown import stored_item
@@ -180,7 +182,12 @@ class Inspection:
         return await self._on_rows(namespace, [(at, shard_id, key) for at, (shard_id, key, _) in places.items()], act)
 
     async def redrive(
-        self, namespace: Namespace, topic: str, item_ids: Sequence[str] | None, limit: int
+        self,
+        namespace: Namespace,
+        topic: str,
+        item_ids: Sequence[str] | None,
+        limit: int,
+        page_token: str | None,
     ) -> DeadLettersResult:
         """Dead letters become ready again, and their TTLs start anew."""
         ttl_ms_max, writers = namespace.settings.ttl_ms_max, self._shards.writers
@@ -188,10 +195,17 @@ class Inspection:
         def act(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
             shard.redrive(row, writers[shard.shard_id].now_ms(), ttl_ms_max, completion, position)
 
-        return await self._on_dead(namespace, topic, item_ids, limit, act)
+        if item_ids is None:
+            return await self._on_oldest(namespace, topic, limit, page_token, act, for_redrive=True)
+        return await self._on_dead(namespace, topic, item_ids, act)
 
     async def purge(
-        self, namespace: Namespace, topic: str, item_ids: Sequence[str] | None, limit: int
+        self,
+        namespace: Namespace,
+        topic: str,
+        item_ids: Sequence[str] | None,
+        limit: int,
+        page_token: str | None,
     ) -> DeadLettersResult:
         """Dead letters are deleted; NotFoundError at the position of what is not dead."""
 
@@ -200,18 +214,23 @@ class Inspection:
                 raise NotFoundError("the item is not a dead letter")
             shard.delete(row, completion, position)
 
-        return await self._on_dead(namespace, topic, item_ids, limit, act)
+        if item_ids is None:
+            return await self._on_oldest(namespace, topic, limit, page_token, act, for_redrive=False)
+        return await self._on_dead(namespace, topic, item_ids, act)
 
     # ---- how ----
 
-    async def _on_dead(
-        self, namespace: Namespace, topic: str, item_ids: Sequence[str] | None, limit: int, act: Act
+    async def _on_oldest(
+        self, namespace: Namespace, topic: str, limit: int, page_token: str | None, act: Act, *, for_redrive: bool
     ) -> DeadLettersResult:
-        if item_ids is None:
-            page = await self.page(namespace, topic, limit, "", dead=True)
-            item_ids = [item.id for item in page.items]
-        else:
-            arguments.check_topic(topic)
+        found, next_token = await choose(
+            lambda token: self.page(namespace, topic, limit, token, dead=True), page_token, for_redrive=for_redrive
+        )
+        result = await self._on_dead(namespace, topic, found, act) if found else DeadLettersResult(0)
+        return replace(result, ids=found, next_page_token=next_token)
+
+    async def _on_dead(self, namespace: Namespace, topic: str, item_ids: Sequence[str], act: Act) -> DeadLettersResult:
+        arguments.check_topic(topic)
 
         def act_in_topic(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
             if shard.topic_of(row).name != topic:

@@ -249,10 +249,15 @@ class NamespacePage:
 
 @dataclass(slots=True)
 class DeadLettersResult:
-    """How many dead letters were redriven or purged, and the errors of ids that were not, by position."""
+    """How many dead letters were redriven or purged, and the errors of ids that were not, by position.
+
+    `ids` are those that the service chose, where the call named none, and `next_page_token` goes on behind them.
+    """
 
     count: int
     errors: PositionErrors = field(default_factory=dict)
+    ids: list[str] = field(default_factory=list)
+    next_page_token: str = ""
 
 
 @dataclass(slots=True)
@@ -446,11 +451,23 @@ class AdminCalls(Protocol):
     ) -> StoredItemPage: ...
 
     async def redrive_dead_letters(
-        self, context: CallContext, namespace_name: str, topic: str, item_ids: Sequence[str] | None, limit: int
+        self,
+        context: CallContext,
+        namespace_name: str,
+        topic: str,
+        item_ids: Sequence[str] | None,
+        limit: int,
+        page_token: str | None = None,
     ) -> DeadLettersResult: ...
 
     async def purge_dead_letters(
-        self, context: CallContext, namespace_name: str, topic: str, item_ids: Sequence[str] | None, limit: int
+        self,
+        context: CallContext,
+        namespace_name: str,
+        topic: str,
+        item_ids: Sequence[str] | None,
+        limit: int,
+        page_token: str | None = None,
     ) -> DeadLettersResult: ...
 
     async def create_job(

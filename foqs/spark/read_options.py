@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -125,8 +126,19 @@ def state_names() -> list[str]:
     return [state.name.lower() for state in ItemState]
 
 
+def topics_text(topics: Iterable[str]) -> str:
+    """The text of the option `topics` that names these: JSON, since a name has any character, a comma too."""
+    return json.dumps(list(topics), ensure_ascii=False)
+
+
 def _topics(name: str, text: str) -> frozenset[str]:
-    topics = frozenset(filter(None, [word.strip() for word in text.split(",")]))
+    try:
+        names = json.loads(text)
+    except (ValueError, RecursionError):
+        names = None
+    if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+        raise InvalidArgumentError(f'{name} {shown(text)} is not a list of names in JSON, such as ["mails", "orders"]')
+    topics = frozenset(names)
     if not topics:
         raise InvalidArgumentError(f"{name} is empty: leave it out for all topics")
     if len(topics) > limits.EXPORT_TOPICS_MAX:
@@ -160,7 +172,7 @@ _OPTIONS: dict[str, tuple[str, str, Callable[[str, str], object]]] = {
     "addresses": ("addresses", "hosts as `host:port`, comma-separated", _addresses),
     "namespace": ("namespace", "the namespace to read; it must exist", _namespace),
     "state": ("states", "`ready`, `delayed`, `leased`, `dead`, or several of them, comma-separated", _states),
-    "topics": ("topics", "names of topics, comma-separated, up to 500", _topics),
+    "topics": ("topics", 'names of topics as a list in JSON, such as `["mails", "orders"]`, up to 500', _topics),
     "topicPrefix": ("topic_prefix", "how the names of topics begin, instead of `topics`", _prefix),
     "splitsPerShard": (
         "splits_per_shard",

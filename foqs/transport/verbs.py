@@ -149,11 +149,11 @@ def _of_items(admin: AdminCalls) -> dict[str, _Verb]:
             list_name="items",
         ),
         "redriveDeadLetters": _Verb(
-            lambda c, r: admin.redrive_dead_letters(c, r.namespace_name, r.topic, r.ids, r.limit),
+            lambda c, r: admin.redrive_dead_letters(c, r.namespace_name, r.topic, r.ids, r.limit, r.page_token),
             _dead_letters_response,
         ),
         "purgeDeadLetters": _Verb(
-            lambda c, r: admin.purge_dead_letters(c, r.namespace_name, r.topic, r.ids, r.limit),
+            lambda c, r: admin.purge_dead_letters(c, r.namespace_name, r.topic, r.ids, r.limit, r.page_token),
             _dead_letters_response,
         ),
     }
@@ -304,7 +304,8 @@ def _seek_response(found: SeekResult) -> Any:
 
 
 def _dead_letters_response(result: calls.DeadLettersResult) -> Any:
-    return structs.DeadLettersResponse(result.count, _item_errors(result.errors))
+    errors = _item_errors(result.errors)
+    return structs.DeadLettersResponse(result.count, errors, result.ids or None, result.next_page_token)
 
 
 def _item_errors(errors: PositionErrors) -> dict[int, Any]:

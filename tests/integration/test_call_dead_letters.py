@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 
 from foqs.client.items import Nack, NewItem
-from foqs.host import ttl_scan
+from foqs.host import chosen_dead, ttl_scan
 from foqs.model import limits
 from foqs.model.calls import DeliveryPolicy, ItemState
 from foqs.model.errors import InvalidArgumentError, NotFoundError, StaleLeaseError, TooLargeError
@@ -139,6 +139,26 @@ async def test_a_redrive_without_ids_takes_the_oldest_up_to_its_limit(host):
     assert {item.id for item in got} == set(ids[:4])
     assert (await host.admin.redrive_dead_letters("jobs", "t")).count == 6
     assert (await host.admin.redrive_dead_letters("jobs", "t")).count == 0
+
+
+async def test_items_that_cannot_be_redriven_hide_none_behind_them(host, monkeypatch):
+    monkeypatch.setattr(chosen_dead, "PAGES_MAX", 2)
+    once = [NewItem("t", b"x", delivery=DeliveryPolicy.AT_MOST_ONCE)] * 8
+    await host.client.enqueue_many("jobs", once)
+    items = await host.client.dequeue("jobs", "t", 8, wait_ms=20_000)
+    await host.client.nack("jobs", items, dead_letter=True)
+    ids = await dead_letters(host, 3)
+    at_once = await host.admin.redrive_dead_letters("jobs", "t", limit=2)
+    assert (at_once.count, at_once.errors, at_once.ids) == (0, {}, []), "it looked at four of eight"
+    found, token = [], at_once.next_page_token
+    while token:
+        result = await host.admin.redrive_dead_letters("jobs", "t", limit=2, page_token=token)
+        assert result.errors == {}
+        found += result.ids
+        token = result.next_page_token
+    assert found == ids
+    assert {item.id for item in (await host.admin.list_dead_letters("jobs", "t")).items} == {one.id for one in items}
+    assert (await host.admin.purge_dead_letters("jobs", "t")).ids == [one.id for one in items]
 
 
 async def test_a_purge_without_ids_takes_the_oldest_up_to_its_limit(host):

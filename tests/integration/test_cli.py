@@ -251,7 +251,9 @@ def test_what_destroys_asks_first(shell: Shell) -> None:
         (["item", "delete", "ns", "0-1", "0-2"], "item delete ns 0-1 0-2: really?"),
         (["item", "delete", "ns", *map(str, range(7))], "item delete ns 0 1 2 3 4 ... (7 in all): really?"),
         (["dead-letter", "purge", "ns", "t", "--limit", "9"], "dead-letter purge ns t (up to 9 items): really?"),
+        (["dead-letter", "purge", "ns", "t", "--all"], "dead-letter purge ns t (all dead letters): really?"),
         (["dead-letter", "purge", "ns", "t", "0-1"], "dead-letter purge ns t 0-1: really?"),
+        (["namespace", "delete", "ns"], "namespace delete ns: really?"),
     ],
 )
 def test_the_question_names_what_would_be_destroyed(shell: Shell, arguments: list[str], question: str) -> None:
@@ -323,10 +325,18 @@ def test_a_host_that_is_away_is_unavailable() -> None:
     assert "FOQS_ADDRESS" in result.stderr
 
 
-def test_dead_letters_are_redriven_and_purged_by_topic(shell: Shell) -> None:
+def test_dead_letters_are_redriven_and_purged_by_topic_and_each_failure_names_its_item(shell: Shell) -> None:
     assert shell.json("dead-letter", "list", "ns", "t")["items"] == []
-    assert shell.json("dead-letter", "redrive", "ns", "t", "--limit", "7")["count"] == 7
-    assert shell.run("dead-letter", "purge", "ns", "t", "--limit", "9", "--yes").stdout.split()[0] == "9"
+    some = shell.run("dead-letter", "redrive", "ns", "t", "--limit", "12")
+    assert some.stdout == "12 redriven\n"
+    assert "error: 1-0: being settled\n" in some.stderr
+    assert some.exit_code == 5
+    every = shell.run("dead-letter", "purge", "ns", "t", "--all", "--yes", "--output", "json")
+    document = json.loads(every.stdout)
+    assert document["count"] == 90
+    assert set(document["errors"]) == {f"1-{n:x}" for n in range(0, 100, 10)}
+    for wrong in (["--all", "--limit", "3"], ["0-1", "--all"], ["0-1", "--limit", "3"]):
+        assert shell.run("dead-letter", "redrive", "ns", "t", *wrong).exit_code == 2
 
 
 def test_host_status_shows_the_shards(shell: Shell) -> None:

@@ -43,6 +43,8 @@ def test_a_shard_is_added_drained_moved_and_removed(shell: tuple[Run, FakeQueue]
     assert queue.shards[7].pinned_to == ""
     refused = run("remove", "7")
     assert (refused.exit_code, queue.shards[7].state) == (1, ShardUse.SERVING), "it was not confirmed"
+    assert f"foqs shard remove 7 (database {PLACE}): really?" in refused.stderr
+    assert run("remove", "8").exit_code == 3, "there is none to ask about"
     assert run("remove", "7", "--yes").exit_code == 0
     assert queue.shards[7].state is ShardUse.REMOVED
 

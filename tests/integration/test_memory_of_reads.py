@@ -148,8 +148,11 @@ async def test_reads_of_large_items_take_no_more_memory_than_their_bounds_and_gi
         host.begin()
         demands = [structs.TopicDemand(topic, 1_000) for topic in TOPICS]
         dequeues = [structs.DequeueRequest(NAMESPACE, demands, 600_000, 2_000) for _ in range(20)]
-        replies = await host.calls("dequeue", dequeues)
-        assert sum(len(reply.response.items) for reply in replies) * MIB > READS_BYTES / 2
+        brought_count = 0
+        async with asyncio.timeout(PATIENCE_S):
+            while brought_count * MIB <= READS_BYTES / 2:  # a busy machine needs several rounds
+                replies = await host.calls("dequeue", dequeues)
+                brought_count += sum(len(reply.response.items) for reply in replies)
         assert host.peak_bytes() - at_rest_bytes < READS_BYTES
         await until(lambda: host.resident_bytes() - at_rest_bytes < SPARE_BYTES)
 

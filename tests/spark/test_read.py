@@ -72,10 +72,10 @@ def test_a_read_can_be_narrowed_by_options(spark: Any, address: str, namespace: 
         return {row.id for row in load(spark, address, namespace, **options).select("id").collect()}
 
     assert ids(state="dead") == {states["dead"]}
-    assert ids(state="ready,leased", topics="t") == {states["ready"], states["leased"]}
-    assert ids(topics="other,none") == {states["other"]}
+    assert ids(state="ready,leased", topics='["t"]') == {states["ready"], states["leased"]}
+    assert ids(topics='["other", "none"]') == {states["other"]}
     assert ids(topicPrefix="oth") == {states["other"]}
-    assert ids(topics="none") == set()
+    assert ids(topics='["none"]') == set()
 
 
 def test_columns_are_pruned_by_a_schema_and_payloads_by_an_option(

@@ -38,6 +38,7 @@ from foqs.model.errors import (
     NotFoundError,
     StaleLeaseError,
     TooLargeError,
+    UnavailableError,
     UnknownNamespaceError,
 )
 from foqs.model.limits import PAYLOAD_BYTES_DEFAULT
@@ -281,15 +282,34 @@ class FakeQueue(FakeJobCalls, FakeShardCalls):
         return StoredItemPage([], "")
 
     async def redrive_dead_letters(
-        self, context: CallContext, namespace_name: str, topic: str, item_ids: Sequence[str] | None, limit: int
+        self,
+        context: CallContext,
+        namespace_name: str,
+        topic: str,
+        item_ids: Sequence[str] | None,
+        limit: int,
+        page_token: str | None = None,
     ) -> DeadLettersResult:
-        errors: PositionErrors = {n: NotFoundError(i) for n, i in enumerate(item_ids or ())}
-        return DeadLettersResult(0 if item_ids else limit, errors)
+        """Without ids, a hundred dead letters by tens, of which each tenth is being settled."""
+        if item_ids is not None:
+            return DeadLettersResult(0, {n: NotFoundError(i) for n, i in enumerate(item_ids)})
+        first = int(page_token or "0")
+        chosen = [f"1-{n:x}" for n in range(first, min(first + 10, first + limit, 100))]
+        settled = UnavailableError("being settled", nothing_done=True)
+        errors: PositionErrors = {at: settled for at in range(len(chosen)) if not (first + at) % 10}
+        after = first + len(chosen)
+        return DeadLettersResult(len(chosen) - len(errors), errors, chosen, str(after) if after < 100 else "")
 
     async def purge_dead_letters(
-        self, context: CallContext, namespace_name: str, topic: str, item_ids: Sequence[str] | None, limit: int
+        self,
+        context: CallContext,
+        namespace_name: str,
+        topic: str,
+        item_ids: Sequence[str] | None,
+        limit: int,
+        page_token: str | None = None,
     ) -> DeadLettersResult:
-        return await self.redrive_dead_letters(context, namespace_name, topic, item_ids, limit)
+        return await self.redrive_dead_letters(context, namespace_name, topic, item_ids, limit, page_token)
 
     async def plan_export(self, context: CallContext, namespace_name: str, splits_per_shard: int) -> ExportPlan:
         self._check(namespace_name)

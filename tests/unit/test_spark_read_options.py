@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import example, given, strategies
 
 from foqs.model.calls import ItemState
 from foqs.model.errors import InvalidArgumentError
-from foqs.spark.read_options import ReadOptions, is_for_reading, parse_read_options, read_option_table
+from foqs.spark.jobs.reading import read_options_of
+from foqs.spark.read_options import (
+    ReadOptions,
+    is_for_reading,
+    parse_read_options,
+    read_option_table,
+    topics_text,
+)
 from foqs.spark.rows import READ_COLUMNS, check_read_columns
 
 REQUIRED = {"addresses": "h:1", "namespace": "jobs"}
@@ -15,7 +23,7 @@ REQUIRED = {"addresses": "h:1", "namespace": "jobs"}
 def test_names_are_taken_in_any_case() -> None:
     given = {
         "STATE": "Dead, leased",
-        "topics": "a, b,,a",
+        "topics": '["a", "b", "a"]',
         "splitspershard": "8",
         "includePayload": "FALSE",
         "pageSize": "10",
@@ -43,10 +51,13 @@ def test_names_are_taken_in_any_case() -> None:
         ({"namespace": "a b"}, "namespace name 'a b' is not valid"),
         ({"state": "done"}, "state 'done' is not one of ready, delayed, leased, dead"),
         ({"state": " "}, "state is empty"),
-        ({"topics": ","}, "topics is empty"),
-        ({"topics": ",".join(map(str, range(501)))}, "501 topics, over the limit of 500"),
+        ({"topics": "[]"}, "topics is empty"),
+        ({"topics": "a,b"}, 'topics \'a,b\' is not a list of names in JSON, such as ["mails", "orders"]'),
+        ({"topics": '["a", 1]'}, "is not a list of names in JSON"),
+        ({"topics": "[" * 100_000}, "is not a list of names in JSON"),
+        ({"topics": topics_text(map(str, range(501)))}, "501 topics, over the limit of 500"),
         ({"topicPrefix": ""}, "topicPrefix is empty"),
-        ({"topics": "a", "topicPrefix": "a"}, "topics and topicPrefix exclude each other"),
+        ({"topics": '["a"]', "topicPrefix": "a"}, "topics and topicPrefix exclude each other"),
         ({"splitsPerShard": "0"}, "splitsPerShard '0' is not a whole number within 1..64"),
         ({"splitsPerShard": "65"}, "splitsPerShard '65'"),
         ({"pageSize": "1001"}, "pageSize '1001' is not a whole number within 1..1000"),
@@ -61,6 +72,13 @@ def test_what_is_wrong_is_told(given: dict[str, str], told: str) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         parse_read_options({**REQUIRED, **given})
     assert told in caught.value.message
+
+
+@given(names=strategies.sets(strategies.text(min_size=1, max_size=20), min_size=1, max_size=5))
+@example(names={"a,b", " a", "a ", '["a"]', "\\", '"'})
+def test_every_name_of_a_topic_comes_through_the_options_of_a_job_as_it_was(names: set[str]) -> None:
+    options = read_options_of({"topics": tuple(names), "namespace": "jobs", "addresses": "h:1", "topic_prefix": None})
+    assert parse_read_options(options).topics == names
 
 
 def test_all_that_is_wrong_is_told_at_once() -> None:

@@ -169,16 +169,20 @@ class AsyncItemVerbs(AsyncBaseClient):
         ids: Iterable[str] | None = None,
         limit: int = 1_000,
         *,
+        page_token: str = "",
         return_errors: bool = False,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> DeadLettersResult:
         """Make dead letters ready again, as never tried: the given ones, or up to `limit` of the oldest.
 
-        Raises BatchError when some of the given ids are no dead letters of the topic.
+        page_token: `next_page_token` of an earlier result, to go on behind it; there may be more as long as it is not
+        empty. Without ids, items that are delivered at most once are passed over: they cannot be redriven. Raises
+        BatchError when some of the given ids are no dead letters of the topic.
         """
+        terms = self._within(deadline_ms, deadline)
         flow = admin_verbs.change_dead_letters(
-            self._within(deadline_ms, deadline), "redriveDeadLetters", namespace, topic, ids, limit, return_errors
+            terms, "redriveDeadLetters", namespace, topic, ids, limit, page_token, return_errors
         )
         return await self._run(flow)
 
@@ -189,15 +193,18 @@ class AsyncItemVerbs(AsyncBaseClient):
         ids: Iterable[str] | None = None,
         limit: int = 1_000,
         *,
+        page_token: str = "",
         return_errors: bool = False,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> DeadLettersResult:
         """Delete dead letters: the given ones, or up to `limit` of the oldest.
 
-        Raises BatchError when some of the given ids are no dead letters of the topic.
+        page_token: `next_page_token` of an earlier result, to go on behind it. Raises BatchError when some of the given
+        ids are no dead letters of the topic.
         """
+        terms = self._within(deadline_ms, deadline)
         flow = admin_verbs.change_dead_letters(
-            self._within(deadline_ms, deadline), "purgeDeadLetters", namespace, topic, ids, limit, return_errors
+            terms, "purgeDeadLetters", namespace, topic, ids, limit, page_token, return_errors
         )
         return await self._run(flow)

@@ -15,6 +15,13 @@ from foqs.spark.read_options import RETRY_TIMEOUT_MS_DEFAULT, state_names
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+_CSV = {
+    "header": "true",
+    "escape": '"',  # A quote within a text is doubled, as other programs than Spark expect.
+    "ignoreLeadingWhiteSpace": "false",  # Spark trims texts by default: " a" and "a" are two topics.
+    "ignoreTrailingWhiteSpace": "false",
+}
+
 
 @click.command()
 @click.option("--output", required=True, help="The directory to write, which must not exist unless --mode says so.")
@@ -60,7 +67,7 @@ def _write(frame: DataFrame, output: str, kind: str, mode: str) -> None:
     rows = Observation("foqs")
     began_s = time.monotonic()
     writer = frame.observe(rows, count(lit(1)).alias("rows")).write.mode(mode)
-    (writer.option("header", "true") if kind == "csv" else writer).format(kind).save(output)
+    (writer.options(**_CSV) if kind == "csv" else writer).format(kind).save(output)
     click.echo(f"{int(rows.get['rows']):,} items in {time.monotonic() - began_s:.1f} s: {output}")
 
 

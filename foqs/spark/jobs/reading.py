@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from foqs.spark.read_options import topics_text
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -18,8 +20,14 @@ def read_options_of(given: Mapping[str, object]) -> dict[str, str]:
         elif value:
             first, *others = name.split("_")
             camel = first + "".join(word.capitalize() for word in others)
-            options[camel] = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            options[camel] = _text(name, value)
     return options
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, tuple):
+        return str(value)
+    return topics_text(value) if name == "topics" else ",".join(value)
 
 
 def read_frame(spark: SparkSession, options: Mapping[str, str], schema: str | None = None) -> DataFrame:

@@ -1,0 +1,28 @@
+"""The choice of dead letters for a redrive or a purge whose caller names none: the oldest, page by page."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from foqs.model.calls import DeliveryPolicy, StoredItemPage
+
+PAGES_MAX = 16
+"""One call looks at as many pages before it answers that it has found nothing yet."""
+
+
+async def choose(
+    page_of: Callable[[str], Awaitable[StoredItemPage]], page_token: str | None, *, for_redrive: bool
+) -> tuple[list[str], str]:
+    """Return the ids of the first page behind the token that has some, and the token of the next page.
+
+    A redrive passes over items that are delivered at most once: it could do nothing with them, and those at the old
+    end would hide all others. Both results are empty at the end of the topic.
+    """
+    token = page_token or ""
+    for _ in range(PAGES_MAX):
+        page = await page_of(token)
+        token = page.next_page_token
+        found = [one.id for one in page.items if not (for_redrive and one.delivery is DeliveryPolicy.AT_MOST_ONCE)]
+        if found or not token:
+            break
+    return found, token
