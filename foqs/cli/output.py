@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from foqs.model.calls import PositionErrors
 
 _LINES_PER_WRITE = 500
+_LINE_ENDS = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
+"""Characters that end a line for some programs: escaped, so that one document a line stays one."""
 
 
 class Exit(IntEnum):
@@ -109,7 +111,8 @@ def leave(code: Exit) -> NoReturn:
 def _json_of(value: object, indent: int | None = None) -> str:
     """Encode as JSON. A stdout that cannot hold every character gets the others escaped."""
     is_unicode = (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
-    return json.dumps(plain(value), ensure_ascii=not is_unicode, indent=indent)
+    text = json.dumps(plain(value), ensure_ascii=not is_unicode, indent=indent)
+    return text.translate(_LINE_ENDS) if is_unicode else text
 
 
 def plain(value: object) -> Any:

@@ -23,10 +23,10 @@ def table_lines(
 
     `is_last_cut`: at a terminal the last cell of a row is cut where the terminal ends.
     """
-    cells = ([cell_of(value) for value in row] for row in rows)
     if terminal_columns is None:
-        yield from map("\t".join, chain([columns], cells))
+        yield from map("\t".join, chain([columns], ([text_of(value) for value in row] for row in rows)))
         return
+    cells = ([cell_of(value) for value in row] for row in rows)
     first = list(islice(cells, _ROWS_SEEN))
     widths = [max(map(width_of, column)) for column in zip(columns, *first, strict=True)]
     room = terminal_columns - sum(widths[:-1]) - len(_GAP) * (len(widths) - 1)
@@ -49,7 +49,15 @@ def _records(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[
 
 
 def cell_of(value: object) -> str:
-    """One line without control characters."""
+    """One line of what a terminal can show: other characters are replaced, since some of them would steer it."""
+    text = text_of(value)
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def text_of(value: object) -> str:
+    """One line for a program. Control characters are replaced, and no name has one: names come back as they are."""
     if isinstance(value, bytes):
         value = value.decode(errors="replace")
     if value is None:
@@ -59,7 +67,7 @@ def cell_of(value: object) -> str:
     text = str(value)
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+    return "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(char) == "Cc" else char for char in text)
 
 
 def width_of(text: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from unicodedata import category
 
 from foqs.model import limits
 from foqs.model.errors import InvalidArgumentError
@@ -74,7 +75,7 @@ def reason_problem(name: str, value: object) -> str:
     size_bytes = len(value.encode(errors="replace"))
     if size_bytes > limits.PAUSE_REASON_BYTES_MAX:
         return f"{name} has {size_bytes} bytes, and may have {limits.PAUSE_REASON_BYTES_MAX}"
-    return "" if value.isprintable() else f"{name} {value!r} has control characters"
+    return f"{name} {value!r} has control characters" if any(category(char) == "Cc" for char in value) else ""
 
 
 def rate_problem(name: str, value: object) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import csv
 import json
 from pathlib import Path
 
 import pytest
 
 from foqs import Client, NewItem
+from tests.support.names import ODD_NAMES
 from tests.support.spark_jobs import command
 
 pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -53,6 +55,17 @@ def test_an_export_writes_a_row_for_each_item(
     rows = [json.loads(line) for part in out.glob("part-*.json") for line in part.read_text().splitlines()]
     assert {base64.b64decode(row["payload"]) for row in rows} == {b"\xff%d" % n for n in range(300)}
     assert {row["state"] for row in rows} == {"ready"}
+    csv_out = tmp_path / "csv"
+    client.enqueue_many(namespace, [NewItem(name, b"n") for name in ODD_NAMES])
+    wanted = [part for name in ODD_NAMES for part in ("--topic", name)]
+    done = command("export", *options, *wanted, "--output", str(csv_out), "--format", "csv")
+    assert done.exit_code == 0, done.stderr
+    topics = {
+        row["topic"]
+        for part in csv_out.glob("part-*.csv")
+        for row in csv.DictReader(part.read_bytes().decode().split("\n"))
+    }
+    assert topics == set(ODD_NAMES)
     wrong = command("export", *options, "--namespace", "nobody", "--output", str(tmp_path / "no"), "--format", "csv")
     assert wrong.exit_code == 1
     assert "nobody" in wrong.stderr.splitlines()[-1], wrong.stderr
