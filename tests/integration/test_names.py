@@ -85,6 +85,6 @@ def test_any_name_comes_back_from_a_queue(name: str) -> None:
         client.enqueue("default", name, b"x")
         admin.set_topic_policy("default", name, weight=3)
         assert [one.topic for one in client.topics("default", name)] == [name]
-        assert [one.topic for one in admin.list_topic_policies("default", name).policies] == [name]
+        assert [one.topic for one in admin.list_topic_policies("default", name)] == [name]
         assert [one.topic for one in admin.iterate_items("default", topics=name)] == [name]
         assert [one.topic for one in client.dequeue("default", name)] == [name]
