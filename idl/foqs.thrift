@@ -542,12 +542,16 @@ struct PlanExportRequest {
   /** The maximum number of splits of one shard, 1 to 64. Items are spread evenly over them, as far as a sample tells. */
   2: i32 splits_per_shard = 1,
   /** Only these shards, all of which the host must serve: UNAVAILABLE says that it does not. Hosts ask each other so. */
-  3: optional list<i32> shard_ids
+  3: optional list<i32> shard_ids,
+  /** A plan without shards and hosts that do not respond will do: the response names them. Otherwise UNAVAILABLE. */
+  4: optional bool partial
 }
 struct PlanExportResponse {
   /** They hold every item that is stored now, and none that is enqueued later; empty if the namespace has no items. */
   1: list<ExportSplit> splits,
-  2: i64 as_of_ms
+  2: i64 as_of_ms,
+  /** In words, the shards and hosts that do not respond. Empty unless the request has `partial`. */
+  3: optional list<string> missing
 }
 /**
  * Reads a page of a split, whatever the states of the items, in the order of their keys. It changes nothing. An item

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from itertools import islice
@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from foqs.cli.output import note, plain, report_failures, time_of
+from foqs.cli.output import Exit, leave, note, plain, report_failures, time_of
 from foqs.cli.remote import Remote, confirmed, named, remote_command
 from foqs.model import limits
 from foqs.model.calls import DeadLettersResult, ItemState, StoredItem, StoredItemPage
@@ -53,6 +53,7 @@ _STATES = click.Choice([state.name.lower() for state in ItemState])
 @click.option("--state", "states", multiple=True, type=_STATES, help="Only items in this state; may be repeated.")
 @click.option("--limit", type=click.IntRange(1), help="Items at most. Default: all there are.")
 @click.option("--payload/--no-payload", default=True, help="Whether to read and show payloads.")
+@click.option("--partial", is_flag=True, help="Exit code 0 also while shards or hosts do not respond.")
 @remote_command
 def list_items(
     remote: Remote,
@@ -62,13 +63,22 @@ def list_items(
     states: tuple[str, ...],
     limit: int | None,
     payload: bool,
+    partial: bool,
 ) -> None:
     """List the items that NAMESPACE has stored, in whatever state, shard by shard.
 
     It changes nothing and delays nobody. Any number of items comes as it is read; JSON is one item a line. What is
-    enqueued after the start does not come.
+    enqueued after the start does not come. Shards and hosts that do not respond are named on stderr. The exit code is 6
+    then, unless --partial takes what there is.
     """
     page_size = min(limit or limits.PAGE_ITEMS_MAX, limits.PAGE_ITEMS_MAX)
+    missing: list[str] = []
+
+    def tell(parts: Sequence[str]) -> None:
+        missing.extend(parts)
+        for what in parts:
+            note(f"not listed: {what}")
+
     with remote.admin() as admin:
         found = admin.iterate_items(
             namespace,
@@ -77,15 +87,21 @@ def list_items(
             states=states_of(states),
             with_payload=payload,
             page_size=page_size,
+            on_missing=tell,
         )
-        some = islice(found, limit)
-        if remote.output.as_json:
-            for one in some:
-                remote.output.json_line(one)
-            return
-        columns = ["ID", "TOPIC", "STATE", "PRIORITY", "DELIVER AFTER", "FAILED", "DEATH REASON"]
-        rows = (_list_row(one, has_payload=payload) for one in some)
-        remote.output.table([*columns, "PAYLOAD"] if payload else columns, rows, is_last_cut=payload)
+        _show_items(remote, islice(found, limit), has_payload=payload)
+    if missing and not partial:
+        leave(Exit.PARTIAL)
+
+
+def _show_items(remote: Remote, items: Iterable[StoredItem], *, has_payload: bool) -> None:
+    if remote.output.as_json:
+        for one in items:
+            remote.output.json_line(one)
+        return
+    columns = ["ID", "TOPIC", "STATE", "PRIORITY", "DELIVER AFTER", "FAILED", "DEATH REASON"]
+    rows = (_list_row(one, has_payload=has_payload) for one in items)
+    remote.output.table([*columns, "PAYLOAD"] if has_payload else columns, rows, is_last_cut=has_payload)
 
 
 def states_of(names: Iterable[str]) -> list[ItemState]:

@@ -124,11 +124,13 @@ def get_item(terms: Terms, namespace: str, item_id: str) -> Flow[StoredItem]:
     return _stored_item((yield from call_flow(terms, Call("getItem", request, Repeat.READ))))
 
 
-def plan_export(terms: Terms, namespace: str, splits_per_shard: int) -> Flow[ExportPlan]:
-    request = wire.structs.PlanExportRequest(namespace_name=namespace, splits_per_shard=splits_per_shard)
+def plan_export(terms: Terms, namespace: str, splits_per_shard: int, partial: bool = False) -> Flow[ExportPlan]:
+    request = wire.structs.PlanExportRequest(
+        namespace_name=namespace, splits_per_shard=splits_per_shard, partial=partial or None
+    )
     response = yield from call_flow(terms, Call("planExport", request, Repeat.READ, is_long=True))
     splits = [ExportSplit(w.shard_id, w.from_key, w.to_key, w.items_estimate or 0) for w in response.splits or ()]
-    return ExportPlan(splits, response.as_of_ms)
+    return ExportPlan(splits, response.as_of_ms, list(response.missing or ()))
 
 
 def export_items(

@@ -12,8 +12,8 @@ from foqs.cluster.routes import Routes
 from foqs.host.chosen_dead import choose
 from foqs.host.page_budget import PageBudget
 from foqs.model import ids, limits
+from foqs.model.admin_calls import AdminCalls
 from foqs.model.calls import (
-    AdminCalls,
     CallContext,
     ClusterShard,
     ClusterShards,
@@ -139,18 +139,23 @@ class RoutedAdmin:
             return await self._local.purge_dead_letters(context, namespace_name, topic, item_ids, limit, page_token)
         return await self._on_dead(context, namespace_name, topic, item_ids, limit, page_token, "purge_dead_letters")
 
-    async def plan_export(self, context: CallContext, namespace_name: str, splits_per_shard: int) -> ExportPlan:
+    async def plan_export(
+        self, context: CallContext, namespace_name: str, splits_per_shard: int, partial: bool = False
+    ) -> ExportPlan:
         """All splits together; they hold what was stored when the first host made its own."""
         local = self._local
         if await self._is_for_this_host(context, namespace_name):
-            return await local.plan_export(context, namespace_name, splits_per_shard)
+            return await local.plan_export(context, namespace_name, splits_per_shard, partial)
+        missing: list[str] = []
         plans = await self._routes.by_all(
             context,
-            lambda asking: local.plan_export(asking, namespace_name, splits_per_shard),
-            lambda remote, asking: remote.plan_export(asking, namespace_name, splits_per_shard),
+            lambda asking: local.plan_export(asking, namespace_name, splits_per_shard, partial),
+            lambda remote, asking: remote.plan_export(asking, namespace_name, splits_per_shard, partial),
+            missing if partial else None,
         )
+        missing += [what for plan in plans for what in plan.missing or ()]
         splits = sorted([split for plan in plans for split in plan.splits], key=lambda at: (at.shard_id, at.from_key))
-        return ExportPlan(splits, min([plan.as_of_ms for plan in plans]))
+        return ExportPlan(splits, min([plan.as_of_ms for plan in plans], default=0), missing)
 
     async def export_items(self, context: CallContext, namespace_name: str, query: ExportQuery) -> ExportPage:
         local = self._local

@@ -23,7 +23,8 @@ from foqs.cluster.routing_gauges import RoutingGauges
 from foqs.cluster.topic_news import TopicNews
 from foqs.cluster.topic_reports import LocalTopics
 from foqs.model import limits
-from foqs.model.calls import AdminCalls, QueueCalls
+from foqs.model.admin_calls import AdminCalls
+from foqs.model.calls import QueueCalls
 from foqs.model.cluster import OpenedShard
 from foqs.model.errors import UnavailableError
 from foqs.model.service import Service

@@ -37,7 +37,7 @@ from foqs.shard.writer import ownership
 
 
 class Admin:
-    """Implements foqs.model.calls.AdminCalls; the front door calls it.
+    """Implements foqs.model.admin_calls.AdminCalls; the front door calls it.
 
     It owns nothing of a queue: it looks up the namespace of a call and asks the part of the host that does the work.
     """
@@ -184,8 +184,11 @@ class Admin:
     async def list_jobs(self, context: CallContext, namespace_name: str, limit: int, page_token: str) -> JobPage:
         return await self._job_calls.page(namespace_name, limit, page_token)
 
-    async def plan_export(self, context: CallContext, namespace_name: str, splits_per_shard: int) -> ExportPlan:
-        return await self._exports.plan(self._namespaces.get(namespace_name), splits_per_shard, context.shards)
+    async def plan_export(
+        self, context: CallContext, namespace_name: str, splits_per_shard: int, partial: bool = False
+    ) -> ExportPlan:
+        namespace = self._namespaces.get(namespace_name)
+        return await self._exports.plan(namespace, splits_per_shard, context.shards, is_partial=partial)
 
     async def export_items(self, context: CallContext, namespace_name: str, query: ExportQuery) -> ExportPage:
         return await self._exports.page(self._namespaces.get(namespace_name), query)

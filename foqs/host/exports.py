@@ -83,18 +83,33 @@ class Exports:
         """The pace of each server, by its scheduler."""
 
     async def plan(
-        self, namespace: Namespace, splits_per_shard: int, wanted: Collection[int] | None = None
+        self,
+        namespace: Namespace,
+        splits_per_shard: int,
+        wanted: Collection[int] | None = None,
+        *,
+        is_partial: bool = False,
     ) -> ExportPlan:
         """Splits that hold all items of the namespace on the wanted shards.
 
-        Raises UnavailableError for a shard that is not owned now.
+        Raises UnavailableError for a shard that is not owned now, unless a partial plan will do, which names it.
         """
         arguments.check_range("splits_per_shard", splits_per_shard, 1, limits.EXPORT_SPLITS_MAX)
         if wanted is None:
             self._shards.check_owns_any()
         # All keys are taken at one moment: what is enqueued after it has greater ones.
         as_of_ms = self._wall_ms()
-        last_keys = [(shard_id, self._serving(shard_id)[1]) for shard_id, _ in self._shards.asked(wanted)]
+        if not is_partial:
+            self._shards.asked(wanted)
+        missing: list[str] = []
+        last_keys: list[tuple[int, ShardState]] = []
+        for shard_id in sorted(self._shards.here if wanted is None else wanted):
+            try:
+                last_keys.append((shard_id, self._serving(shard_id)[1]))
+            except UnavailableError as error:
+                if not is_partial:
+                    raise
+                missing.append(error.message)
         parts = [
             (shard_id, shard.index.last_key, shard.items_of(namespace.number))
             for shard_id, shard in last_keys
@@ -105,12 +120,18 @@ class Exports:
             if splits_per_shard == 1:
                 splits.append(ExportSplit(shard_id, 0, to_key, max(0, count)))
                 continue
-            owned, shard = self._serving(shard_id)
-            async with self._turn(shard_id):
-                cells = await self._read(owned, shard, partial(owned.exporter.sample_keys, to_key))
+            try:
+                owned, shard = self._serving(shard_id)
+                async with self._turn(shard_id):
+                    cells = await self._read(owned, shard, partial(owned.exporter.sample_keys, to_key))
+            except UnavailableError as error:
+                if not is_partial:
+                    raise
+                missing.append(error.message)
+                continue
             bounds = even_bounds(cells, to_key, splits_per_shard)
             splits += [ExportSplit(shard_id, low, high, max(0, round(share * count))) for low, high, share in bounds]
-        return ExportPlan(splits, as_of_ms)
+        return ExportPlan(splits, as_of_ms, missing)
 
     async def page(self, namespace: Namespace, query: ExportQuery) -> ExportPage:
         """The next items of a split. Raises UnavailableError for a shard that is not here or not owned now."""

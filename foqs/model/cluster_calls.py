@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Protocol
 
-from foqs.model.calls import AdminCalls, CallContext
+from foqs.model.admin_calls import AdminCalls
+from foqs.model.calls import CallContext
 
 
 class HostState(IntEnum):

@@ -169,8 +169,10 @@ class RemoteHost:
         told = await self._call(context, "purgeDeadLetters", request)
         return DeadLettersResult(told.count, _errors(told.errors))
 
-    async def plan_export(self, context: CallContext, namespace_name: str, splits_per_shard: int) -> ExportPlan:
-        request = structs.PlanExportRequest(namespace_name, splits_per_shard, _shards_of(context))
+    async def plan_export(
+        self, context: CallContext, namespace_name: str, splits_per_shard: int, partial: bool = False
+    ) -> ExportPlan:
+        request = structs.PlanExportRequest(namespace_name, splits_per_shard, _shards_of(context), partial)
         plan: ExportPlan = await self._call(context, "planExport", request)
         return plan
 

@@ -15,7 +15,8 @@ from uuid import uuid4
 import structlog
 
 from foqs.model import calls, limits
-from foqs.model.calls import AdminCalls, CallContext, PositionErrors, QueueCalls
+from foqs.model.admin_calls import AdminCalls
+from foqs.model.calls import CallContext, PositionErrors, QueueCalls
 from foqs.model.cluster_calls import ClusterCalls, ClusterHost, ClusterHosts
 from foqs.model.errors import FoqsError, InternalError, InvalidArgumentError, TooLargeError
 from foqs.model.jobs import Job, JobPage
@@ -170,7 +171,9 @@ def _of_cluster(admin: ClusterCalls) -> dict[str, _Verb]:
         ),
         "getJob": _Verb(lambda c, r: admin.get_job(c, r.namespace_name, r.id)),
         "listJobs": _Verb(lambda c, r: admin.list_jobs(c, r.namespace_name, r.limit, r.page_token), list_name="jobs"),
-        "planExport": _Verb(lambda c, r: admin.plan_export(_of_shards(c, r), r.namespace_name, r.splits_per_shard)),
+        "planExport": _Verb(
+            lambda c, r: admin.plan_export(_of_shards(c, r), r.namespace_name, r.splits_per_shard, bool(r.partial))
+        ),
         "exportItems": _Verb(lambda c, r: admin.export_items(c, r.namespace_name, r), list_name="items"),
         "listShards": _Verb(lambda c, _: admin.list_shards(c), list_name="shards"),
         "addShard": _Verb(lambda c, r: admin.add_shard(c, r.shard_id, r.place, r.tier)),

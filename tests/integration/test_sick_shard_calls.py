@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -10,7 +11,10 @@ from dataclasses import dataclass
 from unittest.mock import patch
 
 import pytest
+from click.testing import CliRunner
 
+from foqs.cli.main import cli
+from foqs.cli.output import Exit
 from foqs.client.errors import BatchError
 from foqs.client.items import NewItem
 from foqs.dev.local_server import LocalServer
@@ -186,6 +190,27 @@ async def test_calls_through_another_host_end_as_soon(
             for stored.host in hosts:
                 for verb in OF_CLUSTER.values():
                     await answer_of(verb, stored)
+
+
+async def test_a_list_of_items_names_the_shard_that_is_sick_and_lists_the_others(
+    meta_url: str, shards: dict[int, str], frozen_server: LocalServer
+) -> None:
+    async with cluster(meta_url, shards, 2) as hosts:
+        (owner,) = [host for host in hosts if SICK in shards_of(host)]
+        (other,) = [host for host in hosts if host is not owner]
+        stored = await store(owner)
+        seen = await other.client.enqueue("jobs", "seen", b"x")
+        async with frozen(frozen_server, owner):
+            await until(lambda: is_sick(owner))
+            for host in hosts:
+                for options, exit_code in ((), Exit.PARTIAL), (("--partial",), Exit.OK):
+                    arguments = ["item", "list", "jobs", "--output", "json", "--address", host.address, *options]
+                    result = await asyncio.to_thread(CliRunner().invoke, cli, arguments)
+                    assert result.exit_code == exit_code, result.output
+                    assert f"not listed: shard {SICK} is sick" in result.stderr
+                    listed = [json.loads(line)["id"] for line in result.stdout.splitlines()]
+                    assert listed == [seen], "and none of the sick shard"
+    assert shard_of(stored.ready) == SICK
 
 
 async def test_what_was_sent_before_waits_for_its_outcome(stored: Stored, frozen_server: LocalServer) -> None:

@@ -311,7 +311,9 @@ class FakeQueue(FakeJobCalls, FakeShardCalls):
     ) -> DeadLettersResult:
         return await self.redrive_dead_letters(context, namespace_name, topic, item_ids, limit, page_token)
 
-    async def plan_export(self, context: CallContext, namespace_name: str, splits_per_shard: int) -> ExportPlan:
+    async def plan_export(
+        self, context: CallContext, namespace_name: str, splits_per_shard: int, partial: bool = False
+    ) -> ExportPlan:
         self._check(namespace_name)
         return ExportPlan([ExportSplit(1, 0, self._last_id, self._last_id)], NOW_MS)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import timedelta
 
 from foqs.client import admin_verbs
@@ -17,6 +17,7 @@ from foqs.model.calls import (
     StoredItem,
     StoredItemPage,
 )
+from foqs.model.errors import UnavailableError
 
 
 class AsyncItemVerbs(AsyncBaseClient):
@@ -98,6 +99,7 @@ class AsyncItemVerbs(AsyncBaseClient):
         with_payload: bool = True,
         with_metadata: bool = True,
         page_size: int = 1_000,
+        on_missing: Callable[[Sequence[str]], None] | None = None,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> AsyncIterator[StoredItem]:
@@ -105,27 +107,38 @@ class AsyncItemVerbs(AsyncBaseClient):
 
         An item that is there from the first page to the last comes exactly once, in the state that it has at the time
         of its page. What is enqueued after the start does not come. The arguments are those of `export_items`;
-        page_size: items of a page, up to 1,000.
+        page_size: items of a page, up to 1,000.  on_missing: is told, in words, of shards and hosts that do not
+        respond, whose items then do not come, or not all of them. Without it such a shard raises UnavailableError.
         """
         topics = admin_verbs.topic_list(topics)
         states = admin_verbs.state_list(states)
-        plan = await self.plan_export(namespace, deadline_ms=deadline_ms, deadline=deadline)
+        terms = self._within(deadline_ms, deadline)
+        plan = await self._run(admin_verbs.plan_export(terms, namespace, 1, on_missing is not None))
+        if plan.missing and on_missing is not None:
+            on_missing(plan.missing)
         for split in plan.splits:
             after_key = 0
             while True:
-                page = await self.export_items(
+                terms = self._within(deadline_ms, deadline)
+                flow = admin_verbs.export_items(
+                    terms,
                     namespace,
                     split,
                     after_key,
                     page_size,
-                    topics=topics,
-                    topic_prefix=topic_prefix,
-                    states=states,
-                    with_payload=with_payload,
-                    with_metadata=with_metadata,
-                    deadline_ms=deadline_ms,
-                    deadline=deadline,
+                    topics,
+                    topic_prefix,
+                    states,
+                    with_payload,
+                    with_metadata,
                 )
+                try:
+                    page = await self._run(flow)
+                except UnavailableError as error:
+                    if on_missing is None:
+                        raise
+                    on_missing([f"shard {split.shard_id}: {error.message}"])
+                    break
                 for item in page.items:
                     yield item
                 after_key = page.next_after_key
