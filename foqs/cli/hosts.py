@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import click
 
+from foqs.cli.host_checks import host_problems, route_problems, standby_problems
 from foqs.cli.output import Exit, leave, note, time_of
 from foqs.cli.remote import Remote, remote_command
 from foqs.cli.shards import shard_problems
@@ -16,18 +17,34 @@ _SHARDS_SHOWN_MAX = 20
 
 @click.command()
 @click.option("--check", is_flag=True, help="Exit code 1 unless every shard is served and well, and all hosts answer.")
+@click.option(
+    "--hosts-min",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="With --check: so many hosts must serve or stand by. From 2 on each shard must have a standby.",
+)
 @remote_command
-def hosts(remote: Remote, check: bool) -> None:
+def hosts(remote: Remote, check: bool, hosts_min: int) -> None:
     """List the hosts that live, or check that they serve every shard.
 
-    The host that answers tells what it knows of the others.
+    The host that answers tells what it knows of the others. Hosts that died are not listed: --hosts-min says how many
+    there should be.
 
     With --check the exit code is 0 when a host that lives serves every shard that was not removed, none of them is
-    sick, and all hosts answer; it is 1 when not, with the reasons on stderr, and 5 when no host answers.
+    sick, all hosts answer, and the asked host reaches the owner of each shard; it is 1 when not, with the reasons on
+    stderr, and 5 when no host answers.
     """
+    problems: list[str] = []
     with remote.admin() as admin:
         found = admin.list_hosts()
-        problems = [*_problems(found), *shard_problems(admin.list_shards())] if check else []
+        if check:
+            shards = admin.list_shards()
+            standby = standby_problems(found, shards)
+            problems = [*host_problems(found, hosts_min), *shard_problems(shards), *route_problems(admin)]
+            problems += standby if hosts_min > 1 else []
+            for problem in standby if hosts_min == 1 and len(found) > 1 else ():
+                note(f"warning: {problem}")
     remote.output.document(found)
     remote.output.table(
         [
@@ -70,10 +87,6 @@ def hosts(remote: Remote, check: bool) -> None:
 def _state_of(host: ClusterHost) -> str:
     is_both = host.is_leaving and host.state is not HostState.LEAVING
     return host.state.name.lower() + (", leaving" if is_both else "")
-
-
-def _problems(found: Iterable[ClusterHost]) -> list[str]:
-    return [f"host {one.host_id} does not answer: {one.detail}" for one in found if one.state is HostState.SILENT]
 
 
 def _named(shards: Sequence[int]) -> str:

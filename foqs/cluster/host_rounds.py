@@ -17,6 +17,8 @@ from foqs.model.errors import FoqsError
 
 ANSWER_MS_MAX = 2 * limits.SECOND_MS
 """How long a host may take to say what it serves; then that is not known."""
+REASONS_MAX = 5
+"""Hosts whose reasons are told of one shard that nobody serves."""
 FRESH_MS = 200
 """A question shares a round that began at most so long ago: many callers must not ask all hosts each."""
 
@@ -171,16 +173,26 @@ def _told(shard: ClusterShard, served: _Served | None, by_host: Mapping[str, Hos
     if last is not None and last.status is None:
         health, detail = ShardHealth.UNKNOWN, last.problem
     else:
-        health, detail = ShardHealth.UNSERVED, _why_unserved(shard, last)
+        health, detail = ShardHealth.UNSERVED, _why_unserved(shard, last, by_host)
         if not any(answer.host.tier == shard.tier and not answer.host.is_leaving for answer in by_host.values()):
             detail += f"; no host of tier {shard.tier!r} lives, which it needs"
     return replace(shard, owner="", owner_address="", health=health, detail=detail)
 
 
-def _why_unserved(shard: ClusterShard, last: HostAnswer | None) -> str:
+def _why_unserved(shard: ClusterShard, last: HostAnswer | None, by_host: Mapping[str, HostAnswer]) -> str:
     if not shard.last_owner:
-        return "no host has taken it yet"
-    if last is None:
-        return f"host {shard.last_owner} took it last, and lives no more"
-    detail = next((one.detail for one in last.shards if one.shard_id == shard.shard_id), "")
-    return f"host {shard.last_owner} took it last, and serves it no more" + (f": {detail}" if detail else "")
+        why = "no host has taken it yet"
+    elif last is None:
+        why = f"host {shard.last_owner} took it last, and lives no more"
+    else:
+        detail = _detail_of(shard, last)
+        why = f"host {shard.last_owner} took it last, and serves it no more" + (f": {detail}" if detail else "")
+    others = [answer for answer in by_host.values() if answer is not last]
+    told = [f"host {one.host.id}: {detail}" for one in others if (detail := _detail_of(shard, one) or one.problem)]
+    more = [f"and {len(told) - REASONS_MAX} more hosts"] if len(told) > REASONS_MAX else []
+    return "; ".join([why, *told[:REASONS_MAX], *more])
+
+
+def _detail_of(shard: ClusterShard, answer: HostAnswer) -> str:
+    """Why this host does not serve the shard, if it tries to."""
+    return next((one.detail for one in answer.shards if one.shard_id == shard.shard_id), "")

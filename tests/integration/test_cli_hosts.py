@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from foqs.cli.main import cli
-from foqs.model.calls import ClusterShard
+from foqs.model.calls import ClusterShard, ExportPlan
 from foqs.model.cluster import ShardHealth, ShardUse
 from foqs.model.cluster_calls import ClusterHost, HostState
 from tests.support.background_host import background_host
@@ -75,9 +75,45 @@ def test_a_check_fails_when_a_shard_is_not_well(shell: tuple[Run, FakeQueue], he
     assert json.loads(run("--check", "--output", "json").stdout)[0]["name"] == "h1"
 
 
+def test_a_check_fails_when_hosts_are_gone_and_when_a_shard_has_no_standby(shell: tuple[Run, FakeQueue]) -> None:
+    run, queue = shell
+    queue.shards[0] = replace(SHARD, tier="gold")
+    gone = run("--check", "--hosts-min", "2")
+    assert gone.exit_code == 1
+    assert gone.stderr.splitlines() == [
+        "not well: hosts that serve or stand by: 1, and --hosts-min wants 2",
+        "not well: no standby for shard 0: no host but h1 serves or stands by in that tier",
+    ]
+    other = replace(HOST, name="h3", host_id="h3#a", tier="lead", state=HostState.STANDBY, shards=[])
+    queue.hosts = [HOST, other]
+    warned = run("--check")
+    assert (warned.exit_code, warned.stderr[:34]) == (0, "warning: no standby for shard 0: n")
+    assert run("--check", "--hosts-min", "2").exit_code == 1
+    queue.hosts = [HOST, replace(other, tier="gold")]
+    assert (run("--check", "--hosts-min", "2").exit_code, run("--check", "--hosts-min", "2").stderr) == (0, "")
+    queue.hosts = [HOST, replace(other, tier="gold", state=HostState.LEAVING)]
+    assert run("--check", "--hosts-min", "2").exit_code == 1
+
+
+def test_a_check_fails_when_the_asked_host_does_not_reach_an_owner(
+    shell: tuple[Run, FakeQueue], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, queue = shell
+
+    async def plan(*_: object) -> ExportPlan:
+        return ExportPlan([], 1, ["host h2#b is needed as the owner of shard 1: it cannot be reached"])
+
+    monkeypatch.setattr(queue, "plan_export", plan)
+    checked = run("--check")
+    assert checked.exit_code == 1
+    assert "not well: a call through the host that was asked fails: host h2#b is needed" in checked.stderr
+    assert run().exit_code == 0
+
+
 def test_a_check_fails_when_a_host_does_not_answer(shell: tuple[Run, FakeQueue]) -> None:
     run, queue = shell
     queue.hosts = [HOST, SILENT]
     assert run().exit_code == 0
     checked = run("--check")
-    assert (checked.exit_code, checked.stderr) == (1, "not well: host h2#b does not answer: it tells no address\n")
+    words = "not well: host h2#b does not answer: it tells no address"
+    assert (checked.exit_code, checked.stderr.splitlines()[1:]) == (1, [words])

@@ -103,6 +103,17 @@ async def test_a_shard_that_nobody_serves_has_no_owner(last_owner: str, says: li
     assert "tier" not in found.detail
 
 
+async def test_each_host_that_tries_a_shard_in_vain_tells_why() -> None:
+    hosts = Hosts()
+    for number in range(host_rounds.REASONS_MAX + 3):
+        hosts.live(f"h{number}#1", has("lost", epoch=0, detail=f"refused {number}"))
+    del hosts.says["h1#1"]
+    detail = (await hosts.told(row("gone#1"))).detail
+    assert detail.startswith("host gone#1 took it last, and lives no more; host h0#1: refused 0; host h1#1: ")
+    assert "host h1#1 cannot be reached" in detail
+    assert detail.endswith("host h4#1: refused 4; and 3 more hosts")
+
+
 async def test_a_shard_whose_tier_no_host_has_says_so() -> None:
     hosts = Hosts()
     hosts.live("one#1", [], tier="gold")

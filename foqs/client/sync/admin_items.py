@@ -52,16 +52,18 @@ class ItemVerbs(BaseClient):
         namespace: str,
         splits_per_shard: int = 1,
         *,
+        partial: bool = False,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> ExportPlan:
         """Return splits that together hold every item that is stored now, and none that is enqueued later.
 
         splits_per_shard: up to 64, so that several readers share the work. A split stays valid for as long as anybody
-        wants to read it.
+        wants to read it.  partial: do without shards and hosts that do not respond, which `missing` names then;
+        otherwise they raise UnavailableError.
         """
         terms = self._within(deadline_ms, deadline)
-        return self._run(admin_verbs.plan_export(terms, namespace, splits_per_shard))
+        return self._run(admin_verbs.plan_export(terms, namespace, splits_per_shard, partial))
 
     def export_items(
         self,
@@ -113,8 +115,8 @@ class ItemVerbs(BaseClient):
         """
         topics = admin_verbs.topic_list(topics)
         states = admin_verbs.state_list(states)
-        terms = self._within(deadline_ms, deadline)
-        plan = self._run(admin_verbs.plan_export(terms, namespace, 1, on_missing is not None))
+        is_partial = on_missing is not None
+        plan = self.plan_export(namespace, partial=is_partial, deadline_ms=deadline_ms, deadline=deadline)
         if plan.missing and on_missing is not None:
             on_missing(plan.missing)
         for split in plan.splits:
