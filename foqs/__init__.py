@@ -184,6 +184,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        return import_module("importlib.metadata").version("foqs")  # It is slow to import, and seldom asked for.
     module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module 'foqs' has no attribute {name!r}")

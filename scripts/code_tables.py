@@ -245,6 +245,7 @@ _METRIC_KINDS = {
     "Gauge": "gauge",
     "GaugeMetricFamily": "gauge",
     "ShardGauge": "gauge",
+    "ShardCounter": "counter",
 }
 
 
@@ -262,7 +263,7 @@ def _metrics_of(module: ast.Module) -> Iterator[list[str]]:
         words = [str(arg.value) for arg in node.args if isinstance(arg, ast.Constant)]
         if kind is None or len(words) < 2:
             continue
-        labels = ["shard"] if node.func.id == "ShardGauge" else _labels(node)
+        labels = ["shard"] if node.func.id in ("ShardGauge", "ShardCounter") else _labels(node)
         yield [f"`{words[0]}`", kind, ", ".join(f"`{label}`" for label in labels), words[1]]
 
 

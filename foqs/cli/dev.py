@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from foqs.cli.numbers import WholeNumber
 from foqs.cli.output import Exit, leave, note
 from foqs.cli.running import run_until_signal
 from foqs.config import HostConfig
@@ -30,7 +31,7 @@ _SERVER_DIR = "server-"
 _ZOOKEEPER_DIR = "zookeeper"
 _ADDRESS = "127.0.0.1"
 _NAMESPACE = "default"
-_PORT = click.IntRange(0, 65_535)
+_PORT = WholeNumber(0, 65_535)
 
 
 @click.command()
@@ -45,13 +46,13 @@ _PORT = click.IntRange(0, 65_535)
 @click.option(
     "--shards",
     "shard_count",
-    type=click.IntRange(1, _SHARDS_MAX),
+    type=WholeNumber(1, _SHARDS_MAX),
     help=f"Number of shards; {_SHARDS_DEFAULT}, or as many as the data directory has.",
 )
 @click.option(
     "--hosts",
     "host_count",
-    type=click.IntRange(1, _HOSTS_MAX),
+    type=WholeNumber(1, _HOSTS_MAX),
     default=1,
     show_default=True,
     help="Hosts that share the shards, on ports that follow each other.",
@@ -59,7 +60,7 @@ _PORT = click.IntRange(0, 65_535)
 @click.option(
     "--servers",
     "server_count",
-    type=click.IntRange(1, _SERVERS_MAX),
+    type=WholeNumber(1, _SERVERS_MAX),
     help="MySQL servers that the shards are spread over; 1, or as many as the data directory has.",
 )
 @click.option(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 
 from foqs.cli.host_checks import host_problems, route_problems, standby_problems
+from foqs.cli.numbers import WholeNumber
 from foqs.cli.output import Exit, leave, note, time_of
 from foqs.cli.remote import Remote, remote_command
 from foqs.cli.shards import shard_problems
@@ -19,7 +20,7 @@ _SHARDS_SHOWN_MAX = 20
 @click.option("--check", is_flag=True, help="Exit code 1 unless every shard is served and well, and all hosts answer.")
 @click.option(
     "--hosts-min",
-    type=click.IntRange(1),
+    type=WholeNumber(1),
     default=1,
     show_default=True,
     help="With --check: so many hosts must serve or stand by. From 2 on each shard must have a standby.",

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from foqs.cli.numbers import WholeNumber
 from foqs.cli.output import Exit, leave, note, plain, report_failures, time_of
 from foqs.cli.remote import Remote, confirmed, named, remote_command
 from foqs.model import limits
@@ -21,7 +22,7 @@ _OPTIONAL = [field.name for field in fields(StoredItem) if field.default is None
 
 
 def _page_options(command: Callable[..., None]) -> Callable[..., None]:
-    limit = click.IntRange(1, limits.PAGE_ITEMS_MAX)
+    limit = WholeNumber(1, limits.PAGE_ITEMS_MAX)
     command = click.option("--page-token", default="", help="Go on behind an earlier page.")(command)
     return click.option("--limit", type=limit, default=100, show_default=True, help="Items at most.")(command)
 
@@ -51,7 +52,7 @@ _STATES = click.Choice([state.name.lower() for state in ItemState])
 @click.option("--topic", "topics", multiple=True, help="Only items of this topic; may be repeated. Default: all.")
 @click.option("--topic-prefix", default="", metavar="TEXT", help="Only items of topics that begin so.")
 @click.option("--state", "states", multiple=True, type=_STATES, help="Only items in this state; may be repeated.")
-@click.option("--limit", type=click.IntRange(1), help="Items at most. Default: all there are.")
+@click.option("--limit", type=WholeNumber(1), help="Items at most. Default: all there are.")
 @click.option("--payload/--no-payload", default=True, help="Whether to read and show payloads.")
 @click.option("--partial", is_flag=True, help="Exit code 0 also while shards or hosts do not respond.")
 @remote_command
@@ -168,7 +169,7 @@ def list_(remote: Remote, namespace: str, topic: str, limit: int, page_token: st
 
 def _choice_options(command: Callable[..., None]) -> Callable[..., None]:
     help_text = "Items at most, without IDs.  [default: 1000]"
-    command = click.option("--limit", type=click.IntRange(1), help=help_text)(command)
+    command = click.option("--limit", type=WholeNumber(1), help=help_text)(command)
     command = click.option("--all", "takes_all", is_flag=True, help="All that are dead when it comes to them.")(command)
     return click.argument("ids", nargs=-1, metavar="[ID...]")(command)
 

@@ -6,6 +6,7 @@ import time
 
 import click
 
+from foqs.cli.numbers import WholeNumber
 from foqs.cli.output import time_of
 from foqs.cli.remote import Remote, remote_command
 from foqs.model import limits
@@ -45,7 +46,7 @@ def status(remote: Remote, namespace: str, job: str, watch: bool) -> None:
 
 @click.command()
 @click.argument("namespace")
-@click.option("--limit", type=click.IntRange(1, limits.JOBS_PER_NAMESPACE_MAX), default=100, show_default=True)
+@click.option("--limit", type=WholeNumber(1, limits.JOBS_PER_NAMESPACE_MAX), default=100, show_default=True)
 @click.option("--watch", is_flag=True, help="Show them again every 2 s until Ctrl-C.")
 @remote_command
 def jobs(remote: Remote, namespace: str, limit: int, watch: bool) -> None:
@@ -72,7 +73,7 @@ def jobs(remote: Remote, namespace: str, limit: int, watch: bool) -> None:
 @click.argument("job")
 @click.option(
     "--items-per-second-max",
-    type=click.IntRange(0, limits.JOB_ITEMS_PER_SECOND_MAX),
+    type=WholeNumber(0, limits.JOB_ITEMS_PER_SECOND_MAX),
     metavar="NUMBER",
     help="The rate of the whole job from now on; 0 is no limit.",
 )

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from foqs.cli.numbers import WholeNumber
 from foqs.cli.output import note, time_of
 from foqs.cli.remote import Remote, confirmed, remote_command
 from foqs.cli.topic_policy import Rate, paused_settings, pausing_options, reason_option
@@ -58,7 +59,7 @@ def _setting_options(command: Callable[..., None], *, has_defaults: bool = True)
         elif bounds is None:
             command = click.option(f"{flag}/--not{flag[1:]}", default=None, help=help_text)(command)
         else:
-            command = click.option(flag, type=click.IntRange(*bounds), metavar="NUMBER", help=help_text)(command)
+            command = click.option(flag, type=WholeNumber(*bounds), metavar="NUMBER", help=help_text)(command)
     return command
 
 
@@ -159,9 +160,9 @@ def delete(remote: Remote, name: str) -> None:
 
 
 @namespace.command()
-@click.argument("number", type=int)
+@click.argument("number", type=WholeNumber(1))
 @click.option("--name", help="Another name, if the old one was given to another namespace meanwhile.")
-@click.option("--key-spread", type=click.IntRange(*SETTING_BOUNDS["key_spread"]), help="As it was; default: 1")
+@click.option("--key-spread", type=WholeNumber(*SETTING_BOUNDS["key_spread"]), help="As it was; default: 1")
 @click.option("--dedup-scope", type=_Choice(DedupScope), help="As it was; default: namespace")
 @remote_command
 def recover(

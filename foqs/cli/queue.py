@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 
 import click
 
+from foqs.cli.numbers import WholeNumber
 from foqs.cli.output import Exit, exit_of, leave, leave_for, note, report_failures, time_of
 from foqs.cli.remote import Remote, remote_command
 from foqs.client.items import PRIORITY_MAX, PRIORITY_MIN, Item, NewItem
@@ -22,19 +23,35 @@ from foqs.model.errors import FoqsError, InvalidArgumentError, TooLargeError
 _STDIN = "-"
 _LINES_PER_BATCH = 100
 """Lines of one batch. All of them may hold a payload of the largest size."""
+_MS = WholeNumber(hint="give milliseconds")
 _ITEM_OPTIONS = (
     click.option(
         "--priority",
-        type=click.IntRange(PRIORITY_MIN, PRIORITY_MAX),
+        type=WholeNumber(PRIORITY_MIN, PRIORITY_MAX, hint="the smaller, the more urgent; 0 is usual"),
         metavar="NUMBER",
         default=0,
         show_default=True,
         help="Smaller is more urgent.",
     ),
-    click.option("--delay-ms", type=int, metavar="MS", help="Not delivered before this time from now."),
-    click.option("--deliver-after-ms", type=int, metavar="MS", help="Not delivered before this time since the epoch."),
-    click.option("--ttl-ms", type=int, metavar="MS", help="Deleted this long after it may be delivered."),
-    click.option("--lease-ms", type=int, metavar="MS", help="Lease of its deliveries."),
+    click.option(
+        "--delay-ms",
+        type=WholeNumber(hint="milliseconds"),
+        metavar="MS",
+        help="Not delivered before this time from now.",
+    ),
+    click.option(
+        "--deliver-after-ms",
+        type=WholeNumber(hint="milliseconds"),
+        metavar="MS",
+        help="Not delivered before this time since the epoch.",
+    ),
+    click.option(
+        "--ttl-ms",
+        type=WholeNumber(hint="milliseconds"),
+        metavar="MS",
+        help="Deleted this long after it may be delivered.",
+    ),
+    click.option("--lease-ms", type=_MS, metavar="MS", help="Lease of its deliveries."),
     click.option("--metadata", help="Small text beside the payload."),
     click.option("--dedup-id", help="Stored only if no item with this id was, in the namespace's dedup_ms."),
     click.option("--trace-context", help="Text that comes with every delivery."),
@@ -186,10 +203,10 @@ def _lines_of(stream: BinaryIO) -> Iterator[bytes]:
 @click.argument("namespace")
 @click.argument("topic")
 @click.option(
-    "--count", type=click.IntRange(1, limits.DEQUEUE_ITEMS_MAX), default=1, show_default=True, help="Items at most."
+    "--count", type=WholeNumber(1, limits.DEQUEUE_ITEMS_MAX), default=1, show_default=True, help="Items at most."
 )
-@click.option("--wait-ms", type=click.IntRange(0, limits.WAIT_MS_MAX), default=0, help="Wait for an item.")
-@click.option("--lease-ms", type=click.IntRange(limits.LEASE_MS_MIN, limits.LEASE_MS_MAX), help="Keep them so long.")
+@click.option("--wait-ms", type=WholeNumber(0, limits.WAIT_MS_MAX), default=0, help="Wait for an item.")
+@click.option("--lease-ms", type=WholeNumber(limits.LEASE_MS_MIN, limits.LEASE_MS_MAX), help="Keep them so long.")
 @click.option("--ack/--no-ack", default=False, help="Delete the items once they are printed.")
 @click.option("--prefix", is_flag=True, help='Take items of any topics that begin with TOPIC; "" for all topics.')
 @remote_command
@@ -239,7 +256,7 @@ def ack(remote: Remote, namespace: str, receipts: tuple[str, ...]) -> None:
 @click.command()
 @click.argument("namespace")
 @click.argument("receipts", nargs=-1, required=True, metavar="RECEIPT...")
-@click.option("--delay-ms", type=click.IntRange(0, limits.DELAY_MS_MAX), default=0, help="Ready again after this.")
+@click.option("--delay-ms", type=WholeNumber(0, limits.DELAY_MS_MAX), default=0, help="Ready again after this.")
 @click.option("--release", is_flag=True, help="Given back, not failed: does not count as an attempt.")
 @click.option("--dead-letter", is_flag=True, help="Straight to the dead letters.")
 @remote_command

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from foqs.cli.numbers import WholeNumber
 from foqs.cli.output import Output
 from foqs.client.retry import RetryPolicy
 from foqs.client.sync import AdminClient, Client
@@ -53,7 +54,7 @@ def remote_command(command: Callable[..., None]) -> Callable[..., None]:
     )
     @click.option(
         "--retry-ms",
-        type=click.IntRange(0, _RETRY_MS_MAX),
+        type=WholeNumber(0, _RETRY_MS_MAX),
         default=0,
         help="Try again for this long while no host can be reached or it has no room.",
     )

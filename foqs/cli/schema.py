@@ -144,7 +144,9 @@ class _Work:
                 problem = str(error)
                 self._is_meta_away = isinstance(error, UnavailableError)
         if self.is_meta_pending:
-            problem = "its own tables are not up to date, which foqs schema apply brings about first"
+            # It is told as pending, and that is no error by itself.
+            note("shards that only the meta database knows are not shown until foqs schema apply has made its tables")
+            return []
         note(f"error: shards that only the meta database knows are missing here: {problem}")
         # What keeps the meta database away was told, with its code: this follows from it, and ends with it.
         self.codes.add(Exit.UNAVAILABLE if self._is_meta_away else Exit.FAILURE)

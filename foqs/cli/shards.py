@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from foqs.cli.numbers import WholeNumber
 from foqs.cli.output import note, time_of
 from foqs.cli.remote import Remote, confirmed, remote_command
 from foqs.client.sync import AdminClient
@@ -20,7 +21,7 @@ _PROBLEMS = {
     ShardHealth.SICK: "it is sick",
     ShardHealth.UNSERVED: "no host serves it",
 }
-_SHARD_ID = click.IntRange(0, limits.SHARD_ID_MAX)
+_SHARD_ID = WholeNumber(0, limits.SHARD_ID_MAX)
 
 
 @click.group()

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from foqs.cli.numbers import WholeNumber
 from foqs.cli.remote import Remote, remote_command
 from foqs.model import limits
 from foqs.model.policy import TopicPolicyEntry
@@ -96,7 +97,7 @@ def limit(remote: Remote, namespace: str, topic_name: str, rate: float) -> None:
 @click.command()
 @click.argument("namespace")
 @click.argument("topic_name", metavar="TOPIC")
-@click.argument("number", metavar="WEIGHT", type=click.IntRange(1, limits.TOPIC_WEIGHT_MAX))
+@click.argument("number", metavar="WEIGHT", type=WholeNumber(1, limits.TOPIC_WEIGHT_MAX))
 @remote_command
 def weight(remote: Remote, namespace: str, topic_name: str, number: int) -> None:
     """Give TOPIC so many times the share of a topic of weight 1 in dequeues from any topic."""

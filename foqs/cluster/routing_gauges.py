@@ -54,7 +54,9 @@ class RoutingGauges(Collector):
             {(outcome,): count for outcome, count in pulls.pulls_total.items()},
         )
         yield CounterMetricFamily(
-            "foqs_pulled_items_total", "Items that such dequeues have brought to consumers.", value=pulls.items_total
+            "foqs_pulled_items_total",
+            "Items that dequeues at other hosts have brought to consumers of this one.",
+            value=pulls.items_total,
         )
         yield _with(
             CounterMetricFamily(

@@ -35,6 +35,14 @@ class ShardGauge(NamedTuple):
     read: Callable[[ShardState], float]
 
 
+class ShardCounter(NamedTuple):
+    """A counter with the label `shard`, which begins anew when this host opens the shard."""
+
+    name: str
+    help: str
+    read: Callable[[ShardState], float]
+
+
 _OF_OWNED_SHARDS = (
     ShardGauge("foqs_topics", "Topics of the shard; empty ones are soon forgotten.", lambda s: len(s.index.topics)),
     ShardGauge(
@@ -68,13 +76,13 @@ _OF_OWNED_SHARDS = (
         "Memory for the dedup ids of the shard: 64 MiB, and up to 16 KiB for each namespace beyond that.",
         lambda s: s.forgetfulness.filters_bytes,
     ),
-    ShardGauge(
-        "foqs_dedup_repeats",
+    ShardCounter(
+        "foqs_dedup_repeats_total",
         "Enqueued items that were found to be repeats in the log of dedup ids, since the shard was opened.",
         lambda s: s.checks.repeats_count,
     ),
-    ShardGauge(
-        "foqs_dedup_misses",
+    ShardCounter(
+        "foqs_dedup_misses_total",
         "Enqueued items that waited for a look into the log of dedup ids and were no repeats, since the shard was "
         "opened.",
         lambda s: s.checks.misses_count,
@@ -103,7 +111,8 @@ class ShardGauges(Collector):
         owned = [(writer, shard) for writer in writers if (shard := writer.held) is not None]
         yield from _ownership(writers, self._shards.uses)
         for gauge in _OF_OWNED_SHARDS:
-            family = GaugeMetricFamily(gauge.name, gauge.help, labels=["shard"])
+            kind = CounterMetricFamily if isinstance(gauge, ShardCounter) else GaugeMetricFamily
+            family = kind(gauge.name, gauge.help, labels=["shard"])
             for writer, shard in owned:
                 family.add_metric([str(writer.shard_id)], gauge.read(shard))
             yield family
@@ -212,7 +221,7 @@ class PackGauges(Collector):
         )
         size = GaugeMetricFamily(
             "foqs_packed_bytes",
-            "Memory for such items of the shard. A shared row counts until its last item is gone.",
+            "Memory for the items of the shard that share rows. A shared row counts until its last item is gone.",
             labels=["shard"],
         )
         for shard in list(self._shards.by_id.values()):

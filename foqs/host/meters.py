@@ -176,7 +176,8 @@ class TransportMeters(Collector):
             calls.add_metric(list(labels), spent.buckets(), spent.seconds_sum)
         polls = HistogramMetricFamily(
             "foqs_long_poll_seconds",
-            "The same for dequeues that may wait for items (wait_ms above 0), by outcome; most of it is waiting.",
+            "Time from reading a dequeue that may wait for items (wait_ms above 0) to its response, by outcome; "
+            "most of it is waiting.",
             labels=["outcome"],
         )
         for outcome, spent in list(self._long_polls.items()):

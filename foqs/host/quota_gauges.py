@@ -28,7 +28,7 @@ class QuotaGauges(Collector):
         )
         yield CounterMetricFamily(
             "foqs_quota_asks_failed_total",
-            "Those of them that failed: the meta database was away.",
+            "Transactions of the meta database that asked for tokens of quotas and failed: it was away.",
             value=quotas.asks_failed_total,
         )
         yield CounterMetricFamily(

@@ -19,6 +19,8 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.database
 
 STATES = ("ready", "leased", "delayed", "dead")
+LEANING = re.compile(r"^(The same|Those|These|They|It|Its|Such) |\bsuch (?!as)|^[A-Z][a-z]+ of them\b")
+"""Words of a help that means the one before it, which a scrape does not show beside it."""
 UNIT_REFUSED = re.compile(r"_(ms|us|ns|s|secs?|milliseconds|minutes|hours|days|b|[km]i?b)(_|$)")
 
 
@@ -166,6 +168,9 @@ async def test_metrics_keep_the_conventions_of_prometheus_and_the_document_names
         ("# HELP foqs_a Their bytes\n# TYPE foqs_a gauge\nfoqs_a 1\n", "sentence"),
         ("# HELP foqs_a How many there are of them.\n# TYPE foqs_a gauge\nfoqs_a 1\nfoqs_a 2\n", "twice"),
         ("# TYPE foqs_a gauge\nfoqs_a 1\n", "sentence"),
+        ("# HELP foqs_a Those of them that failed.\n# TYPE foqs_a gauge\nfoqs_a 1\n", "by itself"),
+        ("# HELP foqs_a Memory for such items.\n# TYPE foqs_a gauge\nfoqs_a 1\n", "by itself"),
+        ("# HELP foqs_a Repeats since the host started.\n# TYPE foqs_a gauge\nfoqs_a 1\n", "counter"),
     ],
 )
 def test_the_conventions_are_checked(text, words):
@@ -182,6 +187,14 @@ def complaints(families) -> list[str]:
             found.append(f"{name}: not in snake_case, or of nobody")
         if is_ours and not re.fullmatch(r"[A-Z0-9][^\n]{20,}\.", family.documentation):
             found.append(f"{name}: its help is no sentence: {family.documentation!r}")
+        if is_ours and LEANING.search(family.documentation):
+            found.append(f"{name}: its help does not stand by itself: {family.documentation!r}")
+        if (
+            is_ours
+            and family.type == "gauge"
+            and re.search(r"since the \w+ (started|was opened)", family.documentation)
+        ):
+            found.append(f"{name}: what only grows is a counter: {family.documentation!r}")
         if family.type not in ("counter", "gauge", "histogram"):
             found.append(f"{name}: of type {family.type}")
         if UNIT_REFUSED.search(name):
