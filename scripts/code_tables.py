@@ -16,6 +16,7 @@ from foqs.model import limits
 from foqs.model.errors import ERROR_BY_CODE, ErrorCode
 from foqs.model.namespace import SETTING_BOUNDS, SETTING_CHOICES, SETTING_RATES, SETTING_TEXTS, NamespaceSettings
 from foqs.spark.columns import COLUMNS
+from foqs.spark.json_types import REFUSED, WRITTEN
 from foqs.spark.options import option_table
 from foqs.spark.read_options import read_option_table
 from foqs.spark.rows import READ_COLUMNS
@@ -230,6 +231,16 @@ def spark_read_columns() -> str:
 def spark_read_options() -> str:
     rows = [[f"`{name}`", default, meaning] for name, default, meaning in read_option_table()]
     return table(["option", "default", "meaning"], rows)
+
+
+def spark_json_types() -> str:
+    rows = [[f"{_quoted(kinds)}", meaning] for kinds, meaning in WRITTEN.items()]
+    rows += [[_quoted(kind) if kind != "others" else kind, f"refused: {advice}"] for kind, advice in REFUSED.items()]
+    return table(["type", "in the payload"], rows)
+
+
+def _quoted(kinds: str) -> str:
+    return ", ".join(f"`{kind}`" for kind in kinds.split(", "))
 
 
 def spark_options() -> str:

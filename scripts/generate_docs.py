@@ -25,6 +25,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "errors": code_tables.errors,
     "scale": scale_tables.scale,
     "spark-columns": code_tables.spark_columns,
+    "spark-json-types": code_tables.spark_json_types,
     "spark-options": code_tables.spark_options,
     "spark-read-columns": code_tables.spark_read_columns,
     "spark-read-options": code_tables.spark_read_options,

@@ -1,23 +1,27 @@
 """`payloadFormat=json`: the payload is made of a row's other columns, or of a column `payload` that is no text.
 
-The rules are those of Spark's `to_json`: fields that are null are left out, times are ISO 8601 in UTC, bytes base64.
-Decimals are text, since many readers would round a number. `to_json(struct(...)) AS payload` in the JVM is faster.
+The text is that of Spark's `to_json` in the time zone UTC: fields that are null are left out, numbers are written as
+Java writes them, times are ISO 8601, bytes base64. Types that Arrow does not tell apart, or that `to_json` writes by
+their internal form, are refused before (foqs/spark/json_types.py). In the JVM `to_json(struct(...)) AS payload` is
+faster.
 """
 
 from __future__ import annotations
 
-import json
 from base64 import b64encode
 from collections.abc import Callable, Sequence
-from datetime import UTC
+from itertools import islice
+from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Any
 
 from foqs.model.errors import shown
+from foqs.spark import json_numbers, json_times
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Convert = Callable[[Any], Any]
+Texts = Sequence[str | None]
+"""Values as JSON, None for null."""
 
 
 class JsonPayload:
@@ -32,80 +36,118 @@ class JsonPayload:
         """The payload of each row, null where it cannot be made; then the reason is entered."""
         import pyarrow as pa
 
-        values = [_values(name, batch.column(name), faults) for name in self._columns]
-        rows: Any = values[0] if self._is_whole else map(self._object, zip(*values, strict=True))
-        return pa.array([self._text(row, value, faults) for row, value in enumerate(rows)], pa.binary())
-
-    def _object(self, values: tuple[Any, ...]) -> dict[str, Any]:
-        return {name: value for name, value in zip(self._columns, values, strict=True) if value is not None}
-
-    def _text(self, row: int, value: Any, faults: dict[int, str]) -> bytes | None:
-        if value is None:
-            faults.setdefault(row, "payload is null")
-            return None
-        try:
-            return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-        except ValueError as error:
-            faults[row] = f"payload cannot be JSON: {error}"
-            return None
+        texts = [_column(name, batch.column(name), faults) for name in self._columns]
+        rows = texts[0] if self._is_whole else _objects(self._columns, texts, batch.num_rows)
+        for row, text in enumerate(rows):
+            if text is None:
+                faults.setdefault(row, "payload is null")
+        return pa.array([None if text is None else text.encode() for text in rows], pa.binary())
 
 
-def _values(name: str, column: pa.Array, faults: dict[int, str]) -> list[Any]:
-    """The values of a column as JSON has them; null where there is none, which is entered."""
-    convert = _plain(column.type)
+def _column(name: str, column: pa.Array, faults: dict[int, str]) -> Texts:
+    """The values of a column as JSON; null where a value cannot be told, which is entered."""
     try:
-        return [convert(value) for value in column.to_pylist()]
-    except (ValueError, OverflowError):  # Spark's times go far beyond those of Python, which end with the year 9999.
-        return [_value(name, row, column, convert, faults) for row in range(len(column))]
+        return _texts(column)
+    except ValueError:  # Text that is no UTF-8: Spark takes it, too.
+        return [_value(name, row, column, faults) for row in range(len(column))]
 
 
-def _value(name: str, row: int, column: pa.Array, convert: Convert, faults: dict[int, str]) -> Any:
+def _value(name: str, row: int, column: pa.Array, faults: dict[int, str]) -> str | None:
     try:
-        return convert(column[row].as_py())
-    except (ValueError, OverflowError) as error:
+        return _texts(column.slice(row, 1))[0]
+    except ValueError as error:
         faults[row] = f"column {shown(name)} cannot be JSON: {error}"
         return None
 
 
-def _plain(kind: pa.DataType) -> Convert:
-    """The conversion of a value of this type, as Arrow gives it, to what JSON has; null stays null."""
-    made = _plain_of(kind)
-    return lambda value: None if value is None else made(value)
+def _texts(array: pa.Array) -> Texts:
+    """The values of an array, of whatever type, as JSON."""
+    import pyarrow as pa
+
+    kind, types = array.type, pa.types
+    if types.is_struct(kind):
+        return _structs(array)
+    if types.is_map(kind):
+        return _maps(array)
+    if types.is_list(kind) or types.is_large_list(kind):
+        elements = iter(_texts(array.flatten()))
+        return [None if count is None else f"[{_listed(elements, count)}]" for count in _lengths(array)]
+    if types.is_date(kind):
+        return _each(array.cast(pa.int32()), json_times.date_text)
+    if types.is_timestamp(kind):
+        zone = "Z" if kind.tz is not None else ""
+        return _each(array.cast(pa.int64()), lambda time_us: json_times.timestamp_text(time_us, zone))
+    if types.is_time(kind):
+        return _each(array.cast(pa.int64()), json_times.time_text)
+    return _each(array, _scalar(kind))
 
 
-def _plain_of(kind: pa.DataType) -> Convert:
+def _scalar(kind: pa.DataType) -> Callable[[Any], str]:
+    """The JSON of a value of this type, which has no parts."""
     import pyarrow as pa
 
     types = pa.types
-    if types.is_struct(kind):
-        fields = [(part.name, _plain(part.type)) for part in kind]
-        return lambda value: {name: v for name, convert in fields if (v := convert(value[name])) is not None}
-    if types.is_map(kind):
-        key, item = _plain(kind.key_type), _plain(kind.item_type)
-        return lambda pairs: {_key(key(k)): item(v) for k, v in pairs}
-    if types.is_list(kind) or types.is_large_list(kind):
-        element = _plain(kind.value_type)
-        return lambda values: [element(value) for value in values]
+    if types.is_string(kind) or types.is_large_string(kind):
+        return encode_basestring
+    if types.is_boolean(kind):
+        return lambda value: "true" if value else "false"
     if types.is_binary(kind) or types.is_large_binary(kind):
-        return lambda value: b64encode(value).decode()
-    if types.is_timestamp(kind):
-        has_zone = kind.tz is not None
-        return lambda time: _iso(time.astimezone(UTC) if has_zone else time, has_zone)
-    if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind) or _is_text(kind):
-        return lambda value: value
-    return str  # Dates, decimals, intervals.
+        return lambda value: f'"{b64encode(value).decode()}"'
+    if types.is_float32(kind):
+        return json_numbers.float_text
+    if types.is_floating(kind):
+        return json_numbers.double_text
+    if types.is_decimal(kind):
+        return json_numbers.decimal_text
+    return str  # Whole numbers, and nulls of no type.
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def _each(array: pa.Array, text: Callable[[Any], str]) -> Texts:
+    return [None if value is None else text(value) for value in array.to_pylist()]
+
+
+def _lengths(array: pa.Array) -> list[int | None]:
+    import pyarrow.compute as pc
+
+    lengths: list[int | None] = pc.list_value_length(array).to_pylist()
+    return lengths
+
+
+def _listed(elements: Any, count: int) -> str:
+    return ",".join(["null" if text is None else text for text in islice(elements, count)])
+
+
+def _structs(array: pa.Array) -> Texts:
+    names = [field.name for field in array.type]
+    objects = _objects(names, [_texts(part) for part in array.flatten()], len(array))
+    return [text if is_there else None for text, is_there in zip(objects, array.is_valid().to_pylist(), strict=True)]
+
+
+def _objects(names: Sequence[str], columns: Sequence[Texts], rows_count: int) -> list[str]:
+    """An object for each row, without the fields that are null."""
+    heads = [f"{encode_basestring(name)}:" for name in names]
+    rows = zip(*columns, strict=True) if columns else [()] * rows_count
+    return [
+        "{" + ",".join([head + text for head, text in zip(heads, row, strict=True) if text is not None]) + "}"
+        for row in rows
+    ]
+
+
+def _maps(array: pa.Array) -> Texts:
     import pyarrow as pa
 
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    entries = array.cast(pa.list_(pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])))
+    keys, values = entries.flatten().flatten()
+    pairs = zip(_keys(keys), _texts(values), strict=True)
+    return [
+        None
+        if count is None
+        else "{" + ",".join([f"{key}:{'null' if text is None else text}" for key, text in islice(pairs, count)]) + "}"
+        for count in _lengths(entries)
+    ]
 
 
-def _iso(time: Any, has_zone: bool) -> str:
-    text: str = time.replace(tzinfo=None).isoformat(timespec="milliseconds")
-    return text + "Z" if has_zone else text
-
-
-def _key(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+def _keys(array: pa.Array) -> list[str]:
+    """The keys of maps: text as it is, numbers and truths as text."""
+    texts = [text or "" for text in _texts(array)]  # A key is never null.
+    return [text if text.startswith('"') else f'"{text}"' for text in texts]

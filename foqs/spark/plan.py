@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from foqs.model.errors import InvalidArgumentError
+from foqs.model.errors import InvalidArgumentError, shown
 from foqs.spark.columns import Columns, check_columns, json_columns, key_column_of
 from foqs.spark.dedup import ContentIds
 from foqs.spark.encoding import RowEncoder, Spread
@@ -66,13 +66,18 @@ class WritePlan:
         )
 
 
-def plan_write(given: Mapping[str, str], columns: Columns) -> WritePlan:
-    """Check options and columns. Raises InvalidArgumentError that names everything that is wrong."""
+def plan_write(given: Mapping[str, str], columns: Columns, no_json: Mapping[str, str] | None = None) -> WritePlan:
+    """Check options and columns. Raises InvalidArgumentError that names everything that is wrong.
+
+    no_json: why columns cannot be JSON, by their names.
+    """
     problems: list[str] = []
     options = parse_options(given, problems)
     key_column = key_column_of(columns, options, problems)
     check_columns(columns, options, key_column, problems)
     payload = json_columns(columns, options, problems)
+    named = payload[0] if payload is not None else ()
+    problems += [f"column {shown(name)}: {reason}" for name in named if (reason := (no_json or {}).get(name))]
     if problems:
         raise InvalidArgumentError("format foqs: " + "; ".join(problems))
     payload_columns, is_whole = payload or ((), False)

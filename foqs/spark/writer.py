@@ -15,6 +15,7 @@ from foqs.model.errors import InternalError
 from foqs.model.jobs import JobState
 from foqs.spark import rejects, service
 from foqs.spark.client import TaskClient
+from foqs.spark.json_types import json_problems
 from foqs.spark.options import FAIL
 from foqs.spark.plan import WritePlan, plan_write
 from foqs.spark.rejects import Attempt, Rejects
@@ -141,7 +142,8 @@ def make_stream_writer(given: Mapping[str, str], schema: StructType, *, for_comm
 
 
 def _planned(given: Mapping[str, str], schema: StructType) -> WritePlan:
-    return plan_write(given, [(field.name, field.dataType.simpleString()) for field in schema.fields])
+    columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+    return plan_write(given, columns, json_problems(schema))
 
 
 def task_context() -> TaskContext:

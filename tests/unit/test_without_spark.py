@@ -23,7 +23,7 @@ for name in sorted(names):
             needs.add(name)
         elif name.startswith("foqs."):
             raise
-ours = {f"foqs.spark.{name}" for name in ("reader", "source", "writer")}
+ours = {f"foqs.spark.{name}" for name in ("json_types", "reader", "source", "writer")}
 theirs = {f"loadtest.spark.{name}" for name in ("bench", "exact", "faulty", "measured")}
 assert needs == ours | theirs, needs
 """
