@@ -14,7 +14,7 @@ import re
 import socket
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -45,6 +45,7 @@ from sqlalchemy.exc import ArgumentError
 from foqs.cluster import zookeeper_url
 from foqs.model import limits
 from foqs.model.errors import InvalidArgumentError
+from foqs.service_links import without_service_links
 from foqs.storage.places import url_at
 from foqs.storage.url_options import check_tls, with_checked_options
 
@@ -382,6 +383,8 @@ class LoadedConfig:
     config: HostConfig
     origins: dict[str, str]
     again: Callable[[], LoadedConfig]
+    warnings: list[str] = field(default_factory=list)
+    """Variables that are no settings, though they have the names of some."""
 
 
 def load_config(flags: Mapping[str, object] | None = None, path: str | Path | None = None) -> LoadedConfig:
@@ -392,9 +395,10 @@ def load_config(flags: Mapping[str, object] | None = None, path: str | Path | No
     """
     named = path or os.environ.get(CONFIG_VARIABLE)
     problems, from_file = _read_file(Path(named)) if named else ([], {})
+    environment, warnings = without_service_links(EnvSettingsSource(_Environment)(), ENVIRONMENT_PREFIX)
     layers: list[tuple[str, Mapping[str, object]]] = [
         (f"file {named}", from_file),
-        ("environment", EnvSettingsSource(_Environment)()),
+        ("environment", environment),
         ("flag", {key: value for key, value in (flags or {}).items() if value is not None}),
     ]
     values: dict[str, object] = {}
@@ -413,7 +417,7 @@ def load_config(flags: Mapping[str, object] | None = None, path: str | Path | No
         problems += [misfit for misfit in _misfits_of_some(values) if misfit not in "; ".join(problems)]
     if problems:
         raise ConfigError(problems) from cause
-    return LoadedConfig(config, origins, partial(load_config, flags, path))
+    return LoadedConfig(config, origins, partial(load_config, flags, path), warnings)
 
 
 def _misfits_of_some(values: Mapping[str, object]) -> list[str]:

@@ -54,7 +54,10 @@ def _option(key: str, kind: object, description: str) -> Callable[..., Any]:
 
 def _load(flags: dict[str, Any], path: str | None) -> LoadedConfig:
     try:
-        return load_config(flags, path)
+        loaded = load_config(flags, path)
+        for warning in loaded.warnings:
+            note(f"warning: {warning}")
+        return loaded
     except ConfigError as error:
         for problem in error.problems:
             note(f"error: {problem}")

@@ -17,6 +17,20 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(f"FOQS_{key}", raising=False)
 
 
+@pytest.mark.parametrize("value", ["tcp://10.0.0.7:7600", "udp://foqs:53", "tcp://[fd00::7]:7600"])
+def test_a_link_to_a_service_of_kubernetes_is_left_alone_with_a_warning(
+    value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("FOQS_PORT", "FOQS_METRICS_PORT"):
+        monkeypatch.setenv(name, value)
+    loaded = load_config(MINIMAL)
+    assert (loaded.config.port, loaded.config.metrics_port) == (HostConfig.model_fields["port"].default, 0)
+    assert (loaded.origins["port"], len(loaded.warnings)) == ("default", 2)
+    assert f"FOQS_PORT = {value} is a link to a service" in loaded.warnings[0]
+    assert load_config({**MINIMAL, "port": "7"}).config.port == 7
+    assert problems_of({**MINIMAL, "port": value}), "a flag is meant"
+
+
 def problems_of(flags: dict[str, object], path: Path | None = None) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         load_config(flags, path)
