@@ -125,7 +125,10 @@ class GuardedConnection(pymysql.connections.Connection):
     def _process_auth(self, plugin_name: bytes, auth_packet: Any, handler: Any = None) -> Any:
         name = plugin_name.decode("ascii", "replace")
         if name not in _PLUGINS:
-            self.refuse(f"the server asks by {name!r:.80}, and only {', '.join(sorted(_PLUGINS))} are answered")
+            self.refuse(
+                f"the server asks by {name!r:.80}, as MySQL may for a user that it does not know, and only "
+                f"{', '.join(sorted(_PLUGINS))} are answered"
+            )
         return super()._process_auth(plugin_name, auth_packet, handler)  # type: ignore[misc]
 
     def _read_bytes(self, num_bytes: int) -> bytes:
