@@ -100,6 +100,7 @@ async def test_a_host_takes_a_new_password_for_new_sessions(server: LocalServer,
             assert first.payload in (b"before", b"after")
         host.signal(signal.SIGTERM)
         assert host.wait() == 0, host.output
+        assert "Access denied" not in host.output.partition("configuration_reloaded")[2]
         for word in (OLD, NEW, quote(NEW, safe="")):
             assert word not in host.output
     finally:

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import ast
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from pymysql.err import MySQLError
 
+from foqs.model.errors import FoqsError
 from foqs.storage import login
-from foqs.storage.login import GuardedConnection
-from foqs.storage.session import Session, session_arguments
+from foqs.storage.identity import identity_at
+from foqs.storage.login import GuardedConnection, NamedBy
+from foqs.storage.meta import MetaStore
+from foqs.storage.migrations import SchemaKind, apply, status
+from foqs.storage.packs.budget import PackBudget
+from foqs.storage.packs.index import PackIndex
+from foqs.storage.places import url_at
+from foqs.storage.session import Session, connect, session_arguments
+from foqs.storage.shard_reader import ShardReader
+from foqs.storage.slot_source import SlotSource
+from tests.support.false_server import FalseServer, Talk
 
 ROOT = Path(__file__).parents[2]
 
@@ -62,6 +73,36 @@ def test_no_other_way_leads_to_a_session() -> None:
 )  # fmt: skip
 def test_another_way_would_be_found(text: str) -> None:
     assert list(ways_to_a_session(ast.parse(text)))
+
+
+SESSIONS: dict[str, Callable[[str], object]] = {
+    "shard": connect,
+    "meta": lambda url: MetaStore(url).list_shards(),
+    "reader": lambda url: ShardReader(0, url, PackIndex(PackBudget(0))).expired_page(0, 0)(),
+    "slot source": lambda url: SlotSource(0, url).slots(),
+    "identity": lambda url: identity_at(0, url),
+    "schema status": lambda url: status(url, SchemaKind.SHARD),
+    "schema apply": lambda url: apply(url, SchemaKind.SHARD),
+}
+
+
+@pytest.mark.parametrize("name", SESSIONS)
+def test_each_kind_of_session_keeps_the_password(name: str) -> None:
+    def ask(talk: Talk) -> None:
+        talk.greet("mysql_native_password")
+        talk.switch("mysql_clear_password", b"")
+
+    with FalseServer(ask) as server:
+        with pytest.raises((FoqsError, MySQLError), match="asks by 'mysql_clear_password'"):
+            SESSIONS[name](server.url())
+        # Whoever may not log in there at all does not even call.
+        count = len(server.talks)
+        nobody = url_at(f"mysql://127.0.0.1:{server.port}/d", server.url(), NamedBy.NOBODY)
+        if name != "meta":
+            with pytest.raises((FoqsError, MySQLError), match="was not called"):
+                SESSIONS[name](nobody)
+        assert len(server.talks) == count
+    assert b"geheimnis" not in server.heard
 
 
 def test_every_session_has_the_guards() -> None:
