@@ -400,6 +400,7 @@ class HostConfig(BaseModel):
         values = self.model_dump()
         values["meta_url"] = redact_url(self.meta_url)
         values["shard_login"] = redact_url(self.shard_login) if self.shard_login else ""
+        values["shard_places"] = " ".join(self.shard_places)
         values["shards"] = {shard_id: redact_url(url) for shard_id, url in sorted(self.shards.items())}
         return values
 

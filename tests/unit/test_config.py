@@ -258,6 +258,7 @@ def test_servers_of_shards_are_a_list_or_a_text(given: object, found: tuple[str,
     config = load_config(MINIMAL | {"shard_places": given}).config
     assert config.shard_places == found
     assert HostConfig.model_validate(config.model_dump()).shard_places == found
+    assert load_config(MINIMAL | {"shard_places": config.redacted()["shard_places"]}).config.shard_places == found
 
 
 @pytest.mark.parametrize(
