@@ -33,6 +33,7 @@ from foqs.host.leases import Leases
 from foqs.host.namespace_calls import NamespaceCalls
 from foqs.host.namespaces import Namespaces
 from foqs.host.page_budget import PageBudget
+from foqs.host.place_check import PlaceCheck
 from foqs.host.placement import Placement
 from foqs.host.pulse import Pulse
 from foqs.host.queue import Queue
@@ -349,7 +350,8 @@ class Host(Service):
         """The verbs of users and of operators on the shards of this host."""
         namespaces, shards, happened = self._namespaces, self._shards, self.metrics.items.happened
         placement = Placement(shards, self._dispatcher, self._slots)
-        lane, check_database = BulkLane(self._loop), self._factory.check_database
+        lane, factory = BulkLane(self._loop), self._factory
+        places = PlaceCheck(namespaces.calls, factory.check_server, factory.check_database, self._config.host_name)
         self.metrics.watch_loads(lane, self._jobs)
         enqueues = Enqueues(namespaces, self._quotas, placement, self._waiting, happened, self._namespace_calls.slots)
         queue = Queue(
@@ -374,7 +376,7 @@ class Host(Service):
                 self._slots,
                 self._waiting,
                 self._sharing.tiers_of,
-                check_database,
+                places,
             ),
             self._is_draining,
         )

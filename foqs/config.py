@@ -47,6 +47,7 @@ from foqs.model import limits
 from foqs.model.errors import InvalidArgumentError
 from foqs.service_links import without_service_links
 from foqs.storage.places import url_at
+from foqs.storage.shard_places import ShardPlaces, check_pattern, shard_places
 from foqs.storage.url_options import check_tls, with_checked_options
 
 CONFIG_VARIABLE = "FOQS_CONFIG"
@@ -94,9 +95,26 @@ def _mysql_url(value: str) -> str:
         url = with_checked_options(value)
     except ValueError as error:
         problems.append(str(error))
+    problems += _password_problems(url)
     if problems:
         raise ValueError(", and ".join(problems))
     return url.set(drivername=_DRIVER).render_as_string(hide_password=False)
+
+
+def _password_problems(url: URL) -> list[str]:
+    """A login shows the names to any server, and must not show the password along with them."""
+    names = (url.username or "", url.database or "")
+    if not url.password or not any(str(url.password) in name for name in names):
+        return []
+    return ["has a password that is part of the user's or the database's name; allowed: one that is in neither"]
+
+
+def _server_entries(value: object) -> tuple[str, ...]:
+    """The entries of `shard_places`: a list, or a text with white space between them."""
+    words = value.split() if isinstance(value, str) else value
+    if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
+        raise ValueError("is no list; allowed: a list of HOST:PORT, or a text with spaces between them")
+    return tuple(check_pattern(word) for word in words)
 
 
 def _shard_urls(value: object) -> dict[int, str]:
@@ -179,6 +197,8 @@ def _login_url(value: str) -> str:
         raise ValueError("is not a URL; allowed: mysql://USER:PASSWORD@HOST") from error
     if url.drivername not in _DRIVERS or re.search(r"\s", value):
         raise ValueError(f"is not a MySQL URL; allowed: mysql://USER:PASSWORD@HOST, with {', '.join(_DRIVERS)}")
+    if problems := _password_problems(url):
+        raise ValueError(", and ".join(problems))
     return with_checked_options(value).set(drivername=_DRIVER).render_as_string(hide_password=False)
 
 
@@ -190,6 +210,7 @@ MembershipUrl = Annotated[str, AfterValidator(_membership_url)]
 ShardLogin = Annotated[str, AfterValidator(_login_url)]
 MysqlUrl = Annotated[str, AfterValidator(_mysql_url)]
 ShardUrls = Annotated[dict[int, str], NoDecode, BeforeValidator(_shard_urls)]
+ServerEntries = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_server_entries)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 
 
@@ -208,6 +229,12 @@ class HostConfig(BaseModel):
         default="",
         description="MySQL URL with the user, password and TLS options for shards that are not named in shards "
         "(default: those of meta_url)",
+    )
+    shard_places: ServerEntries = Field(
+        default_factory=tuple,
+        description="servers where shards may be, beside those that meta_url and shards name: HOST:PORT, with * and ? "
+        "in HOST as in fnmatch, or the path of a socket; with spaces between them in a flag or variable (default: "
+        "those that the meta database names)",
     )
     membership: MembershipUrl = Field(
         default="",
@@ -327,8 +354,16 @@ class HostConfig(BaseModel):
         return self.shards.get(shard_id) or self.url_at(place)
 
     def url_at(self, place: str) -> str:
-        """The URL of a place for the user of all shards that are not named here."""
-        return url_at(place, self.shard_login or self.meta_url)
+        """The URL of a place for the user of all shards that are not named here.
+
+        Where no host may log in, it leads to no session.
+        """
+        return url_at(place, self.shard_login or self.meta_url, self.servers.named_by(place))
+
+    @property
+    def servers(self) -> ShardPlaces:
+        """What this configuration says of the servers of shards."""
+        return shard_places((self.meta_url, *self.shards.values()), self.shard_places)
 
     def urls(self) -> dict[str, str]:
         """The URLs of databases by what they are called for people; it has not those that are not set."""
@@ -366,6 +401,7 @@ class HostConfig(BaseModel):
         values = self.model_dump()
         values["meta_url"] = redact_url(self.meta_url)
         values["shard_login"] = redact_url(self.shard_login) if self.shard_login else ""
+        values["shard_places"] = " ".join(self.shard_places)
         values["shards"] = {shard_id: redact_url(url) for shard_id, url in sorted(self.shards.items())}
         return values
 
@@ -453,7 +489,7 @@ def _sentence(detail: ErrorDetails, origins: Mapping[str, str]) -> str:
         near = difflib.get_close_matches(key, HostConfig.model_fields, n=1)
         return f"{key} ({origin}) is not a key" + (f": did you mean {near[0]}?" if near else "")
     if detail["type"] == "value_error":
-        value = "" if key == "shards" else redact_url(str(detail["input"])) + " "
+        value = "" if key in ("shards", "shard_places") else redact_url(str(detail["input"])) + " "
         return f"{key} ({origin}): {value}{message}"
     return f"{key} = {detail['input']!r:.80} ({origin}) is refused; allowed: {_allowed(key) or message}"
 

@@ -1,4 +1,6 @@
-"""The settings that a running host takes when its configuration is read again: log level, TLS options of URLs.
+"""The settings that a running host takes when its configuration is read again.
+
+They are the log level, the passwords and TLS options of URLs, and where hosts may log in for shards.
 
 Everything else waits for the next start, and nothing that cannot be used replaces what works.
 """
@@ -11,7 +13,7 @@ import structlog
 
 from foqs.config import ConfigError, HostConfig
 from foqs.model.errors import InvalidArgumentError
-from foqs.storage.session import without_tls_options
+from foqs.storage.session import database_and_user
 from foqs.storage.url_options import check_tls
 
 _log = structlog.get_logger(__name__)
@@ -37,7 +39,9 @@ class Reload:
             shard_id: self._url_of(f"shard {shard_id}", url, wanted.shards.get(shard_id, ""))
             for shard_id, url in before.shards.items()
         }
-        taken = {"log_level": wanted.log_level, "meta_url": meta_url, "shards": shards}
+        taken = {
+            "log_level": wanted.log_level, "meta_url": meta_url, "shards": shards, "shard_places": wanted.shard_places
+        }  # fmt: skip
         if before.shard_login:
             taken["shard_login"] = self._url_of("shard_login", before.shard_login, wanted.shard_login)
         after = before.model_copy(update=taken)
@@ -48,8 +52,11 @@ class Reload:
         return after
 
     def _url_of(self, name: str, url: str, wanted: str) -> str:
-        """The URL with the TLS options of `wanted`, when it leads to the same place and its files can be used."""
-        if not wanted or without_tls_options(wanted) != without_tls_options(url):
+        """The URL with the password and TLS options of `wanted`, when it is for the same user of the same database.
+
+        Whether the server takes the password shows when the next session is opened: those that are open stay.
+        """
+        if not wanted or database_and_user(wanted) != database_and_user(url):
             wanted = url
         try:
             check_tls(wanted)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from zlib import crc32
 
@@ -14,6 +14,7 @@ from foqs.config import HostConfig
 from foqs.host.dispatch import Dispatcher
 from foqs.host.meters import TransactionMeters
 from foqs.host.namespaces import Namespaces
+from foqs.host.place_check import NotOpenedError
 from foqs.host.shards import OwnedShard
 from foqs.model import limits
 from foqs.model.cluster import ShardIdentity, identity_problem
@@ -103,16 +104,28 @@ class ShardFactory:
         reader, exporter = [parts.reader(shard_id, url, packs) for _ in range(2)]
         return OwnedShard(writer, store, reader, exporter, packs, self._dispatcher.on_events, place)
 
-    def check_database(self, shard_id: int, place: str) -> None:
-        """Raises InvalidArgumentError for a place that this host cannot serve the shard at, and UnavailableError.
+    def check_server(self, place: str, places_before: Collection[str]) -> None:
+        """Raises InvalidArgumentError for a place at a server where this host has no business. It asks nobody."""
+        if not self._config.servers.may_add(place, places_before):
+            raise InvalidArgumentError(
+                f"no shard can be added at {place}: neither the configuration of host {self._config.host_name} nor a "
+                "shard of the cluster names its server; list it in shard_places of the hosts"
+            )
 
-        It blocks.
+    def check_database(self, shard_id: int, place: str) -> None:
+        """Raises InvalidArgumentError for a database that this host cannot serve the shard from.
+
+        Raises NotOpenedError when it cannot even be opened, whose text is not for callers. It blocks.
         """
         url, cluster = self._config.url_at(place), self.cluster.learn()
         try:
             self._parts.check_schema(url, SchemaKind.SHARD)
             problem = identity_problem(self._parts.identity(shard_id, url), ShardIdentity(cluster, shard_id))
-        except (MigrationError, UnavailableError) as error:
+        except UnavailableError as error:
+            raise NotOpenedError(str(error)) from error
+        except MigrationError as error:
+            if error.__cause__ is not None:  # The server's own words.
+                raise NotOpenedError(str(error)) from error
             raise InvalidArgumentError(f"no shard can be served at {place}: {error}") from error
         if problem:
             raise InvalidArgumentError(f"shard {shard_id} cannot be served at {place}: {problem}")

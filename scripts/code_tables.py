@@ -61,7 +61,7 @@ def host_config() -> str:
     for key, field in HostConfig.model_fields.items():
         flag = "--shard ID=URL" if key == "shards" else "--" + key.replace("_", "-")
         default = "required" if field.is_required() else amount(key, field.default)
-        if field.default_factory is dict:
+        if field.default_factory in (dict, tuple):
             default = ""
         elif field.default_factory is not None:
             default = "system name and port"

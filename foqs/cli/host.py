@@ -15,7 +15,8 @@ from foqs.config import LoadedConfig
 def host(loaded: LoadedConfig) -> None:
     """Run one host until SIGTERM or SIGINT, which drain it.
 
-    SIGHUP has it read its configuration again, for the log level and the TLS options of its URLs.
+    SIGHUP has it read its configuration again, for the log level, the passwords and TLS options of its
+    URLs, and shard_places.
 
     Its databases must be up to date: see `foqs schema apply`.
     """

@@ -64,7 +64,7 @@ def add(remote: Remote, shard_id: int, place: str, tier: str) -> None:
 
     It gets its part of the slots of dedup ids, a few at a time. Its database must be there, with tables of this
     version: see `foqs schema apply`. The hosts open it as the user of their setting `shard_login`, or else of
-    `meta_url`.
+    `meta_url`, if its server is one that their configuration, their setting `shard_places` or an earlier shard names.
     """
     with remote.admin() as admin:
         _show(remote, admin.add_shard(shard_id, place, tier=tier))

@@ -24,6 +24,7 @@ import pymysql
 
 from foqs.dev.directory_lock import DirectoryLock, DirectoryTakenError
 from foqs.dev.local_access import LocalAccessError, TcpListener, file_options, listen_options, make_private
+from foqs.storage.login import GuardedConnection
 
 BINARY_VARIABLE = "FOQS_MYSQLD"
 INSTALL_HINT = (
@@ -43,6 +44,8 @@ _SOCKET_PATH_BYTES_MAX = 99
 """The kernel's limit is 107 on Linux and 103 on macOS, and mysqld puts a suffix behind the name."""
 _START_MS_MAX = 60_000
 _STOP_MS_MAX = 60_000
+_LOGIN_MS_MAX = 30_000
+"""A machine with many servers is busy, and a login of the caller's own server is no attack."""
 _PROBE_MS = 20
 _LOG_TAIL_LINES = 15
 _DATABASE_NAME = re.compile(r"[A-Za-z0-9_]{1,64}", re.ASCII)
@@ -137,9 +140,11 @@ class LocalServer:
         return f"mysql+pymysql://root@localhost/{database}?unix_socket={quote(str(self.socket_path), safe='/')}"
 
     def connect(self, database: str | None = None, **arguments: Any) -> pymysql.Connection[Any]:
-        """A raw autocommit session; `arguments` go to pymysql.connect."""
-        defaults: dict[str, Any] = {"user": "root", "autocommit": True, "connect_timeout": 5}
-        return pymysql.connect(unix_socket=str(self.socket_path), database=database, **(defaults | arguments))
+        """A raw autocommit session; `arguments` are those of pymysql."""
+        defaults: dict[str, Any] = {"user": "root", "autocommit": True, "connect_timeout": _LOGIN_MS_MAX / 1000}
+        return GuardedConnection(
+            unix_socket=str(self.socket_path), database=database, **(defaults | {"ssl_disabled": True} | arguments)
+        )
 
     def create_database(self, name: str) -> str:
         """Create the database if it does not exist and return its URL."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 
 from foqs.host import arguments
 from foqs.host.namespaces import Namespaces
+from foqs.host.place_check import PlaceCheck
 from foqs.host.shards import MOVING_RETRY_MS, Shards
 from foqs.host.slots import Slots
 from foqs.host.waiting import Answer, Waiting
@@ -34,18 +35,15 @@ class ShardCalls:
         slots: Slots,
         waiting: Waiting,
         tiers_of: Callable[[str], Collection[str]],
-        check_database: Callable[[int, str], None],
+        places: PlaceCheck,
     ) -> None:
-        """`tiers_of` tells the tiers of the processes that live of a host.
-
-        `check_database` raises FoqsError for a place where the shard cannot be served.
-        """
+        """`tiers_of` tells the tiers of the processes that live of a host."""
         self._calls = namespaces.calls
         self._shards = shards
         self._slots = slots
         self._waiting = waiting
         self._tiers_of = tiers_of
-        self._check_database = check_database
+        self._places = places
 
     async def all(self) -> list[ClusterShard]:
         """All shards that there are or were, by id. Who serves them is not told: that is for all hosts to say."""
@@ -57,7 +55,7 @@ class ShardCalls:
         _check_tier(tier)
         checked = check_place(place)
         # Before anybody tries to serve it, and fails.
-        await self._calls.run(lambda _: self._check_database(shard_id, checked))
+        await self._places.check(shard_id, checked)
         return self._told(await self._calls.run(lambda meta: meta.add_shard(shard_id, checked, tier)))
 
     async def update(

@@ -340,6 +340,8 @@ class ReplyReader:
             is_short = data[at + 1] < _NULL and data[at + 2] < _NULL
             status_at = at + 3 if is_short else _length(data, _length(data, at + 1)[1])[1]
             self._end_result(_u16(data, status_at)[0])
+        elif kind >= _NULL:
+            raise AnswerError("a request for a file of this machine, which no server gets, or no answer at all")
         else:
             self._column_count, self._integers = kind, []
             self._next = _Next.COLUMNS

@@ -17,8 +17,9 @@ from foqs.storage.meta_tables import NAMESPACE
 _BLOCK_BITS = 8
 _BLOCK = NAMESPACE.c.number.op(">>")(_BLOCK_BITS)
 _HEX_DIGITS = 16
+# MySQL 9.7 has neither MD5 nor SHA1 any more.
 _ROW_DIGEST = cast(
-    func.conv(func.left(func.md5(func.concat_ws(",", *NAMESPACE.c)), _HEX_DIGITS), 16, 10), BIGINT(unsigned=True)
+    func.conv(func.left(func.sha2(func.concat_ws(",", *NAMESPACE.c), 256), _HEX_DIGITS), 16, 10), BIGINT(unsigned=True)
 )
 _DIGESTS = select(_BLOCK, func.count(), func.bit_xor(_ROW_DIGEST)).group_by(_BLOCK)
 

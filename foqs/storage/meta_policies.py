@@ -24,8 +24,10 @@ _VERSION_BITS = 63
 _BLOCK = func.crc32(TOPIC_POLICY.c.topic).op(">>")(24)
 """The policies of a namespace are in 256 blocks by their topics."""
 _HEX_DIGITS = 16
+# MySQL 9.7 has neither MD5 nor SHA1 any more.
 _ROW_DIGEST = cast(
-    func.conv(func.left(func.md5(func.concat_ws(",", *TOPIC_POLICY.c)), _HEX_DIGITS), 16, 10), BIGINT(unsigned=True)
+    func.conv(func.left(func.sha2(func.concat_ws(",", *TOPIC_POLICY.c), 256), _HEX_DIGITS), 16, 10),
+    BIGINT(unsigned=True),
 )
 _DIGESTS = select(TOPIC_POLICY.c.namespace, _BLOCK, func.count(), func.bit_xor(_ROW_DIGEST))
 _NAMESPACES_AT_ONCE = 100

@@ -14,6 +14,8 @@ from sqlalchemy.engine import URL, make_url
 
 from foqs.model import limits
 from foqs.storage.exchange import Exchange
+from foqs.storage.login import GuardedConnection
+from foqs.storage.places import NAMED_BY
 
 _PORT_DEFAULT: Final = 3306
 
@@ -23,15 +25,14 @@ _LOST_CODES = frozenset(
 """The last two: the server does not know the session's prepared statement any more."""
 
 
-class Session(pymysql.connections.Connection):
-    """A pymysql session, on which scripts run on the event loop in between (`run_script`).
+class Session(GuardedConnection):
+    """A session with a guarded login, on which scripts run on the event loop in between (`run_script`).
 
     Where its URL names no certificates, it has the TLS context of all others: to make one takes 25 ms of the
     interpreter and more, and a server that is away is tried again and again.
     """
 
     _shared_context: ClassVar[ssl.SSLContext | None] = None
-    _sock: Any
     _read_timeout: float | None
     exchange: Exchange | None = None
     """How the event loop uses the session; None before the first script, and after pymysql has used it."""
@@ -64,7 +65,11 @@ class Session(pymysql.connections.Connection):
 
 def session_arguments(url: str | URL) -> dict[str, Any]:
     """The arguments of pymysql for a URL: its server, its user and its TLS, and a bound for connecting."""
-    _, arguments = MySQLDialect_pymysql().create_connect_args(make_url(url))
+    parsed = make_url(url)
+    named_by = parsed.query.get(NAMED_BY)
+    _, arguments = MySQLDialect_pymysql().create_connect_args(parsed.difference_update_query([NAMED_BY]))
+    if named_by is not None:
+        arguments["named_by"] = named_by
     if "unix_socket" in arguments:
         # On a socket of this machine nothing is encrypted, and a context costs 25 ms to make.
         arguments["ssl_disabled"] = True
@@ -77,10 +82,11 @@ def server_of(url: str) -> str:
     return found.get("unix_socket") or f"{found.get('host', 'localhost')}:{found.get('port', _PORT_DEFAULT)}"
 
 
-def without_tls_options(url: str | URL) -> URL:
-    """The URL without what it says of TLS: what is left tells the database and who opens it."""
+def database_and_user(url: str | URL) -> URL:
+    """The URL without the password and what it says of TLS: what is left tells the database and who opens it."""
     parsed = make_url(url)
-    return parsed.difference_update_query([key for key in parsed.query if key.startswith("ssl")])
+    bare = parsed.difference_update_query([key for key in parsed.query if key.startswith("ssl")])
+    return bare._replace(password=None)
 
 
 def check_tls_files(url: str) -> None:

@@ -13,9 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import pymysql
-
 from foqs import AdminClient, FoqsError
+from foqs.storage.login import GuardedConnection
 
 _START_S_MAX = 60
 _STOP_S_MAX = 60
@@ -47,7 +46,8 @@ class DevCluster:
 
     def rows_left(self) -> dict[str, int]:
         """Item rows by shard database, asked of MySQL itself."""
-        session = pymysql.connect(unix_socket=str(self._data_dir / "mysql.sock"), user="root", autocommit=True)
+        socket_path = str(self._data_dir / "mysql.sock")
+        session = GuardedConnection(unix_socket=socket_path, user="root", autocommit=True, ssl_disabled=True)
         with session, session.cursor() as cursor:
             cursor.execute("SELECT schema_name FROM information_schema.schemata WHERE schema_name LIKE 'foqs\\_shard%'")
             found = {}

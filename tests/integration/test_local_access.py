@@ -18,6 +18,7 @@ from sqlalchemy import make_url
 
 from foqs.dev.local_access import USER, LocalAccessError, TcpListener, make_private
 from foqs.dev.local_server import LocalServer, LocalServerError
+from foqs.storage.login import GuardedConnection
 from foqs.storage.migrations import SchemaKind, apply, load_migrations
 from tests.support.databases import new_server, prepared_server
 from tests.support.faults.programs import free_port
@@ -126,7 +127,9 @@ def listening(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalS
 
 
 def try_by_tcp(listener: TcpListener, user: str, password: str) -> pymysql.Connection:  # type: ignore[type-arg]
-    return pymysql.connect(host=listener.address, port=listener.port, user=user, password=password, connect_timeout=60)
+    return GuardedConnection(
+        host=listener.address, port=listener.port, user=user, password=password, connect_timeout=60
+    )
 
 
 @pytest.mark.database
@@ -169,7 +172,7 @@ def test_who_has_the_password_has_neither_the_server_nor_its_files(
 def test_nobody_else_gets_in_by_the_network(
     listening: tuple[LocalServer, TcpListener], user: str, password: str
 ) -> None:
-    with pytest.raises(pymysql.err.OperationalError, match=r"denied|locked"):
+    with pytest.raises(pymysql.err.OperationalError, match=r"denied|locked|was given up"):
         try_by_tcp(listening[1], user, password)
 
 

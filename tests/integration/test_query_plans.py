@@ -123,7 +123,7 @@ CASES: dict[str, list[Case]] = {
         ]
         for name in ("READ_HEADS", "READ_CLAIMED", "READ_ITEMS", "FETCH_ITEMS", "DELETE_ITEMS")
     },
-    # MySQL notes the ids aside first, because the statement changes an index.
+    # MySQL notes the ids aside first, because the statement has an order.
     "WAKE_ITEMS": [
         Case("PRIMARY", 3 * len(ITEM_IDS) + SLACK, fill=lambda text: spread(text, ITEM_IDS), notes=True),
         Case("PRIMARY", 3 * len(RANGE_IDS) + SLACK, fill=lambda text: spread(text, RANGE_IDS), notes=True),
@@ -221,7 +221,12 @@ CASES: dict[str, list[Case]] = {
     "REWRITE_CLAIM": [Case("PRIMARY", 3, (b"", 5))],
     "REWRITE_ITEM": [Case("PRIMARY", 3, (0, 0, 9, 1, 1, None, b"m", None, 5))],
     "RECOUNT_ITEMS": [
-        Case("PRIMARY", 2 * len(ids) + SLACK, fill=lambda text, ids=ids: spread(text.replace("{}", "1", 2), ids))
+        Case(
+            "PRIMARY",
+            3 * len(ids) + SLACK,
+            fill=lambda text, ids=ids: spread(text.replace("{}", "1", 2), ids),
+            notes=True,
+        )
         for ids in (ITEM_IDS, RANGE_IDS, ITEM_IDS[:1], [10**12, 10**12 + 1])
     ],
     **{
@@ -457,7 +462,8 @@ def test_an_insert_reads_nothing(session, name):
 def test_the_ends_of_the_logs_are_found_without_what_is_between(session):
     _, *ends = explain(session, statements.READ_SEEN_EXTENTS, ())
     assert [(end["type"], end["key"]) for end in ends] == 4 * [("ref", "PRIMARY")]
-    assert reads_of(session, statements.READ_SEEN_EXTENTS, ()) <= 6 * TOPIC_COUNT + SLACK
+    # MariaDB counts 6 for the ends of a log, MySQL 11; a log has 1,000 rows.
+    assert reads_of(session, statements.READ_SEEN_EXTENTS, ()) <= 11 * TOPIC_COUNT + SLACK
 
 
 @pytest.mark.parametrize("session", ["unanalysed", "analysed"], indirect=True)

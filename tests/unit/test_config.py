@@ -248,3 +248,43 @@ def test_an_address_that_leads_nowhere_is_told_to_nobody_and_warned_of(listen: s
         key, value = ("advertise_address", advertise) if advertise else ("listen_address", listen)
         assert warnings[0].startswith(f"{key} = {value} is every address of this machine")
         assert "set advertise_address" in warnings[0]
+
+
+@pytest.mark.parametrize("key", ["meta_url", "shards", "shard_login"])
+@pytest.mark.parametrize("url", ["mysql://foqs:foqs@db/d", "mysql://app:shop@db/shop_7", "mysql://my-app-1:app@db/x"])
+def test_a_password_that_names_show_is_refused_and_not_repeated(key: str, url: str) -> None:
+    values: dict[str, object] = MINIMAL | {key: {"4": url} if key == "shards" else url}
+    (found,) = problems_of(values)
+    assert "has a password that is part of the user's or the database's name" in found
+    assert ":***@" in found
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ("db-*.Example:3306 /run//m.sock", ("db-*.example:3306", "/run/m.sock")),
+        (["10.0.7.*:03306", "[0::1]:1"], ("10.0.7.*:3306", "[::1]:1")),
+        ("", ()),
+        ([], ()),
+    ],
+)
+def test_servers_of_shards_are_a_list_or_a_text(given: object, found: tuple[str, ...]) -> None:
+    config = load_config(MINIMAL | {"shard_places": given}).config
+    assert config.shard_places == found
+    assert HostConfig.model_validate(config.model_dump()).shard_places == found
+    assert load_config(MINIMAL | {"shard_places": config.redacted()["shard_places"]}).config.shard_places == found
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ["*", "*:3306", "?*:3306", "*.*:3306", "-*:1", "db", "db:", "db:0", "db:65536", "db:*", "[a-z]*:1", "[db]:1",
+     "a b", "mysql://db:3306/x", "db/x:1", ":3306", "db:33o6", "[::1]", "db,other:1"],
+)  # fmt: skip
+def test_an_entry_that_is_no_server_or_every_one_is_refused(entry: str) -> None:
+    (found,) = problems_of(MINIMAL | {"shard_places": [entry]})
+    assert found.startswith(f"shard_places (flag): {entry!r} is no server")
+
+
+def test_servers_of_shards_are_no_number() -> None:
+    (found,) = problems_of(MINIMAL | {"shard_places": 7})
+    assert "is no list" in found

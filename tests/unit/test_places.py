@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from pymysql.err import OperationalError
 from sqlalchemy import make_url
 
 from foqs.model.errors import InvalidArgumentError
-from foqs.storage.places import check_place, place_of, url_at
+from foqs.storage.login import NamedBy
+from foqs.storage.places import check_place, place_of, server_at, url_at
+from foqs.storage.session import connect, session_arguments
 
 
 @pytest.mark.parametrize(
@@ -33,6 +36,35 @@ def test_a_place_is_opened_by_the_user_and_with_the_options_of_the_login() -> No
     assert (url.host, url.port, url.database, dict(url.query)) == ("db", 3307, "s0", {"ssl_ca": "/ca.pem"})
     url = make_url(url_at("mysql://localhost/s0?unix_socket=%2Fm.sock", login))
     assert dict(url.query) == {"ssl_ca": "/ca.pem", "unix_socket": "/m.sock"}
+
+
+def test_of_a_place_that_strangers_wrote_only_server_and_database_are_taken() -> None:
+    login = "mysql+pymysql://foqs:secret@elsewhere:1/meta?ssl_ca=%2Fca.pem"
+    forged = "mysql://u:p@db/s0?ssl_ca=%2Fevil&ssl_check_hostname=false&local_infile=1&named_by=&read_default_file=%2Ff"
+    url = make_url(url_at(forged, login, NamedBy.META))
+    assert (url.username, url.password, url.host, url.database) == ("foqs", "secret", "db", "s0")
+    assert dict(url.query) == {"ssl_ca": "/ca.pem", "named_by": "meta"}
+    assert session_arguments(url)["named_by"] == NamedBy.META
+
+
+@pytest.mark.parametrize("place", ["nonsense", "mysql://h:port/d", "mysql://[::1/d", ""])
+def test_a_place_that_is_no_url_leads_nowhere(place: str) -> None:
+    with pytest.raises(OperationalError, match="was not called"):
+        connect(url_at(place, "mysql+pymysql://foqs:secret@127.0.0.1/meta"))
+
+
+@pytest.mark.parametrize(
+    ("place", "server"),
+    [
+        ("mysql://DB/s0", "db:3306"),
+        ("mysql+pymysql://u:p@db:3307/s0?ssl_ca=/ca", "db:3307"),
+        ("mysql:///s0", "localhost:3306"),
+        ("mysql://[::0:1]:1/s0", "[::1]:1"),
+        ("mysql://localhost/s0?unix_socket=//run//m.sock", "/run/m.sock"),
+    ],
+)
+def test_a_server_has_one_name(place: str, server: str) -> None:
+    assert server_at(place) == server
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,8 @@ def test_the_log_level_and_tls_options_are_taken_and_named(ca):
     [
         {"port": 7},
         {"meta_url": "mysql://app:secret@elsewhere/meta"},
-        {"shards": {0: "mysql://app:other@db/s0"}},
+        {"meta_url": "mysql://you:other@db/meta"},
+        {"shards": {0: "mysql://you:other@db/s0"}},
         {"shards": {0: SHARD, 1: "mysql://app:secret@db/s1"}},
         {"shards": {1: "mysql://app:secret@db/s1"}},
     ],
@@ -53,6 +54,35 @@ def test_what_needs_a_restart_is_left_alone_and_named(changes):
         after = Reload(config(), lambda: config(**changes)).run()
     assert after == config()
     assert logs[0]["needs_restart"] == list(changes)
+
+
+def test_new_passwords_are_taken_for_the_same_user_and_shown_nowhere() -> None:
+    login = "mysql://app:secret@any"
+    wanted = config(
+        meta_url=META.replace("secret", "newword"),
+        shards={0: SHARD.replace("secret", "newword")},
+        shard_login=login.replace("secret", "newword"),
+    )
+    reload = Reload(config(shard_login=login), lambda: wanted)
+    with capture_logs() as logs:
+        assert reload.run() == wanted
+    assert (logs[0]["changed"], logs[0]["needs_restart"]) == (["meta_url", "shards", "shard_login"], [])
+    assert "newword" not in str(logs)
+    assert "secret" not in str(logs)
+
+
+def test_a_password_where_there_was_none_is_taken_and_one_that_is_gone_as_well() -> None:
+    bare = config(meta_url="mysql://app@db/meta")
+    with capture_logs():
+        assert Reload(bare, config).run() == config()
+        assert Reload(config(), lambda: bare).run() == bare
+
+
+def test_where_hosts_may_log_in_is_taken() -> None:
+    wanted = config(shard_places=["db-*.example:3306"])
+    with capture_logs() as logs:
+        assert Reload(config(), lambda: wanted).run() == wanted
+    assert (logs[0]["changed"], logs[0]["needs_restart"]) == (["shard_places"], [])
 
 
 def test_a_place_that_changes_along_with_its_tls_options_keeps_both(ca):
