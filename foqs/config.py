@@ -47,8 +47,8 @@ from foqs.model import limits
 from foqs.model.errors import InvalidArgumentError
 from foqs.service_links import without_service_links
 from foqs.storage.places import url_at
-from foqs.storage.shard_places import ShardPlaces, check_pattern, shard_places
-from foqs.storage.url_options import check_tls, with_checked_options
+from foqs.storage.shard_places import ShardPlaces, entries_of, shard_places
+from foqs.storage.url_options import check_tls, password_problems, with_checked_options
 
 CONFIG_VARIABLE = "FOQS_CONFIG"
 ENVIRONMENT_PREFIX = "FOQS_"
@@ -95,26 +95,10 @@ def _mysql_url(value: str) -> str:
         url = with_checked_options(value)
     except ValueError as error:
         problems.append(str(error))
-    problems += _password_problems(url)
+    problems += password_problems(url)
     if problems:
         raise ValueError(", and ".join(problems))
     return url.set(drivername=_DRIVER).render_as_string(hide_password=False)
-
-
-def _password_problems(url: URL) -> list[str]:
-    """A login shows the names to any server, and must not show the password along with them."""
-    names = (url.username or "", url.database or "")
-    if not url.password or not any(str(url.password) in name for name in names):
-        return []
-    return ["has a password that is part of the user's or the database's name; allowed: one that is in neither"]
-
-
-def _server_entries(value: object) -> tuple[str, ...]:
-    """The entries of `shard_places`: a list, or a text with white space between them."""
-    words = value.split() if isinstance(value, str) else value
-    if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
-        raise ValueError("is no list; allowed: a list of HOST:PORT, or a text with spaces between them")
-    return tuple(check_pattern(word) for word in words)
 
 
 def _shard_urls(value: object) -> dict[int, str]:
@@ -197,7 +181,7 @@ def _login_url(value: str) -> str:
         raise ValueError("is not a URL; allowed: mysql://USER:PASSWORD@HOST") from error
     if url.drivername not in _DRIVERS or re.search(r"\s", value):
         raise ValueError(f"is not a MySQL URL; allowed: mysql://USER:PASSWORD@HOST, with {', '.join(_DRIVERS)}")
-    if problems := _password_problems(url):
+    if problems := password_problems(url):
         raise ValueError(", and ".join(problems))
     return with_checked_options(value).set(drivername=_DRIVER).render_as_string(hide_password=False)
 
@@ -210,7 +194,7 @@ MembershipUrl = Annotated[str, AfterValidator(_membership_url)]
 ShardLogin = Annotated[str, AfterValidator(_login_url)]
 MysqlUrl = Annotated[str, AfterValidator(_mysql_url)]
 ShardUrls = Annotated[dict[int, str], NoDecode, BeforeValidator(_shard_urls)]
-ServerEntries = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_server_entries)]
+ServerEntries = Annotated[tuple[str, ...], NoDecode, BeforeValidator(entries_of)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 
 

@@ -39,6 +39,14 @@ def check_pattern(entry: str) -> str:
     return f"{host}:{int(found['port'])}"
 
 
+def entries_of(value: object) -> tuple[str, ...]:
+    """The entries of `shard_places`: a list, or a text with white space between them. Raises ValueError."""
+    words = value.split() if isinstance(value, str) else value
+    if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
+        raise ValueError("is no list; allowed: a list of HOST:PORT, or a text with spaces between them")
+    return tuple(check_pattern(word) for word in words)
+
+
 class ShardPlaces:
     """What one configuration says of servers. It knows no rows of the meta database: those are told."""
 

@@ -60,6 +60,14 @@ def with_checked_options(text: str) -> URL:
     return url.set(query=query)
 
 
+def password_problems(url: URL) -> list[str]:
+    """A login shows the names to any server, and must not show the password along with them."""
+    names = (url.username or "", url.database or "")
+    if not url.password or not any(str(url.password) in name for name in names):
+        return []
+    return ["has a password that is part of the user's or the database's name; allowed: one that is in neither"]
+
+
 def check_tls(url: str) -> None:
     """Try the files and ciphers that the URL names for TLS, without a connection. Blocks while files are read.
 
