@@ -44,7 +44,8 @@ from sqlalchemy.exc import ArgumentError
 
 from foqs.cluster import zookeeper_url
 from foqs.model import limits
-from foqs.model.errors import InvalidArgumentError
+from foqs.model.addresses import HostPort, host_problem, parse_address
+from foqs.model.errors import InvalidArgumentError, shown
 from foqs.storage.places import url_at
 from foqs.storage.url_options import check_tls, with_checked_options
 
@@ -53,7 +54,9 @@ ENVIRONMENT_PREFIX = "FOQS_"
 _DRIVER = "mysql+pymysql"
 _DRIVERS = ("mysql", "mariadb", "mysql+pymysql", "mariadb+pymysql")
 _HIDDEN = "***"
-_WITH_PORT = re.compile(r"(?P<host>[^:]+|\[.*\]):\d+")
+_ADDRESSES = ("listen_address", "advertise_address", "metrics_address")
+_ANY_PORT = 1
+"""Stands for the port of an address that has none."""
 _ADDRESS_PATTERN = r"^[A-Za-z0-9._:%-]{1,255}$"
 
 
@@ -181,11 +184,30 @@ def _login_url(value: str) -> str:
     return with_checked_options(value).set(drivername=_DRIVER).render_as_string(hide_password=False)
 
 
+def _listen_address(value: str) -> str:
+    if problem := host_problem(value):
+        raise ValueError(f"cannot be listened on: {problem}; allowed: an IP address of this machine, or a name of one")
+    return value
+
+
+def _advertise_address(value: str) -> str:
+    try:
+        if value:
+            parse_address(value, _ANY_PORT)
+    except ValueError as error:
+        raise ValueError(
+            f"leads nowhere: {error}; allowed: ADDRESS, ADDRESS:PORT or [V6 ADDRESS]:PORT by which others reach it"
+        ) from None
+    return value
+
+
 def _membership_url(value: str) -> str:
     return str(zookeeper_url.parse(value)) if value else ""
 
 
 MembershipUrl = Annotated[str, AfterValidator(_membership_url)]
+ListenAddress = Annotated[str, Field(pattern=_ADDRESS_PATTERN), AfterValidator(_listen_address)]
+AdvertiseAddress = Annotated[str, AfterValidator(_advertise_address)]
 ShardLogin = Annotated[str, AfterValidator(_login_url)]
 MysqlUrl = Annotated[str, AfterValidator(_mysql_url)]
 ShardUrls = Annotated[dict[int, str], NoDecode, BeforeValidator(_shard_urls)]
@@ -213,9 +235,9 @@ class HostConfig(BaseModel):
         description="zookeeper://HOST:PORT,HOST:PORT/PATH, by which the hosts of the cluster find each other, all of "
         "them by the same (default: the meta database)",
     )
-    listen_address: str = Field(default="127.0.0.1", pattern=_ADDRESS_PATTERN, description="address to listen on")
+    listen_address: ListenAddress = Field(default="127.0.0.1", description="address to listen on")
     port: Port = Field(default=7600, description="port to listen on; 0 lets the kernel choose")
-    advertise_address: str = Field(
+    advertise_address: AdvertiseAddress = Field(
         default="",
         pattern=r"^(|\[?[A-Za-z0-9._:%-]{1,200}\]?(:\d{1,5})?)$",
         description="address, or ADDRESS:PORT, by which clients and other hosts reach this one; needed in a cluster "
@@ -236,9 +258,7 @@ class HostConfig(BaseModel):
         pattern=r"^[A-Za-z0-9._-]{1,40}$",
         description="name of the cluster; part of the lock that makes a host the owner of a shard",
     )
-    metrics_address: str = Field(
-        default="127.0.0.1", pattern=_ADDRESS_PATTERN, description="address to serve metrics and probes on"
-    )
+    metrics_address: ListenAddress = Field(default="127.0.0.1", description="address to serve metrics and probes on")
     metrics_port: Port = Field(default=0, description="port to serve metrics and probes on; 0 serves none")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="lowest level that is logged"
@@ -313,13 +333,11 @@ class HostConfig(BaseModel):
 
         A host that listens on every address of its machine does not know by which one it is reached.
         """
-        address = self.advertise_address or self.listen_address
-        with_port = _WITH_PORT.fullmatch(address)
-        if _is_every_address(with_port["host"] if with_port else address):
-            return ""
-        if with_port:
-            return address
-        return f"[{address}]:{port}" if ":" in address and not address.startswith("[") else f"{address}:{port}"
+        if self.advertise_address:
+            found = parse_address(self.advertise_address, port or _ANY_PORT)
+        else:
+            found = HostPort(self.listen_address, port)
+        return "" if _is_every_address(found.host) else str(found)
 
     def url_of_shard(self, shard_id: int, place: str) -> str:
         """The URL of a shard: the one of this configuration, or else its place with the user of all shards."""
@@ -449,7 +467,8 @@ def _sentence(detail: ErrorDetails, origins: Mapping[str, str]) -> str:
         near = difflib.get_close_matches(key, HostConfig.model_fields, n=1)
         return f"{key} ({origin}) is not a key" + (f": did you mean {near[0]}?" if near else "")
     if detail["type"] == "value_error":
-        value = "" if key == "shards" else redact_url(str(detail["input"])) + " "
+        text = str(detail["input"])
+        value = "" if key == "shards" else f"{shown(text) if key in _ADDRESSES else redact_url(text)} "
         return f"{key} ({origin}): {value}{message}"
     return f"{key} = {detail['input']!r:.80} ({origin}) is refused; allowed: {_allowed(key) or message}"
 

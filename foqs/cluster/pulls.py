@@ -18,7 +18,7 @@ from foqs.cluster.wishes import Wait
 from foqs.host import arguments
 from foqs.model import limits
 from foqs.model.calls import CallContext, Delivery, PositionErrors, QueueCalls, TopicDemand
-from foqs.model.errors import FoqsError, OverloadedError, UnavailableError
+from foqs.model.errors import FoqsError, UnavailableError
 from foqs.model.stocks import ANY_TOPIC, Pointer, Topic
 
 PULL_TRIES_MAX = 3
@@ -308,10 +308,13 @@ class Pulls:
             items = pull.result()
         except FoqsError as error:
             self.pulls_total["failed"] += 1
-            if not isinstance(error, UnavailableError | OverloadedError) or not error.nothing_done:
-                raise  # Items may have been leased to this caller: an empty response would not be true.
             self._news.was_exhausted(pointer)
-            return None
+            if error.nothing_done:
+                return None  # It may see the namespace otherwise than this host, which has let the call through.
+            # Items may have been leased to this caller: an empty response would not be true.
+            if isinstance(error, UnavailableError):
+                raise
+            raise UnavailableError(f"host {pointer.host_id} was asked for items: {error.message}") from error
         self.pulls_total["items" if items else "empty"] += 1
         self.items_total += len(items)
         if _is_exhausted(pointer, items):

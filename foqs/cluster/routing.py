@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, S
 from typing import NamedTuple, Protocol
 
 from foqs.cluster.cap_news import CapNews, LocalCaps
+from foqs.cluster.guarded_peers import GuardedPeers
 from foqs.cluster.homes import Reported
 from foqs.cluster.host_rounds import HostRounds
 from foqs.cluster.owner_map import OwnerMap
@@ -113,7 +114,7 @@ class Routing(Service):
         super().__init__("routing")
         self._me = me
         self._local = local
-        self._peers = peers
+        self._peers = peers = GuardedPeers(peers, now_s)
         self._homes = Homes(peers)
         routes = Routes(me, owners, peers, local)
         self._news = TopicNews(me, self._homes, local, chance.choose, now_s)

@@ -21,7 +21,7 @@ from foqs.cluster.host_turns import HostTurns, Turn
 from foqs.cluster.topic_reports import LocalTopics, TopicReports
 from foqs.cluster.wishes import Wait, Wishes
 from foqs.model import limits
-from foqs.model.errors import FoqsError, UnavailableError
+from foqs.model.errors import FoqsError
 from foqs.model.outage import Outage
 from foqs.model.service import Service
 from foqs.model.stocks import ANY_TOPIC, Pointer, Topic, weight_of
@@ -265,7 +265,7 @@ class TopicNews(Service):
             pointers = await work
             has_other_homes = self._home.answered(call)
             return pointers
-        except UnavailableError:
+        except Exception:  # Whatever is wrong with it: another one is the better home meanwhile.
             has_other_homes = self._home.suspect(home, self._now_s())
             raise
         finally:
@@ -363,7 +363,7 @@ class TopicNews(Service):
         self._reporting_since_s[report] = home, self._now_s()
         try:
             self._learn_better(stocks, await self._call(home, self._homes.report(home, stocks)))
-        except FoqsError:
+        except Exception:
             self._reports.not_told(stocks, self._now_s())
             self._rung.set()
             raise
