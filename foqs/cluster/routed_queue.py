@@ -63,7 +63,7 @@ class RoutedQueue:
         if self._routes.is_unknown(namespace_name):
             await self._routes.know(namespace_name)
         if context.peer or context.shards is not None:
-            return await self._local.dequeue(context, namespace_name, topics, lease_ms, wait_ms, topic_prefix, count)
+            return await self._pulls.serve(context, namespace_name, topics, lease_ms, wait_ms, topic_prefix, count)
         return await self._pulls.dequeue(context, namespace_name, topics, lease_ms, wait_ms, topic_prefix, count)
 
     async def ack(

@@ -45,6 +45,8 @@ class News:
     def better(self, topics: Iterable[Topic]) -> Pointer | None:
         return self.pointer
 
+    def served(self, pointer: Pointer) -> None: ...
+
     def was_exhausted(self, pointer: Pointer) -> None:
         self.pointer = None
 
