@@ -11,6 +11,7 @@ from foqs.cluster.pulls import Pulls
 from foqs.cluster.routed_enqueue import RoutedEnqueue
 from foqs.cluster.routed_nack import RoutedNack
 from foqs.cluster.routes import Routes
+from foqs.cluster.why_empty import WhyEmpty
 from foqs.model.calls import (
     CallContext,
     Delivery,
@@ -39,12 +40,14 @@ class RoutedQueue:
         enqueues: RoutedEnqueue,
         nacks: RoutedNack,
         pulls: Pulls,
+        why: WhyEmpty,
     ) -> None:
-        """`enqueues` and `pulls` are for calls that other hosts may do better."""
+        """`enqueues` and `pulls` are for calls that other hosts may do better, `why` for those that got nothing."""
         self._local = local
         self._routes = routes
         self._owners = owners
         self.enqueue = enqueues.enqueue
+        self.why_empty = why.why_empty
         self._nacks = nacks
         self._pulls = pulls
 

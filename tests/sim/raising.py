@@ -9,7 +9,7 @@ from collections.abc import Callable
 from foqs.model.errors import InternalError, PermissionDeniedError, UnknownNamespaceError
 
 _SHARE_OF_SEEDS = 0.2
-_SHARE_OF_CALLS = 0.02
+_SHARE_OF_CALLS = 0.1
 _KINDS: list[Callable[[], Exception]] = [
     lambda: ValueError("invalid literal for int() with base 10: ''"),
     lambda: OSError(113, "No route to host"),
@@ -25,6 +25,9 @@ _REFUSALS: list[Callable[[], Exception]] = [
     lambda: UnknownNamespaceError("this host knows no such namespace"),
 ]
 """What a peer may say that sees the cluster otherwise, before anything is done."""
+
+
+_FAILURES: list[Callable[[], Exception]] = [lambda: InternalError("the host has a bug")]
 
 
 class Raising:
@@ -61,7 +64,7 @@ class Raising:
         """Raise what a call raises that was done."""
         if self._is_due():
             self._counts["calls of peers that raised when they were done"] += 1
-            raise self._chance.choice([*_KINDS, lambda: InternalError("the host has a bug")])()
+            raise self._chance.choice([*_KINDS, *_FAILURES])()
 
     def _is_due(self) -> bool:
         return bool(self._share) and not self._is_calm() and self._chance.random() < self._share
