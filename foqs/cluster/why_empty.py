@@ -21,10 +21,10 @@ WHY_MS_MAX = 2 * limits.SECOND_MS
 
 
 class LocalReasons(Protocol):
-    """What operators have set, and this host knows of its topics; foqs.host.reasons.LocalReasons is the real one."""
+    """What operators have set, and this host knows of its topics; foqs.host.reasons.KnownReasons is the real one."""
 
     def facts(self, namespace_name: str) -> Facts:
-        """Of the namespace alone. Raises UnknownNamespaceError."""
+        """What holds for the namespace as a whole. Raises UnknownNamespaceError."""
 
     def of_topic(self, namespace_name: str, topic: str, stats: TopicStats | None) -> TopicFacts: ...
 

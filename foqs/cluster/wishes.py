@@ -24,7 +24,7 @@ class Wait:
     def __init__(self, topics: Mapping[Topic, int]) -> None:
         self.topics = topics
         self.pointers: dict[tuple[Topic, str], Pointer] = {}
-        """By topic and host: one of the hosts may be out of reach."""
+        """The pointers by topic and host: one of the hosts may be out of reach."""
         self.unanswered_count = 0
         """The topics whose homes have not said yet who has items. `Wishes` owns it."""
         self._is_over = False

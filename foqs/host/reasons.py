@@ -11,7 +11,7 @@ from foqs.model.calls import TopicStats
 from foqs.model.reasons import Facts, TopicFacts
 
 
-class LocalReasons:
+class KnownReasons:
     """Implements foqs.cluster.why_empty.LocalReasons. It looks, and changes nothing."""
 
     def __init__(

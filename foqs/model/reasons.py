@@ -18,7 +18,7 @@ REASONS_MAX = 8
 REASONS_OF_KIND_MAX = 3
 """Those of one code: the last one says how many others there are."""
 TOPICS_JUDGED_MAX = 4
-"""Of a call that names more topics, these many are looked at."""
+"""The topics of a call that are looked at, if it names more."""
 
 
 class ReasonCode(IntEnum):
@@ -41,9 +41,9 @@ class ReasonCode(IntEnum):
 
 
 NOT_ASKED = frozenset({ReasonCode.SHARD_SICK, ReasonCode.UNSERVED, ReasonCode.HOST_SILENT, ReasonCode.NOT_LOOKED_AT})
-"""With one of these there may be ready items all the same: not all shards, hosts or topics were asked."""
+"""Where one of these is told there may be ready items all the same: not all shards, hosts or topics were asked."""
 NOT_READY = frozenset({ReasonCode.DEAD, ReasonCode.DELAYED, ReasonCode.LEASED, ReasonCode.NOTHING_THERE})
-"""With these alone there is certainly no ready item."""
+"""Where these alone are told there is certainly no ready item."""
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class TopicFacts:
     is_paused: bool = False
     pause_reason: str = ""
     cap: float = 0.0
-    """In items a second; 0 for none."""
+    """Deliveries a second; 0 for none."""
     cap_until_ms: int = 0
     lacks_room: bool = False
     """It may have no more leases."""
@@ -171,14 +171,14 @@ def _not_ready(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:
         if not topic.is_paused and not facts.is_partial and not facts.sick and not facts.unserved and not facts.silent:
             yield Reason(ReasonCode.NOTHING_THERE, f"topic {name!r} holds no item", topic=name)
         return
-    of_topic = f"of topic {name!r}"
     if stats.delayed:
-        yield Reason(ReasonCode.DELAYED, f"{_items(stats.delayed)} {of_topic} are not due yet", 0, stats.delayed, name)
+        text = f"{_items(stats.delayed, name)} not due yet"
+        yield Reason(ReasonCode.DELAYED, text, 0, stats.delayed, name)
     if stats.leased:
-        text = f"{_items(stats.leased)} {of_topic} are under lease: consumers have them"
+        text = f"{_items(stats.leased, name)} under lease: consumers have them"
         yield Reason(ReasonCode.LEASED, text, 0, stats.leased, name)
     if stats.dead:
-        text = f"{_items(stats.dead)} {of_topic} are dead letters"
+        text = f"{_items(stats.dead, name)} in the dead letters"
         remedy = _command("dead-letter list", facts.namespace, name)
         yield Reason(ReasonCode.DEAD, text, 0, stats.dead, name, remedy=remedy)
 
@@ -191,8 +191,8 @@ def _command(verb: str, *names: str) -> str:
     return " ".join(["foqs", verb, *map(shlex.quote, names)])
 
 
-def _items(count: int) -> str:
-    return f"{count} items" if count != 1 else "1 item"
+def _items(count: int, topic: str) -> str:
+    return f"{count} {'item' if count == 1 else 'items'} of topic {topic!r} {'is' if count == 1 else 'are'}"
 
 
 def _why(reason: str) -> str:

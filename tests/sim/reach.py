@@ -64,7 +64,10 @@ class Reach:
         with suppress(AlreadyExistsError):
             await self._call(world.ready[0], lambda door: door.admin.create_namespace(_NAMESPACE, NamespaceSettings()))
         await asyncio.sleep(1.0)  # All know it.
-        one, other = self._chance.sample(world.ready, 2)
+        if not (owners := [host for host in world.ready if self._takes_items(host)]):
+            return
+        one = self._chance.choice(owners)
+        other = self._chance.choice([host for host in world.ready if host is not one])
         self._cut_links(one, other)
         await asyncio.sleep(self._chance.choice([0.0, 1.0, 5.0]))
         try:
@@ -74,6 +77,10 @@ class Reach:
         world.links.heal()
         world.raising.heal()
         await asyncio.sleep(_QUIET_S)
+
+    def _takes_items(self, host: SimHost) -> bool:
+        """Whether items of the namespace that come to the host stay there."""
+        return any(not self._world.tiers.of_shard(shard.shard_id) for _, shard in host.host._shards.owned())
 
     def _cut_links(self, one: SimHost, other: SimHost) -> None:
         world, chance = self._world, self._chance

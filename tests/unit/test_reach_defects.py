@@ -15,7 +15,7 @@ from foqs.cluster.homes import HomeTable
 from foqs.cluster.probes import Probes
 from foqs.cluster.pulls import Pulls
 from foqs.cluster.topic_reports import TopicReports
-from foqs.host.reasons import LocalReasons
+from foqs.host.reasons import KnownReasons
 from foqs.model import addresses, reasons
 from foqs.model.caps import TokenBucket
 from foqs.model.errors import FoqsError, UnknownNamespaceError
@@ -33,7 +33,7 @@ from tests.unit import (
     test_why_empty,
 )
 
-of_topic = LocalReasons.of_topic
+of_topic = KnownReasons.of_topic
 
 
 def _on_net(test: Callable[..., None], *arguments: Any) -> Callable[[], None]:
@@ -55,7 +55,7 @@ def _on_queue(test: Callable[[MemoryQueue], None]) -> Callable[[], None]:
     return run
 
 
-def _without_cap(self: LocalReasons, *call: Any) -> TopicFacts:
+def _without_cap(self: KnownReasons, *call: Any) -> TopicFacts:
     facts = of_topic(self, *call)
     facts.cap, facts.stats = 0.0, None
     return facts
@@ -87,7 +87,7 @@ DEFECTS: dict[str, tuple[Any, str, Any, Callable[[], Any]]] = {
         _on_net(test_probes.test_what_is_served_by_its_home_is_asked_for_nowhere_else),
     ),
     "nothing is said to be there of a capped topic": (
-        LocalReasons, "of_topic", _without_cap,
+        KnownReasons, "of_topic", _without_cap,
         _on_queue(test_why_empty.test_ready_items_of_a_capped_topic_are_not_called_none),
     ),
     "a sick shard is not named": (
