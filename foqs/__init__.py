@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from foqs.client.aio.consumer import AsyncConsumer
     from foqs.client.aio.settler import AsyncLeasedItem
     from foqs.client.aio.worker import AsyncWorker
+    from foqs.client.dequeued import Dequeued
     from foqs.client.errors import BatchError, ClientClosedError, NotSentError, OutcomeUnknownError
     from foqs.client.items import Item, Nack, NewItem
     from foqs.client.retry import RetryPolicy
@@ -60,12 +61,14 @@ if TYPE_CHECKING:
     from foqs.model.jobs import Job, JobPage, JobState
     from foqs.model.namespace import DedupScope, DedupWhenAway, Namespace, NamespaceSettings
     from foqs.model.policy import TopicPolicyEntry
+    from foqs.model.reasons import Reason, ReasonCode
 
 _HOME = {
     "foqs.client.aio": ("AsyncAdminClient", "AsyncClient"),
     "foqs.client.aio.consumer": ("AsyncConsumer",),
     "foqs.client.aio.settler": ("AsyncLeasedItem",),
     "foqs.client.aio.worker": ("AsyncWorker",),
+    "foqs.client.dequeued": ("Dequeued",),
     "foqs.client.errors": ("BatchError", "ClientClosedError", "NotSentError", "OutcomeUnknownError"),
     "foqs.client.items": ("Item", "Nack", "NewItem"),
     "foqs.client.retry": ("RetryPolicy",),
@@ -112,6 +115,7 @@ _HOME = {
     "foqs.model.jobs": ("Job", "JobPage", "JobState"),
     "foqs.model.namespace": ("DedupScope", "DedupWhenAway", "Namespace", "NamespaceSettings"),
     "foqs.model.policy": ("TopicPolicyEntry",),
+    "foqs.model.reasons": ("Reason", "ReasonCode"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -134,6 +138,7 @@ __all__ = [
     "DedupScope",
     "DedupWhenAway",
     "DeliveryPolicy",
+    "Dequeued",
     "EnqueueResult",
     "ErrorCode",
     "ExportPage",
@@ -163,6 +168,8 @@ __all__ = [
     "PermissionDeniedError",
     "PositionErrors",
     "RateLimitedError",
+    "Reason",
+    "ReasonCode",
     "Release",
     "Retry",
     "RetryPolicy",

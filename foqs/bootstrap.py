@@ -38,6 +38,7 @@ from foqs.host.placement import Placement
 from foqs.host.pulse import Pulse
 from foqs.host.queue import Queue
 from foqs.host.quotas import Quotas
+from foqs.host.reasons import KnownReasons
 from foqs.host.shard_calls import ShardCalls
 from foqs.host.shard_maps import ShardMaps
 from foqs.host.shards import Shards
@@ -391,7 +392,8 @@ class Host(Service):
 
         peers = self._parts.peers(self.id, secret, chance.random_bytes, now_s)
         local = Stocks(self._dispatcher, self._shards, self._namespaces, now_s)
-        return Routing(self.id, queue, admin, local, self.owners, peers, secret, chance, now_s)
+        reasons = KnownReasons(self._namespaces, self._dispatcher, now_s, self._parts.wall_ms)
+        return Routing(self.id, queue, admin, local, reasons, self.owners, peers, secret, chance, now_s)
 
     def _make_server(self) -> ThriftServer:
         """The front door."""

@@ -6,7 +6,6 @@ Passwords never leave this module in clear except inside the URLs themselves.
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 import json
 import os
@@ -19,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Le
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -32,7 +30,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_core import PydanticCustomError
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -43,7 +41,9 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from foqs.cluster import zookeeper_url
+from foqs.config_problems import ENVIRONMENT_PREFIX, redact_url, sentence_of
 from foqs.model import limits
+from foqs.model.addresses import HostPort, host_problem, parse_address
 from foqs.model.errors import InvalidArgumentError
 from foqs.service_links import without_service_links
 from foqs.storage.places import url_at
@@ -51,11 +51,10 @@ from foqs.storage.shard_places import ShardPlaces, entries_of, shard_places
 from foqs.storage.url_options import check_tls, password_problems, with_checked_options
 
 CONFIG_VARIABLE = "FOQS_CONFIG"
-ENVIRONMENT_PREFIX = "FOQS_"
 _DRIVER = "mysql+pymysql"
 _DRIVERS = ("mysql", "mariadb", "mysql+pymysql", "mariadb+pymysql")
-_HIDDEN = "***"
-_WITH_PORT = re.compile(r"(?P<host>[^:]+|\[.*\]):\d+")
+_ANY_PORT = 1
+"""Stands for the port of an address that has none."""
 _ADDRESS_PATTERN = r"^[A-Za-z0-9._:%-]{1,255}$"
 
 
@@ -65,18 +64,6 @@ class ConfigError(Exception):
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = list(problems)
         super().__init__("; ".join(self.problems))
-
-
-def redact_url(url: str) -> str:
-    """The URL without its password, for logs and people."""
-    try:
-        parsed = make_url(url)
-    except (ArgumentError, ValueError):
-        return _HIDDEN
-    if re.search(r"[\s:@]", parsed.database or ""):
-        return _HIDDEN  # Something else behind it, a second URL with its password maybe.
-    hidden = {key: _HIDDEN for key in parsed.query if "pass" in key or "pwd" in key}
-    return parsed.update_query_dict(hidden).render_as_string(hide_password=True)
 
 
 def _mysql_url(value: str) -> str:
@@ -186,11 +173,30 @@ def _login_url(value: str) -> str:
     return with_checked_options(value).set(drivername=_DRIVER).render_as_string(hide_password=False)
 
 
+def _listen_address(value: str) -> str:
+    if problem := host_problem(value):
+        raise ValueError(f"cannot be listened on: {problem}; allowed: an IP address of this machine, or a name of one")
+    return value
+
+
+def _advertise_address(value: str) -> str:
+    try:
+        if value:
+            parse_address(value, _ANY_PORT)
+    except ValueError as error:
+        raise ValueError(
+            f"leads nowhere: {error}; allowed: ADDRESS, ADDRESS:PORT or [V6 ADDRESS]:PORT by which others reach it"
+        ) from None
+    return value
+
+
 def _membership_url(value: str) -> str:
     return str(zookeeper_url.parse(value)) if value else ""
 
 
 MembershipUrl = Annotated[str, AfterValidator(_membership_url)]
+ListenAddress = Annotated[str, Field(pattern=_ADDRESS_PATTERN), AfterValidator(_listen_address)]
+AdvertiseAddress = Annotated[str, AfterValidator(_advertise_address)]
 ShardLogin = Annotated[str, AfterValidator(_login_url)]
 MysqlUrl = Annotated[str, AfterValidator(_mysql_url)]
 ShardUrls = Annotated[dict[int, str], NoDecode, BeforeValidator(_shard_urls)]
@@ -225,9 +231,9 @@ class HostConfig(BaseModel):
         description="zookeeper://HOST:PORT,HOST:PORT/PATH, by which the hosts of the cluster find each other, all of "
         "them by the same (default: the meta database)",
     )
-    listen_address: str = Field(default="127.0.0.1", pattern=_ADDRESS_PATTERN, description="address to listen on")
+    listen_address: ListenAddress = Field(default="127.0.0.1", description="address to listen on")
     port: Port = Field(default=7600, description="port to listen on; 0 lets the kernel choose")
-    advertise_address: str = Field(
+    advertise_address: AdvertiseAddress = Field(
         default="",
         pattern=r"^(|\[?[A-Za-z0-9._:%-]{1,200}\]?(:\d{1,5})?)$",
         description="address, or ADDRESS:PORT, by which clients and other hosts reach this one; needed in a cluster "
@@ -248,9 +254,7 @@ class HostConfig(BaseModel):
         pattern=r"^[A-Za-z0-9._-]{1,40}$",
         description="name of the cluster; part of the lock that makes a host the owner of a shard",
     )
-    metrics_address: str = Field(
-        default="127.0.0.1", pattern=_ADDRESS_PATTERN, description="address to serve metrics and probes on"
-    )
+    metrics_address: ListenAddress = Field(default="127.0.0.1", description="address to serve metrics and probes on")
     metrics_port: Port = Field(default=0, description="port to serve metrics and probes on; 0 serves none")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="lowest level that is logged"
@@ -325,13 +329,11 @@ class HostConfig(BaseModel):
 
         A host that listens on every address of its machine does not know by which one it is reached.
         """
-        address = self.advertise_address or self.listen_address
-        with_port = _WITH_PORT.fullmatch(address)
-        if _is_every_address(with_port["host"] if with_port else address):
-            return ""
-        if with_port:
-            return address
-        return f"[{address}]:{port}" if ":" in address and not address.startswith("[") else f"{address}:{port}"
+        if self.advertise_address:
+            found = parse_address(self.advertise_address, port or _ANY_PORT)
+        else:
+            found = HostPort(self.listen_address, port)
+        return "" if _is_every_address(found.host) else str(found)
 
     def url_of_shard(self, shard_id: int, place: str) -> str:
         """The URL of a shard: the one of this configuration, or else its place with the user of all shards."""
@@ -433,7 +435,11 @@ def load_config(flags: Mapping[str, object] | None = None, path: str | Path | No
         cause = error
         # A default that hangs on a value with a problem is no problem of its own, nor is what the lost file may have.
         ignored = ("default_factory_not_called", "missing" if problems else "")
-        problems += [_sentence(detail, origins) for detail in error.errors() if detail["type"] not in ignored]
+        problems += [
+            sentence_of(detail, origins, HostConfig.model_fields)
+            for detail in error.errors()
+            if detail["type"] not in ignored
+        ]
         problems += [misfit for misfit in _misfits_of_some(values) if misfit not in "; ".join(problems)]
     if problems:
         raise ConfigError(problems) from cause
@@ -458,41 +464,3 @@ def _read_file(path: Path) -> tuple[list[str], dict[str, Any]]:
         return [f"configuration file {path}: {error.strerror}"], {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         return [f"configuration file {path} is not TOML: {error}"], {}
-
-
-def _sentence(detail: ErrorDetails, origins: Mapping[str, str]) -> str:
-    key = str(detail["loc"][0]) if detail["loc"] else ""
-    message = str(detail["ctx"]["error"]) if detail["type"] == "value_error" else detail["msg"]
-    if not key:
-        return message
-    if detail["type"] == "missing":
-        variable = f"{ENVIRONMENT_PREFIX}{key.upper()}"
-        return f"{key} is not set: give it by flag, in {variable} or in the file ({_description(key)})"
-    origin = origins.get(key, "unknown origin")
-    if detail["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(key, HostConfig.model_fields, n=1)
-        return f"{key} ({origin}) is not a key" + (f": did you mean {near[0]}?" if near else "")
-    if detail["type"] == "value_error":
-        value = "" if key in ("shards", "shard_places") else redact_url(str(detail["input"])) + " "
-        return f"{key} ({origin}): {value}{message}"
-    return f"{key} = {detail['input']!r:.80} ({origin}) is refused; allowed: {_allowed(key) or message}"
-
-
-def _description(key: str) -> str:
-    return HostConfig.model_fields[key].description or ""
-
-
-def _allowed(key: str) -> str:
-    """The allowed values of a key by the bounds of its field."""
-    field = HostConfig.model_fields[key]
-    least = next((bound.ge for bound in field.metadata if isinstance(bound, Ge)), None)
-    most = next((bound.le for bound in field.metadata if isinstance(bound, Le)), None)
-    if least is not None and most is not None:
-        return f"{least}..{most}"
-    if field.annotation is bool:
-        return "true, false"
-    choices = getattr(field.annotation, "__args__", ())
-    if choices:
-        return ", ".join(map(str, choices))
-    patterns = (pattern for bound in field.metadata if (pattern := getattr(bound, "pattern", None)))
-    return next(patterns, "")

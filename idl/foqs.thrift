@@ -138,7 +138,9 @@ struct DequeueRequest {
    */
   5: optional string topic_prefix,
   /** With topic_prefix: the maximum number of items in all. */
-  6: optional i32 count
+  6: optional i32 count,
+  /** Wants why_empty in a response without items, which costs a question to each host. */
+  8: optional bool want_why
 }
 
 struct Item {
@@ -160,8 +162,55 @@ struct Item {
   13: optional string trace_context
 }
 
+/** Why a dequeue got nothing. There may be others in later versions: then the text says what there is to say. */
+enum ReasonCode {
+  /** Items are dead letters. */
+  DEAD = 2,
+  /** Items are not due yet. */
+  DELAYED = 3,
+  /** Items are under lease. */
+  LEASED = 5,
+  TOPIC_PAUSED = 14,
+  NAMESPACE_PAUSED = 15,
+  /** Ready items wait for tokens of a cap on deliveries. */
+  TOPIC_CAPPED = 16,
+  NAMESPACE_CAPPED = 17,
+  /** Ready items wait until leases end: their shard has as many as it may. */
+  LEASES_FULL = 20,
+  /** A shard was not asked: its server fails. It may have ready items. */
+  SHARD_SICK = 23,
+  /** A shard was not asked: no host serves it. It may have ready items. */
+  UNSERVED = 24,
+  /** A host was not asked: it does not answer. It may have ready items. */
+  HOST_SILENT = 28,
+  /** There is no item of it on any shard. */
+  NOTHING_THERE = 30,
+  /** Topics that were not looked at, because the call names many. */
+  NOT_LOOKED_AT = 31,
+  /** There are ready items, and none of the other reasons: they came meanwhile, or are about to go to others. */
+  UNEXPLAINED = 99
+}
+
+struct Reason {
+  1: ReasonCode code,
+  /** For people. */
+  2: string text,
+  /** When it ends, in milliseconds since the epoch; 0 if nobody knows, or only somebody can end it. */
+  3: i64 until_ms,
+  /** The items that it holds back, if it is of items. */
+  4: i64 count,
+  5: string topic,
+  6: string host,
+  /** -1 if it is of no shard. */
+  7: i32 shard_id = -1,
+  /** A command that helps, if there is one. */
+  8: string remedy
+}
+
 struct DequeueResponse {
-  1: list<Item> items
+  1: list<Item> items,
+  /** With want_why and without items: the reasons, the one that decides first, 1 to 8 of them. */
+  2: optional list<Reason> why_empty
 }
 
 struct AckRequest {

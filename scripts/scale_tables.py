@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from foqs.cluster import topic_news, topic_reports, wishes, zookeeper_backend
+from foqs.cluster import probes, topic_news, topic_reports, wishes, zookeeper_backend
 from foqs.host import quotas
 from foqs.model import limits
 from foqs.wire.codec import Codec, structs
@@ -50,6 +50,14 @@ def report_bytes() -> int:
 def _reports(size: Size) -> float:
     """Topics that a host reports in a second while nothing changes but that time passes."""
     return min(size.ready_of_host / _REPEATS_S, topic_reports.REPORTS_PER_SECOND_MAX)
+
+
+def _rounds(size: Size) -> float:
+    """Rounds until a host has asked all others for T / H topics that its consumers wait for in vain."""
+    topics = max(1, min(size.topics // size.hosts, probes.PROBED_TOPICS_MAX))
+    of_topics = -(-topics // probes.PROBE_TOPICS_MAX)
+    at_once = max(1, min(probes.PROBE_HOSTS_MAX, probes.PROBE_TOPICS_MAX // min(topics, probes.PROBE_TOPICS_MAX)))
+    return of_topics * -(-(size.hosts - 1) // at_once)
 
 
 ROWS = (
@@ -110,6 +118,16 @@ ROWS = (
         "topics that consumers of a host may wait for, asked for a second",
         "`WISHES_MAX` x 1000 / `SEEK_MS`",
         lambda n: wishes.WISHES_MAX * limits.SECOND_MS / topic_news.SEEK_MS,
+    ),
+    Row(
+        "the same asked of other hosts than their homes, at most",
+        "`PROBE_TOPICS_MAX` x 1000 / `PROBE_MS`",
+        lambda n: probes.PROBE_TOPICS_MAX * limits.SECOND_MS / probes.PROBE_MS,
+    ),
+    Row(
+        "seconds until all other hosts were asked for a topic, with T / H topics that a host waits for",
+        "(H - 1) / min(`PROBE_HOSTS_MAX`, `PROBE_TOPICS_MAX` / (T / H)), and T / H / `PROBE_TOPICS_MAX` times as many",
+        lambda n: _rounds(n) * probes.PROBE_MS / limits.SECOND_MS,
     ),
     Row("topics whose home a host is", "T / H, at most `TOPICS_OF_HOME_MAX`", lambda n: n.topics / n.hosts),
 )

@@ -14,6 +14,7 @@ import click
 from foqs.cli.numbers import WholeNumber
 from foqs.cli.output import Exit, exit_of, leave, leave_for, note, report_failures, time_of
 from foqs.cli.remote import Remote, remote_command
+from foqs.client.dequeued import Dequeued
 from foqs.client.items import PRIORITY_MAX, PRIORITY_MIN, Item, NewItem
 from foqs.client.sync import Client
 from foqs.model import limits
@@ -215,13 +216,18 @@ def dequeue(
 ) -> None:
     """Take the most urgent ready items of TOPIC under a lease and print them.
 
-    Without --ack they come back when the lease ends, unless `foqs ack` is given their receipts.
+    Without --ack they come back when the lease ends, unless `foqs ack` is given their receipts. If there are none, it
+    says why; with exit code 6 there may be some on shards or hosts that were not asked.
     """
     with remote.client() as client:
         topics, topic_prefix = ((), topic) if prefix else (topic, None)
-        items = client.dequeue(namespace, topics, count, topic_prefix=topic_prefix, lease_ms=lease_ms, wait_ms=wait_ms)
+        items = client.dequeue(
+            namespace, topics, count, topic_prefix=topic_prefix, lease_ms=lease_ms, wait_ms=wait_ms, want_why=True
+        )
         remote.output.document(items)
         _print_items(remote, items)
+        if isinstance(items, Dequeued) and items.is_partial:
+            leave(Exit.PARTIAL)
         if not ack or not items:
             return
         # Printed first: whoever reads the output has the items even if the ack is lost.
@@ -231,8 +237,13 @@ def dequeue(
 
 
 def _print_items(remote: Remote, items: list[Item]) -> None:
-    if not items:
-        note("no item is ready")
+    if isinstance(items, Dequeued) and not items:
+        if items.is_none_ready:
+            note("no item is ready")
+        for reason in items.why_empty:
+            until = f" (until {time_of(reason.until_ms)})" if reason.until_ms else ""
+            remedy = f": see `{reason.remedy}`" if reason.remedy else ""
+            note(f"{reason.text}{until}{remedy}")
         return
     remote.output.table(
         ["RECEIPT", "PRIORITY", "ATTEMPT", "LEASE UNTIL", "PAYLOAD"],

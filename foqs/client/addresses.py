@@ -7,7 +7,8 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from foqs.client.checks import check_many
-from foqs.model.errors import InvalidArgumentError
+from foqs.model.addresses import bracketed, parse_address
+from foqs.model.errors import InvalidArgumentError, shown
 
 PORT_DEFAULT = 7600
 COOLDOWN_MS = 1_000
@@ -20,7 +21,7 @@ class Address(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return f"{bracketed(self.host)}:{self.port}"
 
 
 def parse_addresses(addresses: str | Sequence[str]) -> list[Address]:
@@ -40,20 +41,16 @@ def parse_addresses(addresses: str | Sequence[str]) -> list[Address]:
 def _parse(text: str) -> Address:
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
-        port = rest.removeprefix(":") if bracket else "none"
+        port = rest.removeprefix(":") if bracket and (not rest or rest.startswith(":")) else "none"
     else:
         host, _, port = text.partition(":")
-    if not _is_name(host) or not ((port.isascii() and port.isdigit()) or not port) or not 0 < int(port or 1) < 65_536:
-        raise InvalidArgumentError(f"{text!r} is not an address: use host:port or [v6 address]:port")
-    return Address(host, int(port or PORT_DEFAULT))
-
-
-def _is_name(host: str) -> bool:
-    """Tell whether a resolver can be asked for the name: its labels have 1 to 63 characters."""
     try:
-        return bool(host.encode("idna"))
-    except UnicodeError:
-        return False
+        found = parse_address(f"{bracketed(host)}:{port or PORT_DEFAULT}")
+    except ValueError as error:
+        raise InvalidArgumentError(
+            f"{shown(text)} is not an address ({error}): use host:port or [v6 address]:port"
+        ) from error
+    return Address(found.host, found.port)
 
 
 class AddressBook:

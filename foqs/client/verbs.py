@@ -7,6 +7,7 @@ from typing import Any
 
 from foqs.client.addresses import Address
 from foqs.client.checks import check_many, check_whole
+from foqs.client.dequeued import Dequeued
 from foqs.client.errors import BatchError, NotSentError
 from foqs.client.flows import Call, Flow, Terms, batch_flow, call_flow
 from foqs.client.items import (
@@ -155,6 +156,7 @@ def dequeue(
     lease_ms: int | None,
     wait_ms: int,
     topic_prefix: str | None = None,
+    want_why: bool = False,
 ) -> Flow[list[Item]]:
     check_whole("wait_ms", wait_ms, 0)
     if terms.deadline_at_ms is not None and wait_ms >= (left_ms := terms.deadline_at_ms - terms.clock_ms()):
@@ -169,9 +171,11 @@ def dequeue(
         wait_ms=wait_ms,
         topic_prefix=topic_prefix,
         count=None if topic_prefix is None else count,
+        want_why=want_why or None,
     )
     response = yield from call_flow(terms, Call("dequeue", request, Repeat.ALWAYS, wait_ms))
-    return [Item(*field_values(told)) for told in response.items or ()]
+    items = [Item(*field_values(told)) for told in response.items or ()]
+    return Dequeued(items, response.why_empty or ()) if want_why else items
 
 
 def demands_of(topics: Topics, count: int, topic_prefix: str | None) -> list[Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
 from heapq import heappop, heappush
 from itertools import count, islice
 from typing import Any, Protocol
@@ -18,7 +17,6 @@ import structlog
 
 from foqs.cluster.cap_ledger import CapLedger
 from foqs.cluster.homes import home_of
-from foqs.model.errors import FoqsError
 from foqs.model.outage import Outage
 from foqs.model.service import Service
 from foqs.model.shared_caps import RETRY_MS, CapAsk, CapGrant, CapHomes, CapKey, SharedCap
@@ -112,7 +110,9 @@ class CapNews(Service):
 
     def left(self, home: str, ask: CapAsk) -> None:
         if home in self._hosts and len(left := self._left.setdefault(home, {})) < LEFT_OF_HOME_MAX:
-            left[ask.key] = ask
+            untold = left.get(ask.key)
+            unused_count = ask.unused_count + (untold.unused_count if untold is not None else 0)
+            left[ask.key] = ask._replace(unused_count=unused_count)
 
     # ---- what others tell ----
 
@@ -209,7 +209,7 @@ class CapNews(Service):
         try:
             async with asyncio.timeout(ASK_MS_MAX / 1000):
                 await self._homes.ask(home, asks)
-        except (FoqsError, TimeoutError):
+        except Exception:
             return  # The next sweep tells it again, as long as it lives.
         finally:
             self._leaving.discard(home)
@@ -278,14 +278,11 @@ class CapNews(Service):
         try:
             async with asyncio.timeout(ASK_MS_MAX / 1000):
                 grants = await asyncio.shield(asking)
-        except (FoqsError, TimeoutError) as error:
+        except Exception as error:
             if self._outage.is_to_be_told(str(error)):
                 _log.warning("cap_home_not_reached", peer=home, error=str(error) or "no response in time")
             self._learn(home, caps, (), sent_s)
             await self._give_back(home, caps, asking)
-        except Exception:
-            self._learn(home, caps, (), sent_s)
-            raise
         else:
             self._learn(home, caps, grants, sent_s)
         finally:
@@ -298,23 +295,36 @@ class CapNews(Service):
 
         It waits as long as a call to a host may take, and as many wait as may be in flight to that host.
         """
-        with suppress(FoqsError):  # It was told when the answer was due.
-            by_key = {grant.key: grant for grant in await asking or ()}
-            for cap in caps:
-                if cap.key in by_key and not cap.is_over and self.home_of(cap.key) == home:
-                    cap.came_late(by_key[cap.key], self._now_s())
-                    self._watch(cap)
-                    self._local.cap_fed(cap.key)  # What it waits for may come sooner.
+        try:
+            grants = await asking
+        except Exception:
+            return  # It was told when the answer was due.
+        by_key = {grant.key: grant for grant in grants or ()}
+        for cap in caps:
+            if cap.key in by_key and self.home_of(cap.key) == home:
+                self._came_late(cap, by_key[cap.key])
+
+    def _came_late(self, cap: SharedCap, grant: CapGrant) -> None:
+        """The tokens go back to the home, by the cap that has taken this one's place if there is one."""
+        while cap.heir is not None:
+            cap = cap.heir
+        cap.came_late(grant, self._now_s())
+        if not cap.is_over:
+            self._watch(cap)
+            self._local.cap_fed(cap.key)  # What it waits for may come sooner.
 
     def _learn(self, home: str, caps: Sequence[SharedCap], grants: Sequence[CapGrant] | None, sent_s: float) -> None:
         now_s = self._now_s()
         by_key: Mapping[CapKey, CapGrant] = {grant.key: grant for grant in grants or ()}
         left = self._left.get(home, {})
         for cap in caps:
-            left.pop(cap.key, None)  # It is its home again.
             grant = by_key.get(cap.key)
             if cap.is_over:
+                if grant is not None and self.home_of(cap.key) == home:
+                    self._came_late(cap, grant)
                 continue
+            if (untold := left.pop(cap.key, None)) is not None and untold.unused_count:  # It is its home again.
+                cap.came_late(CapGrant(cap.key, untold.unused_count, 0.0, 0.0, 0.0), now_s)
             if self.hosts_count < 2 or self.home_of(cap.key) != home:
                 cap.missed(now_s)  # The answer is of no use: it has another home now, or needs none.
             elif grant is not None:

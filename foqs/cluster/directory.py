@@ -112,6 +112,12 @@ class Directory:
         entry.holders[best[0]] = entry.holders[best[0]].promised(count, now_s)
         return Pointer(topic, *best)
 
+    def look(self, host_id: str, topic: Topic, now_s: float) -> Pointer | None:
+        """The host with the best items for one that asks around. Nothing is noted: it may go elsewhere."""
+        entry = self._entries.get(topic)
+        best = self._best(entry, host_id, now_s) if entry is not None else None
+        return None if best is None else Pointer(topic, *best)
+
     def better(self, host_id: str, topic: Topic, stock: Stock, now_s: float) -> Pointer | None:
         """A host whose items should go before those that `host_id` has: more urgent ones, or much older ones."""
         entry = self._entries.get(topic)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple, Protocol
 from zlib import crc32
 
@@ -146,8 +146,13 @@ class HomeTable:
         self._suspects = {host_id: until_s for host_id, until_s in self._suspects.items() if until_s > now_s}
         return self._choose()
 
+    @property
+    def away(self) -> Set[str]:
+        """Those that are suspected now."""
+        return self._suspects.keys() | self._silent.keys()
+
     def _choose(self) -> bool:
-        away = self._suspects.keys() | self._silent.keys()
+        away = self.away
         hosts = tuple(host_id for host_id in self.members if host_id not in away) or self.members
         if hosts == self.hosts:
             return False

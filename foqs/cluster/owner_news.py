@@ -12,7 +12,6 @@ import structlog
 from foqs.cluster.owner_map import OwnerMap, ShardOwner
 from foqs.model import limits
 from foqs.model.cluster import OpenedShard
-from foqs.model.errors import FoqsError
 from foqs.model.outage import Outage
 from foqs.model.service import Service, ServiceState
 
@@ -95,8 +94,8 @@ class OwnerNews(Service):
                 try:
                     async with asyncio.timeout(ANNOUNCE_MS_MAX / 1000):
                         await self._hosts.announce(host_id, some)
-                except (FoqsError, TimeoutError) as error:
-                    reason = str(error) or "it has not answered in time"
+                except Exception as error:  # Whatever is wrong with it, it is told as long as it lives.
+                    reason = str(error) or f"it has not answered in time ({type(error).__name__})"
                     if outage.is_to_be_told(reason):
                         _log.warning("owners_not_told", peer=host_id, error=reason)
                     await asyncio.sleep(ANNOUNCE_RETRY_MS / 1000)

@@ -112,7 +112,7 @@ class PeerDoor:
     ) -> SeekResult:
         """A peer has consumers that wait for topics whose home this host is, or needs tokens of such caps."""
         _check_peer(context)
-        told = {(at.namespace_number or 0, at.topic or ""): max(1, at.count or 0) for at in wishes}
+        told = {(at.namespace_number or 0, at.topic or ""): _wanted_count(at) for at in wishes}
         pointers = [told_pointer(pointer) for pointer in self._news.sought(context.peer, told)]
         grants = self._caps.asked(context.peer, [ask_of(at) for at in asks])
         return SeekResult(pointers, [told_grant(grant) for grant in grants])
@@ -183,6 +183,11 @@ def pointers_of(told: Sequence[TopicPointerFields] | None) -> list[Pointer]:
         )
         for at in told or ()
     ]
+
+
+def _wanted_count(wish: TopicWishFields) -> int:
+    """How many items a host wants: none if it asks around and goes on with whoever has some."""
+    return 1 if wish.count is None else max(0, wish.count)
 
 
 def _check_peer(context: CallContext) -> None:

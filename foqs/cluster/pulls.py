@@ -18,7 +18,7 @@ from foqs.cluster.wishes import Wait
 from foqs.host import arguments
 from foqs.model import limits
 from foqs.model.calls import CallContext, Delivery, PositionErrors, QueueCalls, TopicDemand
-from foqs.model.errors import FoqsError, OverloadedError, UnavailableError
+from foqs.model.errors import FoqsError, UnavailableError
 from foqs.model.stocks import ANY_TOPIC, Pointer, Topic
 
 PULL_TRIES_MAX = 3
@@ -27,6 +27,8 @@ SEEK_WAIT_MS = 250
 """How long a call that does not wait gives the homes of its topics to say who has items; most do it in a few ms."""
 PULL_WAIT_MS_MAX = 1 * limits.SECOND_MS
 """How long a call waits for another host beyond its wait_ms, and while there may be items here."""
+PULL_MS_MAX = 2 * limits.SECOND_MS
+"""How long a call waits for one host when another one has items, too: the link to the first may be cut."""
 
 _log = structlog.get_logger(__name__)
 
@@ -140,6 +142,25 @@ class Pulls:
         finally:
             self._waits.discard(wait)
             self._news.leave(wait)
+
+    async def serve(
+        self,
+        context: CallContext,
+        namespace_name: str,
+        topics: Sequence[TopicDemand],
+        lease_ms: int | None,
+        wait_ms: int,
+        topic_prefix: str | None = None,
+        count: int | None = None,
+    ) -> list[Delivery]:
+        """Give another host what it pulls."""
+        items = await self._local.dequeue(context, namespace_name, topics, lease_ms, wait_ms, topic_prefix, count)
+        if items and (number := self._number_of(namespace_name)) is not None:
+            if topic_prefix is None and len(topics) == 1:
+                self._news.pulled({(number, topics[0].topic or ""): len(items)})
+            else:
+                self._news.pulled(Counter([(number, item.topic) for item in items]))
+        return items
 
     def drain(self) -> None:
         """Let no call wait any more."""
@@ -259,7 +280,7 @@ class Pulls:
         pointers = wait.take()
         is_any_away = False
         while (pointer := best_of(pointers)) is not None:
-            if (items := await self._pull(wanted, pointer, wanted.answer_s)) is not None:
+            if (items := await self._pull(wanted, pointer, wanted.answer_s, wait)) is not None:
                 self._news.not_gone_to([one for one in pointers if one is not pointer])
                 return items
             is_any_away = True
@@ -275,8 +296,12 @@ class Pulls:
         until_s = asyncio.get_running_loop().time() + PULL_WAIT_MS_MAX / 1000
         return await self._pull(wanted, pointer, min(until_s, wanted.answer_s))
 
-    async def _pull(self, wanted: _Wanted, pointer: Pointer, until_s: float) -> list[Delivery] | None:
+    async def _pull(
+        self, wanted: _Wanted, pointer: Pointer, until_s: float, wait: Wait | None = None
+    ) -> list[Delivery] | None:
         """Take items of the topic that the host still has. None if it gives no answer by `until_s`.
+
+        Nor is it waited for, after a while, when the `wait` is told of another host.
 
         Raises UnavailableError when it was asked, and nobody knows what it has done.
         """
@@ -293,7 +318,9 @@ class Pulls:
             self._dequeue_there(remote, wanted, wanted.by_topic[pointer.topic]), name=f"pull-{pointer.host_id}"
         )
         try:
-            await asyncio.wait([pull], timeout=left_s)
+            await asyncio.wait([pull], timeout=left_s if wait is None else min(left_s, PULL_MS_MAX / 1000))
+            if wait is not None and not pull.done():
+                await self._until_another(pull, pointer.host_id, wait, until_s)
         except asyncio.CancelledError:
             self._keep(self._give_back(remote, wanted, pull))
             raise
@@ -302,18 +329,34 @@ class Pulls:
             return None
         return self._pulled(pointer, pull)
 
+    @staticmethod
+    async def _until_another(pull: asyncio.Task[list[Delivery]], host_id: str, wait: Wait, until_s: float) -> None:
+        """Return when the host has answered, or the wait is told of another one."""
+        loop = asyncio.get_running_loop()
+        while not pull.done() and (left_s := until_s - loop.time()) > 0 and not wait.drop(host_id):
+            arrived = loop.create_task(wait.arrived(), name="pull-elsewhere")
+            try:
+                await asyncio.wait([pull, arrived], timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                arrived.cancel()
+
     def _pulled(self, pointer: Pointer, pull: asyncio.Task[list[Delivery]]) -> list[Delivery] | None:
         """The items that have come. None if the host could not be asked."""
         try:
             items = pull.result()
         except FoqsError as error:
             self.pulls_total["failed"] += 1
-            if not isinstance(error, UnavailableError | OverloadedError) or not error.nothing_done:
-                raise  # Items may have been leased to this caller: an empty response would not be true.
             self._news.was_exhausted(pointer)
-            return None
+            if error.nothing_done:
+                return None  # It may see the namespace otherwise than this host, which has let the call through.
+            # Items may have been leased to this caller: an empty response would not be true.
+            if isinstance(error, UnavailableError):
+                raise
+            raise UnavailableError(f"host {pointer.host_id} was asked for items: {error.message}") from error
         self.pulls_total["items" if items else "empty"] += 1
         self.items_total += len(items)
+        if items:
+            self._news.served(pointer)
         if _is_exhausted(pointer, items):
             self._news.was_exhausted(pointer)
         return items

@@ -11,6 +11,7 @@ from foqs.cluster.pulls import Pulls
 from foqs.cluster.routed_enqueue import RoutedEnqueue
 from foqs.cluster.routed_nack import RoutedNack
 from foqs.cluster.routes import Routes
+from foqs.cluster.why_empty import WhyEmpty
 from foqs.model.calls import (
     CallContext,
     Delivery,
@@ -39,12 +40,14 @@ class RoutedQueue:
         enqueues: RoutedEnqueue,
         nacks: RoutedNack,
         pulls: Pulls,
+        why: WhyEmpty,
     ) -> None:
-        """`enqueues` and `pulls` are for calls that other hosts may do better."""
+        """`enqueues` and `pulls` are for calls that other hosts may do better, `why` for those that got nothing."""
         self._local = local
         self._routes = routes
         self._owners = owners
         self.enqueue = enqueues.enqueue
+        self.why_empty = why.why_empty
         self._nacks = nacks
         self._pulls = pulls
 
@@ -63,7 +66,7 @@ class RoutedQueue:
         if self._routes.is_unknown(namespace_name):
             await self._routes.know(namespace_name)
         if context.peer or context.shards is not None:
-            return await self._local.dequeue(context, namespace_name, topics, lease_ms, wait_ms, topic_prefix, count)
+            return await self._pulls.serve(context, namespace_name, topics, lease_ms, wait_ms, topic_prefix, count)
         return await self._pulls.dequeue(context, namespace_name, topics, lease_ms, wait_ms, topic_prefix, count)
 
     async def ack(

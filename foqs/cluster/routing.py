@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, S
 from typing import NamedTuple, Protocol
 
 from foqs.cluster.cap_news import CapNews, LocalCaps
+from foqs.cluster.guarded_peers import GuardedPeers
 from foqs.cluster.homes import Reported
 from foqs.cluster.host_rounds import HostRounds
 from foqs.cluster.owner_map import OwnerMap
@@ -22,6 +23,7 @@ from foqs.cluster.routes import LocalServing, Routes
 from foqs.cluster.routing_gauges import RoutingGauges
 from foqs.cluster.topic_news import TopicNews
 from foqs.cluster.topic_reports import LocalTopics
+from foqs.cluster.why_empty import LocalReasons, WhyEmpty
 from foqs.model import limits
 from foqs.model.admin_calls import AdminCalls
 from foqs.model.calls import QueueCalls
@@ -101,20 +103,23 @@ class Routing(Service):
         queue: QueueCalls,
         admin: AdminCalls,
         local: LocalHost,
+        reasons: LocalReasons,
         owners: OwnerMap,
         peers: PeerTable,
         secret: Callable[[], bytes | None],
         chance: Chance,
         now_s: Callable[[], float],
     ) -> None:
-        """`queue` and `admin` are the verbs of this host alone. `secret` is that of the cluster, None until it is read.
+        """`queue` and `admin` are the verbs of this host alone, `reasons` what it knows of topics that give nothing.
+
+        `secret` is that of the cluster, None until it is read.
 
         `now_s` is the time of the event loop.
         """
         super().__init__("routing")
         self._me = me
         self._local = local
-        self._peers = peers
+        self._peers = peers = GuardedPeers(peers, now_s)
         self._homes = Homes(peers)
         routes = Routes(me, owners, peers, local)
         self._news = TopicNews(me, self._homes, local, chance.choose, now_s)
@@ -123,8 +128,9 @@ class Routing(Service):
         nacks = RoutedNack(queue, routes)
         self._pulls = Pulls(queue, self._news, self._homes.remote, local.number_of, local.serves_any, nacks.nack)
         enqueues = RoutedEnqueue(queue, routes, chance.choose, now_s)
-        self.queue = RoutedQueue(queue, routes, owners, enqueues, nacks, self._pulls)
         self._rounds = HostRounds(me, owners, peers, admin.get_host_status, now_s)
+        why = WhyEmpty(queue, reasons, routes, owners, self._rounds)
+        self.queue = RoutedQueue(queue, routes, owners, enqueues, nacks, self._pulls, why)
         self.admin = RoutedAdmin(admin, routes, self._rounds)
         self.door = PeerDoor(me, self._news, self._caps, self._owner_news, secret, chance.random_bytes, now_s)
         self.gauges = RoutingGauges(peers, self._pulls, self._news)

@@ -18,10 +18,11 @@ import structlog
 from foqs.cluster.directory import Directory
 from foqs.cluster.homes import LOOK_MS, HomeCall, HomeCalls, HomeTable, Reported
 from foqs.cluster.host_turns import HostTurns, Turn
+from foqs.cluster.probes import PROBE_MS, SOUGHT_MS, Probes
 from foqs.cluster.topic_reports import LocalTopics, TopicReports
 from foqs.cluster.wishes import Wait, Wishes
 from foqs.model import limits
-from foqs.model.errors import FoqsError, UnavailableError
+from foqs.model.errors import FoqsError
 from foqs.model.outage import Outage
 from foqs.model.service import Service
 from foqs.model.stocks import ANY_TOPIC, Pointer, Topic, weight_of
@@ -69,6 +70,7 @@ class TopicNews(Service):
         self._home = HomeTable()
         self._reports = TopicReports(local, now_s())
         self._wishes = Wishes()
+        self._probes = Probes(me)
         self._pointers: OrderedDict[Topic, tuple[Pointer, float]] = OrderedDict()
         """The hosts whose items go before those of this one, and until when that is believed. Oldest first."""
         self._others: OrderedDict[int, tuple[dict[str, Pointer], float]] = OrderedDict()
@@ -96,6 +98,7 @@ class TopicNews(Service):
     def wait(self, topics: Mapping[Topic, int]) -> Wait:
         """Ask the homes for these topics until `leave`, each with how many items are wanted."""
         wait = self._wishes.add(topics, self._now_s())
+        self._probes.want(topics, self._now_s())
         self._rung.set()
         return wait
 
@@ -139,6 +142,13 @@ class TopicNews(Service):
         """The call got so many items from that host."""
         self._turns.end(turn.namespace, turn.weights, turn.host_id, max(0, turn.items_max - count))
 
+    def pulled(self, topics: Mapping[Topic, int]) -> None:
+        """Another host has taken so many items of these topics from here."""
+        now_s = self._now_s()
+        for topic, count in topics.items():
+            if self._reports.pulled(topic, count, now_s):
+                self._rung.set()
+
     def asked(self, topics: Iterable[Topic]) -> None:
         """Consumers ask here for these topics."""
         self._reports.asked(topics, self._now_s())
@@ -158,6 +168,11 @@ class TopicNews(Service):
             return
         if (found := self._pointers.get(pointer.topic)) is not None and found[0].host_id == pointer.host_id:
             del self._pointers[pointer.topic]
+
+    def served(self, pointer: Pointer) -> None:
+        """A call got items of the topic there. If its home does not know of them, the next call is told of the host."""
+        if self._probes.served(pointer.topic, pointer.host_id):
+            self._wishes.keep([pointer], self._now_s(), PROBE_MS)
 
     def age_s(self) -> float:
         """How old the oldest change is that its home was not told of."""
@@ -191,10 +206,18 @@ class TopicNews(Service):
         return better
 
     def sought(self, host_id: str, wishes: Mapping[Topic, int]) -> list[Pointer]:
-        """A host asks this one, the home of these topics, who has some."""
+        """A host asks this one, the home of these topics, who has some. One that wants none of them asks around."""
         now_s = self._now_s()
-        found = [self.directory.seek(host_id, topic, count, now_s) for topic, count in wishes.items()]
+        found = [
+            self.directory.seek(host_id, topic, count, now_s) if count else self._looked_for(host_id, topic, now_s)
+            for topic, count in wishes.items()
+        ]
         return [pointer for pointer in found if pointer is not None]
+
+    def _looked_for(self, host_id: str, topic: Topic, now_s: float) -> Pointer | None:
+        """What is here, or else what this host knows of: its view may be another one than that of the topic's home."""
+        stock = self._reports.stock(topic)
+        return Pointer(topic, self._me, stock) if stock.ready_count else self.directory.look(host_id, topic, now_s)
 
     def hinted(self, pointers: Iterable[Pointer]) -> None:
         """Homes tell who has items that this host waits for: one waiting call for each topic will go for them."""
@@ -216,6 +239,7 @@ class TopicNews(Service):
     async def _start(self) -> None:
         self._spawn(self._run())
         self._spawn(self._repeat())
+        self._spawn(self._ask_around())
 
     async def _stop(self) -> None:
         if self._alarm is not None:
@@ -265,7 +289,7 @@ class TopicNews(Service):
             pointers = await work
             has_other_homes = self._home.answered(call)
             return pointers
-        except UnavailableError:
+        except Exception:  # Whatever is wrong with it: another one is the better home meanwhile.
             has_other_homes = self._home.suspect(home, self._now_s())
             raise
         finally:
@@ -307,6 +331,30 @@ class TopicNews(Service):
         self.directory.sweep(SWEEP_TOPICS, now_s)
         self._rung.set()
         await self._forget_wishes(now_s)
+
+    async def _ask_around(self) -> None:
+        await asyncio.sleep(PROBE_MS / 2000)  # Wishes are told again at other times.
+        while True:
+            await asyncio.sleep(PROBE_MS / 1000)
+            await self._done(self._probe(self._now_s()))
+
+    async def _probe(self, now_s: float) -> None:
+        """Ask some of the others for what calls wait for in vain."""
+        hosts = [host_id for host_id in self._members if host_id not in self._home.away]
+        for host_id, topics in self._probes.take_round(hosts, self._wishes.__contains__, now_s).items():
+            for some in _chunks(dict.fromkeys(topics, 0)):
+                self._spawn(self._ask_for(host_id, some))
+                await asyncio.sleep(0)
+
+    async def _ask_for(self, host_id: str, topics: Mapping[Topic, int]) -> None:
+        pointers = await self._call(host_id, self._homes.seek(host_id, topics))
+        now_s = self._now_s()
+        for pointer in pointers:
+            self._probes.found(pointer.topic, pointer.host_id)
+            if pointer.topic in self._wishes:
+                self.hinted([pointer])
+            else:
+                self._wishes.keep([pointer], now_s, SOUGHT_MS)
 
     async def _forget_wishes(self, now_s: float) -> None:
         """Forget those that have ended here as a home: there may be as many as consumers everywhere have polled for."""
@@ -363,7 +411,7 @@ class TopicNews(Service):
         self._reporting_since_s[report] = home, self._now_s()
         try:
             self._learn_better(stocks, await self._call(home, self._homes.report(home, stocks)))
-        except FoqsError:
+        except Exception:
             self._reports.not_told(stocks, self._now_s())
             self._rung.set()
             raise

@@ -64,8 +64,10 @@ class TopicReports:
 
     def __init__(self, local: LocalTopics, now_s: float) -> None:
         self._local = local
-        self._known: dict[Topic, None] = {}
-        """The topics whose homes were told of ready items here."""
+        self._known: dict[Topic, int] = {}
+        """The topics whose homes were told of ready items here, with how many of those are left there for all that
+        they know: other hosts have pulled the others.
+        """
         self._reported = DueTopics(REPEAT_MS)
         """The topics of `_known` that are not due to be reported again."""
         self._soon, self._waited, self._changes = DueTopics(FLUSH_MS), DueTopics(WAITED_FLUSH_MS), DueTopics(CHANGE_MS)
@@ -84,14 +86,39 @@ class TopicReports:
 
     def changed(self, topic: Topic, now_s: float) -> bool:
         """Note that this host's ready items of the topic have changed. Returns whether a report is due by that."""
-        if topic in self._known:
+        if self._known.get(topic, 0) > 0:
             queue = self._changes
+        elif topic in self._known:
+            return self._emptied(topic, now_s)
         elif self._local.is_waited_for(topic):
             queue = self._waited
         else:
             queue = self._soon
         if topic in queue:
             return False
+        queue.put(topic, now_s)
+        return True
+
+    def pulled(self, topic: Topic, count: int, now_s: float) -> bool:
+        """Note that another host has taken so many items. Returns whether a report is due by that.
+
+        One that has taken all of which the home knows may wait for more, and the home takes it that there are none. So
+        it is told of the next ones at once, and not with the changes that come in any case.
+        """
+        left_count = self._known.get(topic)
+        if left_count is None or left_count <= 0:
+            return False
+        self._known[topic] = left_count - count
+        return left_count <= count and self._emptied(topic, now_s)
+
+    def _emptied(self, topic: Topic, now_s: float) -> bool:
+        """Report it at once if there are items that nobody knows of; that there are none is no news."""
+        if topic in self._soon or topic in self._waited:
+            return False
+        if not self._local.stock(topic).ready_count:
+            self._changes.put(topic, now_s)
+            return False
+        queue = self._waited if self._local.is_waited_for(topic) else self._soon
         queue.put(topic, now_s)
         return True
 
@@ -149,12 +176,13 @@ class TopicReports:
         self._left_count -= len(due)
         told: dict[Topic, Reported] = {}
         for topic in due:
-            stock, was_reported = self._stock(topic), topic in self._known
+            stock, was_reported = self.stock(topic), topic in self._known
             if stock.ready_count or was_reported:
                 asked = self._asked_any if topic[1] == ANY_TOPIC else self._asked
                 told[topic] = Reported(stock, topic in asked)
             if stock.ready_count:
-                self._known[topic] = None
+                self._known[topic] = stock.ready_count
+                self._changes.discard(topic)
                 self._reported.renew(topic, now_s)
             else:
                 self._known.pop(topic, None)
@@ -180,7 +208,8 @@ class TopicReports:
         """The time since which the first of what is due waits; `now_s` if nothing does."""
         return min(self._soon.next_s, self._waited.next_s, self._changes.next_s, self._again_since_s, now_s)
 
-    def _stock(self, topic: Topic) -> Stock:
+    def stock(self, topic: Topic) -> Stock:
+        """What this host has of it, as others are told."""
         if topic[1] == ANY_TOPIC:
             return some_stock(self.weight(topic[0])) if topic[0] in self._ready else NO_STOCK
         return self._local.stock(topic)

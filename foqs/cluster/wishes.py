@@ -19,18 +19,20 @@ WISHES_PER_RUN_MAX = 1_000
 class Wait:
     """A dequeue call that waits for items of other hosts: `pointers` come until it is closed."""
 
-    __slots__ = ("_answered", "_arrived", "pointers", "topics", "unanswered_count")
+    __slots__ = ("_answered", "_arrived", "_is_over", "pointers", "topics", "unanswered_count")
 
     def __init__(self, topics: Mapping[Topic, int]) -> None:
         self.topics = topics
-        self.pointers: dict[Topic, Pointer] = {}
+        self.pointers: dict[tuple[Topic, str], Pointer] = {}
+        """The pointers by topic and host: one of the hosts may be out of reach."""
         self.unanswered_count = 0
         """The topics whose homes have not said yet who has items. `Wishes` owns it."""
+        self._is_over = False
         self._arrived = asyncio.Event()
         self._answered = asyncio.Event()
 
     def tell(self, pointer: Pointer) -> None:
-        self.pointers[pointer.topic] = pointer
+        self.pointers[pointer.topic, pointer.host_id] = pointer
         self._arrived.set()
         self._answered.set()
 
@@ -44,6 +46,13 @@ class Wait:
         self._arrived.clear()
         return pointers
 
+    def drop(self, host_id: str) -> bool:
+        """Drop what was told of this host. Returns whether something is left, or all waiting has ended."""
+        self.pointers = {at: pointer for at, pointer in self.pointers.items() if pointer.host_id != host_id}
+        if not self.pointers and not self._is_over:
+            self._arrived.clear()
+        return self._arrived.is_set()
+
     async def arrived(self) -> None:
         """Return when something was told, or all waiting ends."""
         await self._arrived.wait()
@@ -54,6 +63,7 @@ class Wait:
 
     def end(self) -> None:
         """Nobody is to wait any more."""
+        self._is_over = True
         self._arrived.set()
         self._answered.set()
 
@@ -123,7 +133,10 @@ class Wishes:
                 if not wish.waiters:
                     del self._wishes[topic]
 
-    def keep(self, pointers: Iterable[Pointer], now_s: float) -> None:
+    def __contains__(self, topic: Topic) -> bool:
+        return topic in self._wishes
+
+    def keep(self, pointers: Iterable[Pointer], now_s: float, for_ms: float = PROMISE_MS) -> None:
         """A call has not gone to these hosts: the next one that names their topics hears of them at once.
 
         The home tells nobody of their items for a while, because this host was to come for them.
@@ -131,7 +144,7 @@ class Wishes:
         for pointer in pointers:
             self._unused.pop(pointer.topic, None)
             if len(self._unused) < WISHES_MAX:
-                self._unused[pointer.topic] = pointer, now_s + PROMISE_MS / 1000
+                self._unused[pointer.topic] = pointer, now_s + for_ms / 1000
 
     def forget_unused(self, now_s: float) -> None:
         """Forget what is of no use any more."""

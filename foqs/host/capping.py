@@ -86,7 +86,8 @@ class Capping(Prefetching):
     def _cap_of(self, namespace: int, name: str, rate: float) -> Cap | None:
         """The cap as it is now."""
         if not rate:
-            self._caps.pop((namespace, name), None)
+            if (ended := self._caps.pop((namespace, name), None)) is not None:
+                ended.end(self._clock())
             return None
         cap = self._caps.get((namespace, name))
         if cap is None or cap.rate != rate:

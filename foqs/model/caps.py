@@ -57,7 +57,11 @@ class Cap(TokenSource, Protocol):
     @property
     def rate(self) -> float: ...
 
-    def at_rate(self, rate: float, now_s: float) -> Cap: ...
+    def at_rate(self, rate: float, now_s: float) -> Cap:
+        """The cap of another rate that takes its place; what this one is given back goes to that."""
+
+    def end(self, now_s: float) -> None:
+        """Note that there is no such cap any more."""
 
 
 class TokenBucket:
@@ -66,7 +70,7 @@ class TokenBucket:
     What is held counts against the burst, so a claim that takes long lets no more through at its end.
     """
 
-    __slots__ = ("_at_s", "_held_count", "_tokens", "burst", "is_asking", "rate")
+    __slots__ = ("_at_s", "_heir", "_held_count", "_tokens", "burst", "is_asking", "rate")
 
     def __init__(self, rate: float, now_s: float, tokens: float = 1.0, held_count: int = 0) -> None:
         """`rate` is in items a second, and above 0. There are so many tokens at once, and others that are held."""
@@ -76,13 +80,18 @@ class TokenBucket:
         self._tokens = tokens
         self._held_count = held_count
         self._at_s = now_s
+        self._heir: TokenBucket | None = None
+        """The one that has taken its place: it gets what comes back late."""
 
     def at_rate(self, rate: float, now_s: float) -> TokenBucket:
-        """A bucket of another rate with what was saved up here, as far as that allows, and without what is held."""
+        """A bucket of another rate with what was saved up here, as far as that allows; what is held comes later."""
         self._refill(now_s)
-        other = TokenBucket(rate, now_s)
+        other = self._heir = TokenBucket(rate, now_s)
         other._tokens = min(self._tokens, other.burst)
         return other
+
+    def end(self, now_s: float) -> None:
+        """Note nothing: nobody else has a part in it."""
 
     def take(self, count: int, now_s: float) -> int:
         self._refill(now_s)
@@ -96,12 +105,18 @@ class TokenBucket:
         self._held_count -= count
 
     def unspend(self, count: int, now_s: float) -> None:
+        if self._heir is not None:
+            self._heir.unspend(count, now_s)
+            return
         self._refill(now_s)
         self._tokens = max(self._tokens, min(self._tokens + count, self.burst - self._held_count))
 
     def give_back(self, count: int, now_s: float) -> None:
         self._refill(now_s)
         self._held_count -= count
+        if self._heir is not None:
+            self._heir.unspend(count, now_s)
+            return
         self._tokens = min(self._tokens + count, max(0.0, self.burst - self._held_count))
 
     def count(self, now_s: float) -> int:

@@ -6,6 +6,7 @@ of its tokens. A grant is a few tokens that may be used from some moment on, and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from foqs.model.caps import NEVER_S, TokenBucket, burst_of
@@ -97,6 +98,7 @@ class SharedCap:
         "_until_s",
         "_unused_count",
         "_version",
+        "heir",
         "home",
         "is_asking",
         "is_over",
@@ -117,7 +119,9 @@ class SharedCap:
         self.watched_s = NEVER_S
         """When `CapNews` looks at it."""
         self.is_over = False
-        """Another one has taken its place."""
+        """Another one has taken its place, or there is no such cap any more."""
+        self.heir: SharedCap | None = None
+        """The one that has taken its place: it gets the tokens that come back late."""
         self._until_s = now_s
         """When the last token ends."""
         self._again_s = now_s
@@ -167,18 +171,59 @@ class SharedCap:
     # ---- TokenSource ----
 
     def at_rate(self, rate: float, now_s: float) -> SharedCap:
-        """The cap of another rate, which takes the place of this one: its part of the cap, and none of its tokens."""
+        """The cap of another rate, which takes the place of this one: its part of the cap, and its tokens.
+
+        It keeps of them what it gives at once after it was not used. The others go back to the home.
+        """
         self._follow(now_s)
         self.is_over = True
-        other = SharedCap(self.key, rate, now_s, self._homes)
+        other = self.heir = SharedCap(self.key, rate, now_s, self._homes)
         other.weight = self.weight
-        if self._own is not None and self._homes.hosts_count < 2:
-            other._own = self._own.at_rate(rate, now_s)
-        elif self._has_part:
-            other._has_part, other._is_used, other._until_s = True, self._is_used, self._until_s
-            other._share = self._share * min(1.0, rate / self.rate)
+        if self._homes.hosts_count < 2:
+            other._own = self._own.at_rate(rate, now_s) if self._own is not None else other._own
+            return other
+        other._has_part, other._is_used, other._until_s = self._has_part, self._is_used, self._until_s
+        other._share = self._share * min(1.0, rate / self.rate)
+        if self._own is not None:
+            own_rate = other._share or rate / self._homes.hosts_count
+            other._own, other._is_lost = self._own.at_rate(own_rate, now_s), self._is_lost
+        other._inherit(self._batches, self._unused_count, now_s)
+        if other.is_to_tell:
             other._ask_soon(now_s)
         return other
+
+    def _inherit(self, batches: Sequence[tuple[float, float, int]], unused_count: int, now_s: float) -> None:
+        """Take the tokens of the cap before: those of the time to come were counted by its rate, and go back."""
+        room = int(burst_of(self.rate))
+        for from_s, until_s, count in batches:
+            kept_count = min(count, room) if from_s <= now_s < until_s else 0
+            if kept_count:
+                self._batches.append((from_s, until_s, kept_count))
+            room -= kept_count
+            unused_count += count - kept_count
+        self._unused_count = unused_count
+
+    def end(self, now_s: float) -> None:
+        """There is no such cap any more: its home has the tokens, should it be set again."""
+        self._follow(now_s)
+        self.is_over = True
+        unused_count = self._unused_count + self.in_hand_count
+        if self._has_part or unused_count:
+            self._leave(unused_count)
+        self._batches, self._unused_count, self._has_part = [], 0, False
+
+    def _pass_on(self, count: int, now_s: float) -> None:
+        """Some of its tokens come back after its end."""
+        if self.heir is not None:
+            self.heir.unspend(count, now_s)
+        else:
+            self._leave(count)
+
+    def _leave(self, unused_count: int) -> None:
+        """Tell its home that this host has no part in it any more, and did not use so many tokens."""
+        if self._homes.hosts_count >= 2:
+            nothing = CapAsk(self.key, self.rate, 0, 0, unused_count, self.weight, is_short=False)
+            self._homes.left(self.home, nothing)
 
     def take(self, count: int, now_s: float) -> int:
         self._follow(now_s)
@@ -198,6 +243,9 @@ class SharedCap:
             self._own.spend(count, now_s)
 
     def unspend(self, count: int, now_s: float) -> None:
+        if self.is_over:
+            self._pass_on(count, now_s)
+            return
         self._follow(now_s)
         if self._own is not None:
             self._own.unspend(count, now_s)
@@ -215,6 +263,9 @@ class SharedCap:
         if not count:
             return  # An empty batch would look like tokens in hand.
         self._held_count -= count
+        if self.is_over:
+            self._pass_on(count, now_s)
+            return
         if self._own is not None:
             self._own.give_back(count, now_s)
         elif self._until_s > now_s:
@@ -280,8 +331,11 @@ class SharedCap:
                 self._again_s = ends_s
 
     def came_late(self, grant: CapGrant, now_s: float) -> None:
-        """The home has answered a question that was given up: its tokens go back."""
-        self._note_unused(grant.granted_count, now_s)
+        """The home has answered a question that was given up, or is of the cap before: its tokens go back."""
+        if self.is_over:
+            self._pass_on(grant.granted_count, now_s)
+        else:
+            self._note_unused(grant.granted_count, now_s)
 
     def missed(self, now_s: float) -> None:
         """The home has not answered."""

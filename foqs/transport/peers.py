@@ -9,6 +9,7 @@ from functools import partial
 
 import structlog
 
+from foqs.model.addresses import parse_address
 from foqs.model.errors import FoqsError, HostUnreachableError, PermissionDeniedError, UnavailableError
 from foqs.model.outage import Outage
 from foqs.model.peers import CHALLENGE_BYTES, is_proof, proof_of
@@ -138,8 +139,8 @@ class Peers(Service):
                 link.reason = ""
                 link.outage.has_ended()
                 return link.connection
-        except (OSError, FoqsError) as error:
-            link.failed_s, link.reason = self._now_s(), str(error) or "no connection in time"
+        except Exception as error:  # Whatever it is: nothing was sent, and the next try may be another address's.
+            link.failed_s, link.reason = self._now_s(), _reason_of(error)
             if link.outage.is_to_be_told(link.reason):
                 _log.warning("peer_not_reached", peer=link.host_id, address=link.address, error=link.reason)
             raise _unreachable(link) from error
@@ -150,9 +151,9 @@ class Peers(Service):
         secret = self._secret()
         if secret is None:
             raise UnavailableError("the secret of the cluster is not known yet", nothing_done=True)
-        host, _, port = link.address.rpartition(":")
+        at = parse_address(link.address)
         _, connection = await asyncio.get_running_loop().create_connection(
-            partial(PeerConnection, self._codec, link.host_id, link.note_bad_reply), host.strip("[]"), int(port)
+            partial(PeerConnection, self._codec, link.host_id, link.note_bad_reply), at.host, at.port
         )
         try:
             challenge = self._random_bytes(CHALLENGE_BYTES)
@@ -170,6 +171,13 @@ class Peers(Service):
             connection.close()
             raise
         return connection
+
+
+def _reason_of(error: Exception) -> str:
+    """Why there is no connection: what a resolver or a parser raises does not always say what it is."""
+    if isinstance(error, OSError | FoqsError):
+        return str(error) or "no connection in time"
+    return f"{type(error).__name__}: {error}"[:REASON_SHOWN_MAX]
 
 
 def _unreachable(link: _Link) -> UnavailableError:

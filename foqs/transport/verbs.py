@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from uuid import uuid4
 
 import structlog
@@ -23,6 +23,7 @@ from foqs.model.jobs import Job, JobPage
 from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.model.peers import CapGrantTold, HelloResult, PeerCalls, SeekResult, TopicPointer
 from foqs.model.policy import TopicPolicyEntry, TopicPolicyPage
+from foqs.model.reasons import Reason, WhyCalls
 from foqs.wire.codec import Codec, Method, encode_as, structs
 
 SLICE_BYTES_MAX = 256 * limits.KIB
@@ -59,6 +60,7 @@ for _cls, _struct in (
     (TopicPolicyPage, structs.ListTopicPoliciesResponse),
 ):
     encode_as(_cls, _struct)
+encode_as(Reason, structs.Reason)
 
 _item_classes: set[type] = {calls.Delivery}
 """Classes of deliveries that the encoder can read."""
@@ -96,7 +98,11 @@ def _of_queue(queue: QueueCalls) -> dict[str, _Verb]:
             lambda result: structs.EnqueueResponse(result.ids, _item_errors(result.errors), result.duplicates),
         ),
         "dequeue": _Verb(
-            lambda c, r: queue.dequeue(c, r.namespace_name, r.topics, r.lease_ms, r.wait_ms, r.topic_prefix, r.count),
+            lambda c, r: (
+                queue.dequeue(c, r.namespace_name, r.topics, r.lease_ms, r.wait_ms, r.topic_prefix, r.count)
+                if not r.want_why
+                else dequeue_or_why(queue, c, r)
+            ),
             dequeue_response,
         ),
         "ack": _Verb(lambda c, r: queue.ack(c, r.namespace_name, r.receipts, r.repeated or False), _batch_response),
@@ -284,8 +290,34 @@ def check_required(method: Method, request: Any) -> None:
             raise InvalidArgumentError(f"{method.name}: {name} is required; it is absent or of a wrong type")
 
 
+async def dequeue_or_why(queue: QueueCalls, context: CallContext, request: Any) -> Sequence[object]:
+    """The deliveries, or the reasons why there are none. What cannot be told of an empty dequeue is no error of it."""
+    deliveries = await queue.dequeue(
+        context,
+        request.namespace_name,
+        request.topics,
+        request.lease_ms,
+        request.wait_ms,
+        request.topic_prefix,
+        request.count,
+    )
+    if deliveries:
+        return deliveries
+    try:
+        why = cast(WhyCalls, queue).why_empty
+        return WhyNone(await why(context, request.namespace_name, request.topics, request.topic_prefix))
+    except FoqsError:
+        return deliveries
+
+
+class WhyNone(list[Reason]):
+    """The reasons of a dequeue that got nothing."""
+
+
 def dequeue_response(deliveries: Sequence[object]) -> Any:
-    """The answer with these items: `Delivery`, or anything that has its attributes."""
+    """The answer with these items: `Delivery`, or anything that has its attributes. Or with why there are none."""
+    if isinstance(deliveries, WhyNone):
+        return structs.DequeueResponse([], list(deliveries))
     if not _item_classes.issuperset(map(type, deliveries)):
         for cls in set(map(type, deliveries)) - _item_classes:
             encode_as(cls, structs.Item)

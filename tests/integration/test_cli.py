@@ -22,6 +22,7 @@ from foqs.client import flows
 from foqs.model.calls import CallContext, HostStatus, ShardStatus, TopicPage, TopicStats
 from foqs.model.errors import FoqsError, OverloadedError, PausedError
 from foqs.model.namespace import NamespaceSettings
+from foqs.model.reasons import Reason, ReasonCode
 from tests.support.background_host import background_host
 from tests.support.fake_queue import FakeQueue
 from tests.support.waiting import PATIENCE_S
@@ -393,3 +394,21 @@ def test_what_a_host_says_is_told_together_with_the_one_that_is_not_there(shell:
     result = shell.run("topics", "ns")
     assert result.exit_code == 5
     assert f"error: {answers}: this host serves nothing; no connection: 127.0.0.1:1: " in result.stderr
+
+
+def test_a_dequeue_that_gets_nothing_says_why_and_exits_with_6_if_not_all_was_asked(shell: Shell) -> None:
+    result = shell.run("dequeue", "ns", "mail")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no item is ready\n")
+    shell.queue.why = [Reason(ReasonCode.DELAYED, "2 items of topic 'mail' are not due yet", count=2)]
+    result = shell.run("dequeue", "ns", "mail")
+    assert (result.exit_code, result.stderr) == (0, "no item is ready\n2 items of topic 'mail' are not due yet\n")
+    shell.queue.why = [Reason(ReasonCode.TOPIC_PAUSED, "it is paused", remedy="foqs topic resume ns mail")]
+    result = shell.run("dequeue", "ns", "mail")
+    assert (result.exit_code, result.stderr) == (0, "it is paused: see `foqs topic resume ns mail`\n")
+    shell.queue.why = [Reason(ReasonCode.SHARD_SICK, "shard 3 is sick and was not asked", shard_id=3)]
+    result = shell.run("dequeue", "ns", "mail", "--output", "json")
+    assert (result.exit_code, json.loads(result.stdout)) == (6, [])
+    assert "no item is ready" not in result.stderr
+    shell.queue.why = [Reason(12_345, "a reason of a newer host")]
+    result = shell.run("dequeue", "ns", "mail")
+    assert (result.exit_code, result.stderr) == (0, "a reason of a newer host\n")

@@ -96,15 +96,18 @@ class SimRemote:
         """What was sent is done there, even if nobody waits any more."""
         world = self._world
         host = self._host()
+        world.raising.before(self._me, self.host_id)
         if world.links.is_refused(self._me, self.host_id):
             raise HostUnreachableError(f"host {self.host_id} cannot be reached")
         sent = world.loop.create_task(self._sent(host, work), context=world.context)
         sent.add_done_callback(lambda task: task.cancelled() or task.exception(), context=world.context)
         try:
             async with asyncio.timeout(limits.CALL_MS_MAX / 1000):
-                return await asyncio.shield(sent)
+                answer = await asyncio.shield(sent)
         except TimeoutError:
             raise UnavailableError(f"host {self.host_id} has not responded") from None
+        world.raising.after()
+        return answer
 
     async def _sent(self, host: SimHost, work: Callable[[FakeDoor], Awaitable[Any]]) -> Any:
         links = self._world.links

@@ -34,6 +34,7 @@ from tests.sim.lane import checked_lane
 from tests.sim.loop import VirtualLoop
 from tests.sim.nemesis import Nemesis
 from tests.sim.quotas import quota_problems, quota_times
+from tests.sim.reach import Reach
 from tests.sim.shared_caps import checked_ledger, rush
 from tests.sim.slots import checked_placement, restless_mover
 from tests.sim.tier_trials import TierTrials
@@ -185,6 +186,7 @@ async def _live(world: World, chance: random.Random) -> None:
             await AnyHost(world).run(nemesis.is_even)
             await Changes(world).run()
             await TierTrials(world, nemesis.is_even).run()
+            await Reach(world).run(nemesis.is_even)
     host = world.primary
     hosts = world.ready if isinstance(world, ClusterWorld) else [host] if host is not None else []
     assert hosts

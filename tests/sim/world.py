@@ -36,6 +36,7 @@ from tests.sim.links import Links
 from tests.sim.loads import Loads
 from tests.sim.loop import ProcessState, VirtualLoop
 from tests.sim.ownership import MetaTables, Tenures
+from tests.sim.raising import Raising
 from tests.sim.shared_caps import SharedCapCheck
 from tests.sim.slots import SlotWatch
 from tests.sim.tiers import TierWatch
@@ -92,6 +93,7 @@ class World:
         """By namespace."""
         self.counts: Counter[str] = Counter()
         """Of what happened beside the calls of clients."""
+        self.raising = Raising(seed, lambda: self.delays.calm or not profile.host_fault_rate, self.counts)
         self.links = Links(random.Random(f"links {seed}"), loop.time, self.counts)
         self.aliases: dict[str, str] = {}
         """The names that namespaces had before they were recovered under others."""

@@ -44,6 +44,7 @@ from foqs.model.errors import (
 from foqs.model.limits import PAYLOAD_BYTES_DEFAULT
 from foqs.model.namespace import Namespace, NamespaceSettings, check_namespace_name, updated, with_changes
 from foqs.model.policy import NO_POLICY, TopicPolicy, TopicPolicyEntry, TopicPolicyPage, with_policy_changes
+from foqs.model.reasons import Reason
 from foqs.model.slots import SLOTS_COUNT
 from tests.support.fake_job_calls import FakeJobCalls
 from tests.support.fake_shard_calls import FakeShardCalls
@@ -73,6 +74,8 @@ class FakeQueue(FakeJobCalls, FakeShardCalls):
         """While set and not open, enqueue calls stand still in front of it."""
         self.contexts: list[CallContext] = []
         """Of the enqueue and dequeue calls, in their order."""
+        self.why: list[Reason] = []
+        """The reasons that an empty dequeue tells."""
         self.failure: BaseException | None = None
         """Raised by getActiveTopics."""
         self.missing: list[str] = []
@@ -135,6 +138,11 @@ class FakeQueue(FakeJobCalls, FakeShardCalls):
             if not waiting.done():
                 waiting.set_result(None)
         return EnqueueResult(ids, errors, duplicates)
+
+    async def why_empty(
+        self, context: CallContext, namespace_name: str, topics: Sequence[TopicDemand], topic_prefix: str | None
+    ) -> list[Reason]:
+        return self.why
 
     async def dequeue(
         self,

@@ -29,8 +29,10 @@ class Net:
         self.reports_count = 0
         self.seeks: list[tuple[float, str, Mapping[Topic, int]]] = []
         """When each host sought which topics."""
+        self.probes: list[tuple[float, str, Mapping[Topic, int]]] = []
+        """When each host asked another one that need not be their home for which topics."""
 
-    async def _at(self, host_id: str) -> TopicNews:
+    async def _at(self, host_id: str, sender: str = "") -> TopicNews:
         while (thawed := self.frozen.get(host_id)) is not None:
             await thawed.wait()
         if host_id in self.cut_off:
@@ -51,14 +53,15 @@ class Homes:
 
     async def report(self, host_id: str, stocks: Mapping[Topic, Reported]) -> Sequence[Pointer]:
         self._net.reports_count += len(stocks)
-        return (await self._net._at(host_id)).reported(self._me, stocks)
+        return (await self._net._at(host_id, self._me)).reported(self._me, stocks)
 
     async def seek(self, host_id: str, wishes: Mapping[Topic, int]) -> Sequence[Pointer]:
-        self._net.seeks.append((asyncio.get_running_loop().time(), self._me, wishes))
-        return (await self._net._at(host_id)).sought(self._me, wishes)
+        asked = self._net.seeks if all(wishes.values()) else self._net.probes
+        asked.append((asyncio.get_running_loop().time(), self._me, wishes))
+        return (await self._net._at(host_id, self._me)).sought(self._me, wishes)
 
     async def hint(self, host_id: str, pointers: Sequence[Pointer]) -> None:
-        (await self._net._at(host_id)).hinted(pointers)
+        (await self._net._at(host_id, self._me)).hinted(pointers)
 
 
 class Local:
@@ -119,6 +122,26 @@ class TimedNet(Net):
             self.loop.call(self.loop.create_task, news.stop())
         self.loop.turn()
         self.loop.close()
+
+
+class CutNet(TimedNet):
+    """Links between hosts may be cut, each direction by itself. What goes wrong may be any exception."""
+
+    def __init__(self) -> None:
+        self.links_cut: set[tuple[str, str]] = set()
+        self.raised: dict[str, Exception] = {}
+        """What calls to a host raise."""
+        super().__init__()
+
+    def cut(self, sender: str, receiver: str) -> None:
+        self.links_cut.add((sender, receiver))
+
+    async def _at(self, host_id: str, sender: str = "") -> TopicNews:
+        if host_id in self.raised:
+            raise self.raised[host_id]
+        if (sender, host_id) in self.links_cut or (host_id, sender) in self.links_cut:
+            raise UnavailableError(f"{host_id} is not reached by {sender}", nothing_done=True)
+        return await super()._at(host_id, sender)
 
 
 def put(net: Net, host: str, stock: Stock, topic: Topic = TOPIC) -> None:

@@ -344,3 +344,12 @@ def test_a_claim_that_takes_long_lets_no_more_through_at_its_end() -> None:
     bucket.spend(4, 20.0)
     assert bucket.take(10, 20.0) == 0
     assert bucket.take(10, 20.05) == 2
+
+
+def test_tokens_that_are_held_while_the_rate_is_touched_come_back_to_the_new_bucket() -> None:
+    bucket = TokenBucket(0.01, 0.0)
+    assert bucket.take(1, 0.0) == 1
+    other = bucket.at_rate(0.02, 1.0)
+    bucket.give_back(1, 1.0)
+    assert other.count(1.0) == 1
+    assert TokenBucket(0.01, 0.0, 2.0).at_rate(50.0, 1.0).count(1.0) == 2

@@ -16,10 +16,14 @@ from foqs.model.calls import CallContext, Delivery, PositionErrors
 from foqs.model.errors import (
     FoqsError,
     HostUnreachableError,
+    InternalError,
     InvalidArgumentError,
     OverloadedError,
+    PermissionDeniedError,
+    RateLimitedError,
     TooLargeError,
     UnavailableError,
+    UnknownNamespaceError,
 )
 from foqs.model.stocks import ANY_TOPIC, Pointer, Stock, Topic
 from foqs.testing.manual_loop import ManualLoop
@@ -44,6 +48,8 @@ class News:
 
     def better(self, topics: Iterable[Topic]) -> Pointer | None:
         return self.pointer
+
+    def served(self, pointer: Pointer) -> None: ...
 
     def was_exhausted(self, pointer: Pointer) -> None:
         self.pointer = None
@@ -244,6 +250,25 @@ async def test_a_host_that_cannot_be_asked_keeps_no_call_from_what_another_one_h
     news = EagerNews(Pointer(MAIL, "host-1", Stock(9, 0)), Pointer((1, "other"), "host-2", Stock(9, 5)))
     items = await waited(news, {"host-1": away, "host-2": Queue([5])}, 20_000)
     assert [item.priority for item in items] == [5]
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [PermissionDeniedError("only hosts"), UnknownNamespaceError("not known here"), RateLimitedError("too many")],
+    ids=lambda error: type(error).__name__,
+)
+async def test_what_a_peer_refuses_keeps_no_call_from_what_another_one_has(refusal: FoqsError) -> None:
+    """It sees the cluster otherwise than this host, which has let the call through."""
+    news = EagerNews(Pointer(MAIL, "host-1", Stock(9, 0)), Pointer((1, "other"), "host-2", Stock(9, 5)))
+    items = await waited(news, {"host-1": Refusing(refusal), "host-2": Queue([5])}, 20_000)
+    assert [item.priority for item in items] == [5]
+
+
+async def test_a_defect_of_a_peer_is_no_defect_of_the_host_that_was_asked() -> None:
+    news = EagerNews(Pointer(MAIL, "host-1", Stock(9, 0)))
+    with pytest.raises(UnavailableError, match="host-1 was asked") as caught:
+        await waited(news, {"host-1": Refusing(InternalError("a bug"))}, 20_000)
+    assert not caught.value.nothing_done, "items may have been leased"
 
 
 class Frozen:

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from foqs.cluster import directory, topic_news, topic_reports, wishes, zookeeper_backend
+from foqs.cluster import directory, probes, topic_news, topic_reports, wishes, zookeeper_backend
 from foqs.host import quotas
 from foqs.model import limits
 from scripts.scale_tables import ROWS, Size, report_bytes
@@ -33,6 +33,6 @@ def test_news_of_a_host_grow_with_its_topics_up_to_a_bound() -> None:
 
 @pytest.mark.parametrize("formula", [row.formula for row in ROWS])
 def test_every_constant_in_a_formula_is_one_of_the_code(formula: str) -> None:
-    places = (limits, quotas, directory, topic_news, topic_reports, wishes, zookeeper_backend)
+    places = (limits, quotas, directory, probes, topic_news, topic_reports, wishes, zookeeper_backend)
     for name in re.findall(r"`([A-Z_]+)`", formula):
         assert any(hasattr(place, name) for place in places), name

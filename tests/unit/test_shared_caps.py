@@ -425,3 +425,59 @@ def test_no_tokens_that_are_given_back_are_taken_for_tokens_in_hand() -> None:
     cap.unspend(0, cluster.now_s)
     assert cap.wait_s(cluster.now_s) == NEVER_S
     assert cap.is_asking
+
+
+@pytest.mark.parametrize("rate", [0.005, 0.01, 0.02, 5.0])
+def test_a_rate_that_is_touched_takes_no_token_that_is_in_hand(rate: float) -> None:
+    cluster = Cluster("ab", 0.01)
+    cluster.run(1, lambda name: int(name == "a"))
+    cluster.run(3)
+    assert cluster.used.total() == 1
+    cluster.caps["a"].unspend(1, cluster.now_s)
+    cluster.rate = rate
+    cluster.caps = {name: cap.at_rate(rate, cluster.now_s) for name, cap in cluster.caps.items()}
+    assert cluster.use("a", 1) == 1, "the next one is made in 100 s"
+
+
+def test_a_rate_that_is_touched_again_and_again_lets_nothing_more_through_and_stops_nothing() -> None:
+    cluster = Cluster("ab", 2.0)
+    for number in range(60):
+        cluster.run(1.0)
+        cluster.rate = 2.0 + number % 2 / 100
+        cluster.caps = {name: cap.at_rate(cluster.rate, cluster.now_s) for name, cap in cluster.caps.items()}
+    assert cluster.used.total() == pytest.approx(120, abs=12)
+    assert cluster.level(2.01) <= shared_burst_of(2.01, 2)
+
+
+def test_of_a_much_lower_rate_only_what_that_gives_at_once_is_kept_in_hand() -> None:
+    cluster = Cluster("ab", 1_000.0)
+    cluster.run(1)
+    cap = cluster.caps["a"].at_rate(0.01, cluster.now_s)
+    assert cap.in_hand_count <= 2
+
+
+def test_what_comes_back_to_a_cap_after_another_one_took_its_place_is_that_ones() -> None:
+    cluster = Cluster("ab", 0.01)
+    cluster.run(2, lambda name: 0)
+    before = cluster.caps["a"]
+    assert before.take(1, cluster.now_s) == 0
+    cluster.turn()
+    assert before.take(1, cluster.now_s) == 1
+    cluster.caps["a"] = before.at_rate(0.02, cluster.now_s)
+    before.give_back(1, cluster.now_s)
+    assert cluster.caps["a"].count(cluster.now_s) == 1
+
+
+def test_the_tokens_of_a_cap_that_is_taken_away_go_back_to_its_home() -> None:
+    cluster = Cluster("ab", 0.01)
+    told: list[CapAsk] = []
+    cluster.left = lambda home, ask: told.append(ask)  # type: ignore[method-assign]
+    cluster.run(2, lambda name: 0)
+    cap = cluster.caps["b"]
+    assert cap.take(1, cluster.now_s) == 0
+    cluster.turn()
+    assert cap.take(1, cluster.now_s) == 1
+    cap.end(cluster.now_s)
+    cap.give_back(1, cluster.now_s)
+    assert sum(ask.unused_count for ask in told) == 1
+    assert all(ask.is_for_nothing for ask in told)

@@ -388,4 +388,4 @@ def test_a_defect_in_one_round_ends_neither_reports_nor_wishes(timed_net: TimedN
     assert {log["event"] for log in logs} == {"host_defect"}
     wait = timed_net.loop.call(timed_net.news["b"].wait, {topic: 1})
     timed_net.pass_ms(SEEK_MS + 100)
-    assert wait.pointers[topic].host_id == "a"
+    assert wait.pointers[topic, "a"].stock.ready_count == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foqs.cluster.asked_topics import ASKED_MS, ASKED_TOPICS_MAX
-from foqs.cluster.topic_reports import TopicReports
+from foqs.cluster.topic_reports import CHANGE_MS, FLUSH_MS, TopicReports
 from foqs.model import limits
 from foqs.model.stocks import ANY_TOPIC, NO_STOCK, Stock, Topic
 
@@ -94,3 +94,57 @@ def test_what_is_looked_for_every_second_does_not_grow_with_the_names_that_were_
     reports.asked(names(0, limits.DEQUEUE_TOPICS_MAX), 0.0)
     reports.asked_any(1, 0.0)
     assert list(reports._asked_any) == [(1, ANY_TOPIC)]
+
+
+def due(reports: TopicReports, now_s: float) -> dict[Topic, int]:
+    return {topic: reported.stock.ready_count for topic, reported in reports.take_due(now_s).items() if topic[1]}
+
+
+def changes(reports: TopicReports, local: Local, stock: Stock, now_s: float) -> None:
+    local.stocks[TOPIC] = stock
+    reports.changed(TOPIC, now_s)
+
+
+def test_items_that_come_after_others_have_pulled_all_are_reported_at_once() -> None:
+    local = Local()
+    reports = TopicReports(local, 0.0)
+    for number in range(100):
+        now_s = number * 0.05
+        changes(reports, local, Stock(1), now_s)
+        assert due(reports, now_s + FLUSH_MS / 1000) == {TOPIC: 1}, "twenty items a second, and each is pulled"
+        changes(reports, local, NO_STOCK, now_s + 0.005)
+        reports.pulled(TOPIC, 1, now_s + 0.006)
+
+
+def test_an_item_that_came_before_the_last_one_was_pulled_is_reported_when_that_is() -> None:
+    local = Local()
+    reports = TopicReports(local, 0.0)
+    changes(reports, local, Stock(1), 0.0)
+    assert due(reports, 0.01) == {TOPIC: 1}
+    changes(reports, local, Stock(2), 0.01)
+    local.stocks[TOPIC] = Stock(1)
+    assert reports.pulled(TOPIC, 1, 0.015)
+    assert due(reports, 0.02) == {TOPIC: 1}
+
+
+def test_while_others_know_of_items_that_are_left_changes_wait() -> None:
+    local = Local()
+    reports = TopicReports(local, 0.0)
+    changes(reports, local, Stock(100), 0.0)
+    assert due(reports, 0.01) == {TOPIC: 100}
+    for number in range(9):
+        changes(reports, local, Stock(91 - number), 0.01 + number / 100)
+        assert not reports.pulled(TOPIC, 10, 0.01 + number / 100)
+        assert due(reports, 0.015 + number / 100) == {}
+
+
+def test_that_nothing_is_left_is_reported_with_the_changes_and_once() -> None:
+    local = Local()
+    reports = TopicReports(local, 0.0)
+    changes(reports, local, Stock(1), 0.0)
+    assert due(reports, 0.01) == {TOPIC: 1}
+    changes(reports, local, NO_STOCK, 0.011)
+    assert not reports.pulled(TOPIC, 1, 0.012)
+    assert due(reports, 0.1) == {}
+    assert due(reports, 0.011 + CHANGE_MS / 1000) == {TOPIC: 0}
+    assert due(reports, 1.0) == {}

@@ -203,6 +203,7 @@ class Client(BaseClient):
         lease: timedelta | None = None,
         wait_ms: int | None = None,
         wait: timedelta | None = None,
+        want_why: bool = False,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> list[Item]:
@@ -213,12 +214,14 @@ class Client(BaseClient):
             get turns by their weights.
         lease or lease_ms: 1 s to 12 h; without it, what the item, then the namespace says.
         wait or wait_ms (0): how long to wait for the first item, up to 30 s, and less than the deadline.
+        want_why (False): the result is a foqs.Dequeued, a list whose `why_empty` has the reasons if there are no items:
+            paused, capped, on a sick shard, delayed, under lease... It costs all hosts a look, so it is for people.
         It is repeated after an unknown outcome: the items of a lost response are redelivered when their lease ends.
         """
         lease_ms = duration_ms("lease_ms", lease_ms, lease)
         wait_ms = duration_or("wait_ms", wait_ms, wait, 0)
         terms = self._within(deadline_ms, deadline)
-        return self._run(verbs.dequeue(terms, namespace, topics, count, lease_ms, wait_ms, topic_prefix))
+        return self._run(verbs.dequeue(terms, namespace, topics, count, lease_ms, wait_ms, topic_prefix, want_why))
 
     def ack(
         self,

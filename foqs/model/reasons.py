@@ -1,0 +1,221 @@
+"""Why a dequeue got nothing: reasons with codes for machines, and sentences for people that are made here alone.
+
+`judge` makes them of facts that were gathered before. It is pure.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Awaitable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple, Protocol
+
+from foqs.model.calls import CallContext, TopicDemand, TopicStats
+
+REASONS_MAX = 8
+"""The reasons that a response has at most."""
+REASONS_OF_KIND_MAX = 3
+"""Those of one code: the last one says how many others there are."""
+TOPICS_JUDGED_MAX = 4
+"""The topics of a call that are looked at, if it names more."""
+
+
+class ReasonCode(IntEnum):
+    """Numbers are never given again."""
+
+    DEAD = 2
+    DELAYED = 3
+    LEASED = 5
+    TOPIC_PAUSED = 14
+    NAMESPACE_PAUSED = 15
+    TOPIC_CAPPED = 16
+    NAMESPACE_CAPPED = 17
+    LEASES_FULL = 20
+    SHARD_SICK = 23
+    UNSERVED = 24
+    HOST_SILENT = 28
+    NOTHING_THERE = 30
+    NOT_LOOKED_AT = 31
+    UNEXPLAINED = 99
+
+
+NOT_ASKED = frozenset({ReasonCode.SHARD_SICK, ReasonCode.UNSERVED, ReasonCode.HOST_SILENT, ReasonCode.NOT_LOOKED_AT})
+"""Where one of these is told there may be ready items all the same: not all shards, hosts or topics were asked."""
+NOT_READY = frozenset({ReasonCode.DEAD, ReasonCode.DELAYED, ReasonCode.LEASED, ReasonCode.NOTHING_THERE})
+"""Where these alone are told there is certainly no ready item."""
+
+
+@dataclass(slots=True)
+class Reason:
+    """One reason. text: for people.  until_ms: when it ends, by the host's clock; 0 if nobody knows.
+    count: of the items that it holds back.  topic, host, shard_id: whom it is of; empty, or -1.  remedy: a command.
+    """
+
+    code: int
+    text: str
+    until_ms: int = 0
+    count: int = 0
+    topic: str = ""
+    host: str = ""
+    shard_id: int = -1
+    remedy: str = ""
+
+
+@dataclass(slots=True)
+class TopicFacts:
+    """What is known of a topic, or of all topics of a prefix together, which has the name of none."""
+
+    topic: str
+    stats: TopicStats | None
+    """None where it holds no item on any shard that was asked."""
+    is_paused: bool = False
+    pause_reason: str = ""
+    cap: float = 0.0
+    """Deliveries a second; 0 for none."""
+    cap_until_ms: int = 0
+    lacks_room: bool = False
+    """It may have no more leases."""
+
+
+class ShardFact(NamedTuple):
+    """A shard that was not asked for ready items."""
+
+    shard_id: int
+    host: str
+    detail: str
+
+
+@dataclass(slots=True)
+class Facts:
+    """What is known of all that a dequeue asked for."""
+
+    namespace: str
+    topics: Sequence[TopicFacts] = ()
+    is_paused: bool = False
+    pause_reason: str = ""
+    cap: float = 0.0
+    sick: Sequence[ShardFact] = ()
+    unserved: Sequence[ShardFact] = ()
+    silent: Sequence[tuple[str, str]] = ()
+    """Hosts that do not answer, and why."""
+    unjudged_count: int = 0
+    """Topics that were not looked at."""
+    is_partial: bool = False
+    """Not all hosts have told what they have of the topics."""
+    prefix: str | None = None
+    missing: list[str] = field(default_factory=list)
+
+
+class WhyCalls(Protocol):
+    """What the front door asks after a dequeue that got nothing."""
+
+    def why_empty(
+        self, context: CallContext, namespace_name: str, topics: Sequence[TopicDemand], topic_prefix: str | None
+    ) -> Awaitable[list[Reason]]: ...
+
+
+def judge(facts: Facts) -> list[Reason]:
+    """The reasons, the one that decides first: REASONS_MAX of them at most, and at least one."""
+    reasons: list[Reason] = []
+    if facts.is_paused:
+        text = f"dequeues of namespace {facts.namespace!r} are paused by an operator{_why(facts.pause_reason)}"
+        remedy = _command("namespace resume", facts.namespace)
+        reasons.append(Reason(ReasonCode.NAMESPACE_PAUSED, text, remedy=remedy))
+    for topic in facts.topics:
+        reasons += _held_back(facts, topic)
+    reasons += _of_kind([_sick(one) for one in facts.sick])
+    reasons += _of_kind([_unserved(one) for one in facts.unserved])
+    reasons += _of_kind([Reason(ReasonCode.HOST_SILENT, _silent(host, why), host=host) for host, why in facts.silent])
+    if facts.is_partial and not any(reason.code in NOT_ASKED for reason in reasons):
+        missing = f": {facts.missing[0]}" if facts.missing else ""
+        reasons.append(Reason(ReasonCode.HOST_SILENT, f"not all hosts have told what they have{missing}"))
+    if facts.unjudged_count:
+        text = f"{facts.unjudged_count} other topics were not looked at: ask for fewer at a time to hear of them"
+        reasons.append(Reason(ReasonCode.NOT_LOOKED_AT, text, count=facts.unjudged_count))
+    for topic in facts.topics:
+        reasons += _not_ready(facts, topic)
+    if not reasons:
+        reasons.append(Reason(ReasonCode.NOTHING_THERE, _nothing(facts)))
+    return reasons[:REASONS_MAX]
+
+
+def _held_back(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:
+    """Why its ready items are not delivered."""
+    ready_count = 0 if topic.stats is None else topic.stats.ready
+    name, told = topic.topic, f"{ready_count} ready items of topic {topic.topic!r}"
+    if topic.is_paused:
+        text = f"dequeues of topic {name!r} are paused by an operator{_why(topic.pause_reason)}"
+        remedy = _command("topic resume", facts.namespace, name)
+        yield Reason(ReasonCode.TOPIC_PAUSED, text, count=ready_count, topic=name, remedy=remedy)
+    elif not ready_count or facts.is_paused:
+        return
+    elif topic.cap:
+        text = f"{told} wait for its cap of {topic.cap:g} deliveries a second"
+        yield Reason(ReasonCode.TOPIC_CAPPED, text, topic.cap_until_ms, ready_count, name)
+    elif facts.cap:
+        text = f"{told} wait for the cap of namespace {facts.namespace!r}, {facts.cap:g} deliveries a second"
+        yield Reason(ReasonCode.NAMESPACE_CAPPED, text, topic.cap_until_ms, ready_count, name)
+    elif topic.lacks_room:
+        text = f"{told} wait until leases end: their shard has as many as it may"
+        yield Reason(ReasonCode.LEASES_FULL, text, count=ready_count, topic=name)
+    elif not facts.sick:
+        text = f"{told} came meanwhile, or are about to go to other consumers: try again"
+        yield Reason(ReasonCode.UNEXPLAINED, text, count=ready_count, topic=name)
+
+
+def _not_ready(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:
+    """What it has that nobody may have now."""
+    name, stats = topic.topic, topic.stats
+    if stats is None:
+        if not topic.is_paused and not facts.is_partial and not facts.sick and not facts.unserved and not facts.silent:
+            yield Reason(ReasonCode.NOTHING_THERE, f"topic {name!r} holds no item", topic=name)
+        return
+    if stats.delayed:
+        text = f"{_items(stats.delayed, name)} not due yet"
+        yield Reason(ReasonCode.DELAYED, text, 0, stats.delayed, name)
+    if stats.leased:
+        text = f"{_items(stats.leased, name)} under lease: consumers have them"
+        yield Reason(ReasonCode.LEASED, text, 0, stats.leased, name)
+    if stats.dead:
+        text = f"{_items(stats.dead, name)} in the dead letters"
+        remedy = _command("dead-letter list", facts.namespace, name)
+        yield Reason(ReasonCode.DEAD, text, 0, stats.dead, name, remedy=remedy)
+
+
+def _nothing(facts: Facts) -> str:
+    return "nothing was asked for" if facts.prefix is None else f"no topic with prefix {facts.prefix!r} holds items"
+
+
+def _command(verb: str, *names: str) -> str:
+    return " ".join(["foqs", verb, *map(shlex.quote, names)])
+
+
+def _items(count: int, topic: str) -> str:
+    return f"{count} {'item' if count == 1 else 'items'} of topic {topic!r} {'is' if count == 1 else 'are'}"
+
+
+def _why(reason: str) -> str:
+    return f": {reason}" if reason else ""
+
+
+def _sick(shard: ShardFact) -> Reason:
+    text = f"shard {shard.shard_id} is sick and was not asked{_why(shard.detail)}"
+    return Reason(ReasonCode.SHARD_SICK, text, host=shard.host, shard_id=shard.shard_id, remedy="foqs shard list")
+
+
+def _unserved(shard: ShardFact) -> Reason:
+    text = f"shard {shard.shard_id} is served by no host and was not asked{_why(shard.detail)}"
+    return Reason(ReasonCode.UNSERVED, text, host=shard.host, shard_id=shard.shard_id, remedy="foqs shard list")
+
+
+def _silent(host: str, why: str) -> str:
+    return f"host {host} was not asked{_why(why)}"
+
+
+def _of_kind(reasons: Sequence[Reason]) -> list[Reason]:
+    """Those of one kind, not too many."""
+    some = list(reasons[:REASONS_OF_KIND_MAX])
+    if left_count := len(reasons) - len(some):
+        some[-1].text += f"; and {left_count} others like it"
+    return some

@@ -1,0 +1,72 @@
+"""A peer that fails in whatever way is one that has failed: this host does what it can do without it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from foqs.cluster.guarded_peers import GuardedPeers
+from foqs.cluster.peers import PeerTable
+from foqs.model.calls import CallContext
+from foqs.model.errors import RateLimitedError, UnavailableError
+
+RAISED = [
+    ValueError("v"),
+    OSError(5, "o"),
+    UnicodeError("u"),
+    OverflowError("f"),
+    KeyError("k"),
+    TypeError("t"),
+    TimeoutError(),
+]
+CALLER = CallContext("1.2.3.4")
+
+
+class Peer:
+    host_id = "b"
+
+    def __init__(self, raised: Exception | None) -> None:
+        self.raised = raised
+
+    async def ack(self, *call: Any) -> Any:
+        if self.raised is not None:
+            raise self.raised
+        return call
+
+
+def guarded(raised: Exception | None) -> Any:
+    table = SimpleNamespace(get=lambda host_id, address: Peer(raised))
+    return GuardedPeers(cast(PeerTable, table), lambda: 0.0).get("b", "queue-b:1")
+
+
+@pytest.mark.parametrize("raised", RAISED, ids=lambda error: type(error).__name__)
+async def test_what_is_no_error_of_the_contract_leaves_the_outcome_unknown(raised: Exception) -> None:
+    with capture_logs() as logs:
+        for _ in range(3):
+            with pytest.raises(UnavailableError, match=f"ack to host b .*{type(raised).__name__}") as caught:
+                await guarded(raised).ack(CALLER, "jobs", ["1-1"])
+            assert not caught.value.nothing_done
+    assert {log["event"] for log in logs} == {"peer_call_failed"}
+
+
+async def test_a_defect_that_goes_on_is_not_logged_with_each_call() -> None:
+    peer = guarded(KeyError("k"))
+    with capture_logs() as logs:
+        for _ in range(3):
+            with pytest.raises(UnavailableError):
+                await peer.ack(CALLER, "jobs", ["1-1"])
+    assert len(logs) == 1
+
+
+async def test_an_error_of_the_contract_comes_as_the_peer_says_it() -> None:
+    said = RateLimitedError("too much", retry_after_ms=7)
+    with pytest.raises(RateLimitedError) as caught:
+        await guarded(said).ack(CALLER, "jobs", [])
+    assert caught.value is said
+
+
+async def test_a_call_that_is_done_comes_back_as_it_was() -> None:
+    assert await guarded(None).ack(CALLER, "jobs", ["1-1"]) == (CALLER, "jobs", ["1-1"])

@@ -1,0 +1,232 @@
+"""A dequeue that gets nothing tells why: by what operators have set, and by what all hosts say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foqs import Dequeued, ReasonCode
+from foqs.cluster.host_rounds import HostAnswer
+from foqs.cluster.owner_map import ShardOwner
+from foqs.cluster.why_empty import WhyEmpty
+from foqs.model.calls import CallContext, HostStatus, ShardStatus, TopicPage, TopicStats
+from foqs.model.cluster import HostRow
+from foqs.model.errors import UnavailableError
+from foqs.model.reasons import NOT_ASKED, NOT_READY, REASONS_MAX, Facts, ShardFact, TopicFacts, judge
+from foqs.testing import MemoryQueue
+
+
+@pytest.fixture
+def queue() -> Iterator[MemoryQueue]:
+    with MemoryQueue("jobs") as queue:
+        yield queue
+
+
+def why(queue: MemoryQueue, topics: Any = "mail", **options: Any) -> Dequeued:
+    items = queue.client().dequeue("jobs", topics, want_why=True, **options)
+    assert isinstance(items, Dequeued)
+    return items
+
+
+def codes(found: Dequeued) -> list[int]:
+    return [reason.code for reason in found.why_empty]
+
+
+def test_a_dequeue_that_gets_items_tells_no_reasons(queue: MemoryQueue) -> None:
+    queue.client().enqueue("jobs", "mail", b"1")
+    found = why(queue)
+    assert [item.payload for item in found] == [b"1"]
+    assert found.why_empty == []
+    assert not found.is_partial
+
+
+def test_a_dequeue_that_does_not_ask_is_told_nothing(queue: MemoryQueue) -> None:
+    assert type(queue.client().dequeue("jobs", "mail")) is list
+
+
+def test_of_a_topic_that_nobody_has_it_is_said_that_there_is_nothing(queue: MemoryQueue) -> None:
+    found = why(queue)
+    assert codes(found) == [ReasonCode.NOTHING_THERE]
+    assert found.is_none_ready
+    assert "'mail' holds no item" in found.why_empty[0].text
+
+
+def test_items_that_are_not_due_or_under_lease_or_dead_are_told_apart_with_their_numbers(queue: MemoryQueue) -> None:
+    client = queue.client()
+    client.enqueue("jobs", "mail", b"leased")
+    (leased,) = client.dequeue("jobs", "mail")
+    client.enqueue("jobs", "mail", b"dead")
+    client.nack("jobs", client.dequeue("jobs", "mail"), dead_letter=True)
+    for _ in range(2):
+        client.enqueue("jobs", "mail", b"later", delay_ms=60_000)
+    found = why(queue)
+    assert {reason.code: reason.count for reason in found.why_empty} == {
+        ReasonCode.DELAYED: 2, ReasonCode.LEASED: 1, ReasonCode.DEAD: 1
+    }  # fmt: skip
+    assert found.is_none_ready
+    client.ack("jobs", leased.receipt)
+    assert ReasonCode.LEASED not in codes(why(queue))
+
+
+def test_ready_items_of_a_capped_topic_are_not_called_none(queue: MemoryQueue) -> None:
+    client = queue.client()
+    queue.admin().set_topic_policy("jobs", "mail", deliveries_per_second_max=0.01)
+    for _ in range(5):
+        client.enqueue("jobs", "mail", b"1")
+    while client.dequeue("jobs", "mail"):
+        pass
+    found = why(queue)
+    assert codes(found)[0] == ReasonCode.TOPIC_CAPPED
+    assert found.why_empty[0].count >= 3
+    assert "cap of 0.01" in found.why_empty[0].text
+    assert not found.is_none_ready
+    assert ReasonCode.NOTHING_THERE not in codes(found)
+
+
+def test_ready_items_that_wait_for_the_cap_of_their_namespace_say_so(queue: MemoryQueue) -> None:
+    client = queue.client()
+    queue.admin().update_namespace("jobs", deliveries_per_second_max=0.01)
+    for _ in range(5):
+        client.enqueue("jobs", "mail", b"1")
+    while client.dequeue("jobs", "mail"):
+        pass
+    found = why(queue)
+    assert codes(found)[0] == ReasonCode.NAMESPACE_CAPPED
+    assert not found.is_none_ready
+
+
+def test_a_paused_topic_beside_an_empty_one_is_named_with_the_operators_reason(queue: MemoryQueue) -> None:
+    queue.client().enqueue("jobs", "mail", b"1")
+    queue.admin().set_topic_policy("jobs", "mail", dequeue_paused=True, reason="migration")
+    found = why(queue, {"mail": 1, "other": 1})
+    first = found.why_empty[0]
+    assert (first.code, first.topic, first.count) == (ReasonCode.TOPIC_PAUSED, "mail", 1)
+    assert "migration" in first.text
+    assert first.remedy == "foqs topic resume jobs mail"
+    assert not found.is_none_ready
+
+
+def test_a_call_for_any_topic_hears_of_some_topics_with_its_prefix(queue: MemoryQueue) -> None:
+    client = queue.client()
+    for number in range(12):
+        client.enqueue("jobs", f"mail.{number:02}", b"1", delay_ms=60_000)
+    client.enqueue("jobs", "other", b"1", delay_ms=60_000)
+    found = why(queue, (), topic_prefix="mail.")
+    assert {reason.topic.partition(".")[0] for reason in found.why_empty if reason.topic} == {"mail"}
+    assert len(found.why_empty) <= REASONS_MAX
+    assert codes(why(queue, (), topic_prefix="nobody's")) == [ReasonCode.NOTHING_THERE]
+
+
+def test_a_call_that_names_many_topics_says_how_many_were_not_looked_at(queue: MemoryQueue) -> None:
+    found = why(queue, {f"t{number}": 1 for number in range(1_000)})
+    assert len(found.why_empty) <= REASONS_MAX
+    assert {996} == {reason.count for reason in found.why_empty if reason.code == ReasonCode.NOT_LOOKED_AT}
+    assert found.is_partial
+
+
+def test_names_that_a_shell_would_read_otherwise_are_quoted_in_remedies() -> None:
+    facts = Facts("jobs", [TopicFacts("a b; rm", None, is_paused=True)])
+    assert judge(facts)[0].remedy == "foqs topic resume jobs 'a b; rm'"
+
+
+_STATS = st.builds(TopicStats, st.just("t"), *[st.integers(0, 2) for _ in range(4)], st.just(0), st.just(0))
+_TOPIC = st.builds(
+    TopicFacts, st.sampled_from("abcd"), st.none() | _STATS, st.booleans(), st.just(""), st.sampled_from([0.0, 2.0])
+)
+_SHARDS = st.lists(st.builds(ShardFact, st.integers(0, 9), st.just("h"), st.just("full")), max_size=9)
+_FACTS = st.builds(
+    Facts, st.just("jobs"), st.lists(_TOPIC, max_size=4), st.booleans(), st.just(""), st.sampled_from([0.0, 5.0]),
+    _SHARDS, _SHARDS, st.lists(st.tuples(st.just("h"), st.just("hangs")), max_size=5), st.integers(0, 2), st.booleans(),
+)  # fmt: skip
+
+
+@given(_FACTS)
+def test_whatever_is_known_there_are_some_reasons_and_none_claims_what_was_not_asked(facts: Facts) -> None:
+    reasons = judge(facts)
+    told = {reason.code for reason in reasons}
+    assert 1 <= len(reasons) <= REASONS_MAX
+    if facts.sick or facts.unserved or facts.silent or facts.is_partial or facts.unjudged_count:
+        assert told & NOT_ASKED
+        assert ReasonCode.NOTHING_THERE not in told or facts.unjudged_count
+    if any(topic.stats and topic.stats.ready and not topic.is_paused for topic in facts.topics):
+        assert told - NOT_READY, "some items are ready"
+
+
+# ---- several hosts ----
+
+
+def answer(name: str, *shards: tuple[int, str], is_silent: bool = False) -> HostAnswer:
+    row = HostRow(f"{name}#1", f"{name}:1", 0, 1)
+    if is_silent:
+        return HostAnswer(row, None, f"host {name}#1 has not answered")
+    statuses = [
+        ShardStatus(shard_id, state, 1, 0, 0, "disk full" if state == "sick" else "") for shard_id, state in shards
+    ]
+    return HostAnswer(row, HostStatus(name, "1", 0, statuses, False))
+
+
+async def why_of(
+    answers: Sequence[HostAnswer], pages: Sequence[TopicPage | Exception], owned: Sequence[int] = ()
+) -> set[tuple[int, int]]:
+    """The codes and shards of the reasons of a dequeue for topic t."""
+
+    async def all_answers() -> Sequence[HostAnswer]:
+        return answers
+
+    async def by_all(*call: Any) -> list[TopicPage]:
+        for page in pages:
+            if isinstance(page, Exception):
+                raise page
+        return list(cast("Sequence[TopicPage]", pages))
+
+    local = SimpleNamespace(facts=Facts, of_topic=lambda namespace, topic, stats: TopicFacts(topic, stats))
+    owners = SimpleNamespace(owners={at: ShardOwner(at, 1, "gone#1", "") for at in owned})
+    asker = WhyEmpty(
+        cast(Any, None),
+        cast(Any, local),
+        cast(Any, SimpleNamespace(is_alone=False, by_all=by_all)),
+        cast(Any, owners),
+        cast(Any, SimpleNamespace(answers=all_answers)),
+    )
+    found = await asker.why_empty(CallContext("1.2.3.4"), "jobs", [cast(Any, SimpleNamespace(topic="t"))], None)
+    return {(reason.code, reason.shard_id) for reason in found}
+
+
+EMPTY = TopicPage([], "")
+
+
+async def test_where_all_hosts_and_shards_answer_nothing_is_there() -> None:
+    answers = [answer("a", (0, "owned"), (1, "lost")), answer("b", (1, "owned"))]
+    assert await why_of(answers, [EMPTY, EMPTY], [0, 1]) == {(ReasonCode.NOTHING_THERE, -1)}
+
+
+async def test_a_sick_shard_of_another_host_is_named_and_nothing_is_claimed_of_what_it_has() -> None:
+    answers = [answer("a", (0, "owned")), answer("b", (1, "sick"))]
+    assert await why_of(answers, [EMPTY, EMPTY], [0, 1]) == {(ReasonCode.SHARD_SICK, 1)}
+
+
+async def test_a_shard_that_no_host_serves_is_named() -> None:
+    assert await why_of([answer("a", (0, "owned"), (2, "lost"))], [EMPTY], [0, 1]) == {
+        (ReasonCode.UNSERVED, 1), (ReasonCode.UNSERVED, 2)
+    }  # fmt: skip
+
+
+async def test_a_host_that_is_silent_is_named() -> None:
+    answers = [answer("a", (0, "owned")), answer("b", is_silent=True)]
+    assert await why_of(answers, [EMPTY], [0]) == {(ReasonCode.HOST_SILENT, -1)}
+
+
+@pytest.mark.parametrize("page", [UnavailableError("being counted"), TopicPage([], "", ["shard 3 is not served"])])
+async def test_where_a_host_does_not_tell_its_topics_nothing_is_claimed(page: Any) -> None:
+    assert await why_of([answer("a", (0, "owned"))], [page], [0]) == {(ReasonCode.HOST_SILENT, -1)}
+
+
+async def test_the_items_of_all_hosts_are_added_up() -> None:
+    pages = [TopicPage([TopicStats("t", 0, 2, 0, 0, 0, 0)], ""), TopicPage([TopicStats("t", 0, 3, 1, 0, 0, 0)], "")]
+    found = await why_of([answer("a", (0, "owned"))], pages)
+    assert found == {(ReasonCode.DELAYED, -1), (ReasonCode.LEASED, -1)}
