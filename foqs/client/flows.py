@@ -114,17 +114,32 @@ class Terms:
         return self if deadline_at_ms is None else replace(self, deadline_at_ms=deadline_at_ms)
 
 
-class _Attempts:
+class Attempts:
     """Where and when the attempts of one call are made: at each address in turn, and after a pause at each again.
 
-    A flow makes one, asks it for each attempt, and tells it what came of that.
+    A flow makes one, asks it for each attempt, and tells it what came of that. So does each enqueue that shares its
+    calls with others: when it is to be repeated, it is so by itself.
     """
 
-    def __init__(self, terms: Terms, owner: Address | None = None) -> None:
+    def __init__(
+        self,
+        terms: Terms,
+        owner: Address | None = None,
+        *,
+        avoided: Collection[Address] = (),
+        began_at_ms: int | None = None,
+    ) -> None:
+        """Begin a call that has begun at `began_at_ms`, else now; the policy's deadline counts from then on.
+
+        avoided: addresses that are not asked in the first round.
+        """
         self._terms = terms
         self._owner = owner
-        self._pauses = Pauses(terms.retry, terms.clock_ms, terms.random, terms.deadline_at_ms)
-        self._avoided: set[Address] = set()
+        deadline_at_ms = terms.deadline_at_ms
+        if deadline_at_ms is None and began_at_ms is not None:
+            deadline_at_ms = began_at_ms + terms.retry.deadline_ms
+        self._pauses = Pauses(terms.retry, terms.clock_ms, terms.random, deadline_at_ms)
+        self._avoided: set[Address] = set(avoided)
         self._heard: tuple[Address, FoqsError] | None = None
         """The last host that was reached, and what came of that."""
         self._rests_until_ms: dict[Address, int] = {}
@@ -172,18 +187,30 @@ class _Attempts:
         if self._step is not None and self._step.address is not None:
             self._terms.book.served(self._step.address)
 
+    @property
+    def address(self) -> Address | None:
+        """Where the last attempt was made, if anywhere."""
+        return self._step.address if self._step is not None else None
+
+    @property
+    def avoided(self) -> Collection[Address]:
+        """The addresses that the next attempt is not to be made at."""
+        return self._avoided
+
     def failed(self, error: FoqsError) -> int | None:
         """Return the pause after an attempt that failed and may be repeated; None for no other attempt."""
-        address = self._step.address if self._step is not None else None
-        is_unknown = isinstance(error, OutcomeUnknownError)
-        if address is not None and (goes_elsewhere(error) or is_unknown):
-            self._terms.book.failed(address, self._terms.clock_ms())
+        self.blame(error)
         is_read = self._step is not None and self._step.call.repeat is Repeat.READ
-        return self.after(error, elsewhere=goes_elsewhere(error) or (is_unknown and is_read))
+        is_unknown = isinstance(error, OutcomeUnknownError)
+        return self.after(error, self.address, elsewhere=goes_elsewhere(error) or (is_unknown and is_read))
 
-    def after(self, error: FoqsError, *, elsewhere: bool) -> int | None:
-        """Do the same; `elsewhere`: another address may do at once what this one did not."""
-        address = self._step.address if self._step is not None else None
+    def blame(self, error: FoqsError) -> None:
+        """Have other addresses preferred for a while, if the last one is at fault."""
+        if self.address is not None and (goes_elsewhere(error) or isinstance(error, OutcomeUnknownError)):
+            self._terms.book.failed(self.address, self._terms.clock_ms())
+
+    def after(self, error: FoqsError, address: Address | None, *, elsewhere: bool) -> int | None:
+        """Return the pause after an attempt at an address; `elsewhere`: another one may do it at once."""
         if address is not None and not isinstance(error, NotSentError):
             self._heard = address, error
         now_ms, wait_ms = self._terms.clock_ms(), error.retry_after_ms or 0
@@ -219,7 +246,7 @@ class _Attempts:
 
 def call_flow(terms: Terms, call: Call) -> Flow[Any]:
     """Make one call with its repetitions, and return the response struct."""
-    attempts = _Attempts(terms)
+    attempts = Attempts(terms)
     uncertain = False
     while True:
         try:
@@ -260,7 +287,7 @@ def batch_flow(
     owner: the host that has most of the entries, where that is known.
     Raises when the call as a whole fails before anything is known of any position.
     """
-    batch = _Batch(_Attempts(terms, owner), len(entries), gone_is_done)
+    batch = _Batch(Attempts(terms, owner), len(entries), gone_is_done)
     while True:
         pending = [entries[place] for place in batch.places] if batch.answered_once else entries
         call = make_call(pending, batch.is_uncertain)
@@ -282,7 +309,7 @@ class _Batch:
     places: the positions of the next attempt.
     """
 
-    def __init__(self, attempts: _Attempts, count: int, gone_is_done: bool) -> None:
+    def __init__(self, attempts: Attempts, count: int, gone_is_done: bool) -> None:
         self.attempts = attempts
         self.errors: PositionErrors = {}
         self.places: Sequence[int] = range(count)
@@ -337,7 +364,7 @@ class _Batch:
         errors = sorted(again.values(), key=lambda error: error.retry_after_ms or 0)
         if len(again) == len(self.places) and all(map(goes_elsewhere, errors)):
             return self.attempts.failed(errors[-1])
-        return self.attempts.after(errors[-1], elsewhere=any(map(goes_elsewhere, errors)))
+        return self.attempts.after(errors[-1], self.attempts.address, elsewhere=any(map(goes_elsewhere, errors)))
 
     def _give_up(self, errors: PositionErrors) -> None:
         for place, error in errors.items():

@@ -16,13 +16,15 @@ from foqs.client.checks import check_flag, check_many, check_text, check_whole, 
 from foqs.client.durations import duration_ms, duration_or, time_ms
 from foqs.model import limits
 from foqs.model.calls import DeliveryPolicy
-from foqs.model.errors import InvalidArgumentError, shown
+from foqs.model.errors import InvalidArgumentError, TooLargeError, shown
 from foqs.wire import codec as wire
 
 ENQUEUE_BYTES_MAX = limits.FRAME_BYTES_MAX // 2
 """The most that the items of one enqueue call have, so that the frame stays far from its own limit."""
 ITEM_OVERHEAD_BYTES = 512
-"""The bytes of an item beside payload and metadata: topic, keys and field headers at their longest."""
+"""The bytes of an item beside payload and metadata: topic, dedup id and field headers, where these are short."""
+_NAME_CHARS = 48
+"""Topics and dedup ids of so many characters have room in ITEM_OVERHEAD_BYTES, whatever their characters are."""
 
 PRIORITY_MIN, PRIORITY_MAX = -(2**31), 2**31 - 1
 _INT64_MAX = 2**63 - 1
@@ -242,10 +244,30 @@ def _demand(entry: str | tuple[str, int], count: int) -> Any:
 def item_bytes(item: NewItem) -> int:
     """Return how many bytes an item has in a frame at most. What is no item has some, too: it is refused later."""
     try:
-        trace_bytes = 4 * len(item.trace_context) if item.trace_context else 0
-        return len(item.payload) + len(item.metadata or b"") + trace_bytes + ITEM_OVERHEAD_BYTES
-    except (TypeError, AttributeError):
+        payload, metadata, topic = item.payload, item.metadata, item.topic
+        size = ITEM_OVERHEAD_BYTES + (len(payload) if type(payload) is bytes else memoryview(payload).nbytes)
+        if metadata:
+            size += len(metadata) if type(metadata) is bytes else memoryview(metadata).nbytes
+        if item.trace_context:
+            size += 4 * len(item.trace_context)
+        # The overhead has room for as much as a host takes; beyond that the host says what is wrong.
+        if len(topic) > _NAME_CHARS:
+            size += 4 * len(topic)
+        if (dedup_id := item.dedup_id) is not None and len(dedup_id) > _NAME_CHARS:
+            size += 4 * len(dedup_id)
+        return size + (4 * len(item.ordering_key) if item.ordering_key else 0)
+    except (TypeError, AttributeError, ValueError):
         return ITEM_OVERHEAD_BYTES
+
+
+def check_item_fits(item: NewItem) -> None:
+    """Raise TooLargeError for an item that no call can carry."""
+    size = item_bytes(item)
+    if size > ENQUEUE_BYTES_MAX:
+        raise TooLargeError(
+            f"an item of {size} bytes does not fit into a frame ({ENQUEUE_BYTES_MAX} bytes): keep the content "
+            "elsewhere, and enqueue where it is"
+        )
 
 
 def enqueue_batches(items: Iterable[NewItem], items_max: int) -> Iterator[list[NewItem]]:

@@ -55,7 +55,7 @@ def enqueue_limited(
         try:
             done = yield from enqueue_batch(terms, namespace, part, repeat, bulk=bulk, job_id=job_id)
         except FoqsError as refusal:
-            if isinstance(refusal, TooLargeError) and (yield from _learns_limit(terms, namespace, len(part))):
+            if isinstance(refusal, TooLargeError) and (yield from learns_limit(terms, namespace, len(part))):
                 continue
             if not result.ids:
                 raise
@@ -70,7 +70,7 @@ def enqueue_limited(
     return result
 
 
-def _learns_limit(terms: Terms, namespace: str, count: int) -> Flow[bool]:
+def learns_limit(terms: Terms, namespace: str, count: int) -> Flow[bool]:
     """Ask how many items a call may have, after one of `count` was too large, and return whether that is less."""
     request = wire.structs.GetNamespaceRequest(name=namespace)
     try:
@@ -113,8 +113,7 @@ def enqueue_batch(
         return Call("enqueue", request, repeat)
 
     def take(response: Any, places: Sequence[int]) -> Mapping[int, Any] | None:
-        if len(response.ids or ()) != len(places):
-            raise InternalError(f"the host answered {len(response.ids or ())} ids for {len(places)} items")
+        check_count(response.ids, len(places))
         if len(places) == len(ids):
             ids[:] = response.ids
         else:
@@ -125,16 +124,22 @@ def enqueue_batch(
         return response.errors  # type: ignore[no-any-return]
 
     try:
-        errors = yield from batch_flow(terms, items, make_call, take, owner=_owner_of_slot(terms, namespace, items))
+        errors = yield from batch_flow(terms, items, make_call, take, owner=owner_of_slot(terms, namespace, items))
     except UnavailableError:
-        _doubt_groups(terms, namespace)
+        doubt_groups(terms, namespace)
         raise
     if errors and any(isinstance(error, UnavailableError) for error in errors.values()):
-        _doubt_groups(terms, namespace)
+        doubt_groups(terms, namespace)
     return EnqueueResult(ids, errors, sorted(duplicates))
 
 
-def _owner_of_slot(terms: Terms, namespace: str, items: Sequence[NewItem]) -> Address | None:
+def check_count(ids: Sequence[str] | None, count: int) -> None:
+    """Raise InternalError for a response that has not one id for each item."""
+    if len(ids or ()) != count:
+        raise InternalError(f"the host answered {len(ids or ())} ids for {count} items")
+
+
+def owner_of_slot(terms: Terms, namespace: str, items: Sequence[NewItem]) -> Address | None:
     """Where the shard of the first item's id is; the others of a batch go with it."""
     groups = terms.groups.get(namespace)
     if terms.owners is None or groups is None or not items or items[0].dedup_id is None:
@@ -142,7 +147,8 @@ def _owner_of_slot(terms: Terms, namespace: str, items: Sequence[NewItem]) -> Ad
     return terms.owners.addresses.get(groups.of(items[:1])[0])
 
 
-def _doubt_groups(terms: Terms, namespace: str) -> None:
+def doubt_groups(terms: Terms, namespace: str) -> None:
+    """Have the groups of the namespace asked for again: a shard is away."""
     if (groups := terms.groups.get(namespace)) is not None:
         groups.doubt()
 

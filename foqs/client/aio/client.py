@@ -17,6 +17,7 @@ from foqs.client.durations import duration_ms, duration_or
 from foqs.client.errors import BatchError
 from foqs.client.items import Item, Nack, NewItem, Receipts, Topics, check_new_item
 from foqs.client.retry import Repeat
+from foqs.client.shared_enqueue import CallOutcome, enqueue_shared
 from foqs.model import limits
 from foqs.model.calls import DeliveryPolicy, EnqueueResult, PositionErrors, ShardMap, TopicStats
 from foqs.model.errors import FoqsError, InvalidArgumentError
@@ -56,9 +57,8 @@ class AsyncClient(AsyncBaseClient):
     """
 
     def _prepare(self) -> None:
-        wait_ms_max = self.options.retry.deadline_ms + self.options.timeout_ms
         self._coalescer = AsyncEnqueueCoalescer(
-            self.options.batch_items_max, wait_ms_max, self.options.clock_ms, self._enqueue_batch
+            self.options.batch_items_max, self._terms, self._enqueue_batch, self._pool.pause
         )
 
     async def enqueue(
@@ -116,10 +116,10 @@ class AsyncClient(AsyncBaseClient):
         terms = self._within(deadline_ms, deadline)
         if dedup_id is None and self.options.idempotent:
             (item.dedup_id,) = slots.random_ids(1)
-        lane = (namespace, retry_unknown, job_id, slots.NO_ID)
+        lane: Lane = (namespace, retry_unknown, job_id, slots.NO_ID, ())
         if item.dedup_id is not None:
             groups = await self._run(slots.groups_of(terms, namespace))
-            lane = (namespace, True, job_id, groups.of([item])[0])
+            lane = (namespace, True, job_id, groups.of([item])[0], ())
         return await self._coalescer.enqueue(lane, item, terms.deadline_at_ms)
 
     async def enqueue_many(
@@ -367,8 +367,8 @@ class AsyncClient(AsyncBaseClient):
         await super().close()
         await self._coalescer.close()
 
-    async def _enqueue_batch(self, lane: Lane, items: Sequence[NewItem], deadline_at_ms: int | None) -> EnqueueResult:
-        namespace, retry_unknown, job_id, _ = lane
+    async def _enqueue_batch(self, lane: Lane, items: Sequence[NewItem], deadline_at_ms: int | None) -> CallOutcome:
+        namespace, retry_unknown, job_id, _, avoided = lane
         repeat = Repeat.ALWAYS if retry_unknown else Repeat.UNLESS_UNKNOWN
         terms = self._terms.until(deadline_at_ms)
-        return await self._run(verbs.enqueue_limited(terms, namespace, items, repeat, job_id=job_id))
+        return await self._run(enqueue_shared(terms, namespace, items, repeat, job_id=job_id, avoided=avoided))

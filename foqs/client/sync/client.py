@@ -14,6 +14,7 @@ from foqs.client.durations import duration_ms, duration_or
 from foqs.client.errors import BatchError
 from foqs.client.items import Item, Nack, NewItem, Receipts, Topics, check_new_item
 from foqs.client.retry import Repeat
+from foqs.client.shared_enqueue import CallOutcome, enqueue_shared
 from foqs.client.sync.base import BaseClient
 from foqs.client.sync.coalescer import EnqueueCoalescer
 from foqs.client.sync.concurrency import Monitor, run_copies
@@ -55,9 +56,8 @@ class Client(BaseClient):
     """
 
     def _prepare(self) -> None:
-        wait_ms_max = self.options.retry.deadline_ms + self.options.timeout_ms
         self._coalescer = EnqueueCoalescer(
-            self.options.batch_items_max, wait_ms_max, self.options.clock_ms, self._enqueue_batch
+            self.options.batch_items_max, self._terms, self._enqueue_batch, self._pool.pause
         )
 
     def enqueue(
@@ -115,10 +115,10 @@ class Client(BaseClient):
         terms = self._within(deadline_ms, deadline)
         if dedup_id is None and self.options.idempotent:
             (item.dedup_id,) = slots.random_ids(1)
-        lane = (namespace, retry_unknown, job_id, slots.NO_ID)
+        lane: Lane = (namespace, retry_unknown, job_id, slots.NO_ID, ())
         if item.dedup_id is not None:
             groups = self._run(slots.groups_of(terms, namespace))
-            lane = (namespace, True, job_id, groups.of([item])[0])
+            lane = (namespace, True, job_id, groups.of([item])[0], ())
         return self._coalescer.enqueue(lane, item, terms.deadline_at_ms)
 
     def enqueue_many(
@@ -365,8 +365,8 @@ class Client(BaseClient):
         super().close()
         self._coalescer.close()
 
-    def _enqueue_batch(self, lane: Lane, items: Sequence[NewItem], deadline_at_ms: int | None) -> EnqueueResult:
-        namespace, retry_unknown, job_id, _ = lane
+    def _enqueue_batch(self, lane: Lane, items: Sequence[NewItem], deadline_at_ms: int | None) -> CallOutcome:
+        namespace, retry_unknown, job_id, _, avoided = lane
         repeat = Repeat.ALWAYS if retry_unknown else Repeat.UNLESS_UNKNOWN
         terms = self._terms.until(deadline_at_ms)
-        return self._run(verbs.enqueue_limited(terms, namespace, items, repeat, job_id=job_id))
+        return self._run(enqueue_shared(terms, namespace, items, repeat, job_id=job_id, avoided=avoided))

@@ -14,11 +14,11 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from queue import Empty as QueueEmpty
 from queue import SimpleQueue as Queue
-from threading import Condition as Monitor
 from types import FrameType
 
 from foqs.client.errors import check_process
 from foqs.client.settling import log
+from foqs.client.sync.monitor import Monitor
 from foqs.client.worker_core import HandlerKindError
 
 __all__ = [
