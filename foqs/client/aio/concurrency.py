@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from inspect import isawaitable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from foqs.client.errors import ClientClosedError, check_process
 from foqs.client.settling import log
@@ -29,6 +29,7 @@ __all__ = [
     "Queue",
     "QueueEmpty",
     "finish",
+    "guarded",
     "is_cancelled",
     "is_fatal",
     "run_copies",
@@ -36,6 +37,7 @@ __all__ = [
     "stop_on_signals",
 ]
 
+M = TypeVar("M", bound=Callable[..., Any])
 Work = Callable[[], Coroutine[Any, Any, None]]
 
 
@@ -95,6 +97,11 @@ class AsyncMonitor:
         except TimeoutError:
             return predicate()
         return True
+
+
+def guarded(method: M) -> M:
+    """Have a method hold the monitor of its object, which is nothing here."""
+    return method
 
 
 class AsyncBackground:

@@ -43,14 +43,18 @@ class EnqueueCoalescer:
         """
         queues = self._queues
         pending = queues.pending(item, deadline_at_ms)
+        was_held = self._room.is_held()  # The handler of a signal may call what it has interrupted.
         while True:
+            has_left = False
             try:
                 self._share_call(lane, pending)
             except BaseException as error:
                 try:
-                    self._let_go(lane, pending, error)
+                    self._let_go(lane, pending, error, was_held=was_held)
+                    has_left = True
                 finally:
-                    self._let_go(lane, pending, error)  # Once more: the first may have been cut off by a signal.
+                    if not has_left:  # Another signal has cut it off.
+                        self._let_go(lane, pending, error, was_held=was_held)
                 raise
             pause_ms = queues.next_pause_ms(lane, pending)
             if pause_ms is None:
@@ -106,7 +110,10 @@ class EnqueueCoalescer:
             if self._queues.finish(lane):
                 _wake(self._queues.heir(lane))
 
-    def _let_go(self, lane: Lane, pending: PendingEnqueue, error: BaseException) -> None:
+    def _let_go(self, lane: Lane, pending: PendingEnqueue, error: BaseException, *, was_held: bool = False) -> None:
+        """Take the enqueue out of wherever it was; a signal may have cut off anything, this as well."""
+        if not was_held:
+            self._room.drop()
         with self._room:
             self._queues.abandon(lane, pending, error, _wake)
             self._room.notify_all()

@@ -18,7 +18,7 @@ from types import FrameType
 
 from foqs.client.errors import check_process
 from foqs.client.settling import log
-from foqs.client.sync.monitor import Monitor
+from foqs.client.sync.monitor import Monitor, guarded
 from foqs.client.worker_core import HandlerKindError
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "Queue",
     "QueueEmpty",
     "finish",
+    "guarded",
     "is_cancelled",
     "is_fatal",
     "run_copies",

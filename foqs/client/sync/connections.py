@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import select
 import socket
-import threading
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -20,7 +19,7 @@ from foqs.client.dialogue import (
 from foqs.client.errors import ClientClosedError, NotSentError, OutcomeUnknownError, check_process
 from foqs.client.flows import Send, no_answer
 from foqs.client.options import IDLE_REUSE_MS_MAX, OWNER_CONNECT_MS_MAX, Options
-from foqs.client.sync.monitor import Flag, Places
+from foqs.client.sync.monitor import Flag, Monitor, Places
 from foqs.model.errors import OverloadedError
 from foqs.wire import codec as wire
 
@@ -139,10 +138,13 @@ class ClientConnection:
 class _Checkout:
     """What one attempt has of the pool: a place, and the connection that it uses, if it has come so far."""
 
-    __slots__ = ("connection",)
+    __slots__ = ("connection", "is_over", "socket")
 
     def __init__(self) -> None:
         self.connection: ClientConnection | None = None
+        self.socket: socket.socket | None = None
+        """One that is open and no connection yet."""
+        self.is_over = False
 
 
 class ConnectionPool:
@@ -155,8 +157,8 @@ class ConnectionPool:
     def __init__(self, options: Options, book: AddressBook) -> None:
         self._options = options
         self._book = book
-        self._lock = threading.RLock()
-        self._places = Places(options.connections_max)
+        self._lock = Monitor()
+        self._places = Places(options.connections_max, self._lock)
         self._idle: list[ClientConnection] = []
         self._busy: dict[ClientConnection, _Checkout] = {}
         self._process_id = os.getpid()
@@ -171,13 +173,15 @@ class ConnectionPool:
         """One attempt of one call within `step.timeout_ms`, the wait for a connection included."""
         check_process(self._process_id)
         checkout = _Checkout()
+        was_held = self._lock.is_held()  # The handler of a signal may call what it has interrupted.
         try:
             try:
                 return self._exchange(checkout, step)
             finally:
-                self._give_back(checkout)
+                self._give_back(checkout, was_held)
         except BaseException:
-            self._give_back(checkout)  # Once more: the first time may have been cut off by a signal.
+            if not checkout.is_over:  # A signal has cut it off.
+                self._give_back(checkout, was_held)
             raise
 
     def _exchange(self, checkout: _Checkout, step: Send) -> Any:
@@ -204,11 +208,11 @@ class ConnectionPool:
         if left_ms <= 0:
             return None
         try:
-            sock = socket.create_connection(owner, timeout=left_ms / 1000)
+            checkout.socket = socket.create_connection(owner, timeout=left_ms / 1000)
         except OSError:
             self._book.failed(owner, now_ms())
             return None
-        return self._admit(checkout, sock, owner)
+        return self._admit(checkout, checkout.socket, owner)
 
     def _take(self, checkout: _Checkout, deadline_at_ms: int, avoided: Collection[Address]) -> ClientConnection:
         preferred = self._book.preferred(self._options.clock_ms(), avoided)
@@ -241,17 +245,18 @@ class ConnectionPool:
                 failures.append(f"{address}: no time left")
                 break
             try:
-                sock = socket.create_connection(address, timeout=left_ms / 1000)
+                checkout.socket = socket.create_connection(address, timeout=left_ms / 1000)
             except OSError as error:
                 failures.append(f"{address}: {error}")
                 self._book.failed(address, now_ms())
                 continue
-            return self._admit(checkout, sock, address)
+            return self._admit(checkout, checkout.socket, address)
         raise NotSentError("no connection: " + "; ".join(failures))
 
     def _admit(self, checkout: _Checkout, sock: socket.socket, address: Address) -> ClientConnection:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = checkout.connection = ClientConnection(sock, address, self._options.clock_ms)
+        checkout.socket = None
         with self._lock:
             self.check_open()
             self._busy[connection] = checkout
@@ -262,8 +267,10 @@ class ConnectionPool:
             spare.close()
         return connection
 
-    def _give_back(self, checkout: _Checkout) -> None:
-        """End what an attempt has of the pool. Safe to repeat."""
+    def _give_back(self, checkout: _Checkout, was_held: bool) -> None:
+        """End what an attempt has of the pool, wherever it was cut off. Safe to repeat."""
+        if not was_held:
+            self._lock.drop()
         connection = checkout.connection
         if connection is not None:
             with self._lock:
@@ -277,8 +284,11 @@ class ConnectionPool:
                     is_ours = False
             if is_ours:
                 self._drop(connection)
+        elif checkout.socket is not None:
+            checkout.socket.close()
         checkout.connection = None
         self._places.leave(checkout)
+        checkout.is_over = True
 
     def _drop(self, connection: ClientConnection) -> None:
         connection.close()

@@ -12,7 +12,8 @@ import threading
 import time
 from _thread import RLock, allocate_lock
 from collections.abc import Callable
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 _WAIT_S_MAX = threading.TIMEOUT_MAX
 
@@ -30,11 +31,51 @@ def open_gate(gate: Any) -> None:
         gate.release()
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Guarded(Protocol):
+    """What has a monitor for its state."""
+
+    _changed: Monitor
+
+
+G = TypeVar("G", bound=Guarded)
+
+
+def guarded(method: Callable[Concatenate[G, P], T]) -> Callable[Concatenate[G, P], T]:
+    """Have a method hold the monitor of its object, and surely not any more once it has been left."""
+
+    @wraps(method)
+    def call(self: G, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        monitor = self._changed
+        was_held = monitor.is_held()  # The handler of a signal may call what it has interrupted.
+        try:
+            with monitor:
+                return method(self, *args, **kwargs)
+        except BaseException:
+            if not was_held:
+                monitor.drop()
+            raise
+
+    return call
+
+
 class Monitor(RLock):  # type: ignore[misc] # typeshed calls it final, which it is not
     """A lock, and a place to wait for a change of what it guards: `with` holds it, `wait_for` waits."""
 
     def __init__(self) -> None:
         self._gates: list[Any] = []
+
+    def is_held(self) -> bool:
+        """Whether this thread holds it."""
+        return self._is_owned()  # type: ignore[attr-defined,no-any-return]
+
+    def drop(self) -> None:
+        """Let go of it, if this thread holds it though it has left: an exception came on the way out of a `with`."""
+        while self.is_held():
+            self.release()
 
     def notify_all(self) -> None:
         """Have everybody who waits look at the state again."""
@@ -54,22 +95,26 @@ class Monitor(RLock):  # type: ignore[misc] # typeshed calls it final, which it 
     def _wait(self, timeout_s: float) -> None:
         gate = closed_gate()
         try:
-            self._gates.append(gate)
-            self.release()
-            gate.acquire(timeout=timeout_s)
-        finally:
-            self._regain()
-            if gate in self._gates:
-                self._gates.remove(gate)
+            try:
+                self._gates.append(gate)
+                self.release()
+                gate.acquire(timeout=timeout_s)
+            finally:
+                self._return_from(gate)
+        except BaseException:
+            self._return_from(gate)  # Once more: a signal may have cut it off.
+            raise
 
-    def _regain(self) -> None:
+    def _return_from(self, gate: Any) -> None:
         """Hold the lock again, whatever raises meanwhile; then raise that."""
         raised: BaseException | None = None
-        while not self._is_owned():  # type: ignore[attr-defined]
+        while not self.is_held():
             try:
                 self.acquire()
             except BaseException as error:
                 raised = error
+        if gate in self._gates:
+            self._gates.remove(gate)
         if raised is not None:
             raise raised
 
@@ -78,23 +123,23 @@ class Flag:
     """Something that happens once: `set` says that it has, `wait` waits until then."""
 
     def __init__(self) -> None:
-        self._monitor = Monitor()
+        self._changed = Monitor()
         self._is_set = False
 
     def is_set(self) -> bool:
         """Whether it has happened."""
         return self._is_set
 
+    @guarded
     def set(self) -> None:
         """Let everybody know that it has happened."""
-        with self._monitor:
-            self._is_set = True
-            self._monitor.notify_all()
+        self._is_set = True
+        self._changed.notify_all()
 
+    @guarded
     def wait(self, timeout: float | None = None) -> bool:
         """Return once it has happened, or after `timeout` seconds; whether it has."""
-        with self._monitor:
-            return self._monitor.wait_for(self.is_set, timeout)
+        return self._changed.wait_for(self.is_set, timeout)
 
 
 class Places:
@@ -103,9 +148,10 @@ class Places:
     The pool of a client has one for each connection that it may open. Safe for threads.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, lock: Monitor) -> None:
+        """`lock` is that of the owner, which sees that nobody has left and holds it."""
         self._count = count
-        self._lock = RLock()
+        self._lock = lock
         self._holders: set[object] = set()
         self._waiting: dict[object, Any] = {}
         """The gate of each who waits."""
