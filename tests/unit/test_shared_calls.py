@@ -74,7 +74,7 @@ def wait_until(predicate: Any) -> None:
 @pytest.mark.parametrize("error", TO_REPEAT)
 def test_what_has_an_outcome_is_told_while_another_item_of_the_call_waits_to_be_repeated(error: Any) -> None:
     host = Host(error)
-    client = ScriptedClient(host.answer)
+    client = ScriptedClient(host.answer, random=lambda: 0.5)
     with ThreadPoolExecutor(6) as threads:
         well, sick, other = together(client, host, threads, ["well", "sick", "other"])
         assert well.result(PATIENCE_S) == "well"
@@ -93,7 +93,7 @@ def test_what_has_an_outcome_is_told_while_another_item_of_the_call_waits_to_be_
 async def test_tasks_are_told_while_another_item_of_the_call_waits_to_be_repeated(error: Any) -> None:
     host = Host(error)
     host.permit.set()
-    client = AsyncScriptedClient(host.answer)
+    client = AsyncScriptedClient(host.answer, random=lambda: 0.5)
     topics = ["well", "sick", "other"]
     well, sick, other = [asyncio.create_task(client.enqueue(NS, topic, b"")) for topic in topics]
     async with asyncio.timeout(PATIENCE_S):
@@ -111,7 +111,7 @@ async def test_tasks_are_told_while_another_item_of_the_call_waits_to_be_repeate
 def test_a_caller_with_a_deadline_is_told_what_became_of_its_own_item() -> None:
     """The item was stored, so nobody may say that this is not known."""
     host = Host(item_error(ErrorCode.PAUSED))
-    client = ScriptedClient(host.answer)
+    client = ScriptedClient(host.answer, random=lambda: 0.5)
     with ThreadPoolExecutor(4) as threads:
         sick, _ = together(client, host, threads, ["sick", "other"])
         assert client.pool.pauses.acquire(timeout=PATIENCE_S)
