@@ -12,12 +12,20 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from foqs.client.checks import check_many
+from foqs.client.entries import cut
 from foqs.client.errors import NotSentError
-from foqs.client.items import ENQUEUE_BYTES_MAX, NewItem, enqueue_batches, faults_of, item_bytes
+from foqs.client.items import ENQUEUE_BYTES_MAX, NewItem, faults_of, item_bytes, likely_faults_of
 from foqs.client.retry import Repeat
 from foqs.client.slots import NO_ID, SlotGroups, with_own_ids
 from foqs.model.calls import EnqueueResult
-from foqs.model.errors import FoqsError, InvalidArgumentError, OverloadedError, RateLimitedError, UnavailableError
+from foqs.model.errors import (
+    FoqsError,
+    InvalidArgumentError,
+    OverloadedError,
+    RateLimitedError,
+    TooLargeError,
+    UnavailableError,
+)
 
 GROUPS_BYTES_MAX = 2 * ENQUEUE_BYTES_MAX
 """The most that the items of all groups have while none of them makes a whole batch; then the largest goes."""
@@ -77,8 +85,6 @@ class Bulk:
         """The ids of the batches that went through, with their positions."""
         self._failures: list[tuple[Sequence[int], FoqsError]] = []
         """The positions of the batches that failed as a whole, and why they did."""
-        self._faults: dict[int, FoqsError] = {}
-        """The positions of those that were at fault where their batch failed, and why."""
         self._failed_in_a_row = 0
         self._is_ended = False
         self._broken: BaseException | None = None
@@ -120,11 +126,14 @@ class Bulk:
             self._duplicates += [position for position in found if position not in self._made]
 
     def failed(self, batch: Batch, error: FoqsError) -> None:
-        faults = _faults_by_position(error, batch)
-        self._failures.append((batch.positions, next(iter(faults.values()), error)))
-        self._faults.update(faults)
+        if isinstance(error, InvalidArgumentError | TooLargeError):
+            faults = faults_of(batch.items)
+            if len(faults) == len(batch.items):  # The others may be well.
+                self._errors.update({batch.positions[place]: fault for place, fault in faults.items()})
+                return
+        self._failures.append((batch.positions, error))
         self._failed_in_a_row += 1
-        leaves_others = batch.has_ids and _is_its_own(error, batch)
+        leaves_others = batch.has_ids and _is_its_own(error)
         if not leaves_others or self._failed_in_a_row >= FAILED_IN_A_ROW_MAX:
             self._is_ended = True
 
@@ -147,6 +156,9 @@ class Bulk:
         if failures and not self._ids:
             error = failures[0][1]
             raise error from error.__cause__
+        if self._errors and not self._ids:
+            first = min(self._errors)
+            raise type(self._errors[first])(f"position {first}: {self._errors[first].message}")
         is_counted = bool(failures) and isinstance(self._items, Sequence)
         total = len(self._items) if is_counted else self._read_count  # type: ignore[arg-type]
         ids = [""] * total
@@ -158,10 +170,7 @@ class Bulk:
                     ids[position] = item_id
         errors = self._errors
         for positions, error in failures:
-            is_of_all = self._faults.keys().isdisjoint(positions)
-            told = error if is_of_all else NotSentError(f"not sent, with an item that is at fault: {error.message}")
-            errors.update(dict.fromkeys(positions, told))
-        errors.update(self._faults)
+            errors.update(dict.fromkeys(positions, error))
         if failures:
             not_sent = NotSentError(f"not sent: an earlier batch failed: {failures[0][1].message}")
             errors.update({at: not_sent for at, item_id in enumerate(ids) if not item_id and at not in errors})
@@ -169,20 +178,19 @@ class Bulk:
 
     def _cut(self) -> Iterator[Batch]:
         """The batches in the order of the items."""
-        for items in enqueue_batches(self._iterator, self._items_max):
-            positions = range(self._read_count, self._read_count + len(items))
-            self._read_count = positions.stop
-            yield self._batch(positions, self._with_ids(positions, items))
+        while block := self._next_block(self._items_max):
+            positions, items = self._read(block)
+            sizes = [item_bytes(item) for item in items]
+            for some in cut(range(len(items)), sizes, self._items_max, ENQUEUE_BYTES_MAX):
+                yield self._batch(positions[some[0] : some[-1] + 1], items[some[0] : some[-1] + 1])
 
     def _grouped(self, groups: SlotGroups) -> Iterator[Batch]:
         """The batches as groups have enough for one. Each has the items of one group, in their order."""
         waiting: dict[int, _Group] = {}
         waiting_bytes = 0
         while block := self._next_block(self._items_max):
-            positions = range(self._read_count, self._read_count + len(block))
-            self._read_count = positions.stop
-            block = self._with_ids(positions, block)
-            for position, item, key in zip(positions, block, _keys_of(groups, block), strict=True):
+            positions, items = self._read(block)
+            for position, item, key in zip(positions, items, _keys_of(groups, items), strict=True):
                 size = item_bytes(item)
                 group = waiting.setdefault(key, _Group())
                 if group.size_bytes + size > ENQUEUE_BYTES_MAX and group.items:
@@ -210,12 +218,18 @@ class Bulk:
             self.stop(error)
             return []
 
-    def _with_ids(self, positions: range, items: list[NewItem]) -> list[NewItem]:
-        if not self._makes_ids:
-            return items
-        items, places = with_own_ids(items)
-        self._made.update([positions[place] for place in places])
-        return items
+    def _read(self, block: list[NewItem]) -> tuple[Sequence[int], list[NewItem]]:
+        """Return those of the next items that can be sent, and their positions. The others have their errors then."""
+        positions: Sequence[int] = range(self._read_count, self._read_count + len(block))
+        self._read_count += len(block)
+        if faults := likely_faults_of(block):
+            self._errors.update({positions[place]: fault for place, fault in faults.items()})
+            positions = [position for place, position in enumerate(positions) if place not in faults]
+            block = [item for place, item in enumerate(block) if place not in faults]
+        if self._makes_ids:
+            block, places = with_own_ids(block)
+            self._made.update([positions[place] for place in places])
+        return positions, block
 
     @staticmethod
     def _batch(positions: Sequence[int], items: list[NewItem]) -> Batch:
@@ -223,33 +237,18 @@ class Bulk:
 
 
 def _keys_of(groups: SlotGroups, items: Sequence[NewItem]) -> list[int]:
-    """The group of each item. What is no item, or has an id that cannot be encoded, goes with those without ids."""
+    """The group of each item. One whose id cannot be encoded goes with those that have none."""
     try:
         return groups.of(items)
-    except (AttributeError, UnicodeEncodeError):
-        faults = {place for place, _ in faults_of(items)}
+    except UnicodeEncodeError:
+        faults = faults_of(items)
         return [NO_ID if place in faults else groups.of([item])[0] for place, item in enumerate(items)]
 
 
 def _all_have_ids(items: Sequence[NewItem]) -> bool:
-    try:
-        return None not in map(_dedup_id, items)
-    except AttributeError:
-        return False
+    return None not in map(_dedup_id, items)
 
 
-def _is_its_own(error: FoqsError, batch: Batch) -> bool:
+def _is_its_own(error: FoqsError) -> bool:
     """Whether other batches may go through where this one did not."""
-    if isinstance(error, InvalidArgumentError):
-        return any(True for _ in faults_of(batch.items))
     return isinstance(error, UnavailableError | OverloadedError | RateLimitedError)
-
-
-def _faults_by_position(error: FoqsError, batch: Batch) -> dict[int, FoqsError]:
-    """Return the errors of the items of a batch that cannot be encoded; none if it failed for another reason."""
-    if not isinstance(error, InvalidArgumentError):
-        return {}
-    return {
-        batch.positions[place]: InvalidArgumentError(f"position {batch.positions[place]}: {fault.message}")
-        for place, fault in faults_of(batch.items)
-    }
