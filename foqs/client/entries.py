@@ -36,6 +36,7 @@ class Verb:
     owner_of: the host that has most of the entries, where that is known.
     size_of: how many bytes an entry has in a frame at most.
     faults_of: the entries that cannot be sent, by their places among those given, where that was not looked for before.
+    defers: an entry that was certainly not done is not repeated here but left to the caller, who has others to send.
     """
 
     make_call: Callable[[Sequence[Any], bool], Call]
@@ -44,6 +45,7 @@ class Verb:
     owner_of: Callable[[Sequence[Any]], Flow[Address | None]] | None = None
     size_of: Callable[[Any], int] = lambda _: 0
     faults_of: Callable[[Sequence[Any]], Mapping[int, FoqsError]] | None = None
+    defers: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -234,7 +236,8 @@ class Entries:
         again: dict[tuple[object, ...], list[int]] = {}
         for place in part.places:
             error = errors.get(place)
-            if error is not None and may_repeat(error, repeat):
+            is_deferred = self._verb.defers and error is not None and error.nothing_done and not part.is_uncertain
+            if error is not None and may_repeat(error, repeat) and not is_deferred:
                 kind = (type(error), error.retry_after_ms, error.nothing_done)
                 again.setdefault(kind, []).append(place)
             elif part.is_uncertain and self._verb.gone_is_done and isinstance(error, NotFoundError):

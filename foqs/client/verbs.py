@@ -193,19 +193,18 @@ def demands_of(topics: Topics, count: int, topic_prefix: str | None) -> list[Any
     return []
 
 
-def ack(terms: Terms, namespace: str, receipts: Receipts, return_errors: bool = False) -> Flow[PositionErrors]:
-    entries, faults = _entries_of(receipts, receipt_of)
-    return _settle("ack", terms, ack_verb(terms, namespace), entries, faults, is_single(receipts), return_errors)
-
-
-def ack_verb(terms: Terms, namespace: str) -> Verb:
-    """How receipts are acked."""
+def ack(
+    terms: Terms, namespace: str, receipts: Receipts, return_errors: bool = False, *, defers: bool = False
+) -> Flow[PositionErrors]:
+    """Ack deliveries. `defers`: what was certainly not done is left to the caller, see Verb."""
 
     def make_call(pending: Sequence[str], repeated: bool) -> Call:
         request = wire.structs.AckRequest(namespace_name=namespace, receipts=pending, repeated=repeated or None)
         return Call("ack", request, Repeat.ALWAYS)
 
-    return Verb(make_call, _errors_of, True, _owner_of(terms), receipt_bytes)
+    entries, faults = _entries_of(receipts, receipt_of)
+    verb = Verb(make_call, _errors_of, True, _owner_of(terms), receipt_bytes, defers=defers)
+    return _settle("ack", terms, verb, entries, faults, is_single(receipts), return_errors)
 
 
 def extend(
@@ -224,27 +223,31 @@ Nacks = Receipts | Nack | Iterable[Item | str | Nack]
 
 
 def nack(
-    terms: Terms, namespace: str, nacks: Nacks, as_given: Callable[[str], Nack], return_errors: bool = False
+    terms: Terms,
+    namespace: str,
+    nacks: Nacks,
+    as_given: Callable[[str], Nack],
+    return_errors: bool = False,
+    *,
+    defers: bool = False,
 ) -> Flow[PositionErrors]:
-    """Give deliveries back. An entry that is a Nack stands for itself; `as_given` makes one of another's receipt."""
+    """Give deliveries back. An entry that is a Nack stands for itself; `as_given` makes one of another's receipt.
+
+    defers: what was certainly not done is left to the caller, see Verb.
+    """
 
     def as_nack(entry: object) -> Nack:
         nack = entry if isinstance(entry, Nack) else as_given(receipt_of(entry))
         nack.check()
         return nack
 
-    entries, faults = _entries_of(nacks, as_nack)
-    return _settle("nack", terms, nack_verb(terms, namespace), entries, faults, is_single(nacks), return_errors)
-
-
-def nack_verb(terms: Terms, namespace: str) -> Verb:
-    """How Nacks are sent."""
-
     def make_call(pending: Sequence[Nack], repeated: bool) -> Call:
         request = wire.structs.NackRequest(namespace_name=namespace, nacks=pending)
         return Call("nack", request, Repeat.UNLESS_UNKNOWN)
 
-    return Verb(make_call, _errors_of, owner_of=_owner_of(terms), size_of=nack_bytes)
+    entries, faults = _entries_of(nacks, as_nack)
+    verb = Verb(make_call, _errors_of, owner_of=_owner_of(terms), size_of=nack_bytes, defers=defers)
+    return _settle("nack", terms, verb, entries, faults, is_single(nacks), return_errors)
 
 
 def judged(verb: str, errors: PositionErrors, count: int, is_single: bool, return_errors: bool) -> PositionErrors:

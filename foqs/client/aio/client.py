@@ -15,6 +15,7 @@ from foqs.client.checks import check_target, check_whole
 from foqs.client.coalescing import Lane
 from foqs.client.durations import duration_ms, duration_or
 from foqs.client.errors import BatchError
+from foqs.client.flows import Flow
 from foqs.client.items import Item, Nack, NewItem, Receipts, Topics, check_new_item
 from foqs.client.retry import Repeat
 from foqs.client.shared_enqueue import CallOutcome, enqueue_shared
@@ -366,6 +367,13 @@ class AsyncClient(AsyncBaseClient):
         """Close every connection. Calls in flight fail, later ones raise ClientClosedError. Safe to repeat."""
         await super().close()
         await self._coalescer.close()
+
+    async def _settle_now(
+        self, verb: Callable[..., Flow[PositionErrors]], namespace: str, *arguments: object
+    ) -> PositionErrors:
+        """Settle for a consumer or worker, which repeats by itself what was certainly not done: others are to go on."""
+        flow = verb(self._within(None, None), namespace, *arguments, return_errors=True, defers=True)
+        return await self._run(flow)
 
     async def _enqueue_batch(self, lane: Lane, items: Sequence[NewItem], deadline_at_ms: int | None) -> CallOutcome:
         namespace, retry_unknown, job_id, _, avoided = lane

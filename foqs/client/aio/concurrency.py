@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import threading
 from asyncio import Queue, QueueEmpty
 from collections.abc import Callable, Coroutine, Iterator
@@ -31,6 +32,7 @@ __all__ = [
     "finish",
     "guarded",
     "is_cancelled",
+    "is_ending",
     "is_fatal",
     "run_copies",
     "run_to_the_end",
@@ -170,6 +172,11 @@ def is_cancelled() -> bool:
     """Whether this task itself is to end, and not only something that it waited for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+def is_ending() -> bool:
+    """Whether the interpreter ends: then no event loop runs any more."""
+    return sys.is_finalizing()
 
 
 def is_fatal(error: BaseException) -> bool:

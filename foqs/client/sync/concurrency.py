@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -30,6 +31,7 @@ __all__ = [
     "finish",
     "guarded",
     "is_cancelled",
+    "is_ending",
     "is_fatal",
     "run_copies",
     "run_to_the_end",
@@ -117,6 +119,11 @@ def finish(result: object) -> None:
 def is_cancelled() -> bool:
     """A thread never is."""
     return False
+
+
+def is_ending() -> bool:
+    """Whether the interpreter ends: then no other thread runs any more, and nothing may wait for one."""
+    return sys.is_finalizing()
 
 
 def is_fatal(error: BaseException) -> bool:
