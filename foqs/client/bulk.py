@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from itertools import chain, islice
 from operator import attrgetter
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from typing import NamedTuple
 from foqs.client.checks import check_many
 from foqs.client.entries import cut
 from foqs.client.errors import NotSentError
+from foqs.client.flows import Attempts, Terms
 from foqs.client.items import ENQUEUE_BYTES_MAX, NewItem, faults_of, item_bytes, likely_faults_of
 from foqs.client.retry import Repeat
 from foqs.client.slots import NO_ID, SlotGroups, with_own_ids
@@ -29,6 +31,8 @@ from foqs.model.errors import (
 
 GROUPS_BYTES_MAX = 2 * ENQUEUE_BYTES_MAX
 """The most that the items of all groups have while none of them makes a whole batch; then the largest goes."""
+ASIDE_ITEMS_MAX = 10_000
+"""Items that wait to be sent once more; while there are more, no others are read."""
 FAILED_IN_A_ROW_MAX = 3
 """After so many batches that failed, none of them was at fault: no others are sent."""
 
@@ -43,6 +47,8 @@ class Batch(NamedTuple):
     items: list[NewItem]
     has_ids: bool
     """Each of them has a dedup id, so that it may be sent again whatever became of the call."""
+    attempts: Attempts | None = None
+    """What has come of them so far, where they are sent once more."""
 
     def repeat(self, *, retry_unknown: bool) -> Repeat:
         """How its call may be repeated; `retry_unknown`: also after an unknown outcome."""
@@ -66,8 +72,13 @@ class Bulk:
     failed one after the other; the calls in flight still end. Not safe for threads.
     """
 
-    def __init__(self, items: Iterable[NewItem], items_max: int, *, makes_ids: bool = False) -> None:
-        """`makes_ids`: an item without a dedup id gets a random one."""
+    def __init__(
+        self, items: Iterable[NewItem], items_max: int, *, makes_ids: bool = False, terms: Terms | None = None
+    ) -> None:
+        """`makes_ids`: an item without a dedup id gets a random one.
+
+        terms: those of the calls, by which items are sent once more that were certainly not enqueued; else none are.
+        """
         check_many("items", items, "NewItems")
         self._items = items
         self._items_max = items_max
@@ -85,6 +96,10 @@ class Bulk:
         """The ids of the batches that went through, with their positions."""
         self._failures: list[tuple[Sequence[int], FoqsError]] = []
         """The positions of the batches that failed as a whole, and why they did."""
+        self._terms = terms
+        self._aside: list[tuple[int, int, Batch, FoqsError]] = []
+        """Items that wait to be sent once more, by when and in which order, and why."""
+        self._asides_total = 0
         self._failed_in_a_row = 0
         self._is_ended = False
         self._broken: BaseException | None = None
@@ -104,8 +119,15 @@ class Bulk:
             self._groups = groups
 
     def next(self) -> Batch | None:
-        """Return the next batch; None when there is no other, or one has failed."""
+        """Return the next batch; None when there is no other now, or one has failed. Then `wait_ms` says when."""
         if self._is_ended or self._broken is not None:
+            for _, _, batch, error in self._aside:
+                self._errors.update(dict.fromkeys(batch.positions, error))
+            self._aside.clear()
+            return None
+        if self.wait_ms() == 0:
+            return heappop(self._aside)[2]
+        if sum([len(batch.items) for _, _, batch, _ in self._aside]) >= ASIDE_ITEMS_MAX:
             return None
         if self._batches is None:
             self._batches = self._cut() if self._groups is None else self._grouped(self._groups)
@@ -115,15 +137,40 @@ class Bulk:
             self.stop(error)
             return None
 
+    def wait_ms(self) -> int | None:
+        """Return how long it is until items are to be sent once more; None if none are."""
+        if not self._aside or self._terms is None:
+            return None
+        return max(0, self._aside[0][0] - self._terms.clock_ms())
+
     def done(self, batch: Batch, result: EnqueueResult) -> None:
         self._failed_in_a_row = 0
         self._ids.append((batch.positions, result.ids))
+        again: dict[tuple[object, ...], list[int]] = {}
         for place, error in result.errors.items():
-            self._errors[batch.positions[place]] = error
+            if self._terms is not None and error.retryable and error.nothing_done:
+                again.setdefault((type(error), error.retry_after_ms), []).append(place)
+            else:
+                self._errors[batch.positions[place]] = error
+        for places in again.values():
+            self._set_aside(batch, sorted(places), result.errors[places[0]])
         if result.duplicates:
             # Whose id was made here is known from another attempt of the same call, and from nowhere else.
             found = [batch.positions[place] for place in result.duplicates]
             self._duplicates += [position for position in found if position not in self._made]
+
+    def _set_aside(self, batch: Batch, places: Sequence[int], error: FoqsError) -> None:
+        """Have items sent once more after a pause, while others go on; what waits for too long has failed."""
+        assert self._terms is not None, "it is looked at before"
+        positions = [batch.positions[place] for place in places]
+        attempts = Attempts(self._terms) if batch.attempts is None else batch.attempts.copy()
+        pause_ms = attempts.after(error, None, elsewhere=False)
+        if pause_ms is None:
+            self._errors.update(dict.fromkeys(positions, error))
+            return
+        once_more = Batch(positions, [batch.items[place] for place in places], batch.has_ids, attempts)
+        self._asides_total += 1
+        heappush(self._aside, (self._terms.clock_ms() + pause_ms, self._asides_total, once_more, error))
 
     def failed(self, batch: Batch, error: FoqsError) -> None:
         if isinstance(error, InvalidArgumentError | TooLargeError):
@@ -167,7 +214,7 @@ class Bulk:
                 ids[positions.start : positions.stop] = some
             else:
                 for position, item_id in zip(positions, some, strict=True):
-                    ids[position] = item_id
+                    ids[position] = item_id or ids[position]
         errors = self._errors
         for positions, error in failures:
             errors.update(dict.fromkeys(positions, error))

@@ -45,9 +45,11 @@ def enqueue_limited(
     *,
     bulk: bool = False,
     job_id: str | None = None,
+    defers: bool = False,
 ) -> Flow[EnqueueResult]:
     """Enqueue what one call may carry by itself, in several calls where the namespace allows no such call.
 
+    defers: what was certainly not done is left to the caller, see Verb.
     Raises when the first of them fails as a whole; a later one leaves its error at its positions.
     """
     result = EnqueueResult(ids=[])
@@ -55,7 +57,7 @@ def enqueue_limited(
     while left:
         part = left[: terms.batch_limits.get(namespace, len(left))]
         try:
-            done = yield from enqueue_batch(terms, namespace, part, repeat, bulk=bulk, job_id=job_id)
+            done = yield from enqueue_batch(terms, namespace, part, repeat, bulk=bulk, job_id=job_id, defers=defers)
         except FoqsError as refusal:
             if isinstance(refusal, TooLargeError) and (yield from learns_limit(terms, namespace, len(part))):
                 continue
@@ -103,6 +105,7 @@ def enqueue_batch(
     *,
     bulk: bool = False,
     job_id: str | None = None,
+    defers: bool = False,
 ) -> Flow[EnqueueResult]:
     """Enqueue at most a batch in one call, repeated for the positions that may be."""
     ids = [""] * len(items)
@@ -128,7 +131,9 @@ def enqueue_batch(
         return owner_of_slot(terms, namespace, pending)
 
     try:
-        errors = yield from batch_flow(terms, Verb(make_call, take, owner_of=owner, faults_of=faults_of), items)
+        errors = yield from batch_flow(
+            terms, Verb(make_call, take, owner_of=owner, faults_of=faults_of, defers=defers), items
+        )
     except UnavailableError:
         doubt_groups(terms, namespace)
         raise

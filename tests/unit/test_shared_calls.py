@@ -12,6 +12,7 @@ import pytest
 
 from foqs.client.addresses import Address
 from foqs.client.errors import NotSentError, OutcomeUnknownError
+from foqs.client.items import NewItem
 from foqs.client.retry import RetryPolicy
 from foqs.model.errors import ErrorCode, OverloadedError, PausedError, RateLimitedError, TooLargeError, UnavailableError
 from tests.support.scripted_pools import AsyncScriptedClient, S, ScriptedClient, enqueue_all, item_error
@@ -243,3 +244,57 @@ def test_a_call_that_failed_says_so_to_each_and_those_behind_it_were_not_sent() 
         others = together(client, gate, threads, list("abcd"))
         errors = [type(other.exception(PATIENCE_S)) for other in others]
     assert errors == [OutcomeUnknownError] * 2 + [NotSentError] * 2
+
+
+# --- many items of one caller ---
+
+
+class Shop:
+    """Refuses what is of the topic "sick" while it is sick."""
+
+    def __init__(self) -> None:
+        self.is_sick = True
+        self.batches: list[list[str]] = []
+
+    def answer(self, method: str, request: Any) -> Any:
+        self.batches.append(topics := [item.topic for item in request.items])
+        sick = [at for at, topic in enumerate(topics) if topic == "sick" and self.is_sick]
+        return enqueue_all(request, dict.fromkeys(sick, item_error(ErrorCode.PAUSED)))
+
+
+@pytest.mark.parametrize("calls_in_flight", [1, 2])
+def test_items_of_a_paused_topic_hold_up_no_other_batch_of_enqueue_many(calls_in_flight: int) -> None:
+    shop = Shop()
+    client = ScriptedClient(shop.answer, batch_items_max=2, random=lambda: 0.5)
+    items = [NewItem(topic, b"") for topic in ("a", "sick", "b", "sick", "c", "d")]
+    with ThreadPoolExecutor(1) as threads:
+        work = threads.submit(client.enqueue_many, NS, items, calls_in_flight=calls_in_flight)
+        assert client.pool.pauses.acquire(timeout=PATIENCE_S)
+        wait_until(lambda: ["c", "d"] in shop.batches)
+        assert not work.done()
+        shop.is_sick = False
+        client.pool.goes_on.set()
+        assert work.result(PATIENCE_S).ids == ["a", "sick", "b", "sick", "c", "d"]
+
+
+def test_items_that_stay_refused_have_their_error_and_all_others_are_stored() -> None:
+    shop = Shop()
+    client = ScriptedClient(shop.answer, batch_items_max=2, retry=RetryPolicy(deadline_ms=30))
+    client.pool.goes_on.set()
+    items = [NewItem(topic, b"") for topic in ("a", "sick", "b", "c")]
+    result = client.enqueue_many(NS, items, return_errors=True)
+    assert result.ids == ["a", "", "b", "c"]
+    assert {at: type(error) for at, error in result.errors.items()} == {1: PausedError}
+
+
+async def test_tasks_of_enqueue_many_send_others_while_some_items_wait() -> None:
+    shop = Shop()
+    client = AsyncScriptedClient(shop.answer, batch_items_max=1, random=lambda: 0.5)
+    work = asyncio.create_task(client.enqueue_many(NS, [NewItem(topic, b"") for topic in ("sick", "a", "b")]))
+    async with asyncio.timeout(PATIENCE_S):
+        await client.pool.pauses.acquire()
+        assert shop.batches == [["sick"], ["a"], ["b"]]
+        shop.is_sick = False
+        client.pool.goes_on.set()
+        assert (await work).ids == ["sick", "a", "b"]
+        await client.close()

@@ -141,7 +141,8 @@ class AsyncClient(AsyncBaseClient):
         The result has an id for each position. Raises BatchError when items failed: it has the ids of the others and
         the errors by position. Raises another error when no call was done. When a later call fails as a whole, its
         positions get the error, and those behind it (of a sequence; a lazy iterable is not read on) a NotSentError. An
-        item that cannot be encoded gets InvalidArgumentError, and those that would have shared its call NotSentError.
+        item that cannot be sent gets its error alone: the others go without it. Items that a host refuses for a while,
+        such as those of a paused topic, are sent once more within the time of the RetryPolicy, and others go meanwhile.
         Items that have dedup ids, all of them: calls are repeated after an unknown outcome, one that fails leaves the
         others alone unless some fail one after the other, and each call has items of one shard, so that their order is
         kept within a shard only. `duplicates` of the result are positions that got the id of an item enqueued before,
@@ -156,7 +157,7 @@ class AsyncClient(AsyncBaseClient):
         check_whole("calls_in_flight", calls_in_flight, 1, self._pool.calls_in_flight_max)
         check_target(namespace, job_id, retry_unknown=retry_unknown)
         terms = self._within(deadline_ms, deadline)
-        work = Bulk(items, self.options.batch_items_max, makes_ids=self.options.idempotent)
+        work = Bulk(items, self.options.batch_items_max, makes_ids=self.options.idempotent, terms=terms)
         guard = AsyncMonitor()
         if work.begins_with_id():
             work.group_by(await self._run(slots.groups_of(terms, namespace)))
@@ -165,11 +166,17 @@ class AsyncClient(AsyncBaseClient):
             while True:
                 with guard:
                     batch = work.next()
+                    wait_ms = work.wait_ms() if batch is None else None
                 if batch is None:
-                    return
+                    if wait_ms is None:
+                        return
+                    await self._pool.pause(wait_ms)
+                    continue
                 repeat = batch.repeat(retry_unknown=retry_unknown)
                 try:
-                    flow = verbs.enqueue_limited(terms, namespace, batch.items, repeat, bulk=bulk, job_id=job_id)
+                    flow = verbs.enqueue_limited(
+                        terms, namespace, batch.items, repeat, bulk=bulk, job_id=job_id, defers=True
+                    )
                     done = await self._run(flow)
                 except FoqsError as error:
                     with guard:
