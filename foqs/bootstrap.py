@@ -30,6 +30,7 @@ from foqs.host.inspection import Inspection
 from foqs.host.job_calls import JobCalls, JobEnqueues
 from foqs.host.jobs import Jobs
 from foqs.host.leases import Leases
+from foqs.host.looks import Looks
 from foqs.host.namespace_calls import NamespaceCalls
 from foqs.host.namespaces import Namespaces
 from foqs.host.page_budget import PageBudget
@@ -354,7 +355,8 @@ class Host(Service):
         lane, factory = BulkLane(self._loop), self._factory
         places = PlaceCheck(namespaces.calls, factory.check_server, factory.check_database, self._config.host_name)
         self.metrics.watch_loads(lane, self._jobs)
-        enqueues = Enqueues(namespaces, self._quotas, placement, self._waiting, happened, self._namespace_calls.slots)
+        looks, make_slots = Looks(self._parts.monotonic_s), self._namespace_calls.slots
+        enqueues = Enqueues(namespaces, self._quotas, placement, self._waiting, happened, make_slots, looks)
         queue = Queue(
             JobEnqueues(namespaces, self._jobs, BulkEnqueues(namespaces, lane, enqueues.enqueue).enqueue, happened),
             self._dequeues,

@@ -64,7 +64,7 @@ class AddressBook:
     def __init__(self, addresses: Sequence[Address], first: int) -> None:
         self._addresses = list(dict.fromkeys(addresses))
         self._next = first
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # The handler of a signal may make calls, too.
         self._cooling: dict[Address, tuple[int, int]] = {}
         """When each of these addresses may be preferred again, and how long it had to wait for that."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from datetime import timedelta
 from typing import Any
@@ -10,10 +10,9 @@ from typing import Any
 from foqs.client.checks import check_many
 from foqs.client.durations import duration_ms
 from foqs.client.errors import error_from_wire
-from foqs.client.flows import Call, Flow, Terms, batch_flow, call_flow
-from foqs.client.items import receipt_of
+from foqs.client.flows import Call, Flow, Terms, call_flow
 from foqs.client.retry import Repeat
-from foqs.client.verbs import judged
+from foqs.client.verbs import id_entries, judged
 from foqs.model import limits
 from foqs.model.calls import (
     ClusterShard,
@@ -25,7 +24,6 @@ from foqs.model.calls import (
     HostStatus,
     ItemState,
     NamespacePage,
-    PositionErrors,
     ShardStatus,
     StoredItem,
     StoredItemPage,
@@ -176,25 +174,6 @@ def state_list(states: Iterable[ItemState]) -> list[ItemState]:
     return list(states)
 
 
-def delete_items(
-    terms: Terms, namespace: str, ids: str | Iterable[str], return_errors: bool = False
-) -> Flow[PositionErrors]:
-    entries = _ids(ids)
-    errors: PositionErrors = {}
-
-    def make_call(pending: Sequence[str], repeated: bool) -> Call:
-        request = wire.structs.DeleteItemsRequest(namespace_name=namespace, ids=pending)
-        return Call("deleteItems", request, Repeat.ALWAYS)
-
-    for offset in range(0, len(entries), limits.BATCH_ITEMS_MAX):
-        batch = entries[offset : offset + limits.BATCH_ITEMS_MAX]
-        failed = yield from batch_flow(
-            terms, batch, make_call, lambda response, _places: response.errors, gone_is_done=True
-        )
-        errors.update({position + offset: error for position, error in failed.items()})
-    return judged("delete_items", errors, len(entries), isinstance(ids, str), return_errors)
-
-
 def change_dead_letters(
     terms: Terms,
     method: str,
@@ -206,13 +185,20 @@ def change_dead_letters(
     return_errors: bool = False,
 ) -> Flow[DeadLettersResult]:
     """Redrive or purge: `method` says which. Raises BatchError for ids that are no dead letters, unless returned."""
-    entries = None if ids is None else _ids(ids)
+    entries, faults = (None, {}) if ids is None else id_entries(ids)
+    places = [place for place in range(len(entries or ())) if place not in faults]
+    if faults and not places:
+        if not return_errors:
+            raise faults[0]
+        return DeadLettersResult(0, faults)  # No ids at all would mean all dead letters.
+    sent = None if entries is None else [entries[place] for place in places]
     request = wire.METHODS[method].request(
-        namespace_name=namespace, topic=topic, ids=entries, limit=limit, page_token=page_token or None
+        namespace_name=namespace, topic=topic, ids=sent, limit=limit, page_token=page_token or None
     )
     response = yield from call_flow(terms, Call(method, request, Repeat.UNLESS_UNKNOWN))
-    errors = {position: error_from_wire(told) for position, told in (response.errors or {}).items()}
     chosen = response.ids or []
+    told = {at: error_from_wire(error) for at, error in (response.errors or {}).items()}
+    errors = told if entries is None else faults | {places[at]: error for at, error in told.items()}
     judged(method, errors, len(entries or chosen), False, return_errors)
     return DeadLettersResult(response.count or 0, errors, chosen, response.next_page_token or "")
 
@@ -327,13 +313,6 @@ def _job(w: Any) -> Job:
 def _stored_items_call(terms: Terms, call: Call) -> Flow[StoredItemPage]:
     response = yield from call_flow(terms, call)
     return StoredItemPage([_stored_item(w) for w in response.items or ()], response.next_page_token or "")
-
-
-def _ids(ids: str | Iterable[str]) -> list[str]:
-    if isinstance(ids, str):
-        return [ids]
-    check_many("ids", ids, "ids")
-    return [receipt_of(entry) for entry in ids]
 
 
 def _topic_policy(w: Any) -> TopicPolicyEntry:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from foqs.client.encoded import Bytes, EncodedItems
-from foqs.client.flows import Call, Flow, Terms, batch_flow
+from foqs.client.entries import Verb, batch_flow
+from foqs.client.flows import Call, Flow, Terms
 from foqs.client.retry import Repeat
 from foqs.model.calls import PositionErrors
 from foqs.model.errors import InternalError
@@ -45,5 +46,5 @@ def enqueue_encoded(
         result.duplicates_count += len(response.duplicates or ())
         return response.errors  # type: ignore[no-any-return]
 
-    result.errors = yield from batch_flow(terms, items, make_call, take)
+    result.errors = yield from batch_flow(terms, Verb(make_call, take), items)
     return result

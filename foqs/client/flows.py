@@ -7,7 +7,7 @@ for both clients, and tests drive it by hand without a socket or a clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,10 +16,9 @@ from foqs.client.addresses import Address, AddressBook
 from foqs.client.checks import check_whole
 from foqs.client.durations import DEADLINE_MS_MAX
 from foqs.client.encoded import EncodedItems
-from foqs.client.errors import NotSentError, OutcomeUnknownError, copy_of, error_from_wire
+from foqs.client.errors import NotSentError, OutcomeUnknownError, copy_of
 from foqs.client.retry import Pauses, Repeat, RetryPolicy, goes_elsewhere, may_repeat, verdict
-from foqs.model.calls import PositionErrors
-from foqs.model.errors import FoqsError, InternalError, NotFoundError
+from foqs.model.errors import FoqsError
 
 if TYPE_CHECKING:
     from foqs.client.owners import Owners
@@ -114,17 +113,32 @@ class Terms:
         return self if deadline_at_ms is None else replace(self, deadline_at_ms=deadline_at_ms)
 
 
-class _Attempts:
+class Attempts:
     """Where and when the attempts of one call are made: at each address in turn, and after a pause at each again.
 
-    A flow makes one, asks it for each attempt, and tells it what came of that.
+    A flow makes one, asks it for each attempt, and tells it what came of that. So does each enqueue that shares its
+    calls with others: when it is to be repeated, it is so by itself.
     """
 
-    def __init__(self, terms: Terms, owner: Address | None = None) -> None:
+    def __init__(
+        self,
+        terms: Terms,
+        owner: Address | None = None,
+        *,
+        avoided: Collection[Address] = (),
+        began_at_ms: int | None = None,
+    ) -> None:
+        """Begin a call that has begun at `began_at_ms`, else now; the policy's deadline counts from then on.
+
+        avoided: addresses that are not asked in the first round.
+        """
         self._terms = terms
         self._owner = owner
-        self._pauses = Pauses(terms.retry, terms.clock_ms, terms.random, terms.deadline_at_ms)
-        self._avoided: set[Address] = set()
+        deadline_at_ms = terms.deadline_at_ms
+        if deadline_at_ms is None and began_at_ms is not None:
+            deadline_at_ms = began_at_ms + terms.retry.deadline_ms
+        self._pauses = Pauses(terms.retry, terms.clock_ms, terms.random, deadline_at_ms)
+        self._avoided: set[Address] = set(avoided)
         self._heard: tuple[Address, FoqsError] | None = None
         """The last host that was reached, and what came of that."""
         self._rests_until_ms: dict[Address, int] = {}
@@ -172,18 +186,42 @@ class _Attempts:
         if self._step is not None and self._step.address is not None:
             self._terms.book.served(self._step.address)
 
+    def copy(self) -> Attempts:
+        """Return the same for some of the entries of the call, which go their own way from now on."""
+        one = copy(self)
+        one._pauses = copy(self._pauses)
+        one._avoided, one._rests_until_ms = set(self._avoided), dict(self._rests_until_ms)
+        return one
+
+    def at_step_of(self, other: Attempts) -> Attempts:
+        """Enter that the last attempt was the one that another call has made, in which this one had a part."""
+        self._step = other._step
+        return self
+
+    @property
+    def address(self) -> Address | None:
+        """Where the last attempt was made, if anywhere."""
+        return self._step.address if self._step is not None else None
+
+    @property
+    def avoided(self) -> Collection[Address]:
+        """The addresses that the next attempt is not to be made at."""
+        return self._avoided
+
     def failed(self, error: FoqsError) -> int | None:
         """Return the pause after an attempt that failed and may be repeated; None for no other attempt."""
-        address = self._step.address if self._step is not None else None
-        is_unknown = isinstance(error, OutcomeUnknownError)
-        if address is not None and (goes_elsewhere(error) or is_unknown):
-            self._terms.book.failed(address, self._terms.clock_ms())
+        self.blame(error)
         is_read = self._step is not None and self._step.call.repeat is Repeat.READ
-        return self.after(error, elsewhere=goes_elsewhere(error) or (is_unknown and is_read))
+        is_unknown = isinstance(error, OutcomeUnknownError)
+        return self.after(error, self.address, elsewhere=goes_elsewhere(error) or (is_unknown and is_read))
 
-    def after(self, error: FoqsError, *, elsewhere: bool) -> int | None:
-        """Do the same; `elsewhere`: another address may do at once what this one did not."""
-        address = self._step.address if self._step is not None else None
+    def blame(self, error: FoqsError) -> None:
+        """Have other addresses preferred for a while, if the last one is at fault."""
+        if self.address is not None and (goes_elsewhere(error) or isinstance(error, OutcomeUnknownError)):
+            self._terms.book.failed(self.address, self._terms.clock_ms())
+
+    def after(self, error: FoqsError, address: Address | None, *, elsewhere: bool) -> int | None:
+        """Return the pause after an attempt at an address; `elsewhere`: another one may do it at once."""
         if address is not None and not isinstance(error, NotSentError):
             self._heard = address, error
         now_ms, wait_ms = self._terms.clock_ms(), error.retry_after_ms or 0
@@ -219,7 +257,7 @@ class _Attempts:
 
 def call_flow(terms: Terms, call: Call) -> Flow[Any]:
     """Make one call with its repetitions, and return the response struct."""
-    attempts = _Attempts(terms)
+    attempts = Attempts(terms)
     uncertain = False
     while True:
         try:
@@ -237,108 +275,3 @@ def call_flow(terms: Terms, call: Call) -> Flow[Any]:
             return response
         if pause_ms:
             yield Pause(pause_ms)
-
-
-def batch_flow(
-    terms: Terms,
-    entries: Sequence[Any],
-    make_call: Callable[[Sequence[Any], bool], Call],
-    take: Callable[[Any, Sequence[int]], Mapping[int, Any] | None],
-    *,
-    gone_is_done: bool = False,
-    owner: Address | None = None,
-) -> Flow[PositionErrors]:
-    """Make the calls for one batch whose positions succeed or fail alone, and return the errors by position.
-
-    The positions that may be repeated are repeated until the deadline.
-
-    make_call(pending, repeated) makes the next attempt; `repeated`: some of `pending` may have been done by an earlier
-    one.
-    take(response, places) keeps what the response holds beside errors, and returns its errors; `places` are
-    the positions in `entries` that the response speaks of, in its order.
-    gone_is_done: NOT_FOUND after an unknown outcome means that an earlier attempt did it.
-    owner: the host that has most of the entries, where that is known.
-    Raises when the call as a whole fails before anything is known of any position.
-    """
-    batch = _Batch(_Attempts(terms, owner), len(entries), gone_is_done)
-    while True:
-        pending = [entries[place] for place in batch.places] if batch.answered_once else entries
-        call = make_call(pending, batch.is_uncertain)
-        try:
-            wire_errors = take((yield batch.attempts.send(call)), batch.places)
-        except FoqsError as error:
-            pause_ms = batch.failed(error, call.repeat)
-        else:
-            pause_ms = batch.answered(wire_errors or {}, call.repeat)
-        if pause_ms is None:
-            return batch.errors
-        if pause_ms:
-            yield Pause(pause_ms)
-
-
-class _Batch:
-    """The results of a batch by position, and the positions still open between attempts; its flow owns it.
-
-    places: the positions of the next attempt.
-    """
-
-    def __init__(self, attempts: _Attempts, count: int, gone_is_done: bool) -> None:
-        self.attempts = attempts
-        self.errors: PositionErrors = {}
-        self.places: Sequence[int] = range(count)
-        self.answered_once = False
-        self._gone_is_done = gone_is_done
-        self._uncertain: set[int] = set()
-
-    @property
-    def is_uncertain(self) -> bool:
-        """Tell whether an earlier attempt may have done some of `places`."""
-        return bool(self._uncertain) and not self._uncertain.isdisjoint(self.places)
-
-    def failed(self, error: FoqsError, repeat: Repeat) -> int | None:
-        """Enter that the call failed as a whole. Returns the pause before the next attempt, or None for the end."""
-        pause_ms = self.attempts.failed(error) if may_repeat(error, repeat) else None
-        if pause_ms is None:
-            if not self.answered_once:
-                raise verdict(self.attempts.told(error), bool(self._uncertain)) from error.__cause__
-            self._give_up(dict.fromkeys(self.places, self.attempts.told(error)))
-        elif not error.nothing_done:
-            self._uncertain.update(self.places)
-        return pause_ms
-
-    def answered(self, wire_errors: Mapping[int, Any], repeat: Repeat) -> int | None:
-        """Enter which positions failed. Returns the pause before those to repeat are sent, or None for the end."""
-        self.answered_once = True
-        again: PositionErrors = {}
-        for index, wire_error in wire_errors.items():
-            if not 0 <= index < len(self.places):
-                raise InternalError(f"the host reported position {index} of a batch of {len(self.places)}")
-            place = self.places[index]
-            error = error_from_wire(wire_error)
-            if self._gone_is_done and isinstance(error, NotFoundError) and place in self._uncertain:
-                continue
-            if may_repeat(error, repeat):
-                again[place] = error
-            else:
-                self.errors[place] = error
-        pause_ms = self._next_pause_ms(again)
-        if pause_ms is None:
-            self._give_up(again)
-        else:
-            self.places = sorted(again)
-            self._uncertain.update(place for place, error in again.items() if not error.nothing_done)
-        return pause_ms
-
-    def _next_pause_ms(self, again: PositionErrors) -> int | None:
-        if len(again) < len(self.places):
-            self.attempts.served()
-        if not again:
-            return None
-        errors = sorted(again.values(), key=lambda error: error.retry_after_ms or 0)
-        if len(again) == len(self.places) and all(map(goes_elsewhere, errors)):
-            return self.attempts.failed(errors[-1])
-        return self.attempts.after(errors[-1], elsewhere=any(map(goes_elsewhere, errors)))
-
-    def _give_up(self, errors: PositionErrors) -> None:
-        for place, error in errors.items():
-            self.errors[place] = verdict(error, place in self._uncertain)

@@ -5,27 +5,32 @@ The encoder reads `NewItem` and `Nack` where they are: no copy per item.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from itertools import islice
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from foqs.client.checks import check_flag, check_many, check_text, check_whole, is_whole
 from foqs.client.durations import duration_ms, duration_or, time_ms
 from foqs.model import limits
 from foqs.model.calls import DeliveryPolicy
-from foqs.model.errors import InvalidArgumentError, shown
+from foqs.model.errors import FoqsError, InvalidArgumentError, TooLargeError, shown
 from foqs.wire import codec as wire
 
 ENQUEUE_BYTES_MAX = limits.FRAME_BYTES_MAX // 2
 """The most that the items of one enqueue call have, so that the frame stays far from its own limit."""
 ITEM_OVERHEAD_BYTES = 512
-"""The bytes of an item beside payload and metadata: topic, keys and field headers at their longest."""
+"""The bytes of an item beside payload and metadata: topic, dedup id and field headers, where these are short."""
+_NAME_CHARS = 48
+"""Topics and dedup ids of so many characters have room in ITEM_OVERHEAD_BYTES, whatever their characters are."""
+
+_NACK_OVERHEAD_BYTES = 64
+"""The bytes of a nack beside receipt and metadata."""
+T = TypeVar("T")
 
 PRIORITY_MIN, PRIORITY_MAX = -(2**31), 2**31 - 1
-_INT64_MAX = 2**63 - 1
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
 
 @dataclass(slots=True, init=False)
@@ -155,11 +160,16 @@ class Nack:
         check_nack(self.delay_ms, metadata)
 
     def check(self) -> None:
-        """Raise InvalidArgumentError for what would spoil the call that carries other deliveries too."""
+        """Raise InvalidArgumentError or TooLargeError for what would spoil the call that carries others too."""
         check_nack(self.delay_ms, self.metadata)
         check_text("receipt", self.receipt)
         check_flag("release", self.release)
         check_flag("dead_letter", self.dead_letter)
+        receipt_of(self.receipt)
+        if (size := nack_bytes(self)) > ENQUEUE_BYTES_MAX:
+            raise TooLargeError(
+                f"a nack of {size} bytes does not fit into a frame ({ENQUEUE_BYTES_MAX} bytes): give less metadata"
+            )
 
 
 @dataclass(slots=True, eq=False)
@@ -197,22 +207,41 @@ Topics = str | Mapping[str, int] | Sequence[str | tuple[str, int]]
 """A topic, or topics with the count wanted of each; a name alone wants the call's `count`."""
 
 
-def receipt_list(receipts: Receipts) -> list[str]:
-    """Return the receipts as the wire wants them. A bare id passes as it is: the host takes both."""
-    if isinstance(receipts, str):
-        return [receipts]
-    if isinstance(receipts, Item):
-        return [receipts.receipt]
-    check_many("receipts", receipts, "items or receipts")
-    return [r if type(r) is str else receipt_of(r) for r in receipts]
+def receipt_of(entry: object) -> str:
+    """Return the receipt as the wire wants it. Raises InvalidArgumentError or TooLargeError for what is none."""
+    receipt = entry.receipt if isinstance(entry, Item) else entry
+    if not isinstance(receipt, str):
+        raise InvalidArgumentError(f"{type(entry).__name__} is neither an Item nor a receipt")
+    if not (receipt.isascii() or _is_utf8(receipt)):
+        raise InvalidArgumentError(f"receipt {shown(receipt)} is not text that UTF-8 can hold")
+    if receipt_bytes(receipt) > ENQUEUE_BYTES_MAX:
+        raise TooLargeError(f"receipt {shown(receipt)} has {len(receipt)} characters: no call can carry it")
+    return receipt
 
 
-def receipt_of(entry: Item | str) -> str:
-    if isinstance(entry, str):
-        return entry
-    if isinstance(entry, Item):
-        return entry.receipt
-    raise InvalidArgumentError(f"{type(entry).__name__} is neither an Item nor a receipt")
+def receipt_bytes(receipt: str) -> int:
+    """Return how many bytes a receipt or an id has in a frame at most."""
+    return 4 * len(receipt) + 4
+
+
+def nack_bytes(nack: Nack) -> int:
+    """Return how many bytes a nack has in a frame at most."""
+    metadata = nack.metadata
+    size = len(metadata) if type(metadata) is bytes else 0 if metadata is None else memoryview(metadata).nbytes
+    return size + receipt_bytes(nack.receipt) + _NACK_OVERHEAD_BYTES
+
+
+def entries_of(given: Iterable[Any], entry_of: Callable[[Any], T]) -> tuple[list[T | None], dict[int, FoqsError]]:
+    """Return the entries as the wire wants them, and the errors of those that cannot be sent, by position."""
+    entries: list[T | None] = []
+    faults: dict[int, FoqsError] = {}
+    for one in given:
+        try:
+            entries.append(entry_of(one))
+        except (InvalidArgumentError, TooLargeError) as fault:
+            faults[len(entries)] = fault.with_traceback(None)
+            entries.append(None)
+    return entries, faults
 
 
 def is_single(receipts: object) -> bool:
@@ -242,27 +271,30 @@ def _demand(entry: str | tuple[str, int], count: int) -> Any:
 def item_bytes(item: NewItem) -> int:
     """Return how many bytes an item has in a frame at most. What is no item has some, too: it is refused later."""
     try:
-        trace_bytes = 4 * len(item.trace_context) if item.trace_context else 0
-        return len(item.payload) + len(item.metadata or b"") + trace_bytes + ITEM_OVERHEAD_BYTES
-    except (TypeError, AttributeError):
+        payload, metadata, topic = item.payload, item.metadata, item.topic
+        size = ITEM_OVERHEAD_BYTES + (len(payload) if type(payload) is bytes else memoryview(payload).nbytes)
+        if metadata:
+            size += len(metadata) if type(metadata) is bytes else memoryview(metadata).nbytes
+        if item.trace_context:
+            size += 4 * len(item.trace_context)
+        # The overhead has room for as much as a host takes; beyond that the host says what is wrong.
+        if len(topic) > _NAME_CHARS:
+            size += 4 * len(topic)
+        if (dedup_id := item.dedup_id) is not None and len(dedup_id) > _NAME_CHARS:
+            size += 4 * len(dedup_id)
+        return size + (4 * len(item.ordering_key) if item.ordering_key else 0)
+    except (TypeError, AttributeError, ValueError):
         return ITEM_OVERHEAD_BYTES
 
 
-def enqueue_batches(items: Iterable[NewItem], items_max: int) -> Iterator[list[NewItem]]:
-    """Cut `items` into calls of at most `items_max` items and ENQUEUE_BYTES_MAX; reads one batch ahead."""
-    iterator = iter(items)
-    while block := list(islice(iterator, items_max)):
-        sizes = [item_bytes(item) for item in block]
-        if sum(sizes) <= ENQUEUE_BYTES_MAX:
-            yield block
-            continue
-        start = batch_bytes = 0
-        for end, size in enumerate(sizes):
-            if batch_bytes + size > ENQUEUE_BYTES_MAX and end > start:
-                yield block[start:end]
-                start, batch_bytes = end, 0
-            batch_bytes += size
-        yield block[start:]
+def check_item_fits(item: NewItem) -> None:
+    """Raise TooLargeError for an item that no call can carry."""
+    size = item_bytes(item)
+    if size > ENQUEUE_BYTES_MAX:
+        raise TooLargeError(
+            f"an item of {size} bytes does not fit into a frame ({ENQUEUE_BYTES_MAX} bytes): keep the content "
+            "elsewhere, and enqueue where it is"
+        )
 
 
 def check_new_item(item: NewItem) -> None:
@@ -276,8 +308,8 @@ def check_new_item(item: NewItem) -> None:
     for name, value in (("payload", item.payload), ("metadata", item.metadata)):
         if not (isinstance(value, bytes | bytearray | memoryview) or (name == "metadata" and value is None)):
             problems.append(f"{name} is {type(value).__name__}, not bytes")
-        elif isinstance(value, memoryview) and not value.c_contiguous:
-            problems.append(f"{name} is a memoryview of bytes that lie apart: give bytes(...) of it")
+        elif isinstance(value, memoryview) and (problem := _view_problem(name, value)):
+            problems.append(problem)
     for name, optional in (("topic", False), ("dedup_id", True), ("ordering_key", True), ("trace_context", True)):
         value = getattr(item, name)
         if not (isinstance(value, str) or (optional and value is None)):
@@ -286,10 +318,13 @@ def check_new_item(item: NewItem) -> None:
             problems.append(f"{name} {shown(value)} is not text that UTF-8 can hold")
     if not (is_whole(item.priority) and PRIORITY_MIN <= item.priority <= PRIORITY_MAX):
         problems.append(f"priority {shown(item.priority)} is not within {PRIORITY_MIN}..{PRIORITY_MAX}")
-    for name in ("deliver_after_ms", "delay_ms", "ttl_ms", "lease_ms"):
+    for name in ("delay_ms", "ttl_ms", "lease_ms"):
         value = getattr(item, name)
         if value is not None and not (is_whole(value) and 0 <= value <= _INT64_MAX):
             problems.append(f"{name} {shown(value)} is not a whole number of milliseconds, 0 or more")
+    at_ms = item.deliver_after_ms
+    if at_ms is not None and not (is_whole(at_ms) and _INT64_MIN <= at_ms <= _INT64_MAX):
+        problems.append(f"deliver_after_ms {shown(at_ms)} is not a whole number of milliseconds since 1970")
     if item.delivery is not None and not (is_whole(item.delivery) and item.delivery in tuple(DeliveryPolicy)):
         problems.append(f"delivery {item.delivery!r} is not a DeliveryPolicy")
     if problems:
@@ -316,13 +351,25 @@ def check_new_items(items: Iterable[NewItem]) -> None:
             check_new_item(item)
 
 
-def faults_of(items: Iterable[NewItem]) -> Iterator[tuple[int, InvalidArgumentError]]:
-    """Iterate over the items that cannot be encoded, with the reason: the encoder does not say which one it was."""
-    for position, item in enumerate(items):
-        try:
-            check_new_item(item)
-        except InvalidArgumentError as fault:
-            yield position, fault
+def likely_faults_of(items: Sequence[NewItem]) -> dict[int, FoqsError]:
+    """Return why items cannot be sent, by position, as far as that is seen at a glance: it costs next to nothing."""
+    try:
+        check_new_items(items)
+        if sum(map(item_bytes, items)) <= ENQUEUE_BYTES_MAX:
+            return {}
+    except InvalidArgumentError:
+        pass  # It does not say which ones.
+    return faults_of(items)
+
+
+def faults_of(items: Sequence[NewItem]) -> dict[int, FoqsError]:
+    """Return why items cannot be sent, by position: each of them would spoil the call that carries the others."""
+    return entries_of(items, _check)[1]
+
+
+def _check(item: NewItem) -> None:
+    check_new_item(item)
+    check_item_fits(item)
 
 
 def check_nack(delay_ms: object, metadata: object = None) -> None:
@@ -330,6 +377,15 @@ def check_nack(delay_ms: object, metadata: object = None) -> None:
     check_whole("delay_ms", delay_ms, 0, limits.DELAY_MS_MAX)
     if not isinstance(metadata, bytes | bytearray | memoryview | None):
         raise InvalidArgumentError(f"metadata is {type(metadata).__name__}, not bytes")
+    if isinstance(metadata, memoryview) and (problem := _view_problem("metadata", metadata)):
+        raise InvalidArgumentError(problem)
+
+
+def _view_problem(name: str, view: memoryview) -> str | None:
+    try:
+        return None if view.c_contiguous else f"{name} is a memoryview of bytes that lie apart: give bytes(...) of it"
+    except ValueError:
+        return f"{name} is a memoryview that was released"
 
 
 def _is_utf8(text: str) -> bool:

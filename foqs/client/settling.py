@@ -9,18 +9,23 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from heapq import heappop, heappush
 
 from foqs.client.checks import check_whole
 from foqs.client.durations import duration_ms, duration_or
+from foqs.client.flows import Attempts, Terms
 from foqs.client.items import Nack, check_nack
 from foqs.client.leases import LOST, BaseLeasedItem
 from foqs.model import limits
 from foqs.model.calls import PositionErrors
+from foqs.model.errors import FoqsError
 
 log = logging.getLogger("foqs.client")
 
 PENDING_MAX = 10_000
 """Settlements not sent yet; a consumer that has more takes no new items."""
+TOGETHER_MS = 20
+"""Settlements that are repeated within this time go together."""
 
 
 class Retry(Exception):  # noqa: N818 - it is no error of a program
@@ -138,6 +143,15 @@ class SettleBatch:
         return bool(self.acks or self.nacks)
 
 
+@dataclass(slots=True, eq=False)
+class _Deferred:
+    """A settlement that waits to be repeated, by itself: the host has said that it was not done."""
+
+    item: BaseLeasedItem
+    nack: Nack | None
+    """None for an ack."""
+
+
 @dataclass(slots=True)
 class SettlementBuffer:
     """Acks and nacks that wait to be sent, and the counts of what became of them.
@@ -147,17 +161,34 @@ class SettlementBuffer:
     """
 
     stats: SettleStats = field(default_factory=SettleStats)
+    terms: Terms | None = None
+    """Those of the client; without them nothing is repeated."""
     _acks: list[BaseLeasedItem] = field(default_factory=list)
     _nacks: list[tuple[BaseLeasedItem, Nack]] = field(default_factory=list)
+    _later: list[tuple[int, int, _Deferred]] = field(default_factory=list)
+    _attempts: dict[BaseLeasedItem, Attempts] = field(default_factory=dict)
+    """What has come so far of those that have failed."""
+    _deferred_total: int = 0
     _in_flight_count: int = 0
 
     @property
     def pending_count(self) -> int:
-        return len(self._acks) + len(self._nacks) + self._in_flight_count
+        return len(self._acks) + len(self._nacks) + len(self._later) + self._in_flight_count
 
     @property
     def waiting(self) -> bool:
-        return bool(self._acks or self._nacks)
+        """Whether anything can be sent now."""
+        return bool(self._acks or self._nacks) or self.wait_s() == 0
+
+    def wait_s(self) -> float | None:
+        """Return how long it is until the first is repeated of those that wait for that; None if there are none."""
+        if not self._later or self.terms is None:
+            return None
+        return max(0, self._later[0][0] - self.terms.clock_ms()) / 1000
+
+    def hurry(self) -> None:
+        """Have those repeated at once that wait for that: there is no time left."""
+        self._later = [(0, number, deferred) for _, number, deferred in self._later]
 
     def ack(self, item: BaseLeasedItem) -> None:
         self._acks.append(item)
@@ -173,6 +204,12 @@ class SettlementBuffer:
 
     def take(self) -> SettleBatch:
         size = limits.BATCH_ITEMS_MAX
+        while self.wait_s() == 0:
+            deferred = heappop(self._later)[2]
+            if deferred.nack is None:
+                self._acks.append(deferred.item)
+            else:
+                self._nacks.append((deferred.item, deferred.nack))
         batch = SettleBatch(self._acks[:size], self._nacks[:size])
         del self._acks[:size]
         del self._nacks[:size]
@@ -183,10 +220,10 @@ class SettlementBuffer:
         """Enter the outcomes of the two calls of a batch."""
         self._in_flight_count = 0
         for position, item in enumerate(batch.acks):
-            if self._went_well(item, position, acks):
+            if self._went_well(item, None, position, acks):
                 self.stats.acked += 1
         for position, (item, nack) in enumerate(batch.nacks):
-            if self._went_well(item, position, nacks):
+            if self._went_well(item, nack, position, nacks):
                 if nack.release:
                     self.stats.released += 1
                 elif nack.dead_letter:
@@ -194,8 +231,13 @@ class SettlementBuffer:
                 else:
                     self.stats.nacked += 1
 
-    def _went_well(self, item: BaseLeasedItem, position: int, outcome: PositionErrors | Exception) -> bool:
+    def _went_well(
+        self, item: BaseLeasedItem, nack: Nack | None, position: int, outcome: PositionErrors | Exception
+    ) -> bool:
         error = outcome.get(position) if isinstance(outcome, dict) else outcome
+        if isinstance(outcome, dict) and isinstance(error, FoqsError) and self._defers(item, nack, error):
+            return False
+        self._attempts.pop(item, None)
         if error is None:
             return True
         if isinstance(error, LOST):
@@ -206,3 +248,18 @@ class SettlementBuffer:
             self.stats.unsettled += 1
             log.warning("item %s of topic %s could not be settled: %s", item.id, item.topic, error)
         return False
+
+    def _defers(self, item: BaseLeasedItem, nack: Nack | None, error: FoqsError) -> bool:
+        """Have a settlement repeated that was certainly not done, unless it has been for long enough."""
+        if self.terms is None or not (error.retryable and error.nothing_done):
+            return False
+        attempts = self._attempts.get(item)
+        if attempts is None:
+            attempts = self._attempts[item] = Attempts(self.terms)
+        pause_ms = attempts.after(error, None, elsewhere=False)
+        if pause_ms is None:
+            return False
+        self._deferred_total += 1
+        due_at_ms = -(-(self.terms.clock_ms() + pause_ms) // TOGETHER_MS) * TOGETHER_MS
+        heappush(self._later, (due_at_ms, self._deferred_total, _Deferred(item, nack)))
+        return True

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from foqs.client.addresses import Address
 from foqs.client.checks import check_many, check_whole
 from foqs.client.dequeued import Dequeued
+from foqs.client.entries import CALL_BYTES_MAX, Entries, Verb, batch_flow, cut
 from foqs.client.errors import BatchError, NotSentError
-from foqs.client.flows import Call, Flow, Terms, batch_flow, call_flow
+from foqs.client.flows import Call, Flow, Terms, call_flow
 from foqs.client.items import (
     Item,
     Nack,
     NewItem,
     Receipts,
     Topics,
-    check_new_items,
+    entries_of,
     faults_of,
     field_values,
     is_single,
-    receipt_list,
+    nack_bytes,
+    receipt_bytes,
     receipt_of,
     topic_demands,
 )
@@ -31,6 +33,7 @@ from foqs.model.calls import EnqueueResult, PositionErrors, TopicPage, TopicStat
 from foqs.model.errors import FoqsError, InternalError, InvalidArgumentError, TooLargeError, UnavailableError
 from foqs.wire import codec as wire
 
+T = TypeVar("T")
 NAMESPACES_KNOWN_MAX = 1_000
 """The most namespaces for which a client remembers how many items a call may have."""
 
@@ -43,20 +46,21 @@ def enqueue_limited(
     *,
     bulk: bool = False,
     job_id: str | None = None,
+    defers: bool = False,
 ) -> Flow[EnqueueResult]:
     """Enqueue what one call may carry by itself, in several calls where the namespace allows no such call.
 
+    defers: what was certainly not done is left to the caller, see Verb.
     Raises when the first of them fails as a whole; a later one leaves its error at its positions.
     """
-    check_new_items(items)
     result = EnqueueResult(ids=[])
     left = items
     while left:
         part = left[: terms.batch_limits.get(namespace, len(left))]
         try:
-            done = yield from enqueue_batch(terms, namespace, part, repeat, bulk=bulk, job_id=job_id)
+            done = yield from enqueue_batch(terms, namespace, part, repeat, bulk=bulk, job_id=job_id, defers=defers)
         except FoqsError as refusal:
-            if isinstance(refusal, TooLargeError) and (yield from _learns_limit(terms, namespace, len(part))):
+            if isinstance(refusal, TooLargeError) and (yield from learns_limit(terms, namespace, len(part))):
                 continue
             if not result.ids:
                 raise
@@ -71,7 +75,7 @@ def enqueue_limited(
     return result
 
 
-def _learns_limit(terms: Terms, namespace: str, count: int) -> Flow[bool]:
+def learns_limit(terms: Terms, namespace: str, count: int) -> Flow[bool]:
     """Ask how many items a call may have, after one of `count` was too large, and return whether that is less."""
     request = wire.structs.GetNamespaceRequest(name=namespace)
     try:
@@ -86,13 +90,11 @@ def _learns_limit(terms: Terms, namespace: str, count: int) -> Flow[bool]:
 
 
 def _refuse_rest(result: EnqueueResult, part: Sequence[NewItem], total: int, error: FoqsError) -> None:
-    """Enter that `part` failed as a whole: what is at fault gets the error, all else and what follows NotSentError."""
+    """Enter that `part` failed as a whole, so that what follows was not sent."""
     offset = len(result.ids)
     not_sent = NotSentError(f"not sent: an earlier call failed: {error.message}")
     result.errors.update(dict.fromkeys(range(offset, total), not_sent))
-    faults = dict(faults_of(part)) if isinstance(error, InvalidArgumentError) else {}
-    # Without a fault in an item the call itself was refused.
-    result.errors.update({offset + at: faults[at] if faults else error for at in faults or range(len(part))})
+    result.errors.update(dict.fromkeys(range(offset, offset + len(part)), error))
     result.ids += [""] * (total - offset)
 
 
@@ -104,6 +106,7 @@ def enqueue_batch(
     *,
     bulk: bool = False,
     job_id: str | None = None,
+    defers: bool = False,
 ) -> Flow[EnqueueResult]:
     """Enqueue at most a batch in one call, repeated for the positions that may be."""
     ids = [""] * len(items)
@@ -114,8 +117,7 @@ def enqueue_batch(
         return Call("enqueue", request, repeat)
 
     def take(response: Any, places: Sequence[int]) -> Mapping[int, Any] | None:
-        if len(response.ids or ()) != len(places):
-            raise InternalError(f"the host answered {len(response.ids or ())} ids for {len(places)} items")
+        check_count(response.ids, len(places))
         if len(places) == len(ids):
             ids[:] = response.ids
         else:
@@ -125,17 +127,29 @@ def enqueue_batch(
             duplicates.extend([places[at] for at in response.duplicates])
         return response.errors  # type: ignore[no-any-return]
 
+    def owner(pending: Sequence[NewItem]) -> Flow[Address | None]:
+        yield from ()
+        return owner_of_slot(terms, namespace, pending)
+
     try:
-        errors = yield from batch_flow(terms, items, make_call, take, owner=_owner_of_slot(terms, namespace, items))
+        errors = yield from batch_flow(
+            terms, Verb(make_call, take, owner_of=owner, faults_of=faults_of, defers=defers), items
+        )
     except UnavailableError:
-        _doubt_groups(terms, namespace)
+        doubt_groups(terms, namespace)
         raise
     if errors and any(isinstance(error, UnavailableError) for error in errors.values()):
-        _doubt_groups(terms, namespace)
+        doubt_groups(terms, namespace)
     return EnqueueResult(ids, errors, sorted(duplicates))
 
 
-def _owner_of_slot(terms: Terms, namespace: str, items: Sequence[NewItem]) -> Address | None:
+def check_count(ids: Sequence[str] | None, count: int) -> None:
+    """Raise InternalError for a response that has not one id for each item."""
+    if len(ids or ()) != count:
+        raise InternalError(f"the host answered {len(ids or ())} ids for {count} items")
+
+
+def owner_of_slot(terms: Terms, namespace: str, items: Sequence[NewItem]) -> Address | None:
     """Where the shard of the first item's id is; the others of a batch go with it."""
     groups = terms.groups.get(namespace)
     if terms.owners is None or groups is None or not items or items[0].dedup_id is None:
@@ -143,7 +157,8 @@ def _owner_of_slot(terms: Terms, namespace: str, items: Sequence[NewItem]) -> Ad
     return terms.owners.addresses.get(groups.of(items[:1])[0])
 
 
-def _doubt_groups(terms: Terms, namespace: str) -> None:
+def doubt_groups(terms: Terms, namespace: str) -> None:
+    """Have the groups of the namespace asked for again: a shard is away."""
     if (groups := terms.groups.get(namespace)) is not None:
         groups.doubt()
 
@@ -187,14 +202,18 @@ def demands_of(topics: Topics, count: int, topic_prefix: str | None) -> list[Any
     return []
 
 
-def ack(terms: Terms, namespace: str, receipts: Receipts, return_errors: bool = False) -> Flow[PositionErrors]:
+def ack(
+    terms: Terms, namespace: str, receipts: Receipts, return_errors: bool = False, *, defers: bool = False
+) -> Flow[PositionErrors]:
+    """Ack deliveries. `defers`: what was certainly not done is left to the caller, see Verb."""
+
     def make_call(pending: Sequence[str], repeated: bool) -> Call:
         request = wire.structs.AckRequest(namespace_name=namespace, receipts=pending, repeated=repeated or None)
         return Call("ack", request, Repeat.ALWAYS)
 
-    entries = receipt_list(receipts)
-    errors = yield from _settle(terms, entries, make_call, gone_is_done=True)
-    return judged("ack", errors, len(entries), is_single(receipts), return_errors)
+    entries, faults = _entries_of(receipts, receipt_of)
+    verb = Verb(make_call, _errors_of, True, _owner_of(terms), receipt_bytes, defers=defers)
+    return _settle("ack", terms, verb, entries, faults, is_single(receipts), return_errors)
 
 
 def extend(
@@ -204,35 +223,40 @@ def extend(
         request = wire.structs.ExtendRequest(namespace_name=namespace, receipts=pending, lease_ms=lease_ms)
         return Call("extendLease", request, Repeat.ALWAYS)
 
-    entries = receipt_list(receipts)
-    errors = yield from _settle(terms, entries, make_call)
-    return judged("extend", errors, len(entries), is_single(receipts), return_errors)
+    verb = Verb(make_call, _errors_of, owner_of=_owner_of(terms), size_of=receipt_bytes)
+    entries, faults = _entries_of(receipts, receipt_of)
+    return _settle("extend", terms, verb, entries, faults, is_single(receipts), return_errors)
 
 
 Nacks = Receipts | Nack | Iterable[Item | str | Nack]
 
 
 def nack(
-    terms: Terms, namespace: str, nacks: Nacks, as_given: Callable[[str], Nack], return_errors: bool = False
+    terms: Terms,
+    namespace: str,
+    nacks: Nacks,
+    as_given: Callable[[str], Nack],
+    return_errors: bool = False,
+    *,
+    defers: bool = False,
 ) -> Flow[PositionErrors]:
-    """Give deliveries back. An entry that is a Nack stands for itself; `as_given` makes one of another's receipt."""
+    """Give deliveries back. An entry that is a Nack stands for itself; `as_given` makes one of another's receipt.
 
-    def as_nack(entry: Item | str | Nack) -> Nack:
-        return entry if isinstance(entry, Nack) else as_given(receipt_of(entry))
+    defers: what was certainly not done is left to the caller, see Verb.
+    """
+
+    def as_nack(entry: object) -> Nack:
+        nack = entry if isinstance(entry, Nack) else as_given(receipt_of(entry))
+        nack.check()
+        return nack
 
     def make_call(pending: Sequence[Nack], repeated: bool) -> Call:
         request = wire.structs.NackRequest(namespace_name=namespace, nacks=pending)
         return Call("nack", request, Repeat.UNLESS_UNKNOWN)
 
-    if isinstance(nacks, str | Item | Nack):
-        entries = [as_nack(nacks)]
-    else:
-        check_many("receipts", nacks, "items, receipts or Nacks")
-        entries = [as_nack(entry) for entry in nacks]
-    for entry in entries:
-        entry.check()
-    errors = yield from _settle(terms, entries, make_call)
-    return judged("nack", errors, len(entries), is_single(nacks), return_errors)
+    entries, faults = _entries_of(nacks, as_nack)
+    verb = Verb(make_call, _errors_of, owner_of=_owner_of(terms), size_of=nack_bytes, defers=defers)
+    return _settle("nack", terms, verb, entries, faults, is_single(nacks), return_errors)
 
 
 def judged(verb: str, errors: PositionErrors, count: int, is_single: bool, return_errors: bool) -> PositionErrors:
@@ -258,26 +282,70 @@ def topic_page(terms: Terms, namespace: str, prefix: str, page_token: str, parti
     return TopicPage(stats, response.next_page_token or "", list(response.missing or ()))
 
 
-def _settle(
-    terms: Terms, entries: Sequence[Any], make_call: Callable[[Any, bool], Call], *, gone_is_done: bool = False
-) -> Flow[PositionErrors]:
-    """Send the entries in batches, and return the errors by position.
+def _entries_of(given: Any, entry_of: Callable[[Any], T]) -> tuple[list[T | None], dict[int, FoqsError]]:
+    """Return the entries of a verb, and the errors of those that cannot be sent."""
+    if is_single(given):
+        return [entry_of(given)], {}
+    check_many("receipts", given, "items, receipts or Nacks")
+    return entries_of(given, entry_of)
 
-    A batch that fails as a whole leaves its error at each of its positions, and the batches behind it are tried all
-    the same: each of them names other leases that run out. A batch that is the only one raises.
+
+def _settle(
+    name: str,
+    terms: Terms,
+    verb: Verb,
+    entries: Sequence[Any],
+    faults: PositionErrors,
+    is_single: bool,
+    return_errors: bool,
+) -> Flow[PositionErrors]:
+    """Send the entries in calls, and return the errors by position.
+
+    An entry that cannot be sent has its error, and the others are sent without it. A call that fails as a whole leaves
+    its error at each of its positions, and the others are tried all the same: each names other leases that run out.
+    Raises where no entry can be sent, and where the only call fails as a whole.
     """
-    errors: PositionErrors = {}
-    for offset in range(0, len(entries), limits.BATCH_ITEMS_MAX):
-        batch = entries[offset : offset + limits.BATCH_ITEMS_MAX]
-        try:
-            owner = yield from owner_of_ids(terms, map(_receipt_of, batch))
-            failed = yield from batch_flow(terms, batch, make_call, _errors_of, gone_is_done=gone_is_done, owner=owner)
-        except FoqsError as error:
-            if len(batch) == len(entries):
-                raise
-            failed = dict.fromkeys(range(len(batch)), error)
-        errors.update({position + offset: error for position, error in failed.items()})
-    return errors
+    places: Sequence[int] = range(len(entries))
+    if faults:
+        places = [place for place in places if place not in faults]
+        if not places and not return_errors:
+            raise faults[0]
+    pieces: Sequence[Sequence[int]] = [places]
+    if len(places) != 1:
+        sizes = [verb.size_of(entries[place]) for place in places]
+        pieces = list(cut(places, sizes, limits.BATCH_ITEMS_MAX, CALL_BYTES_MAX))
+    work = Entries(terms, verb, entries)
+    for piece in pieces:
+        work.add(piece)
+    yield from work.send_all()
+    if work.refusal is not None and not work.was_answered and len(pieces) == 1 and not faults:
+        raise work.refusal from work.refusal.__cause__
+    return judged(name, faults | work.errors if faults else work.errors, len(entries), is_single, return_errors)
+
+
+def delete(terms: Terms, namespace: str, ids: str | Iterable[str], return_errors: bool) -> Flow[PositionErrors]:
+    """Delete items, whatever their state."""
+
+    def make_call(pending: Sequence[str], repeated: bool) -> Call:
+        request = wire.structs.DeleteItemsRequest(namespace_name=namespace, ids=pending)
+        return Call("deleteItems", request, Repeat.ALWAYS)
+
+    entries, faults = id_entries(ids)
+    verb = Verb(make_call, _errors_of, gone_is_done=True, size_of=receipt_bytes)
+    return _settle("delete_items", terms, verb, entries, faults, isinstance(ids, str), return_errors)
+
+
+def id_entries(ids: Any) -> tuple[list[str | None], dict[int, FoqsError]]:
+    """Return ids of items, and the errors of those that cannot be sent, by position."""
+    given = [ids] if isinstance(ids, str) else ids
+    check_many("ids", given, "ids of items")
+    return entries_of(given, receipt_of)
+
+
+def _owner_of(terms: Terms) -> Callable[[Sequence[str | Nack]], Flow[Address | None]] | None:
+    if terms.owners is None:
+        return None
+    return lambda batch: owner_of_ids(terms, map(_receipt_of, batch))
 
 
 def _receipt_of(entry: str | Nack) -> str:

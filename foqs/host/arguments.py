@@ -12,6 +12,7 @@ from foqs.model.namespace import NamespaceSettings
 
 _DELIVERIES = frozenset(DeliveryPolicy)
 _PRIORITY_MIN, _PRIORITY_MAX = -(1 << 31), (1 << 31) - 1
+_INT64_MIN = -(1 << 63)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -89,7 +90,9 @@ def check_item(item: NewItemFields, settings: NamespaceSettings, now_ms: int) ->
         if deliver_after_ms is not None:
             raise InvalidArgumentError("deliver_after_ms and delay_ms are both given: give one")
     elif deliver_after_ms is not None:
-        due_at = max(due_at, check_range("deliver_after_ms", deliver_after_ms, 0, now_ms + settings.delay_ms_max))
+        # A time that is over means now, also one before 1970.
+        latest_ms = now_ms + settings.delay_ms_max
+        due_at = max(due_at, check_range("deliver_after_ms", deliver_after_ms, _INT64_MIN, latest_ms))
     if not item.trace_context:
         return ItemContent(payload, metadata), due_at
     return ItemContent(payload, metadata, _checked_trace_context(item.trace_context)), due_at

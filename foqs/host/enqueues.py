@@ -8,6 +8,7 @@ from functools import partial
 from operator import attrgetter
 
 from foqs.host import arguments
+from foqs.host.looks import Looks
 from foqs.host.namespaces import Namespaces
 from foqs.host.placement import Placement
 from foqs.host.quota import Charge
@@ -43,11 +44,11 @@ class _OncePart:
 
     __slots__ = ("_made", "_shard_id", "outcome")
 
-    def __init__(self, shard_id: int, made: dict[int, ShardItem]) -> None:
-        """`made` are the items by their positions in the call."""
+    def __init__(self, shard_id: int, made: dict[int, ShardItem], refusal: FoqsError | None) -> None:
+        """`made` are the items by their positions in the call; `refusal` is the error of those that are no repeats."""
         self._shard_id = shard_id
         self._made = made
-        self.outcome = OnceOutcome()
+        self.outcome = OnceOutcome(refusal)
 
     def tell(self, result: EnqueueResult, refused: PositionErrors, unknown: FoqsError | None) -> None:
         """Enter what became of each; of what has not ended `unknown` says why that is not known."""
@@ -112,14 +113,19 @@ class Enqueues:
         waiting: Waiting,
         happened: Callable[[int, ItemEvent, int], None],
         make_slots: Callable[[], Awaitable[object]],
+        looks: Looks,
     ) -> None:
-        """`happened` counts, by namespace, what became of items; `make_slots` sees that there is a slot table."""
+        """`happened` counts, by namespace, what became of items; `make_slots` sees that there is a slot table.
+
+        looks: for the ids of calls that are over their quota.
+        """
         self._namespaces = namespaces
         self._quotas = quotas
         self._placement = placement
         self._waiting = waiting
         self._happened = happened
         self._make_slots = make_slots
+        self._looks = looks
 
     async def enqueue(
         self, context: CallContext, namespace_name: str, items: Sequence[NewItemFields], bulk: bool
@@ -130,7 +136,15 @@ class Enqueues:
             return EnqueueResult([])
         result = EnqueueResult([""] * len(items))
         has_ids = any(map(_dedup_id, items))
-        namespace, charge = await self._admit(namespace_name, len(items), has_ids=has_ids)
+        try:
+            namespace, charge = await self._admit(namespace_name, len(items), has_ids=has_ids)
+        except RateLimitedError as error:
+            namespace = self._namespaces.serving(namespace_name)
+            if has_ids and self._placement.knows_slots and self._looks.admit(namespace, len(items)):
+                await self._find_repeats(namespace, items, result, error.with_traceback(None), context.away)
+                return result
+            self._happened(namespace.number, ItemEvent.RATE_LIMITED, len(items))
+            raise
         if has_ids:
             await self._enqueue_once(namespace, items, result, charge, context.away)
             return result
@@ -204,6 +218,40 @@ class Enqueues:
         if len(refused) == len(items) and len(distinct := set(refused.values())) == 1:
             raise distinct.pop()
 
+    async def _find_repeats(
+        self,
+        namespace: Namespace,
+        items: Sequence[NewItemFields],
+        result: EnqueueResult,
+        refusal: RateLimitedError,
+        away: Collection[int],
+    ) -> None:
+        """Give the repeats of a call that is over the quota the ids of their first items; refuse all else.
+
+        Raises the refusal when there is none. What other shards know is asked of their owners.
+        """
+        plain = [position for position, new in enumerate(items) if new.dedup_id is None]
+        with_ids = [position for position, new in enumerate(items) if new.dedup_id is not None]
+        refused: PositionErrors = dict.fromkeys(plain, refusal)
+        answer = Answer(self._waiting)
+        placed, anywhere = self._placement.place_ids(namespace, items, with_ids, refused, away)
+        refused.update(dict.fromkeys(anywhere, refusal))
+        parts = self._start_once(namespace, items, placed, answer, result.errors, refused, refusal)
+        unknown: FoqsError | None = None
+        if parts:
+            try:
+                await answer.done
+            except FoqsError as error:
+                unknown = error.with_traceback(None)
+        for part in parts:
+            part.tell(result, refused, unknown)
+        result.duplicates.sort()
+        result.errors.update(refused)
+        limited_count = sum([error is refusal for error in refused.values()])
+        self._happened(namespace.number, ItemEvent.RATE_LIMITED, limited_count)
+        if limited_count == len(items):
+            raise refusal
+
     async def _enqueue_without_ids(
         self,
         namespace: Namespace,
@@ -256,9 +304,10 @@ class Enqueues:
         answer: Answer,
         errors: PositionErrors,
         refused: PositionErrors,
+        refusal: FoqsError | None = None,
     ) -> list[_OncePart]:
         """Hand items with dedup ids to their shards; what is not valid goes to `errors`, what no shard takes to
-        `refused`.
+        `refused`. `refusal` is the error of what is no repeat, where nothing may be made.
         """
         parts: list[_OncePart] = []
         is_by_topic = namespace.settings.dedup_scope is DedupScope.TOPIC
@@ -270,7 +319,7 @@ class Enqueues:
                 draft_topic = partial(shard.index.draft_topic, namespace.number)
                 made = self._make_items(writer, shard, namespace, items, some, draft_topic, errors)
                 if made:
-                    part = _OncePart(shard.shard_id, made)
+                    part = _OncePart(shard.shard_id, made, refusal)
                     ids = [items[position].dedup_id or "" for position in made]
                     news = list(made.values())
                     scopes = [item.topic.name.encode() for item in news] if is_by_topic else [b""]
@@ -298,14 +347,10 @@ class Enqueues:
         if not has_ids:
             # Tokens that are asked for in vain are kept from the hosts that have shards for the items.
             self._placement.check_takes(namespace)
-        try:
-            charge = self._quotas.admit(namespace, count)
-            if charge is None:
-                charge = await self._quotas.wait(namespace, count)
-                self._check_open_still(namespace, count, charge)
-        except RateLimitedError:
-            self._happened(namespace.number, ItemEvent.RATE_LIMITED, count)
-            raise
+        charge = self._quotas.admit(namespace, count)
+        if charge is None:
+            charge = await self._quotas.wait(namespace, count)
+            self._check_open_still(namespace, count, charge)
         return namespace, charge
 
     def _check_open_still(self, namespace: Namespace, count: int, charge: Charge) -> None:

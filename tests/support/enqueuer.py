@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from foqs import NewItem
 from foqs.host.enqueues import Enqueues
+from foqs.host.looks import Looks
 from foqs.host.placement import Placement
 from foqs.host.quotas import Quotas
 from foqs.host.slots import Slots
@@ -38,6 +39,7 @@ class Enqueuer:
             Waiting(loop),
             lambda *_: None,
             lambda: asyncio.sleep(0),
+            Looks(loop.time),
         )
 
     async def enqueue(self, namespace: Namespace, items: list[NewItem]) -> EnqueueResult:

@@ -8,29 +8,47 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from foqs.client import coalescing
+from foqs.client.addresses import Address, AddressBook
 from foqs.client.aio.coalescer import AsyncEnqueueCoalescer
 from foqs.client.coalescing import EnqueueQueues, Lane, PendingEnqueue, complete, deadline_of
 from foqs.client.errors import ClientClosedError, NotSentError, OutcomeUnknownError
+from foqs.client.flows import Terms
 from foqs.client.items import ENQUEUE_BYTES_MAX, NewItem
 from foqs.client.options import monotonic_ms
+from foqs.client.retry import RetryPolicy
+from foqs.client.shared_enqueue import CallOutcome
 from foqs.client.sync.coalescer import EnqueueCoalescer, RunBatch
-from foqs.model.calls import EnqueueResult
+from foqs.client.sync.monitor import closed_gate
 from foqs.model.errors import OverloadedError, RateLimitedError, TooLargeError
 from tests.support.waiting import PATIENCE_S
 
-LANE: Lane = ("ns", False, None, -1)
+A = Address("a", 1)
+LANE: Lane = ("ns", False, None, -1, ())
 
 
 def item(name: str, size: int = 0) -> NewItem:
     return NewItem(name, bytes(size))
 
 
-def ids_of(items: Sequence[NewItem]) -> EnqueueResult:
-    return EnqueueResult([f"id-{item.topic}" for item in items])
+def ids_of(items: Sequence[NewItem]) -> CallOutcome:
+    return CallOutcome([f"id-{item.topic}" for item in items])
+
+
+def terms_of(wait_ms_max: int, clock_ms: Callable[[], int] = monotonic_ms, deadline_ms: int = 0) -> Terms:
+    """Those of a client that repeats nothing, and whose enqueues wait so long for their turn."""
+    return Terms(RetryPolicy(deadline_ms=deadline_ms), wait_ms_max, clock_ms, lambda: 0.5, AddressBook([A], 0))
 
 
 def queues_of(items_max: int, now_ms: int = 0, wait_ms_max: int = 60_000) -> EnqueueQueues:
-    return EnqueueQueues(items_max, wait_ms_max, lambda: now_ms)
+    return EnqueueQueues(items_max, terms_of(wait_ms_max, lambda: now_ms))
+
+
+def no_pause(pause_ms: int) -> None:
+    raise AssertionError(pause_ms)
+
+
+async def no_async_pause(pause_ms: int) -> None:
+    raise AssertionError(pause_ms)
 
 
 def pendings(queues: EnqueueQueues, names: str) -> list[PendingEnqueue]:
@@ -45,9 +63,9 @@ class GatedCalls:
         self.deadlines: list[int | None] = []
         self.began = threading.Semaphore(0)
         self.permits = threading.Semaphore(0)
-        self.outcome: Callable[[Sequence[NewItem]], EnqueueResult] = ids_of
+        self.outcome: Callable[[Sequence[NewItem]], CallOutcome] = ids_of
 
-    def run(self, lane: Lane, items: Sequence[NewItem], deadline_at_ms: int | None) -> EnqueueResult:
+    def run(self, lane: Lane, items: Sequence[NewItem], deadline_at_ms: int | None) -> CallOutcome:
         self.batches.append([item.topic for item in items])
         self.deadlines.append(deadline_at_ms)
         self.began.release()
@@ -59,7 +77,7 @@ class WatchedCoalescer(EnqueueCoalescer):
     """Lets a test wait until so many enqueues wait."""
 
     def __init__(self, items_max: int, wait_ms_max: int, run_batch: RunBatch) -> None:
-        super().__init__(items_max, wait_ms_max, monotonic_ms, run_batch)
+        super().__init__(items_max, terms_of(wait_ms_max), run_batch, no_pause)
         add = self._queues.add
 
         def announced(lane: Lane, pending: PendingEnqueue) -> bool:
@@ -80,7 +98,7 @@ def test_what_comes_while_a_call_is_in_flight_goes_together_in_the_next_one() ->
     assert queues.take(LANE) == waiting[:1]
     assert not any(queues.add(LANE, pending) for pending in waiting[1:])
     assert queues.finish(LANE)
-    assert queues.heir(LANE) is waiting[1]
+    assert queues.leads(LANE, waiting[1])
     assert queues.take(LANE) == waiting[1:4]
     assert queues.finish(LANE)
     assert queues.take(LANE) == waiting[4:]
@@ -90,9 +108,8 @@ def test_what_comes_while_a_call_is_in_flight_goes_together_in_the_next_one() ->
 
 def test_lanes_do_not_wait_for_each_other() -> None:
     queues = queues_of(3)
-    assert queues.add(("a", False), queues.pending(item("t"), None))
-    assert queues.add(("b", False), queues.pending(item("t"), None))
-    assert queues.add(("a", True), queues.pending(item("t"), None))
+    for lane in (LANE, ("b", *LANE[1:]), (LANE[0], True, *LANE[2:]), (*LANE[:4], (A,))):
+        assert queues.add(lane, queues.pending(item("t"), None))
 
 
 def test_a_call_is_bounded_in_bytes() -> None:
@@ -135,7 +152,7 @@ def test_a_withdrawn_enqueue_is_in_no_call() -> None:
 
 def test_each_enqueue_gets_its_own_outcome() -> None:
     waiting = pendings(queues_of(10), "ab")
-    complete(waiting, EnqueueResult(["1-1", ""], {1: TooLargeError("big")}))
+    complete(waiting, CallOutcome(["1-1", ""], {1: TooLargeError("big")}))
     assert waiting[0].result() == "1-1"
     with pytest.raises(TooLargeError):
         waiting[1].result()
@@ -200,7 +217,7 @@ def test_the_error_of_a_shared_call_reaches_every_thread_of_it() -> None:
         others = [threads.submit(coalescer.enqueue, LANE, item("n")) for _ in range(2)]
         coalescer.until_waiting(2)
 
-        def refuse(items: Sequence[NewItem]) -> EnqueueResult:
+        def refuse(items: Sequence[NewItem]) -> CallOutcome:
             raise RateLimitedError("busy")
 
         calls.outcome = refuse
@@ -234,13 +251,13 @@ def test_tasks_share_calls_and_each_gets_its_id() -> None:
         gate, began = asyncio.Event(), asyncio.Event()
         batches: list[int] = []
 
-        async def run(lane: Lane, items: Sequence[NewItem], deadline_at_ms: int | None) -> EnqueueResult:
+        async def run(lane: Lane, items: Sequence[NewItem], deadline_at_ms: int | None) -> CallOutcome:
             batches.append(len(items))
             began.set()
             await gate.wait()
             return ids_of(items)
 
-        coalescer = AsyncEnqueueCoalescer(1_000, 60_000, monotonic_ms, run)
+        coalescer = AsyncEnqueueCoalescer(1_000, terms_of(60_000), run, no_async_pause)
         first = asyncio.create_task(coalescer.enqueue(LANE, item("first")))
         await began.wait()
         others = [asyncio.create_task(coalescer.enqueue(LANE, item(f"n{n}"))) for n in range(5)]
@@ -261,12 +278,12 @@ def test_closing_ends_the_tasks_and_fails_what_waits() -> None:
     async def scenario() -> None:
         began = asyncio.Event()
 
-        async def run(lane: Lane, items: Sequence[NewItem], deadline_at_ms: int | None) -> EnqueueResult:
+        async def run(lane: Lane, items: Sequence[NewItem], deadline_at_ms: int | None) -> CallOutcome:
             began.set()
             await asyncio.Event().wait()
             raise AssertionError
 
-        coalescer = AsyncEnqueueCoalescer(1_000, 60_000, monotonic_ms, run)
+        coalescer = AsyncEnqueueCoalescer(1_000, terms_of(60_000), run, no_async_pause)
         first = asyncio.create_task(coalescer.enqueue(LANE, item("first")))
         await began.wait()
         second = asyncio.create_task(coalescer.enqueue(LANE, item("second")))
@@ -290,13 +307,13 @@ def test_the_lead_passes_on_when_the_heir_gave_up_waiting() -> None:
         heir = coalescer._queues.pending(item("interrupted"), None)
         with coalescer._room:
             coalescer._queues.add(LANE, heir)
-            heir.wakeup = threading.Event()
+            heir.wakeup = closed_gate()
         last: Future[str] = threads.submit(coalescer.enqueue, LANE, item("last"))
         coalescer.until_waiting(2)
         calls.permits.release(2)
-        assert heir.wakeup.wait(PATIENCE_S)
-        assert heir.leads
-        assert coalescer._leave(LANE, heir)
+        assert heir.wakeup.acquire(timeout=PATIENCE_S)
+        assert coalescer._queues.leads(LANE, heir)
+        coalescer._let_go(LANE, heir, KeyboardInterrupt())
         assert last.result(PATIENCE_S) == "id-last"
         assert first.result(PATIENCE_S) == "id-first"
     assert calls.batches == [["first"], ["last"]]
@@ -308,7 +325,7 @@ def test_what_a_signal_raises_in_a_leader_reaches_it_as_it_is_and_the_others_hav
 
     calls = GatedCalls()
 
-    def run(lane: Lane, items: Sequence[NewItem], deadline_at_ms: int | None) -> EnqueueResult:
+    def run(lane: Lane, items: Sequence[NewItem], deadline_at_ms: int | None) -> CallOutcome:
         result = calls.run(lane, items, deadline_at_ms)
         if items[0].topic == "second":
             raise TimeLimitError
@@ -370,13 +387,13 @@ def test_a_task_waits_no_longer_than_its_deadline_and_disturbs_no_other() -> Non
         gate, began = asyncio.Event(), asyncio.Event()
         deadlines = []
 
-        async def run(lane: Lane, items: Sequence[NewItem], deadline_at_ms: int | None) -> EnqueueResult:
+        async def run(lane: Lane, items: Sequence[NewItem], deadline_at_ms: int | None) -> CallOutcome:
             deadlines.append(deadline_at_ms)
             began.set()
             await gate.wait()
             return ids_of(items)
 
-        coalescer = AsyncEnqueueCoalescer(1_000, 60_000, monotonic_ms, run)
+        coalescer = AsyncEnqueueCoalescer(1_000, terms_of(60_000), run, no_async_pause)
         first = asyncio.create_task(coalescer.enqueue(LANE, item("first"), monotonic_ms() + 200))
         await began.wait()
         with pytest.raises(NotSentError, match="deadline"):

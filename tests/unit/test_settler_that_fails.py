@@ -21,7 +21,7 @@ async def test_a_consumer_whose_settlements_are_sent_no_more_takes_nothing_more(
     async def fail(*_: object, **__: object) -> None:
         raise ValueError("a defect")
 
-    settler = AsyncSettler(cast(Any, SimpleNamespace(ack=fail, nack=fail)), "ns")
+    settler = AsyncSettler(cast(Any, SimpleNamespace(_settle_now=fail, _terms=None)), "ns")
     settler.start()
     await settler.wait_for_room()
     settler.ack(cast(Any, SimpleNamespace(id="1-1", receipt="1-1-1", topic="t")))

@@ -15,8 +15,10 @@ from foqs.client.checks import check_target, check_whole
 from foqs.client.coalescing import Lane
 from foqs.client.durations import duration_ms, duration_or
 from foqs.client.errors import BatchError
+from foqs.client.flows import Flow
 from foqs.client.items import Item, Nack, NewItem, Receipts, Topics, check_new_item
 from foqs.client.retry import Repeat
+from foqs.client.shared_enqueue import CallOutcome, enqueue_shared
 from foqs.model import limits
 from foqs.model.calls import DeliveryPolicy, EnqueueResult, PositionErrors, ShardMap, TopicStats
 from foqs.model.errors import FoqsError, InvalidArgumentError
@@ -56,9 +58,8 @@ class AsyncClient(AsyncBaseClient):
     """
 
     def _prepare(self) -> None:
-        wait_ms_max = self.options.retry.deadline_ms + self.options.timeout_ms
         self._coalescer = AsyncEnqueueCoalescer(
-            self.options.batch_items_max, wait_ms_max, self.options.clock_ms, self._enqueue_batch
+            self.options.batch_items_max, self._terms, self._enqueue_batch, self._pool.pause
         )
 
     async def enqueue(
@@ -116,10 +117,10 @@ class AsyncClient(AsyncBaseClient):
         terms = self._within(deadline_ms, deadline)
         if dedup_id is None and self.options.idempotent:
             (item.dedup_id,) = slots.random_ids(1)
-        lane = (namespace, retry_unknown, job_id, slots.NO_ID)
+        lane: Lane = (namespace, retry_unknown, job_id, slots.NO_ID, ())
         if item.dedup_id is not None:
             groups = await self._run(slots.groups_of(terms, namespace))
-            lane = (namespace, True, job_id, groups.of([item])[0])
+            lane = (namespace, True, job_id, groups.of([item])[0], ())
         return await self._coalescer.enqueue(lane, item, terms.deadline_at_ms)
 
     async def enqueue_many(
@@ -140,7 +141,8 @@ class AsyncClient(AsyncBaseClient):
         The result has an id for each position. Raises BatchError when items failed: it has the ids of the others and
         the errors by position. Raises another error when no call was done. When a later call fails as a whole, its
         positions get the error, and those behind it (of a sequence; a lazy iterable is not read on) a NotSentError. An
-        item that cannot be encoded gets InvalidArgumentError, and those that would have shared its call NotSentError.
+        item that cannot be sent gets its error alone: the others go without it. Items that a host refuses for a while,
+        such as those of a paused topic, are sent once more within the time of the RetryPolicy, and others go meanwhile.
         Items that have dedup ids, all of them: calls are repeated after an unknown outcome, one that fails leaves the
         others alone unless some fail one after the other, and each call has items of one shard, so that their order is
         kept within a shard only. `duplicates` of the result are positions that got the id of an item enqueued before,
@@ -155,7 +157,7 @@ class AsyncClient(AsyncBaseClient):
         check_whole("calls_in_flight", calls_in_flight, 1, self._pool.calls_in_flight_max)
         check_target(namespace, job_id, retry_unknown=retry_unknown)
         terms = self._within(deadline_ms, deadline)
-        work = Bulk(items, self.options.batch_items_max, makes_ids=self.options.idempotent)
+        work = Bulk(items, self.options.batch_items_max, makes_ids=self.options.idempotent, terms=terms)
         guard = AsyncMonitor()
         if work.begins_with_id():
             work.group_by(await self._run(slots.groups_of(terms, namespace)))
@@ -164,11 +166,17 @@ class AsyncClient(AsyncBaseClient):
             while True:
                 with guard:
                     batch = work.next()
+                    wait_ms = work.wait_ms() if batch is None else None
                 if batch is None:
-                    return
+                    if wait_ms is None:
+                        return
+                    await self._pool.pause(wait_ms)
+                    continue
                 repeat = batch.repeat(retry_unknown=retry_unknown)
                 try:
-                    flow = verbs.enqueue_limited(terms, namespace, batch.items, repeat, bulk=bulk, job_id=job_id)
+                    flow = verbs.enqueue_limited(
+                        terms, namespace, batch.items, repeat, bulk=bulk, job_id=job_id, defers=True
+                    )
                     done = await self._run(flow)
                 except FoqsError as error:
                     with guard:
@@ -372,8 +380,15 @@ class AsyncClient(AsyncBaseClient):
         await super().close()
         await self._coalescer.close()
 
-    async def _enqueue_batch(self, lane: Lane, items: Sequence[NewItem], deadline_at_ms: int | None) -> EnqueueResult:
-        namespace, retry_unknown, job_id, _ = lane
+    async def _settle_now(
+        self, verb: Callable[..., Flow[PositionErrors]], namespace: str, *arguments: object
+    ) -> PositionErrors:
+        """Settle for a consumer or worker, which repeats by itself what was certainly not done: others are to go on."""
+        flow = verb(self._within(None, None), namespace, *arguments, return_errors=True, defers=True)
+        return await self._run(flow)
+
+    async def _enqueue_batch(self, lane: Lane, items: Sequence[NewItem], deadline_at_ms: int | None) -> CallOutcome:
+        namespace, retry_unknown, job_id, _, avoided = lane
         repeat = Repeat.ALWAYS if retry_unknown else Repeat.UNLESS_UNKNOWN
         terms = self._terms.until(deadline_at_ms)
-        return await self._run(verbs.enqueue_limited(terms, namespace, items, repeat, job_id=job_id))
+        return await self._run(enqueue_shared(terms, namespace, items, repeat, job_id=job_id, avoided=avoided))

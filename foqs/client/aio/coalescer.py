@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from foqs.client.coalescing import EnqueueQueues, Lane, PendingEnqueue, complete, deadline_of
 from foqs.client.errors import ClientClosedError
+from foqs.client.flows import Terms
 from foqs.client.items import NewItem
-from foqs.model.calls import EnqueueResult
-from foqs.model.errors import OverloadedError
+from foqs.client.shared_enqueue import CallOutcome
 
-RunBatch = Callable[[Lane, Sequence[NewItem], int | None], Awaitable[EnqueueResult]]
-"""Runs one call: the lane, its items, and when it must have ended, if its callers have said so."""
+RunBatch = Callable[[Lane, Sequence[NewItem], int | None], Awaitable[CallOutcome]]
+"""Makes one attempt: the lane, its items, and when it must have ended, if its callers have said so."""
 
 
 class AsyncEnqueueCoalescer:
@@ -22,9 +22,13 @@ class AsyncEnqueueCoalescer:
     deadline without harm to the others.
     """
 
-    def __init__(self, items_max: int, wait_ms_max: int, clock_ms: Callable[[], int], run_batch: RunBatch) -> None:
-        self._queues = EnqueueQueues(items_max, wait_ms_max, clock_ms)
+    def __init__(
+        self, items_max: int, terms: Terms, run_batch: RunBatch, pause: Callable[[int], Awaitable[None]]
+    ) -> None:
+        """`pause` waits for so many milliseconds, and raises when the client is closed."""
+        self._queues = EnqueueQueues(items_max, terms)
         self._run_batch = run_batch
+        self._pause = pause
         self._room = asyncio.Condition()
         self._pumps: set[asyncio.Task[None]] = set()
 
@@ -34,7 +38,19 @@ class AsyncEnqueueCoalescer:
         Raises the item's error; OverloadedError when its turn did not come in time; NotSentError at the deadline, or
         OutcomeUnknownError when a call carries the item by then. Cancelled before its turn, it is not sent.
         """
-        pending = self._queues.pending(item, deadline_at_ms)
+        queues = self._queues
+        pending = queues.pending(item, deadline_at_ms)
+        while True:
+            await self._share_call(lane, pending)
+            pause_ms = queues.next_pause_ms(lane, pending)
+            if pause_ms is None:
+                return pending.result()
+            if pause_ms:
+                await self._pause(pause_ms)
+            lane = queues.again(lane, pending)
+
+    async def _share_call(self, lane: Lane, pending: PendingEnqueue) -> None:
+        """Have a call carry the item, and wait for what came of it."""
         if not self._queues.has_room(pending):
             await self._wait_for_room(pending)
         pending.wakeup = asyncio.get_running_loop().create_future()
@@ -53,20 +69,19 @@ class AsyncEnqueueCoalescer:
         except asyncio.CancelledError:
             self._queues.withdraw(lane, pending)
             raise
-        return pending.result()
 
     async def _wait_for_room(self, pending: PendingEnqueue) -> None:
         try:
             async with asyncio.timeout(self._queues.patience_s(pending)), self._room:
                 await self._room.wait_for(lambda: self._queues.has_room(pending))
         except TimeoutError:
-            raise OverloadedError("too many enqueues wait in this client: nothing of this one was sent") from None
+            raise pending.no_room() from None
 
     async def _pump(self, lane: Lane) -> None:
         more = True
         while more:
             batch = self._queues.take(lane)
-            outcome: EnqueueResult | BaseException = _NOTHING
+            outcome: CallOutcome | BaseException = CallOutcome([])
             try:
                 if batch:
                     items = [pending.item for pending in batch]
@@ -74,19 +89,12 @@ class AsyncEnqueueCoalescer:
             except Exception as error:
                 outcome = error
             except BaseException as error:
-                self._complete(batch, error)
+                _wake(self._queues.end(lane, error))
                 raise
-            self._complete(batch, outcome)
+            _wake(self._queues.end(lane, outcome))
             more = self._queues.finish(lane)
             async with self._room:
                 self._room.notify_all()
-
-    @staticmethod
-    def _complete(batch: Sequence[PendingEnqueue], outcome: EnqueueResult | BaseException) -> None:
-        complete(batch, outcome)
-        for pending in batch:
-            if not pending.wakeup.done():
-                pending.wakeup.set_result(None)
 
     async def close(self) -> None:
         """End the tasks. What they carry has an unknown outcome."""
@@ -94,7 +102,12 @@ class AsyncEnqueueCoalescer:
         for pump in pumps:
             pump.cancel()
         await asyncio.gather(*pumps, return_exceptions=True)
-        self._complete(self._queues.clear(), ClientClosedError("the client is closed"))
+        left = self._queues.clear()
+        complete(left, ClientClosedError("the client is closed"))
+        _wake(left)
 
 
-_NOTHING = EnqueueResult(ids=[])
+def _wake(some: Sequence[PendingEnqueue]) -> None:
+    for pending in some:
+        if not pending.wakeup.done():
+            pending.wakeup.set_result(None)

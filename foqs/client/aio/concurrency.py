@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import threading
 from asyncio import Queue, QueueEmpty
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from inspect import isawaitable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from foqs.client.errors import ClientClosedError, check_process
 from foqs.client.settling import log
@@ -29,13 +30,16 @@ __all__ = [
     "Queue",
     "QueueEmpty",
     "finish",
+    "guarded",
     "is_cancelled",
+    "is_ending",
     "is_fatal",
     "run_copies",
     "run_to_the_end",
     "stop_on_signals",
 ]
 
+M = TypeVar("M", bound=Callable[..., Any])
 Work = Callable[[], Coroutine[Any, Any, None]]
 
 
@@ -95,6 +99,11 @@ class AsyncMonitor:
         except TimeoutError:
             return predicate()
         return True
+
+
+def guarded(method: M) -> M:
+    """Have a method hold the monitor of its object, which is nothing here."""
+    return method
 
 
 class AsyncBackground:
@@ -163,6 +172,11 @@ def is_cancelled() -> bool:
     """Whether this task itself is to end, and not only something that it waited for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+def is_ending() -> bool:
+    """Whether the interpreter ends: then no event loop runs any more."""
+    return sys.is_finalizing()
 
 
 def is_fatal(error: BaseException) -> bool:

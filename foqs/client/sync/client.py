@@ -12,8 +12,10 @@ from foqs.client.checks import check_target, check_whole
 from foqs.client.coalescing import Lane
 from foqs.client.durations import duration_ms, duration_or
 from foqs.client.errors import BatchError
+from foqs.client.flows import Flow
 from foqs.client.items import Item, Nack, NewItem, Receipts, Topics, check_new_item
 from foqs.client.retry import Repeat
+from foqs.client.shared_enqueue import CallOutcome, enqueue_shared
 from foqs.client.sync.base import BaseClient
 from foqs.client.sync.coalescer import EnqueueCoalescer
 from foqs.client.sync.concurrency import Monitor, run_copies
@@ -55,9 +57,8 @@ class Client(BaseClient):
     """
 
     def _prepare(self) -> None:
-        wait_ms_max = self.options.retry.deadline_ms + self.options.timeout_ms
         self._coalescer = EnqueueCoalescer(
-            self.options.batch_items_max, wait_ms_max, self.options.clock_ms, self._enqueue_batch
+            self.options.batch_items_max, self._terms, self._enqueue_batch, self._pool.pause
         )
 
     def enqueue(
@@ -115,10 +116,10 @@ class Client(BaseClient):
         terms = self._within(deadline_ms, deadline)
         if dedup_id is None and self.options.idempotent:
             (item.dedup_id,) = slots.random_ids(1)
-        lane = (namespace, retry_unknown, job_id, slots.NO_ID)
+        lane: Lane = (namespace, retry_unknown, job_id, slots.NO_ID, ())
         if item.dedup_id is not None:
             groups = self._run(slots.groups_of(terms, namespace))
-            lane = (namespace, True, job_id, groups.of([item])[0])
+            lane = (namespace, True, job_id, groups.of([item])[0], ())
         return self._coalescer.enqueue(lane, item, terms.deadline_at_ms)
 
     def enqueue_many(
@@ -139,7 +140,8 @@ class Client(BaseClient):
         The result has an id for each position. Raises BatchError when items failed: it has the ids of the others and
         the errors by position. Raises another error when no call was done. When a later call fails as a whole, its
         positions get the error, and those behind it (of a sequence; a lazy iterable is not read on) a NotSentError. An
-        item that cannot be encoded gets InvalidArgumentError, and those that would have shared its call NotSentError.
+        item that cannot be sent gets its error alone: the others go without it. Items that a host refuses for a while,
+        such as those of a paused topic, are sent once more within the time of the RetryPolicy, and others go meanwhile.
         Items that have dedup ids, all of them: calls are repeated after an unknown outcome, one that fails leaves the
         others alone unless some fail one after the other, and each call has items of one shard, so that their order is
         kept within a shard only. `duplicates` of the result are positions that got the id of an item enqueued before,
@@ -154,7 +156,7 @@ class Client(BaseClient):
         check_whole("calls_in_flight", calls_in_flight, 1, self._pool.calls_in_flight_max)
         check_target(namespace, job_id, retry_unknown=retry_unknown)
         terms = self._within(deadline_ms, deadline)
-        work = Bulk(items, self.options.batch_items_max, makes_ids=self.options.idempotent)
+        work = Bulk(items, self.options.batch_items_max, makes_ids=self.options.idempotent, terms=terms)
         guard = Monitor()
         if work.begins_with_id():
             work.group_by(self._run(slots.groups_of(terms, namespace)))
@@ -163,11 +165,17 @@ class Client(BaseClient):
             while True:
                 with guard:
                     batch = work.next()
+                    wait_ms = work.wait_ms() if batch is None else None
                 if batch is None:
-                    return
+                    if wait_ms is None:
+                        return
+                    self._pool.pause(wait_ms)
+                    continue
                 repeat = batch.repeat(retry_unknown=retry_unknown)
                 try:
-                    flow = verbs.enqueue_limited(terms, namespace, batch.items, repeat, bulk=bulk, job_id=job_id)
+                    flow = verbs.enqueue_limited(
+                        terms, namespace, batch.items, repeat, bulk=bulk, job_id=job_id, defers=True
+                    )
                     done = self._run(flow)
                 except FoqsError as error:
                     with guard:
@@ -368,8 +376,15 @@ class Client(BaseClient):
         super().close()
         self._coalescer.close()
 
-    def _enqueue_batch(self, lane: Lane, items: Sequence[NewItem], deadline_at_ms: int | None) -> EnqueueResult:
-        namespace, retry_unknown, job_id, _ = lane
+    def _settle_now(
+        self, verb: Callable[..., Flow[PositionErrors]], namespace: str, *arguments: object
+    ) -> PositionErrors:
+        """Settle for a consumer or worker, which repeats by itself what was certainly not done: others are to go on."""
+        flow = verb(self._within(None, None), namespace, *arguments, return_errors=True, defers=True)
+        return self._run(flow)
+
+    def _enqueue_batch(self, lane: Lane, items: Sequence[NewItem], deadline_at_ms: int | None) -> CallOutcome:
+        namespace, retry_unknown, job_id, _, avoided = lane
         repeat = Repeat.ALWAYS if retry_unknown else Repeat.UNLESS_UNKNOWN
         terms = self._terms.until(deadline_at_ms)
-        return self._run(verbs.enqueue_limited(terms, namespace, items, repeat, job_id=job_id))
+        return self._run(enqueue_shared(terms, namespace, items, repeat, job_id=job_id, avoided=avoided))

@@ -6,17 +6,18 @@ meanwhile. So nobody works for others for longer than one call.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 
-from foqs.client.coalescing import EnqueueQueues, Lane, PendingEnqueue, complete, deadline_of
+from foqs.client.coalescing import EnqueueQueues, Lane, PendingEnqueue, deadline_of
 from foqs.client.errors import ClientClosedError
+from foqs.client.flows import Terms
 from foqs.client.items import NewItem
-from foqs.model.calls import EnqueueResult
-from foqs.model.errors import FoqsError, OverloadedError
+from foqs.client.shared_enqueue import CallOutcome
+from foqs.client.sync.monitor import Monitor, closed_gate, open_gate
+from foqs.model.errors import FoqsError
 
-RunBatch = Callable[[Lane, Sequence[NewItem], int | None], EnqueueResult]
-"""Runs one call: the lane, its items, and when it must have ended, if its callers have said so."""
+RunBatch = Callable[[Lane, Sequence[NewItem], int | None], CallOutcome]
+"""Makes one attempt: the lane, its items, and when it must have ended, if its callers have said so."""
 
 
 class EnqueueCoalescer:
@@ -24,12 +25,15 @@ class EnqueueCoalescer:
 
     A leader cannot leave its call before the call ends. So the leader is always the one with the most time among those
     whom the call carries: it reaches no deadline later than its own, and the others leave when theirs comes.
+    The handler of a signal may raise anywhere in the thread of a caller: then that one is taken out of wherever it was.
     """
 
-    def __init__(self, items_max: int, wait_ms_max: int, clock_ms: Callable[[], int], run_batch: RunBatch) -> None:
-        self._queues = EnqueueQueues(items_max, wait_ms_max, clock_ms)
+    def __init__(self, items_max: int, terms: Terms, run_batch: RunBatch, pause: Callable[[int], None]) -> None:
+        """`pause` waits for so many milliseconds, and raises when the client is closed."""
+        self._queues = EnqueueQueues(items_max, terms)
         self._run_batch = run_batch
-        self._room = threading.Condition()
+        self._pause = pause
+        self._room = Monitor()
 
     def enqueue(self, lane: Lane, item: NewItem, deadline_at_ms: int | None = None) -> str:
         """Return the item's id, by `deadline_at_ms` of the clock where that is given.
@@ -37,74 +41,87 @@ class EnqueueCoalescer:
         Raises the item's error; OverloadedError when its turn did not come in time; NotSentError at the deadline, or
         OutcomeUnknownError when a call carries the item by then.
         """
-        pending = self._queues.pending(item, deadline_at_ms)
-        batch: list[PendingEnqueue] = []
-        with self._room:
-            if not self._room.wait_for(lambda: self._queues.has_room(pending), self._queues.patience_s(pending)):
-                raise OverloadedError("too many enqueues wait in this client: nothing of this one was sent")
-            leads = self._queues.add(lane, pending)
-            if leads:
-                batch = self._queues.take(lane, pending)
-            else:
-                pending.wakeup = threading.Event()
-        if not leads and self._follow(lane, pending):
-            with self._room:
-                batch = self._queues.take(lane, pending)
-                self._room.notify_all()
-        if batch:
-            self._lead(lane, batch)
-        return pending.result()
+        queues = self._queues
+        pending = queues.pending(item, deadline_at_ms)
+        was_held = self._room.is_held()  # The handler of a signal may call what it has interrupted.
+        while True:
+            has_left = False
+            try:
+                self._share_call(lane, pending)
+            except BaseException as error:
+                try:
+                    self._let_go(lane, pending, error, was_held=was_held)
+                    has_left = True
+                finally:
+                    if not has_left:  # Another signal has cut it off.
+                        self._let_go(lane, pending, error, was_held=was_held)
+                raise
+            pause_ms = queues.next_pause_ms(lane, pending)
+            if pause_ms is None:
+                return pending.result()
+            if pause_ms:
+                self._pause(pause_ms)
+            lane = queues.again(lane, pending)
 
-    def _follow(self, lane: Lane, pending: PendingEnqueue) -> bool:
-        """Wait for the outcome; True when the lead came instead."""
-        try:
-            in_time = pending.wakeup.wait(self._queues.patience_s(pending))
-        except BaseException:
-            self._leave(lane, pending)
-            raise
+    def _share_call(self, lane: Lane, pending: PendingEnqueue) -> None:
+        """Have a call carry the item, and wait for what came of it."""
+        queues, room, batch = self._queues, self._room, None
+        with room:
+            if not room.wait_for(lambda: queues.has_room(pending), queues.patience_s(pending)):
+                raise pending.no_room()
+            if queues.add(lane, pending):
+                batch = queues.take(lane, pending)
+            else:
+                pending.wakeup = closed_gate()
+        if batch is None:
+            batch = self._follow(lane, pending)
+        if batch is not None:
+            self._lead(lane, batch)
+
+    def _follow(self, lane: Lane, pending: PendingEnqueue) -> list[PendingEnqueue] | None:
+        """Wait for the outcome; when the lead comes instead, return what the next call carries."""
+        in_time = pending.wakeup.acquire(timeout=self._queues.patience_s(pending))
         if not in_time:
-            if self._leave(lane, pending):
-                raise pending.not_sent()
+            with self._room:
+                is_withdrawn = self._queues.withdraw(lane, pending)
+            if is_withdrawn:
+                raise pending.not_sent()  # Who catches it passes on the lead, if that came this moment.
             if pending.has_deadline and not pending.done:
                 raise pending.in_flight_too_long()
-            pending.wakeup.wait()  # A call carries it now, and that call ends.
-        return pending.leads and not pending.done
-
-    def _leave(self, lane: Lane, pending: PendingEnqueue) -> bool:
-        """Give up waiting, and the lead with it if it came this moment. False: a call carries the item."""
+            pending.wakeup.acquire()  # A call carries it now, and that call ends.
         with self._room:
-            if not self._queues.withdraw(lane, pending):
-                return False
+            if pending.done or not self._queues.leads(lane, pending):
+                return None
+            batch = self._queues.take(lane, pending)
             self._room.notify_all()
-            if pending.leads:
-                self._appoint_heir(lane)
-            return True
+            return batch
 
     def _lead(self, lane: Lane, batch: Sequence[PendingEnqueue]) -> None:
-        outcome: EnqueueResult | BaseException
+        outcome: CallOutcome | BaseException
         try:
+            self._queues.begin(lane)
             outcome = self._run_batch(lane, [pending.item for pending in batch], deadline_of(batch))
         except (FoqsError, ClientClosedError) as error:
             outcome = error
-        except BaseException as error:
-            # What the handler of a signal raised, such as a time limit, is for this caller, and as it is.
-            self._pass_on(lane, batch, error)
-            raise
-        self._pass_on(lane, batch, outcome)
-
-    def _pass_on(self, lane: Lane, batch: Sequence[PendingEnqueue], outcome: EnqueueResult | BaseException) -> None:
-        complete(batch, outcome)
+        # What else is raised is for this caller, and as it is: the handler of a signal did, such as a time limit.
         with self._room:
-            self._appoint_heir(lane)
-        for pending in batch:
-            if pending.wakeup is not None:
-                pending.wakeup.set()
+            for carried in self._queues.end(lane, outcome):
+                _wake(carried)
+            if self._queues.finish(lane):
+                _wake(self._queues.heir(lane))
 
-    def _appoint_heir(self, lane: Lane) -> None:
-        if self._queues.finish(lane):
-            heir = self._queues.heir(lane)
-            heir.leads = True
-            heir.wakeup.set()
+    def _let_go(self, lane: Lane, pending: PendingEnqueue, error: BaseException, *, was_held: bool = False) -> None:
+        """Take the enqueue out of wherever it was; a signal may have cut off anything, this as well."""
+        if not was_held:
+            self._room.drop()
+        with self._room:
+            self._queues.abandon(lane, pending, error, _wake)
+            self._room.notify_all()
 
     def close(self) -> None:
         """End nothing: every call runs in the thread of a caller, and fails as soon as its pool is closed."""
+
+
+def _wake(pending: PendingEnqueue) -> None:
+    if pending.wakeup is not None:
+        open_gate(pending.wakeup)

@@ -8,17 +8,17 @@ from __future__ import annotations
 import inspect
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from queue import Empty as QueueEmpty
 from queue import SimpleQueue as Queue
-from threading import Condition as Monitor
 from types import FrameType
 
 from foqs.client.errors import check_process
 from foqs.client.settling import log
+from foqs.client.sync.monitor import Monitor, guarded
 from foqs.client.worker_core import HandlerKindError
 
 __all__ = [
@@ -28,7 +28,9 @@ __all__ = [
     "Queue",
     "QueueEmpty",
     "finish",
+    "guarded",
     "is_cancelled",
+    "is_ending",
     "is_fatal",
     "run_copies",
     "run_to_the_end",
@@ -84,17 +86,31 @@ def run_copies(work: Callable[[], None], count: int, name: str, on_failure: Call
     """Run `count` copies of the work at a time, each in a thread, and wait for all of them.
 
     `on_failure` is told the first failure, of a copy or of this thread (such as Ctrl-C), before the others are waited
-    for: it has them end. Raises that failure.
+    for: it has them end. Raises that failure. No thread keeps the process from ending.
     """
-    with ThreadPoolExecutor(count, thread_name_prefix=name) as threads:
-        copies = [threads.submit(work) for _ in range(count)]
+    outcomes = Queue[BaseException | None]()
+
+    def run() -> None:
         try:
-            ended, _ = wait(copies, return_when=FIRST_EXCEPTION)
-            for copy in ended:
-                copy.result()
+            work()
         except BaseException as error:
-            on_failure(error)
-            raise
+            outcomes.put(error)
+        else:
+            outcomes.put(None)
+
+    threads = [threading.Thread(target=run, name=f"{name}-{number}", daemon=True) for number in range(count)]
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in threads:
+            if (failure := outcomes.get()) is not None:
+                raise failure
+    except BaseException as error:
+        on_failure(error)
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join()
+        raise
 
 
 def run_to_the_end(work: Callable[[], None]) -> None:
@@ -116,6 +132,11 @@ def finish(result: object) -> None:
 def is_cancelled() -> bool:
     """A thread never is."""
     return False
+
+
+def is_ending() -> bool:
+    """Whether the interpreter ends: then no other thread runs any more, and nothing may wait for one."""
+    return sys.is_finalizing()
 
 
 def is_fatal(error: BaseException) -> bool:

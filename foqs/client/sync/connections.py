@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import select
 import socket
-import threading
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -20,6 +19,7 @@ from foqs.client.dialogue import (
 from foqs.client.errors import ClientClosedError, NotSentError, OutcomeUnknownError, check_process
 from foqs.client.flows import Send, no_answer
 from foqs.client.options import IDLE_REUSE_MS_MAX, OWNER_CONNECT_MS_MAX, Options
+from foqs.client.sync.monitor import Flag, Monitor, Places
 from foqs.model.errors import OverloadedError
 from foqs.wire import codec as wire
 
@@ -135,21 +135,34 @@ class ClientConnection:
         self._socket.close()
 
 
+class _Checkout:
+    """What one attempt has of the pool: a place, and the connection that it uses, if it has come so far."""
+
+    __slots__ = ("connection", "is_over", "socket")
+
+    def __init__(self) -> None:
+        self.connection: ClientConnection | None = None
+        self.socket: socket.socket | None = None
+        """One that is open and no connection yet."""
+        self.is_over = False
+
+
 class ConnectionPool:
     """The connections of one blocking client, at most `connections_max`; the client owns it. Safe for threads.
 
-    A call takes the connection that was used last, unless its address failed of late, and has it to itself.
+    A call takes the connection that was used last, unless its address failed of late, and has it to itself. Whatever
+    the handler of a signal raises in the middle of it, what it had is free again.
     """
 
     def __init__(self, options: Options, book: AddressBook) -> None:
         self._options = options
         self._book = book
-        self._lock = threading.Lock()
-        self._slots = threading.Semaphore(options.connections_max)
+        self._lock = Monitor()
+        self._places = Places(options.connections_max, self._lock)
         self._idle: list[ClientConnection] = []
-        self._busy: set[ClientConnection] = set()
+        self._busy: dict[ClientConnection, _Checkout] = {}
         self._process_id = os.getpid()
-        self.closed = threading.Event()
+        self.closed = Flag()
 
     @property
     def calls_in_flight_max(self) -> int:
@@ -159,45 +172,53 @@ class ConnectionPool:
     def exchange(self, step: Send) -> Any:
         """One attempt of one call within `step.timeout_ms`, the wait for a connection included."""
         check_process(self._process_id)
+        checkout = _Checkout()
+        was_held = self._lock.is_held()  # The handler of a signal may call what it has interrupted.
+        try:
+            try:
+                return self._exchange(checkout, step)
+            finally:
+                self._give_back(checkout, was_held)
+        except BaseException:
+            if not checkout.is_over:  # A signal has cut it off.
+                self._give_back(checkout, was_held)
+            raise
+
+    def _exchange(self, checkout: _Checkout, step: Send) -> Any:
         deadline_at_ms = self._options.clock_ms() + step.timeout_ms
-        if not self._slots.acquire(timeout=step.timeout_ms / 1000):
+        if not self._places.take(checkout, step.timeout_ms / 1000):
             raise OverloadedError(
                 f"all {self._options.connections_max} connections of the client are busy, since {step.timeout_ms} ms: "
                 "raise connections_max, since each thread that calls or waits needs one"
             )
-        try:
-            connection = self._take_owners(deadline_at_ms, step.owner) or self._take(deadline_at_ms, step.avoided)
-            step.address = connection.address
-            try:
-                return connection.exchange(step, deadline_at_ms)
-            finally:
-                self._give_back(connection)
-        finally:
-            self._slots.release()
+        connection = self._take_owners(checkout, deadline_at_ms, step.owner) or self._take(
+            checkout, deadline_at_ms, step.avoided
+        )
+        step.address = connection.address
+        return connection.exchange(step, deadline_at_ms)
 
-    def _take_owners(self, deadline_at_ms: int, owner: Address | None) -> ClientConnection | None:
+    def _take_owners(self, checkout: _Checkout, deadline_at_ms: int, owner: Address | None) -> ClientConnection | None:
         """A connection to the owner of the call's shard; None if there is none and none comes at once."""
         now_ms = self._options.clock_ms
         if owner is None or self._book.is_cooling(owner, now_ms()):
             return None
-        if connection := self._take_idle([owner]):
+        if connection := self._take_idle(checkout, [owner]):
             return connection
         left_ms = min(self._options.connect_timeout_ms, OWNER_CONNECT_MS_MAX, deadline_at_ms - now_ms())
         if left_ms <= 0:
             return None
         try:
-            sock = socket.create_connection(owner, timeout=left_ms / 1000)
+            checkout.socket = socket.create_connection(owner, timeout=left_ms / 1000)
         except OSError:
             self._book.failed(owner, now_ms())
             return None
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return self._admit(ClientConnection(sock, owner, now_ms))
+        return self._admit(checkout, checkout.socket, owner)
 
-    def _take(self, deadline_at_ms: int, avoided: Collection[Address]) -> ClientConnection:
+    def _take(self, checkout: _Checkout, deadline_at_ms: int, avoided: Collection[Address]) -> ClientConnection:
         preferred = self._book.preferred(self._options.clock_ms(), avoided)
-        return self._take_idle(preferred) or self._connect(deadline_at_ms, avoided)
+        return self._take_idle(checkout, preferred) or self._connect(checkout, deadline_at_ms, avoided)
 
-    def _take_idle(self, addresses: Collection[Address]) -> ClientConnection | None:
+    def _take_idle(self, checkout: _Checkout, addresses: Collection[Address]) -> ClientConnection | None:
         """The connection to one of them that was used last, if it still is one."""
         while True:
             with self._lock:
@@ -205,56 +226,76 @@ class ConnectionPool:
                 connection = next((c for c in reversed(self._idle) if c.address in addresses), None)
                 if connection is None:
                     return None
+                checkout.connection = connection
+                self._busy[connection] = checkout
                 self._idle.remove(connection)
-                self._busy.add(connection)
             if not connection.is_stale():
                 return connection
-            connection.close()
-            with self._lock:
-                self._busy.discard(connection)
+            self._drop(connection)
+            checkout.connection = None
 
-    def _connect(self, deadline_at_ms: int, avoided: Collection[Address]) -> ClientConnection:
+    def _connect(self, checkout: _Checkout, deadline_at_ms: int, avoided: Collection[Address]) -> ClientConnection:
         now_ms = self._options.clock_ms
         failures = []
         for address in self._book.candidates(now_ms(), avoided):
-            if connection := self._take_idle([address]):  # One that was not preferred.
+            if connection := self._take_idle(checkout, [address]):  # One that was not preferred.
                 return connection
             left_ms = min(self._options.connect_timeout_ms, deadline_at_ms - now_ms())
             if left_ms <= 0:
                 failures.append(f"{address}: no time left")
                 break
             try:
-                sock = socket.create_connection(address, timeout=left_ms / 1000)
+                checkout.socket = socket.create_connection(address, timeout=left_ms / 1000)
             except OSError as error:
                 failures.append(f"{address}: {error}")
                 self._book.failed(address, now_ms())
                 continue
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return self._admit(ClientConnection(sock, address, now_ms))
+            return self._admit(checkout, checkout.socket, address)
         raise NotSentError("no connection: " + "; ".join(failures))
 
-    def _admit(self, connection: ClientConnection) -> ClientConnection:
+    def _admit(self, checkout: _Checkout, sock: socket.socket, address: Address) -> ClientConnection:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = checkout.connection = ClientConnection(sock, address, self._options.clock_ms)
+        checkout.socket = None
         with self._lock:
-            is_open = not self.closed.is_set()
-            spare: ClientConnection | None = connection
-            if is_open:
-                self._busy.add(connection)
-                # To an address that is not preferred, or not used for the longest time.
-                is_full = len(self._idle) + len(self._busy) > self._options.connections_max
-                spare = self._idle.pop(0) if is_full and self._idle else None
+            self.check_open()
+            self._busy[connection] = checkout
+            # To an address that is not preferred, or not used for the longest time.
+            is_full = len(self._idle) + len(self._busy) > self._options.connections_max
+            spare = self._idle.pop(0) if is_full and self._idle else None
         if spare is not None:
             spare.close()
-        if not is_open:
-            raise ClientClosedError("the client is closed")
         return connection
 
-    def _give_back(self, connection: ClientConnection) -> None:
-        with self._lock:
-            self._busy.discard(connection)
-            if connection.usable and not self.closed.is_set():
-                self._idle.append(connection)
-                return
+    def _give_back(self, checkout: _Checkout, was_held: bool) -> None:
+        """End what an attempt has of the pool, wherever it was cut off. Safe to repeat."""
+        if not was_held:
+            self._lock.drop()
+        connection = checkout.connection
+        if connection is not None:
+            with self._lock:
+                holder = self._busy.get(connection)
+                # Where this is done once more, another one may have it by now.
+                is_ours = holder is checkout or (holder is None and connection not in self._idle)
+                if is_ours and connection.usable and not self.closed.is_set():
+                    if connection not in self._idle:
+                        self._idle.append(connection)
+                    self._busy.pop(connection, None)
+                    is_ours = False
+            if is_ours:
+                self._drop(connection)
+        elif checkout.socket is not None:
+            checkout.socket.close()
+        checkout.connection = None
+        self._places.leave(checkout)
+        checkout.is_over = True
+
+    def _drop(self, connection: ClientConnection) -> None:
         connection.close()
+        with self._lock:
+            self._busy.pop(connection, None)
+            if connection in self._idle:
+                self._idle.remove(connection)
 
     def check_open(self) -> None:
         if self.closed.is_set():
@@ -271,7 +312,7 @@ class ConnectionPool:
             self.closed.set()
             idle, self._idle = self._idle, []
             if self._process_id == os.getpid():  # A fork must not end the calls of the process that it came from.
-                for connection in self._busy:
+                for connection in list(self._busy):
                     connection.abort()
         for connection in idle:
             connection.close()

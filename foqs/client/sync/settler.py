@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from foqs.client import verbs
 from foqs.client.durations import duration_or
 from foqs.client.errors import ClientClosedError
 from foqs.client.items import Item, Nack, field_values
 from foqs.client.leases import BaseLeasedItem, LeaseSchedule
 from foqs.client.settling import PENDING_MAX, SettleBatch, SettlementBuffer, SettleStats
-from foqs.client.sync.concurrency import Background, Monitor
+from foqs.client.sync.concurrency import Background, Monitor, guarded, is_ending
+from foqs.model import limits
 from foqs.model.calls import PositionErrors
 from foqs.model.errors import FoqsError
 
@@ -55,7 +57,7 @@ class Settler:
         self._client = client
         self._namespace = namespace
         self._on_extended = on_extended
-        self._settlements = SettlementBuffer()
+        self._settlements = SettlementBuffer(terms=client._terms)
         self._changed = Monitor()
         self._closing = False
         self._given_up = False
@@ -79,17 +81,17 @@ class Settler:
             self.stats.received += len(items)
         return [LeasedItem(*(*field_values(item), self, lease_ms)) for item in items]
 
+    @guarded
     def ack(self, item: BaseLeasedItem) -> None:
         """Have an item acked with the next batch."""
-        with self._changed:
-            self._settlements.ack(item)
-            self._changed.notify_all()
+        self._settlements.ack(item)
+        self._changed.notify_all()
 
+    @guarded
     def nack(self, item: BaseLeasedItem, nack: Nack) -> None:
         """Have an item given back with the next batch."""
-        with self._changed:
-            self._settlements.nack(item, nack)
-            self._changed.notify_all()
+        self._settlements.nack(item, nack)
+        self._changed.notify_all()
 
     def extend(self, item: BaseLeasedItem, lease_ms: int) -> None:
         """Extend the lease of one item at once. Raises StaleLeaseError."""
@@ -98,20 +100,23 @@ class Settler:
         if self._on_extended is not None:
             self._on_extended(item, lease_ms, asked_at_ms)
 
+    @guarded
     def lost(self, items: Sequence[BaseLeasedItem]) -> None:
         """Count leases that were lost before their items were settled."""
-        with self._changed:
-            self._settlements.lost(items)
+        self._settlements.lost(items)
 
     def wait_for_room(self) -> None:
         """Return when less than PENDING_MAX settlements wait. Each call that stands before is bounded.
 
         Raises what has ended the sending of settlements, if that was not `close`.
         """
-        with self._changed:
-            self._changed.wait_for(lambda: self._settlements.pending_count < PENDING_MAX or self._has_ended)
+        self._until_room()
         if self._has_ended and self._background is not None:
             self._background.join()
+
+    @guarded
+    def _until_room(self) -> None:
+        self._changed.wait_for(lambda: self._settlements.pending_count < PENDING_MAX or self._has_ended)
 
     def close(self, timeout_ms: int) -> None:
         """Send what waits. After timeout_ms the rest is given up and counted as unsettled.
@@ -120,12 +125,22 @@ class Settler:
         """
         if self._background is None:
             return
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._settlements.pending_count or self._has_ended, timeout_ms / 1000)
+        if is_ending():
+            return  # The interpreter is, and its threads have: the items are redelivered when their leases end.
+        try:
+            self._flush(timeout_ms)
+        finally:
             self._given_up = True
         self._background.join()
+
+    @guarded
+    def _flush(self, timeout_ms: int) -> None:
+        self._closing = True
+        self._changed.notify_all()
+        self._changed.wait_for(lambda: not self._settlements.pending_count or self._has_ended, timeout_ms / 1000)
+        self._given_up = True
+        self._settlements.hurry()
+        self._changed.notify_all()
 
     def _run(self) -> None:
         try:
@@ -138,13 +153,18 @@ class Settler:
     def _send_all(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._settlements.waiting or self._closing)
+                self._changed.wait_for(self._is_to_go_on, self._settlements.wait_s())
                 batch = self._settlements.take()
+                if not batch and self._closing and not self._settlements.pending_count:
+                    return
             if not batch:
-                return
+                continue
             acks = self._try_ack([item.receipt for item in batch.acks])
             nacks = self._try_nack([nack for _, nack in batch.nacks])
             self._enter(batch, acks, nacks)
+
+    def _is_to_go_on(self) -> bool:
+        return self._settlements.waiting or (self._closing and not self._settlements.pending_count)
 
     def _enter(self, batch: SettleBatch, acks: Outcome, nacks: Outcome) -> None:
         with self._changed:
@@ -155,7 +175,7 @@ class Settler:
         if self._given_up:
             return ClientClosedError("there was no time left")
         try:
-            return self._client.ack(self._namespace, receipts, return_errors=True)
+            return self._client._settle_now(verbs.ack, self._namespace, receipts)
         except (FoqsError, ClientClosedError) as error:
             return error
 
@@ -163,7 +183,7 @@ class Settler:
         if self._given_up:
             return ClientClosedError("there was no time left")
         try:
-            return self._client.nack(self._namespace, nacks, return_errors=True)
+            return self._client._settle_now(verbs.nack, self._namespace, nacks, Nack)
         except (FoqsError, ClientClosedError) as error:
             return error
 
@@ -215,7 +235,11 @@ class LeaseKeeper:
             asked_at_ms = self._clock_ms()
             outcome: PositionErrors | FoqsError
             try:
-                outcome = self._client.extend(self._namespace, due, self._lease_ms, return_errors=True)
+                # Others are due soon, so what one of them waits for must not take long.
+                deadline_ms = max(limits.SECOND_MS, self._lease_ms // 10)
+                outcome = self._client.extend(
+                    self._namespace, due, self._lease_ms, return_errors=True, deadline_ms=deadline_ms
+                )
             except FoqsError as error:
                 outcome = error
             except ClientClosedError:

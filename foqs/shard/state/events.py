@@ -54,9 +54,11 @@ class Completion:
 class OnceOutcome:
     """The outcome of one `insert_once`, by the keys of its items. An item in none of these is still on its way."""
 
-    __slots__ = ("errors", "firsts", "made")
+    __slots__ = ("errors", "firsts", "made", "refusal")
 
-    def __init__(self) -> None:
+    def __init__(self, refusal: FoqsError | None = None) -> None:
+        """`refusal`: the error of what is no repeat; nothing is made then."""
+        self.refusal = refusal
         self.made: list[int] = []
         """The keys of items that are durable, and the first ones with their dedup ids."""
         self.firsts: dict[int, tuple[int, int]] = {}

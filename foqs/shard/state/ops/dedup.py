@@ -187,8 +187,15 @@ class Dedup:
     ) -> None:
         """Items that are no repeats, and whose digests are pending, go with the next transaction.
 
-        Only now do they get topics that were not there: repeats leave none behind.
+        Only now do they get topics that were not there: repeats leave none behind. Where the call wants repeats alone
+        they are refused instead.
         """
+        if outcome.refusal is not None:
+            completion.open_count += 1  # It is over with them.
+            for item in items:
+                self._inserts.release(1, item.size_bytes)
+            self.refuse(items, digests, completion, outcome, outcome.refusal)
+            return
         refused = self._index.add_drafts(items)
         if refused:
             left = [(item, digest) for item, digest in zip(items, digests, strict=True) if item.topic not in refused]

@@ -1,0 +1,111 @@
+"""One enqueue call for several callers: one attempt, and what came of it for each of them.
+
+Nothing is repeated here, so that nobody waits for another's pause: see `coalescing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from foqs.client import verbs
+from foqs.client.addresses import Address
+from foqs.client.errors import NotSentError, OutcomeUnknownError, error_from_wire
+from foqs.client.flows import Attempts, Call, Flow, Terms
+from foqs.client.items import NewItem
+from foqs.client.retry import Repeat, goes_elsewhere
+from foqs.model.calls import PositionErrors
+from foqs.model.errors import FoqsError, InternalError, RateLimitedError, TooLargeError, UnavailableError
+from foqs.wire import codec as wire
+
+
+@dataclass(slots=True)
+class CallOutcome:
+    """What came of the enqueues of one call.
+
+    ids: of each, "" where it failed.  errors: of those that failed, by position.
+    addresses: where those were tried, as far as a host was reached.
+    """
+
+    ids: list[str]
+    errors: PositionErrors = field(default_factory=dict)
+    addresses: dict[int, Address] = field(default_factory=dict)
+
+    def fail(self, positions: Iterable[int], error: FoqsError, address: Address | None) -> None:
+        """Enter the error of these."""
+        for position in positions:
+            self.errors[position] = error
+            if address is not None:
+                self.addresses[position] = address
+
+
+def enqueue_shared(
+    terms: Terms,
+    namespace: str,
+    items: Sequence[NewItem],
+    repeat: Repeat,
+    *,
+    job_id: str | None = None,
+    avoided: Collection[Address] = (),
+) -> Flow[CallOutcome]:
+    """Try once to enqueue items of several callers, and return what came of each.
+
+    Each may get in alone where all together do not: where they are more than the namespace allows in a call, or than
+    fit into its quota now, they are sent in several calls.
+    """
+    outcome = CallOutcome([""] * len(items))
+    first, size = 0, len(items)
+    while first < len(items):
+        part = items if size == len(items) else items[first : first + size]
+        attempts = Attempts(terms, verbs.owner_of_slot(terms, namespace, part), avoided=avoided)
+        request = wire.structs.EnqueueRequest(namespace_name=namespace, items=part, bulk=False, job_id=job_id)
+        try:
+            response = yield attempts.send(Call("enqueue", request, repeat))
+            verbs.check_count(response.ids, len(part))
+        except FoqsError as error:
+            smaller = yield from _smaller(terms, namespace, len(part), error)
+            if smaller < len(part):
+                size = smaller
+                continue
+            attempts.blame(error)
+            if isinstance(error, UnavailableError):
+                verbs.doubt_groups(terms, namespace)
+            outcome.fail(range(first, first + len(part)), error, attempts.address)
+            _fail_rest(outcome, first + len(part), error, attempts.address)
+            return outcome
+        _enter(outcome, first, response, attempts)
+        if any(isinstance(error, UnavailableError) for error in outcome.errors.values()):
+            verbs.doubt_groups(terms, namespace)
+        first += len(part)
+    return outcome
+
+
+def _smaller(terms: Terms, namespace: str, count: int, refusal: FoqsError) -> Flow[int]:
+    """Return how many items the next call is to have, after one of `count` was refused; as many for no other call."""
+    if isinstance(refusal, TooLargeError) and count > 1 and (yield from verbs.learns_limit(terms, namespace, count)):
+        return terms.batch_limits[namespace]
+    return count // 2 if isinstance(refusal, RateLimitedError) and count > 1 else count
+
+
+def _fail_rest(outcome: CallOutcome, first: int, error: FoqsError, address: Address | None) -> None:
+    """Enter what the refusal of a call means for what would have come behind it."""
+    told = error
+    if isinstance(error, OutcomeUnknownError):
+        told, address = NotSentError(f"not sent: an earlier call failed: {error.message}"), None
+    outcome.fail(range(first, len(outcome.ids)), told, address)
+
+
+def _enter(outcome: CallOutcome, first: int, response: object, attempts: Attempts) -> None:
+    """Enter the response for the items from `first` on."""
+    ids: list[str] = response.ids  # type: ignore[attr-defined]
+    told = response.errors or {}  # type: ignore[attr-defined]
+    outcome.ids[first : first + len(ids)] = ids
+    errors = {position: error_from_wire(error) for position, error in told.items()}
+    if any(not 0 <= position < len(ids) for position in errors):
+        raise InternalError(f"the host reported positions {sorted(errors)} of a batch of {len(ids)}")
+    for position, error in errors.items():
+        outcome.fail([first + position], error, attempts.address)
+    if len(errors) < len(ids):
+        attempts.served()
+    elif all(map(goes_elsewhere, errors.values())):
+        attempts.blame(next(iter(errors.values())))
