@@ -19,6 +19,7 @@ from foqs.model.errors import UnavailableError
 from foqs.shard.port import OwnershipLostError
 from foqs.storage import statements as sql
 from foqs.storage.session import connect
+from foqs.storage.whole_reads import without_end
 
 _MISSING_CODES = frozenset({ER.BAD_DB_ERROR, ER.NO_SUCH_TABLE})
 
@@ -112,9 +113,9 @@ def identity_at(shard_id: int, url: str) -> ShardIdentity | None:
     try:
         with closing(connect(url)) as session, session.cursor() as cursor:
             cursor.execute(sql.READ_IDENTITY)
-            found = cursor.fetchone()
+            found = without_end(cursor.fetchall())
     except (pymysql.err.Error, OSError) as error:
         if error.args and error.args[0] in _MISSING_CODES:
             return None
         raise UnavailableError(f"the database of shard {shard_id} cannot be read: {error}") from error
-    return None if found is None else ShardIdentity(*found)
+    return ShardIdentity(*found[0]) if found else None

@@ -25,6 +25,7 @@ from foqs.storage.meta_namespaces import MetaNamespaces
 from foqs.storage.meta_policies import MetaPolicies
 from foqs.storage.meta_quotas import MetaQuotas
 from foqs.storage.session import Session, session_arguments
+from foqs.storage.session_variables import set_variables
 
 T = TypeVar("T")
 
@@ -73,13 +74,18 @@ class MetaStore(MetaCluster, MetaNamespaces, MetaPolicies, MetaJobs, MetaQuotas)
         statement_s, lock_wait_s = self._statement_s, math.ceil(self._statement_s)
         arguments = session_arguments(self._url)
         wanted = {
-            "client_flag": CLIENT.FOUND_ROWS,
+            "client_flag": CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS,
             "connect_timeout": min(arguments["connect_timeout"], statement_s),
             "read_timeout": statement_s,
             "write_timeout": statement_s,
-            "init_command": f"SET SESSION time_zone = '+00:00', innodb_lock_wait_timeout = {lock_wait_s}",
         }
-        return Session(**arguments | wanted)
+        session = Session(**arguments | wanted)
+        try:
+            set_variables(session, lock_wait_s=lock_wait_s)
+        except BaseException:
+            session._force_close()
+            raise
+        return session
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:

@@ -208,10 +208,10 @@ class Claiming(Operation):
         """Fill those that were fetched. Returns the items that are still to be had, with their contents."""
         claimed: list[ShardItem] = []
         for item in items:
-            if item.content is None and item.key in result.fetched:
-                if item.key in result.unread:
-                    if item.phase is Phase.CLAIMING:
-                        self._settlements.unclaim(item)
+            if item.content is None and item.phase is Phase.CLAIMING:
+                # That a row did not come says nothing of the item.
+                if item.key in result.unread or item.key not in result.fetched:
+                    self._settlements.unclaim(item)
                     continue
                 fill(item, result.fetched[item.key])
             if item.phase is Phase.CLAIMING:  # Else it was deleted while its claim was on the way.
