@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from pymysql.constants import CLIENT, ER
+from pymysql.err import Error as DriverError
 from sqlalchemy import Connection, create_engine
 from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -26,6 +27,7 @@ from foqs.storage.meta_policies import MetaPolicies
 from foqs.storage.meta_quotas import MetaQuotas
 from foqs.storage.session import Session, session_arguments
 from foqs.storage.session_variables import set_variables
+from foqs.storage.whole_reads import WholeCursor
 
 T = TypeVar("T")
 
@@ -74,6 +76,7 @@ class MetaStore(MetaCluster, MetaNamespaces, MetaPolicies, MetaJobs, MetaQuotas)
         statement_s, lock_wait_s = self._statement_s, math.ceil(self._statement_s)
         arguments = session_arguments(self._url)
         wanted = {
+            "cursorclass": WholeCursor,
             "client_flag": CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS,
             "connect_timeout": min(arguments["connect_timeout"], statement_s),
             "read_timeout": statement_s,
@@ -92,7 +95,7 @@ class MetaStore(MetaCluster, MetaNamespaces, MetaPolicies, MetaJobs, MetaQuotas)
         try:
             with self._engine.begin() as connection:
                 yield connection
-        except (OperationalError, InterfaceError, InternalError, PoolTimeoutError) as error:
+        except (OperationalError, InterfaceError, InternalError, PoolTimeoutError, DriverError) as error:
             raise UnavailableError(f"the meta database does not answer: {_cause_of(error)}") from error
         except ProgrammingError as error:
             if not _has_code(error, ER.NO_SUCH_TABLE):

@@ -22,7 +22,7 @@ LOCK_WAIT_S: Final = 5
 PACKET_BYTES_MIN: Final = 16 * limits.MIB
 """The smallest `max_allowed_packet` of a server that takes every statement of a host."""
 
-_SET: Final[Mapping[str, str]] = {
+SET: Final[Mapping[str, str]] = {
     # What could make a result short, or refuse a statement for the rows that it looks at.
     "sql_select_limit": str(NO_LIMIT),
     "max_join_size": str(NO_LIMIT),
@@ -42,18 +42,19 @@ _SET: Final[Mapping[str, str]] = {
     "net_read_timeout": "30",
     "net_write_timeout": "60",
 }
-_SET_OF_MARIADB: Final[Mapping[str, str]] = {
+"""What every session is given, as SET takes it; `set_variables` adds what differs among sessions."""
+SET_OF_MARIADB: Final[Mapping[str, str]] = {
     "tx_isolation": "'READ-COMMITTED'",
     "tx_read_only": "0",
     "max_statement_time": "0",
     "check_constraint_checks": "1",
 }
-_SET_OF_MYSQL: Final[Mapping[str, str]] = {
+SET_OF_MYSQL: Final[Mapping[str, str]] = {
     "transaction_isolation": "'READ-COMMITTED'",
     "transaction_read_only": "0",
     "max_execution_time": "0",
 }
-_CHECKED: Final[Mapping[str, str]] = {
+CHECKED: Final[Mapping[str, str]] = {
     # A user of few rights must not set it. Without it replicas and backups lack what was acknowledged.
     "sql_log_bin": "1",
     # A session whose time was set stands still.
@@ -76,13 +77,13 @@ def set_variables(
     silent_s: the server ends the session after so long without a word; None leaves that to the server.
     Raises UnfitSessionError, and what pymysql raises. The session must take several statements in one query.
     """
-    wanted = {**_SET, **(_SET_OF_MARIADB if is_mariadb(session) else _SET_OF_MYSQL)}
+    wanted = {**SET, **(SET_OF_MARIADB if is_mariadb(session) else SET_OF_MYSQL)}
     wanted |= {"autocommit": str(int(autocommit)), "innodb_lock_wait_timeout": str(lock_wait_s)}
     wanted["lock_wait_timeout"] = str(lock_wait_s)
     if silent_s is not None:
         wanted["wait_timeout"] = str(silent_s)
     assignments = ", ".join([f"{name} = {value}" for name, value in wanted.items()])
-    wanted |= _CHECKED
+    wanted |= CHECKED
     names = ", ".join([name if "@@" in name else f"@@{name}" for name in wanted])
     with session.cursor() as cursor:
         cursor.execute(f"SET SESSION {assignments}; SELECT {names}")
@@ -90,7 +91,8 @@ def set_variables(
         rows = cursor.fetchall()
     session.commit()
     if len(rows) != 1:
-        raise UnfitSessionError(CR.CR_UNKNOWN_ERROR, f"the server answers {len(rows)} rows where there is one")
+        problem = f"this session leaves rows out: {len(rows)} came where there is always one"
+        raise UnfitSessionError(CR.CR_UNKNOWN_ERROR, problem)
     for (name, value), found in zip(wanted.items(), rows[0], strict=True):
         if _plain(found) != _plain(value):
             raise UnfitSessionError(CR.CR_UNKNOWN_ERROR, _problem(name, value, found))

@@ -62,7 +62,7 @@ from foqs.storage.take_over import (
     read_image,
     read_writer,
 )
-from foqs.storage.whole_reads import ShortReadError, complete
+from foqs.storage.whole_reads import ShortReadError, complete, only_row
 
 _log = structlog.get_logger(__name__)
 
@@ -320,8 +320,8 @@ class ShardStore:
         """The shard server's clock, asked on the event loop. Raises SessionLostError."""
         self._require_session()
         with self._losing_session():
-            (((now_ms,),),) = await run_script(self._session, [sql.NOW_MS])
-            return int(now_ms)
+            (rows,) = await run_script(self._session, [sql.NOW_MS])
+            return int(only_row(rows, "the time")[0])
 
     def wants_transaction(self, steady_ms: int) -> bool:
         """Whether the store has work of its own that goes with any transaction, an empty one too."""
@@ -423,7 +423,7 @@ class ShardStore:
         """
         if self._lock(0):
             return
-        holder = self._rows(sql.LOCK_HOLDER, self._access.lock_name)[0][0]
+        (holder,) = only_row(self._rows(sql.LOCK_HOLDER, self._access.lock_name), "the holder of a lock")
         writer = read_writer(self._rows)
         if holder is not None:
             is_owner = holder == writer.session_id or (
@@ -446,10 +446,10 @@ class ShardStore:
             )
 
     def _lock(self, wait_s: float) -> bool:
-        taken = bool(self._rows(sql.LOCK_SHARD, self._access.lock_name, wait_s)[0][0])
+        (taken,) = only_row(self._rows(sql.LOCK_SHARD, self._access.lock_name, wait_s), "the answer to a lock")
         if taken:
             self._owning_session_id = self._session.thread_id()
-        return taken
+        return bool(taken)
 
     def _kill(self, session_id: int, owner: str) -> None:
         kill_owner(self._rows, self._access.shard_id, session_id, owner)

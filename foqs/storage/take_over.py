@@ -88,7 +88,7 @@ class KillCheck:
         found = rows(sql.READ_SESSION_USER, session_id)
         if found and found[0][0] == found[0][1]:
             return True
-        if not found and rows(sql.LOCK_HOLDER, self._lock_name)[0][0] != session_id:
+        if not found and only_row(rows(sql.LOCK_HOLDER, self._lock_name), "a lock")[0] != session_id:
             return True  # It has ended. Sessions of others are shown to few users.
         grants = [grant for (grant,) in rows(sql.READ_GRANTS)]
         return any(name in grant for grant in grants for name in _KILL_GRANTS)

@@ -11,10 +11,12 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from pymysql.constants import CR
+from pymysql.cursors import Cursor
 from pymysql.err import OperationalError
 
 from foqs.storage.session_variables import NO_LIMIT
 
+_COUNT_OF_ROWS: Final = "SELECT FOUND_ROWS(), @@sql_select_limit"
 _BEFORE_END: Final = ") UNION ALL (SELECT "
 _NULLS: Final = {"u": "CAST(NULL AS UNSIGNED)", "s": "NULL"}
 
@@ -72,3 +74,30 @@ def only_row(rows: Any, what: str) -> Any:
     if len(rows) != 1:
         raise ShortReadError(f"{what} has {len(rows)} rows where there is always one")
     return rows[0]
+
+
+class WholeCursor(Cursor):
+    """A pymysql cursor that has the server count the rows of every SELECT, in the same round trip.
+
+    It is for sessions with many kinds of reads, of few rows each: none of them can be forgotten. A SELECT with a LIMIT
+    of its own is not judged by the count, which some servers make without that. The session must take several
+    statements in one query.
+    """
+
+    def execute(self, query: Any, args: Any = None) -> int:
+        """Run one statement. Raises ShortReadError when fewer rows came than the server has found."""
+        if not query.startswith("SELECT"):
+            return int(super().execute(query, args))
+        super().execute(f"{query}; {_COUNT_OF_ROWS}", args)
+        rows, rows_count, description = self.fetchall(), self.rowcount, self.description
+        self.nextset()
+        found_count, select_limit = only_row(self.fetchall(), "the count of a read")
+        while self.nextset():
+            pass
+        if select_limit < NO_LIMIT or (" LIMIT " not in query and rows_count < found_count):
+            raise ShortReadError(
+                f"{rows_count} of {found_count} rows came, in a session that selects {select_limit} at most"
+            )
+        self._rows, self.rowcount, self.description = rows, rows_count, description
+        self.rownumber = 0
+        return rows_count
