@@ -166,6 +166,11 @@ def schema_version(kind: SchemaKind) -> int:
 def check_current(url: str, kind: SchemaKind) -> None:
     """Raise MigrationError unless the database has exactly this version's schema."""
     found = status(url, kind)
+    if kind is SchemaKind.SHARD and not found.applied and not found.problems:
+        raise MigrationError(
+            f"database {found.database} is not there or empty: if hosts have served this shard before, restore it, or "
+            "correct its URL; if the shard is new, foqs schema apply makes its tables"
+        )
     if not found.is_current:
         pending = f"{len(found.pending)} migrations are pending: run `foqs schema apply`"
         raise MigrationError(f"database {found.database}: {'; '.join(found.problems) or pending}")

@@ -142,7 +142,8 @@ class ShardStore:
             # A server that takes no writes says so here: each try would use up an epoch, and there are 2^24.
             self._rows(sql.NOTE_SESSION, written.epoch)
             self._session.rollback()
-            confirm_identity(self._rows, self._access.shard_id, self._access.cluster)
+            confirm_identity(self._rows, self._access.shard_id, self._access.cluster, written.epoch)
+            self._session.commit()
             if tenure is not None and tenure.goes_on(written.epoch, written.transaction_number):
                 self.epoch, last_key = tenure.epoch, tenure.last_key
             else:

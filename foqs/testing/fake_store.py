@@ -96,7 +96,8 @@ class FakeStore:
             self._take_lock(self._is_free_to_take)
             yield
             writer = self._writer()
-            confirm_identity(self._rows, self._server.shard_id, self._cluster)
+            confirm_identity(self._rows, self._server.shard_id, self._cluster, writer.epoch)
+            self._server.tables.identity = self._server.tables.identity or self._new_identity
             if tenure is not None and tenure.goes_on(writer.epoch, writer.transaction_number):
                 self.epoch, last_key = tenure.epoch, tenure.last_key
             else:
@@ -126,13 +127,12 @@ class FakeStore:
         if fate in (Fate.LOST_BEFORE, Fate.LATE):
             self._lose("lost while it was opened")
         assert self._session is not None
-        self._server.tables.identity = self._server.tables.identity or self._new_identity
         writer.epoch, writer.owner, writer.session_id = self.epoch, self._owner, self._session.number
         if fate is Fate.LOST_AFTER:
             self._lose("lost while it was opened")
 
     def _rows(self, statement: str, *arguments: Any) -> list[ShardIdentity]:
-        """The two statements on the identity of the database. What they write is committed with the name."""
+        """The two statements on the identity of the database, which are committed before an epoch is taken."""
         if statement == sql.KEEP_IDENTITY:
             self._new_identity = ShardIdentity(*arguments)
         found = self._server.tables.identity or self._new_identity

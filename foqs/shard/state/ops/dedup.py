@@ -329,8 +329,8 @@ class Dedup:
     def load(self, namespace: int, rows: Sequence[SeenDigests], until: int | None = None) -> bool:
         """Take in the next rows of a log that is being read, its ids before the number `until`.
 
-        Returns whether these were the last ones. Without `until` all is known then that the log has. No rows are no end:
-        of what is missing then nothing is known, and its ids would be taken for new ones.
+        Returns whether these were the last ones. Without `until` all is known then that the log has. No rows are no
+        end: of what is missing then nothing is known, and its ids would be taken for new ones.
         """
         window = self.windows[namespace]
         window.fill_end = window.expected_end if until is None else until
