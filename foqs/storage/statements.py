@@ -14,7 +14,12 @@ _ITEM_ENDS = "".join(["u" if "unsigned" in column.sql_type else "s" for column i
 """The kinds of ITEM_COLUMNS, as `ended` wants them."""
 _HEADS = [name for name in names(ITEM_COLUMNS) if name not in _CONTENTS]
 _CONTENT_BYTES = " + ".join([f"OCTET_LENGTH({name})" for name in _CONTENTS])
-_LEAST_OF_HEAD = ", ".join(["NULL" if name == "death_reason" else name for name in _HEADS] + ["x''"] * len(_CONTENTS))
+_REASON_LEFT_OUT = "IF(death_reason IS NULL, NULL, x'')"
+_LEAST_OF_HEAD = ", ".join(
+    [_REASON_LEFT_OUT if name == "death_reason" else name for name in _HEADS] + ["x''"] * len(_CONTENTS)
+)
+_COLUMN_OF = {"key": "id", "was_dead": "death_reason IS NOT NULL"}
+"""The columns that fields of rows have other names than."""
 
 
 def _fetched(*first: str) -> str:
@@ -22,13 +27,13 @@ def _fetched(*first: str) -> str:
 
     The last integer is how many bytes of contents the rows up to this one have; past @contents_max those are NULL.
     """
-    integers = [*first, *["id" if name == "key" else name for name in FetchedRow._fields if name != "content"]]
+    integers = [*first, *[_COLUMN_OF.get(name, name) for name in FetchedRow._fields if name != "content"]]
     contents = [f"IF(@contents > @contents_max, NULL, {name})" for name in _CONTENTS]
     count = f"@contents := @contents + {_CONTENT_BYTES}"
     return f"CONCAT_WS(' ', {', '.join(integers)}, {count}), {', '.join(contents)}"
 
 
-_CLAIMED = ", ".join(["id" if name == "key" else name for name in ClaimedRow._fields])
+_CLAIMED = ", ".join([_COLUMN_OF.get(name, name) for name in ClaimedRow._fields])
 
 LOCK_SHARD = "SELECT GET_LOCK(%s, %s)"
 LOCK_HOLDER = "SELECT IS_USED_LOCK(%s)"

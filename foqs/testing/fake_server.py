@@ -386,15 +386,15 @@ def _first_contents(rows: list[FetchedRow], unread: set[int]) -> dict[int, Fetch
 
 
 def fetched_row(row: ItemRow) -> FetchedRow:
-    return FetchedRow._make([getattr(row, name) for name in FetchedRow._fields])
+    return FetchedRow._make([getattr(row, name) for name in FetchedRow._fields])._replace(was_dead=int(row.was_dead))
 
 
 def claimed_row(row: ItemRow) -> ClaimedRow:
-    return ClaimedRow._make([getattr(row, name) for name in ClaimedRow._fields])
+    return ClaimedRow._make([getattr(row, name) for name in ClaimedRow._fields])._replace(was_dead=int(row.was_dead))
 
 
 def without_content(row: ItemRow) -> ItemRow:
-    return row._replace(death_reason=None, content=NO_CONTENT)
+    return row._replace(death_reason=None if row.death_reason is None else b"", content=NO_CONTENT)
 
 
 def new_row(item: ShardItem) -> ItemRow:

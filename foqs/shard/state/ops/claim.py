@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from foqs.model import limits, order
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
-from foqs.model.item import Claim, ItemEvent, Outcome, Phase, ShardItem, by_topic, move_all
+from foqs.model.item import Claim, Phase, ShardItem, by_topic, move_all
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import Transaction, TransactionResult
 from foqs.shard.state.events import ClaimsStarted, Demand
@@ -227,10 +227,7 @@ class Claiming(Operation):
         if prefetched:
             move_all(topic, prefetched, old, Phase.PREFETCHED)
         if expired:
-            for item in expired:
-                item.content = None
-            self._settlements.settle(expired, outcome=Outcome.EXPIRED)
-            self._index.events.count(topic.namespace, ItemEvent.EXPIRED, len(expired))
+            self._settlements.expire_all(expired, now.server_ms)
         self._source.end(topic, items, prefetched)
 
     def rolled_back(self, error: FoqsError) -> None:
