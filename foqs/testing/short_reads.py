@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -16,11 +16,13 @@ _END = (None,)
 
 
 class ReadCut:
-    """What a server returns of a read: all, or `rows_max` rows at most."""
+    """What a server returns of a read: all, or `rows_max` rows at most of those reads that it cuts."""
 
     def __init__(self) -> None:
         self.rows_max: int | None = None
         """None while nothing is cut."""
+        self.is_cut: Callable[[], bool] = lambda: True
+        """Whether the next read is one that it cuts."""
         self.cut_count = 0
         """Reads of which something was left out."""
 
@@ -29,8 +31,8 @@ class ReadCut:
         return whole_reads.without_end(self.some([*rows, _END]))
 
     def some(self, rows: list[Any]) -> list[Any]:
-        """As many of the rows as come back."""
-        if self.rows_max is None or len(rows) <= self.rows_max:
+        """Those of the rows that come back."""
+        if self.rows_max is None or len(rows) <= self.rows_max or not self.is_cut():
             return rows
         self.cut_count += 1
         return rows[: self.rows_max]

@@ -85,9 +85,11 @@ class Nemesis:
         while world.loop.time() < until_s:
             await asyncio.sleep(chance.choice([0.05, 0.2, 0.6]))
             shard_id, server = chance.choice(list(world.servers.items()))
-            server.reads.rows_max = chance.choice([0, 1, 2, 5])
-            world.trace(f"shard-{shard_id}", f"returns {server.reads.rows_max} rows at most")
-            await asyncio.sleep(chance.choice([0.02, 0.1, 0.4]))
+            share = chance.choice([1.0, 0.3])
+            server.reads.is_cut = lambda share=share: chance.random() < share  # type: ignore[misc]
+            server.reads.rows_max = chance.choice([0, 1, 2, 5] if share == 1 else [1, 2, 5])
+            world.trace(f"shard-{shard_id}", f"returns {server.reads.rows_max} rows of {share:.0%} of its reads")
+            await asyncio.sleep(chance.choice([0.02, 0.1, 0.4]) / share)
             server.reads.rows_max = None
             world.counts["short reads"] += server.reads.cut_count
             server.reads.cut_count = 0

@@ -23,13 +23,19 @@ def _has_short_reads(profile: Profile) -> bool:
     return profile.has_short_reads
 
 
-def _takes_for_all(name: str, is_of_kind: Callable[[Any], bool]) -> None:
+def _has_take_overs(profile: Profile) -> bool:
+    return profile.has_short_reads and bool(profile.host_fault_rate or profile.server_fault_rate or profile.drain_rate)
+
+
+def _takes_for_all(
+    name: str, is_of_kind: Callable[[Any], bool], can_show: Callable[[Profile], bool] = _has_take_overs
+) -> None:
     """A short read of such rows is taken for a whole one."""
 
     def whole(self: ReadCut, rows: Sequence[Any]) -> list[Any]:
         return self.some([*rows]) if rows and is_of_kind(rows[0]) else _whole(self, rows)
 
-    plant(__name__, name, lambda: patch.object(ReadCut, "whole", whole), _has_short_reads)
+    plant(__name__, name, lambda: patch.object(ReadCut, "whole", whole), can_show)
 
 
 def _delete_what_did_not_come(self: Claiming, items: list[ShardItem], result: TransactionResult) -> list[ShardItem]:
