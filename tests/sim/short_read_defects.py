@@ -60,10 +60,6 @@ def _deleting() -> Iterator[None]:
 plant(__name__, "deletes_what_a_read_did_not_bring", _deleting, _has_short_reads)
 _takes_for_all("takes_a_short_list_of_claims_at_a_take_over_for_all", lambda row: isinstance(row, StoredClaim))
 _takes_for_all("takes_a_short_list_of_claimed_rows_for_all", lambda row: isinstance(row, ClaimedRow))
-_takes_for_all(
-    "takes_a_short_list_of_what_left_packs_for_all",
-    lambda row: type(row) is tuple and len(row) == 2 and isinstance(row[1], list),
-)
 _takes_for_all("takes_a_block_of_ids_that_did_not_come_for_one_that_is_not_there", lambda row: isinstance(row, SeenRow))
 _takes_for_all("takes_a_short_log_of_ids_for_all", lambda row: isinstance(row, SeenDigests))
 _takes_for_all(
