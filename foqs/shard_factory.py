@@ -17,7 +17,7 @@ from foqs.host.namespaces import Namespaces
 from foqs.host.place_check import NotOpenedError
 from foqs.host.shards import OwnedShard
 from foqs.model import limits
-from foqs.model.cluster import ShardIdentity, identity_problem
+from foqs.model.cluster import ShardIdentity, identity_problem, lost_database_problem
 from foqs.model.errors import InvalidArgumentError, UnavailableError
 from foqs.parts import Parts
 from foqs.server.mysql_server import CommitScheduler, MysqlServer, TurningTime
@@ -66,7 +66,9 @@ class ShardFactory:
         """The time for which the event loop turned; the host ticks it."""
         self._servers: dict[str, MysqlServer] = {}
         """Each stands under the address in the URLs of its shards."""
-        self.cluster = namespaces.cluster = ClusterId(meta.cluster_id, meta.make_cluster_id, self._told_by_shards)
+        self.cluster = namespaces.cluster = ClusterId(
+            meta.cluster_id, meta.make_cluster_id, self._told_by_shards, self._epoch_of
+        )
         """The id of the cluster, which each shard's database has to have as well."""
         membership.place_problem = self.place_problem
         self._pack_budget = PackBudget(limits.PACKS_OF_HOST_BYTES_MAX)
@@ -120,7 +122,10 @@ class ShardFactory:
         url, cluster = self._config.url_at(place), self.cluster.learn()
         try:
             self._parts.check_schema(url, SchemaKind.SHARD)
-            problem = identity_problem(self._parts.identity(shard_id, url), ShardIdentity(cluster, shard_id))
+            found = self._parts.identity(shard_id, url)
+            problem = identity_problem(found, ShardIdentity(cluster, shard_id))
+            if found is None and (epoch := self._epoch_of(shard_id)):
+                problem = lost_database_problem(shard_id, epoch)
         except UnavailableError as error:
             raise NotOpenedError(str(error)) from error
         except MigrationError as error:
@@ -154,6 +159,10 @@ class ShardFactory:
                 if found is not None and found.shard_id == shard_id:
                     return found.cluster
         return b""
+
+    def _epoch_of(self, shard_id: int) -> int:
+        """The last epoch that the meta database has given for the shard, or 0. It blocks; raises UnavailableError."""
+        return next((row.epoch for row in self._meta.list_shards() if row.shard_id == shard_id), 0)
 
     def take_epoch(self, shard_id: int, at_least: int) -> int:
         """A new epoch of the shard for this host. It blocks."""

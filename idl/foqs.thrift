@@ -394,7 +394,12 @@ struct NamespaceSettings {
    * Its items go to shards of this tier, which the hosts of the same tier serve; up to 64 of A-Z a-z 0-9 . _ -, or empty.
    * After a change, items stay where they are until they are done. Items with dedup_ids go where their slots lead.
    */
-  21: optional string tier
+  21: optional string tier,
+  /**
+   * While true, an item that expires and never failed becomes a dead letter; else it is deleted. One that did fail becomes
+   * a dead letter in any case.
+   */
+  22: optional bool dead_letter_on_expiry
 }
 
 struct Namespace {

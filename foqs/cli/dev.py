@@ -16,11 +16,12 @@ from foqs.cli.running import run_until_signal
 from foqs.config import HostConfig
 from foqs.dev.local_server import LocalServer, LocalServerError
 from foqs.dev.local_zookeeper import LocalZookeeper, LocalZookeeperError, require_client
+from foqs.model.cluster import lost_database_problem
 from foqs.model.errors import AlreadyExistsError
 from foqs.model.namespace import NamespaceSettings
 from foqs.storage.meta import MetaStore
 from foqs.storage.meta_tables import HOST
-from foqs.storage.migrations import MigrationError, SchemaKind, apply
+from foqs.storage.migrations import MigrationError, SchemaKind, apply, status
 
 _SHARDS_DEFAULT = 4
 _SHARDS_MAX = 64
@@ -153,7 +154,11 @@ def _prepare(
         for shard_id in range(count)
     }
     apply(meta_url, SchemaKind.META)
-    for url in shards.values():
+    with closing(MetaStore(meta_url)) as meta:
+        epochs = {row.shard_id: row.epoch for row in meta.list_shards()}
+    for shard_id, url in shards.items():
+        if (epoch := epochs.get(shard_id, 0)) and not status(url, SchemaKind.SHARD).applied:
+            raise MigrationError(f"shard {shard_id}: {lost_database_problem(shard_id, epoch)}")
         apply(url, SchemaKind.SHARD)
     _forget_hosts(server)
     with closing(MetaStore(meta_url)) as meta, suppress(AlreadyExistsError):

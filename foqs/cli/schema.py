@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing
 from dataclasses import asdict
 from typing import NamedTuple
@@ -13,9 +13,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from foqs.cli.host_options import host_command
 from foqs.cli.output import Exit, Output, leave, note
 from foqs.config import HostConfig, LoadedConfig
-from foqs.model.cluster import ShardRow, ShardUse
+from foqs.model.cluster import ShardIdentity, ShardRow, ShardUse, lost_database_problem
 from foqs.model.errors import FoqsError, UnavailableError
 from foqs.storage import migrations
+from foqs.storage.identity import keep_identity_at
 from foqs.storage.meta import MetaStore
 from foqs.storage.migrations import Migration, MigrationError, SchemaKind, SchemaStatus
 from foqs.storage.places import place_of
@@ -31,8 +32,9 @@ class _Database(NamedTuple):
     kind: SchemaKind
     url: str
     """Empty when nobody knows where it is."""
-    is_to_exist: bool = False
-    """A host had it open once: if it is not there, something is lost, or the place leads elsewhere."""
+    shard_id: int = -1
+    epoch: int = 0
+    """The last one that the meta database has given: if the database is not there then, something is lost."""
 
     def __str__(self) -> str:
         return f"{self.name} ({self.origin})"
@@ -48,13 +50,28 @@ def schema() -> None:
 
 
 @schema.command()
+@click.option(
+    "--new-shard",
+    "new_shards",
+    type=int,
+    multiple=True,
+    metavar="SHARD_ID",
+    help="Make the database of this shard anew though hosts have served it: all items that it had are given up. May be "
+    "given several times.",
+)
 @host_command
-def apply(loaded: LoadedConfig) -> None:
-    """Create what is missing and apply what is pending, database after database. Safe to repeat."""
-    work = _Work()
+def apply(loaded: LoadedConfig, new_shards: tuple[int, ...]) -> None:
+    """Create what is missing and apply what is pending, database after database. Safe to repeat.
+
+    A shard that hosts have served and whose database is gone or empty is refused: restore the database, or say with
+    --new-shard that its items are given up.
+    """
+    work = _Work(new_shards)
     for database in work.databases(loaded):
         try:
             applied = _apply(database)
+            if database.shard_id in new_shards:
+                _make_known(loaded.config, database)
         except (MigrationError, FoqsError) as error:
             work.failed(database, error)
         else:
@@ -97,7 +114,9 @@ def status(loaded: LoadedConfig, output: str) -> None:
 class _Work:
     """The databases one after the other, and what went wrong: one that fails keeps no other one from its turn."""
 
-    def __init__(self) -> None:
+    def __init__(self, new_shards: Collection[int] = ()) -> None:
+        """`new_shards` are those whose databases are to be made anew."""
+        self._new_shards = new_shards
         self.codes: set[Exit] = set()
         self.is_meta_pending = False
         """The meta database has not all of its tables: that it cannot tell its shards is to be expected."""
@@ -108,9 +127,13 @@ class _Work:
         config = loaded.config
         yield _Database("meta", loaded.origins["meta_url"], SchemaKind.META, config.meta_url)
         rows = {row.shard_id: row for row in self._rows(config)}
-        for shard_id in sorted(config.shards.keys() | rows.keys()):
-            database = _shard(loaded, shard_id, rows.get(shard_id))
-            if (row := rows.get(shard_id)) is not None and row.use is ShardUse.REMOVED:
+        known = config.shards.keys() | rows.keys()
+        for shard_id in sorted(set(self._new_shards) - known):
+            self._report(_shard(loaded, shard_id, None), "there is no such shard: name it with --shard", Exit.FAILURE)
+        for shard_id in sorted(known):
+            is_new = shard_id in self._new_shards
+            database = _shard(loaded, shard_id, rows.get(shard_id), is_new=is_new)
+            if (row := rows.get(shard_id)) is not None and row.use is ShardUse.REMOVED and not is_new:
                 if shard_id in config.shards:
                     note(f"{database}: left alone, it was removed from the cluster: take it out of the configuration")
             elif database.url:
@@ -157,7 +180,8 @@ class _Work:
         self.codes.add(code)
 
 
-def _shard(loaded: LoadedConfig, shard_id: int, row: ShardRow | None) -> _Database:
+def _shard(loaded: LoadedConfig, shard_id: int, row: ShardRow | None, *, is_new: bool = False) -> _Database:
+    """A shard's database; `is_new`: whatever hosts have known of it is given up."""
     config = loaded.config
     is_named, place = shard_id in config.shards, row.place if row is not None else ""
     return _Database(
@@ -165,8 +189,8 @@ def _shard(loaded: LoadedConfig, shard_id: int, row: ShardRow | None) -> _Databa
         loaded.origins["shards"] if is_named else _META_DATABASE,
         SchemaKind.SHARD,
         config.url_of_shard(shard_id, place) if is_named or place else "",
-        # Who names it by a URL may want it to be made.
-        is_to_exist=not is_named and row is not None and row.epoch > 0,
+        shard_id,
+        0 if is_new or row is None else row.epoch,
     )
 
 
@@ -180,9 +204,14 @@ def _compare_places(database: _Database, row: ShardRow | None) -> None:
 
 def _apply(database: _Database) -> list[Migration]:
     check_tls(database.url)
-    if database.is_to_exist and not (found := migrations.status(database.url, database.kind)).applied:
-        raise MigrationError(
-            f"hosts have served it, and database {found.database} at {place_of(database.url)} is not there or empty: "
-            "restore it, or name it with --shard to have it made anew"
-        )
+    if database.epoch and not migrations.status(database.url, database.kind).applied:
+        problem = lost_database_problem(database.shard_id, database.epoch)
+        raise MigrationError(f"{problem} (it is looked for at {place_of(database.url)})")
     return migrations.apply(database.url, database.kind)
+
+
+def _make_known(config: HostConfig, database: _Database) -> None:
+    """Have the database of a shard that is made anew say whose it is, so that hosts take it for the right one."""
+    with closing(MetaStore(config.meta_url)) as meta:
+        cluster_id = meta.make_cluster_id()
+    keep_identity_at(database.url, ShardIdentity(cluster_id, database.shard_id))

@@ -187,7 +187,7 @@ class HandOut(Capping):
             size_bytes += item.size_bytes
             shard.deliver(item, now.steady_ms + (call.lease_ms or item.lease_ms or call.lease_ms_default))
             if item.expires_at <= now.server_ms:
-                shard.expire(item)
+                shard.expire(item, now.server_ms)
                 writer.wake()
             else:
                 item.delivered_at = now.server_ms

@@ -237,7 +237,7 @@ def _rewrite(nack: NackFields, settings: NamespaceSettings, group: _OfShard, ite
         item,
         group.writer.now_ms(),
         delay_ms=delay_ms,
-        reason="dead-lettered by its consumer" if nack.dead_letter else "nacked",
+        reason="dead-lettered by its consumer" if nack.dead_letter else "released" if nack.release else "nacked",
         dead=bool(nack.dead_letter),
         release=bool(nack.release),
         unseen=bool(nack.release and nack.unseen),

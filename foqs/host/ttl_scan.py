@@ -1,4 +1,4 @@
-"""The TTL scan of a shard, which deletes what has expired; and look-ups of rows in step with the shard's state."""
+"""The TTL scan of a shard, which ends what has expired; and look-ups of rows in step with the shard's state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import structlog
 
 from foqs.model import limits
 from foqs.model.errors import FoqsError, OverloadedError, UnavailableError
-from foqs.model.item import ItemEvent, Outcome, Phase
+from foqs.model.item import Phase
 from foqs.shard.port import ItemRow
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Completion, Events, LookUp
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class TtlScan:
-    """Walks one shard by key, slowly and whenever a row may have expired, and deletes what its TTL has ended.
+    """Walks one shard by key, slowly and whenever a row may have expired, and ends what is past its TTL.
 
     `OwnedShard` starts and stops it. It owns a task, and asks the shard for look-ups and deletions.
     """
@@ -86,7 +86,7 @@ class TtlScan:
                 shard.index.expires_first_ms = 0
 
     def _expire(self, shard: ShardState, keys: list[int]) -> None:
-        """Delete those of the rows that have expired and that nobody has under lease."""
+        """End the items of those rows that have expired and that nobody has under lease."""
         writer = self._writer
         completion = Completion(lambda ended: _log.info("items_expired", shard=writer.shard_id, count=len(keys)))
         completion.open_count += 1
@@ -102,8 +102,7 @@ class TtlScan:
                     shard.index.expires_first_ms = min(shard.index.expires_first_ms, ends_ms)
                 if not held and row.lane >= 0 and row.expires_at <= writer.now_ms():
                     try:
-                        shard.delete(row, completion, position, Outcome.EXPIRED)
-                        shard.index.events.count(shard.topic_of(row).namespace, ItemEvent.EXPIRED, 1)
+                        shard.expire_row(row, writer.now_ms(), completion, position)
                     except UnavailableError:
                         _log.debug("expired_item_settled_meanwhile", shard=writer.shard_id)
             writer.wake()

@@ -106,7 +106,7 @@ def identity_problem(found: ShardIdentity | None, wanted: ShardIdentity) -> str:
 
     The cluster of `wanted` is empty while it is not known.
     """
-    remedy = "drop the database and make it anew with foqs schema apply"
+    remedy = "drop the database and make another one for this shard (foqs schema apply)"
     if found is None:
         return ""
     if wanted.cluster not in (b"", found.cluster):
@@ -120,6 +120,15 @@ def identity_problem(found: ShardIdentity | None, wanted: ShardIdentity) -> str:
             f"shard {found.shard_id} was removed, add that one again, or {remedy}"
         )
     return ""
+
+
+def lost_database_problem(shard_id: int, epoch: int) -> str:
+    """Why a shard is not served from a database that is new, though the meta database has given this epoch of it."""
+    return (
+        f"hosts have served it, in epoch {epoch} last, and its database is not there, empty or new: restore the "
+        f"database, or correct its URL; foqs schema apply --new-shard {shard_id} makes it anew, and gives up all items "
+        "that it had"
+    )
 
 
 def shards_named(shard_ids: Collection[int]) -> str:

@@ -118,6 +118,7 @@ class ShardItem:
         "size_bytes",
         "sort_key",
         "topic",
+        "was_dead",
     )
 
     def __init__(
@@ -152,6 +153,8 @@ class ShardItem:
         self.deliveries = 0
         """How many deliveries have ended; the present one has the next number."""
         self.failed_attempts = 0
+        self.was_dead = False
+        """It was a dead letter, and was redriven."""
         self.delivered_at = 0
         """When the present delivery was handed out, on the server's clock; 0 if there is none, or it is not known."""
         self.claim: Claim | None = None

@@ -58,6 +58,7 @@ class NamespaceSettings:
     deliveries_per_second_max: float = 0.0
     pause_reason: str = ""
     tier: str = ""
+    dead_letter_on_expiry: bool = False
 
 
 SETTING_BOUNDS: dict[str, tuple[int, int]] = {
@@ -164,6 +165,11 @@ class SettingsTable:
     def attempts_max(self, number: int) -> int:
         namespace = self.by_number.get(number)
         return limits.ATTEMPTS_DEFAULT if namespace is None else namespace.settings.attempts_max
+
+    def dead_letter_on_expiry(self, number: int) -> bool:
+        """Whether an item of the namespace that expires and never failed becomes a dead letter, too."""
+        namespace = self.by_number.get(number)
+        return namespace is not None and namespace.settings.dead_letter_on_expiry
 
     def events_per_mille(self, number: int) -> int:
         """How many in a thousand items of the namespace are in the event log. For any thread."""

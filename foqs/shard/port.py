@@ -253,6 +253,11 @@ class ItemRow(NamedTuple):
     death_reason: bytes | None
     content: ItemContent
 
+    @property
+    def was_dead(self) -> bool:
+        """Whether the item is a dead letter, or was one and was redriven: a redrive leaves an empty reason."""
+        return self.death_reason is not None
+
 
 class ClaimedRow(NamedTuple):
     """An item under a claim, as a new owner needs it before it is delivered; of these there may be many."""
@@ -269,6 +274,7 @@ class ClaimedRow(NamedTuple):
     at_most_once: int
     deliveries: int
     failed_attempts: int
+    was_dead: int
 
 
 class FetchedRow(NamedTuple):
@@ -281,6 +287,7 @@ class FetchedRow(NamedTuple):
     at_most_once: int
     deliveries: int
     failed_attempts: int
+    was_dead: int
     content: ItemContent
 
 

@@ -6,8 +6,20 @@ from typing import Any
 
 import pymysql
 
+from foqs.model import limits
 from foqs.shard.port import LaneCounts, SessionLostError
 from foqs.storage import statements as sql
+from foqs.storage.session import connect
+from foqs.storage.whole_reads import without_end
+
+
+def open_snapshot(url: str) -> Any:
+    """A session with a snapshot of the shard as it is now. Raises what pymysql raises."""
+    snapshot = connect(url, limits.COUNT_MS_MAX)
+    with snapshot.cursor() as cursor:
+        cursor.execute(sql.REPEATABLE)
+        cursor.execute(sql.SNAPSHOT)
+    return snapshot
 
 
 def count_lanes(snapshot: Any) -> LaneCounts:
@@ -15,9 +27,9 @@ def count_lanes(snapshot: Any) -> LaneCounts:
     try:
         with snapshot.cursor() as cursor:
             cursor.execute(sql.COUNT_LANES)
-            lanes = list(cursor.fetchall())
+            lanes = without_end(cursor.fetchall())
             cursor.execute(sql.COUNT_DELAYED)
-            return LaneCounts(lanes, list(cursor.fetchall()))
+            return LaneCounts(lanes, without_end(cursor.fetchall()))
     except (pymysql.err.Error, OSError) as error:
         raise SessionLostError(str(error)) from error
     finally:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pymysql
 
+from foqs.storage.whole_reads import ShortReadError
+
 _VARIABLES = (
     "innodb_flush_log_at_trx_commit",
     "innodb_doublewrite",
@@ -18,6 +20,8 @@ _VARIABLES = (
     "log_bin",
     "sync_binlog",
 )
+_VARIABLES_OF_ALL = ("innodb_flush_log_at_trx_commit", "innodb_doublewrite", "log_bin")
+"""Every server has these."""
 _SAFE_DOUBLEWRITE = {"ON", "1", "DETECT_AND_RECOVER", "FAST"}
 """MySQL 8.0.30 and MariaDB 11 know more than ON; DETECT_ONLY finds torn pages and cannot repair them."""
 
@@ -34,6 +38,8 @@ def check_durable(connection: pymysql.Connection[Any]) -> list[str]:
         cursor.execute("SHOW GLOBAL STATUS LIKE 'Innodb_redo_log_enabled'")
         found += cursor.fetchall()
     values = {str(name).lower(): str(value).upper() for name, value in found}
+    if missing := [name for name in _VARIABLES_OF_ALL if name not in values]:
+        raise ShortReadError(f"the server's variables came without {missing[0]}")
     return durability_problems(values)
 
 

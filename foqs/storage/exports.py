@@ -15,6 +15,7 @@ from foqs.shard.port import ItemRow
 from foqs.storage import statements as sql
 from foqs.storage.columns import CONTENT_COLUMNS, ITEM_COLUMNS, names, stored_row
 from foqs.storage.script import key_conditions
+from foqs.storage.whole_reads import only_row
 
 RunStatement = Callable[..., Any]
 
@@ -112,7 +113,7 @@ def read_stored(rows: RunStatement, wish: ExportWish, rest: Callable[[], None]) 
 
 def _keys_by_walk(rows: RunStatement, wish: ExportWish) -> tuple[list[int], int]:
     """Keys of the wanted ones of the next SCAN_ROWS rows, and the last key that was looked at."""
-    last_key, count = rows(sql.EXPORT_EDGE, (wish.after_key, wish.to_key, SCAN_ROWS))[0]
+    last_key, count = only_row(rows(sql.EXPORT_EDGE, (wish.after_key, wish.to_key, SCAN_ROWS)), "a page")
     up_to = wish.to_key if count < SCAN_ROWS else int(last_key)
     if not count:
         return [], up_to

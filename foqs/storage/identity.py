@@ -14,11 +14,12 @@ import pymysql
 import structlog
 from pymysql.constants import ER
 
-from foqs.model.cluster import ShardIdentity, identity_problem
+from foqs.model.cluster import ShardIdentity, identity_problem, lost_database_problem
 from foqs.model.errors import UnavailableError
 from foqs.shard.port import OwnershipLostError
 from foqs.storage import statements as sql
 from foqs.storage.session import connect
+from foqs.storage.whole_reads import without_end
 
 _MISSING_CODES = frozenset({ER.BAD_DB_ERROR, ER.NO_SUCH_TABLE})
 
@@ -39,17 +40,20 @@ class ClusterId:
         tell: Callable[[bytes], bytes],
         make: Callable[[], bytes],
         told_by_shards: Callable[[], bytes],
+        epoch_of: Callable[[int], int] = lambda _: 0,
     ) -> None:
         """`tell(found)` returns the id in the meta database, which is `found` from now on where it had none.
 
         `make` has it make one. Both raise UnavailableError. `told_by_shards` returns the id that databases of other
-        shards have, or nothing. All of them block.
+        shards have, or nothing. `epoch_of(shard_id)` returns the last epoch that the meta database has given for a
+        shard, or 0, and raises UnavailableError. All of them block.
         """
         self.known = b""
         """Empty until it is known."""
         self._tell = tell
         self._make = make
         self._told_by_shards = told_by_shards
+        self.epoch_of = epoch_of
         self._lock = threading.Lock()
 
     def learn(self) -> bytes:
@@ -90,13 +94,18 @@ def check_identity(found: ShardIdentity | None, mine: ShardIdentity) -> None:
         raise OwnershipLostError(f"shard {mine.shard_id} is not taken: {problem}")
 
 
-def confirm_identity(rows: RunStatement, shard_id: int, cluster: ClusterId) -> None:
-    """Have the database say whose it is, with the transaction that goes on after this and puts the owner's name there.
+def confirm_identity(rows: RunStatement, shard_id: int, cluster: ClusterId, epoch: int) -> None:
+    """Have the database say whose it is, in a transaction that the caller commits before it asks for an epoch.
 
+    So every shard for which the meta database has given an epoch has an identity, or, if it is of a version before
+    that, the epoch of an owner. `epoch` is the one that the database has.
     Whoever calls it has the shard's lock. Raises OwnershipLostError when it is another's, also when that one is faster:
-    two shards have two locks. Raises UnavailableError when the id of the cluster cannot be had.
+    two shards have two locks; and when hosts have served the shard, of which this database knows nothing. Raises
+    UnavailableError when the id of the cluster, or the epoch in the meta database, cannot be had.
     """
     found = read_identity(rows)
+    if found is None and not epoch and (given := cluster.epoch_of(shard_id)):
+        raise OwnershipLostError(f"shard {shard_id} is not taken: {lost_database_problem(shard_id, given)}")
     mine = ShardIdentity(cluster.confirm(found.cluster if found is not None else b""), shard_id)
     if found is None:
         rows(sql.KEEP_IDENTITY, *mine)
@@ -112,9 +121,25 @@ def identity_at(shard_id: int, url: str) -> ShardIdentity | None:
     try:
         with closing(connect(url)) as session, session.cursor() as cursor:
             cursor.execute(sql.READ_IDENTITY)
-            found = cursor.fetchone()
+            found = without_end(cursor.fetchall())
     except (pymysql.err.Error, OSError) as error:
         if error.args and error.args[0] in _MISSING_CODES:
             return None
         raise UnavailableError(f"the database of shard {shard_id} cannot be read: {error}") from error
-    return None if found is None else ShardIdentity(*found)
+    return ShardIdentity(*found[0]) if found else None
+
+
+def keep_identity_at(url: str, identity: ShardIdentity) -> None:
+    """Have a database without an identity say that it is this shard's.
+
+    Raises UnavailableError when it cannot be written, or when it is another shard's.
+    """
+    try:
+        with closing(connect(url)) as session, session.cursor() as cursor:
+            cursor.execute(sql.KEEP_IDENTITY, identity)
+            session.commit()
+    except (pymysql.err.Error, OSError) as error:
+        raise UnavailableError(f"the database of shard {identity.shard_id} cannot be written: {error}") from error
+    found = identity_at(identity.shard_id, url)
+    if problem := identity_problem(found, identity):
+        raise UnavailableError(f"shard {identity.shard_id} is not made anew: {problem}")

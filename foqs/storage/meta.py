@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from pymysql.constants import CLIENT, ER
+from pymysql.err import Error as DriverError
 from sqlalchemy import Connection, create_engine
 from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -25,6 +26,8 @@ from foqs.storage.meta_namespaces import MetaNamespaces
 from foqs.storage.meta_policies import MetaPolicies
 from foqs.storage.meta_quotas import MetaQuotas
 from foqs.storage.session import Session, session_arguments
+from foqs.storage.session_variables import set_variables
+from foqs.storage.whole_reads import WholeCursor
 
 T = TypeVar("T")
 
@@ -73,20 +76,26 @@ class MetaStore(MetaCluster, MetaNamespaces, MetaPolicies, MetaJobs, MetaQuotas)
         statement_s, lock_wait_s = self._statement_s, math.ceil(self._statement_s)
         arguments = session_arguments(self._url)
         wanted = {
-            "client_flag": CLIENT.FOUND_ROWS,
+            "cursorclass": WholeCursor,
+            "client_flag": CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS,
             "connect_timeout": min(arguments["connect_timeout"], statement_s),
             "read_timeout": statement_s,
             "write_timeout": statement_s,
-            "init_command": f"SET SESSION time_zone = '+00:00', innodb_lock_wait_timeout = {lock_wait_s}",
         }
-        return Session(**arguments | wanted)
+        session = Session(**arguments | wanted)
+        try:
+            set_variables(session, lock_wait_s=lock_wait_s)
+        except BaseException:
+            session._force_close()
+            raise
+        return session
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
         try:
             with self._engine.begin() as connection:
                 yield connection
-        except (OperationalError, InterfaceError, InternalError, PoolTimeoutError) as error:
+        except (OperationalError, InterfaceError, InternalError, PoolTimeoutError, DriverError) as error:
             raise UnavailableError(f"the meta database does not answer: {_cause_of(error)}") from error
         except ProgrammingError as error:
             if not _has_code(error, ER.NO_SUCH_TABLE):

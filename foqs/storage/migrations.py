@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import pymysql
-from pymysql.constants import CR, ER
+from pymysql.constants import CLIENT, CR, ER
 from sqlalchemy import make_url
 
 from foqs.model import limits
 from foqs.model.errors import UnavailableError
 from foqs.storage.session import Session, session_arguments
+from foqs.storage.session_variables import set_variables
+from foqs.storage.whole_reads import complete, ended
 
 _FILE_NAME = re.compile(r"(?P<number>\d{4})_(?P<name>[a-z0-9_]+)\.sql")
 _STATEMENT_END = re.compile(r";[ \t]*$", re.MULTILINE)
@@ -42,6 +44,8 @@ CREATE TABLE IF NOT EXISTS schema_migration (
   applied_at BIGINT NOT NULL,
   PRIMARY KEY (number)
 ) ENGINE=InnoDB"""
+
+_READ_RECORDS = ended("SELECT number, name, checksum, statements_done, applied_at FROM schema_migration", "ussus")
 
 
 class SchemaKind(StrEnum):
@@ -162,6 +166,11 @@ def schema_version(kind: SchemaKind) -> int:
 def check_current(url: str, kind: SchemaKind) -> None:
     """Raise MigrationError unless the database has exactly this version's schema."""
     found = status(url, kind)
+    if kind is SchemaKind.SHARD and not found.applied and not found.problems:
+        raise MigrationError(
+            f"database {found.database} is not there or empty: if hosts have served this shard before, restore it, or "
+            "correct its URL; if the shard is new, foqs schema apply makes its tables"
+        )
     if not found.is_current:
         pending = f"{len(found.pending)} migrations are pending: run `foqs schema apply`"
         raise MigrationError(f"database {found.database}: {'; '.join(found.problems) or pending}")
@@ -205,7 +214,16 @@ def _database_of(url: str) -> str:
 def _connect(url: str, **arguments: Any) -> pymysql.Connection[Any]:
     parsed = make_url(url)
     try:
-        return Session(**session_arguments(parsed) | arguments)
+        session = Session(
+            **session_arguments(parsed) | {"client_flag": CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS} | arguments
+        )
+        try:
+            # An ALTER TABLE may wait for transactions that were there before it.
+            set_variables(session, lock_wait_s=_LOCK_WAIT_S)
+        except BaseException:
+            session._force_close()
+            raise
+        return session
     except pymysql.err.OperationalError as error:
         if _code(error) == ER.BAD_DB_ERROR:
             raise
@@ -238,10 +256,10 @@ def _database_lock(connection: pymysql.Connection[Any], database: str) -> Iterat
 
 def _read_records(connection: pymysql.Connection[Any]) -> dict[int, _Record]:
     with connection.cursor() as cursor:
-        cursor.execute("SELECT number, name, checksum, statements_done, applied_at FROM schema_migration")
+        cursor.execute(_READ_RECORDS)
         return {
             number: _Record(name.decode(), checksum.decode(), done, applied_at)
-            for number, name, checksum, done, applied_at in cursor.fetchall()
+            for number, name, checksum, done, applied_at in complete(_READ_RECORDS, cursor.fetchall())
         }
 
 

@@ -42,6 +42,7 @@ from foqs.storage.exchange import Rows
 from foqs.storage.formats import pack_entries, pack_keys, pack_seen, unpack_seen
 from foqs.storage.packs.pack import PackPlan
 from foqs.storage.prepared import PREPARED_INSERT_ROWS, PreparedInserts
+from foqs.storage.whole_reads import check_found, only_row, without_end
 
 STATEMENT_IDS_MAX = 900
 """Ids in one list of SQL. From 1,000 on (in_predicate_conversion_threshold), MariaDB joins with a derived table."""
@@ -64,10 +65,6 @@ _STORED_ROW = f"({','.join(_STORED_VALUES)})"
 """A row of values for statements.INSERT_STORED_ITEMS."""
 
 
-_MARK: Final = sql.MARK_TRANSACTION.format(sql.NONE_AHEAD)
-"""The mark of a transaction that has nothing ahead of its script."""
-
-
 # ---- what a transaction reads ----
 
 
@@ -82,11 +79,10 @@ def read_statements(transaction: Transaction, plan: PackPlan) -> list[str]:
     return [sql.READS_BEGIN.format(limits.TRANSACTION_CONTENTS_BYTES_MAX), *script, sql.READS_END]
 
 
-def take_reads(transaction: Transaction, rows: list[Rows], result: TransactionResult) -> None:
-    """Take the rows that `read_statements` found."""
-    ((result.read_us,),) = rows[-1]
-    result.read_count = sum(map(len, rows[1:-1]))
-    refilled = rows[1 : 1 + len(transaction.refills)]
+def take_reads(transaction: Transaction, plan: PackPlan, rows: list[Rows], result: TransactionResult) -> None:
+    """Take the rows that `read_statements` found. Raises ShortReadError unless they are all."""
+    (result.read_us,) = only_row(rows[-1], "the end of the reads")
+    refilled = [without_end(found) for found in rows[1 : 1 + len(transaction.refills)]]
     for refill, found in zip(transaction.refills, refilled, strict=True):
         result.refilled.append(_read_ahead(found, result) if refill.with_payload else found)
     fetched: dict[int, ItemRow | FetchedRow] = {}
@@ -94,7 +90,9 @@ def take_reads(transaction: Transaction, rows: list[Rows], result: TransactionRe
         for integers, *contents in found:
             row = _fetched(map(int, integers.split()[:-1]), contents, result.unread)
             fetched[row.key] = row
+    check_found("claimed items", plan.fetches, fetched)
     result.fetched = fetched
+    result.read_count = sum(map(len, refilled)) + len(fetched)
 
 
 def _read_ahead(found: Rows, result: TransactionResult) -> Rows:
@@ -135,9 +133,9 @@ def seen_statements(transaction: Transaction) -> list[str]:
 
 
 def take_seen(rows: list[Rows], result: TransactionResult) -> None:
-    """Take the rows that `seen_statements` found."""
+    """Take the rows that `seen_statements` found. Raises ShortReadError unless they are all."""
     for found in rows:
-        for values in found:
+        for values in without_end(found):
             row = seen_row(values)
             result.seen.setdefault((row.namespace, row.first // BLOCK_IDS), []).append(row)
 
@@ -186,23 +184,27 @@ def write_script(
 ) -> Writes:
     """The writer row comes last: with another epoch than ours in it the statement fails, and nothing is committed.
 
+    So it does when a statement has found fewer rows to change than it names: each of them is there by what the shard's
+    owner knows, so its knowledge is wrong, or what it reads.
+
     `promoted` are the rows of what leaves packs, and `rewrites` the statements of rewrites: they may be thousands, and
     are made before so that the event loop can turn.
     """
-    script: list[str] = []
+    script: list[str] = [sql.COUNT_NO_CHANGES]
+    changed_count = len(plan.rewrites)
     if transaction.topics_gone:
-        _add_by_keys(script, sql.DELETE_TOPICS, transaction.topics_gone, "number")
+        changed_count += _add_by_keys(script, sql.DELETE_TOPICS, transaction.topics_gone, "number")
     for namespace, name in transaction.namespaces_new:
         script.append(filled(sql.INSERT_NAMESPACE, namespace, name))
     if transaction.topics_new:
         names = [(topic.number, topic.namespace, topic.name.encode()) for topic in transaction.topics_new]
         script += [filled(sql.INSERT_TOPICS, *values) for values in names]
     ahead: list[bytes] = []
-    rows, mark = plan.inserts, _MARK
+    rows, guard = plan.inserts, sql.NONE_AHEAD
     seen = _seen_rows(transaction, shard_id)
     if prepared is not None and (plan.packs_new or seen or len(rows) >= PREPARED_INSERT_ROWS):
         commands = prepared.ahead(rows, [(pack.id, pack.contents) for pack in plan.packs_new], seen)
-        ahead, rows, mark = commands.packets, commands.rest, sql.MARK_TRANSACTION.format(commands.guard)
+        ahead, rows, guard = commands.packets, commands.rest, commands.guard
     if rows:
         script += [sql.INSERT_ITEMS.format(values) for values in chunks_by_bytes([*map(item_row, rows)])]
     if promoted:
@@ -225,21 +227,26 @@ def write_script(
     if plan.tombstone is not None:
         script.append(filled(sql.INSERT_TOMBSTONE, plan.tombstone.id, pack_keys(plan.tombstone.keys)))
     if transaction.wakes:
-        _add_by_keys(script, sql.WAKE_ITEMS, transaction.wakes)
+        changed_count += _add_by_keys(script, sql.WAKE_ITEMS, transaction.wakes)
     if plan.deletes:
-        _add_by_keys(script, sql.DELETE_ITEMS, plan.deletes)
+        changed_count += _add_by_keys(script, sql.DELETE_ITEMS, plan.deletes)
     if plan.packs_gone:
-        _add_by_keys(script, sql.DELETE_PACKS, plan.packs_gone)
+        changed_count += _add_by_keys(script, sql.DELETE_PACKS, plan.packs_gone)
     if plan.tombstones_gone:
-        _add_by_keys(script, sql.DELETE_TOMBSTONES, plan.tombstones_gone)
+        changed_count += _add_by_keys(script, sql.DELETE_TOMBSTONES, plan.tombstones_gone)
     if transaction.claims_gone:
-        _add_by_keys(script, sql.DELETE_CLAIMS, transaction.claims_gone)
+        changed_count += _add_by_keys(script, sql.DELETE_CLAIMS, transaction.claims_gone)
     written_count = len(script)
     if plan.look_ups:
         look_up = sql.READ_ITEMS if transaction.look_ups_with_payload else sql.READ_HEADS
         script += [look_up.format(condition) for condition, _ in key_conditions("id", plan.look_ups)]
     look_up_count = len(script) - written_count
     marks = (transaction.number, transaction.delay_checkpoint, transaction.claim_checkpoint)
+    if changed_count:
+        guard = f"{guard} AND {sql.ALL_CHANGED.format(changed_count)}"
+    else:
+        del script[0]
+    mark = sql.MARK_TRANSACTION.format(guard)
     script.append(filled(mark, epoch, *marks, transaction.topic_number_last, transaction.steady_ms))
     script.append("COMMIT")
     return Writes(ahead, script, look_up_count)
@@ -282,13 +289,14 @@ def rewrite_statements(rewrites: Sequence[Rewrite]) -> Iterator[str]:
         rest = (change.expires_at, change.metadata, change.death_reason)
         yield filled(sql.REWRITE_ITEM, *sort_key, *counts, *rest, change.key)
     for counts, keys in recounts.items():
-        yield from (sql.RECOUNT_ITEMS.format(*counts, *chunk) for chunk in key_conditions("id", keys))
+        for chunk in key_conditions("id", keys):
+            yield from (sql.RECOUNT_ITEMS.format(*counts, *chunk), sql.COUNT_CHANGED)
 
 
-def take_look_ups(look_up_count: int, rows: list[Rows], result: TransactionResult) -> None:
-    """Take the rows that the look-ups of a `write_script` found."""
-    found = rows[len(rows) - 2 - look_up_count : len(rows) - 2]
-    result.looked_up = {row.key: row for part in found for row in map(stored_row, part)}
+def take_look_ups(look_up_count: int, rows: list[Rows]) -> dict[int, ItemRow]:
+    """The rows that the look-ups of a `write_script` found. Raises ShortReadError unless they are all."""
+    found = map(without_end, rows[len(rows) - 2 - look_up_count : len(rows) - 2])
+    return {row.key: row for part in found for row in map(stored_row, part)}
 
 
 def _entries(claim: ClaimEntries, result: TransactionResult) -> bytes:
@@ -351,8 +359,13 @@ def chunks_by_bytes(rows: Sequence[str]) -> Iterator[str]:
         yield ",".join(rows[start:])
 
 
-def _add_by_keys(script: list[str], statement: str, keys: Collection[int], column: str = "id") -> None:
-    script += [statement.format(condition, count) for condition, count in key_conditions(column, keys)]
+def _add_by_keys(script: list[str], statement: str, keys: Collection[int], column: str = "id") -> int:
+    """Add the statements that change the rows with these keys, and count them there; returns how many these are."""
+    changed_count = 0
+    for condition, count in key_conditions(column, keys):
+        script += [statement.format(condition, count), sql.COUNT_CHANGED]
+        changed_count += count
+    return changed_count
 
 
 def key_conditions(column: str, keys: Collection[int]) -> Iterator[tuple[str, int]]:

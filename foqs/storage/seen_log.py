@@ -12,6 +12,7 @@ from foqs.shard.port import SeenDigests, SeenExtent, SeenPart, SessionLostError,
 from foqs.storage import statements as sql
 from foqs.storage.formats import seen_count, seen_digests
 from foqs.storage.session import connect, interrupt
+from foqs.storage.whole_reads import complete
 
 
 def read_seen_extents(rows: Callable[..., Any]) -> list[SeenExtent]:
@@ -62,7 +63,7 @@ class SeenLogReader:
                 raise SessionLostError(f"shard {self._shard_id}: its dedup ids are not read any more")
             with self._session.cursor() as cursor:
                 cursor.execute(statement, arguments)
-                found = cursor.fetchall()
+                found = complete(statement, cursor.fetchall())
             self._session.commit()
         except (pymysql.err.Error, OSError) as error:
             self.close()

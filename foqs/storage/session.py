@@ -16,6 +16,7 @@ from foqs.model import limits
 from foqs.storage.exchange import Exchange
 from foqs.storage.login import GuardedConnection
 from foqs.storage.places import NAMED_BY
+from foqs.storage.session_variables import set_variables
 
 _PORT_DEFAULT: Final = 3306
 
@@ -113,23 +114,12 @@ def connect(url: str, statement_ms_max: int = limits.STATEMENT_MS_MAX) -> Any:
         }
     )
     try:
-        _set_up(session)
+        set_variables(session, silent_s=limits.DAY_MS // 1000)
     except BaseException:
         session._force_close()
         raise
     session._read_timeout = session._write_timeout = statement_ms_max // 1000
     return session
-
-
-def _set_up(session: Any) -> None:
-    with session.cursor() as cursor:
-        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        # A value that does not fit must be an error: nothing is cut or turned into a default.
-        cursor.execute("SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'")
-        # A zone with daylight saving repeats an hour, and UNIX_TIMESTAMP(NOW()) cannot tell which one it is.
-        cursor.execute("SET SESSION time_zone = '+00:00'")
-        cursor.execute("SET SESSION innodb_lock_wait_timeout = 5, lock_wait_timeout = 5, wait_timeout = 86400")
-    session.commit()
 
 
 def is_lost(error: Exception) -> bool:

@@ -22,6 +22,7 @@ from foqs.storage.exports import Cell, ExportWish, KeyPage, merged_by_key, read_
 from foqs.storage.packs.index import ExpiredPage, PackIndex, Page, merged_pages, with_packed
 from foqs.storage.script import edge_arguments, key_conditions
 from foqs.storage.session import connect, interrupt, is_lost
+from foqs.storage.whole_reads import check_found, complete, only_row
 
 EXPORT_REST_S = 0.001
 """The pause between two answers of the server to the read of a page of an export."""
@@ -76,6 +77,7 @@ class ShardReader:
         rows: list[ItemRow] = []
         for text, _ in key_conditions("id", keys):
             rows += map(stored_row, self._rows(sql.READ_ITEMS.format(text)))
+        check_found("rows of a page", keys, {row.key: row for row in rows})
         self._session.rollback()
         more = len(keys) < len(found) or len(found) == limit
         return sorted(rows, key=lambda row: (row.urgency, row.due_at, row.key)), more
@@ -93,7 +95,9 @@ class ShardReader:
         return read
 
     def _expired_page(self, after_key: int, now_ms: int) -> ExpiredPage:
-        last_key, expires_first = self._rows(sql.SCAN_EXPIRY, (after_key, limits.EXPIRY_SCAN_ITEMS))[0]
+        last_key, expires_first = only_row(
+            self._rows(sql.SCAN_EXPIRY, (after_key, limits.EXPIRY_SCAN_ITEMS)), "a page of the TTL scan"
+        )
         if expires_first is None or expires_first > now_ms:
             return ExpiredPage([], last_key or 0, expires_first or limits.NEVER_MS)
         expired = [row[0] for row in self._rows(sql.READ_EXPIRED, (after_key, last_key, now_ms))]
@@ -189,7 +193,7 @@ class ShardReader:
     def _rows(self, statement: str, arguments: tuple[object, ...] = ()) -> Any:
         with self._session.cursor() as cursor:
             cursor.execute(statement, arguments)
-            return cursor.fetchall()
+            return complete(statement, cursor.fetchall())
 
 
 def _rest() -> None:

@@ -21,6 +21,7 @@ from foqs.model import ids, limits, order
 from foqs.model.cluster import ShardIdentity
 from foqs.model.errors import UnavailableError
 from foqs.shard.port import (
+    ItemRow,
     LaneCounts,
     OwnedError,
     OwnershipLostError,
@@ -31,7 +32,7 @@ from foqs.shard.port import (
     TransactionResult,
 )
 from foqs.storage import statements as sql
-from foqs.storage.counting import count_lanes
+from foqs.storage.counting import count_lanes, open_snapshot
 from foqs.storage.durability import check_durable
 from foqs.storage.exchange import Rows, in_slices, run_script
 from foqs.storage.identity import ClusterId, check_identity, confirm_identity, read_identity
@@ -39,7 +40,7 @@ from foqs.storage.migrations import MigrationError, SchemaKind, check_current
 from foqs.storage.packs.index import PackIndex, add_looked_up, add_packed
 from foqs.storage.packs.pack import PackPlan
 from foqs.storage.prepared import PreparedInserts, prepare_inserts
-from foqs.storage.refusals import READ_ONLY_CODES, refusal_of
+from foqs.storage.refusals import READ_ONLY_CODES, roll_back
 from foqs.storage.script import (
     Writes,
     edge_arguments,
@@ -61,6 +62,7 @@ from foqs.storage.take_over import (
     read_image,
     read_writer,
 )
+from foqs.storage.whole_reads import ShortReadError, complete, only_row
 
 _log = structlog.get_logger(__name__)
 
@@ -140,7 +142,8 @@ class ShardStore:
             # A server that takes no writes says so here: each try would use up an epoch, and there are 2^24.
             self._rows(sql.NOTE_SESSION, written.epoch)
             self._session.rollback()
-            confirm_identity(self._rows, self._access.shard_id, self._access.cluster)
+            confirm_identity(self._rows, self._access.shard_id, self._access.cluster, written.epoch)
+            self._session.commit()
             if tenure is not None and tenure.goes_on(written.epoch, written.transaction_number):
                 self.epoch, last_key = tenure.epoch, tenure.last_key
             else:
@@ -318,8 +321,8 @@ class ShardStore:
         """The shard server's clock, asked on the event loop. Raises SessionLostError."""
         self._require_session()
         with self._losing_session():
-            (((now_ms,),),) = await run_script(self._session, [sql.NOW_MS])
-            return int(now_ms)
+            (rows,) = await run_script(self._session, [sql.NOW_MS])
+            return int(only_row(rows, "the time")[0])
 
     def wants_transaction(self, steady_ms: int) -> bool:
         """Whether the store has work of its own that goes with any transaction, an empty one too."""
@@ -356,13 +359,19 @@ class ShardStore:
             if is_lost(error) or commit_failed:
                 nothing_done = writes is None or error.args[:1] == (CR.CR_SERVER_GONE_ERROR,)
                 raise SessionLostError(str(error), nothing_done=nothing_done) from error
-            await self._rollback(error)
+            refusal = await roll_back(self._session, error, self._access.shard_id, self.epoch)
             self.packs.fail(plan)
-            raise refusal_of(error, self._access.shard_id, self.epoch) from error
-        self.packs.commit(plan)
-        result.looked_up = {}
+            raise refusal from error
+        looked_up: dict[int, ItemRow] = {}
         if transaction.look_ups:
-            take_look_ups(writes.look_up_count, answers, result)
+            try:
+                looked_up = take_look_ups(writes.look_up_count, answers)
+            except ShortReadError as error:
+                # All else has happened, as a new session will find.
+                raise SessionLostError(error.args[1]) from error
+        self.packs.commit(plan)
+        result.looked_up = looked_up
+        if transaction.look_ups:
             add_looked_up(self.packs, transaction, result)
         return result
 
@@ -372,7 +381,7 @@ class ShardStore:
         if reads or seen:
             rows = await run_script(self._session, [*reads, *seen])
             if reads:
-                take_reads(transaction, rows[: len(reads)], result)
+                take_reads(transaction, plan, rows[: len(reads)], result)
             take_seen(rows[len(reads) :], result)
         add_packed(self.packs, transaction, result)
 
@@ -383,17 +392,10 @@ class ShardStore:
             plan = self._plan = self.packs.plan(transaction)
         return plan
 
-    async def _rollback(self, cause: Exception) -> None:
-        """All of it: the server itself undoes but one statement when a lock wait times out."""
-        try:
-            await run_script(self._session, [sql.ROLLBACK])
-        except (pymysql.err.Error, OSError):
-            raise SessionLostError(str(cause)) from cause
-
     def _rows(self, statement: str, *arguments: object) -> Any:
         with self._session.cursor() as cursor:
             cursor.execute(statement, arguments)
-            return cursor.fetchall()
+            return complete(statement, cursor.fetchall())
 
     def _connect(self) -> None:
         """A new session, on a server that is durable, with the database of this shard."""
@@ -422,7 +424,7 @@ class ShardStore:
         """
         if self._lock(0):
             return
-        holder = self._rows(sql.LOCK_HOLDER, self._access.lock_name)[0][0]
+        (holder,) = only_row(self._rows(sql.LOCK_HOLDER, self._access.lock_name), "the holder of a lock")
         writer = read_writer(self._rows)
         if holder is not None:
             is_owner = holder == writer.session_id or (
@@ -445,10 +447,10 @@ class ShardStore:
             )
 
     def _lock(self, wait_s: float) -> bool:
-        taken = bool(self._rows(sql.LOCK_SHARD, self._access.lock_name, wait_s)[0][0])
+        (taken,) = only_row(self._rows(sql.LOCK_SHARD, self._access.lock_name, wait_s), "the answer to a lock")
         if taken:
             self._owning_session_id = self._session.thread_id()
-        return taken
+        return bool(taken)
 
     def _kill(self, session_id: int, owner: str) -> None:
         kill_owner(self._rows, self._access.shard_id, session_id, owner)
@@ -494,7 +496,4 @@ class ShardStore:
         """A session that sees the rows as they are now, between the last owner's transactions and ours."""
         interrupt(self._snapshot)  # Nobody waits for the count of an earlier take-over.
         self._is_counting = False
-        self._snapshot = connect(self._access.url, limits.COUNT_MS_MAX)
-        with self._snapshot.cursor() as cursor:
-            cursor.execute(sql.REPEATABLE)
-            cursor.execute(sql.SNAPSHOT)
+        self._snapshot = open_snapshot(self._access.url)

@@ -15,6 +15,7 @@ from foqs.storage.identity import read_identity
 from foqs.storage.script import seen_row
 from foqs.storage.seen_log import read_seen_extents
 from foqs.storage.session import connect, interrupt
+from foqs.storage.whole_reads import complete, only_row
 
 
 class SlotSource:
@@ -54,7 +55,7 @@ class SlotSource:
         That is as its owner wrote it last: a shard where nothing happens seems a little younger than it is.
         """
         found = [seen_row(values) for values in self._rows(sql.READ_SEEN_SPAN, namespace, first, end)]
-        ((steady_ms,),) = self._rows(sql.READ_STEADY)
+        (steady_ms,) = only_row(self._rows(sql.READ_STEADY), "its table writer")
         return steady_ms, found
 
     def interrupt(self) -> None:
@@ -84,7 +85,7 @@ class SlotSource:
                 raise UnavailableError(f"shard {self._shard_id} is not read any more", nothing_done=True)
             with self._session.cursor() as cursor:
                 cursor.execute(statement, arguments)
-                return cursor.fetchall()
+                return complete(statement, cursor.fetchall())
         except (pymysql.err.Error, OSError) as error:
             self.close()
             raise UnavailableError(f"shard {self._shard_id} cannot be read now: {error}", nothing_done=True) from error

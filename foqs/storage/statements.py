@@ -7,11 +7,19 @@ from __future__ import annotations
 
 from foqs.shard.port import ClaimedRow, FetchedRow
 from foqs.storage.columns import CONTENT_COLUMNS, INSERTED_COLUMNS, ITEM_COLUMNS, names
+from foqs.storage.whole_reads import ended
 
 _CONTENTS = names(CONTENT_COLUMNS)
+_ITEM_ENDS = "".join(["u" if "unsigned" in column.sql_type else "s" for column in ITEM_COLUMNS])
+"""The kinds of ITEM_COLUMNS, as `ended` wants them."""
 _HEADS = [name for name in names(ITEM_COLUMNS) if name not in _CONTENTS]
 _CONTENT_BYTES = " + ".join([f"OCTET_LENGTH({name})" for name in _CONTENTS])
-_LEAST_OF_HEAD = ", ".join(["NULL" if name == "death_reason" else name for name in _HEADS] + ["x''"] * len(_CONTENTS))
+_REASON_LEFT_OUT = "IF(death_reason IS NULL, NULL, x'')"
+_LEAST_OF_HEAD = ", ".join(
+    [_REASON_LEFT_OUT if name == "death_reason" else name for name in _HEADS] + ["x''"] * len(_CONTENTS)
+)
+_COLUMN_OF = {"key": "id", "was_dead": "death_reason IS NOT NULL"}
+"""The columns that fields of rows have other names than."""
 
 
 def _fetched(*first: str) -> str:
@@ -19,13 +27,13 @@ def _fetched(*first: str) -> str:
 
     The last integer is how many bytes of contents the rows up to this one have; past @contents_max those are NULL.
     """
-    integers = [*first, *["id" if name == "key" else name for name in FetchedRow._fields if name != "content"]]
+    integers = [*first, *[_COLUMN_OF.get(name, name) for name in FetchedRow._fields if name != "content"]]
     contents = [f"IF(@contents > @contents_max, NULL, {name})" for name in _CONTENTS]
     count = f"@contents := @contents + {_CONTENT_BYTES}"
     return f"CONCAT_WS(' ', {', '.join(integers)}, {count}), {', '.join(contents)}"
 
 
-_CLAIMED = ", ".join(["id" if name == "key" else name for name in ClaimedRow._fields])
+_CLAIMED = ", ".join([_COLUMN_OF.get(name, name) for name in ClaimedRow._fields])
 
 LOCK_SHARD = "SELECT GET_LOCK(%s, %s)"
 LOCK_HOLDER = "SELECT IS_USED_LOCK(%s)"
@@ -53,19 +61,25 @@ NONE_AHEAD = "TRUE"
 ALL_INSERTED = "@inserted = {}"
 COUNT_FIRST_INSERTED = "SET @inserted = {} + ROW_COUNT()"
 COUNT_INSERTED = "SET @inserted = @inserted + ROW_COUNT()"
+# The rows of a script that were there to be changed or deleted. A session of FOUND_ROWS counts what it finds, not what
+# becomes different.
+COUNT_NO_CHANGES = "SET @changed = 0"
+COUNT_CHANGED = "SET @changed = @changed + ROW_COUNT()"
+ALL_CHANGED = "@changed = {}"
+READ_CHANGED = "SELECT epoch, @changed FROM writer WHERE one = 1"
 
-READ_IDENTITY = "SELECT cluster, shard_id FROM identity WHERE one = 1"
+READ_IDENTITY = ended("SELECT cluster, shard_id FROM identity WHERE one = 1", "su")
 # Who was faster stays.
 KEEP_IDENTITY = "INSERT INTO identity (one, cluster, shard_id) VALUES (1, %s, %s) ON DUPLICATE KEY UPDATE one = one"
 
-READ_SLOTS = "SELECT version, shards FROM slot_copy WHERE one = 1"
+READ_SLOTS = ended("SELECT version, shards FROM slot_copy WHERE one = 1", "us")
 KEEP_SLOTS = (
     "INSERT INTO slot_copy (one, version, shards) VALUES (1, %s, %s) ON DUPLICATE KEY UPDATE "
     "shards = IF(VALUES(version) > version, VALUES(shards), shards), version = GREATEST(version, VALUES(version))"
 )
 
-READ_ARRIVAL = "SELECT version, from_shard, slots FROM slot_arrival WHERE one = 1"
-READ_ARRIVED = "SELECT namespace, version, slots, read_to, first, moved_end FROM slot_arrived"
+READ_ARRIVAL = ended("SELECT version, from_shard, slots FROM slot_arrival WHERE one = 1", "uus")
+READ_ARRIVED = ended("SELECT namespace, version, slots, read_to, first, moved_end FROM slot_arrived", "uusuuu")
 # A host that does not know whether it has begun begins again.
 BEGIN_ARRIVAL = (
     "INSERT INTO slot_arrival (one, version, from_shard, slots) VALUES (1, %s, %s, %s) "
@@ -82,97 +96,125 @@ READ_STEADY = "SELECT steady_ms FROM writer WHERE one = 1"
 
 REPEATABLE = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 SNAPSHOT = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
-READ_TOPICS = "SELECT number, namespace, name FROM topic"
-READ_NAMESPACES = "SELECT number, name FROM namespace ORDER BY number"
-COUNT_LANES = "SELECT lane, COUNT(*) FROM item FORCE INDEX (lane_order) GROUP BY lane"
-COUNT_DELAYED = "SELECT topic, COUNT(*) FROM item FORCE INDEX (lane_order) WHERE lane = 0 GROUP BY topic"
-READ_CLAIMS = "SELECT id, due_at, ahead, entries FROM claim WHERE id >= %s ORDER BY id"
-READ_HEADS = f"SELECT {_LEAST_OF_HEAD} FROM item FORCE INDEX (PRIMARY) WHERE {{}} ORDER BY id"
+READ_TOPICS = ended("SELECT number, namespace, name FROM topic", "sus")
+READ_NAMESPACES = ended("SELECT number, name FROM namespace ORDER BY number", "us")
+COUNT_LANES = ended("SELECT lane, COUNT(*) FROM item FORCE INDEX (lane_order) GROUP BY lane", "ss")
+COUNT_DELAYED = ended("SELECT topic, COUNT(*) FROM item FORCE INDEX (lane_order) WHERE lane = 0 GROUP BY topic", "ss")
+READ_CLAIMS = ended("SELECT id, due_at, ahead, entries FROM claim WHERE id >= %s ORDER BY id", "usss")
+READ_HEADS = ended(f"SELECT {_LEAST_OF_HEAD} FROM item FORCE INDEX (PRIMARY) WHERE {{}} ORDER BY id", _ITEM_ENDS)
 # One text of all integers, here and below: the host splits it in half the time that it takes to read a column each.
-READ_CLAIMED = f"SELECT CONCAT_WS(' ', {_CLAIMED}) FROM item FORCE INDEX (PRIMARY) WHERE {{}} ORDER BY id"
+READ_CLAIMED = ended(f"SELECT CONCAT_WS(' ', {_CLAIMED}) FROM item FORCE INDEX (PRIMARY) WHERE {{}} ORDER BY id", "s")
 FETCH_ITEMS = f"SELECT {_fetched()} FROM item FORCE INDEX (PRIMARY) WHERE {{}} ORDER BY id"
-READ_FIRST_PACK = "SELECT id, items FROM pack ORDER BY id LIMIT 1"
-READ_TOMBSTONES = "SELECT id, entries FROM tombstone ORDER BY id"
+READ_FIRST_PACK = ended("SELECT id, items FROM pack ORDER BY id LIMIT 1", "us")
+READ_TOMBSTONES = ended("SELECT id, entries FROM tombstone ORDER BY id", "us")
 _FIRST_SEEN = "(SELECT {} FROM seen WHERE seen.namespace = number ORDER BY first LIMIT 1)"
 _LAST_SEEN = "(SELECT {} FROM seen WHERE seen.namespace = number ORDER BY first DESC LIMIT 1)"
 # A look at both ends of each log. MIN and MAX would read all of it.
-READ_SEEN_EXTENTS = (
+READ_SEEN_EXTENTS = ended(
     f"SELECT number, {_FIRST_SEEN.format('first')}, {_LAST_SEEN.format('first')}, "
-    f"{_LAST_SEEN.format('OCTET_LENGTH(entries)')}, {_LAST_SEEN.format('at_ms')} FROM namespace"
+    f"{_LAST_SEEN.format('OCTET_LENGTH(entries)')}, {_LAST_SEEN.format('at_ms')} FROM namespace",
+    "uuuss",
 )
-READ_SEEN_LOG = (
-    "SELECT namespace, first, at_ms, entries FROM seen WHERE namespace = %s AND first >= %s ORDER BY first LIMIT %s"
+READ_SEEN_LOG = ended(
+    "SELECT namespace, first, at_ms, entries FROM seen WHERE namespace = %s AND first >= %s ORDER BY first LIMIT %s",
+    "uuss",
 )
-READ_SEEN_SPAN = (
+READ_SEEN_SPAN = ended(
     "SELECT namespace, first, at_ms, entries FROM seen "
-    "WHERE namespace = %s AND first >= %s AND first < %s ORDER BY first"
+    "WHERE namespace = %s AND first >= %s AND first < %s ORDER BY first",
+    "uuss",
 )
 # The bodies are not read: they stand beside the rows.
-READ_SEEN_IMAGES = (
+READ_SEEN_IMAGES = ended(
     "SELECT namespace, first, ids_count, MIN(part), MAX(part), COUNT(*) FROM seen_table "
-    "GROUP BY namespace, first, ids_count"
+    "GROUP BY namespace, first, ids_count",
+    "uuuuus",
 )
-READ_SEEN_PARTS = (
+READ_SEEN_PARTS = ended(
     "SELECT part, body FROM seen_table WHERE namespace = %s AND first = %s AND ids_count = %s AND part >= %s "
-    "ORDER BY part LIMIT %s"
+    "ORDER BY part LIMIT %s",
+    "us",
 )
-READ_SEEN = "SELECT namespace, first, at_ms, entries FROM seen WHERE namespace = {} AND ({}) ORDER BY first"
-READ_ITEMS = f"SELECT {', '.join(names(ITEM_COLUMNS))} FROM item FORCE INDEX (PRIMARY) WHERE {{}} ORDER BY id"
+READ_SEEN = ended(
+    "SELECT namespace, first, at_ms, entries FROM seen WHERE namespace = {} AND ({}) ORDER BY first", "uuss"
+)
+READ_ITEMS = ended(
+    f"SELECT {', '.join(names(ITEM_COLUMNS))} FROM item FORCE INDEX (PRIMARY) WHERE {{}} ORDER BY id", _ITEM_ENDS
+)
 
 READS_BEGIN = "SET @reads_begin = SYSDATE(6), @contents = 0, @contents_max = {}"
 FETCHES_BEGIN = "SET @contents = 0"
 READS_END = "SELECT TIMESTAMPDIFF(MICROSECOND, @reads_begin, SYSDATE(6))"
-REFILL = (
+REFILL = ended(
     "SELECT urgency, due_at, id, 0, 0 FROM item FORCE INDEX (lane_order) "
     "WHERE lane = %s AND (urgency > %s OR (urgency = %s AND (due_at > %s OR (due_at = %s AND id > %s)))) "
-    "ORDER BY urgency, due_at, id LIMIT %s"
+    "ORDER BY urgency, due_at, id LIMIT %s",
+    "ssuss",
 )
-READ_SORT_KEY = (
+READ_SORT_KEY = ended(
     "SELECT urgency, due_at, id FROM item FORCE INDEX (lane_order) "
     "WHERE lane = %s AND (urgency > %s OR (urgency = %s AND (due_at > %s OR (due_at = %s AND id > %s)))) "
-    "ORDER BY urgency, due_at, id LIMIT 1 OFFSET %s"
+    "ORDER BY urgency, due_at, id LIMIT 1 OFFSET %s",
+    "ssu",
 )
-REFILL_WITH_PAYLOAD = (
+REFILL_WITH_PAYLOAD = ended(
     f"SELECT {_fetched('urgency', 'due_at')} FROM item FORCE INDEX (lane_order) "
     "WHERE lane = %s AND (urgency > %s OR (urgency = %s AND (due_at > %s OR (due_at = %s AND id > %s)))) "
-    "ORDER BY urgency, due_at, id LIMIT %s"
+    "ORDER BY urgency, due_at, id LIMIT %s",
+    "s" * (1 + len(_CONTENTS)),
 )
-REFILL_TIMERS = (
+REFILL_TIMERS = ended(
     "SELECT urgency, due_at, id, topic, priority FROM item FORCE INDEX (lane_order) "
     "WHERE lane = 0 AND urgency = 0 AND (due_at > %s OR (due_at = %s AND id > %s)) "
-    "ORDER BY due_at, id LIMIT %s"
+    "ORDER BY due_at, id LIMIT %s",
+    "ssuss",
 )
 
-SCAN = (
+SCAN = ended(
     f"SELECT urgency, due_at, id, {_CONTENT_BYTES} FROM item FORCE INDEX (lane_order) "
     "WHERE lane = %s AND (urgency > %s OR (urgency = %s AND (due_at > %s OR (due_at = %s AND id > %s)))) "
-    "ORDER BY urgency, due_at, id LIMIT %s"
+    "ORDER BY urgency, due_at, id LIMIT %s",
+    "ssus",
 )
 SCAN_EXPIRY = (
     "SELECT MAX(id), MIN(IF(lane >= 0, expires_at, NULL)) FROM "
     "(SELECT id, lane, expires_at FROM item FORCE INDEX (PRIMARY) WHERE id > %s ORDER BY id LIMIT %s) AS page"
 )
-READ_EXPIRED = "SELECT id FROM item FORCE INDEX (PRIMARY) WHERE id > %s AND id <= %s AND lane >= 0 AND expires_at <= %s"
+READ_EXPIRED = ended(
+    "SELECT id FROM item FORCE INDEX (PRIMARY) WHERE id > %s AND id <= %s AND lane >= 0 AND expires_at <= %s", "u"
+)
 
 EXPORT_EDGE = (
     "SELECT MAX(id), COUNT(*) FROM "
     "(SELECT id FROM item FORCE INDEX (PRIMARY) WHERE id > %s AND id <= %s ORDER BY id LIMIT %s) AS page"
 )
-EXPORT_KEYS = "SELECT id FROM item FORCE INDEX (PRIMARY) WHERE id > %s AND id <= %s AND {} ORDER BY id LIMIT %s"
-EXPORT_KEYS_OF_NAMESPACE = (
+EXPORT_KEYS = ended(
+    "SELECT id FROM item FORCE INDEX (PRIMARY) WHERE id > %s AND id <= %s AND {} ORDER BY id LIMIT %s", "u"
+)
+EXPORT_KEYS_OF_NAMESPACE = ended(
     "SELECT id FROM item FORCE INDEX (PRIMARY) STRAIGHT_JOIN topic FORCE INDEX (PRIMARY) "
     "ON topic.number = item.topic WHERE id > %s AND id <= %s AND topic.namespace = %s "
-    "AND LEFT(topic.name, %s) = %s AND {} ORDER BY id LIMIT %s"
+    "AND LEFT(topic.name, %s) = %s AND {} ORDER BY id LIMIT %s",
+    "u",
 )
-EXPORT_LANES = "SELECT id FROM item FORCE INDEX (lane_order) WHERE {} AND id > %s AND id <= %s ORDER BY id LIMIT %s"
-EXPORT_DELAYED = (
-    "SELECT id FROM item FORCE INDEX (lane_order) WHERE lane = 0 AND {} AND id > %s AND id <= %s ORDER BY id LIMIT %s"
+EXPORT_LANES = ended(
+    "SELECT id FROM item FORCE INDEX (lane_order) WHERE {} AND id > %s AND id <= %s ORDER BY id LIMIT %s", "u"
 )
-EXPORT_SIZES = "SELECT id, {} FROM item FORCE INDEX (PRIMARY) WHERE {} ORDER BY id"
-EXPORT_ITEMS = "SELECT {} FROM item FORCE INDEX (PRIMARY) WHERE {} ORDER BY id"
-EXPORT_NEXT_KEY = "SELECT id FROM item FORCE INDEX (PRIMARY) WHERE id > %s AND id <= %s ORDER BY id LIMIT 1 OFFSET %s"
-EXPORT_FEW_KEYS = "SELECT id FROM item FORCE INDEX (PRIMARY) WHERE id > %s AND id <= %s ORDER BY id LIMIT %s"
-EXPORT_LAST_KEY = "SELECT id FROM item FORCE INDEX (PRIMARY) WHERE id > %s AND id <= %s ORDER BY id DESC LIMIT 1"
+EXPORT_DELAYED = ended(
+    "SELECT id FROM item FORCE INDEX (lane_order) WHERE lane = 0 AND {} AND id > %s AND id <= %s ORDER BY id LIMIT %s",
+    "u",
+)
+EXPORT_SIZES = ended("SELECT id, {} FROM item FORCE INDEX (PRIMARY) WHERE {} ORDER BY id", "us")
+EXPORT_ITEMS = ended("SELECT {} FROM item FORCE INDEX (PRIMARY) WHERE {} ORDER BY id", _ITEM_ENDS)
+EXPORT_NEXT_KEY = ended(
+    "SELECT id FROM item FORCE INDEX (PRIMARY) WHERE id > %s AND id <= %s ORDER BY id LIMIT 1 OFFSET %s", "u"
+)
+EXPORT_FEW_KEYS = ended(
+    "SELECT id FROM item FORCE INDEX (PRIMARY) WHERE id > %s AND id <= %s ORDER BY id LIMIT %s", "u"
+)
+EXPORT_LAST_KEY = ended(
+    "SELECT id FROM item FORCE INDEX (PRIMARY) WHERE id > %s AND id <= %s ORDER BY id DESC LIMIT 1", "u"
+)
 
 INSERT_NAMESPACE = "INSERT INTO namespace (number, name) VALUES (%s, %s)"
 DELETE_NAMESPACES = "DELETE FROM namespace WHERE {} ORDER BY number LIMIT {}"
@@ -192,7 +234,9 @@ DELETE_SEEN_PARTS = (
 REWRITE_CLAIM = "UPDATE claim SET entries = %s WHERE id = %s"
 INSERT_CLAIM = "INSERT INTO claim (id, due_at, ahead, entries) VALUES (%s, %s, %s, %s)"
 REWRITE_ITEM = (
-    "UPDATE item SET lane = %s, urgency = %s, due_at = %s, deliveries = %s, failed_attempts = %s, "
+    # It counts itself: there may be thousands of these in a script, and a statement more for each of them.
+    "UPDATE item SET lane = %s, urgency = %s, due_at = %s, deliveries = IF(@changed := @changed + 1, %s, 0), "
+    "failed_attempts = %s, "
     "expires_at = COALESCE(%s, expires_at), metadata = COALESCE(%s, metadata), "
     "death_reason = COALESCE(%s, death_reason) WHERE id = %s"
 )

@@ -18,6 +18,7 @@ from foqs.storage import statements as sql
 from foqs.storage.formats import UnknownFormatError, unpack_entries, unpack_items, unpack_keys
 from foqs.storage.script import chunks_by_bytes, key_conditions, stored_row_literal
 from foqs.storage.seen_log import SeenLogReader, read_seen_extents, read_seen_images
+from foqs.storage.whole_reads import only_row
 
 RunStatement = Callable[..., Any]
 T = TypeVar("T")
@@ -42,7 +43,7 @@ class WriterRow(NamedTuple):
 
 
 def read_writer(rows: RunStatement) -> WriterRow:
-    ((epoch, owner, *rest),) = rows(sql.READ_WRITER)
+    epoch, owner, *rest = only_row(rows(sql.READ_WRITER), "its table writer")
     return WriterRow(epoch, owner.decode(), *rest)
 
 
@@ -87,7 +88,7 @@ class KillCheck:
         found = rows(sql.READ_SESSION_USER, session_id)
         if found and found[0][0] == found[0][1]:
             return True
-        if not found and rows(sql.LOCK_HOLDER, self._lock_name)[0][0] != session_id:
+        if not found and only_row(rows(sql.LOCK_HOLDER, self._lock_name), "a lock")[0] != session_id:
             return True  # It has ended. Sessions of others are shown to few users.
         grants = [grant for (grant,) in rows(sql.READ_GRANTS)]
         return any(name in grant for grant in grants for name in _KILL_GRANTS)
@@ -134,7 +135,7 @@ def read_image(
         transaction_number=writer.transaction_number,
         delay_checkpoint=writer.delay_checkpoint,
         topic_number_last=writer.topic_number_last,
-        now_ms=int(rows(sql.NOW_MS)[0][0]),
+        now_ms=int(only_row(rows(sql.NOW_MS), "the time")[0]),
         steady_ms=writer.steady_ms,
         topics=topics,
         namespaces=read_namespaces(rows, named),

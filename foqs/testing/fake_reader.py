@@ -14,6 +14,7 @@ from foqs.shard.port import (
 from foqs.storage.exports import Cell, ExportWish, KeyPage, is_wanted, merged_by_key, without_contents
 from foqs.storage.packs.index import ExpiredPage, PackIndex, Page, merged_pages, with_packed
 from foqs.testing.fake_server import FakeServer
+from foqs.testing.short_reads import not_read
 
 
 class FakeReader:
@@ -33,7 +34,8 @@ class FakeReader:
         tables = self._server.tables
         rows: list[ItemRow] = []
         size_bytes = 0
-        found = tables.after(lane, edge, limit)
+        with not_read(self._server.shard_id):
+            found = self._server.reads.whole(tables.after(lane, edge, limit))
         for _, _, key in found:
             row = tables.items[key]
             size_bytes += row.content.size_bytes
@@ -51,7 +53,8 @@ class FakeReader:
         items, packed = self._server.tables.items, self._server.tables.packed
         keys = sorted([key for key in items if key > after_key and key not in packed])[: limits.EXPIRY_SCAN_ITEMS]
         ends = {key: items[key].expires_at for key in keys if items[key].lane >= 0}
-        expired = [key for key, expires_at in ends.items() if expires_at <= now_ms]
+        with not_read(self._server.shard_id):
+            expired = [key for (key,) in self._server.reads.whole([(key,) for key, at in ends.items() if at <= now_ms])]
         return ExpiredPage(expired, keys[-1] if keys else 0, min(ends.values(), default=limits.NEVER_MS))
 
     def export_page(self, wish: ExportWish, is_of_namespace: Callable[[int], bool]) -> Callable[[], KeyPage]:
@@ -63,6 +66,10 @@ class FakeReader:
         tables = self._server.tables
         rows: list[ItemRow] = []
         size_bytes = 0
+        with not_read(self._server.shard_id):
+            self._server.reads.whole(
+                [(key,) for key in tables.items if wish.after_key < key <= wish.to_key][: wish.limit]
+            )
         keys, up_to = wish.keys or (tables.items, wish.to_key)
         for key in sorted([key for key in keys if wish.after_key < key <= wish.to_key and key in tables.items]):
             row = tables.items[key]
@@ -104,6 +111,9 @@ class FakeReader:
     def read_arrival(self) -> SlotArrival | None:
         self._touch()
         move, moved = self._server.tables.arrival, self._server.tables.moved.values()
+        with not_read(self._server.shard_id):
+            self._server.reads.whole([move] if move else [])
+            self._server.reads.whole([*moved] if move else [])
         read_to = {one.namespace: one.read_to for one in moved if move and one.version == move.version}
         return SlotArrival(move, read_to) if move else None
 

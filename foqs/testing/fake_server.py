@@ -32,9 +32,11 @@ from foqs.shard.port import (
     TransactionFailedError,
     TransactionResult,
 )
+from foqs.storage import whole_reads
 from foqs.storage.formats import pack_seen, unpack_items
 from foqs.storage.packs.pack import PackPlan, Tombstone
 from foqs.testing.fake_tables import FakeServerError, Tables, Writer, require
+from foqs.testing.short_reads import ReadCut
 
 Entries = list[tuple[int, int]]
 
@@ -113,7 +115,7 @@ class Script:
 class FakeServer:
     """One shard's server. `clock` is its clock in milliseconds.
 
-    A `strict` one takes a change of what is not there for a defect of its host; SQL only finds nothing to change.
+    A `strict` one takes a change of what is not there for a defect of its host; another one refuses the transaction.
     """
 
     def __init__(
@@ -126,6 +128,7 @@ class FakeServer:
         self.tables = Tables()
         self.up = True
         self.frozen = False
+        self.reads = ReadCut()
         self.problems: list[str] = []
         """Why it could lose what it acknowledged."""
         self.on_commit: Callable[[Script], None] = lambda script: None
@@ -165,7 +168,7 @@ class FakeServer:
     # ---- sessions ----
 
     def connect(self) -> FakeSession:
-        if not self.up or self.frozen:
+        if not self.up or self.frozen or self.reads.rows_max == 0:
             raise SessionLostError(f"shard {self.shard_id}: its server does not answer")
         self._last_session += 1
         session = self._sessions[self._last_session] = FakeSession(self._last_session)
@@ -197,15 +200,17 @@ class FakeServer:
     # ---- transactions ----
 
     def read(self, transaction: Transaction, plan: PackPlan) -> TransactionResult:
-        """The refills and fetches of rows, before anything is written."""
+        """The refills and fetches of rows, before anything is written. Raises ShortReadError."""
         result = TransactionResult(packed_count=plan.packed_count, promoted_count=len(plan.promoted))
         result.refilled = [self._refill(refill) for refill in transaction.refills]
-        fetched = {key: self.tables.row(key) for key in plan.fetches}
-        result.fetched = {key: row for key, row in fetched.items() if row is not None}
+        found = [row for key in plan.fetches if (row := self.tables.row(key)) is not None]
+        fetched = {row.key: row for row in self.reads.some(found)}
+        whole_reads.check_found("claimed items", plan.fetches, fetched)
+        result.fetched = fetched
         result.read_count = sum(map(len, result.refilled)) + len(result.fetched)
         leave_unread(transaction, result, self.tables.items)
         for namespace, block in transaction.seen_reads:
-            rows = self.tables.seen_rows(namespace, block * BLOCK_IDS, (block + 1) * BLOCK_IDS)
+            rows = self.reads.whole(self.tables.seen_rows(namespace, block * BLOCK_IDS, (block + 1) * BLOCK_IDS))
             if rows:
                 result.seen[namespace, block] = rows
         return result
@@ -217,6 +222,10 @@ class FakeServer:
         before = None if self.strict else self.tables.copy()
         try:
             self._write(script)
+        except OwnershipLostError:
+            assert before is not None
+            self.tables = before
+            raise
         except FakeServerError as error:
             if before is not None:
                 self.tables = before
@@ -354,6 +363,8 @@ class FakeServer:
 
     def _is_there(self, there: bool, change: str) -> bool:
         require(there or not self.strict, f"{change} and is not there")
+        if not there:
+            raise OwnershipLostError(f"shard {self.shard_id}: its database does not have all rows: {change}")
         return there
 
     def _refill(self, refill: Refill) -> list[tuple[int, int, int, int, int]]:
@@ -362,7 +373,7 @@ class FakeServer:
             row = self.tables.items[key]
             topic, priority = (row.topic, row.priority) if refill.lane == TIMER_LANE else (0, 0)
             found.append((urgency, due_at, key, topic, priority))
-        return found
+        return self.reads.whole(found)
 
 
 def leave_unread(transaction: Transaction, result: TransactionResult, items: Mapping[int, ItemRow]) -> None:
@@ -386,15 +397,15 @@ def _first_contents(rows: list[FetchedRow], unread: set[int]) -> dict[int, Fetch
 
 
 def fetched_row(row: ItemRow) -> FetchedRow:
-    return FetchedRow._make([getattr(row, name) for name in FetchedRow._fields])
+    return FetchedRow._make([getattr(row, name) for name in FetchedRow._fields])._replace(was_dead=int(row.was_dead))
 
 
 def claimed_row(row: ItemRow) -> ClaimedRow:
-    return ClaimedRow._make([getattr(row, name) for name in ClaimedRow._fields])
+    return ClaimedRow._make([getattr(row, name) for name in ClaimedRow._fields])._replace(was_dead=int(row.was_dead))
 
 
 def without_content(row: ItemRow) -> ItemRow:
-    return row._replace(death_reason=None, content=NO_CONTENT)
+    return row._replace(death_reason=None if row.death_reason is None else b"", content=NO_CONTENT)
 
 
 def new_row(item: ShardItem) -> ItemRow:

@@ -7,6 +7,7 @@ from foqs.model.slots import SlotTable
 from foqs.shard.port import SeenName, SeenRow
 from foqs.testing.fake_server import FakeServer
 from foqs.testing.fake_tables import Tables
+from foqs.testing.short_reads import not_read
 
 
 class FakeSlotSource:
@@ -21,7 +22,9 @@ class FakeSlotSource:
     def logs(self) -> list[SeenName]:
         tables = self._tables()
         found: list[SeenName] = []
-        for one in tables.seen_extents():
+        with not_read(self._server.shard_id):
+            extents = self._server.reads.whole(tables.seen_extents())
+        for one in extents:
             moved = tables.moved.get(one.namespace)
             again = (frozenset(moved.slots), moved.first) if moved else (frozenset[int](), 0)
             found.append(SeenName(one.namespace, tables.namespaces[one.namespace], one.first, one.end, *again))
@@ -29,7 +32,8 @@ class FakeSlotSource:
 
     def read(self, namespace: int, first: int, end: int) -> tuple[int, list[SeenRow]]:
         tables = self._tables()
-        return tables.writer.steady_ms, list(tables.seen_rows(namespace, first, end))
+        with not_read(self._server.shard_id):
+            return tables.writer.steady_ms, self._server.reads.whole(tables.seen_rows(namespace, first, end))
 
     def interrupt(self) -> None:
         return None

@@ -30,8 +30,10 @@ from foqs.storage import statements as sql
 from foqs.storage.identity import ClusterId, check_identity, confirm_identity
 from foqs.storage.packs.index import PackIndex, add_looked_up, add_packed
 from foqs.storage.packs.pack import PackPlan
+from foqs.storage.whole_reads import ShortReadError
 from foqs.testing.fake_server import FakeServer, FakeSession, Fate, claimed_row, make_script
 from foqs.testing.fake_tables import Tables, Writer
+from foqs.testing.short_reads import losing_session
 
 _REFUSALS = {
     Fate.FAILED: TransactionFailedError,
@@ -81,7 +83,8 @@ class FakeStore:
         steps = self.opening(tenure)
         while True:
             try:
-                next(steps)
+                with losing_session(self._server.shard_id):
+                    next(steps)
             except StopIteration as end:
                 image: ShardImage = end.value
                 return image
@@ -96,7 +99,8 @@ class FakeStore:
             self._take_lock(self._is_free_to_take)
             yield
             writer = self._writer()
-            confirm_identity(self._rows, self._server.shard_id, self._cluster)
+            confirm_identity(self._rows, self._server.shard_id, self._cluster, writer.epoch)
+            self._server.tables.identity = self._server.tables.identity or self._new_identity
             if tenure is not None and tenure.goes_on(writer.epoch, writer.transaction_number):
                 self.epoch, last_key = tenure.epoch, tenure.last_key
             else:
@@ -126,20 +130,22 @@ class FakeStore:
         if fate in (Fate.LOST_BEFORE, Fate.LATE):
             self._lose("lost while it was opened")
         assert self._session is not None
-        self._server.tables.identity = self._server.tables.identity or self._new_identity
         writer.epoch, writer.owner, writer.session_id = self.epoch, self._owner, self._session.number
         if fate is Fate.LOST_AFTER:
             self._lose("lost while it was opened")
 
     def _rows(self, statement: str, *arguments: Any) -> list[ShardIdentity]:
-        """The two statements on the identity of the database. What they write is committed with the name."""
+        """The two statements on the identity of the database, which are committed before an epoch is taken."""
         if statement == sql.KEEP_IDENTITY:
             self._new_identity = ShardIdentity(*arguments)
         found = self._server.tables.identity or self._new_identity
-        return [found] if found is not None else []
+        return self._server.reads.whole([found] if found is not None else [])
 
     def _promote_all(self) -> None:
-        self._server.tables.promote_all()
+        tables = self._server.tables
+        self._server.reads.whole([*tables.tombstones.items()])
+        self._server.reads.whole([*tables.packs.items()][:1])
+        tables.promote_all()
 
     def wait_for_owner(self, *, stay: bool = False) -> bool:
         """Wait not at all: its caller tries again soon. With `stay` the lock is kept if it is free."""
@@ -156,6 +162,8 @@ class FakeStore:
 
     def sort_key_after(self, lane: int, edge: int, count: int) -> int | None:
         self._touch()
+        with losing_session(self._server.shard_id):
+            self._server.reads.whole(self._server.tables.after(lane, edge, count)[-1:])
         found = self._server.tables.after(lane, edge, count)
         return order.sort_key(*found[-1], self._server.shard_id) if len(found) == count else None
 
@@ -279,11 +287,17 @@ class FakeStore:
         looked_up = server.commit(make_script(transaction, plan, result, self.epoch))
         if fate is Fate.LOST_AFTER:
             self._lose("lost after its commit")
+        if transaction.look_ups:
+            with losing_session(server.shard_id):  # All else has happened, as a new session will find.
+                looked_up = {row.key: row for row in server.reads.whole([*looked_up.values()])}
         result.looked_up = looked_up
         return result
 
     def _read(self, transaction: Transaction, plan: PackPlan) -> TransactionResult:
-        result = self._result = self._server.read(transaction, plan)
+        try:
+            result = self._result = self._server.read(transaction, plan)
+        except ShortReadError as error:
+            raise OwnershipLostError(f"shard {self._server.shard_id}: {error.args[1]}") from error
         add_packed(self.packs, transaction, result)
         return result
 
@@ -361,8 +375,11 @@ class FakeStore:
     def _read_image(self, last_key: int) -> ShardImage:
         server, tables = self._server, self._server.tables
         writer = tables.writer
+        whole = server.reads.whole
+        seen = whole(tables.seen_extents())
         tables.forget_moved()
         claims = [claim for claim_id, claim in sorted(tables.claims.items()) if claim_id >= writer.claim_checkpoint]
+        claims = whole(claims)
         keys = dict.fromkeys([key for claim in claims for key, _ in claim.entries])
         return ShardImage(
             epoch=self.epoch,
@@ -372,15 +389,17 @@ class FakeStore:
             topic_number_last=writer.topic_number_last,
             now_ms=server.clock(),
             steady_ms=writer.steady_ms,
-            topics=[(number, namespace, name) for number, (namespace, name) in tables.topics.items()],
+            topics=whole([(number, namespace, name) for number, (namespace, name) in tables.topics.items()]),
             namespaces=self._read_namespaces(
                 {namespace for namespace, _ in tables.topics.values()} | {namespace for namespace, _ in tables.seen}
             ),
             count=self._counting(tables.counts()),
             claims=claims,
-            claimed_rows={key: claimed_row(tables.items[key]) for key in keys if key in tables.items},
-            seen=tables.seen_extents(),
-            seen_images=tables.seen_images(),
+            claimed_rows={
+                row.key: row for row in whole([claimed_row(tables.items[key]) for key in keys if key in tables.items])
+            },
+            seen=seen,
+            seen_images=whole(tables.seen_images()),
             seen_log=FakeSeenLog(server) if tables.seen else None,
         )
 
@@ -389,7 +408,7 @@ class FakeStore:
         greatest = max(namespaces, default=0)
         for number in [number for number in namespaces if number not in used and number != greatest]:
             del namespaces[number]
-        return sorted(namespaces.items())
+        return self._server.reads.whole(sorted(namespaces.items()))
 
     def _counting(self, counts: LaneCounts) -> Callable[[], LaneCounts]:
         """The counts in the snapshot of this moment, told later."""
@@ -398,7 +417,8 @@ class FakeStore:
         def count() -> LaneCounts:
             if not server.up or server.frozen or server.faults.fate() in (Fate.LOST_BEFORE, Fate.LOST_AFTER):
                 raise SessionLostError(f"shard {server.shard_id}: the snapshot's session is lost")
-            return counts
+            with losing_session(server.shard_id):
+                return LaneCounts(server.reads.whole(counts.lanes), server.reads.whole(counts.delayed))
 
         return count
 
@@ -417,11 +437,15 @@ class FakeSeenLog:
         self._server = server
 
     def read(self, namespace: int, first: int, limit: int) -> list[SeenDigests]:
-        rows = self._tables().seen_rows(namespace, first, limits.NEVER_MS)[:limit]
+        with losing_session(self._server.shard_id):
+            rows = self._server.reads.whole(self._tables().seen_rows(namespace, first, limits.NEVER_MS)[:limit])
         return [SeenDigests(row.first, row.at_ms, b"".join(row.digests)) for row in rows]
 
     def read_parts(self, key: ImageKey, first: int, limit: int) -> list[SeenPart]:
-        return [part for part in self._tables().parts_of(key) if part.number >= first][:limit]
+        with losing_session(self._server.shard_id):
+            return self._server.reads.whole(
+                [one for one in self._tables().parts_of(key) if one.number >= first][:limit]
+            )
 
     def _tables(self) -> Tables:
         server = self._server

@@ -51,13 +51,15 @@ class MetaId:
         self.id = b""
         self.told_by_shards = b""
         self.made_count = 0
+        self.given_epoch = 0
+        """The last epoch of the shard that the meta database has given."""
         self.is_away = False
         self.on_ask: Callable[[], None] = lambda: None
         """Called when a process asks for the id."""
 
     def as_seen(self) -> ClusterId:
         """The id as another process knows it, which has just started."""
-        cluster = ClusterId(self._tell, self._make, lambda: self.told_by_shards)
+        cluster = ClusterId(self._tell, self._make, lambda: self.told_by_shards, lambda _: self.given_epoch)
         cluster.learn()
         return cluster
 

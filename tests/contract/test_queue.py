@@ -413,3 +413,48 @@ def test_the_id_of_an_item_that_is_not_there_is_named(world: World) -> None:
     assert gone in str(deleting.value.errors[0])
     assert gone in str(redriving.value.errors[1])
     assert gone not in str(redriving.value.errors[0])
+
+
+def test_a_nack_whose_delay_ends_after_the_ttl_leaves_a_dead_letter_that_says_so(world: World) -> None:
+    world.client.enqueue(NS, "t", b"x", ttl_ms=60 * SECOND_MS)
+    (item,) = world.client.dequeue(NS, "t", 1, wait_ms=SECOND_MS)
+    world.client.nack(NS, [Nack(item.receipt, delay_ms=61 * SECOND_MS)])
+    (dead,) = world.dead()
+    assert (dead.id, dead.failed_attempts) == (item.id, 1)
+    assert dead.death_reason == "nacked, and its TTL ends before its delay"
+
+
+def test_a_failed_item_that_expires_is_a_dead_letter_and_so_it_is_after_a_redrive(world: World) -> None:
+    world.client.enqueue(NS, "t", b"x", ttl_ms=3 * SECOND_MS)
+    (item,) = world.client.dequeue(NS, "t", 1, wait_ms=SECOND_MS)
+    world.client.nack(NS, [Nack(item.receipt)])
+    world.let_pass(8 * SECOND_MS)
+    (dead,) = world.dead()
+    assert (dead.id, dead.death_reason) == (item.id, "its TTL ended after failed attempts: 1")
+    assert world.admin.redrive_dead_letters(NS, "t", ids=[item.id]).count == 1
+    world.let_pass(8 * SECOND_MS)
+    (dead,) = world.dead()
+    assert (dead.failed_attempts, dead.death_reason) == (0, "its TTL ended after it was redriven")
+
+
+def test_a_lease_that_is_lost_after_the_ttl_leaves_a_dead_letter(world: World) -> None:
+    world.client.enqueue(NS, "t", b"x", ttl_ms=2 * SECOND_MS)
+    (item,) = world.client.dequeue(NS, "t", 1, wait_ms=SECOND_MS, lease_ms=3 * SECOND_MS)
+    world.let_pass(5 * SECOND_MS)
+    (dead,) = world.dead()
+    assert (dead.id, dead.death_reason) == (item.id, "lease ended, and its TTL ends before another attempt")
+
+
+def test_what_never_failed_expires_into_the_dead_letters_where_the_namespace_wants_it(world: World) -> None:
+    world.client.enqueue(NS, "gone", b"x", ttl_ms=SECOND_MS)
+    world.let_pass(6 * SECOND_MS)
+    assert world.dead("gone") == []
+    assert world.admin.update_namespace(NS, dead_letter_on_expiry=True).settings.dead_letter_on_expiry
+    ready = world.client.enqueue(NS, "t", b"x", ttl_ms=SECOND_MS)
+    (released,) = world.client.dequeue(NS, "t", 1, wait_ms=SECOND_MS) or [None]
+    assert released is not None
+    world.client.nack(NS, [Nack(released.receipt, release=True)])
+    world.let_pass(6 * SECOND_MS)
+    (dead,) = world.dead()
+    assert (dead.id, dead.failed_attempts, dead.death_reason) == (ready, 0, "its TTL ended")
+    world.admin.update_namespace(NS, dead_letter_on_expiry=False)

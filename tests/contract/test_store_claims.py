@@ -69,7 +69,7 @@ def test_claims_below_the_checkpoint_are_not_read(shard):
     owner = Owner(shard)
     item = new_item(1)
     owner.run(inserts=[item], claims=[ClaimEntries(10_000 + n, n, [item]) for n in range(5)])
-    owner.run(wakes=[99], claim_checkpoint=10_003, delay_checkpoint=777)
+    owner.run(claim_checkpoint=10_003, delay_checkpoint=777)
     owner.store.close()
     image = Owner(shard).image
     assert [claim.id for claim in image.claims] == [10_003, 10_004]

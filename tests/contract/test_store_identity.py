@@ -77,14 +77,16 @@ def test_whoever_is_faster_has_the_database(shard):
     assert shard.epochs == []
 
 
-def test_where_no_epoch_is_to_be_had_the_database_says_nothing_of_itself_either(shard):
+def test_a_database_says_whose_it_is_before_an_epoch_is_asked_for(shard):
+    """Else an owner that dies in between would leave one of which an epoch was given, and that looks lost."""
+
     def away() -> None:
         raise UnavailableError("the meta database is away")
 
     shard.on_epoch = away
     with pytest.raises(UnavailableError):
         shard.store("one").open()
-    assert shard.identity() is None
+    assert shard.identity() == (b"made 1", SHARD_ID)
 
 
 def test_a_meta_database_that_has_lost_the_id_gets_it_back_from_the_shard(shard):
@@ -118,3 +120,32 @@ def test_no_dedup_ids_are_read_from_the_database_of_another_shard(shard):
     shard.set_identity(ShardIdentity(b"ours", SHARD_ID))
     with shard.source() as source:
         assert source.logs() == []
+
+
+def test_a_new_database_of_a_shard_that_was_served_is_refused_and_stays_as_it_is(shard):
+    """Somebody has restored nothing, or the URL leads elsewhere: its items are not gone for that."""
+    shard.meta.given_epoch = 7
+    store = shard.store("one")
+    for _ in range(2):
+        with pytest.raises(OwnershipLostError, match=f"restore the database.*--new-shard {SHARD_ID}"):
+            store.open()
+    assert (shard.epochs, shard.identity()) == ([], None)
+
+
+def test_a_new_database_that_was_said_to_be_the_shards_is_served(shard):
+    """As `foqs schema apply --new-shard` does."""
+    shard.meta.id, shard.meta.given_epoch = b"ours", 7
+    shard.set_identity(ShardIdentity(b"ours", SHARD_ID))
+    Owner(shard).run(inserts=[new_item(1)])
+
+
+def test_an_owner_that_dies_between_its_epoch_and_its_name_leaves_a_shard_that_can_be_served(shard):
+    def die():
+        shard.meta.given_epoch = 1
+        raise UnavailableError("the process died")
+
+    shard.on_epoch = die
+    with pytest.raises(UnavailableError):
+        shard.store("one").open()
+    shard.on_epoch = None
+    Owner(shard, "two").run(inserts=[new_item(1)])

@@ -122,7 +122,11 @@ class LifeChecks:
             due = life.ready_from_ms()[1] < self._lives.last_ms and not self._may_be_delayed(life)
             if self._drained and row.state in _LIVE and due and not expired:
                 self._add("P2", life.uid, f"is still {row.state.name} in the end, although all was drained")
-        if life.stored or expired or life.has(Verb.ACK, *_EVER):
+        if life.stored or life.has(Verb.ACK, *_EVER):
+            return
+        if expired:
+            if not put.at_most_once and _has_failed(life):
+                self._add("P2", life.uid, "had a failed attempt and vanished after its TTL: it is no dead letter")
             return
         if put.at_most_once:
             is_lost = life.outcome is Outcome.OK and not life.deliveries
@@ -347,3 +351,10 @@ def _who(delivery: Delivery) -> str:
 
 def _ack(end: End) -> str:
     return f"the {end.call.verb} by {end.call.client} at {end.call.invoked_at_ms}"
+
+
+def _has_failed(life: Life) -> bool:
+    """Whether an attempt has certainly failed: what is known of it must not end without a trace."""
+    return any(
+        end.call.verb is Verb.NACK and end.outcome is Outcome.OK and not end.settled.release for end in life.ends
+    )

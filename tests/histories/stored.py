@@ -9,6 +9,7 @@ from foqs.storage import statements as sql
 from foqs.storage.columns import stored_row
 from foqs.storage.formats import unpack_entries, unpack_items, unpack_keys
 from foqs.storage.session import connect
+from foqs.storage.whole_reads import without_end
 from tests.histories.history import uid_of
 
 
@@ -18,9 +19,9 @@ def item_rows(url: str) -> list[ItemRow]:
         cursor.execute(sql.REPEATABLE)
         cursor.execute(sql.SNAPSHOT)
         cursor.execute(sql.READ_ITEMS.format("TRUE"))
-        rows = [stored_row(row) for row in cursor.fetchall()]
+        rows = [stored_row(row) for row in without_end(cursor.fetchall())]
         cursor.execute(sql.READ_TOMBSTONES)
-        gone = {key for _, packed in cursor.fetchall() for key in unpack_keys(packed)}
+        gone = {key for _, packed in without_end(cursor.fetchall()) for key in unpack_keys(packed)}
         cursor.execute("SELECT items FROM pack ORDER BY id")
         return rows + [row for (packed,) in cursor.fetchall() for row in unpack_items(packed) if row.key not in gone]
 
@@ -32,7 +33,7 @@ def at_most_once_claims(url: str) -> dict[str, set[int]]:
     """
     with closing(connect(url)) as session, session.cursor() as cursor:
         cursor.execute(sql.READ_CLAIMS, (0,))
-        found = [unpack_entries(packed) for _, _, is_ahead, packed in cursor.fetchall() if not is_ahead]
+        found = [unpack_entries(packed) for _, _, is_ahead, packed in without_end(cursor.fetchall()) if not is_ahead]
     claimed = {entry for entries in found for entry in entries}
     return {
         uid_of(row.content.payload): {row.deliveries + 1}

@@ -137,6 +137,7 @@ async def test_every_setting_travels(host):
     values |= {"ttl_ms_max": 50, "enqueue_paused": True, "dequeue_paused": True}
     values |= {"dedup_scope": DedupScope.TOPIC, "dedup_when_away": DedupWhenAway.ACCEPT}
     values |= {"deliveries_per_second_max": 2.5, "pause_reason": "a deployment", "tier": "gold"}
+    values["dead_letter_on_expiry"] = True
     assert set(values) == {field.name for field in fields(NamespaceSettings)}
     created = await host.admin.create_namespace("all", **values)
     assert created.settings == NamespaceSettings(**values)

@@ -12,6 +12,7 @@ import pytest
 from foqs.config import HostConfig
 from foqs.dev.local_server import LocalServer
 from foqs.model.cluster import ShardUse
+from foqs.storage.identity import identity_at
 from foqs.storage.meta import MetaStore
 from foqs.storage.migrations import SchemaKind, apply
 from foqs.storage.places import place_of
@@ -124,11 +125,29 @@ def test_a_database_that_hosts_have_served_and_that_is_gone_is_not_made_anew(
     with closing(MetaStore(meta_url)) as meta:
         meta.add_shard(4, place_of(mysql_server.url("schema_gone")), "")
         meta.take_shard_epoch(4, "somebody", 1, 0)
-    result = run("schema", "apply", "--meta-url", meta_url)
-    assert result.exit_code == 1
-    assert "error: shard 4 (meta database): hosts have served it, and database schema_gone" in result.stderr
+    url = mysql_server.url("schema_gone")
+    for named in ([], ["--shard", f"4={url}"]):
+        result = run("schema", "apply", "--meta-url", meta_url, *named)
+        assert result.exit_code == 1
+        origin = "flag" if named else "meta database"
+        assert f"error: shard 4 ({origin}): hosts have served it, in epoch 1 last, and its database" in result.stderr
+        assert "restore the database" in result.stderr
+        with closing(mysql_server.connect()) as connection, connection.cursor() as cursor:
+            assert cursor.execute("SHOW DATABASES LIKE 'schema_gone'") == 0
+    insisting = run("schema", "apply", "--meta-url", meta_url, "--shard", f"4={url}", "--new-shard", "4")
+    assert insisting.exit_code == 0, insisting.stderr
+    assert (found := identity_at(4, url)) is not None
+    assert found.shard_id == 4
+    assert run("schema", "apply", "--meta-url", meta_url, "--shard", f"4={url}").exit_code == 0
     with closing(mysql_server.connect()) as connection, connection.cursor() as cursor:
-        assert cursor.execute("SHOW DATABASES LIKE 'schema_gone'") == 0
+        cursor.execute("DROP DATABASE schema_gone")
+
+
+def test_a_new_shard_that_nobody_has_named_is_an_error(meta_url: str) -> None:
+    result = run("schema", "apply", "--meta-url", meta_url, "--new-shard", "9")
+    assert result.exit_code == 1
+    assert "shard 9" in result.stderr
+    assert "there is no such shard" in result.stderr
 
 
 def test_shards_of_the_meta_database_are_opened_as_hosts_open_them(

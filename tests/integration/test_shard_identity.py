@@ -14,7 +14,7 @@ from foqs.model import limits
 from foqs.model.cluster import ShardIdentity, ShardUse
 from foqs.model.errors import InvalidArgumentError
 from foqs.server import mysql_server
-from foqs.storage.identity import identity_at
+from foqs.storage.identity import identity_at, keep_identity_at
 from foqs.storage.meta import MetaStore
 from foqs.storage.places import place_of
 from foqs.storage.session import connect
@@ -187,3 +187,31 @@ async def test_a_host_with_another_id_than_the_meta_database_says_so_and_serves_
     with capture_logs() as logs:
         await until(lambda: any(log["event"] == "cluster_ids_differ" for log in logs))
     await host.client.enqueue("jobs", "t", b"x")
+
+
+async def test_a_served_shard_whose_database_was_emptied_is_refused_until_it_is_restored_or_given_up(
+    meta_url: str, shard_urls: dict[int, str]
+) -> None:
+    """A restore that brought nothing but the tables: hosts say what to do, and do not make it a new shard."""
+    async with running_host(meta_url, {0: shard_urls[0]}) as first:
+        await first.client.enqueue("jobs", "t", b"x")
+    run(
+        shard_urls[0], "DELETE FROM item", "DELETE FROM pack", "DELETE FROM identity",
+        "UPDATE writer SET epoch = 0, owner = '', transaction_number = 0, session_id = 0",
+    )  # fmt: skip
+    async with running_host(meta_url, {0: shard_urls[0], 1: shard_urls[1]}, name="second", namespace=None) as second:
+        await until(lambda: "restore the database" in second.host._shards.writers[0].detail)
+        assert "--new-shard 0" in second.host._shards.writers[0].detail
+        assert identity_at(0, shard_urls[0]) is None
+        with meta_of(meta_url) as meta:
+            keep_identity_at(shard_urls[0], ShardIdentity(meta.make_cluster_id(), 0))
+        await until(lambda: second.host._shards.writers[0].shard is not None)
+
+
+async def test_no_shard_is_added_again_with_a_new_database(
+    host: RunningHost, meta_url: str, shard_urls: dict[int, str]
+) -> None:
+    with meta_of(meta_url) as meta:
+        meta.take_shard_epoch(2, "somebody", 1, 0)
+    with pytest.raises(InvalidArgumentError, match="hosts have served it, in epoch 1 last"):
+        await host.admin.add_shard(2, place_of(shard_urls[2]))

@@ -48,6 +48,8 @@ class Profile:
     layout: Layout = field(default=Layout.APART, repr=False)
     quota_items: int = field(default=0, repr=False)
     """Of one namespace, in a minute; 0 where it has no quota to speak of."""
+    has_short_reads: bool = field(default=False, repr=False)
+    """Servers return a few rows of a read now and then, and nothing tells that there are more."""
     is_cluster: bool = field(default=False, repr=False)
     has_steady_caps: bool = field(default=False, repr=False)
     """Hosts share low caps that stay as they are, and clients want more than these let through."""
@@ -107,6 +109,7 @@ def make_profile(chance: random.Random) -> Profile:
         layout=apart.choice(list(Layout)),
         has_wrong_hints=has_wrong_hints,
         quota_items=_quota_items(random.Random(f"quota {profile!r}")),
+        has_short_reads=not quiet and random.Random(f"short reads {profile!r}").random() < 0.15,
         contends=apart.random() < 0.5,
     )
 

@@ -37,6 +37,7 @@ class Nemesis:
         self._chance = chance
         self._apart = random.Random(world.seed ^ 0xD1CE)
         self._cuts = random.Random(world.seed ^ 0xC075)
+        self._short = random.Random(f"short reads {world.seed}")
         self._past: list[NamespaceTables] = []
 
     async def run(self, until_s: float) -> None:
@@ -50,6 +51,7 @@ class Nemesis:
         ]  # fmt: skip
         await asyncio.gather(
             self._restore_metas(until_s),
+            *([self._cut_reads(until_s)] if profile.has_short_reads else []),
             *[self._strike(fault, rate, until_s) for fault, rate in zip(pauses, rates, strict=True) if rate],
         )
         await self._heal()
@@ -76,6 +78,21 @@ class Nemesis:
             for server in failing:
                 end(server)
         world.trace(f"shard-{shard_id}", "is well")
+
+    async def _cut_reads(self, until_s: float) -> None:
+        """Now and then a server returns a few rows of each read and not the rest, and nothing tells that."""
+        world, chance = self._world, self._short
+        while world.loop.time() < until_s:
+            await asyncio.sleep(chance.choice([0.05, 0.2, 0.6]))
+            shard_id, server = chance.choice(list(world.servers.items()))
+            share = chance.choice([1.0, 0.3])
+            server.reads.is_cut = lambda share=share: chance.random() < share  # type: ignore[misc]
+            server.reads.rows_max = chance.choice([0, 1, 2, 5] if share == 1 else [1, 2, 5])
+            world.trace(f"shard-{shard_id}", f"returns {server.reads.rows_max} rows of {share:.0%} of its reads")
+            await asyncio.sleep(chance.choice([0.02, 0.1, 0.4]) / share)
+            server.reads.rows_max = None
+            world.counts["short reads"] += server.reads.cut_count
+            server.reads.cut_count = 0
 
     async def _undurable(self) -> None:
         """Somebody makes a server one that can lose what it has committed: its owner is to notice."""
@@ -198,7 +215,9 @@ class Nemesis:
     async def _until_owned(self, contenders: list[SimHost]) -> None:
         """A time bound of its own where nothing else is in the way."""
         world, profile = self._world, self._world.profile
-        alone = not (profile.server_fault_rate or profile.meta_fault_rate or profile.undurable_rate)
+        alone = not (
+            profile.server_fault_rate or profile.meta_fault_rate or profile.undurable_rate or profile.has_short_reads
+        )
         until_s = world.loop.time() + _OWNED_AGAIN_S_MAX
         while world.loop.time() < until_s:
             owners = {
@@ -270,5 +289,6 @@ class Nemesis:
             server.thaw()
             world.clocks.durable(shard_id, durable=True)
             server.problems = []
+            server.reads.rows_max = None
         world.meta.away_count = 0
         world.meta.cut_off = dict.fromkeys(world.meta.cut_off, world.loop.time())

@@ -45,6 +45,7 @@ class AsyncNamespaceVerbs(AsyncBaseClient):
         deliveries_per_second_max: float | None = None,
         pause_reason: str | None = None,
         tier: str | None = None,
+        dead_letter_on_expiry: bool | None = None,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> Namespace:
@@ -69,6 +70,7 @@ class AsyncNamespaceVerbs(AsyncBaseClient):
                 "deliveries_per_second_max": deliveries_per_second_max,
                 "pause_reason": pause_reason,
                 "tier": tier,
+                "dead_letter_on_expiry": dead_letter_on_expiry,
             },
             {
                 "lease_ms_default": (lease_ms_default, lease_default),
@@ -112,6 +114,7 @@ class AsyncNamespaceVerbs(AsyncBaseClient):
         deliveries_per_second_max: float | None = None,
         pause_reason: str | None = None,
         tier: str | None = None,
+        dead_letter_on_expiry: bool | None = None,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> Namespace:
@@ -137,6 +140,7 @@ class AsyncNamespaceVerbs(AsyncBaseClient):
                 "deliveries_per_second_max": deliveries_per_second_max,
                 "pause_reason": pause_reason,
                 "tier": tier,
+                "dead_letter_on_expiry": dead_letter_on_expiry,
             },
             {
                 "lease_ms_default": (lease_ms_default, lease_default),

@@ -46,6 +46,7 @@ class NamespaceVerbs(BaseClient):
         deliveries_per_second_max: float | None = None,
         pause_reason: str | None = None,
         tier: str | None = None,
+        dead_letter_on_expiry: bool | None = None,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> Namespace:
@@ -70,6 +71,7 @@ class NamespaceVerbs(BaseClient):
                 "deliveries_per_second_max": deliveries_per_second_max,
                 "pause_reason": pause_reason,
                 "tier": tier,
+                "dead_letter_on_expiry": dead_letter_on_expiry,
             },
             {
                 "lease_ms_default": (lease_ms_default, lease_default),
@@ -113,6 +115,7 @@ class NamespaceVerbs(BaseClient):
         deliveries_per_second_max: float | None = None,
         pause_reason: str | None = None,
         tier: str | None = None,
+        dead_letter_on_expiry: bool | None = None,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> Namespace:
@@ -138,6 +141,7 @@ class NamespaceVerbs(BaseClient):
                 "deliveries_per_second_max": deliveries_per_second_max,
                 "pause_reason": pause_reason,
                 "tier": tier,
+                "dead_letter_on_expiry": dead_letter_on_expiry,
             },
             {
                 "lease_ms_default": (lease_ms_default, lease_default),

@@ -247,3 +247,4 @@ def fill_head(item: ShardItem, row: ItemRow | FetchedRow | ClaimedRow) -> None:
     item.at_most_once = bool(row.at_most_once)
     item.deliveries = row.deliveries
     item.failed_attempts = row.failed_attempts
+    item.was_dead = bool(row.was_dead)

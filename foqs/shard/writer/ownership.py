@@ -194,6 +194,9 @@ class Ownership:
         """`load` makes its coroutine here: nobody would await it where the task is cancelled before its first step."""
         try:
             await load()
+        except SessionLostError as error:
+            if self.shard is shard:
+                self.give_up(f"its dedup ids could not be read: {error}")
         except Exception:
             log_defect(self._shard_id)
             if self.shard is shard:

@@ -83,6 +83,9 @@ class SeenLoading:
             rows = await self._ask(partial(self._log.read, namespace, first, SEEN_READ_ROWS))
             if await self._take_in(namespace, rows, until):
                 return
+            if not rows:
+                problem = f"the log of dedup ids of namespace {namespace} ends before its last row"
+                raise SessionLostError(f"shard {self._shard_id}: {problem}")
             first = rows[-1].first + 1
 
     async def _take_in(self, namespace: int, rows: list[SeenDigests], until: int | None) -> bool:

@@ -396,7 +396,7 @@ def _add_to_refill(index: PackIndex, refill: Refill, position: int, result: Tran
 def _fetched(row: ItemRow) -> FetchedRow:
     return FetchedRow(
         row.key, row.enqueued_at, row.expires_at, row.lease_ms, row.at_most_once, row.deliveries, row.failed_attempts,
-        row.content,
+        int(row.was_dead), row.content,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from foqs.model import limits
 from foqs.model.calls import ItemState
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError
-from foqs.model.item import Outcome, Phase, ShardItem, rows_came
+from foqs.model.item import ItemEvent, Outcome, Phase, ShardItem, rows_came
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import TIMER_LANE, ItemRow, Rewrite, Transaction, TransactionResult
 from foqs.shard.state.events import Completion, Ends
@@ -65,6 +65,29 @@ class Changes:
         item = self._index.leases.get(row.key)
         held = item is not None and item.phase in (Phase.LEASED, Phase.SETTLING)
         return ItemState.LEASED if held else ItemState.READY
+
+    def expire(self, row: ItemRow, now_ms: int, completion: Completion, position: int) -> None:
+        """End the item of a row that was just looked up, whose TTL is over and which nobody has under lease.
+
+        It is deleted, or becomes a dead letter (`Settlements.expiry`). Raises UnavailableError while another end of it
+        is on the way.
+        """
+        item = ShardItem(row.key, self.topic_of(row), row.priority, row.due_at, 0)
+        fill_head(item, row)
+        rewrite = self._settlements.expiry(item, now_ms, deliveries=row.deliveries)
+        if rewrite is None:
+            self.delete(row, completion, position, Outcome.EXPIRED)
+            self._index.events.count(item.topic.namespace, ItemEvent.EXPIRED, 1)
+            return
+        if row.key in self._timers.changing or row.key in self._index.leases:
+            raise being_settled()
+        if row.lane == TIMER_LANE:
+            self._change(RowChange(row, rewrite, completion, position))
+            return
+        item = self._index.take_ready(row)
+        fill_head(item, row)
+        item.content = None
+        self._settlements.settle([item], [rewrite], completion, [position])
 
     def delete(self, row: ItemRow, completion: Completion, position: int, outcome: Outcome = Outcome.DELETED) -> None:
         """Delete a row that was just looked up, whatever its state; `outcome` says why.
@@ -173,10 +196,11 @@ class Changing(Operation):
                 expires_at = change.rewrite.expires_at or row.expires_at
                 self._index.expires_first_ms = min(self._index.expires_first_ms, expires_at)
                 self._settlements.apply_rewrite(topic, row.priority, change.rewrite)
-            elif row.lane == TIMER_LANE and self._index.settings.has_event_log:  # Others had ended before.
+            if row.lane == TIMER_LANE and self._index.settings.has_event_log:  # Others had ended before.
                 item = ShardItem(row.key, topic, row.priority, row.due_at, 0, Phase.GONE)
                 fill_head(item, row)
-                self._index.events.ends.append(Ends(change.outcome, now.server_ms, {topic: [item]}))
+                outcome = change.outcome if change.rewrite is None else Outcome.DEAD
+                self._index.events.ends.append(Ends(outcome, now.server_ms, {topic: [item]}))
             self._index.events.done(change.completion)
 
     def rolled_back(self, error: FoqsError) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from foqs.model import limits, order
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
-from foqs.model.item import Claim, ItemEvent, Outcome, Phase, ShardItem, by_topic, move_all
+from foqs.model.item import Claim, Phase, ShardItem, by_topic, move_all
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import Transaction, TransactionResult
 from foqs.shard.state.events import ClaimsStarted, Demand
@@ -208,10 +208,10 @@ class Claiming(Operation):
         """Fill those that were fetched. Returns the items that are still to be had, with their contents."""
         claimed: list[ShardItem] = []
         for item in items:
-            if item.content is None and item.key in result.fetched:
-                if item.key in result.unread:
-                    if item.phase is Phase.CLAIMING:
-                        self._settlements.unclaim(item)
+            if item.content is None and item.phase is Phase.CLAIMING:
+                # That a row did not come says nothing of the item.
+                if item.key in result.unread or item.key not in result.fetched:
+                    self._settlements.unclaim(item)
                     continue
                 fill(item, result.fetched[item.key])
             if item.phase is Phase.CLAIMING:  # Else it was deleted while its claim was on the way.
@@ -227,10 +227,7 @@ class Claiming(Operation):
         if prefetched:
             move_all(topic, prefetched, old, Phase.PREFETCHED)
         if expired:
-            for item in expired:
-                item.content = None
-            self._settlements.settle(expired, outcome=Outcome.EXPIRED)
-            self._index.events.count(topic.namespace, ItemEvent.EXPIRED, len(expired))
+            self._settlements.expire_all(expired, now.server_ms)
         self._source.end(topic, items, prefetched)
 
     def rolled_back(self, error: FoqsError) -> None:

@@ -336,7 +336,8 @@ class Dedup:
     def load(self, namespace: int, rows: Sequence[SeenDigests], until: int | None = None) -> bool:
         """Take in the next rows of a log that is being read, its ids before the number `until`.
 
-        Returns whether these were the last ones. Without `until` all is known then that the log has.
+        Returns whether these were the last ones. Without `until` all is known then that the log has. No rows are no
+        end: of what is missing then nothing is known, and its ids would be taken for new ones.
         """
         window = self.windows[namespace]
         window.fill_end = window.expected_end if until is None else until
@@ -349,7 +350,7 @@ class Dedup:
             hashes = hashes_in(row.digests[start * DIGEST_BYTES : stop * DIGEST_BYTES])
             if hashes:
                 window.add_hashes(hashes, row.at_ms, self.forgetfulness.table_ids_max(window))
-        if rows and window.end < window.fill_end:
+        if window.end < window.fill_end:
             self.forgetfulness.read(window, window.end - end_before)
             return False
         if until is None:

@@ -98,12 +98,47 @@ class Settlements:
             self._index.waiting_calls_count += 1
             completion.open_count += len(items)
 
-    def expire(self, item: ShardItem) -> None:
-        """Delete an item that turned out to have expired when it was about to be delivered."""
+    def expire(self, item: ShardItem, now_ms: int) -> None:
+        """End an item that turned out to have expired when it was about to be delivered."""
         self._leases.end(item)
-        item.content = None
-        self.settle([item], outcome=Outcome.EXPIRED)
-        self._index.events.count(item.topic.namespace, ItemEvent.EXPIRED, 1)
+        self.expire_all([item], now_ms)
+
+    def expire_all(self, items: Sequence[ShardItem], now_ms: int) -> None:
+        """End items of one topic whose TTL is over and that no consumer has: delete them, but for what `expiry` keeps.
+
+        They are under claim, so the deliveries that nobody has seen count, as with any other end of a claim.
+        """
+        gone: list[ShardItem] = []
+        kept: list[ShardItem] = []
+        rewrites: list[Rewrite | None] = []
+        for item in items:
+            item.content = None
+            rewrite = self.expiry(item, now_ms, deliveries=item.deliveries + 1)
+            if rewrite is None:
+                gone.append(item)
+            else:
+                kept.append(item)
+                rewrites.append(rewrite)
+        if gone:
+            self.settle(gone, outcome=Outcome.EXPIRED)
+            self._index.events.count(gone[0].topic.namespace, ItemEvent.EXPIRED, len(gone))
+        if kept:
+            self.settle(kept, rewrites)
+
+    def expiry(self, item: ShardItem, now_ms: int, *, deliveries: int) -> Rewrite | None:
+        """The row of an item whose TTL is over: that of a dead letter if it ever failed, or its namespace wants it.
+
+        None deletes it.
+        """
+        if item.failed_attempts:
+            reason = f"its TTL ended after failed attempts: {item.failed_attempts}"
+        elif item.was_dead:
+            reason = "its TTL ended after it was redriven"
+        elif self._index.settings.dead_letter_on_expiry(item.topic.namespace):
+            reason = "its TTL ended"
+        else:
+            return None
+        return Rewrite(item.key, -item.topic.number, 0, now_ms, deliveries, item.failed_attempts, None, reason.encode())
 
     def unclaim(self, item: ShardItem) -> bool:
         """Make an item ready again under the same delivery number: nobody has seen the delivery, so nothing is written.
@@ -166,6 +201,10 @@ class Settlements:
         deliveries = item.deliveries + 1
         number = item.topic.number
         if dead or (failed >= self._index.settings.attempts_max(item.topic.namespace) and not release):
+            return Rewrite(item.key, -number, 0, now_ms, deliveries, failed, metadata, reason.encode())
+        if failed and now_ms + delay_ms >= item.expires_at:
+            # It would expire before anybody saw it again, and nobody would learn of the failure.
+            reason = f"{reason}, and its TTL ends before {'its delay' if delay_ms else 'another attempt'}"
             return Rewrite(item.key, -number, 0, now_ms, deliveries, failed, metadata, reason.encode())
         if delay_ms > 0:
             return Rewrite(item.key, TIMER_LANE, 0, now_ms + delay_ms, deliveries, failed, metadata)

@@ -1,0 +1,149 @@
+"""A server that returns fewer rows than there are: no item ends for that, and the shard says what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
+
+import pytest
+from structlog.testing import capture_logs
+
+from foqs.client.items import Item, NewItem
+from foqs.dev.local_server import LocalServer
+from foqs.model.errors import UnavailableError
+from foqs.model.ids import parse
+from foqs.storage import session_variables
+from foqs.storage.meta import MetaStore
+from foqs.storage.migrations import SchemaKind, check_current
+from foqs.storage.session import connect
+from tests.support.cut_reads import cut_reads
+from tests.support.running_host import RunningHost, running_host
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.database
+
+
+@contextmanager
+def global_variable(server: LocalServer, name: str, value: object) -> Iterator[None]:
+    """The variable has the value for all sessions that begin meanwhile."""
+    with closing(server.connect()) as root, root.cursor() as cursor:
+        cursor.execute(f"SELECT @@GLOBAL.{name}")
+        ((before,),) = cursor.fetchall()
+        cursor.execute(f"SET GLOBAL {name} = %s", (value,))
+        try:
+            yield
+        finally:
+            cursor.execute(f"SET GLOBAL {name} = %s", (before,))
+
+
+def is_served(running: RunningHost) -> bool:
+    writer = running.host._shards.writers[0]
+    return writer.shard is not None and writer.health.healthy
+
+
+async def all_delivered(running: RunningHost, topic: str, count: int) -> set[str]:
+    found: set[str] = set()
+    while len(found) < count:
+        items = await running.client.dequeue("jobs", topic, 100, wait_ms=10_000)
+        assert items, f"only {len(found)} of {count} items came"
+        found |= {item.id for item in items}
+        await running.client.ack("jobs", [item.receipt for item in items])
+    return found
+
+
+@pytest.mark.parametrize("limit", [0, 10])
+async def test_no_delayed_item_is_lost_when_the_server_limits_what_sessions_select(
+    meta_url: str, shard_urls: Mapping[int, str], mysql_server: LocalServer, limit: int
+) -> None:
+    with global_variable(mysql_server, "sql_select_limit", limit):
+        async with running_host(meta_url, {0: shard_urls[0]}) as running:
+            result = await running.client.enqueue_many("jobs", [NewItem("t", b"x", delay_ms=1_000) for _ in range(300)])
+            assert await all_delivered(running, "t", 300) == set(result.ids)
+    assert running.items_stored() == 0
+
+
+@pytest.mark.parametrize("rows_max", [0, 1, 10])
+async def test_what_a_proxy_leaves_out_is_not_deleted_and_the_shard_says_so_until_it_is_mended(
+    meta_url: str, shard_urls: Mapping[int, str], rows_max: int
+) -> None:
+    async with running_host(meta_url, {0: shard_urls[0]}) as running:
+        result = await running.client.enqueue_many("jobs", [NewItem("t", b"x", delay_ms=1_000) for _ in range(300)])
+        with cut_reads(rows_max):
+            consumer = asyncio.create_task(running.client.dequeue("jobs", "t", 100, wait_ms=10_000))
+            await until(lambda: not is_served(running) and "row" in running.host._shards.writers[0].detail)
+        assert running.items_stored() == 300
+        first: list[Item] = []
+        with suppress(UnavailableError):  # The host may have had no shard just then.
+            first = await consumer
+        await until(lambda: is_served(running))
+        await running.client.ack("jobs", [item.receipt for item in first])
+        left = set(result.ids) - {item.id for item in first}
+        assert await all_delivered(running, "t", len(left)) == left
+
+
+async def test_a_row_that_is_gone_keeps_a_transaction_from_changing_anything(
+    meta_url: str, shard_urls: Mapping[int, str], mysql_server: LocalServer
+) -> None:
+    """Somebody has deleted delayed items by hand: their owner reads its shard anew, and serves what there is."""
+    async with running_host(meta_url, {0: shard_urls[0]}) as running:
+        result = await running.client.enqueue_many("jobs", [NewItem("t", b"x", delay_ms=3_000) for _ in range(20)])
+        gone = {parse(item_id)[1] for item_id in result.ids[:5]}
+        with capture_logs() as logs, closing(mysql_server.connect("shard_0")) as other, other.cursor() as cursor:
+            cursor.execute(f"DELETE FROM item WHERE id IN ({','.join(map(str, gone))})")
+            other.commit()
+            await until(lambda: any(log["event"] == "shard_lost" for log in logs) and is_served(running))
+            assert await all_delivered(running, "t", 15) == set(result.ids[5:])
+        lost = [log for log in logs if log["event"] == "shard_lost"]
+        assert "of those that a transaction was to change or delete it has found 15" in lost[0]["error"]
+
+
+HOSTILE = {
+    "sql_select_limit": 7, "max_join_size": 1, "sql_big_selects": 0, "sql_safe_updates": 1, "autocommit": 1,
+    "completion_type": "RELEASE", "sql_mode": "ANSI,ORACLE,NO_BACKSLASH_ESCAPES", "sql_auto_is_null": 1,
+    "foreign_key_checks": 0, "unique_checks": 0, "time_zone": "-07:00", "net_read_timeout": 1, "net_write_timeout": 1,
+    "tx_isolation": "SERIALIZABLE", "tx_read_only": 1, "max_statement_time": 0.001, "check_constraint_checks": 0,
+    "innodb_lock_wait_timeout": 1, "lock_wait_timeout": 1,
+}  # fmt: skip
+"""Global values that a host's sessions must not inherit."""
+
+
+async def test_a_host_serves_whatever_values_new_sessions_begin_with(
+    meta_url: str, shard_urls: Mapping[int, str], mysql_server: LocalServer
+) -> None:
+    names = known_names(mysql_server)
+    with ExitStack() as stack:
+        for name, value in names.items():
+            stack.enter_context(global_variable(mysql_server, name, value))
+        check_current(meta_url, SchemaKind.META)
+        async with running_host(meta_url, {0: shard_urls[0]}) as running:
+            new = [NewItem("t", b"x", dedup_id=str(n)) for n in range(40)]
+            ids = (await running.client.enqueue_many("jobs", new)).ids
+            assert (await running.client.enqueue_many("jobs", new)).ids == ids
+            assert await all_delivered(running, "t", 40) == set(ids)
+            sessions = [running.host._shards.writers[0]._store._session, connect(shard_urls[0])]
+            meta = MetaStore(meta_url)
+            sessions.append(meta._connect())
+            for session in sessions:
+                with session.cursor() as cursor:
+                    cursor.execute("SHOW SESSION VARIABLES")
+                    found = dict(cursor.fetchall())
+                for name, value in names.items():
+                    assert session_variables._plain(found[name]) != session_variables._plain(str(value)), name
+            for session in sessions[1:]:
+                session.close()
+            meta.close()
+
+
+def known_names(server: LocalServer) -> dict[str, object]:
+    """The hostile values by the names that this server has for the variables."""
+    with closing(server.connect()) as root, root.cursor() as cursor:
+        cursor.execute("SHOW SESSION VARIABLES")
+        there = {name for name, _ in cursor.fetchall()}
+    named = {name if name in there else name.replace("tx_", "transaction_"): value for name, value in HOSTILE.items()}
+    return {name: value for name, value in named.items() if name in there}
+
+
+def test_the_variables_that_sessions_are_given_are_tried_one_by_one() -> None:
+    given = {*session_variables.SET, *session_variables.SET_OF_MARIADB, "innodb_lock_wait_timeout", "lock_wait_timeout"}
+    assert HOSTILE.keys() == given
