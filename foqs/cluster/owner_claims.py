@@ -18,6 +18,8 @@ from foqs.model.outage import Outage
 
 CLAIM_MS = 3 * limits.SECOND_MS
 """What an owner says is believed for so long while the meta database does not say it."""
+READ_MS = 1 * limits.SECOND_MS
+"""A reading of the meta database that is taken in so long after a claim began after it."""
 EPOCHS_AHEAD_MAX = 1_000
 """An epoch that is further above that of the meta database is no host's."""
 
@@ -57,7 +59,7 @@ class OwnerClaims:
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
         self._claims: dict[int, _Claim] = {}
-        """By shard; the highest epoch wins."""
+        """The claim of the highest epoch of each shard."""
         self._facts: dict[int, _Claim] = {}
         """What this host has opened itself. It holds until the meta database has said otherwise for CLAIM_MS."""
         self._first_s: dict[tuple[int, str], float] = {}
@@ -99,7 +101,7 @@ class OwnerClaims:
         if owner.epoch > known.epoch + EPOCHS_AHEAD_MAX:
             return self._refuse(owner, f"its epoch is {known.epoch} in the meta database")
         first_s = self._first_s.setdefault(who, now_s)
-        if self._looked_s < first_s:
+        if self._looked_s < first_s + READ_MS / 1000:
             until_s = now_s + CLAIM_MS / 1000  # Nobody could look yet: the host says it as often as is needed.
         elif now_s < first_s + CLAIM_MS / 1000:
             until_s = first_s + CLAIM_MS / 1000

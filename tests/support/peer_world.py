@@ -37,7 +37,7 @@ SWEEP_MS = 20
 class PeerWorld:
     """A host that is called, and the connections of one that calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, sweep_ms: int) -> None:
         self.queue = FakeQueue()
         self.secret: bytes | None = SECRET
         self.now_s = asyncio.get_running_loop().time
@@ -56,7 +56,7 @@ class PeerWorld:
         self.look()
         self.server = ThriftServer(
             self.queue, self.queue, address="127.0.0.1", port=0, namespaces=self.queue, peers=self.door,
-            bounds=TransportLimits(sweep_ms=SWEEP_MS),
+            bounds=TransportLimits(sweep_ms=sweep_ms),
         )  # fmt: skip
         self.peers = self.connections_of("caller")
 
@@ -99,8 +99,8 @@ async def join(client: RawClient, caller: str = "caller") -> Reply:
 
 
 @asynccontextmanager
-async def peer_world() -> AsyncIterator[PeerWorld]:
-    made = PeerWorld()
+async def peer_world(sweep_ms: int = SWEEP_MS) -> AsyncIterator[PeerWorld]:
+    made = PeerWorld(sweep_ms)
     await made.server.start()
     try:
         yield made
