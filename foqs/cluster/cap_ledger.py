@@ -98,7 +98,10 @@ class CapLedger:
         part.weight = max(1, ask.weight)
         if ask.is_short:
             part.short_until_s = now_s + SHORT_MS / 1000
-        return self._grant(entry, host_id, ask, now_s)
+        grant = self._grant(entry, part, ask, now_s)
+        kept_max = int(burst_of(rate)) + int(rate * (AHEAD_MS + VALID_MS) / 1000) + 3
+        entry.granted[host_id] = min(kept_max, entry.granted[host_id] + grant.granted_count)
+        return grant
 
     def _leave(self, host_id: str, key: CapKey) -> None:
         """A host has no part in a cap any more, and nobody else has one if it is forgotten by that."""
@@ -130,8 +133,8 @@ class CapLedger:
         if entry.tokens >= 0:
             entry.tokens, entry.returned_count = min(burst, entry.tokens + entry.returned_count), 0
 
-    def _grant(self, entry: _Entry, host_id: str, ask: CapAsk, now_s: float) -> CapGrant:
-        rate, part = entry.rate, entry.parts[host_id]
+    def _grant(self, entry: _Entry, part: _Part, ask: CapAsk, now_s: float) -> CapGrant:
+        rate = entry.rate
         short_weight = sum([other.weight for other in entry.parts.values() if other.short_until_s > now_s])
         if part.short_until_s <= now_s:
             short_weight += part.weight
@@ -156,8 +159,6 @@ class CapLedger:
         others_share = sum([other.share for other in entry.parts.values() if other is not part])
         part.share = max(0.0, min(rate * part.weight / weight, rate - others_share))
         part.silent_from_s = max(part.silent_from_s, now_s + ends_s)
-        kept_max = int(burst_of(rate)) + int(rate * (AHEAD_MS + VALID_MS) / 1000) + 3
-        entry.granted[host_id] = min(kept_max, entry.granted[host_id] + count)
         return CapGrant(ask.key, count, after_s * 1000, ends_s * 1000, part.share)
 
     def _refill(self, key: CapKey, entry: _Entry, now_s: float) -> None:
