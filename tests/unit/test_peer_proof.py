@@ -7,17 +7,21 @@ sees, keeps back, forges and replays all that is said. What it can say is made o
 from __future__ import annotations
 
 import hmac
+import json
 from collections.abc import Callable, Iterator
 from itertools import product
 from typing import NamedTuple
 
 import pytest
 
+from foqs.cluster import zookeeper_backend
+from foqs.model.cluster import HostRow
 from foqs.model.errors import FoqsError
 from foqs.model.old_proof import CHALLENGE_BYTES, proof_of, proved, said_hello
 from foqs.model.peer_proof import (
     JOIN_MS_MAX,
     NONCE_BYTES,
+    OLD_PROOF,
     PROOF,
     Greeting,
     PeerLink,
@@ -252,3 +256,11 @@ def test_what_begins_by_one_proof_does_not_end_by_the_other() -> None:
     said_hello(link, "a#1", b"0" * 16, b"1" * 16)
     with pytest.raises(PeerRefusedError, match="not the proof"):
         joined(link, SAID.caller_proof(SECRET), SECRET, 0.0)
+
+
+def test_a_node_of_zookeeper_that_does_not_tell_the_proof_is_of_an_older_build() -> None:
+    row = HostRow("h#1", "h:1", 1, 2, tier="gold", proof=PROOF)
+    told = zookeeper_backend._encode(row)
+    assert zookeeper_backend._decode("path", "h#1", told) == row
+    older = json.dumps({name: value for name, value in json.loads(told).items() if name != "proof"}).encode()
+    assert zookeeper_backend._decode("path", "h#1", older).proof == OLD_PROOF
