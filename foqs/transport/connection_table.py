@@ -109,7 +109,7 @@ class ConnectionTable:
     def peer_refused(self, connection: Connection, refusal: PeerRefusedError) -> None:
         """Count somebody who has called as a host of the cluster and is none, and log it, a few per sweep."""
         self.metrics.protocol_error("peer_refused")
-        self._log_refusal(connection.address, refusal.reason, refusal.message, "peer_refused")
+        self._log_refusal(connection.address, refusal.reason, refusal.message, is_peer=True)
 
     def hang_up_soon(self, connection: Connection) -> None:
         """A few in a turn: thousands may break the protocol in one moment."""
@@ -153,9 +153,11 @@ class ConnectionTable:
             _log.warning("further_connections_refused", count=self._errors_unlogged)
             self._errors_unlogged = 0
 
-    def _log_refusal(self, address: str, reason: str, detail: str, event: str = "connection_refused") -> None:
+    def _log_refusal(self, address: str, reason: str, detail: str, *, is_peer: bool = False) -> None:
         if self._errors_to_log > 0:
             self._errors_to_log -= 1
-            _log.warning(event, address=address, reason=reason, detail=detail)
+            _log.warning(
+                "peer_refused" if is_peer else "connection_refused", address=address, reason=reason, detail=detail
+            )
         else:
             self._errors_unlogged += 1

@@ -34,6 +34,7 @@ _CLAIM_MS = 600
 _READ_MS = 200
 _TOPICS_OF_HOME = 60
 _FLOOD = 150
+_INSISTS_COUNT, _INSIST_PAUSE_S = 20, 0.1
 _HEARD_MAX = 200
 _ANSWER_S_MAX = 0.5
 """A host may be stopped just then."""
@@ -95,7 +96,7 @@ class Liar:
         told = self._chance.choice([host for host in ready if host.host.id != self.host_id])
         kinds: list[Callable[[SimHost], Any]] = [
             self._epoch, self._epoch, self._shard, self._nonsense, self._rates, self._pointers, self._replay,
-            self._flood,
+            self._flood, self._insist,
         ]  # fmt: skip
         kind = self._chance.choice(kinds)
         self.counts[f"lies: {kind.__name__.strip('_')}"] += 1
@@ -118,6 +119,15 @@ class Liar:
             row = self._chance.choice(others)
             ahead = self._chance.choice([1, 2, 1_000, 1_001, 1 << 40])
             await self._say(to, "report", (), [structs.OpenedShard(row.shard_id, row.epoch + ahead)])
+
+    async def _insist(self, to: SimHost) -> None:
+        """It says the same again and again."""
+        rows = self._world.meta.tables.cluster.shards
+        if others := [row for row in rows.values() if row.owner != self.host_id]:
+            row = self._chance.choice(others)
+            for _ in range(_INSISTS_COUNT):
+                await self._say(to, "report", (), [structs.OpenedShard(row.shard_id, row.epoch + 1)])
+                await asyncio.sleep(_INSIST_PAUSE_S)
 
     async def _shard(self, to: SimHost) -> None:
         shard_id = self._chance.choice([77, -1, 1 << 20])
