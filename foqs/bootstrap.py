@@ -52,6 +52,7 @@ from foqs.host.waiting import Waiting
 from foqs.model import limits
 from foqs.model.cluster import HostRow, OpenedShard, ShardUse, process_id
 from foqs.model.item import ItemEvent
+from foqs.model.peer_proof import PROOF
 from foqs.model.peers import SECRET_BYTES
 from foqs.model.service import Service, ServiceState
 from foqs.parts import Parts, real_parts
@@ -218,7 +219,8 @@ class Host(Service):
         self._membership.advertise(self._advertised())
 
     def _join(self, meta: MetaStore, proposed_secret: bytes) -> bytes:
-        """Learn what all hosts of the cluster know; return its secret."""
+        """Learn what all hosts of the cluster know; return its secret. Raises InvalidArgumentError in another one."""
+        meta.agree_on_name(self._config.cluster)
         self._factory.cluster.learn()
         return meta.cluster_secret(proposed_secret)
 
@@ -305,7 +307,7 @@ class Host(Service):
         config, parts = self._config, self._parts
         meta = parts.meta(config.meta_url)
         # Where it listens is known once it does.
-        me = HostRow(self.id, "", started_at_ms, 0, tier=config.tier)
+        me = HostRow(self.id, "", started_at_ms, 0, tier=config.tier, proof=PROOF)
         places = {shard_id: place_of(url) for shard_id, url in config.shards.items()}
         beats = partial(parts.meta, config.meta_url, limits.BEAT_STATEMENT_MS_MAX)
         backend = membership_backend(config.membership, config.cluster, meta, parts.monotonic_s, beats)
@@ -392,10 +394,15 @@ class Host(Service):
         def secret() -> bytes | None:
             return self._secret
 
-        peers = self._parts.peers(self.id, secret, chance.random_bytes, now_s)
+        def proof(host_id: str) -> int:
+            row = self.owners.living.get(host_id)
+            return PROOF if row is None else row.proof
+
+        cluster = self._config.cluster
+        peers = self._parts.peers(self.id, cluster, secret, proof, chance.random_bytes, now_s)
         local = Stocks(self._dispatcher, self._shards, self._namespaces, now_s)
         reasons = KnownReasons(self._namespaces, self._dispatcher, now_s, self._parts.wall_ms)
-        return Routing(self.id, queue, admin, local, reasons, self.owners, peers, secret, chance, now_s)
+        return Routing(self.id, cluster, queue, admin, local, reasons, self.owners, peers, secret, chance, now_s)
 
     def _make_server(self) -> ThriftServer:
         """The front door."""

@@ -269,7 +269,7 @@ struct ActiveTopicsRequest {
   4: string page_token = "",
   /** If true, shards and hosts that do not respond are left out and named in `missing`, instead of failing the call. */
   5: optional bool partial,
-  /** Only these shards, all of which the host must serve: UNAVAILABLE says that it does not. Hosts ask each other so. */
+  /** Only these shards, all of which the host must serve: UNAVAILABLE says that it does not. From hosts alone. */
   6: optional list<i32> shard_ids
 }
 
@@ -493,7 +493,7 @@ struct PeekItemsRequest {
   2: required string topic,
   3: i32 limit = 100,
   4: string page_token = "",
-  /** Only these shards, all of which the host must serve: UNAVAILABLE says that it does not. Hosts ask each other so. */
+  /** Only these shards, all of which the host must serve: UNAVAILABLE says that it does not. From hosts alone. */
   5: optional list<i32> shard_ids
 }
 struct GetItemRequest   { 1: required string namespace_name, 2: required string id }
@@ -506,7 +506,7 @@ struct ListDeadLettersRequest {
   2: required string topic,
   3: i32 limit = 100,
   4: string page_token = "",
-  /** Only these shards, all of which the host must serve: UNAVAILABLE says that it does not. Hosts ask each other so. */
+  /** Only these shards, all of which the host must serve: UNAVAILABLE says that it does not. From hosts alone. */
   5: optional list<i32> shard_ids
 }
 /** Makes dead letters ready again, with no failed attempts and a new TTL: those with these ids, or the oldest of the topic,
@@ -595,7 +595,7 @@ struct PlanExportRequest {
   1: required string namespace_name,
   /** The maximum number of splits of one shard, 1 to 64. Items are spread evenly over them, as far as a sample tells. */
   2: i32 splits_per_shard = 1,
-  /** Only these shards, all of which the host must serve: UNAVAILABLE says that it does not. Hosts ask each other so. */
+  /** Only these shards, all of which the host must serve: UNAVAILABLE says that it does not. From hosts alone. */
   3: optional list<i32> shard_ids,
   /** A plan without shards and hosts that do not respond will do: the response names them. Otherwise UNAVAILABLE. */
   4: optional bool partial
@@ -795,12 +795,28 @@ service FoqsAdmin {
 /* ---- Between the hosts of one cluster, on the same port. Clients get PERMISSION_DENIED. ---- */
 
 /**
- * The first call of a host to another one. Each shows that it knows the secret of the cluster, which is in the meta
- * database and never on the wire: a proof is an HMAC-SHA-256 over who shows it to whom, and a challenge of the other.
+ * The first call of a host on its connection to another one. Both know the secret of the cluster, which is in the meta
+ * database and never on the wire. The response has nothing that is made of it: nonces are 32 random bytes.
  */
+struct GreetRequest {
+  /** The version of the proof, which is 2. */
+  1: required i32 version,
+  2: required string caller_id,
+  /** The process that the caller means to call: it refuses to be taken for another one. */
+  3: required string callee_id,
+  4: required binary nonce
+}
+struct GreetResponse { 1: binary nonce }
+/**
+ * The second call, within 5 s: HMAC-SHA-256 over who calls whom and both nonces, with a key that is made of the secret
+ * (docs/decisions/0042-proof-of-hosts.md). The response has the proof of the callee. Peers' calls come on this connection from then on.
+ */
+struct JoinRequest { 1: required binary proof }
+struct JoinResponse { 1: binary proof }
+/** How hosts showed each other who they are before greet and join: it is done with hosts of such builds alone. */
 struct HelloRequest { 1: required string host_id, 2: required binary challenge }
 struct HelloResponse { 1: string host_id, 2: binary proof, 3: binary challenge }
-/** The second call, with the proof over the challenge of the first one's response. Peers' calls come on this connection from then on. */
+/** The second call after hello, with the proof over the challenge of its response. */
 struct ProveRequest { 1: required string host_id, 2: required binary challenge, 3: required binary proof }
 struct ProveResponse {}
 
@@ -870,6 +886,8 @@ struct HintRequest { 1: list<TopicPointer> pointers }
 struct HintResponse {}
 
 service FoqsPeer {
+  GreetResponse greet(1: GreetRequest request) throws (1: FoqsError error)
+  JoinResponse join(1: JoinRequest request) throws (1: FoqsError error)
   HelloResponse hello(1: HelloRequest request) throws (1: FoqsError error)
   ProveResponse prove(1: ProveRequest request) throws (1: FoqsError error)
   PointersResponse report(1: ReportRequest request) throws (1: FoqsError error)

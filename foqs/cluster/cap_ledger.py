@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 
+from foqs.cluster.portions import Portions
 from foqs.model import limits
 from foqs.model.caps import burst_of
 from foqs.model.shared_caps import AHEAD_MS, VALID_MS, VALID_MS_MAX, CapAsk, CapGrant, CapKey
@@ -20,7 +21,7 @@ SHORT_MS = 1 * limits.SECOND_MS
 AGAIN_MS = 100
 """A host that holds all that it may asks again after this time."""
 CAPS_OF_HOME_MAX = 200_000
-"""Caps that one home knows of."""
+"""Caps that one home knows of, of all hosts together; each may have twice an even share of the places."""
 
 
 class _Part:
@@ -42,7 +43,7 @@ class _Part:
 
 
 class _Entry:
-    __slots__ = ("at_s", "parts", "rate", "returned_count", "tokens")
+    __slots__ = ("at_s", "granted", "parts", "rate", "returned_count", "tokens")
 
     def __init__(self, rate: float, now_s: float) -> None:
         self.rate = rate
@@ -52,6 +53,8 @@ class _Entry:
         """Tokens that came back, and may be used at once although others have those of the time to come."""
         self.at_s = now_s
         self.parts: dict[str, _Part] = {}
+        self.granted: dict[str, int] = {}
+        """The tokens that each host that has asked may give back: it was granted them not long ago."""
 
 
 class CapLedger:
@@ -61,6 +64,8 @@ class CapLedger:
         self._entries: dict[CapKey, _Entry] = {}
         self._members: Set[str] = frozenset()
         self._unswept: list[CapKey] = []
+        self._portions: Portions[CapKey] = Portions(CAPS_OF_HOME_MAX)
+        """The caps that each host has asked about."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -68,15 +73,19 @@ class CapLedger:
     def keep(self, host_ids: Set[str]) -> None:
         """Keep only these hosts: the parts of others end when somebody asks for the same cap."""
         self._members = host_ids
+        self._portions.has_hosts(len(host_ids))
 
     def ask(self, host_id: str, ask: CapAsk, rate: float, now_s: float) -> CapGrant | None:
         """Grant what a host may have of a cap of this rate. None where this home knows of too many caps."""
+        for oldest in self._portions.put(host_id, ask.key):
+            self._leave(host_id, oldest)
         entry = self._entries.get(ask.key)
         if entry is None:
-            if len(self._entries) >= CAPS_OF_HOME_MAX:
-                return None
+            if len(self._entries) >= 2 * CAPS_OF_HOME_MAX and (greediest := self._portions.greediest()) is not None:
+                self._leave(*greediest)
             entry = self._entries[ask.key] = _Entry(rate, now_s)
-        self._refill(entry, now_s)
+        self._refill(ask.key, entry, now_s)
+        entry.granted.setdefault(host_id, 0)
         if rate < entry.rate and entry.tokens < 0:
             # What was granted ahead is some time of the cap: at the lower rate as many tokens would take longer.
             entry.tokens *= rate / entry.rate
@@ -89,10 +98,28 @@ class CapLedger:
         part.weight = max(1, ask.weight)
         if ask.is_short:
             part.short_until_s = now_s + SHORT_MS / 1000
-        return self._grant(entry, part, ask, now_s)
+        grant = self._grant(entry, part, ask, now_s)
+        kept_max = int(burst_of(rate)) + int(rate * (AHEAD_MS + VALID_MS) / 1000) + 3
+        entry.granted[host_id] = min(kept_max, entry.granted[host_id] + grant.granted_count)
+        return grant
+
+    def _leave(self, host_id: str, key: CapKey) -> None:
+        """A host has no part in a cap any more, and nobody else has one if it is forgotten by that."""
+        self._portions.drop(host_id, key)
+        if (entry := self._entries.get(key)) is None:
+            return
+        entry.parts.pop(host_id, None)
+        entry.granted.pop(host_id, None)
+        if not entry.granted:
+            del self._entries[key]
 
     def _take_back(self, entry: _Entry, host_id: str, count: int, now_s: float) -> None:
-        """A host has not used so many tokens: those of the time to come first, which it gives back before others."""
+        """A host has not used so many tokens: those of the time to come first, which it gives back before others.
+
+        Nobody gives back what was not granted.
+        """
+        count = min(count, entry.granted[host_id])
+        entry.granted[host_id] -= count
         if count <= 0:
             return
         ahead_count = count  # Of a host that is not known here any more, all may be of the time to come.
@@ -134,10 +161,13 @@ class CapLedger:
         part.silent_from_s = max(part.silent_from_s, now_s + ends_s)
         return CapGrant(ask.key, count, after_s * 1000, ends_s * 1000, part.share)
 
-    def _refill(self, entry: _Entry, now_s: float) -> None:
+    def _refill(self, key: CapKey, entry: _Entry, now_s: float) -> None:
         """Add what was made since the last time, without what hosts that were not heard of have made themselves."""
         for host_id in [one for one in entry.parts if one not in self._members]:
             del entry.parts[host_id]
+        for host_id in [one for one in entry.granted if one not in self._members]:
+            del entry.granted[host_id]
+            self._portions.drop(host_id, key)
         since_s = entry.at_s
         if now_s <= since_s:
             return
@@ -156,6 +186,8 @@ class CapLedger:
             entry = self._entries.get(key)
             if entry is None or entry.tokens + entry.rate * (now_s - entry.at_s) < burst_of(entry.rate):
                 continue  # It cannot have all of them.
-            self._refill(entry, now_s)
+            self._refill(key, entry, now_s)
             if not entry.parts and entry.tokens >= burst_of(entry.rate):
+                for host_id in entry.granted:
+                    self._portions.drop(host_id, key)
                 del self._entries[key]

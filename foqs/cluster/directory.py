@@ -10,8 +10,10 @@ Pure: times come in, and chance as a function.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Set
+from math import inf
 from typing import NamedTuple
 
+from foqs.cluster.portions import Portions
 from foqs.cluster.sought_topics import WISH_MS_MAX, Seekers, SoughtTopics
 from foqs.model import limits
 from foqs.model.stocks import Pointer, Stock, Topic
@@ -26,7 +28,14 @@ Busy hosts are a second apart by chance, and an item that is pulled is handled b
 PROMISE_MS = 300
 """Items that a host was sent for are not told to another one for so long, unless their owner reports them anew."""
 TOPICS_OF_HOME_MAX = 200_000
-"""Topics with items that one home knows of. Of more of them, consumers on other hosts hear later or not at all."""
+"""Topics with items that one home knows of, of all hosts together; each may have twice an even share of the places.
+
+Of more of them, consumers on other hosts hear later or not at all.
+"""
+DOUBT_MS = 1 * limits.SECOND_MS
+"""A host to which one that waits was sent for so long, and has said nothing new, goes after all others."""
+DOUBTFUL_AGAIN_MS = 500
+"""A host that waits is sent to such a host again after so long."""
 
 
 class _Holder(NamedTuple):
@@ -35,6 +44,12 @@ class _Holder(NamedTuple):
     promised_count: int = 0
     """Items of it for which others have been told to come, until `promised_until_s`: they may not."""
     promised_until_s: float = 0.0
+    sent_s: float = inf
+    """When a host that waits was sent there first, since this was told: what it takes is told anew soon."""
+    last_sent_s: float = -inf
+
+    def is_doubtful(self, now_s: float) -> bool:
+        return now_s - self.sent_s >= DOUBT_MS / 1000
 
     def left(self, now_s: float) -> Stock:
         promised_count = self.promised_count if now_s < self.promised_until_s else 0
@@ -42,7 +57,12 @@ class _Holder(NamedTuple):
 
     def promised(self, count: int, now_s: float) -> _Holder:
         before = self.promised_count if now_s < self.promised_until_s else 0
-        return self._replace(promised_count=before + count, promised_until_s=now_s + PROMISE_MS / 1000)
+        return self._replace(
+            promised_count=before + count,
+            promised_until_s=now_s + PROMISE_MS / 1000,
+            sent_s=min(self.sent_s, now_s),
+            last_sent_s=now_s,
+        )
 
 
 class _Entry:
@@ -69,6 +89,8 @@ class Directory:
         self._gone_until_s: dict[str, float] = {}
         """Hosts that live no more: what they have told is passed over, until all of it is too old."""
         self._unswept: list[Topic] = []
+        self._portions: Portions[Topic] = Portions(TOPICS_OF_HOME_MAX)
+        """The topics that each host has reported."""
 
     def __len__(self) -> int:
         return len(self._entries) + len(self._sought)
@@ -77,13 +99,13 @@ class Directory:
         """Note what a host has now. Returns whom to tell of it, of those who wait: as many as there are items."""
         entry = self._entries.get(topic)
         if not stock.ready_count:
-            if entry is not None:
-                entry.holders.pop(host_id, None)
-                self._drop_empty(topic, entry, now_s)
+            self._forget(host_id, topic, now_s)
             return []
+        for oldest in self._portions.put(host_id, topic):
+            self._forget(host_id, oldest, now_s)
         if entry is None:
-            if len(self._entries) >= TOPICS_OF_HOME_MAX:
-                return []
+            if len(self._entries) >= 2 * TOPICS_OF_HOME_MAX and (greediest := self._portions.greediest()) is not None:
+                self._forget(*greediest, now_s)
             entry = self._entries[topic] = _Entry(self._sought.take(topic))
         entry.holders[host_id] = _Holder(stock, now_s)
         hints: list[tuple[str, Pointer]] = []
@@ -106,7 +128,7 @@ class Directory:
             self._sought.add(host_id, topic, count, now_s)
             return None
         best = self._best(entry, host_id, now_s)
-        if best is None:
+        if best is None or not self._is_worth(entry.holders[best[0]], now_s):
             entry.seekers[host_id] = count, now_s + WISH_MS_MAX / 1000
             return None
         entry.holders[best[0]] = entry.holders[best[0]].promised(count, now_s)
@@ -144,6 +166,8 @@ class Directory:
             host_id: until_s for host_id, until_s in known.items() if until_s > now_s and host_id not in host_ids
         }
         self._members = frozenset(host_ids)
+        self._portions.has_hosts(len(host_ids))
+        self._sought.has_hosts(len(host_ids))
 
     def sweep(self, count: int, now_s: float) -> None:
         """Look at so many of the topics that somebody has, in turn, for what is too old."""
@@ -156,6 +180,7 @@ class Directory:
                 continue
             for host_id in [at for at, told in entry.holders.items() if now_s - told.told_s > STOCK_MS_MAX / 1000]:
                 del entry.holders[host_id]
+                self._portions.drop(host_id, topic)
             for host_id in [at for at, (_, until_s) in entry.seekers.items() if until_s <= now_s]:
                 del entry.seekers[host_id]
             self._drop_empty(topic, entry, now_s)
@@ -163,6 +188,18 @@ class Directory:
     def forget_wishes(self, count: int, now_s: float) -> bool:
         """Forget so many topics that nobody has and nobody asks for any more. Returns whether there may be others."""
         return self._sought.forget(count, now_s)
+
+    def _forget(self, host_id: str, topic: Topic, now_s: float) -> None:
+        """A host has nothing of a topic any more, as far as it is known here."""
+        self._portions.drop(host_id, topic)
+        if (entry := self._entries.get(topic)) is not None:
+            entry.holders.pop(host_id, None)
+            self._drop_empty(topic, entry, now_s)
+
+    @staticmethod
+    def _is_worth(holder: _Holder, now_s: float) -> bool:
+        """Whether one that waits is to be sent there. Who was there, and found nothing, is not sent again at once."""
+        return not holder.is_doubtful(now_s) or now_s - holder.last_sent_s >= DOUBTFUL_AGAIN_MS / 1000
 
     def _drop_empty(self, topic: Topic, entry: _Entry, now_s: float) -> None:
         if entry.holders:
@@ -183,6 +220,8 @@ class Directory:
         ]
         if not stocks:
             return None
+        sure = [(host_id, left) for host_id, left in stocks if not entry.holders[host_id].is_doubtful(now_s)]
+        stocks = sure or stocks
         priority = min([stock.priority for _, stock in stocks])
         urgent = [(host_id, stock) for host_id, stock in stocks if stock.priority == priority]
         oldest_ms = min([stock.oldest_at_ms for _, stock in urgent])

@@ -6,36 +6,30 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import suppress
-from typing import NamedTuple
 
+from foqs.cluster.owner_claims import Known, OwnerClaims, ShardOwner
 from foqs.cluster.view import ClusterView
-from foqs.model.cluster import HostRow, ShardUse
+from foqs.model.cluster import HostRow, OpenedShard, ShardUse
 
-
-class ShardOwner(NamedTuple):
-    """The host that took the last epoch of a shard, as far as it is known here."""
-
-    shard_id: int
-    epoch: int
-    host_id: str
-    """The process; it may have ended since."""
-    address: str
-    """Where clients and peers reach it; empty while that is not known, or it has ended."""
-    is_moving: bool = False
-    """It is about to go to another host: who calls now may have to try again soon."""
+__all__ = ["OwnerMap", "ShardOwner"]
 
 
 class OwnerMap:
-    """The owner of each shard; what is told of a later epoch wins, whoever tells it.
+    """The owner of each shard: as the meta database says, or as the owner itself has said a moment ago.
 
     `Sharing` tells it what the meta database says, a second late at most, and `OwnerNews` what the owners say as
-    soon as they have opened a shard. Routing asks it.
+    soon as they have opened a shard. What owners say is believed for CLAIM_MS, unless the meta database says so too.
+    Routing asks it.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         """`now_s` is a monotonic clock."""
         self._now_s = now_s
         self._owners: dict[int, ShardOwner] = {}
+        """What is to be believed now."""
+        self._known: dict[int, Known] = {}
+        """What the meta database says of the shards that there are."""
+        self._claims = OwnerClaims(now_s)
         self._changed: dict[int, asyncio.Event] = {}
         self._news = asyncio.Event()
         """Set, and replaced by another one, when something is learned that was not known."""
@@ -54,23 +48,58 @@ class OwnerMap:
 
     def get(self, shard_id: int) -> ShardOwner | None:
         """None for a shard that nobody has ever had, or that was removed."""
+        if self._claims.are_due:
+            self._lapse()
         return self._owners.get(shard_id)
+
+    def on_record(self, shard_id: int) -> ShardOwner | None:
+        """The owner as the meta database says, whatever hosts claim."""
+        known = self._known.get(shard_id)
+        return known.owner if known is not None else None
 
     @property
     def owners(self) -> dict[int, ShardOwner]:
         """All of them, by shard."""
+        if self._claims.are_due:
+            self._lapse()
         return dict(self._owners)
 
+    @property
+    def claims(self) -> OwnerClaims:
+        """What hosts have said, and the meta database does not say yet."""
+        return self._claims
+
     def learn(self, news: Iterable[ShardOwner]) -> None:
-        """Take what is as new as what is known, or newer."""
+        """Take what this host knows for sure, if it is as new as what is known, or newer."""
+        self._believe(self._claims.learn(news, self._owners))
+
+    def claim(self, host_id: str, address: str, opened: Iterable[OpenedShard]) -> None:
+        """Take what another host, which listens at this address, says that it has opened, within bounds."""
+        owners = [ShardOwner(shard_id, epoch, host_id, address) for shard_id, epoch in opened]
+        self._believe(self._claims.hear(owners, self._known))
+
+    def disowned(self, shard_id: int, host_id: str) -> None:
+        """A host says that it does not have a shard, which is believed at once."""
+        if self._claims.disowned(shard_id, host_id):
+            self._believe([shard_id])
+
+    def _lapse(self) -> None:
+        self._believe(self._claims.lapse(self._known))
+
+    def _believe(self, shard_ids: Iterable[int]) -> None:
+        """Find anew who has these shards."""
         has_news = False
-        for new in news:
-            old = self._owners.get(new.shard_id)
-            if (old is None or new.epoch >= old.epoch) and new != old:
-                self._owners[new.shard_id] = new
-                has_news = True
-                if old is None or new.epoch > old.epoch:
-                    self._changed.pop(new.shard_id, asyncio.Event()).set()
+        for shard_id in shard_ids:
+            old, new = self._owners.get(shard_id), self._claims.best(shard_id, self.on_record(shard_id))
+            if new == old:
+                continue
+            has_news = True
+            if new is None:
+                del self._owners[shard_id]
+                continue
+            self._owners[shard_id] = new
+            if old is None or new.epoch > old.epoch:
+                self._changed.pop(shard_id, asyncio.Event()).set()
         if has_news:
             self._tell()
 
@@ -81,17 +110,21 @@ class OwnerMap:
         self.on_change()
 
     def look(self, view: ClusterView) -> None:
-        """Take what the meta database says, which alone knows of removed shards."""
-        news = []
+        """Take what the meta database says, which alone knows of removed shards; also where it is less than before."""
+        known: dict[int, Known] = {}
         for row in view.shards.values():
             if row.use is ShardUse.REMOVED:
-                if self._owners.pop(row.shard_id, None) is not None:
-                    self._tell()
-            elif row.owner:
+                continue
+            owner = None
+            if row.owner:
                 host = view.hosts.get(row.owner)
                 address = host.address if host is not None else ""
-                news.append(ShardOwner(row.shard_id, row.epoch, row.owner, address, bool(row.moving_to)))
-        self.learn(news)
+                owner = ShardOwner(row.shard_id, row.epoch, row.owner, address, bool(row.moving_to))
+            known[row.shard_id] = Known(row.epoch, owner)
+        shard_ids = dict.fromkeys([*self._owners, *known])
+        before, self._known = self._known, known
+        self._claims.look(known, before, view.hosts.keys())
+        self._believe(shard_ids)
         self._note_hosts(view.hosts)
         addresses = {host.id: host.address for host in view.hosts.values() if host.address}
         hosts = (addresses, frozenset([host_id for host_id in addresses if view.is_leaving(host_id)]))
@@ -116,7 +149,7 @@ class OwnerMap:
 
     async def moved(self, shard_id: int, epoch: int) -> ShardOwner:
         """Return the owner of the shard once it has a later epoch than this one. The caller bounds the wait."""
-        while (owner := self._owners.get(shard_id)) is None or owner.epoch <= epoch:
+        while (owner := self.get(shard_id)) is None or owner.epoch <= epoch:
             await self._changed.setdefault(shard_id, asyncio.Event()).wait()
         return owner
 

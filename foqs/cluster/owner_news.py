@@ -18,6 +18,8 @@ from foqs.model.service import Service, ServiceState
 ANNOUNCE_MS_MAX = 1 * limits.SECOND_MS
 """A host that has not answered by then is told again."""
 ANNOUNCE_RETRY_MS = 500
+ANNOUNCE_REPEAT_MS = 1_500
+"""Others are told again so often until the meta database says the same here: they believe it only for a while."""
 SHARDS_PER_MESSAGE_MAX = 1_000
 
 _log = structlog.get_logger(__name__)
@@ -34,7 +36,8 @@ class OwnerNews(Service):
     """Tells the owner map, here and on all hosts that live, which shards this host has opened.
 
     The meta database says so too, which is read once a second, and may be away just then. A host that cannot be reached
-    is told once it can, for as long as it lives. It owns what is still to be told.
+    is told once it can, for as long as it lives. What one host tells is believed for a few seconds, so it is repeated
+    while the meta database does not answer. It owns what is still to be told.
     """
 
     def __init__(
@@ -43,8 +46,9 @@ class OwnerNews(Service):
         hosts: OwnerCalls,
         owners: OwnerMap,
         now_s: Callable[[], float],
+        serves: Callable[[int], bool] = lambda shard_id: True,
     ) -> None:
-        """`now_s` is the time of the event loop."""
+        """`now_s` is the time of the event loop, `serves` says whether this host still has a shard."""
         super().__init__("owner-news")
         self._me = me
         self._hosts = hosts
@@ -56,6 +60,10 @@ class OwnerNews(Service):
         self._untold: dict[str, dict[int, int]] = {}
         """The epochs of the shards that each host is to be told of."""
         self._telling: dict[str, asyncio.Task[None]] = {}
+        self._serves = serves
+        self._unconfirmed: dict[int, int] = {}
+        """The epochs of the shards of this host that it has not read in the meta database yet."""
+        self._repeating: asyncio.Task[None] | None = None
 
     def members(self, addresses: Mapping[str, str], leaving: Set[str]) -> None:
         """These hosts live, and listen there. One that came has read the meta database; one that leaves is not told."""
@@ -66,22 +74,41 @@ class OwnerNews(Service):
 
     def opened(self, shard: OpenedShard) -> None:
         """This host serves the shard from now on."""
-        self.heard(self._me, [shard])
+        if address := self._addresses.get(self._me):
+            self._owners.learn([ShardOwner(shard.shard_id, shard.epoch, self._me, address)])
         if self.state is ServiceState.STOPPED:
             return  # Nobody would end the telling any more, nor close what it connects to.
+        self._tell_all(shard)
+        self._unconfirmed[shard.shard_id] = shard.epoch
+        if self._repeating is None:
+            self._repeating = asyncio.create_task(self._repeat(), name=f"{self.name}-again")
+
+    def _tell_all(self, shard: OpenedShard) -> None:
         for host_id in sorted(self._told):
             self._untold.setdefault(host_id, {})[shard.shard_id] = shard.epoch
             if host_id not in self._telling:
                 telling = asyncio.create_task(self._tell(host_id), name=f"{self.name}-{host_id}")
                 self._telling[host_id] = telling
 
+    async def _repeat(self) -> None:
+        """Tell again what the meta database does not say yet, as long as this host has it."""
+        while self._unconfirmed:
+            await asyncio.sleep(ANNOUNCE_REPEAT_MS / 1000)
+            for shard_id, epoch in list(self._unconfirmed.items()):
+                on_record = self._owners.on_record(shard_id)
+                if (on_record is not None and on_record.epoch >= epoch) or not self._serves(shard_id):
+                    del self._unconfirmed[shard_id]
+                else:
+                    self._tell_all(OpenedShard(shard_id, epoch))
+        self._repeating = None
+
     def heard(self, host_id: str, opened: Sequence[OpenedShard]) -> None:
-        """A host has opened these. Nothing is learned of one whose address is not known: the meta database has it."""
-        if address := self._addresses.get(host_id):
-            self._owners.learn([ShardOwner(shard_id, epoch, host_id, address) for shard_id, epoch in opened])
+        """Another host has opened these. Nothing is learned of one whose address is not known here."""
+        if (address := self._addresses.get(host_id)) and host_id != self._me:
+            self._owners.claim(host_id, address, opened)
 
     async def _stop(self) -> None:
-        tasks = list(self._telling.values())
+        tasks = [*self._telling.values(), *([] if self._repeating is None else [self._repeating])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

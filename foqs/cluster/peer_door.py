@@ -1,126 +1,162 @@
-"""The side of a host that its peers call first: it lets in whoever knows the secret of the cluster."""
+"""The side of a host that its peers call first: it lets in whoever proves to be a host of the cluster that lives.
+
+What peers claim after that goes through foqs/cluster/peer_claims.py. docs/decisions/0042-proof-of-hosts.md.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import structlog
 
 from foqs.cluster.cap_news import CapNews
-from foqs.cluster.homes import Reported
 from foqs.cluster.owner_news import OwnerNews
+from foqs.cluster.peer_claims import PeerClaims, told_grant, told_pointer
 from foqs.cluster.topic_news import TopicNews
+from foqs.model import limits, old_proof, peer_proof
 from foqs.model.calls import CallContext
-from foqs.model.cluster import OpenedShard
-from foqs.model.errors import InvalidArgumentError, PermissionDeniedError, UnavailableError
+from foqs.model.cluster import HostRow
+from foqs.model.errors import PermissionDeniedError, UnavailableError
+from foqs.model.outage import Outage
+from foqs.model.peer_proof import NONCE_BYTES, OLD_PROOF, Greeting, PeerLink, PeerRefusedError
 from foqs.model.peers import (
-    CHALLENGE_BYTES,
     CapAskFields,
-    CapGrantFields,
-    CapGrantTold,
+    GreetResult,
     HelloResult,
+    JoinResult,
     OpenedShardFields,
     SeekResult,
     TopicPointer,
     TopicPointerFields,
     TopicStockFields,
     TopicWishFields,
-    is_proof,
-    proof_of,
 )
-from foqs.model.shared_caps import CapAsk, CapGrant
-from foqs.model.stocks import Pointer, Stock
 
-CHALLENGE_MS = 10_000
-"""How long a challenge may wait for its proof."""
-CHALLENGES_MAX = 1_000
-"""Challenges that wait; the oldest one gives way. Anybody can ask for one, and a host that loses its asks again."""
-HOST_ID_BYTES_MAX = 255
+STRANGER_MS = 5 * limits.SECOND_MS
+"""A host that is not known to live for so long, and calls all the same, is told of in the log."""
+STRANGERS_MAX = 100
+"""Such hosts that are remembered; the one that came first gives way."""
 
 _log = structlog.get_logger(__name__)
 
 
 class PeerDoor:
-    """Implements foqs.model.peers.PeerCalls. It owns the challenges that wait for their proofs.
+    """Implements foqs.model.peers.PeerCalls.
 
-    After `prove` the front door takes the connection for that of a peer (see foqs/transport/call_table.py).
+    It has no memory of callers: what each has shown is in the link of its connection (foqs/transport/call_table.py), so
+    that however many call, nobody pushes anybody out.
     """
 
     def __init__(
         self,
         me: str,
+        cluster: str,
+        living: Callable[[], Mapping[str, HostRow]],
         news: TopicNews,
         caps: CapNews,
         owners: OwnerNews,
+        claims: PeerClaims,
         secret: Callable[[], bytes | None],
         random_bytes: Callable[[int], bytes],
         now_s: Callable[[], float],
     ) -> None:
         """`news` is told what peers report and ask of topics, `caps` what they ask of caps, `owners` what they have.
 
-        `me` is the id of this host, `now_s` a monotonic clock.
-        `secret` is None until it was read.
+        `me` is the id of this host, `cluster` the name of its cluster, `now_s` a monotonic clock. `living` are the
+        hosts that live as far as this one knows, by id. `secret` is None until it was read.
         """
         self._me = me
+        self._cluster = cluster
+        self._living = living
         self._news = news
         self._caps = caps
         self._owners = owners
+        self._claims = claims
         self._secret = secret
         self._random_bytes = random_bytes
         self._now_s = now_s
-        self._challenges: OrderedDict[bytes, float] = OrderedDict()
-        """When each was given."""
+        self._strangers: OrderedDict[str, float] = OrderedDict()
+        """Hosts that have called and are not known to live, and since when."""
+        self._outage = Outage(now_s)
+
+    # ---- the proof ----
+
+    def is_living(self, host_id: str) -> bool:
+        return host_id in self._living()
+
+    async def greet(
+        self, context: CallContext, version: int, caller_id: str, callee_id: str, nonce: bytes
+    ) -> GreetResult:
+        """A host says who it is and whom it means to call.
+
+        Raises UnavailableError for one that is not known to live, which a host that has just started is not yet.
+        """
+        with _refusals(context) as link:
+            self._known_secret()
+            mine = self._random_bytes(NONCE_BYTES)
+            said = Greeting(self._cluster, caller_id, callee_id, nonce, mine)
+            peer_proof.greeted(link, said, version, self._me)
+            self._require_living(caller_id, link)
+            return GreetResult(mine)
+
+    async def join(self, context: CallContext, proof: bytes) -> JoinResult:
+        """It proves who it is, and is shown the same of this host. Calls over the connection are a peer's then."""
+        with _refusals(context) as link:
+            answer = peer_proof.joined(link, proof, self._known_secret(), self._now_s())
+            _log.info("peer_admitted", peer=link.host_id, address=context.caller)
+            return JoinResult(answer)
 
     async def hello(self, context: CallContext, host_id: str, challenge: bytes) -> HelloResult:
-        """Show that this host knows the secret, and ask the caller for the same."""
-        secret = self._known_secret()
-        _check(host_id, challenge)
-        mine = self._random_bytes(CHALLENGE_BYTES)
-        while len(self._challenges) >= CHALLENGES_MAX:
-            self._challenges.popitem(last=False)
-        self._challenges[mine] = self._now_s()
-        return HelloResult(self._me, proof_of(secret, self._me, host_id, challenge), mine)
+        """The first call of a host of an older build: of one whose row says that, and of nobody else."""
+        with _refusals(context) as link:
+            secret, mine = self._known_secret(), self._random_bytes(old_proof.CHALLENGE_BYTES)
+            self._require_old(host_id)
+            old_proof.said_hello(link, host_id, challenge, mine)
+            return HelloResult(self._me, old_proof.proof_of(secret, self._me, host_id, challenge), mine)
 
     async def prove(self, context: CallContext, host_id: str, challenge: bytes, proof: bytes) -> None:
-        """Raises PermissionDeniedError for whoever does not know the secret, or took too long to show it."""
-        secret = self._known_secret()
-        _check(host_id, challenge)
-        given_s = self._challenges.pop(challenge, None)
-        is_known = given_s is not None and self._now_s() - given_s <= CHALLENGE_MS / 1000
-        if not is_known or not is_proof(proof, secret, host_id, self._me, challenge):
-            _log.warning("peer_refused", address=context.caller, host_id=host_id[:80], is_known=is_known)
-            raise PermissionDeniedError("this is not the proof of a host of this cluster")
+        """The second call of such a host."""
+        with _refusals(context) as link:
+            secret = self._known_secret()
+            self._require_old(host_id)
+            old_proof.proved(link, self._me, host_id, challenge, proof, secret, self._now_s())
+            _log.warning("peer_admitted_by_old_proof", peer=host_id, address=context.caller)
+
+    # ---- what peers tell ----
 
     async def report(
         self, context: CallContext, stocks: Sequence[TopicStockFields], opened: Sequence[OpenedShardFields]
     ) -> Sequence[TopicPointer]:
         """A peer tells what it has of topics whose home this host is, or which shards it has opened."""
-        _check_peer(context)
-        if opened:
-            self._owners.heard(context.peer, opened_shards_of(opened))
-        told = {
-            (at.namespace_number or 0, at.topic or ""): Reported(
-                Stock(at.ready_count or 0, at.priority or 0, at.oldest_at_ms or 0), bool(at.is_wanted)
-            )
-            for at in stocks
-        }
-        return [told_pointer(pointer) for pointer in self._news.reported(context.peer, told)]
+        peer = self._peer(context)
+        told, shards = self._claims.stocks(peer, stocks), self._claims.opened(peer, opened)
+        if shards:
+            self._owners.heard(peer, shards)
+        return [told_pointer(pointer) for pointer in self._news.reported(peer, told)]
 
     async def seek(
         self, context: CallContext, wishes: Sequence[TopicWishFields], asks: Sequence[CapAskFields]
     ) -> SeekResult:
         """A peer has consumers that wait for topics whose home this host is, or needs tokens of such caps."""
-        _check_peer(context)
-        told = {(at.namespace_number or 0, at.topic or ""): _wanted_count(at) for at in wishes}
-        pointers = [told_pointer(pointer) for pointer in self._news.sought(context.peer, told)]
-        grants = self._caps.asked(context.peer, [ask_of(at) for at in asks])
-        return SeekResult(pointers, [told_grant(grant) for grant in grants])
+        peer = self._peer(context)
+        told, asked = self._claims.wishes(peer, wishes), self._claims.asks(peer, asks)
+        pointers = [told_pointer(pointer) for pointer in self._news.sought(peer, told)]
+        return SeekResult(pointers, [told_grant(grant) for grant in self._caps.asked(peer, asked)])
 
     async def hint(self, context: CallContext, pointers: Sequence[TopicPointerFields]) -> None:
         """The home of topics tells who has items that this host waits for."""
-        _check_peer(context)
-        self._news.hinted(pointers_of(pointers))
+        peer = self._peer(context)
+        self._news.hinted(self._claims.pointers(peer, pointers))
+
+    def _peer(self, context: CallContext) -> str:
+        """The id of the host that calls. Raises PermissionDeniedError where none does, or one that lives no more."""
+        if not context.peer:
+            raise PermissionDeniedError("only hosts of this cluster may call this, after greet and join")
+        if context.peer not in self._living():
+            raise PermissionDeniedError(f"host {context.peer} lives no more, as far as this one knows")
+        return context.peer
 
     def _known_secret(self) -> bytes:
         secret = self._secret()
@@ -128,75 +164,36 @@ class PeerDoor:
             raise UnavailableError("this host has not read the secret of its cluster yet: try again", nothing_done=True)
         return secret
 
+    def _require_living(self, host_id: str, link: PeerLink) -> None:
+        """Raises UnavailableError for a host that is not known to live; nothing that it has said counts then."""
+        if host_id in self._living():
+            self._strangers.pop(host_id, None)
+            return
+        link.greeting = None
+        now_s = self._now_s()
+        since_s = self._strangers.setdefault(host_id, now_s)
+        while len(self._strangers) > STRANGERS_MAX:
+            self._strangers.popitem(last=False)
+        if now_s - since_s >= STRANGER_MS / 1000 and self._outage.is_to_be_told(reason := "not_known_to_live"):
+            _log.warning("peer_refused", host_id=host_id[:80], reason=reason, since_ms=round((now_s - since_s) * 1000))
+        raise peer_proof.not_known_yet(host_id)
 
-def told_pointer(pointer: Pointer) -> TopicPointer:
-    """The pointer as it goes over the wire."""
-    number, name = pointer.topic
-    return TopicPointer(number, name, pointer.host_id, *pointer.stock)
-
-
-def opened_shards_of(told: Sequence[OpenedShardFields]) -> list[OpenedShard]:
-    """The shards of a peer that came over the wire."""
-    return [OpenedShard(at.shard_id, at.epoch) for at in told if at.shard_id is not None and at.epoch is not None]
-
-
-def ask_of(told: CapAskFields) -> CapAsk:
-    """The question of a peer that came over the wire."""
-    return CapAsk(
-        (told.namespace_number or 0, told.topic or ""),
-        told.per_second or 0.0,
-        told.wanted_count or 0,
-        told.held_count or 0,
-        told.unused_count or 0,
-        told.weight or 1,
-        bool(told.is_short),
-    )
+    def _require_old(self, host_id: str) -> None:
+        row = self._living().get(host_id)
+        if host_id == self._me or row is None or row.proof > OLD_PROOF:
+            raise PeerRefusedError(
+                "old_proof", f"hello and prove are for hosts of older builds that live, and {host_id[:80]} is none"
+            )
 
 
-def told_grant(grant: CapGrant) -> CapGrantTold:
-    """The grant as it goes over the wire."""
-    (number, name), granted_count, *rest = grant
-    return CapGrantTold(number, name, granted_count, *rest)
-
-
-def grants_of(told: Sequence[CapGrantFields]) -> list[CapGrant]:
-    """The grants that came over the wire."""
-    return [
-        CapGrant(
-            (at.namespace_number or 0, at.topic or ""),
-            at.granted_count or 0,
-            at.after_ms or 0.0,
-            at.ends_ms or 0.0,
-            at.share_per_second or 0.0,
-        )
-        for at in told
-    ]
-
-
-def pointers_of(told: Sequence[TopicPointerFields] | None) -> list[Pointer]:
-    """The pointers that came over the wire."""
-    return [
-        Pointer(
-            (at.namespace_number or 0, at.topic or ""),
-            at.host_id or "",
-            Stock(at.ready_count or 0, at.priority or 0, at.oldest_at_ms or 0),
-        )
-        for at in told or ()
-    ]
-
-
-def _wanted_count(wish: TopicWishFields) -> int:
-    """How many items a host wants: none if it asks around and goes on with whoever has some."""
-    return 1 if wish.count is None else max(0, wish.count)
-
-
-def _check_peer(context: CallContext) -> None:
-    if not context.peer:
-        raise PermissionDeniedError("only hosts of this cluster may call this, after hello and prove")
-
-
-def _check(host_id: str, challenge: bytes) -> None:
-    if not 0 < len(host_id.encode()) <= HOST_ID_BYTES_MAX:
-        raise InvalidArgumentError(f"host_id has {len(host_id.encode())} bytes, not 1..{HOST_ID_BYTES_MAX}")
-    if len(challenge) != CHALLENGE_BYTES:
-        raise InvalidArgumentError(f"challenge has {len(challenge)} bytes, not {CHALLENGE_BYTES}")
+@contextmanager
+def _refusals(context: CallContext) -> Iterator[PeerLink]:
+    """Have the connection closed where whoever calls is refused."""
+    link = context.link
+    if link is None:
+        raise PermissionDeniedError("only a host that connects to this one may call this")
+    try:
+        yield link
+    except PeerRefusedError as refusal:
+        link.refusal = refusal
+        raise

@@ -117,6 +117,10 @@ class RoutedEnqueue:
             left_s = until_s - self._now_s()
             if not pending or left_s <= 0:
                 return
+            for remote, some in groups:
+                for at, shard_id in some.items():
+                    if (error := result.errors.get(at)) is not None:
+                        self._routes.disowned([shard_id], remote, error)
             away = {
                 shard_id
                 for _, some in groups

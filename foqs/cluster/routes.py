@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -12,7 +12,7 @@ from foqs.cluster.peers import Peer, PeerTable
 from foqs.model import limits
 from foqs.model.calls import CallContext, PositionErrors
 from foqs.model.cluster import shards_named
-from foqs.model.errors import FoqsError, UnavailableError
+from foqs.model.errors import FoqsError, HostUnreachableError, UnavailableError
 
 LOOK_MS = 100
 """The wait before a call looks again for a shard on its way, if nothing is heard of it before."""
@@ -194,6 +194,7 @@ class Routes:
         try:
             return await there(remote, asking)
         except UnavailableError as error:
+            self.disowned(shards, remote, error)
             raise UnavailableError(
                 f"host {remote.host_id} is needed for a whole answer, as the owner of {shards_named(shards)}: "
                 f"{error.message}",
@@ -220,6 +221,19 @@ class Routes:
         ]
         return "; ".join(said)
 
+    def _learn_of(self, groups: Sequence[_Group], shards: Sequence[int | None], errors: PositionErrors) -> None:
+        for remote, positions in groups:
+            for position in positions if remote is not None and errors else ():
+                error, shard_id = errors.get(position), shards[position]
+                if remote is not None and error is not None and shard_id is not None:
+                    self.disowned([shard_id], remote, error)
+
+    def disowned(self, shard_ids: Iterable[int], remote: Peer, error: FoqsError) -> None:
+        """A host was asked for shards, and has said this: if it does not have them, nobody believes that it does."""
+        if is_elsewhere(error) and not isinstance(error, HostUnreachableError):
+            for shard_id in shard_ids:
+                self._owners.disowned(shard_id, remote.host_id)
+
     def _remote(self, owner: ShardOwner) -> Peer | None:
         if owner.host_id == self._me or not owner.address:
             return None
@@ -243,6 +257,7 @@ class Routes:
         for look_s in looks_s():
             groups = self._groups(shards, pending)
             found = await _in_groups(groups, len(ids), here, there, raised)
+            self._learn_of(groups, shards, found)
             for position in pending:
                 errors.pop(position, None)
             errors.update(found)

@@ -12,6 +12,7 @@ from foqs.cluster.homes import Reported
 from foqs.cluster.host_rounds import HostRounds
 from foqs.cluster.owner_map import OwnerMap
 from foqs.cluster.owner_news import OwnerNews
+from foqs.cluster.peer_claims import PeerClaims
 from foqs.cluster.peer_door import PeerDoor
 from foqs.cluster.peers import Peer, PeerTable
 from foqs.cluster.pulls import Pulls
@@ -53,12 +54,19 @@ class LocalHost(LocalServing, LocalTopics, LocalCaps, Protocol):
 
 
 class Homes:
-    """Implements HomeCalls, CapCalls and OwnerCalls of foqs.cluster on the hosts that live."""
+    """Implements HomeCalls, CapCalls and OwnerCalls of foqs.cluster on the hosts that live.
 
-    def __init__(self, peers: PeerTable) -> None:
+    What homes respond is as much a claim of theirs as what they say by themselves.
+    """
+
+    def __init__(self, me: str, peers: PeerTable, now_s: Callable[[], float]) -> None:
         self._peers = peers
         self.addresses: Mapping[str, str] = {}
         """Where each living host listens."""
+        self.claims = PeerClaims(me, self._living, now_s)
+
+    def _living(self) -> Set[str]:
+        return self.addresses.keys()
 
     @property
     def host_ids(self) -> Sequence[str]:
@@ -70,19 +78,19 @@ class Homes:
         return self._peers.get(host_id, address) if address else None
 
     async def report(self, host_id: str, stocks: Mapping[Topic, Reported]) -> Sequence[Pointer]:
-        return await self._there(host_id).report(stocks)
+        return self.claims.asked_pointers(host_id, await self._there(host_id).report(stocks), stocks)
 
     async def announce(self, host_id: str, opened: Sequence[OpenedShard]) -> None:
         await self._there(host_id).announce(opened)
 
     async def seek(self, host_id: str, wishes: Mapping[Topic, int]) -> Sequence[Pointer]:
-        return await self._there(host_id).seek(wishes)
+        return self.claims.asked_pointers(host_id, await self._there(host_id).seek(wishes), wishes)
 
     async def hint(self, host_id: str, pointers: Sequence[Pointer]) -> None:
         await self._there(host_id).hint(pointers)
 
     async def ask(self, host_id: str, asks: Sequence[CapAsk]) -> Sequence[CapGrant] | None:
-        return await self._there(host_id).ask(asks)
+        return self.claims.grants(host_id, await self._there(host_id).ask(asks), asks)
 
     def _there(self, host_id: str) -> Peer:
         remote = self.remote(host_id)
@@ -100,6 +108,7 @@ class Routing(Service):
     def __init__(
         self,
         me: str,
+        cluster: str,
         queue: QueueCalls,
         admin: AdminCalls,
         local: LocalHost,
@@ -114,17 +123,17 @@ class Routing(Service):
 
         `secret` is that of the cluster, None until it is read.
 
-        `now_s` is the time of the event loop.
+        `me` is the id of this host, `cluster` the name of its cluster. `now_s` is the time of the event loop.
         """
         super().__init__("routing")
         self._me = me
         self._local = local
         self._peers = peers = GuardedPeers(peers, now_s)
-        self._homes = Homes(peers)
+        self._homes = Homes(me, peers, now_s)
         routes = Routes(me, owners, peers, local)
         self._news = TopicNews(me, self._homes, local, chance.choose, now_s)
         self._caps = CapNews(me, self._homes, local, now_s)
-        self._owner_news = OwnerNews(me, self._homes, owners, now_s)
+        self._owner_news = OwnerNews(me, self._homes, owners, now_s, local.serves)
         nacks = RoutedNack(queue, routes)
         self._pulls = Pulls(queue, self._news, self._homes.remote, local.number_of, local.serves_any, nacks.nack)
         enqueues = RoutedEnqueue(queue, routes, chance.choose, now_s)
@@ -132,8 +141,19 @@ class Routing(Service):
         why = WhyEmpty(queue, reasons, routes, owners, self._rounds)
         self.queue = RoutedQueue(queue, routes, owners, enqueues, nacks, self._pulls, why)
         self.admin = RoutedAdmin(admin, routes, self._rounds)
-        self.door = PeerDoor(me, self._news, self._caps, self._owner_news, secret, chance.random_bytes, now_s)
-        self.gauges = RoutingGauges(peers, self._pulls, self._news)
+        self.door = PeerDoor(
+            me,
+            cluster,
+            lambda: owners.living,
+            self._news,
+            self._caps,
+            self._owner_news,
+            self._homes.claims,
+            secret,
+            chance.random_bytes,
+            now_s,
+        )
+        self.gauges = RoutingGauges(peers, self._pulls, self._news, self._homes.claims, owners.claims)
         self._telling: asyncio.Task[None] | None = None
         owners.on_hosts = self._hosts_live
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from foqs.cluster.owner_claims import OwnerClaims
+from foqs.cluster.peer_claims import PeerClaims
 from foqs.cluster.peers import PeerTable
 from foqs.cluster.pulls import Pulls
 from foqs.cluster.topic_news import TopicNews
@@ -15,10 +17,14 @@ from foqs.cluster.topic_news import TopicNews
 class RoutingGauges(Collector):
     """Gauges of the calls to peers, and of the topics that are known of them."""
 
-    def __init__(self, peers: PeerTable, pulls: Pulls, news: TopicNews) -> None:
+    def __init__(
+        self, peers: PeerTable, pulls: Pulls, news: TopicNews, claims: PeerClaims, owners: OwnerClaims
+    ) -> None:
         self._peers = peers
         self._pulls = pulls
         self._news = news
+        self._claims = claims
+        self._owners = owners
 
     def describe(self) -> Iterable[Metric]:
         return []
@@ -58,6 +64,7 @@ class RoutingGauges(Collector):
             "Items that dequeues at other hosts have brought to consumers of this one.",
             value=pulls.items_total,
         )
+        yield from self._of_claims()
         yield _with(
             CounterMetricFamily(
                 "foqs_topic_hints_total",
@@ -77,6 +84,34 @@ class RoutingGauges(Collector):
             "How old the oldest change of a topic is that its home has not heard of yet: consumers on other hosts hear "
             "of items so much later.",
             value=news.age_s(),
+        )
+
+    def _of_claims(self) -> Iterator[Metric]:
+        yield _with(
+            CounterMetricFamily(
+                "foqs_peer_claims_refused_total",
+                "What other hosts have said and this one has left out because it cannot be true, by what it was about: "
+                "stock, wish, ask, grant, pointer, or opened (a shard).",
+                labels=["claim"],
+            ),
+            {
+                (claim,): count + (self._owners.counts["refused"] if claim == "opened" else 0)
+                for claim, count in self._claims.refused_total.items()
+            },
+        )
+        yield _with(
+            CounterMetricFamily(
+                "foqs_owner_claims_ended_total",
+                "Hosts that have said that they have a shard and were not believed any longer, by reason: unconfirmed "
+                "(the meta database did not say so within 3 s) or disowned (the host did not have it).",
+                labels=["reason"],
+            ),
+            {(reason,): self._owners.counts[reason] for reason in ("unconfirmed", "disowned")},
+        )
+        yield GaugeMetricFamily(
+            "foqs_owner_claims",
+            "Shards whose owners this host knows only from what those say themselves, for 3 s at most.",
+            value=len(self._owners),
         )
 
 

@@ -142,7 +142,9 @@ class Sharing(Service):
 
     def _look_again(self) -> None:
         """A host is dead: whoever waits for a lock that its session may hold ends that session."""
-        owners = [owner for shard_id in self._local.shards_run if (owner := self._owners.get(shard_id)) is not None]
+        owners = [
+            owner for shard_id in self._local.shards_run if (owner := self._owners.on_record(shard_id)) is not None
+        ]
         self._local.look_again(
             {owner.shard_id for owner in owners if self._membership.is_dead(owner.host_id, owner.epoch)}
         )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import TypeVar
+
 from foqs.cluster.due_topics import DueTopics
 from foqs.model import limits
 from foqs.model.stocks import Topic
@@ -9,8 +12,11 @@ from foqs.model.stocks import Topic
 WISH_MS_MAX = 2 * limits.SECOND_MS
 """A host that waits for a topic says so again every second."""
 SOUGHT_TOPICS_MAX = 50_000
-"""Topics of which nobody has any that a home keeps the wishes for. Those that wait ask again every second."""
+"""Topics of which nobody has any that a home keeps the wishes for, of all hosts together; each may have twice an even
+share of the places. Those that wait ask again every second.
+"""
 
+K = TypeVar("K")
 Seekers = dict[str, tuple[int, float]]
 """How many items each host waits for, and until when that holds."""
 
@@ -19,40 +25,47 @@ class SoughtTopics:
     """The wishes for such topics, in the order in which they end. The directory owns it.
 
     Consumers can name any number of topics, and nobody can tell which ones there will be items of. So these have a
-    bound of their own, and a namespace may have as many as it leaves free: one alone gets half of the places, two that
-    want more than there are get a third each, and one that comes later always finds some. A topic that is asked for
-    again in time keeps its place.
+    bound of their own, which is parted among the hosts that ask: what one asks for takes no place from others. Of the
+    places of a host a namespace may have as many as it leaves free: one alone gets half of them, two that want more
+    than there are get a third each, and one that comes later always finds some. A topic that is asked for again in
+    time keeps its place.
     """
 
-    __slots__ = ("_counts", "_ends", "_seekers")
+    __slots__ = ("_counts", "_ends", "_host_counts", "_seekers", "_share")
 
     def __init__(self) -> None:
         self._seekers: dict[Topic, Seekers] = {}
         self._ends = DueTopics(WISH_MS_MAX)
         """The same topics: each ends when it was not asked for again for so long."""
-        self._counts: dict[int, int] = {}
-        """How many of them each namespace has."""
+        self._counts: Counter[tuple[str, int]] = Counter()
+        """How many of them each host waits for, by namespace."""
+        self._host_counts: Counter[str] = Counter()
+        """How many of them each host waits for."""
+        self._share = SOUGHT_TOPICS_MAX
+        """The places of each host."""
 
     def __len__(self) -> int:
         return len(self._seekers)
 
+    def has_hosts(self, count: int) -> None:
+        """So many hosts live."""
+        self._share = 2 * SOUGHT_TOPICS_MAX // max(2, count)
+
     def add(self, host_id: str, topic: Topic, count: int, now_s: float) -> None:
         """Note that a host waits for so many items, if there is a place for the topic."""
-        seekers = self._seekers.get(topic)
+        seekers, wish = self._seekers.get(topic), (count, now_s + WISH_MS_MAX / 1000)
         if seekers is None:
-            self.put(topic, {host_id: (count, now_s + WISH_MS_MAX / 1000)}, now_s)
-        else:
-            seekers[host_id] = count, now_s + WISH_MS_MAX / 1000
+            self.put(topic, {host_id: wish}, now_s)
+        elif host_id in seekers or self._takes_place(host_id, topic):
+            seekers[host_id] = wish
             self._ends.renew(topic, now_s)
 
     def put(self, topic: Topic, seekers: Seekers, now_s: float) -> None:
-        """Note who waits for a topic that is not here yet, if there is a place for it."""
-        namespace = topic[0]
-        kept_count = self._counts.get(namespace, 0)
-        if kept_count < SOUGHT_TOPICS_MAX - len(self._seekers):
-            self._seekers[topic] = seekers
+        """Note who waits for a topic that is not here yet, as far as there are places for it."""
+        kept = {host_id: wish for host_id, wish in seekers.items() if self._takes_place(host_id, topic)}
+        if kept:
+            self._seekers[topic] = kept
             self._ends.renew(topic, now_s)
-            self._counts[namespace] = kept_count + 1
 
     def take(self, topic: Topic) -> Seekers:
         """Take out a topic, and return the hosts that wait for it."""
@@ -60,19 +73,32 @@ class SoughtTopics:
         if seekers is None:
             return {}
         self._ends.discard(topic)
-        self._leave(topic)
+        self._leave(topic, seekers)
         return seekers
 
     def forget(self, count: int, now_s: float) -> bool:
         """Forget so many of those that have ended. Returns whether there may be more."""
         ended = self._ends.take(count, now_s)
         for topic in ended:
-            del self._seekers[topic]
-            self._leave(topic)
+            self._leave(topic, self._seekers.pop(topic))
         return len(ended) == count
 
-    def _leave(self, topic: Topic) -> None:
-        namespace = topic[0]
-        self._counts[namespace] -= 1
-        if not self._counts[namespace]:
-            del self._counts[namespace]
+    def _takes_place(self, host_id: str, topic: Topic) -> bool:
+        """Give the host a place for the topic, if its namespace may have one more."""
+        of_namespace = (host_id, topic[0])
+        if self._counts.get(of_namespace, 0) >= self._share - self._host_counts.get(host_id, 0):
+            return False
+        self._counts[of_namespace] += 1
+        self._host_counts[host_id] += 1
+        return True
+
+    def _leave(self, topic: Topic, seekers: Seekers) -> None:
+        for host_id in seekers:
+            _count_down(self._counts, (host_id, topic[0]))
+            _count_down(self._host_counts, host_id)
+
+
+def _count_down(counts: Counter[K], key: K) -> None:
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]

@@ -27,6 +27,7 @@ from foqs.cluster.zookeeper_url import ZookeeperUrl
 from foqs.model import limits
 from foqs.model.cluster import HostRow, host_name_of
 from foqs.model.errors import InvalidArgumentError, UnavailableError
+from foqs.model.peer_proof import OLD_PROOF
 from foqs.storage.meta import MetaStore
 
 SESSION_MS = 2 * limits.SECOND_MS
@@ -303,6 +304,7 @@ def _decode(path: str, host_id: str, data: bytes) -> HostRow:
             int(values["beat_number"]),
             bool(values["is_leaving"]),
             str(values["tier"]),
+            int(values.get("proof", OLD_PROOF)),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise UnavailableError(

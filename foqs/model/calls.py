@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 from foqs.model.cluster import ShardHealth, ShardUse
 from foqs.model.errors import FoqsError
 from foqs.model.namespace import Namespace
+from foqs.model.peer_proof import PeerLink
 
 
 class DeliveryPolicy(IntEnum):
@@ -356,6 +357,8 @@ class CallContext:
     """The shards that a page is wanted of, all of which must be here; None for all that are."""
     away: frozenset[int] = frozenset()
     """Shards whose owners cannot be reached, though they may live."""
+    link: PeerLink | None = None
+    """What the connection has shown of the host that calls over it, for the calls by which hosts do so."""
 
 
 class QueueCalls(Protocol):

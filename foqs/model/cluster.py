@@ -51,6 +51,8 @@ class HostRow(NamedTuple):
     is_leaving: bool = False
     """Whether it hands its shards on and takes none."""
     tier: str = ""
+    proof: int = 1
+    """The newest way that it knows to prove to others that it is of the cluster: foqs/model/peer_proof.py."""
 
 
 class ShardRow(NamedTuple):

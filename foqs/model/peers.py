@@ -1,24 +1,34 @@
-"""How hosts of one cluster show each other that they are, without Thrift and without sockets.
+"""What hosts of one cluster ask of each other, without Thrift and without sockets.
 
-Both know a secret, which whoever can read the meta database knows. Each sends the other a challenge, and gets a proof
-that only the secret and that challenge make: so nothing that was overheard is of use again.
+A host is taken for a peer once it has proven to be one: foqs/model/peer_proof.py. What it may claim then, and for how
+long that is believed, is in docs/decisions/0042-proof-of-hosts.md.
 """
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from foqs.model.calls import CallContext
 from foqs.model.errors import PermissionDeniedError
 
-CHALLENGE_BYTES = 16
 SECRET_BYTES = 32
 
 
+class GreetResult(NamedTuple):
+    """The answer of a host to one that greets it."""
+
+    nonce: bytes
+
+
+class JoinResult(NamedTuple):
+    """The answer of a host to one that has proven who it is: its own proof."""
+
+    proof: bytes
+
+
 class HelloResult(NamedTuple):
-    """The answer of a host to one that calls it first."""
+    """The answer of a host to one of an older build that calls it first."""
 
     host_id: str
     proof: bytes
@@ -114,6 +124,15 @@ class SeekResult(NamedTuple):
 class PeerCalls(Protocol):
     """The verbs of service FoqsPeer."""
 
+    def is_living(self, host_id: str) -> bool:
+        """Whether a peer that has proven to be this host may still call as such."""
+
+    async def greet(
+        self, context: CallContext, version: int, caller_id: str, callee_id: str, nonce: bytes
+    ) -> GreetResult: ...
+
+    async def join(self, context: CallContext, proof: bytes) -> JoinResult: ...
+
     async def hello(self, context: CallContext, host_id: str, challenge: bytes) -> HelloResult: ...
 
     async def prove(self, context: CallContext, host_id: str, challenge: bytes, proof: bytes) -> None: ...
@@ -131,6 +150,17 @@ class PeerCalls(Protocol):
 
 class NoPeers:
     """The peer verbs of a host that has no peers."""
+
+    def is_living(self, host_id: str) -> bool:
+        return False
+
+    async def greet(
+        self, context: CallContext, version: int, caller_id: str, callee_id: str, nonce: bytes
+    ) -> GreetResult:
+        raise _no_peers()
+
+    async def join(self, context: CallContext, proof: bytes) -> JoinResult:
+        raise _no_peers()
 
     async def hello(self, context: CallContext, host_id: str, challenge: bytes) -> HelloResult:
         raise _no_peers()
@@ -154,14 +184,3 @@ class NoPeers:
 
 def _no_peers() -> PermissionDeniedError:
     return PermissionDeniedError("this host has no peers: only hosts of its own cluster may call this")
-
-
-def proof_of(secret: bytes, shown_by: str, shown_to: str, challenge: bytes) -> bytes:
-    """The proof that host `shown_by` shows to host `shown_to`, which has sent the challenge."""
-    names = [name.encode() for name in (shown_by, shown_to)]
-    message = b"".join(len(part).to_bytes(4, "big") + part for part in (*names, challenge))
-    return hmac.digest(secret, message, "sha256")
-
-
-def is_proof(proof: bytes, secret: bytes, shown_by: str, shown_to: str, challenge: bytes) -> bool:
-    return hmac.compare_digest(proof, proof_of(secret, shown_by, shown_to, challenge))

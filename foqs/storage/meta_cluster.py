@@ -14,7 +14,7 @@ from sqlalchemy.dialects.mysql import insert
 from foqs.model import limits
 from foqs.model.cluster import PROCESS_MARK, HostRow, ShardRow, ShardUse
 from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, UnavailableError
-from foqs.storage.meta_tables import CLUSTER_ID, CLUSTER_SECRET, HOST, SERVER_NOW_MS, SHARD, SLOT_MOVE
+from foqs.storage.meta_tables import CLUSTER_ID, CLUSTER_NAME, CLUSTER_SECRET, HOST, SERVER_NOW_MS, SHARD, SLOT_MOVE
 
 HOST_ROW_MS = limits.DAY_MS
 """The next host that starts deletes the rows of hosts whose last heartbeat is older than this."""
@@ -53,7 +53,7 @@ class MetaCluster(ABC):
             hosts = [
                 HostRow(
                     row.name.decode(), row.address.decode(), row.started_at, row.beat_number or row.heartbeat_at,
-                    bool(row.state), row.tier.decode(),
+                    bool(row.state), row.tier.decode(), row.proof,
                 )
                 for row in connection.execute(statement)
             ]  # fmt: skip
@@ -92,6 +92,31 @@ class MetaCluster(ABC):
         is_gone = and_(of_name, HOST.c.heartbeat_at < SERVER_NOW_MS - NAMESAKE_ROW_MS)
         with self._transaction() as connection:
             connection.execute(delete(HOST).where(is_old | is_gone))
+
+    def agree_on_name(self, cluster: str) -> None:
+        """Take this for the name of the cluster, as all of its hosts do. Raises InvalidArgumentError.
+
+        The name in the database is replaced by another one only while no host runs, or ran a moment ago: hosts of two
+        names have two locks for each shard, and would take all shards from each other again and again.
+        """
+
+        def agree(connection: Connection) -> None:
+            values = {"name": cluster.encode(), "taken_at": SERVER_NOW_MS}
+            connection.execute(insert(CLUSTER_NAME).prefix_with("IGNORE").values(one=1, **values))
+            # The row is locked until the end: of two hosts that start the later one sees what the first has taken.
+            is_fresh = CLUSTER_NAME.c.taken_at > SERVER_NOW_MS - BEATING_MS
+            statement = select(CLUSTER_NAME.c.name, is_fresh.label("is_fresh")).with_for_update()
+            found = connection.execute(statement).one()
+            if found.name != cluster.encode():
+                is_beating = HOST.c.heartbeat_at > SERVER_NOW_MS - BEATING_MS
+                running = connection.execute(
+                    select(HOST.c.name).where(is_beating).order_by(HOST.c.name).limit(1)
+                ).scalar()
+                if running is not None or found.is_fresh:
+                    raise _another_cluster(cluster, found.name.decode(), running)
+            connection.execute(update(CLUSTER_NAME).values(**values))
+
+        self._retry_deadlocks(agree)
 
     def cluster_secret(self, proposed: bytes) -> bytes:
         """The secret that the hosts of the cluster show each other; the first host that asks proposes it."""
@@ -284,6 +309,15 @@ class MetaCluster(ABC):
         self._retry_deadlocks(remove)
 
 
+def _another_cluster(mine: str, other: str, running: bytes | None) -> InvalidArgumentError:
+    who = "a host that started a moment ago" if running is None else f"host {running.decode()}"
+    return InvalidArgumentError(
+        f"cluster is {mine!r} here, and {other!r} on {who}, with the same meta database: all hosts of one need the "
+        "same name, so correct cluster or meta_url here; or, to change the name, stop those hosts and start this one "
+        "10 s later"
+    )
+
+
 def not_known(shard_id: int) -> NotFoundError:
     return NotFoundError(f"there is no shard {shard_id}: see foqs shard list")
 
@@ -291,7 +325,7 @@ def not_known(shard_id: int) -> NotFoundError:
 def _write_host(connection: Connection, host: HostRow, state: int) -> None:
     values = {
         "address": host.address.encode(), "started_at": host.started_at_ms, "heartbeat_at": SERVER_NOW_MS,
-        "beat_number": host.beat_number, "state": state, "tier": host.tier.encode(),
+        "beat_number": host.beat_number, "state": state, "tier": host.tier.encode(), "proof": host.proof,
     }  # fmt: skip
     connection.execute(insert(HOST).values(name=host.id.encode(), **values).on_duplicate_key_update(**values))
 

@@ -137,6 +137,14 @@ HOST = Table(
     Column("beat_number", BigInteger, nullable=False),
     Column("state", SmallInteger, nullable=False),
     Column("tier", VARBINARY(64), nullable=False),
+    Column("proof", SmallInteger, nullable=False),
+)
+CLUSTER_NAME = Table(
+    "cluster_name",
+    METADATA,
+    Column("one", SmallInteger, primary_key=True, autoincrement=False),
+    Column("name", VARBINARY(64), nullable=False),
+    Column("taken_at", BigInteger, nullable=False),
 )
 CLUSTER_SECRET = Table(
     "cluster_secret",

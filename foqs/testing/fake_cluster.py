@@ -16,6 +16,7 @@ class ClusterTables:
     """The committed rows of the cluster's shards."""
 
     shards: dict[int, ShardRow] = field(default_factory=dict)
+    name: str = ""
     secret: bytes = b""
     id: bytes = b""
 
@@ -58,6 +59,11 @@ class FakeCluster(ABC):
 
     def forget_hosts(self, name: str) -> None:
         assert self._hosts is not None
+
+    def agree_on_name(self, cluster: str) -> None:
+        self._cluster.name = self._cluster.name or cluster
+        if self._cluster.name != cluster:
+            raise InvalidArgumentError(f"cluster is {cluster!r} here, and {self._cluster.name!r} on other hosts")
 
     def cluster_secret(self, proposed: bytes) -> bytes:
         self._cluster.secret = self._cluster.secret or proposed

@@ -14,10 +14,11 @@ from typing import Any, Protocol
 
 from foqs.model.calls import CallContext
 from foqs.model.errors import ErrorCode, FoqsError, OverloadedError
+from foqs.model.peer_proof import PeerLink, PeerRefusedError
 from foqs.transport.bounds import TransportLimits, TransportMetrics
 from foqs.transport.fair_scheduler import OF_PEER, CallerQueue, FairScheduler
-from foqs.transport.verbs import OK, Answered, Verbs, dequeue_response
-from foqs.wire.codec import DEQUEUE, ENQUEUE, PROVE, Codec, Method, UnreadableCallError, for_seqid, seqid_of
+from foqs.transport.verbs import Answered, Verbs, dequeue_response
+from foqs.wire.codec import DEQUEUE, ENQUEUE, HANDSHAKE, Codec, Method, UnreadableCallError, for_seqid, seqid_of
 
 PEER_LANES_COUNT = 64
 """A peer's callers are told apart by the rest of their seqids by this: the peer gives each of its callers one rest."""
@@ -31,6 +32,8 @@ class CallOwner(Protocol):
     def refuse_call(self, call: CallInFlight) -> None: ...
 
     def answer_call(self, frame: bytes) -> None: ...
+
+    def refuse_peer(self, refusal: PeerRefusedError) -> None: ...
 
     def close(self) -> None: ...
 
@@ -172,6 +175,8 @@ class CallTable:
         self._scheduler = server.scheduler
         self.context = CallContext("")
         """Every call has it but long polls. The connection sets it once it knows its peer."""
+        self._link: PeerLink | None = None
+        """What a host has shown that is about to prove that it is one of the cluster."""
         self._waiting: dict[CallInFlight, None] = {}
         self._in_flight: dict[CallInFlight, asyncio.Task[None]] = {}
         self._begun_count = 0
@@ -192,9 +197,36 @@ class CallTable:
     def _become_peer(self, host_id: str) -> None:
         """Calls come from another host of the cluster now, which hands on what many callers ask of it."""
         self.context = CallContext(self.context.caller, peer=host_id)
+        self._link = None
         self.calls_in_flight_max = self._server.limits.peer_calls_in_flight_max
         self.bytes_max = self._server.limits.peer_call_bytes_max
         self._waiting_bytes_max = self._server.limits.peer_waiting_bytes_max
+
+    def _is_of_handshake(self, call: CallInFlight) -> bool:
+        """A call by which a host proves who it is, or one that comes while it does. False if that ended the connection.
+
+        Whoever has called something else before is a client, and a host says nothing else before it has joined.
+        """
+        link = self._link
+        if link is None:
+            is_fresh = not (self._begun_count or self.count or self.refused_count or self.context.peer)
+            link = self._link = PeerLink(is_fresh=is_fresh, since_s=self._server.loop.time())
+        elif call.method.name not in HANDSHAKE:
+            call.owner.refuse_peer(
+                PeerRefusedError("not_joined", f"{call.method.name} was called after greet, not join")
+            )
+            return False
+        call.context = CallContext(self.context.caller, link=link)
+        return True
+
+    def refusal(self, now_s: float) -> PeerRefusedError | None:
+        """Why the host on the other side is to be turned out, if it is: it has not proven who it is, or is gone."""
+        link, peer = self._link, self.context.peer
+        if link is not None and link.is_late(now_s):
+            return PeerRefusedError("late", "it greeted, and has not joined in time")
+        if peer and not self._server.verbs.is_living_peer(peer):
+            return PeerRefusedError("gone", f"host {peer} lives no more")
+        return None
 
     def caller_of(self, address: str, message: bytes) -> str:
         """The caller in the scheduler's eyes: an address, or some of the callers of a peer."""
@@ -281,13 +313,15 @@ class CallTable:
             server.metrics.call_finished(error.method_name, error.outcome, 0.0)
             return error.response
         call.request, call.message, call.context = request, b"", self.context
+        if (self._link is not None or call.method.name in HANDSHAKE) and not self._is_of_handshake(call):
+            return b""
         if call.method is DEQUEUE and request is not None and request.topic_prefix is not None:
             call.element_count = max(1, call.element_count)  # Any topic counts as one.
         if call.method is DEQUEUE and call.element_count and request.wait_ms > 0:
             if self.no_long_polls:
                 request.wait_ms = 0
             call.topics_count = call.element_count
-            call.context = CallContext(self.context.caller, call.since_s + request.wait_ms / 1000)
+            call.context = CallContext(self.context.caller, call.since_s + request.wait_ms / 1000, self.context.peer)
         refusal = server.admit(call)
         if refusal is None:
             return None
@@ -305,11 +339,14 @@ class CallTable:
             metrics.long_poll_finished(answered.outcome, now_s - call.began_s)
         else:
             metrics.call_finished(call.method.name, answered.outcome, now_s - call.began_s)
-        if call.method is PROVE and answered.outcome == OK:
-            self._become_peer(call.request.host_id)
+        link = call.context.link
+        if link is not None and link.host_id:
+            self._become_peer(link.host_id)
         if answered.looked_at_count:  # What a page holds is charged to the queue of the call that asked for it.
             self._scheduler.charge(call.queue, answered.looked_at_count, len(answered.frame), now_s)
         call.owner.answer_call(answered.frame)
+        if link is not None and link.refusal is not None:
+            call.owner.refuse_peer(link.refusal)
 
     def _end(self, call: CallInFlight) -> None:
         if self._in_flight.pop(call, None) is not None:

@@ -14,6 +14,7 @@ from typing import cast
 import structlog
 
 from foqs.model.calls import CallContext
+from foqs.model.peer_proof import PeerRefusedError
 from foqs.transport.call_table import CallInFlight, CallTable
 from foqs.transport.connection_table import ConnectionTable
 from foqs.transport.fair_scheduler import NO_TENANT
@@ -255,6 +256,8 @@ class Connection(asyncio.Protocol):
             awaited = self._deadline.awaited
             assert awaited is not None, "there is a deadline"
             self.refuse(f"{awaited.value}_deadline", "the rest of the frame did not come in time")
+        elif (refusal := self.calls.refusal(now_s)) is not None:
+            self.refuse_peer(refusal)
         elif self._heard or self.calls.count:
             self._heard = False
             self._heard_at_s = now_s
@@ -276,6 +279,16 @@ class Connection(asyncio.Protocol):
         if self._closing:
             return
         self._table.protocol_error(self, reason, detail)
+        self._turn_out()
+
+    def refuse_peer(self, refusal: PeerRefusedError) -> None:
+        """Close because whoever calls as a host of the cluster is none."""
+        if self._closing:
+            return
+        self._table.peer_refused(self, refusal)
+        self._turn_out()
+
+    def _turn_out(self) -> None:
         if self.calls.count:
             self.close()
         else:

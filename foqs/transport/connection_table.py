@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from foqs.model import limits
+from foqs.model.peer_proof import PeerRefusedError
 from foqs.transport.bounds import KnownNamespaces, TransportLimits, TransportMetrics
 from foqs.transport.call_table import ServerCalls
 from foqs.transport.fair_scheduler import FairScheduler
@@ -105,6 +106,11 @@ class ConnectionTable:
         self.metrics.protocol_error(reason)
         self._log_refusal(connection.address, reason, detail)
 
+    def peer_refused(self, connection: Connection, refusal: PeerRefusedError) -> None:
+        """Count somebody who has called as a host of the cluster and is none, and log it, a few per sweep."""
+        self.metrics.protocol_error("peer_refused")
+        self._log_refusal(connection.address, refusal.reason, refusal.message, is_peer=True)
+
     def hang_up_soon(self, connection: Connection) -> None:
         """A few in a turn: thousands may break the protocol in one moment."""
         self._to_hang_up.append(connection)
@@ -147,9 +153,11 @@ class ConnectionTable:
             _log.warning("further_connections_refused", count=self._errors_unlogged)
             self._errors_unlogged = 0
 
-    def _log_refusal(self, address: str, reason: str, detail: str) -> None:
+    def _log_refusal(self, address: str, reason: str, detail: str, *, is_peer: bool = False) -> None:
         if self._errors_to_log > 0:
             self._errors_to_log -= 1
-            _log.warning("connection_refused", address=address, reason=reason, detail=detail)
+            _log.warning(
+                "peer_refused" if is_peer else "connection_refused", address=address, reason=reason, detail=detail
+            )
         else:
             self._errors_unlogged += 1

@@ -11,8 +11,9 @@ import structlog
 
 from foqs.model.addresses import parse_address
 from foqs.model.errors import FoqsError, HostUnreachableError, PermissionDeniedError, UnavailableError
+from foqs.model.old_proof import CHALLENGE_BYTES, is_proof, proof_of
 from foqs.model.outage import Outage
-from foqs.model.peers import CHALLENGE_BYTES, is_proof, proof_of
+from foqs.model.peer_proof import NONCE_BYTES, OLD_PROOF, PROOF, Greeting, is_of_callee
 from foqs.model.service import Service
 from foqs.transport.peer_connection import PeerConnection
 from foqs.transport.remote_host import RemoteHost
@@ -20,8 +21,12 @@ from foqs.wire.codec import Codec, structs
 
 CONNECT_MS_MAX = 1_000
 """How long it may take to connect to a peer and to prove each other's membership."""
+KNOWN_MS_MAX = 1_500
+"""A host that has just started is known to others so long after its first heartbeat, if all is well."""
 CONNECT_RETRY_MS = 200
 """A peer that could not be reached is not tried again for so long: who asks for it is refused at once."""
+GREET_AGAIN_MS = 100
+"""A host that does not know yet that this one lives is greeted again after so long, over another connection."""
 HELLO_LANE = 0
 REASON_SHOWN_MAX = 200
 """Characters of what a peer says that are logged."""
@@ -61,20 +66,27 @@ class _Link:
 class Peers(Service):
     """One connection to each peer that is asked for something. The host starts and stops it; `get` gives a peer.
 
-    Each side shows the other that it knows the secret of the cluster (foqs/model/peers.py), before any call.
+    Each side proves to the other that it is a host of the cluster (foqs/model/peer_proof.py), before any call.
     """
 
     def __init__(
         self,
         me: str,
+        cluster: str,
         secret: Callable[[], bytes | None],
+        proof: Callable[[str], int],
         random_bytes: Callable[[int], bytes],
         now_s: Callable[[], float],
     ) -> None:
-        """`me` is the id of this host, `now_s` a monotonic clock."""
+        """`me` is the id of this host, `cluster` the name of its cluster, `now_s` a monotonic clock.
+
+        `proof` gives the newest proof that a host knows, by its id, as its row says.
+        """
         super().__init__("peers")
         self._me = me
+        self._cluster = cluster
         self._secret = secret
+        self._proof = proof
         self._random_bytes = random_bytes
         self._now_s = now_s
         self._codec = Codec()
@@ -134,11 +146,10 @@ class Peers(Service):
 
     async def _open(self, link: _Link) -> PeerConnection:
         try:
-            async with asyncio.timeout(CONNECT_MS_MAX / 1000):
-                link.connection = await self._greeted(link)
-                link.reason = ""
-                link.outage.has_ended()
-                return link.connection
+            link.connection = await self._until_known(link)
+            link.reason = ""
+            link.outage.has_ended()
+            return link.connection
         except Exception as error:  # Whatever it is: nothing was sent, and the next try may be another address's.
             link.failed_s, link.reason = self._now_s(), _reason_of(error)
             if link.outage.is_to_be_told(link.reason):
@@ -146,6 +157,18 @@ class Peers(Service):
             raise _unreachable(link) from error
         finally:
             link.opening = None
+
+    async def _until_known(self, link: _Link) -> PeerConnection:
+        """Connect as often as it takes a living peer to know that this host lives, which has perhaps just started."""
+        until_s = self._now_s() + KNOWN_MS_MAX / 1000
+        while True:
+            try:
+                async with asyncio.timeout(CONNECT_MS_MAX / 1000):
+                    return await self._greeted(link)
+            except _NotKnownError as error:
+                if self._now_s() >= until_s:
+                    raise error.cause from error
+            await asyncio.sleep(GREET_AGAIN_MS / 1000)
 
     async def _greeted(self, link: _Link) -> PeerConnection:
         secret = self._secret()
@@ -156,21 +179,53 @@ class Peers(Service):
             partial(PeerConnection, self._codec, link.host_id, link.note_bad_reply), at.host, at.port
         )
         try:
-            challenge = self._random_bytes(CHALLENGE_BYTES)
-            hello = await connection.call(
-                "hello", structs.HelloRequest(self._me, challenge), HELLO_LANE, CONNECT_MS_MAX
-            )
-            if hello.host_id != link.host_id:
-                raise PermissionDeniedError(f"{link.address} is that of {hello.host_id} now, not of {link.host_id}")
-            if not is_proof(hello.proof, secret, link.host_id, self._me, challenge):
-                raise PermissionDeniedError(f"what listens on {link.address} does not know the secret of the cluster")
-            proof = proof_of(secret, self._me, link.host_id, hello.challenge)
-            prove = structs.ProveRequest(self._me, hello.challenge, proof)
-            await connection.call("prove", prove, HELLO_LANE, CONNECT_MS_MAX)
+            if self._proof(link.host_id) > OLD_PROOF:
+                await self._join(link, connection, secret)
+            else:
+                await self._prove(link, connection, secret)
         except BaseException:
             connection.close()
             raise
         return connection
+
+    async def _join(self, link: _Link, connection: PeerConnection, secret: bytes) -> None:
+        """Prove who this host is, and see that who listens there is the host that is meant."""
+        nonce = self._random_bytes(NONCE_BYTES)
+        greet = structs.GreetRequest(PROOF, self._me, link.host_id, nonce)
+        try:
+            greeted = await connection.call("greet", greet, HELLO_LANE, CONNECT_MS_MAX)
+        except UnavailableError as error:
+            if error.nothing_done and not isinstance(error, HostUnreachableError):
+                raise _NotKnownError(error) from error
+            raise
+        said = Greeting(self._cluster, self._me, link.host_id, nonce, greeted.nonce)
+        join = structs.JoinRequest(said.caller_proof(secret))
+        joined = await connection.call("join", join, HELLO_LANE, CONNECT_MS_MAX)
+        if not is_of_callee(said, joined.proof, secret):
+            raise PermissionDeniedError(
+                f"what listens on {link.address} is not host {link.host_id}: its proof is wrong"
+            )
+
+    async def _prove(self, link: _Link, connection: PeerConnection, secret: bytes) -> None:
+        """The same with a host of an older build, which its row says to be one."""
+        challenge = self._random_bytes(CHALLENGE_BYTES)
+        hello = await connection.call("hello", structs.HelloRequest(self._me, challenge), HELLO_LANE, CONNECT_MS_MAX)
+        if hello.host_id != link.host_id:
+            raise PermissionDeniedError(f"{link.address} is that of {hello.host_id} now, not of {link.host_id}")
+        if not is_proof(hello.proof, secret, link.host_id, self._me, challenge):
+            raise PermissionDeniedError(f"what listens on {link.address} does not know the secret of the cluster")
+        proof = proof_of(secret, self._me, link.host_id, hello.challenge)
+        prove = structs.ProveRequest(self._me, hello.challenge, proof)
+        await connection.call("prove", prove, HELLO_LANE, CONNECT_MS_MAX)
+        _log.warning("peer_of_older_build", peer=link.host_id, address=link.address)
+
+
+class _NotKnownError(Exception):
+    """The peer does not know yet that this host lives."""
+
+    def __init__(self, cause: UnavailableError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
 
 
 def _reason_of(error: Exception) -> str:

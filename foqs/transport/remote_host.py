@@ -8,7 +8,7 @@ from typing import Any
 from zlib import crc32
 
 from foqs.cluster.homes import Reported
-from foqs.cluster.peer_door import grants_of, pointers_of, told_pointer
+from foqs.cluster.peer_claims import grants_of, pointers_of, told_pointer
 from foqs.cluster.pulls import GivenBack
 from foqs.model import limits
 from foqs.model.calls import (

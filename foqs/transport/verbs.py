@@ -18,13 +18,19 @@ from foqs.model import calls, limits
 from foqs.model.admin_calls import AdminCalls
 from foqs.model.calls import CallContext, PositionErrors, QueueCalls
 from foqs.model.cluster_calls import ClusterCalls, ClusterHost, ClusterHosts
-from foqs.model.errors import FoqsError, InternalError, InvalidArgumentError, TooLargeError
+from foqs.model.errors import (
+    FoqsError,
+    InternalError,
+    InvalidArgumentError,
+    PermissionDeniedError,
+    TooLargeError,
+)
 from foqs.model.jobs import Job, JobPage
 from foqs.model.namespace import Namespace, NamespaceSettings
-from foqs.model.peers import CapGrantTold, HelloResult, PeerCalls, SeekResult, TopicPointer
+from foqs.model.peers import CapGrantTold, GreetResult, HelloResult, JoinResult, PeerCalls, SeekResult, TopicPointer
 from foqs.model.policy import TopicPolicyEntry, TopicPolicyPage
 from foqs.model.reasons import Reason, WhyCalls
-from foqs.wire.codec import Codec, Method, encode_as, structs
+from foqs.wire.codec import HANDSHAKE, Codec, Method, encode_as, structs
 
 SLICE_BYTES_MAX = 256 * limits.KIB
 """Bytes of a page that one turn of the event loop encodes. One more item may be among them."""
@@ -49,6 +55,8 @@ for _cls, _struct in (
     (calls.ShardMap, structs.ShardMap),
     (ClusterHost, structs.ClusterHost),
     (ClusterHosts, structs.ListHostsResponse),
+    (GreetResult, structs.GreetResponse),
+    (JoinResult, structs.JoinResponse),
     (HelloResult, structs.HelloResponse),
     (TopicPointer, structs.TopicPointer),
     (CapGrantTold, structs.CapGrant),
@@ -64,6 +72,18 @@ encode_as(Reason, structs.Reason)
 
 _item_classes: set[type] = {calls.Delivery}
 """Classes of deliveries that the encoder can read."""
+
+OF_PEERS = frozenset(
+    {
+        "enqueue", "dequeue", "ack", "nack", "extendLease", "getActiveTopics", "getShardMap",
+        "peekItems", "getItem", "deleteItems", "listDeadLetters", "redriveDeadLetters", "purgeDeadLetters",
+        "planExport", "exportItems", "removeShard", "getHostStatus",
+        "report", "seek", "hint", *HANDSHAKE,
+    }
+)  # fmt: skip
+"""What a host may ask of another one. Nothing of it makes or changes namespaces, policies, jobs or shards."""
+SHARD_IDS_MAX = 65_536
+"""Shards that a host may ask another one for: all that there can be."""
 
 OK = "OK"
 """The outcome of a call that was done, beside the names of the error codes."""
@@ -195,6 +215,8 @@ def _of_cluster(admin: ClusterCalls) -> dict[str, _Verb]:
 def _of_peers(peers: PeerCalls) -> dict[str, _Verb]:
     """The verbs of other hosts."""
     return {
+        "greet": _Verb(lambda c, r: peers.greet(c, r.version, r.caller_id, r.callee_id, r.nonce)),
+        "join": _Verb(lambda c, r: peers.join(c, r.proof)),
         "hello": _Verb(lambda c, r: peers.hello(c, r.host_id, r.challenge)),
         "prove": _Verb(lambda c, r: peers.prove(c, r.host_id, r.challenge, r.proof), lambda _: structs.ProveResponse()),
         "report": _Verb(lambda c, r: peers.report(c, r.stocks or (), r.opened or ()), structs.PointersResponse),
@@ -212,6 +234,8 @@ class Verbs:
     def __init__(self, queue: QueueCalls, admin: ClusterCalls, peers: PeerCalls, codec: Codec) -> None:
         """`queue` and `admin` do the work, `peers` what other hosts ask; `codec` is the server's."""
         self._codec = codec
+        self.is_living_peer = peers.is_living
+        """Whether a host that has proven to be one of the cluster may still call as that."""
         self._by_name: dict[str, _Verb] = {
             **_of_queue(queue),
             **_of_namespaces(admin),
@@ -234,6 +258,8 @@ class Verbs:
         """
         try:
             try:
+                if context.peer and method.name not in OF_PEERS:
+                    raise PermissionDeniedError(f"{method.name} is not for hosts to ask of each other")
                 check_required(method, request)
                 verb = self._by_name[method.name]
                 response = await verb.call(context, request)
@@ -326,8 +352,14 @@ def dequeue_response(deliveries: Sequence[object]) -> Any:
 
 
 def _of_shards(context: CallContext, request: Any) -> CallContext:
-    """The context of a call that may name the shards that it is about."""
-    return context if request.shard_ids is None else replace(context, shards=frozenset(request.shard_ids))
+    """The context of a call that may name the shards that it is about, which hosts alone do."""
+    if request.shard_ids is None:
+        return context
+    if not context.peer:
+        raise InvalidArgumentError("shard_ids is set, which only hosts of this cluster may do: leave it out")
+    if len(request.shard_ids) > SHARD_IDS_MAX:
+        raise InvalidArgumentError(f"shard_ids has {len(request.shard_ids)} elements, at most {SHARD_IDS_MAX} may be")
+    return replace(context, shards=frozenset(request.shard_ids))
 
 
 def _batch_response(errors: PositionErrors) -> Any:

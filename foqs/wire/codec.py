@@ -138,7 +138,8 @@ METHODS_BY_NAME_BYTES: Final[dict[bytes, Method]] = {m.name_bytes: m for m in ME
 
 ENQUEUE: Final = METHODS["enqueue"]
 DEQUEUE: Final = METHODS["dequeue"]
-PROVE: Final = METHODS["prove"]
+HANDSHAKE: Final = frozenset({"greet", "join", "hello", "prove"})
+"""The verbs by which a host proves that it is one of the cluster."""
 
 
 def encode_as(cls: type, struct: Any) -> None:

@@ -28,6 +28,8 @@ _NEEDED: Final[dict[str, tuple[str, ...]]] = {
     "ExportItemsResponse": ("items", "next_after_key"),
     "HostStatus": ("host", "shards"),
     "ShardStatus": ("shard_id", "state", "epoch"),
+    "GreetResponse": ("nonce",),
+    "JoinResponse": ("proof",),
     "HelloResponse": ("host_id", "proof", "challenge"),
 }  # fmt: skip
 """The fields that a reply must have, by struct of the contract. Elements of lists and maps are looked at as well."""

@@ -27,8 +27,15 @@ from tests.support.waiting import until_true
 
 pytestmark = [pytest.mark.database, pytest.mark.slow]
 
-OLD_COMMIT = "72ee7f57cba7eb407435726c01704a73422f98f1"
-"""Its hosts share shards, and know neither moves of slots, nor caps that hosts share, nor the newest migrations."""
+OLD_COMMITS = {
+    "72ee7f57cba7eb407435726c01704a73422f98f1": "0010",
+    "9b92bd6b7aab495e70b46757af301fa8019c4a3c": "0014",
+}
+"""Older versions, each with a migration of the meta database that it does not have.
+
+Hosts of the first one share shards, and know neither moves of slots, nor caps that hosts share. Hosts of the second one
+call each other, and prove who they are by the older of the two proofs alone.
+"""
 SHARDS = 4
 WRITTEN = "written-before"
 LEASED = "leased-before"
@@ -38,14 +45,15 @@ DEAD = "dead-before"
 class Cluster:
     """Two hosts and their databases, first of the older version."""
 
-    def __init__(self, old: OldBuild, server: LocalServer, stack: ExitStack) -> None:
+    def __init__(self, old: OldBuild, unknown: str, server: LocalServer, stack: ExitStack) -> None:
+        """`unknown` is a migration that the older version does not have."""
         self._old = old
         self._stack = stack
         self.meta_url = server.create_database("meta")
         self.shard_urls = {number: server.create_database(f"shard_{number}") for number in range(SHARDS)}
         old.run(*self._command("apply"))
         self.ports = {"host-1": free_port(), "host-2": free_port()}
-        assert "0010" not in old.run(*self._command("status")), "the older version is not the one that was meant"
+        assert unknown not in old.run(*self._command("status")), "the older version is not the one that was meant"
         self.hosts = {name: self._start(name, is_old=True) for name in self.ports}
         self.wait_until_shared()
         with AdminClient(self.addresses) as admin:
@@ -94,12 +102,12 @@ def knows_the_namespace(address: str) -> bool:
     return True
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    old = OldBuild(OLD_COMMIT, tmp_path / "old")
+@pytest.fixture(params=OLD_COMMITS)
+def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    old = OldBuild(request.param, tmp_path / "old")
     with ExitStack() as stack:
         server = stack.enter_context(prepared_server(tmp_path / "mysql"))
-        yield Cluster(old, server, stack)
+        yield Cluster(old, OLD_COMMITS[request.param], server, stack)
 
 
 def write_before(client: Client) -> list[Item]:

@@ -20,11 +20,12 @@ from foqs.model.errors import (
     StaleLeaseError,
     UnavailableError,
 )
+from foqs.model.peer_proof import NONCE_BYTES, PROOF
 from foqs.server import mysql_server
 from foqs.wire.codec import structs
 from tests.support.cluster import cluster, shards_of
 from tests.support.late_pull import LatePull
-from tests.support.raw_client import codes_of
+from tests.support.raw_client import RawClient, codes_of
 from tests.support.running_host import RunningHost, shard_of
 from tests.support.waiting import until
 
@@ -224,18 +225,23 @@ async def test_a_host_without_shards_takes_every_call(meta_url: str, shard_urls:
 
 
 async def test_only_hosts_of_the_cluster_may_call_as_hosts(hosts: Hosts) -> None:
-    first, _ = hosts
+    first, second = hosts
     raw = first.raw
     for method, request in [
         ("report", structs.ReportRequest([])), ("seek", structs.SeekRequest([])), ("hint", structs.HintRequest([])),
-        ("prove", structs.ProveRequest("me", b"0" * 16, b"0" * 32)),
     ]:  # fmt: skip
         reply = await raw.call(method, request)
         assert isinstance(reply.error, PermissionDeniedError), method
-    hello = await raw.call("hello", structs.HelloRequest("me", b"0" * 16))
-    forged = await raw.call("prove", structs.ProveRequest("me", hello.response.challenge, b"0" * 32))
-    assert isinstance(forged.error, FoqsError)
-    assert isinstance((await raw.call("report", structs.ReportRequest([]))).error, PermissionDeniedError)
+    async with RawClient.connect("127.0.0.1", first.host.port) as stranger:
+        # As the host that there is, which its row says to know the newest proof.
+        greet = structs.GreetRequest(PROOF, second.host.id, first.host.id, b"0" * NONCE_BYTES)
+        assert (await stranger.call("greet", greet)).response.nonce
+        forged = await stranger.call("join", structs.JoinRequest(b"0" * 32))
+        assert isinstance(forged.error, PermissionDeniedError)
+        assert await stranger.is_closed()
+    async with RawClient.connect("127.0.0.1", first.host.port) as stranger:
+        hello = await stranger.call("hello", structs.HelloRequest(second.host.id, b"0" * 16))
+        assert isinstance(hello.error, PermissionDeniedError)
 
 
 async def test_clients_of_both_hosts_see_one_queue(hosts: Hosts) -> None:

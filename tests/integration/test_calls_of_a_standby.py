@@ -10,10 +10,11 @@ from foqs.client.aio import AsyncClient
 from foqs.client.errors import OutcomeUnknownError
 from foqs.client.items import Nack, NewItem
 from foqs.model.errors import ErrorCode, StaleLeaseError, UnavailableError
+from foqs.model.peer_proof import NONCE_BYTES, PROOF, Greeting
 from foqs.wire.codec import structs
-from tests.support.raw_client import codes_of
+from tests.support.raw_client import RawClient, codes_of
 from tests.support.running_host import running_host
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until
 
 
 @pytest.fixture
@@ -49,9 +50,20 @@ async def test_a_shard_that_a_host_was_never_given_is_not_an_item_that_is_gone(o
         assert not isinstance(errors[0], OutcomeUnknownError)
 
 
-async def test_a_standby_that_is_asked_for_shards_names_those_that_it_does_not_serve(standby, shard_urls):
+async def test_a_standby_that_a_host_asks_for_shards_names_those_that_it_does_not_serve(standby, owner, shard_urls):
     """So the host that asks it for its part of a list can say what is missing."""
     shards = sorted(shard_urls)[:2]
+    nonce = b"0" * NONCE_BYTES
+    greet = structs.GreetRequest(PROOF, owner.host.id, standby.host.id, nonce)
+    await until(lambda: owner.host.id in standby.host.owners.living)
+    async with RawClient.connect("127.0.0.1", standby.host.port) as peer:
+        given = (await peer.call("greet", greet)).response.nonce
+        said = Greeting("foqs", owner.host.id, standby.host.id, nonce, given)
+        assert (await peer.call("join", structs.JoinRequest(said.caller_proof(standby.host._secret)))).response.proof
+        await names_shards(peer, shards)
+
+
+async def names_shards(standby, shards):
     for method, request in (
         ("getActiveTopics", structs.ActiveTopicsRequest("jobs", shard_ids=shards)),
         ("peekItems", structs.PeekItemsRequest("jobs", "t", shard_ids=shards)),

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import AsyncMock, patch
@@ -14,61 +12,20 @@ from unittest.mock import AsyncMock, patch
 import pytest
 from structlog.testing import capture_logs
 
-from foqs.cluster.cap_news import CapNews
-from foqs.cluster.peer_door import CHALLENGES_MAX, PeerDoor
-from foqs.cluster.topic_news import TopicNews
 from foqs.model import limits
 from foqs.model.calls import CallContext, EnqueueResult, TopicDemand
 from foqs.model.errors import (
     OverloadedError,
-    PermissionDeniedError,
     RateLimitedError,
     UnavailableError,
     UnknownNamespaceError,
 )
 from foqs.transport import peers as peers_module
-from foqs.transport.peers import Peers
-from foqs.transport.remote_host import RemoteHost
-from foqs.transport.server import ThriftServer
 from foqs.wire.codec import METHODS, Codec, structs
-from tests.support.fake_queue import FakeQueue
-from tests.support.raw_client import RawClient
+from tests.support.peer_world import SECRET, PeerWorld, peer_world
 from tests.support.waiting import PATIENCE_S
 
 CALLER = CallContext("10.0.0.1")
-SECRET = b"s" * 32
-
-
-class World:
-    """A host that is called, and the connections of one that calls."""
-
-    def __init__(self) -> None:
-        self.queue = FakeQueue()
-        self.secret: bytes | None = SECRET
-        now_s = asyncio.get_running_loop().time
-        news: Any = TopicNews("callee", None, None, lambda count: 0, now_s)  # type: ignore[arg-type]
-        local: Any = SimpleNamespace(cap_rate=lambda key: 0.0)
-        caps = CapNews("callee", None, local, now_s)  # type: ignore[arg-type]
-        owners: Any = SimpleNamespace(heard=lambda host_id, opened: None)
-        self.door = PeerDoor("callee", news, caps, owners, lambda: self.secret, os.urandom, now_s)
-        self.server = ThriftServer(
-            self.queue, self.queue, address="127.0.0.1", port=0, namespaces=self.queue, peers=self.door
-        )
-        self.peers = Peers("caller", lambda: SECRET, os.urandom, now_s)
-
-    def remote(self, host_id: str = "callee") -> RemoteHost:
-        return self.peers.get(host_id, f"127.0.0.1:{self.server.port}")
-
-
-@asynccontextmanager
-async def world() -> AsyncIterator[World]:
-    made = World()
-    await made.server.start()
-    try:
-        yield made
-    finally:
-        await made.peers.stop()
-        await made.server.stop()
 
 
 def new_item(payload: bytes = b"x") -> Any:
@@ -80,7 +37,7 @@ def demands(count: int) -> list[TopicDemand]:
 
 
 async def test_calls_are_counted_by_what_is_known_of_them() -> None:
-    async with world() as at, asyncio.timeout(PATIENCE_S):
+    async with peer_world() as at, asyncio.timeout(PATIENCE_S):
         at.secret = None
         with pytest.raises(UnavailableError):
             await at.remote().ack(CALLER, "jobs", ["1-1:1"])
@@ -96,7 +53,7 @@ async def test_calls_are_counted_by_what_is_known_of_them() -> None:
         assert sum(counts.values()) == counts["ack", "not_done"] + 2
 
 
-async def until_reached(at: World) -> None:
+async def until_reached(at: PeerWorld) -> None:
     """A peer that could not be reached is not tried again at once."""
     while True:
         try:
@@ -108,7 +65,7 @@ async def until_reached(at: World) -> None:
 
 
 async def test_calls_are_done_there_and_the_host_knows_that_a_peer_asks() -> None:
-    async with world() as w:
+    async with peer_world() as w:
         remote = w.remote()
         result = await remote.enqueue(CALLER, "ns", [new_item(), structs.NewItem("t", None)], False)
         assert result.ids[0]
@@ -120,7 +77,7 @@ async def test_calls_are_done_there_and_the_host_knows_that_a_peer_asks() -> Non
 
 
 async def test_an_error_of_the_peer_is_the_error_of_the_call() -> None:
-    async with world() as w:
+    async with peer_world() as w:
         w.queue.failure = RateLimitedError("slow down", retry_after_ms=77)
         with pytest.raises(RateLimitedError) as told:
             await w.remote().get_active_topics(CALLER, "ns", "", 10, "")
@@ -129,7 +86,7 @@ async def test_an_error_of_the_peer_is_the_error_of_the_call() -> None:
 
 @pytest.mark.parametrize("secret", [b"another", None])
 async def test_a_host_that_does_not_know_the_secret_is_no_peer(secret: bytes | None) -> None:
-    async with world() as w:
+    async with peer_world() as w:
         w.secret = secret
         with pytest.raises(UnavailableError) as told:
             await w.remote().get_host_status(CALLER)
@@ -137,33 +94,15 @@ async def test_a_host_that_does_not_know_the_secret_is_no_peer(secret: bytes | N
 
 
 async def test_another_process_at_the_address_is_not_taken_for_the_peer() -> None:
-    async with world() as w:
-        with pytest.raises(UnavailableError, match="that of callee now") as told:
+    async with peer_world() as w:
+        with pytest.raises(UnavailableError, match="this is host callee now") as told:
             await w.remote("one before").get_host_status(CALLER)
         assert told.value.nothing_done
         assert not w.queue.contexts
 
 
-async def test_a_proof_is_good_for_one_connection_alone() -> None:
-    async with world() as w:
-        await w.remote().get_host_status(CALLER)
-        async with RawClient.connect("127.0.0.1", w.server.port) as client:
-            hello = await client.call("hello", structs.HelloRequest("caller", b"0" * 16))
-            for proof in (hello.response.proof, b"0" * 32):  # That of the other side, and an invention.
-                reply = await client.call("prove", structs.ProveRequest("caller", hello.response.challenge, proof))
-                assert isinstance(reply.error, PermissionDeniedError)
-
-
-async def test_whoever_asks_for_many_challenges_costs_no_memory() -> None:
-    async with world() as w:
-        for _ in range(CHALLENGES_MAX + 10):
-            await w.door.hello(CALLER, "somebody", b"0" * 16)
-        assert len(w.door._challenges) == CHALLENGES_MAX
-        await w.remote().get_host_status(CALLER)
-
-
 async def test_the_outcome_is_unknown_when_the_connection_breaks_and_certain_when_nothing_was_sent() -> None:
-    async with world() as w:
+    async with peer_world() as w:
         remote = w.remote()
         await remote.get_host_status(CALLER)
         w.queue.gate = asyncio.Event()
@@ -181,7 +120,7 @@ async def test_the_outcome_is_unknown_when_the_connection_breaks_and_certain_whe
 
 
 async def test_a_response_that_comes_too_late_is_dropped_and_the_connection_goes_on() -> None:
-    async with world() as w:
+    async with peer_world() as w:
         remote = w.remote()
         await remote.get_host_status(CALLER)
         w.queue.gate = asyncio.Event()
@@ -216,7 +155,7 @@ WHOLE = reply_of("enqueue", structs.EnqueueResponse(["1-1"], {}, []))
 async def test_what_is_no_response_leaves_the_outcome_unknown_and_ends_the_connection(
     reply: Callable[[int], bytes],
 ) -> None:
-    async with world() as w, asyncio.timeout(PATIENCE_S):
+    async with peer_world() as w, asyncio.timeout(PATIENCE_S):
         remote = w.remote()
         w.queue.gate = asyncio.Event()
         for round_count in (1, 2):
@@ -237,7 +176,7 @@ async def test_what_is_no_response_leaves_the_outcome_unknown_and_ends_the_conne
 
 
 async def test_the_outcome_is_unknown_where_a_peer_could_not_respond_as_agreed() -> None:
-    async with world() as w, asyncio.timeout(PATIENCE_S):
+    async with peer_world() as w, asyncio.timeout(PATIENCE_S):
         remote = w.remote()
         w.queue.gate = asyncio.Event()
         call = asyncio.create_task(remote.enqueue(CALLER, "ns", [new_item()], False))
@@ -256,14 +195,14 @@ async def test_the_outcome_is_unknown_where_a_peer_could_not_respond_as_agreed()
     "result", [EnqueueResult([], {}, []), EnqueueResult(["1-1"], {}, [1])], ids=["ids", "duplicates"]
 )
 async def test_what_became_of_items_is_unknown_where_the_response_does_not_fit_them(result: EnqueueResult) -> None:
-    async with world() as w:
+    async with peer_world() as w:
         with patch.object(w.queue, "enqueue", AsyncMock(return_value=result)), pytest.raises(UnavailableError) as told:
             await w.remote().enqueue(CALLER, "ns", [new_item()], False)
         assert not told.value.nothing_done
 
 
 async def test_there_is_a_bound_on_what_is_in_flight() -> None:
-    async with world() as w:
+    async with peer_world() as w:
         remote = w.remote()
         w.queue.gate = asyncio.Event()
         with patch.object(limits, "CALLS_IN_FLIGHT_PER_PEER_MAX", 3):
@@ -278,7 +217,7 @@ async def test_there_is_a_bound_on_what_is_in_flight() -> None:
 
 
 async def test_the_bound_counts_calls_that_wait_until_a_frozen_peer_reads_on() -> None:
-    async with world() as w:
+    async with peer_world() as w:
         remote = w.remote()
         await remote.get_host_status(CALLER)
         connection = w.peers._links["callee"].connection
@@ -295,7 +234,7 @@ async def test_the_bound_counts_calls_that_wait_until_a_frozen_peer_reads_on() -
 
 
 async def test_calls_that_waited_for_a_peer_to_read_on_fill_no_buffer_when_it_reads_a_little() -> None:
-    async with world() as w:
+    async with peer_world() as w:
         remote = w.remote()
         await remote.get_host_status(CALLER)
         connection = w.peers._links["callee"].connection
@@ -332,7 +271,7 @@ async def test_a_call_whose_peer_is_given_up_while_it_is_dialled_was_certainly_n
         writer.close()
 
     silent = await asyncio.start_server(never_answer, "127.0.0.1", 0)
-    async with world() as w, silent, asyncio.timeout(PATIENCE_S):
+    async with peer_world() as w, silent, asyncio.timeout(PATIENCE_S):
         remote = w.peers.get("dead", f"127.0.0.1:{silent.sockets[0].getsockname()[1]}")
         call = asyncio.create_task(remote.ack(CALLER, "ns", ["1-1:1"]))
         await accepted.wait()
@@ -343,7 +282,7 @@ async def test_a_call_whose_peer_is_given_up_while_it_is_dialled_was_certainly_n
 
 
 async def test_a_connection_that_lies_idle_is_probed_and_a_dead_one_is_noticed_within_seconds() -> None:
-    async with world() as w:
+    async with peer_world() as w:
         await w.remote().get_host_status(CALLER)
         connection = w.peers._links["callee"].connection
         assert connection is not None
@@ -355,7 +294,7 @@ async def test_a_connection_that_lies_idle_is_probed_and_a_dead_one_is_noticed_w
 
 
 async def test_many_callers_share_one_connection_with_more_calls_than_a_client_may_have() -> None:
-    async with world() as w:
+    async with peer_world() as w:
         w.queue.gate = asyncio.Event()
         remote = w.remote()
         count = limits.CALLS_IN_FLIGHT_PER_CONNECTION_MAX * 2
@@ -371,7 +310,7 @@ async def test_many_callers_share_one_connection_with_more_calls_than_a_client_m
 
 
 async def test_a_peer_that_cannot_be_reached_is_not_dialled_for_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world() as w:
+    async with peer_world() as w:
         await w.server.stop()
         dialled = 0
         create_connection = asyncio.get_running_loop().create_connection

@@ -10,6 +10,7 @@ from tests.sim import (
     event_defects,
     load_defects,
     owner_defects,
+    peer_defects,
     quota_defects,
     reach_defects,
     routing_defects,
@@ -35,7 +36,7 @@ _OF_ONE_HOST = (
     slot_move_defects,
     store_defects,
 )
-_OF_CLUSTERS = (cluster_defects, reach_defects, routing_defects, shared_cap_defects, tier_defects)
+_OF_CLUSTERS = (cluster_defects, peer_defects, reach_defects, routing_defects, shared_cap_defects, tier_defects)
 
 
 def all_defects() -> dict[Planted, bool]:

@@ -22,8 +22,10 @@ from foqs.model.errors import ErrorCode, FoqsError
 from foqs.testing.fake_server import FakeServer
 from foqs.testing.fake_store import FakeStore
 from tests.sim.caller import Held, SimCaller
-from tests.sim.chance import Profile
+from tests.sim.chance import Delays, Profile
 from tests.sim.host import FakeDoor, SimHost
+from tests.sim.liar import Liar
+from tests.sim.loop import VirtualLoop
 from tests.sim.tier_changes import TierChanges, settle
 from tests.sim.world import World
 
@@ -68,6 +70,13 @@ def cluster_profile(profile: Profile, seed: int) -> Profile:
 
 class ClusterWorld(World):
     """All hosts live side by side, and a client may ask any of them."""
+
+    def __init__(self, seed: int, profile: Profile, loop: VirtualLoop, delays: Delays, *, verbose: bool) -> None:
+        super().__init__(seed, profile, loop, delays, verbose=verbose)
+        self.liar = Liar(self)
+
+    def heard_of_peer(self, sender: str, receiver: str, verb: str, told: tuple[Any, ...]) -> None:
+        self.liar.heard(sender, receiver, verb, told)
 
     @property
     def is_orderly(self) -> bool:

@@ -7,12 +7,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from foqs.cluster.homes import Reported
+from foqs.cluster.peer_claims import grants_of, pointers_of, told_pointer
 from foqs.model import limits
 from foqs.model.calls import CallContext
 from foqs.model.cluster import OpenedShard
 from foqs.model.errors import HostUnreachableError, UnavailableError
 from foqs.model.shared_caps import CapAsk, CapGrant
 from foqs.model.stocks import Pointer, Topic
+from foqs.transport.peers import GREET_AGAIN_MS, KNOWN_MS_MAX
+from foqs.wire.codec import structs
 
 if TYPE_CHECKING:
     from tests.sim.host import FakeDoor, SimHost
@@ -69,26 +72,29 @@ class SimRemote:
         return call
 
     async def report(self, stocks: Mapping[Topic, Reported]) -> Sequence[Pointer]:
-        found: Sequence[Pointer] = await self._tell(lambda host: host.host._routing._news.reported(self._me, stocks))
-        return found
+        told = [structs.TopicStock(*topic, *stock, is_wanted) for topic, (stock, is_wanted) in stocks.items()]
+        return pointers_of(await self._tell("report", told, ()))
 
     async def announce(self, opened: Sequence[OpenedShard]) -> None:
-        await self._tell(lambda host: host.host._routing._owner_news.heard(self._me, opened))
+        await self._tell("report", (), opened)
 
     async def seek(self, wishes: Mapping[Topic, int]) -> Sequence[Pointer]:
-        found: Sequence[Pointer] = await self._tell(lambda host: host.host._routing._news.sought(self._me, wishes))
-        return found
+        told = [structs.TopicWish(*topic, count) for topic, count in wishes.items()]
+        return pointers_of((await self._tell("seek", told, ())).pointers)
 
     async def ask(self, asks: Sequence[CapAsk]) -> Sequence[CapGrant] | None:
-        found: Sequence[CapGrant] | None = await self._tell(lambda host: host.host._routing._caps.asked(self._me, asks))
-        return found
+        told = [structs.CapAsk(*ask.key, *ask[1:]) for ask in asks]
+        return grants_of((await self._tell("seek", (), told)).grants)
 
     async def hint(self, pointers: Sequence[Pointer]) -> None:
-        await self._tell(lambda host: host.host._routing._news.hinted(pointers))
+        await self._tell("hint", [told_pointer(pointer) for pointer in pointers])
 
-    async def _tell(self, work: Callable[[SimHost], Any]) -> Any:
+    async def _tell(self, verb: str, *arguments: Any) -> Any:
+        """What hosts tell each other goes through the door of the one that is told."""
+        self._world.heard_of_peer(self._me, self.host_id, verb, arguments)
+
         async def do(_: FakeDoor) -> Any:
-            return work(self._host())
+            return await getattr(self._host().host._routing.door, verb)(CallContext("", peer=self._me), *arguments)
 
         return await self._call(do)
 
@@ -99,6 +105,7 @@ class SimRemote:
         world.raising.before(self._me, self.host_id)
         if world.links.is_refused(self._me, self.host_id):
             raise HostUnreachableError(f"host {self.host_id} cannot be reached")
+        await self._until_known(host)
         sent = world.loop.create_task(self._sent(host, work), context=world.context)
         sent.add_done_callback(lambda task: task.cancelled() or task.exception(), context=world.context)
         try:
@@ -116,6 +123,14 @@ class SimRemote:
             return await self._world.send(host, work, limits.CALL_MS_MAX / 1000)
         finally:
             await links.passed(self.host_id, self._me)
+
+    async def _until_known(self, host: SimHost) -> None:
+        """A host lets nobody in whom it does not know to live; one that has just started it knows soon."""
+        until_s = self._world.loop.time() + KNOWN_MS_MAX / 1000
+        while not host.host._routing.door.is_living(self._me):
+            if self._world.loop.time() >= until_s:
+                raise HostUnreachableError(f"host {self.host_id} does not know that host {self._me} lives")
+            await asyncio.sleep(GREET_AGAIN_MS / 1000)
 
     def _host(self) -> SimHost:
         for host in self._world.hosts:

@@ -9,7 +9,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 from unittest.mock import patch
@@ -119,7 +119,12 @@ def run_seed(
     try:
         ledgers = patch.object(cap_news, "CapLedger", checked_ledger(lambda: world))
         hosts = simulated(lambda: world, state, checked)
-        with tuned(profile.limits | quota_times(profile)), tuned(event_sizes(seed)), hosts, ledgers, _logs(world):
+        with ExitStack() as patches:
+            for one in [
+                tuned(profile.limits | quota_times(profile)), tuned(event_sizes(seed)), hosts, ledgers, _logs(world),
+                *(world.liar.limits() if isinstance(world, ClusterWorld) else []),
+            ]:  # fmt: skip
+                patches.enter_context(one)
             try:
                 loop.run_until_complete(_watch(world, _live(world, chance) if script is None else script(world)))
             except Exception as error:
@@ -178,6 +183,7 @@ async def _live(world: World, chance: random.Random) -> None:
         world.cap_keeper.run(until_s),
         rush(world, rushing, until_s),
         *clients,
+        *([world.liar.run(until_s)] if isinstance(world, ClusterWorld) and world.liar.is_there else []),
     )
     world.trace("sim", "load is over")
     await _work_off(world, keeper)

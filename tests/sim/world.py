@@ -182,6 +182,9 @@ class World:
         if self.verbose:
             print(f"{self.loop.time():9.4f} {who:8} {what}")
 
+    def heard_of_peer(self, sender: str, receiver: str, verb: str, told: tuple[Any, ...]) -> None:
+        """One host tells another one something."""
+
     def complain(self, what: str) -> None:
         self.complaints.append(f"at {self.loop.time():.4f} s: {what}")
         self.trace("!!!", what)

@@ -161,11 +161,15 @@ def test_nothing_is_kept_of_topics_that_nobody_has_or_wants() -> None:
 
 
 def test_there_is_a_bound_on_the_topics_of_a_home() -> None:
+    """A host that has more of them loses those that it has told first, and nobody else loses any."""
     home = made()
+    home.report("b", (1, "of b"), Stock(1), 0.0)
     for number in range(TOPICS_OF_HOME_MAX + 1):
         home.report("a", (1, str(number)), Stock(1), 0.0)
-    assert len(home) == TOPICS_OF_HOME_MAX
-    assert home.seek("b", (1, str(TOPICS_OF_HOME_MAX)), 1, 0.0) is None
+    assert len(home) == TOPICS_OF_HOME_MAX + 1
+    assert home.seek("b", (1, "0"), 1, 0.0) is None
+    assert home.seek("b", (1, str(TOPICS_OF_HOME_MAX)), 1, 0.0) is not None
+    assert home.seek("a", (1, "of b"), 1, 0.0) is not None
 
 
 def poll(home: Directory, namespace: int, count: int, now_s: float) -> None:

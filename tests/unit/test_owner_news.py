@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import pytest
 
 from foqs.cluster import owner_news
 from foqs.cluster.owner_map import OwnerMap, ShardOwner
 from foqs.cluster.owner_news import SHARDS_PER_MESSAGE_MAX, OwnerNews
-from foqs.model.cluster import OpenedShard
+from foqs.cluster.view import ClusterView
+from foqs.model.cluster import HostRow, OpenedShard, ShardRow, ShardUse
 from foqs.model.errors import UnavailableError
 from tests.support.waiting import until
 
@@ -43,9 +44,18 @@ def hosts() -> Hosts:
     return Hosts()
 
 
+def view_of(epochs: Mapping[int, int]) -> ClusterView:
+    """What the meta database says of shards; nobody of HOSTS has one."""
+    rows = {at: ShardRow(at, epoch, "", 0, "", ShardUse.SERVING, "", "", "", 0) for at, epoch in epochs.items()}
+    hosts = {name: HostRow(name, address, 1, 1) for name, address in HOSTS.items()}
+    return ClusterView("me", hosts, rows, is_settled=True)
+
+
 @pytest.fixture
 async def owners() -> OwnerMap:
-    return OwnerMap()
+    owners = OwnerMap()
+    owners.look(view_of({2: 0, 3: 0}))
+    return owners
 
 
 @pytest.fixture
@@ -150,3 +160,29 @@ async def test_a_shard_that_is_opened_while_the_host_ends_is_told_to_nobody(news
     news.opened(OpenedShard(4, 8))
     assert not news._telling
     assert hosts.tries_count == tries_count
+
+
+async def test_what_the_meta_database_does_not_say_yet_is_told_again_until_it_does(
+    news: OwnerNews, hosts: Hosts, owners: OwnerMap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others believe it for a while only, and while nothing can be read there they hear it here."""
+    monkeypatch.setattr(owner_news, "ANNOUNCE_REPEAT_MS", 1)
+    news.opened(OpenedShard(3, 7))
+    await until(lambda: len(hosts.of("b")) > 2)
+    owners.look(view_of({2: 0, 3: 6}))
+    count = len(hosts.of("c"))
+    await until(lambda: len(hosts.of("c")) > count)
+    rows = {3: ShardRow(3, 7, "me", 0, "", ShardUse.SERVING, "", "", "", 0)}
+    owners.look(view_of({})._replace(shards=rows))
+    await until(lambda: news._repeating is None)
+
+
+async def test_a_shard_that_this_host_has_no_more_is_not_told_again(
+    hosts: Hosts, owners: OwnerMap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner_news, "ANNOUNCE_REPEAT_MS", 1)
+    news = OwnerNews("me", hosts, owners, asyncio.get_running_loop().time, lambda shard_id: False)
+    news.members(HOSTS, frozenset())
+    news.opened(OpenedShard(3, 7))
+    await until(lambda: news._repeating is None and not news._telling)
+    assert hosts.of("b") == [(3, 7)]

@@ -1,0 +1,175 @@
+"""What hosts say of shards that they have opened, until the meta database says the same, or does not.
+
+An owner has its epoch from the meta database before it says so. So what is true is there to be read at once, and what
+is not read there soon is not true: docs/decisions/0042-proof-of-hosts.md. Pure but for its log: times come in.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Set
+from math import inf
+from typing import NamedTuple
+
+import structlog
+
+from foqs.model import limits
+from foqs.model.outage import Outage
+
+CLAIM_MS = 3 * limits.SECOND_MS
+"""What an owner says is believed for so long while the meta database does not say it."""
+READ_MS = 1 * limits.SECOND_MS
+"""A reading of the meta database that is taken in so long after a claim began after it."""
+EPOCHS_AHEAD_MAX = 1_000
+"""An epoch that is further above that of the meta database is no host's."""
+
+_log = structlog.get_logger(__name__)
+
+
+class ShardOwner(NamedTuple):
+    """The host that took the last epoch of a shard, as far as it is known here."""
+
+    shard_id: int
+    epoch: int
+    host_id: str
+    """The process; it may have ended since."""
+    address: str
+    """Where clients and peers reach it; empty while that is not known, or it has ended."""
+    is_moving: bool = False
+    """It is about to go to another host: who calls now may have to try again soon."""
+
+
+class Known(NamedTuple):
+    """What the meta database says of a shard."""
+
+    epoch: int
+    owner: ShardOwner | None
+    """None before anybody had it."""
+
+
+class _Claim(NamedTuple):
+    owner: ShardOwner
+    since_s: float
+    until_s: float
+
+
+class OwnerClaims:
+    """The claims of other hosts, and what this one knows for sure of its own shards. `OwnerMap` owns it."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._claims: dict[int, _Claim] = {}
+        """The claim of the highest epoch of each shard."""
+        self._facts: dict[int, _Claim] = {}
+        """What this host has opened itself. It holds until the meta database has said otherwise for CLAIM_MS."""
+        self._first_s: dict[tuple[int, str], float] = {}
+        """When each host has first claimed each shard, since the meta database last had news of that one."""
+        self._next_s = inf
+        """When the first claim ends."""
+        self._looked_s = -inf
+        """When the meta database was read last."""
+        self._outage = Outage(now_s)
+        self.counts: Counter[str] = Counter(refused=0, unconfirmed=0, disowned=0)
+        """The claims that were of no use, by what became of them."""
+
+    def __len__(self) -> int:
+        return len(self._claims)
+
+    @property
+    def are_due(self) -> bool:
+        """Whether the time of a claim is over."""
+        return self._next_s <= self._now_s()
+
+    def learn(self, news: Iterable[ShardOwner], believed: Mapping[int, ShardOwner]) -> list[int]:
+        """Take what is sure, and as new as what is believed. Returns the shards."""
+        now_s = self._now_s()
+        taken = [new for new in news if (old := believed.get(new.shard_id)) is None or new.epoch >= old.epoch]
+        self._facts.update({new.shard_id: _Claim(new, now_s, inf) for new in taken})
+        return [new.shard_id for new in taken]
+
+    def hear(self, claimed: Iterable[ShardOwner], known: Mapping[int, Known]) -> list[int]:
+        """A host says that it has opened shards. Returns those of which that is believed, for a while."""
+        return [owner.shard_id for owner in claimed if self._take(owner, known.get(owner.shard_id))]
+
+    def _take(self, owner: ShardOwner, known: Known | None) -> bool:
+        now_s, who = self._now_s(), (owner.shard_id, owner.host_id)
+        if known is None:
+            # One that was added a moment ago is there with the next reading.
+            return self._refuse(owner, "the meta database has no such shard")
+        if owner.epoch <= known.epoch:
+            return False  # The meta database is as far, and says whose it is.
+        if owner.epoch > known.epoch + EPOCHS_AHEAD_MAX:
+            return self._refuse(owner, f"its epoch is {known.epoch} in the meta database")
+        first_s = self._first_s.setdefault(who, now_s)
+        if self._looked_s < first_s + READ_MS / 1000:
+            until_s = now_s + CLAIM_MS / 1000  # Nobody could look yet: the host says it as often as is needed.
+        elif now_s < first_s + CLAIM_MS / 1000:
+            until_s = first_s + CLAIM_MS / 1000
+        else:
+            return self._refuse(owner, f"it has said so before, and the epoch stays {known.epoch} in the meta database")
+        before = self._claims.get(owner.shard_id)
+        if before is not None and before.owner.epoch > owner.epoch:
+            return False
+        self._claims[owner.shard_id] = _Claim(owner, now_s, until_s)
+        self._next_s = min(self._next_s, until_s)
+        return True
+
+    def _refuse(self, owner: ShardOwner, reason: str) -> bool:
+        self.counts["refused"] += 1
+        if self._outage.is_to_be_told(f"{owner.host_id} {reason}"):
+            _log.warning(
+                "peer_claim_refused",
+                peer=owner.host_id, claim="opened", shard=owner.shard_id, epoch=owner.epoch, reason=reason,
+            )  # fmt: skip
+        return False
+
+    def best(self, shard_id: int, on_record: ShardOwner | None) -> ShardOwner | None:
+        """The owner to believe in: of the highest epoch, and the meta database before others."""
+        found = on_record
+        for claims in (self._facts, self._claims):
+            claim = claims.get(shard_id)
+            if claim is not None and (found is None or claim.owner.epoch > found.epoch):
+                found = claim.owner
+        return found
+
+    def disowned(self, shard_id: int, host_id: str) -> bool:
+        """A host does not have the shard, as it says itself. Returns whether it had claimed it."""
+        claim = self._claims.get(shard_id)
+        if claim is None or claim.owner.host_id != host_id:
+            return False
+        del self._claims[shard_id]
+        self.counts["disowned"] += 1
+        _log.warning("owner_claim_ended", peer=host_id, shard=shard_id, epoch=claim.owner.epoch, reason="disowned")
+        return True
+
+    def lapse(self, known: Mapping[int, Known]) -> list[int]:
+        """Let claims end whose time is over. Returns their shards."""
+        now_s = self._now_s()
+        ended = [shard_id for shard_id, claim in self._claims.items() if claim.until_s <= now_s]
+        for shard_id in ended:
+            claim = self._claims.pop(shard_id)
+            self.counts["unconfirmed"] += 1
+            _log.warning(
+                "owner_claim_ended",
+                peer=claim.owner.host_id, shard=shard_id, epoch=claim.owner.epoch, reason="unconfirmed",
+                known_epoch=known[shard_id].epoch if shard_id in known else None,
+            )  # fmt: skip
+        self._next_s = min([claim.until_s for claim in self._claims.values()], default=inf)
+        return ended
+
+    def look(self, known: Mapping[int, Known], before: Mapping[int, Known], living: Set[str]) -> None:
+        """The meta database was read, and says more than `before`: what it says too is no claim any more."""
+        now_s = self._looked_s = self._now_s()
+        for shard_id, claim in list(self._claims.items()):
+            if shard_id not in known or known[shard_id].epoch >= claim.owner.epoch:
+                del self._claims[shard_id]
+        for shard_id, fact in list(self._facts.items()):
+            is_said = shard_id in known and known[shard_id].epoch >= fact.owner.epoch
+            if is_said or (shard_id in before and shard_id not in known) or now_s - fact.since_s >= CLAIM_MS / 1000:
+                del self._facts[shard_id]
+        # Whoever was wrong of a shard may be right once there is news of it.
+        self._first_s = {
+            (shard_id, host_id): since_s
+            for (shard_id, host_id), since_s in self._first_s.items()
+            if host_id in living and shard_id in known and known[shard_id].epoch == before[shard_id].epoch
+        }

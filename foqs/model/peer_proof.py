@@ -1,0 +1,148 @@
+"""How a host proves to another one that it is of the cluster, and who it is: docs/decisions/0042-proof-of-hosts.md.
+
+Both know a secret. The host that calls sends a nonce (`greet`) and gets one, and nothing that is made of the secret.
+Then it sends its proof (`join`) and gets that of the other side. A proof is made of who calls whom over which
+connection, and of the role of who shows it, so that it is good for nothing else. Pure: no sockets, no chance, no clock.
+"""
+
+from __future__ import annotations
+
+import hmac
+from typing import NamedTuple
+
+from foqs.model import limits
+from foqs.model.errors import InvalidArgumentError, PermissionDeniedError, UnavailableError
+
+PROOF = 2
+"""The version of this proof, in the row of each host that knows it."""
+OLD_PROOF = 1
+"""The version of hello and prove (foqs/model/old_proof.py), which hosts of older builds alone have."""
+NONCE_BYTES = 32
+HOST_ID_BYTES_MAX = 255
+JOIN_MS_MAX = 5 * limits.SECOND_MS
+"""A host that has greeted proves within this time who it is, or is refused."""
+
+_KEY = b"foqs peers 2"
+_CALLER, _CALLEE = b"caller\0", b"callee\0"
+
+
+class PeerRefusedError(PermissionDeniedError):
+    """Whoever calls is taken for no host of this cluster. The connection is closed."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        """`reason` is one of a few fixed words, for the log."""
+        super().__init__(message)
+        self.reason = reason
+
+
+class Greeting(NamedTuple):
+    """What both sides have said in `greet`, and the proofs are made of."""
+
+    cluster: str
+    """The name of the cluster, on which all hosts of a meta database agree."""
+    caller_id: str
+    callee_id: str
+    nonce_caller: bytes
+    nonce_callee: bytes
+    binding: bytes = b""
+    """What ties the proof to the channel: empty where there is no TLS."""
+
+    def caller_proof(self, secret: bytes) -> bytes:
+        """The proof of the side that calls."""
+        return self._proof(secret, _CALLER)
+
+    def callee_proof(self, secret: bytes) -> bytes:
+        """The proof of the side that is called."""
+        return self._proof(secret, _CALLEE)
+
+    def _proof(self, secret: bytes, role: bytes) -> bytes:
+        key = hmac.digest(secret, _KEY, "sha256")
+        names = [name.encode() for name in (self.cluster, self.caller_id, self.callee_id)]
+        parts = (*names, self.nonce_caller, self.nonce_callee, self.binding)
+        return hmac.digest(key, role + b"".join(len(part).to_bytes(4, "big") + part for part in parts), "sha256")
+
+
+class PeerLink:
+    """What a connection to this host has shown so far of the host that calls over it. The connection owns it.
+
+    It says itself what may come next: each word once, in this order, and nothing else before the end.
+    """
+
+    __slots__ = ("challenge", "greeting", "has_failed", "host_id", "is_fresh", "refusal", "since_s")
+
+    def __init__(self, *, is_fresh: bool, since_s: float) -> None:
+        """`is_fresh` if nothing else was called over the connection before. `since_s` is the time of a steady clock."""
+        self.is_fresh = is_fresh
+        self.since_s = since_s
+        self.greeting: Greeting | None = None
+        self.challenge = b""
+        """What a host of an older build was asked to make its proof of."""
+        self.host_id = ""
+        """The host that has proven to be on the other side."""
+        self.has_failed = False
+        self.refusal: PeerRefusedError | None = None
+        """Why the connection is to be closed, once the caller has its response."""
+
+    def begin(self) -> None:
+        """A host says who it is. Raises PeerRefusedError where that is not the first thing that is said."""
+        if not self.is_fresh:
+            raise PeerRefusedError(
+                "not_first", "greet is the first call of a host on a connection, and comes once: open another one"
+            )
+        self.is_fresh = False
+
+    def end(self, now_s: float) -> None:
+        """The host shows its proof, for which it has one try. Raises PeerRefusedError where nobody has greeted."""
+        if self.host_id or self.has_failed or not (self.greeting or self.challenge):
+            raise PeerRefusedError("not_greeted", "join comes once, after greet, on the same connection")
+        if self.is_late(now_s):
+            raise PeerRefusedError("late", f"no proof has come within {JOIN_MS_MAX} ms of the first call")
+
+    def is_late(self, now_s: float) -> bool:
+        """Whether the host has taken too long to prove who it is."""
+        return not self.host_id and now_s - self.since_s > JOIN_MS_MAX / 1000
+
+
+def greeted(link: PeerLink, said: Greeting, version: int, me: str) -> None:
+    """Take the first word of a host that calls host `me`. Raises PeerRefusedError and InvalidArgumentError."""
+    link.begin()
+    check_host_id(said.caller_id)
+    if version != PROOF:
+        raise InvalidArgumentError(f"version is {version}, and this host knows {PROOF}")
+    if len(said.nonce_caller) != NONCE_BYTES:
+        raise InvalidArgumentError(f"nonce has {len(said.nonce_caller)} bytes, not {NONCE_BYTES}")
+    if said.callee_id != me:
+        raise PeerRefusedError("another_callee", f"this is host {me} now, which is not the one that was meant")
+    if said.caller_id == me:
+        raise PeerRefusedError("own_id", f"{me} is this host itself")
+    link.greeting = said
+
+
+def joined(link: PeerLink, proof: bytes, secret: bytes, now_s: float) -> bytes:
+    """Take the proof of the host that has greeted. Returns the one of this side. Raises PeerRefusedError."""
+    link.end(now_s)
+    said = link.greeting
+    if said is None or not hmac.compare_digest(proof, said.caller_proof(secret)):
+        link.has_failed = True
+        raise PeerRefusedError("wrong_proof", "this is not the proof of a host of this cluster")
+    link.host_id = said.caller_id
+    return said.callee_proof(secret)
+
+
+def is_of_callee(said: Greeting, proof: bytes, secret: bytes) -> bool:
+    """Whether the host that was meant has answered, and no other one."""
+    return hmac.compare_digest(proof, said.callee_proof(secret))
+
+
+def check_host_id(host_id: str) -> None:
+    """Raises InvalidArgumentError for what can be no id of a host."""
+    if not 0 < len(host_id.encode()) <= HOST_ID_BYTES_MAX:
+        raise InvalidArgumentError(f"an id of a host has 1..{HOST_ID_BYTES_MAX} bytes, not {len(host_id.encode())}")
+
+
+def not_known_yet(host_id: str) -> UnavailableError:
+    return UnavailableError(
+        f"host {host_id[:80]} is not known here to live, as a host that started a moment ago is not yet: try again",
+        retry_after_ms=200,
+        nothing_done=True,
+    )
