@@ -12,6 +12,7 @@ from foqs.model.census import Census, CensusAnswer
 from foqs.model.cluster import HostRow, ShardRow, ShardUse
 from foqs.model.errors import UnavailableError
 from foqs.model.namespace import Namespace, NamespaceSettings
+from foqs.model.shard_place import EpochAsk, EpochGiven
 from foqs.model.slots import SlotTable
 from foqs.shard.port import ShardImage, Tenure, Transaction, TransactionResult
 from foqs.storage.packs.index import PackIndex
@@ -147,7 +148,7 @@ class SteppingStore(FakeStore):
         self,
         world: World,
         access: ShardAccess,
-        take_epoch: Callable[[int], int],
+        take_epoch: Callable[[EpochAsk], EpochGiven],
         is_dead: Callable[[str, int], bool],
         packs: PackIndex,
     ) -> None:
@@ -160,7 +161,6 @@ class SteppingStore(FakeStore):
         self._shard_id = access.shard_id
         self._chance = random.Random(f"{world.seed} {access.owner} {access.shard_id}")
         self._give_epoch = take_epoch
-        self._renews = False
         self._had_epoch = -1
         """The last one that it served the shard with."""
         self._seen_number = 0
@@ -178,21 +178,20 @@ class SteppingStore(FakeStore):
         return image
 
     def renew_epoch(self) -> int:
-        self._renews = True
-        try:
-            self._had_epoch = super().renew_epoch()
-        finally:
-            self._renews = False
+        self._had_epoch = super().renew_epoch()
         return self._had_epoch
 
-    def _epoch_in_need(self, at_least: int) -> int:
-        writer = self._server.tables.writer
+    def _epoch_in_need(self, ask: EpochAsk) -> EpochGiven:
         had_epoch, seen_number = self._world.tenure_book.served.get((self._owner, self._shard_id), (-1, 0))
-        is_as_left = writer.epoch == self._had_epoch and writer.transaction_number >= self._seen_number
-        is_as_handed_on = writer.epoch == had_epoch and writer.transaction_number >= seen_number
-        if (is_as_left or is_as_handed_on) and not self._renews:
+        found = ask.found
+        is_as_left = found.epoch == self._had_epoch and found.transaction_number >= self._seen_number
+        is_as_handed_on = found.epoch == had_epoch and found.transaction_number >= seen_number
+        row = self._world.meta.tables.cluster.shards.get(self._shard_id)
+        # Elsewhere, and once it has said so, it may be others'.
+        is_its_place = row is None or row.owner != self._owner or row.server == found.server
+        if (is_as_left or is_as_handed_on) and not ask.is_renewal and is_its_place:
             self._world.complain(f"P11: {self._owner} needs a new epoch for shard {self._shard_id}, which it left so")
-        return self._give_epoch(at_least)
+        return self._give_epoch(ask)
 
     def _run(self, transaction: Transaction, plan: PackPlan) -> TransactionResult:
         result = super()._run(transaction, plan)
