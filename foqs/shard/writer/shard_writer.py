@@ -217,10 +217,15 @@ class ShardWriter(Service):
     async def _drain(self) -> None:
         """Write all that was accepted, and leave a journal that says no more than what is leased.
 
-        Nothing new is taken from now on: who asks is refused before anything is done, whatever is under way.
+        Nothing new is taken from now on: who asks is refused before anything is done, whatever is under way. A shard
+        that is sick by now is given up at once: what waits for its server would most likely wait in vain.
         """
         shard, self.shard = self.shard, None
         if shard is None:
+            return
+        if not self.health.healthy:
+            self._give_back(shard)
+            _log.warning("sick_shard_given_up", shard=self.shard_id, reason=self.health.reason)
             return
         shard.make_exact()
         self._idle.clear()
