@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
 
 import structlog
 
@@ -17,6 +17,9 @@ from foqs.shard.state.engine import ShardState
 
 NUMBERS_MS = 10 * limits.SECOND_MS
 """Owners tell so often how far their shards are, so that a loss is counted by whoever meets it."""
+
+_Numbers = Mapping[int, tuple[int, int]]
+"""The epoch and the number of the last transaction of each shard."""
 
 _log = structlog.get_logger(__name__)
 
@@ -37,6 +40,9 @@ class PlacedWriter(Protocol):
 
     def news_of_number(self) -> int | None:
         """The number of the last transaction, if the others do not know it."""
+
+    def number_told(self, number: int) -> None:
+        """The others know of the transactions up to this one."""
 
     def doubt_epoch(self) -> None:
         """The others may not know on which server the shard is served."""
@@ -70,24 +76,26 @@ class OwnerWord:
                 writer.doubt_epoch()
         if left:
             _log.warning("server_left", shards=sorted(left))
-            self._begin(self._membership.leave_servers(left))
+            self._begin(left, self._membership.leave_servers)
         elif self._now_s() - self._numbers_s >= NUMBERS_MS / 1000:
             self._numbers_s = self._now_s()
             if numbers := self._numbers():
-                self._begin(self._membership.note_numbers(numbers))
+                self._begin(numbers, self._membership.note_numbers)
 
     def _numbers(self) -> dict[int, tuple[int, int]]:
         owned = [(at, writer, shard) for at, writer in self._writers.items() if (shard := writer.held) is not None]
         told = [(at, shard.epoch, writer.news_of_number()) for at, writer, shard in owned]
         return {at: (epoch, number) for at, epoch, number in told if number is not None}
 
-    def _begin(self, telling: Coroutine[Any, Any, None]) -> None:
-        self._telling = asyncio.create_task(self._tell(telling), name="owner-word")
+    def _begin(self, numbers: _Numbers, tell: Callable[[_Numbers], Awaitable[list[int]]]) -> None:
+        self._telling = asyncio.create_task(self._tell(numbers, tell), name="owner-word")
 
-    async def _tell(self, telling: Coroutine[Any, Any, None]) -> None:
+    async def _tell(self, numbers: _Numbers, tell: Callable[[_Numbers], Awaitable[list[int]]]) -> None:
         """A word that did not arrive is repeated: the next round shows that it is not there."""
         try:
-            await telling
+            for shard_id in await tell(numbers):
+                if (writer := self._writers.get(shard_id)) is not None:
+                    writer.number_told(numbers[shard_id][1])
             self._outage.has_ended()
         except FoqsError as error:
             if self._outage.is_to_be_told(str(error)):

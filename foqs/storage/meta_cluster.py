@@ -153,16 +153,20 @@ class MetaCluster(ABC):
                 return given
         raise UnavailableError(f"shard {shard_id} went from owner to owner {_TAKE_TRIES_MAX} times meanwhile")
 
-    def leave_servers(self, owner: str, left: Mapping[int, tuple[int, int]]) -> None:
+    def leave_servers(self, owner: str, left: Mapping[int, tuple[int, int]]) -> list[int]:
         """Note that the owner has no session with the servers of these shards: they may be taken on others.
 
-        `left` has the epoch of each, and the number of the last transaction that the owner saw committed.
+        `left` has the epoch of each, and the number of the last transaction that the owner saw committed. Returns those
+        that are the owner's under these epochs.
         """
-        self._retry_deadlocks(lambda connection: leave_servers(connection, owner, left))
+        return self._retry_deadlocks(lambda connection: leave_servers(connection, owner, left))
 
-    def note_numbers(self, owner: str, numbers: Mapping[int, tuple[int, int]]) -> None:
-        """Note, for who misses some later, the number of the last transaction of shards, with the epoch of each."""
-        self._retry_deadlocks(lambda connection: note_numbers(connection, owner, numbers))
+    def note_numbers(self, owner: str, numbers: Mapping[int, tuple[int, int]]) -> list[int]:
+        """Note, for who misses some later, the number of the last transaction of shards, with the epoch of each.
+
+        Returns those that are the owner's under these epochs.
+        """
+        return self._retry_deadlocks(lambda connection: note_numbers(connection, owner, numbers))
 
     def shard_owner(self, shard_id: int) -> str | None:
         """The process that took the last epoch of the shard, alive or not; None when nobody ever did."""

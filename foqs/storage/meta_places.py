@@ -58,24 +58,28 @@ def check_place(
         raise ElsewhereError(problem, before)
 
 
-def leave_servers(connection: Connection, owner: str, left: Mapping[int, tuple[int, int]]) -> None:
-    """Note that the owner has no session with the servers of these shards, of which it may be taken elsewhere.
+def leave_servers(connection: Connection, owner: str, left: Mapping[int, tuple[int, int]]) -> list[int]:
+    """Note that the owner has no session with the servers of these shards, which may be taken elsewhere.
 
-    `left` has the epoch of each, and the number of the last transaction that the owner saw committed.
+    `left` has the epoch of each, and the number of the last transaction that the owner saw committed. Returns those
+    that are the owner's under these epochs.
     """
-    _note(connection, owner, left, server=b"")
+    return _note(connection, owner, left, server=b"")
 
 
-def note_numbers(connection: Connection, owner: str, numbers: Mapping[int, tuple[int, int]]) -> None:
-    """Note the number of the last transaction of shards, with the epoch of each, as far as they are the owner's."""
-    _note(connection, owner, numbers)
+def note_numbers(connection: Connection, owner: str, numbers: Mapping[int, tuple[int, int]]) -> list[int]:
+    """Note the number of the last transaction of shards, with the epoch of each. Returns those that are the owner's."""
+    return _note(connection, owner, numbers)
 
 
-def _note(connection: Connection, owner: str, numbers: Mapping[int, tuple[int, int]], **values: bytes) -> None:
+def _note(connection: Connection, owner: str, numbers: Mapping[int, tuple[int, int]], **values: bytes) -> list[int]:
+    noted = []
     for shard_id, (epoch, number) in sorted(numbers.items()):
         is_mine = and_(SHARD.c.shard_id == shard_id, SHARD.c.owner == owner.encode(), SHARD.c.epoch == epoch)
         last_number = func.greatest(SHARD.c.last_number, number)
-        connection.execute(update(SHARD).where(is_mine).values(last_number=last_number, **values))
+        if connection.execute(update(SHARD).where(is_mine).values(last_number=last_number, **values)).rowcount:
+            noted.append(shard_id)
+    return noted
 
 
 def raise_epochs(

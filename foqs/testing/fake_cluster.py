@@ -106,21 +106,19 @@ class FakeCluster(ABC):
             raised = row._replace(epoch=epoch, owner=owner, server=servers.get(shard_id, ""))
             self._cluster.shards[shard_id] = raised if epoch > row.epoch else row
 
-    def leave_servers(self, owner: str, left: Mapping[int, tuple[int, int]]) -> None:
-        self._note(owner, left)
-        for shard_id, (epoch, _) in left.items():
-            row = self._cluster.shard(shard_id)
-            if (row.owner, row.epoch) == (owner, epoch):
-                self._cluster.shards[shard_id] = row._replace(server="")
+    def leave_servers(self, owner: str, left: Mapping[int, tuple[int, int]]) -> list[int]:
+        noted = self.note_numbers(owner, left)
+        for shard_id in noted:
+            self._cluster.shards[shard_id] = self._cluster.shard(shard_id)._replace(server="")
+        return noted
 
-    def note_numbers(self, owner: str, numbers: Mapping[int, tuple[int, int]]) -> None:
-        self._note(owner, numbers)
-
-    def _note(self, owner: str, numbers: Mapping[int, tuple[int, int]]) -> None:
-        for shard_id, (epoch, number) in numbers.items():
-            row = self._cluster.shard(shard_id)
-            if (row.owner, row.epoch) == (owner, epoch):
-                self._cluster.shards[shard_id] = row._replace(last_number=max(row.last_number, number))
+    def note_numbers(self, owner: str, numbers: Mapping[int, tuple[int, int]]) -> list[int]:
+        rows = {shard_id: self._cluster.shard(shard_id) for shard_id in numbers}
+        noted = [at for at, (epoch, _) in numbers.items() if (rows[at].owner, rows[at].epoch) == (owner, epoch)]
+        for shard_id in noted:
+            last_number = max(rows[shard_id].last_number, numbers[shard_id][1])
+            self._cluster.shards[shard_id] = rows[shard_id]._replace(last_number=last_number)
+        return noted
 
     def shard_owner(self, shard_id: int) -> str | None:
         row = self._cluster.shards.get(shard_id)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from foqs.model.census import Census, CensusAnswer
-from foqs.model.cluster import HostRow, ShardRow, ShardUse
+from foqs.model.cluster import HostRow, ShardRow, ShardUse, host_name_of
 from foqs.model.errors import UnavailableError
 from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.model.shard_place import EpochAsk, EpochGiven
@@ -37,8 +37,8 @@ _STEPS_BEFORE_THE_LOCK = 10
 class Tenures:
     """Which processes have had which shards."""
 
-    session_owners: dict[tuple[int, int], str] = field(default_factory=dict)
-    """Ids of processes by shard and number of a session."""
+    session_owners: dict[tuple[str, int], str] = field(default_factory=dict)
+    """Ids of processes by name of a server and number of a session."""
     served: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     """By process and shard, the epoch and the number of the last transaction that it saw committed there."""
 
@@ -165,6 +165,8 @@ class SteppingStore(FakeStore):
         """The last one that it served the shard with."""
         self._seen_number = 0
         """Of the last transaction that it saw committed."""
+        self.asked_s = 0.0
+        """When the last transaction began."""
 
     def open(self, tenure: Tenure | None = None) -> Any:
         """What tests.sim.loop.VirtualThread goes through, as the image at its end."""
@@ -193,6 +195,10 @@ class SteppingStore(FakeStore):
             self._world.complain(f"P11: {self._owner} needs a new epoch for shard {self._shard_id}, which it left so")
         return self._give_epoch(ask)
 
+    async def run(self, transaction: Transaction) -> TransactionResult:
+        self.asked_s = self._world.loop.time()
+        return await super().run(transaction)
+
     def _run(self, transaction: Transaction, plan: PackPlan) -> TransactionResult:
         result = super()._run(transaction, plan)
         self._seen_number = transaction.number
@@ -200,12 +206,14 @@ class SteppingStore(FakeStore):
         return result
 
     def _connect(self) -> None:
+        self.close()
+        self._server = self._world.server_of(host_name_of(self._owner), self._shard_id)
         super()._connect()
         assert self._session is not None
-        self._world.tenure_book.session_owners[self._shard_id, self._session.number] = self._owner
+        self._world.tenure_book.session_owners[self._server.name, self._session.number] = self._owner
 
     def _kill(self, session_number: int) -> None:
-        victim = self._world.tenure_book.session_owners[self._shard_id, session_number]
+        victim = self._world.tenure_book.session_owners[self._server.name, session_number]
         if victim != self._owner and self._world.is_surely_alive(victim):
             self._world.complain(f"{self._owner} puts {victim} out of shard {self._shard_id}, and that one lives")
         super()._kill(session_number)

@@ -122,6 +122,7 @@ class Ownership:
         self._loop = asyncio.get_running_loop()
         self.place = ShardPlace(shard_id, meter, self._loop.time)
         self._ticked_s = self._loop.time()
+        self._has_stood_still = False
         self._is_doubtful = False
         """Whether the meta database is to be asked if the shard is still this process's."""
         self._renewed_epoch = 0
@@ -319,7 +320,8 @@ class Ownership:
         An epoch that was given to a host which then lost the shard, before it could say so there, makes all hosts take
         that one for the owner, and no census is answered for it: the owner needs a later one.
         """
-        self._ticked_s = now_s = self._loop.time()
+        self._look_at_clock()
+        now_s = self._loop.time()
         is_over = self._is_doubtful or shard.epoch < self.given_epoch
         is_wanted = is_over or shard.index.keys_left_count < KEYS_LEFT_TO_RENEW
         self.is_epoch_due = bool(self._renewed_epoch) or (is_wanted and now_s >= self._epoch_due_s)
@@ -328,16 +330,20 @@ class Ownership:
         """Ask for a new epoch soon: others may not know where the shard is served, or have taken it elsewhere."""
         self._is_doubtful = True
 
-    def has_stood_still(self) -> bool:
-        """Whether this process was stopped for so long that the others may take it for dead.
+    def is_to_ask_first(self) -> bool:
+        """Whether `keep_epoch` comes before the next transaction, since this process stood still.
 
-        The next transaction waits until they were asked, since they may serve a copy.
+        The others may take it for dead after so long, and serve a copy.
         """
-        if self._loop.time() - self._ticked_s <= (limits.HOST_DEAD_MS - limits.HEARTBEAT_MS) / 1000:
-            return False
-        self._ticked_s = self._loop.time()
-        self._is_doubtful = self.is_epoch_due = True
-        return True
+        self._look_at_clock()
+        return self._has_stood_still
+
+    def _look_at_clock(self) -> None:
+        before_s, self._ticked_s = self._ticked_s, self._loop.time()
+        if self._ticked_s - before_s > (limits.HOST_DEAD_MS - limits.HEARTBEAT_MS) / 1000:
+            self._has_stood_still = self._is_doubtful = True
+            self._epoch_due_s = 0.0
+        self.is_epoch_due = self.is_epoch_due or self._has_stood_still
 
     async def keep_epoch(self, shard: ShardState) -> None:
         """Go on under a new epoch when it is due, long before the keys of this one are used up.
@@ -348,6 +354,7 @@ class Ownership:
         if not self.is_epoch_due:
             return
         self.is_epoch_due, now_s = False, self._loop.time()
+        self._has_stood_still = False
         if not self._renewed_epoch:
             is_over, self._is_doubtful = self._is_doubtful or shard.epoch < self.given_epoch, False
             try:
@@ -425,7 +432,8 @@ class Ownership:
         From now on it is not opened again without the meta database.
         """
         self.tenure = None
-        return self.place.leave(self.committed_number)
+        self.place.leave()
+        return self.committed_number
 
     def _try(self, work: Callable[[], None]) -> None:
         """Do the work, and log its defect: what comes after it has to, whatever it meets."""

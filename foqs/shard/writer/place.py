@@ -45,15 +45,13 @@ class ShardPlace:
         since_s = self._without_session_s
         return since_s is not None and self._now_s() - since_s >= LEAVE_SERVER_MS / 1000
 
-    def leave(self, committed_number: int) -> int:
-        """Before the others are told, who may hear it whatever the teller hears. Returns the number to tell."""
+    def leave(self) -> None:
+        """Before the others are told, who may hear it whatever the teller hears."""
         self.is_left = True
-        return self.tell(committed_number)
 
-    def tell(self, committed_number: int) -> int:
-        """The number of the last transaction, which the others are about to be told."""
-        self.told_number = max(self.told_number, committed_number)
-        return committed_number
+    def told(self, number: int) -> None:
+        """The others know of the transactions up to this one."""
+        self.told_number = max(self.told_number, number)
 
     def has_no_session(self) -> None:
         if self._without_session_s is None:

@@ -133,9 +133,13 @@ class ShardWriter(Service):
         return self._ownership.leave_server()
 
     def news_of_number(self) -> int | None:
-        """The number of the last transaction, which the others are about to be told; None if they know it."""
-        place, number = self._ownership.place, self._ownership.committed_number
-        return place.tell(number) if number > place.told_number else None
+        """The number of the last transaction; None if the others know it."""
+        number = self._ownership.committed_number
+        return number if number > self._ownership.place.told_number else None
+
+    def number_told(self, number: int) -> None:
+        """The others know of the transactions up to this one."""
+        self._ownership.place.told(number)
 
     def doubt_epoch(self) -> None:
         """The others may not know on which server the shard is served: get an epoch for it soon."""
@@ -278,7 +282,7 @@ class ShardWriter(Service):
                 await granted
                 if self._ownership.is_given_up:
                     break
-                if self._ownership.has_stood_still():
+                if self._ownership.is_to_ask_first():
                     continue
                 self._work.clear()
                 if keeper.hangs:
