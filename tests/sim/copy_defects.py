@@ -1,4 +1,4 @@
-"""Defects of hosts that copies of a shard's database confuse: of who may take it where, and of what is told of a loss."""
+"""Defects of hosts that copies of a database confuse: of who may take a shard where, and of what is told of a loss."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from foqs.model.shard_place import EpochAsk
 from foqs.shard.writer import place
 from foqs.shard.writer.ownership import Ownership
 from foqs.shard.writer.place import ShardPlace
+from foqs.storage.meta_places import check_place
 from foqs.testing import fake_cluster
 from tests.sim.copies import run_copies
 from tests.sim.planting import in_place_of, plant, runs_with
 
 runs_with(__name__, run_copies)
 
-_check_place = fake_cluster.check_place
+_check_place = check_place
 IsDead = Callable[[str, int], bool]
 
 

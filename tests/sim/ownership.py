@@ -189,8 +189,8 @@ class SteppingStore(FakeStore):
         is_as_left = found.epoch == self._had_epoch and found.transaction_number >= self._seen_number
         is_as_handed_on = found.epoch == had_epoch and found.transaction_number >= seen_number
         row = self._world.meta.tables.cluster.shards.get(self._shard_id)
-        # Elsewhere, and once it has said so, it may be others'.
-        is_its_place = row is None or row.owner != self._owner or row.server == found.server
+        # On another server, and once it has left its own, it may be others'.
+        is_its_place = row is None or row.server == found.server
         if (is_as_left or is_as_handed_on) and not ask.is_renewal and is_its_place:
             self._world.complain(f"P11: {self._owner} needs a new epoch for shard {self._shard_id}, which it left so")
         return self._give_epoch(ask)
