@@ -6,7 +6,6 @@ into the `writer` row: after a lost answer that number tells whether the transac
 
 from __future__ import annotations
 
-import select
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -40,6 +39,7 @@ from foqs.storage.migrations import MigrationError, SchemaKind, check_current
 from foqs.storage.packs.index import PackIndex, add_looked_up, add_packed
 from foqs.storage.packs.pack import PackPlan
 from foqs.storage.prepared import PreparedInserts, prepare_inserts
+from foqs.storage.read_only import warn_of_read_only
 from foqs.storage.refusals import READ_ONLY_CODES, refusal_of
 from foqs.storage.script import (
     Writes,
@@ -54,7 +54,7 @@ from foqs.storage.script import (
     write_script,
 )
 from foqs.storage.server_name import read_server
-from foqs.storage.session import connect, interrupt, is_lost
+from foqs.storage.session import connect, has_ended, interrupt, is_lost
 from foqs.storage.take_over import (
     KillCheck,
     WriterRow,
@@ -153,6 +153,7 @@ class ShardStore:
                 self.epoch, last_key = given.epoch, given.epoch << ids.SEQUENCE_BITS
             self._put_name()
             self._promote_all()
+            warn_of_read_only(self._rows, self._access.shard_id)
             self._session.commit()
             return replace(self._read_image(last_key), given=given, found=found)
 
@@ -209,13 +210,13 @@ class ShardStore:
         """
         self._connect()
         with self._closing_on_error():
-            self._last_number()
+            self._own_writer()
             try:
                 self._take_lock(lambda writer: writer.epoch == self.epoch)
             except OwnershipLostError as error:
                 raise SessionLostError(str(error)) from error
             # Only now is the lost session's last transaction over for certain.
-            number = self._reopened_number = self._last_number()
+            number = self._reopened_number = self._own_writer().transaction_number
             self._note_session()
             return number
 
@@ -274,9 +275,6 @@ class ShardStore:
             # Its name is there, and its next transaction will meet the same.
             self._session.rollback()
 
-    def _last_number(self) -> int:
-        return self._own_writer().transaction_number
-
     def _own_writer(self) -> WriterRow:
         """Raises OwnershipLostError when the shard has another owner."""
         written = read_writer(self._rows)
@@ -303,14 +301,7 @@ class ShardStore:
 
     def is_session_lost(self) -> bool:
         """Whether the server has ended the session; to be asked when no call is under way. Does not block."""
-        if self._session is None or self._session._sock is None:
-            return True
-        if self._session.exchange is not None and self._session.exchange.lost:
-            return True
-        poll = select.poll()
-        poll.register(self._session._sock, select.POLLIN)
-        # It says nothing unasked, but that it goes.
-        return bool(poll.poll(0))
+        return has_ended(self._session)
 
     def check(self) -> list[str]:
         """Why the server could lose acknowledged items now; empty when it cannot. Raises SessionLostError."""
