@@ -47,7 +47,7 @@ class EpochGiven(NamedTuple):
 
 
 def nobody_is_dead(owner: str, epoch: int) -> bool:
-    """For those who have watched nobody."""
+    """What somebody knows who has watched nobody."""
     return False
 
 

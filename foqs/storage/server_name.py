@@ -9,7 +9,7 @@ from typing import Any
 from foqs.storage import statements as sql
 
 NAME_BYTES_MAX = 255
-"""As many as the column has."""
+"""The bytes of the column."""
 _DIGEST_CHARS = 32
 
 
