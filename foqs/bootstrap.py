@@ -12,6 +12,7 @@ import structlog
 from foqs.cluster.backends import membership_backend
 from foqs.cluster.membership import Membership
 from foqs.cluster.owner_map import OwnerMap
+from foqs.cluster.owner_word import OwnerWord
 from foqs.cluster.routing import Routing
 from foqs.cluster.sharing import Sharing
 from foqs.config import HostConfig
@@ -113,6 +114,8 @@ class Host(Service):
         )
         self.owners = OwnerMap(parts.monotonic_s)
         self._sharing = Sharing(self, self.owners, self._membership, parts.monotonic_s)
+        self._owner_word = OwnerWord(self._shards.writers, self._membership, parts.monotonic_s)
+        self._sharing.on_looked = self._owner_word.look
         self._waiting = Waiting(self._loop)
         self._slots = self._namespaces.slots = Slots(self._shards)
         self._censuses = self._namespaces.shards = Censuses(self._shards, self._namespaces, self._slots, self._waiting)
@@ -244,6 +247,7 @@ class Host(Service):
         await self._slot_moves.stop()
         await self._slots.stop()
         await self._sharing.stop()
+        await self._owner_word.stop()
         await asyncio.gather(*[shard.stop() for shard in self._shards.by_id.values()])
         if self._event_log is not None:
             await self._event_log.stop()

@@ -14,6 +14,7 @@ from foqs.host.event_log.service import EventLog, EventLogOptions, EventLogSourc
 from foqs.host.metrics import Metrics
 from foqs.host.slot_moves import Source
 from foqs.model.cluster import ShardIdentity
+from foqs.model.shard_place import EpochAsk, EpochGiven
 from foqs.storage.identity import identity_at
 from foqs.storage.meta import MetaStore
 from foqs.storage.migrations import SchemaKind, check_current
@@ -30,7 +31,7 @@ class Parts:
     """The parts that tie a host to the world outside of its process: databases, sockets, clocks and metrics."""
 
     meta: Callable[..., MetaStore]
-    store: Callable[[ShardAccess, Callable[[int], int], Callable[[str, int], bool], PackIndex], ShardStore]
+    store: Callable[[ShardAccess, Callable[[EpochAsk], EpochGiven], Callable[[str, int], bool], PackIndex], ShardStore]
     reader: Callable[[int, str, PackIndex], ShardReader]
     slot_source: Callable[[int, str], Source]
     identity: Callable[[int, str], ShardIdentity | None]

@@ -19,6 +19,7 @@ from foqs.host.shards import OwnedShard
 from foqs.model import limits
 from foqs.model.cluster import ShardIdentity, identity_problem, lost_database_problem
 from foqs.model.errors import InvalidArgumentError, UnavailableError
+from foqs.model.shard_place import EpochAsk, EpochGiven
 from foqs.parts import Parts
 from foqs.server.mysql_server import CommitScheduler, MysqlServer, TurningTime
 from foqs.shard.port import Tenure
@@ -164,13 +165,16 @@ class ShardFactory:
         """The last epoch that the meta database has given for the shard, or 0. It blocks; raises UnavailableError."""
         return next((row.epoch for row in self._meta.list_shards() if row.shard_id == shard_id), 0)
 
-    def take_epoch(self, shard_id: int, at_least: int) -> int:
-        """A new epoch of the shard for this host. It blocks."""
+    def take_epoch(self, shard_id: int, ask: EpochAsk) -> EpochGiven:
+        """A new epoch of the shard for this host. It blocks. Raises ElsewhereError."""
         self._namespaces.require_durable()
-        epoch = self._meta.take_shard_epoch(shard_id, self._host_id, self._parts.wall_ms(), at_least)
+        given = self._meta.take_shard_epoch(
+            shard_id, self._host_id, self._parts.wall_ms(), ask.at_least, ask.found, is_renewal=ask.is_renewal,
+            is_dead=self._membership.is_dead,
+        )  # fmt: skip
         # Only now, so that the owner of this epoch knows which namespaces were closed or deleted before it.
         self._namespaces.read(self._meta)
-        return epoch
+        return given
 
     def _server_of(self, url: str) -> MysqlServer:
         """One for all shards of an address."""

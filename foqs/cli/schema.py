@@ -108,6 +108,9 @@ def status(loaded: LoadedConfig, output: str) -> None:
             for one, state in found.items()
         ),
     )  # fmt: skip
+    for one, state in found.items():
+        for warning in state.warnings:
+            click.echo(f"warning: {one.name}: {warning}", err=True)
     work.leave()
 
 

@@ -147,6 +147,17 @@ class Membership(Service):
         """
         await self.on_thread(lambda: self._meta.decline_shards(by_heir, self._me.id))
 
+    async def leave_servers(self, left: Mapping[int, tuple[int, int]]) -> list[int]:
+        """Tell the others that they may take these shards of this host on other servers: `MetaStore.leave_servers`.
+
+        Raises UnavailableError.
+        """
+        return await self.on_thread(lambda: self._meta.leave_servers(self._me.id, left))
+
+    async def note_numbers(self, numbers: Mapping[int, tuple[int, int]]) -> list[int]:
+        """Note how far shards of this host are: `MetaStore.note_numbers`. Raises UnavailableError."""
+        return await self.on_thread(lambda: self._meta.note_numbers(self._me.id, numbers))
+
     async def _start(self) -> None:
         await self._on_beats(lambda: self._backend.join(self._me))
         await self._beat()

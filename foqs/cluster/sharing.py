@@ -88,6 +88,8 @@ class Sharing(Service):
         membership.on_death = self._look_again
         membership.is_busy = lambda: self._is_moving
         self._now_s = now_s
+        self.on_looked: Callable[[ClusterView], None] = lambda view: None
+        """Called after each round that was acted upon."""
         self._planner = Planner()
         self._view: ClusterView | None = None
         self._intent = NOTHING_PLANNED
@@ -139,6 +141,7 @@ class Sharing(Service):
         self._local.knows_epochs({row.shard_id: row.epoch for row in rows})
         if self.state is ServiceState.RUNNING:
             self._act(view)
+            self.on_looked(view)
 
     def _look_again(self) -> None:
         """A host is dead: whoever waits for a lock that its session may hold ends that session."""

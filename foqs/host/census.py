@@ -65,6 +65,10 @@ class Censuses:
         owned = {shard.shard_id: shard.epoch for _, shard in self._shards.owned()}
         return dict.fromkeys(self._shards.uses, 0) | owned
 
+    def servers(self) -> dict[int, str]:
+        """The servers on which this host serves its shards."""
+        return {writer.shard_id: writer.served_on for writer, _ in self._shards.owned()}
+
     def conflicts(self, view: NamespaceView) -> dict[str, FoqsError]:
         self._look_for_unknown(view)
         self._compared = {shard.shard_id: self._compare(shard, view) for _, shard in self._shards.owned()}

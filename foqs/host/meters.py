@@ -218,6 +218,17 @@ class TransactionMeters:
             registry=registry,
         )
 
+        self._lost = Counter(
+            "foqs_transactions_lost_total",
+            "Committed transactions of the shard that were not there any more when it was taken over: it was served "
+            "from an older copy of its database.",
+            ["shard"],
+            registry=registry,
+        )
+
+    def lost(self, shard_id: int, count: int) -> None:
+        self._lost.labels(str(shard_id)).inc(count)
+
     def waited(self, shard_id: int, wait_s: float) -> None:
         self._waits.labels(str(shard_id)).observe(wait_s)
 

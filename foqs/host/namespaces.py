@@ -53,6 +53,9 @@ class OwnedShards(Protocol):
     def check_owns_any(self) -> None:
         """Raises UnavailableError while this host owns none."""
 
+    def servers(self) -> dict[int, str]:
+        """The servers on which this host serves its shards."""
+
     def epochs(self) -> dict[int, int]:
         """The epoch of each shard of the cluster that this host knows of; 0 where it does not own the shard now."""
 
@@ -192,13 +195,14 @@ class Namespaces(Service):
         if lost:
             if any(lost.values()):
                 _log.error("meta_went_back", lost_epochs={shard: epoch for shard, epoch in lost.items() if epoch})
-            await self.on_thread(lambda meta: self._give_back(meta, lost))
+            servers = self.shards.servers()
+            await self.on_thread(lambda meta: self._give_back(meta, lost, servers))
 
-    def _give_back(self, meta: MetaStore, epochs: dict[int, int]) -> None:
+    def _give_back(self, meta: MetaStore, epochs: dict[int, int], servers: dict[int, str]) -> None:
         """Tell the meta database what it lacks. The id comes first: with the epochs it seems to have all."""
         if self.cluster is not None:
             self.cluster.give_back()
-        meta.raise_epochs(self._host_id, epochs, self._wall_ms())
+        meta.raise_epochs(self._host_id, epochs, self._wall_ms(), servers)
 
     def read(self, meta: MetaStore) -> NamespaceList:
         """Read the namespaces, on a worker thread, and serve them from now on.

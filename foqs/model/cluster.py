@@ -72,6 +72,12 @@ class ShardRow(NamedTuple):
     moving_to: str
     """The id of the process that is ready to take it over from its living owner; empty for none."""
     changed_at_ms: int
+    server: str = ""
+    """The server on which the owner serves it; empty where nobody knows, or once the owner has lost it."""
+    first_number: int = 0
+    """The number of its last transaction when the epoch was taken."""
+    last_number: int = 0
+    """The same as its owner told it last."""
 
 
 class ShardIdentity(NamedTuple):

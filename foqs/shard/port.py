@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from foqs.model.calls import ItemContent
+from foqs.model.cluster import ShardRow
 from foqs.model.item import ShardItem
 from foqs.model.seen_image import ImageKey
+from foqs.model.shard_place import FOUND_NOTHING, EpochGiven, FoundShard
 from foqs.model.slots import SlotMove, SlotTable
 from foqs.model.topic import ShardTopic
 
@@ -333,14 +335,18 @@ class Tenure(NamedTuple):
     """The number of the last transaction that the process saw committed."""
     last_key: int
     """No key of the epoch beyond it was ever assigned."""
+    server: str = ""
+    """The server on which the process had it."""
 
-    def goes_on(self, epoch: int, transaction_number: int) -> bool:
-        """Whether a shard with these in its writer row is the one that was left.
+    def goes_on(self, found: FoundShard) -> bool:
+        """Whether a shard of which this is found is the one that was left.
 
         With a smaller number it is not, whoever's the epoch is: a replica that was behind was promoted, or a backup
-        restored, and what is missing there was acknowledged.
+        restored, and what is missing there was acknowledged. Nor is it on another server: others may have the shard on
+        the one where it was left.
         """
-        return epoch == self.epoch and transaction_number >= self.transaction_number
+        is_there = found.epoch == self.epoch and found.server == self.server
+        return is_there and found.transaction_number >= self.transaction_number
 
 
 class StoredClaim(NamedTuple):
@@ -380,6 +386,10 @@ class ShardImage:
     """The images of them that are there, whole or in parts."""
     seen_log: SeenLog | None = None
     """Reads both; None where there are no logs."""
+    found: FoundShard = FOUND_NOTHING
+    """What was there before."""
+    given: EpochGiven | None = None
+    """The epoch, if it is a new one; None if the tenure of this process goes on."""
 
 
 class TransactionFailedError(Exception):
@@ -429,11 +439,24 @@ class OwnedError(OwnershipLostError):
     """A living owner has it."""
 
 
+class ElsewhereError(OwnershipLostError):
+    """A living owner may have it on another server: what is here is a copy of its database, and nothing was done."""
+
+    def __init__(self, message: str, row: ShardRow | None = None) -> None:
+        """`row` is what the meta database has of the shard."""
+        super().__init__(message)
+        self.row = row
+
+
 class Store(Protocol):
     """A shard's storage, as its writer uses it; foqs.storage.shard_store.ShardStore is the real one.
 
     One call is under way at a time. What is not async blocks, and runs on a thread.
     """
+
+    @property
+    def server(self) -> str:
+        """The server that its last session led to, as that calls itself."""
 
     def open(self, tenure: Tenure | None = None) -> ShardImage: ...
     def wait_for_owner(self, *, stay: bool = False) -> bool: ...
@@ -472,3 +495,6 @@ class TransactionMeter(Protocol):
 
     def committed(self, shard_id: int, transaction: Transaction, result: TransactionResult) -> None:
         """The transaction happened, whether that was known at once or not."""
+
+    def lost(self, shard_id: int, count: int) -> None:
+        """Transactions that had happened are not there any more: the shard went back to an older state."""

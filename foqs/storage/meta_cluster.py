@@ -14,6 +14,8 @@ from sqlalchemy.dialects.mysql import insert
 from foqs.model import limits
 from foqs.model.cluster import PROCESS_MARK, HostRow, ShardRow, ShardUse
 from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, UnavailableError
+from foqs.model.shard_place import FOUND_NOTHING, EpochAsk, EpochGiven, FoundShard, nobody_is_dead
+from foqs.storage.meta_places import leave_servers, note_numbers, take_epoch
 from foqs.storage.meta_tables import CLUSTER_ID, CLUSTER_NAME, CLUSTER_SECRET, HOST, SERVER_NOW_MS, SHARD, SLOT_MOVE
 
 HOST_ROW_MS = limits.DAY_MS
@@ -27,6 +29,8 @@ _ELSEWHERE = 2
 """The state of a host that has another membership than this database. To those that beat here it takes no shards."""
 
 _CLUSTER_ID_BYTES = 16
+_TAKE_TRIES_MAX = 100
+"""A row that changes between being read and written is read again: each time somebody else has taken an epoch."""
 
 T = TypeVar("T")
 
@@ -144,23 +148,50 @@ class MetaCluster(ABC):
 
     # --- who has which shard ---
 
-    def take_shard_epoch(self, shard_id: int, owner: str, now_ms: int, at_least: int) -> int:
-        """Make `owner` the owner of the shard and return its epoch: above all before it and above `at_least`.
+    def take_shard_epoch(
+        self,
+        shard_id: int,
+        owner: str,
+        now_ms: int,
+        at_least: int,
+        found: FoundShard = FOUND_NOTHING,
+        *,
+        is_renewal: bool = False,
+        is_dead: Callable[[str, int], bool] = nobody_is_dead,
+    ) -> EpochGiven:
+        """Make `owner` the owner of the shard, with an epoch above all before it and above `at_least`.
 
-        `at_least` is the epoch found in the shard, in case this database lost its own. No epoch is returned
-        twice; one whose answer was lost is never used.
+        `at_least` is in case this database lost its own. No epoch is given twice; one whose answer was lost is never
+        used. `found` is what the owner has found with the shard's lock, and on which server; with `is_renewal` it has
+        served the shard there before. `is_dead(owner, epoch)` tells of the last owner. Raises ElsewhereError when that
+        one may serve the shard on another server.
         """
+        ask = EpochAsk(found, at_least, is_renewal)
 
-        def take(connection: Connection) -> int:
-            values = {"owner": owner.encode(), "owned_since": now_ms, "moving_to": b""}
-            statement = insert(SHARD).values(shard_id=shard_id, epoch=at_least + 1, **values)
-            raised = func.greatest(SHARD.c.epoch, at_least) + 1
-            connection.execute(statement.on_duplicate_key_update(epoch=raised, **values))
-            # The row is locked by the statement before: nobody raised it further.
-            epoch: int = connection.execute(select(SHARD.c.epoch).where(SHARD.c.shard_id == shard_id)).scalar_one()
-            return epoch
+        def take(connection: Connection) -> EpochGiven | None:
+            row = connection.execute(select(SHARD).where(SHARD.c.shard_id == shard_id)).one_or_none()
+            before = None if row is None else _shard_of(row)
+            return take_epoch(connection, shard_id, owner, now_ms, ask, before, is_dead)
 
-        return self._retry_deadlocks(take)
+        for _ in range(_TAKE_TRIES_MAX):
+            if (given := self._retry_deadlocks(take)) is not None:
+                return given
+        raise UnavailableError(f"shard {shard_id} went from owner to owner {_TAKE_TRIES_MAX} times meanwhile")
+
+    def leave_servers(self, owner: str, left: Mapping[int, tuple[int, int]]) -> list[int]:
+        """Note that the owner has no session with the servers of these shards: they may be taken on others.
+
+        `left` has the epoch of each, and the number of the last transaction that the owner saw committed. Returns those
+        that are the owner's under these epochs.
+        """
+        return self._retry_deadlocks(lambda connection: leave_servers(connection, owner, left))
+
+    def note_numbers(self, owner: str, numbers: Mapping[int, tuple[int, int]]) -> list[int]:
+        """Note, for who misses some later, the number of the last transaction of shards, with the epoch of each.
+
+        Returns those that are the owner's under these epochs.
+        """
+        return self._retry_deadlocks(lambda connection: note_numbers(connection, owner, numbers))
 
     def shard_owner(self, shard_id: int) -> str | None:
         """The process that took the last epoch of the shard, alive or not; None when nobody ever did."""
@@ -355,4 +386,7 @@ def _shard_of(row: Any) -> ShardRow:
         row.pinned_to.decode(),
         row.moving_to.decode(),
         row.changed_at,
+        row.server.decode(),
+        row.first_number,
+        row.last_number,
     )

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields, replace
+from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 from sqlalchemy import Connection, RowMapping, delete, func, select, update
@@ -38,6 +39,7 @@ from foqs.model.namespace import (
 from foqs.model.slots import SlotMove, SlotTable
 from foqs.storage.meta_blocks import NamespaceBlocks
 from foqs.storage.meta_jobs import delete_jobs_of
+from foqs.storage.meta_places import raise_epochs
 from foqs.storage.meta_policies import Policies, PolicyBlocks, delete_policies_of
 from foqs.storage.meta_quotas import delete_quota_of
 from foqs.storage.meta_slots import (
@@ -308,24 +310,14 @@ class MetaNamespaces(ABC):
         """Give it up: its namespace is open again. Does nothing when it is over."""
         self._retry_deadlocks(lambda connection: _delete_census(connection, census))
 
-    def raise_epochs(self, owner: str, epochs: dict[int, int], now_ms: int) -> None:
-        """Tell a database that is new, or was restored from an older state, which shards there are and who has them."""
+    def raise_epochs(
+        self, owner: str, epochs: Mapping[int, int], now_ms: int, servers: Mapping[int, str] = MappingProxyType({})
+    ) -> None:
+        """Tell a database that is new, or was restored from an older state, which shards there are and who has them.
 
-        def write(connection: Connection) -> None:
-            for shard_id, epoch in sorted(epochs.items()):
-                values = {"owner": owner.encode() if epoch else b"", "owned_since": now_ms}
-                statement = insert(SHARD).values(shard_id=shard_id, epoch=epoch, **values)
-                given, kept = statement.inserted, SHARD.c
-                is_later = given.epoch > kept.epoch
-                # In this order: the epoch that is compared with must be the old one.
-                changes = [
-                    ("owner", func.if_(is_later, given.owner, kept.owner)),
-                    ("owned_since", func.if_(is_later, given.owned_since, kept.owned_since)),
-                    ("epoch", func.greatest(kept.epoch, given.epoch)),
-                ]
-                connection.execute(statement.on_duplicate_key_update(changes))
-
-        self._retry_deadlocks(write)
+        `servers` are those on which the owner serves them.
+        """
+        self._retry_deadlocks(lambda connection: raise_epochs(connection, owner, epochs, servers, now_ms))
 
 
 def _lock_namespace(connection: Connection, name: str) -> Namespace:

@@ -65,6 +65,9 @@ SHARD = Table(
     Column("pinned_to", VARBINARY(128), nullable=False),
     Column("moving_to", VARBINARY(128), nullable=False),
     Column("changed_at", BigInteger, nullable=False),
+    Column("server", VARBINARY(255), nullable=False),
+    Column("first_number", BIGINT(unsigned=True), nullable=False),
+    Column("last_number", BIGINT(unsigned=True), nullable=False),
 )
 JOB = Table(
     "job",

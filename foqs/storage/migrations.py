@@ -23,6 +23,7 @@ from sqlalchemy import make_url
 
 from foqs.model import limits
 from foqs.model.errors import UnavailableError
+from foqs.storage.read_only import read_only_problem
 from foqs.storage.session import Session, session_arguments
 from foqs.storage.session_variables import set_variables
 from foqs.storage.whole_reads import complete, ended
@@ -74,12 +75,16 @@ class Migration:
 
 @dataclass(frozen=True, slots=True)
 class SchemaStatus:
-    """`applied` and `pending` name migrations; `problems` is what keeps apply() from working."""
+    """`applied` and `pending` name migrations; `problems` is what keeps apply() from working.
+
+    `warnings` tell what may cost data some day; the schema is none the worse for it.
+    """
 
     database: str
     applied: tuple[str, ...]
     pending: tuple[str, ...]
     problems: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
 
     @property
     def is_current(self) -> bool:
@@ -183,9 +188,11 @@ def status(url: str, kind: SchemaKind, directory: Path | None = None) -> SchemaS
     """
     migrations = load_migrations(kind, directory)
     records: dict[int, _Record] = {}
+    warning = ""
     try:
         # Only migrations themselves may take long: a host that starts must not wait for a server that hangs.
         with closing(_connect(url, read_timeout=limits.CONNECT_MS_MAX // 1000)) as connection:
+            warning = _read_only_warning(connection)
             records = _read_records(connection)
     except pymysql.MySQLError as error:
         if _code(error) not in (ER.BAD_DB_ERROR, ER.NO_SUCH_TABLE):
@@ -196,7 +203,17 @@ def status(url: str, kind: SchemaKind, directory: Path | None = None) -> SchemaS
         applied=tuple(f"{number:04d}_{records[number].name}" for number in sorted(done)),
         pending=tuple(str(migration) for migration in migrations if migration.number not in done),
         problems=tuple(_problems(migrations, records)),
+        warnings=(warning,) if warning else (),
     )
+
+
+def _read_only_warning(connection: Any) -> str:
+    def rows(statement: str) -> Any:
+        with connection.cursor() as cursor:
+            cursor.execute(statement)
+            return cursor.fetchall()
+
+    return read_only_problem(rows)
 
 
 def _schema_directory(kind: SchemaKind) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
 from contextlib import suppress
@@ -120,6 +121,18 @@ def connect(url: str, statement_ms_max: int = limits.STATEMENT_MS_MAX) -> Any:
         raise
     session._read_timeout = session._write_timeout = statement_ms_max // 1000
     return session
+
+
+def has_ended(session: Any) -> bool:
+    """Whether the server has ended the session, or there is none; to be asked when no call is under way."""
+    if session is None or session._sock is None:
+        return True
+    if session.exchange is not None and session.exchange.lost:
+        return True
+    poll = select.poll()
+    poll.register(session._sock, select.POLLIN)
+    # It says nothing unasked, but that it goes.
+    return bool(poll.poll(0))
 
 
 def is_lost(error: Exception) -> bool:

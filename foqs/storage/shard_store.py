@@ -6,7 +6,6 @@ into the `writer` row: after a lost answer that number tells whether the transac
 
 from __future__ import annotations
 
-import select
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from pymysql.constants import CR
 from foqs.model import ids, limits, order
 from foqs.model.cluster import ShardIdentity
 from foqs.model.errors import UnavailableError
+from foqs.model.shard_place import EpochAsk, EpochGiven
 from foqs.shard.port import (
     ItemRow,
     LaneCounts,
@@ -40,6 +40,7 @@ from foqs.storage.migrations import MigrationError, SchemaKind, check_current
 from foqs.storage.packs.index import PackIndex, add_looked_up, add_packed
 from foqs.storage.packs.pack import PackPlan
 from foqs.storage.prepared import PreparedInserts, prepare_inserts
+from foqs.storage.read_only import warn_of_read_only
 from foqs.storage.refusals import READ_ONLY_CODES, roll_back
 from foqs.storage.script import (
     Writes,
@@ -53,7 +54,8 @@ from foqs.storage.script import (
     take_seen,
     write_script,
 )
-from foqs.storage.session import connect, interrupt, is_lost
+from foqs.storage.server_name import read_server
+from foqs.storage.session import connect, has_ended, interrupt, is_lost
 from foqs.storage.take_over import (
     KillCheck,
     WriterRow,
@@ -83,11 +85,11 @@ class ShardStore:
     def __init__(
         self,
         access: ShardAccess,
-        take_epoch: Callable[[int], int],
+        take_epoch: Callable[[EpochAsk], EpochGiven],
         owner_is_dead: Callable[[str, int], bool],
         packs: PackIndex,
     ) -> None:
-        """`take_epoch(at_least)` gives a new epoch from the meta database; `owner_is_dead(owner, epoch)` allows a KILL.
+        """`take_epoch` gives a new epoch from the meta database; `owner_is_dead(owner, epoch)` allows a KILL.
 
         `packs` is for this store and for what reads the shard beside it.
         """
@@ -115,6 +117,7 @@ class ShardStore:
         self._reopened_number = 0
         """The number of the shard's last transaction when it was opened again."""
         self.epoch = 0
+        self.server = ""
 
     def use_url(self, url: str) -> None:
         """The next sessions are opened by this one, which leads to the same database; any thread may call it."""
@@ -125,8 +128,8 @@ class ShardStore:
 
         With a `tenure` that goes on the epoch stays and the meta database is not asked. Raises OwnedError when a living
         owner has the shard, OwnershipLostError when another one takes it just now, its server is not durable or its
-        database is another shard's, SessionLostError when it cannot be reached, and UnavailableError when there is no
-        new epoch to be had.
+        database is another shard's, ElsewhereError when it may be a copy, SessionLostError when it cannot be reached,
+        and UnavailableError when there is no new epoch to be had.
         """
         self.packs.clear()
         is_prepared, self._is_prepared, own = self._is_prepared, False, self._access.owner
@@ -144,16 +147,18 @@ class ShardStore:
             self._session.rollback()
             confirm_identity(self._rows, self._access.shard_id, self._access.cluster, written.epoch)
             self._session.commit()
-            if tenure is not None and tenure.goes_on(written.epoch, written.transaction_number):
+            found, given = written.found(self.server), None
+            if tenure is not None and tenure.goes_on(found):
                 self.epoch, last_key = tenure.epoch, tenure.last_key
             else:
                 # The shard may be a replica that was behind, and the meta database restored.
-                self.epoch = self._take_epoch(max(written.epoch, self.epoch))
-                last_key = self.epoch << ids.SEQUENCE_BITS
+                given = self._take_epoch(EpochAsk(found, max(written.epoch, self.epoch)))
+                self.epoch, last_key = given.epoch, given.epoch << ids.SEQUENCE_BITS
             self._put_name()
             self._promote_all()
+            warn_of_read_only(self._rows, self._access.shard_id)
             self._session.commit()
-            return self._read_image(last_key)
+            return replace(self._read_image(last_key), given=given, found=found)
 
     def wait_for_owner(self, *, stay: bool = False) -> bool:
         """After OwnedError: return when the shard's lock is free, or limits.OWNER_WAIT_MS_MAX later.
@@ -208,13 +213,13 @@ class ShardStore:
         """
         self._connect()
         with self._closing_on_error():
-            self._last_number()
+            self._own_writer()
             try:
                 self._take_lock(lambda writer: writer.epoch == self.epoch)
             except OwnershipLostError as error:
                 raise SessionLostError(str(error)) from error
             # Only now is the lost session's last transaction over for certain.
-            number = self._reopened_number = self._last_number()
+            number = self._reopened_number = self._own_writer().transaction_number
             self._note_session()
             return number
 
@@ -233,14 +238,15 @@ class ShardStore:
     def renew_epoch(self) -> int:
         """Go on under a new epoch, between two transactions, and return it.
 
-        Raises UnavailableError when there is none to be had, and nothing has changed. After SessionLostError `reopen`
-        takes the shard for another's if the change was committed: then it has to be opened anew.
+        Raises UnavailableError when there is none to be had, and ElsewhereError when another owner has one for another
+        server: nothing has changed. After SessionLostError `reopen` takes the shard for another's if the change was
+        committed: then it has to be opened anew.
         """
         self._require_session()
         with self._losing_session():
             # Who has lost the shard must not say in the meta database that it has it.
-            self._last_number()
-            epoch = self._take_epoch(self.epoch)
+            written = self._own_writer()
+            epoch = self._take_epoch(EpochAsk(written.found(self.server), self.epoch, is_renewal=True)).epoch
             with self._session.cursor() as cursor:
                 renewed = cursor.execute(sql.RENEW_EPOCH, (epoch, self.epoch))
             self._session.commit()
@@ -272,8 +278,8 @@ class ShardStore:
             # Its name is there, and its next transaction will meet the same.
             self._session.rollback()
 
-    def _last_number(self) -> int:
-        """The number of the shard's last transaction. Raises OwnershipLostError when it has another owner."""
+    def _own_writer(self) -> WriterRow:
+        """Raises OwnershipLostError when the shard has another owner."""
         written = read_writer(self._rows)
         self._session.commit()
         if written.epoch != self.epoch:
@@ -281,7 +287,7 @@ class ShardStore:
                 f"shard {self._access.shard_id} has epoch {written.epoch} of {written.owner!r}, "
                 f"not {self.epoch} any more"
             )
-        return written.transaction_number
+        return written
 
     def close(self) -> None:
         session, self._session = self._session, None
@@ -298,14 +304,7 @@ class ShardStore:
 
     def is_session_lost(self) -> bool:
         """Whether the server has ended the session; to be asked when no call is under way. Does not block."""
-        if self._session is None or self._session._sock is None:
-            return True
-        if self._session.exchange is not None and self._session.exchange.lost:
-            return True
-        poll = select.poll()
-        poll.register(self._session._sock, select.POLLIN)
-        # It says nothing unasked, but that it goes.
-        return bool(poll.poll(0))
+        return has_ended(self._session)
 
     def check(self) -> list[str]:
         """Why the server could lose acknowledged items now; empty when it cannot. Raises SessionLostError."""
@@ -403,6 +402,7 @@ class ShardStore:
         with self._losing_session():
             self._session = connect(self._access.url)
             self._rows(sql.LIMIT_SILENCE, limits.OWNER_SILENT_MS_MAX // 1000)
+            self.server = read_server(self._rows)
             self._inserts = prepare_inserts(self._session)
         if self._inserts is None:
             _log.warning("inserts_not_prepared", shard=self._access.shard_id)

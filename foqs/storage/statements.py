@@ -41,6 +41,10 @@ LIMIT_SILENCE = "SET SESSION wait_timeout = %s"
 KILL_SESSION = "KILL {}"
 READ_SESSION_USER = "SELECT USER, SUBSTRING_INDEX(USER(), '@', 1) FROM information_schema.PROCESSLIST WHERE ID = %s"
 READ_GRANTS = "SHOW GRANTS"
+READ_NETWORKING = "SHOW GLOBAL VARIABLES WHERE Variable_name = 'skip_networking'"
+READ_SERVER = (
+    "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('server_uuid', 'server_uid', 'hostname', 'port', 'datadir')"
+)
 ROLLBACK = "ROLLBACK"
 NOW_MS = "SELECT CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)"
 

@@ -13,6 +13,7 @@ import structlog
 from pymysql.constants import ER
 
 from foqs.model import limits
+from foqs.model.shard_place import FoundShard
 from foqs.shard.port import ClaimedRow, LaneCounts, OwnershipLostError, ShardImage, StoredClaim
 from foqs.storage import statements as sql
 from foqs.storage.formats import UnknownFormatError, unpack_entries, unpack_items, unpack_keys
@@ -40,6 +41,10 @@ class WriterRow(NamedTuple):
     topic_number_last: int
     session_id: int
     steady_ms: int
+
+    def found(self, server: str) -> FoundShard:
+        """What there is of the shard on this server, for the meta database."""
+        return FoundShard(server, self.epoch, self.owner, self.transaction_number)
 
 
 def read_writer(rows: RunStatement) -> WriterRow:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from foqs.model.cluster import HostRow, ShardRow, ShardUse
 from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, UnavailableError
+from foqs.model.shard_place import FOUND_NOTHING, EpochAsk, EpochGiven, FoundShard, nobody_is_dead
 from foqs.storage.meta_cluster import not_known
+from foqs.storage.meta_places import check_place
 
 
 @dataclass(slots=True)
@@ -80,16 +83,48 @@ class FakeCluster(ABC):
     def remove_host(self, host_id: str) -> None:
         self._hosts.pop(host_id, None)
 
-    def take_shard_epoch(self, shard_id: int, owner: str, now_ms: int, at_least: int) -> int:
+    def take_shard_epoch(
+        self,
+        shard_id: int,
+        owner: str,
+        now_ms: int,
+        at_least: int,
+        found: FoundShard = FOUND_NOTHING,
+        *,
+        is_renewal: bool = False,
+        is_dead: Callable[[str, int], bool] = nobody_is_dead,
+    ) -> EpochGiven:
+        before = self._cluster.shards.get(shard_id)
+        check_place(shard_id, owner, EpochAsk(found, at_least, is_renewal), before, is_dead)
         row = self._cluster.shard(shard_id)
-        epoch = max(row.epoch, at_least) + 1
-        self._cluster.shards[shard_id] = row._replace(epoch=epoch, owner=owner, owned_since_ms=now_ms, moving_to="")
-        return epoch
+        epoch, number = max(row.epoch, at_least) + 1, found.transaction_number
+        self._cluster.shards[shard_id] = row._replace(
+            epoch=epoch, owner=owner, owned_since_ms=now_ms, moving_to="", server=found.server, first_number=number,
+            last_number=number,
+        )  # fmt: skip
+        return EpochGiven(epoch, before)
 
-    def raise_epochs(self, owner: str, epochs: dict[int, int], now_ms: int) -> None:
+    def raise_epochs(
+        self, owner: str, epochs: Mapping[int, int], now_ms: int, servers: Mapping[int, str] = MappingProxyType({})
+    ) -> None:
         for shard_id, epoch in epochs.items():
             row = self._cluster.shard(shard_id)
-            self._cluster.shards[shard_id] = row._replace(epoch=epoch, owner=owner) if epoch > row.epoch else row
+            raised = row._replace(epoch=epoch, owner=owner, server=servers.get(shard_id, ""))
+            self._cluster.shards[shard_id] = raised if epoch > row.epoch else row
+
+    def leave_servers(self, owner: str, left: Mapping[int, tuple[int, int]]) -> list[int]:
+        noted = self.note_numbers(owner, left)
+        for shard_id in noted:
+            self._cluster.shards[shard_id] = self._cluster.shard(shard_id)._replace(server="")
+        return noted
+
+    def note_numbers(self, owner: str, numbers: Mapping[int, tuple[int, int]]) -> list[int]:
+        rows = {shard_id: self._cluster.shard(shard_id) for shard_id in numbers}
+        noted = [at for at, (epoch, _) in numbers.items() if (rows[at].owner, rows[at].epoch) == (owner, epoch)]
+        for shard_id in noted:
+            last_number = max(rows[shard_id].last_number, numbers[shard_id][1])
+            self._cluster.shards[shard_id] = rows[shard_id]._replace(last_number=last_number)
+        return noted
 
     def shard_owner(self, shard_id: int) -> str | None:
         row = self._cluster.shards.get(shard_id)

@@ -122,6 +122,8 @@ class FakeServer:
         self, shard_id: int, clock: Callable[[], int], faults: Faults | None = None, *, strict: bool = False
     ) -> None:
         self.shard_id = shard_id
+        self.name = f"server of shard {shard_id}"
+        """What it calls itself: a copy of the database is on a server of another name."""
         self.strict = strict
         self.clock = clock
         self.faults = faults or Faults()
@@ -137,6 +139,12 @@ class FakeServer:
         self._last_session = 0
         self._locks: dict[str, int] = {}
         self._waiting: list[Callable[[], None]] = []
+
+    def clone(self, name: str) -> FakeServer:
+        """Another server, with a copy of what is committed here now, and without sessions and locks."""
+        clone = FakeServer(self.shard_id, self.clock, self.faults, strict=self.strict)
+        clone.name, clone.tables = name, self.tables.copy()
+        return clone
 
     # ---- what may happen to it ----
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator
 from concurrent.futures import Executor
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from foqs.model import ids, limits, order
 from foqs.model.cluster import ShardIdentity
 from foqs.model.errors import UnavailableError
 from foqs.model.seen_image import ImageKey
+from foqs.model.shard_place import EpochAsk, EpochGiven, FoundShard
 from foqs.shard.port import (
     DeadlockError,
     LaneCounts,
@@ -50,7 +52,7 @@ class FakeStore:
         server: FakeServer,
         lock_name: str,
         owner: str,
-        take_epoch: Callable[[int], int],
+        take_epoch: Callable[[EpochAsk], EpochGiven],
         owner_is_dead: Callable[[str, int], bool],
         packs: PackIndex,
         cluster: ClusterId,
@@ -101,12 +103,13 @@ class FakeStore:
             writer = self._writer()
             confirm_identity(self._rows, self._server.shard_id, self._cluster, writer.epoch)
             self._server.tables.identity = self._server.tables.identity or self._new_identity
-            if tenure is not None and tenure.goes_on(writer.epoch, writer.transaction_number):
+            found, given = self._found(writer), None
+            if tenure is not None and tenure.goes_on(found):
                 self.epoch, last_key = tenure.epoch, tenure.last_key
             else:
                 # The shard may be a replica that was behind, and the meta database restored.
-                self.epoch = self._take_epoch(max(writer.epoch, self.epoch))
-                last_key = self.epoch << ids.SEQUENCE_BITS
+                given = self._take_epoch(EpochAsk(found, max(writer.epoch, self.epoch)))
+                self.epoch, last_key = given.epoch, given.epoch << ids.SEQUENCE_BITS
             yield
             self._put_name()
             yield
@@ -114,7 +117,7 @@ class FakeStore:
             self._promote_all()
             yield
             self._server.touch(self._session)
-            return self._read_image(last_key)
+            return replace(self._read_image(last_key), given=given, found=found)
         except BaseException:
             self.close()
             raise
@@ -186,7 +189,8 @@ class FakeStore:
     def renew_epoch(self) -> int:
         self._touch()
         self._last_number()
-        epoch = self._take_epoch(self.epoch)
+        found = self._found(self._writer())
+        epoch = self._take_epoch(EpochAsk(found, self.epoch, is_renewal=True)).epoch
         self._last_number()
         if self._server.faults.fate() is Fate.LOST_BEFORE:
             self._lose("lost before its epoch was renewed")
@@ -201,6 +205,13 @@ class FakeStore:
         if writer.epoch != self.epoch:
             raise OwnershipLostError(f"shard {self._server.shard_id} has epoch {writer.epoch} of {writer.owner!r}")
         return writer.transaction_number
+
+    @property
+    def server(self) -> str:
+        return self._server.name
+
+    def _found(self, writer: Writer) -> FoundShard:
+        return FoundShard(self.server, writer.epoch, writer.owner, writer.transaction_number)
 
     def _writer(self) -> Writer:
         self._server.touch(self._session)

@@ -18,6 +18,7 @@ from foqs.host.metrics import Metrics
 from foqs.model import limits
 from foqs.model.cluster import HostRow
 from foqs.model.errors import UnavailableError
+from foqs.model.shard_place import EpochAsk, EpochGiven
 from foqs.parts import Parts
 from foqs.shard.state.leases import SLOT_MS
 from foqs.storage.migrations import SchemaKind
@@ -122,7 +123,7 @@ class MemoryHost:
     def _make_store(
         self,
         access: ShardAccess,
-        take_epoch: Callable[[int], int],
+        take_epoch: Callable[[EpochAsk], EpochGiven],
         is_dead: Callable[[str, int], bool],
         packs: PackIndex,
     ) -> FakeStore:

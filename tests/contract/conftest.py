@@ -17,6 +17,7 @@ from pymysql.err import OperationalError
 from foqs.dev.local_server import LocalServer
 from foqs.model import limits
 from foqs.model.cluster import ShardIdentity
+from foqs.model.shard_place import EpochAsk, EpochGiven
 from foqs.shard.port import Store
 from foqs.storage import shard_store
 from foqs.storage.identity import identity_at
@@ -109,11 +110,11 @@ class MysqlShard:
         for store in self._stores:
             store.close()
 
-    def _take_epoch(self, at_least: int) -> int:
+    def _take_epoch(self, ask: EpochAsk) -> EpochGiven:
         if self.on_epoch is not None:
             self.on_epoch()
-        self.epochs.append(max([at_least, *self.epochs]) + 1)
-        return self.epochs[-1]
+        self.epochs.append(max([ask.at_least, *self.epochs]) + 1)
+        return EpochGiven(self.epochs[-1], None)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, closing, contextmanager
 
 from foqs.model import limits
 from foqs.model.cluster import ShardIdentity
+from foqs.model.shard_place import EpochAsk, EpochGiven
 from foqs.shard.port import Store
 from foqs.storage.packs.budget import PackBudget
 from foqs.storage.packs.index import PackIndex
@@ -76,11 +77,11 @@ class FakeShard:
     def identity(self) -> ShardIdentity | None:
         return fake_identity(self._server)
 
-    def _take_epoch(self, at_least: int) -> int:
+    def _take_epoch(self, ask: EpochAsk) -> EpochGiven:
         if self.on_epoch is not None:
             self.on_epoch()
-        self.epochs.append(max([at_least, *self.epochs]) + 1)
-        return self.epochs[-1]
+        self.epochs.append(max([ask.at_least, *self.epochs]) + 1)
+        return EpochGiven(self.epochs[-1], None)
 
 
 class _Once(Faults):

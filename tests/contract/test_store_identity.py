@@ -100,7 +100,8 @@ def test_an_owner_that_goes_on_needs_no_meta_database(shard):
     one = Owner(shard, "one")
     one.store.close()
     shard.meta.is_away = True
-    assert opened(one.store, Tenure(one.image.epoch, 0, one.image.last_key)).epoch == one.image.epoch
+    tenure = Tenure(one.image.epoch, 0, one.image.last_key, one.store.server)
+    assert opened(one.store, tenure).epoch == one.image.epoch
 
 
 def test_where_the_id_is_not_known_and_cannot_be_asked_for_nothing_is_written(shard):

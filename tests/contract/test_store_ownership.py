@@ -236,7 +236,7 @@ def test_after_a_reopening_a_dead_owner_is_put_out_all_the_same(shard):
 
 
 def tenure_of(owner: Owner) -> Tenure:
-    return Tenure(owner.image.epoch, owner.number, owner.image.last_key + 77)
+    return Tenure(owner.image.epoch, owner.number, owner.image.last_key + 77, owner.store.server)
 
 
 def test_a_process_opens_its_own_shard_again_without_a_new_epoch(shard):
@@ -298,9 +298,17 @@ def test_with_fewer_transactions_than_it_saw_committed_it_needs_a_new_epoch(shar
 
 
 def test_the_contract_finds_an_opening_that_does_not_look_at_the_number(fake_shard, monkeypatch):
-    monkeypatch.setattr(Tenure, "goes_on", lambda self, epoch, number: epoch == self.epoch)
+    monkeypatch.setattr(Tenure, "goes_on", lambda self, found: found.epoch == self.epoch)
     with pytest.raises(AssertionError):
         test_with_fewer_transactions_than_it_saw_committed_it_needs_a_new_epoch(fake_shard)
+
+
+def test_on_another_server_it_needs_a_new_epoch(shard):
+    """Others may have it on the one where it was left."""
+    one = Owner(shard, "one")
+    one.store.close()
+    tenure = tenure_of(one)._replace(server="another one")
+    assert opened(one.store, tenure).epoch > one.image.epoch
 
 
 def test_after_another_owner_it_needs_a_new_epoch(shard):
@@ -349,7 +357,7 @@ def test_an_owner_goes_on_under_a_new_epoch(shard):
     assert reopen(one) == 2
     one.run(inserts=[new_item(3)])
     one.store.close()
-    assert opened(one.store, Tenure(epoch, 3, epoch << ids.SEQUENCE_BITS)).epoch == epoch
+    assert opened(one.store, Tenure(epoch, 3, epoch << ids.SEQUENCE_BITS, one.store.server)).epoch == epoch
     assert sorted(one.look_up(1, 2, 3)) == [1, 2, 3]
 
 

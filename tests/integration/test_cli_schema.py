@@ -110,7 +110,7 @@ def test_removed_shards_are_left_alone(meta_url: str, mysql_server: LocalServer)
     with closing(MetaStore(meta_url)) as meta:
         meta.add_shard(5, place, "")
         meta.update_shard(5, ShardUse.DRAINING, None, None)
-        epoch = meta.take_shard_epoch(5, "somebody", 1, 0)
+        epoch = meta.take_shard_epoch(5, "somebody", 1, 0).epoch
         meta.remove_shard(5, epoch)
     assert "shard 5" not in run("schema", "apply", "--meta-url", meta_url).stderr
     named = run("schema", "apply", "--meta-url", meta_url, "--shard", f"5={mysql_server.url('schema_removed')}")

@@ -248,7 +248,7 @@ def test_of_the_places_of_a_configuration_none_is_adopted_twice(store: MetaStore
 
 def test_the_place_of_a_removed_shard_is_free(store: MetaStore) -> None:
     store.add_shard(1, "mysql://h:3306/one", "")
-    epoch = store.take_shard_epoch(1, "h1", 1, at_least=0)
+    epoch = store.take_shard_epoch(1, "h1", 1, at_least=0).epoch
     store.update_shard(1, ShardUse.DRAINING, None, None)
     store.remove_shard(1, epoch)
     assert store.adopt_shards({5: "mysql://h:3306/one"}, "") == {}
@@ -260,11 +260,11 @@ def test_the_durability_of_its_server_is_told(store: MetaStore) -> None:
 
 def test_an_epoch_is_above_all_before_it_and_above_the_shards_own(store: MetaStore) -> None:
     assert store.shard_owner(3) is None
-    assert store.take_shard_epoch(3, "h1", 1, at_least=0) == 1
-    assert store.take_shard_epoch(3, "h2", 2, at_least=0) == 2
-    assert store.take_shard_epoch(3, "h1", 3, at_least=40) == 41
-    assert store.take_shard_epoch(3, "h3", 4, at_least=5) == 42
-    assert store.take_shard_epoch(4, "h1", 5, at_least=9) == 10
+    assert store.take_shard_epoch(3, "h1", 1, at_least=0).epoch == 1
+    assert store.take_shard_epoch(3, "h2", 2, at_least=0).epoch == 2
+    assert store.take_shard_epoch(3, "h1", 3, at_least=40).epoch == 41
+    assert store.take_shard_epoch(3, "h3", 4, at_least=5).epoch == 42
+    assert store.take_shard_epoch(4, "h1", 5, at_least=9).epoch == 10
     assert (store.shard_owner(3), store.shard_owner(4)) == ("h3", "h1")
 
 
@@ -273,7 +273,7 @@ def test_no_epoch_is_given_twice_to_takers_at_the_same_time(store: MetaStore) ->
 
     def take(owner: str) -> list[int]:
         start.wait(PATIENCE_S)
-        return [store.take_shard_epoch(1, owner, 1, at_least=0) for _ in range(10)]
+        return [store.take_shard_epoch(1, owner, 1, at_least=0).epoch for _ in range(10)]
 
     with ThreadPoolExecutor(4) as threads:
         taken = [epoch for epochs in threads.map(take, "abcd") for epoch in epochs]

@@ -20,6 +20,7 @@ from foqs.model.errors import (
     UnknownNamespaceError,
 )
 from foqs.model.namespace import NamespaceSettings
+from foqs.model.shard_place import FOUND_NOTHING, EpochAsk
 from foqs.shard.port import OwnershipLostError
 from foqs.storage.meta import MetaStore
 from foqs.storage.session import connect
@@ -199,7 +200,7 @@ async def test_who_takes_a_shard_over_knows_what_was_closed_before(meta_url, sha
     async with running_host(meta_url, shard_urls) as host:
         await host.host._namespaces.calls.run(lambda meta: meta.begin_deletion("jobs"))
         assert not host.host._namespaces.get("jobs").closing
-        await asyncio.to_thread(host.host._factory.take_epoch, 0, 0)
+        await asyncio.to_thread(host.host._factory.take_epoch, 0, EpochAsk(FOUND_NOTHING, 0))
         with pytest.raises(PausedError):
             await host.client.enqueue("jobs", "t", b"x")
 
@@ -215,7 +216,7 @@ async def test_a_meta_database_that_can_lose_what_it_acknowledged_is_not_relied_
             host.admin.create_namespace("n"),
             host.admin.update_namespace("jobs", attempts_max=3),
             host.admin.delete_namespace("jobs"),
-            asyncio.to_thread(host.host._factory.take_epoch, 0, 0),
+            asyncio.to_thread(host.host._factory.take_epoch, 0, EpochAsk(FOUND_NOTHING, 0)),
         ):
             with pytest.raises(UnavailableError, match="can lose what it acknowledged: sync_binlog is 0"):
                 await call

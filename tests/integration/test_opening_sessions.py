@@ -10,6 +10,7 @@ import pytest
 
 from foqs.dev.local_server import LocalServer
 from foqs.model import limits
+from foqs.model.shard_place import EpochGiven
 from foqs.shard.port import SessionLostError
 from foqs.storage import shard_store
 from foqs.storage.packs.budget import PackBudget
@@ -28,7 +29,9 @@ def store(shard_urls: Mapping[int, str]) -> Iterator[ShardStore]:
         shard_id=SHARD_ID, url=shard_urls[SHARD_ID], lock_name="opening.shard", owner="one", cluster=some_cluster()
     )
     packs = PackIndex(PackBudget(limits.PACKS_OF_HOST_BYTES_MAX))
-    with closing(ShardStore(access, lambda at_least: at_least + 1, lambda owner, epoch: False, packs)) as store:
+    with closing(
+        ShardStore(access, lambda ask: EpochGiven(ask.at_least + 1, None), lambda owner, epoch: False, packs)
+    ) as store:
         yield store
 
 

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from foqs.dev.local_server import LocalServer
 from foqs.model import limits
+from foqs.model.shard_place import EpochAsk, EpochGiven
 from foqs.shard.port import OwnedError, OwnershipLostError, SessionLostError
 from foqs.storage.packs.budget import PackBudget
 from foqs.storage.packs.index import PackIndex
@@ -29,9 +30,9 @@ def make_store(shard_urls: dict[int, str]) -> Iterator[Open]:
     stores: list[ShardStore] = []
     epochs = [0]
 
-    def take_epoch(at_least: int) -> int:
-        epochs[0] = max(epochs[0], at_least) + 1
-        return epochs[0]
+    def take_epoch(ask: EpochAsk) -> EpochGiven:
+        epochs[0] = max(epochs[0], ask.at_least) + 1
+        return EpochGiven(epochs[0], None)
 
     def make(owner: str, user: str = "root") -> ShardStore:
         url = shard_urls[0].replace("//root@", f"//{user}@")
@@ -163,7 +164,7 @@ def test_an_epoch_of_this_process_does_not_come_back_when_both_databases_went_ba
     with closing(mysql_server.connect()) as session, session.cursor() as cursor:
         cursor.execute("UPDATE shard_0.writer SET epoch = %s", (epoch - 1,))
         session.commit()
-    store._take_epoch = lambda at_least: at_least + 1
+    store._take_epoch = lambda ask: EpochGiven(ask.at_least + 1, None)
     assert opened(store).epoch == epoch + 1
 
 

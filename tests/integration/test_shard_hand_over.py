@@ -18,6 +18,7 @@ from foqs.cluster import membership
 from foqs.model import limits
 from foqs.model.cluster import ShardUse
 from foqs.model.errors import FoqsError, UnavailableError
+from foqs.model.shard_place import FoundShard
 from foqs.server import mysql_server
 from foqs.storage.meta import MetaStore
 from foqs.storage.places import place_of
@@ -237,7 +238,8 @@ async def test_an_epoch_that_was_given_to_a_host_which_never_had_the_shard_leads
         leased = await first.client.dequeue("jobs", "t", count=200, wait_ms=20_000)
         of_shard = [item.receipt for item in leased if shard_of(item.id) == 1]
         assert of_shard
-        epoch = meta.take_shard_epoch(1, second.host.id, 0, 0)
+        found = FoundShard(first.host._shards.writers[1].served_on, 0, "", 0)
+        epoch = meta.take_shard_epoch(1, second.host.id, 0, 0, found).epoch
         await until(lambda: meta.shard_owner(1) == first.host.id)
         await until(lambda: (owner := second.host.owners.get(1)) is not None and owner.epoch > epoch)
         assert not await second.client.ack("jobs", of_shard, return_errors=True)

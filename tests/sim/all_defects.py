@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.sim import (
     cap_defects,
     cluster_defects,
+    copy_defects,
     dedup_defects,
     defects,
     event_defects,
@@ -36,7 +37,9 @@ _OF_ONE_HOST = (
     slot_move_defects,
     store_defects,
 )
-_OF_CLUSTERS = (cluster_defects, peer_defects, reach_defects, routing_defects, shared_cap_defects, tier_defects)
+_OF_CLUSTERS = (
+    cluster_defects, copy_defects, peer_defects, reach_defects, routing_defects, shared_cap_defects, tier_defects,
+)  # fmt: skip
 
 
 def all_defects() -> dict[Planted, bool]:

@@ -14,6 +14,7 @@ from foqs.cluster.view import ClusterView
 from foqs.host.shards import Shards
 from foqs.model.cluster import ShardRow, ShardUse
 from foqs.model.errors import FoqsError, StaleLeaseError
+from foqs.model.shard_place import EpochGiven
 from foqs.testing.fake_cluster import FakeCluster
 from tests.sim.planting import in_place_of
 
@@ -58,11 +59,13 @@ def calls_leases_of_others_stale(self: Shards, shard_id: int) -> FoqsError:
 
 
 @in_place_of(FakeCluster, "take_shard_epoch")
-def gives_an_epoch_twice(self: Any, shard_id: int, owner: str, now_ms: int, at_least: int) -> int:
-    epoch = _take_shard_epoch(self, shard_id, owner, now_ms, at_least)
+def gives_an_epoch_twice(
+    self: Any, shard_id: int, owner: str, now_ms: int, at_least: int, *found: Any, **others: Any
+) -> EpochGiven:
+    given = _take_shard_epoch(self, shard_id, owner, now_ms, at_least, *found, **others)
     row = self._cluster.shards[shard_id]
-    self._cluster.shards[shard_id] = row._replace(epoch=max(1, epoch - 1))
-    return max(1, at_least)
+    self._cluster.shards[shard_id] = row._replace(epoch=max(1, given.epoch - 1))
+    return given._replace(epoch=max(1, at_least))
 
 
 @in_place_of(Shards, "take_tenure")

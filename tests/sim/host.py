@@ -129,6 +129,9 @@ class NoMetrics:
     def committed(self, shard_id: int, transaction: Transaction, result: TransactionResult) -> None:
         return None
 
+    def lost(self, shard_id: int, count: int) -> None:
+        self._world.counts["transactions lost"] += count
+
 
 class SimReader(FakeReader):
     """In some seeds the copies of the slot table cannot be read in the beginning."""

@@ -9,6 +9,7 @@ from foqs.cluster import host_watch
 from foqs.cluster.host_watch import HostWatch
 from foqs.model import ids
 from foqs.model.clock import Now
+from foqs.model.shard_place import FoundShard
 from foqs.shard.port import Tenure
 from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.keeper import Keeper, ShardClock
@@ -116,5 +117,5 @@ def forgets_the_epoch_that_it_had(self: Ownership, shard: ShardState) -> None:
 
 
 @in_place_of(Tenure, "goes_on", _has_takeovers)
-def goes_on_under_an_epoch_that_is_not_the_shards(self: Tenure, epoch: int, transaction_number: int) -> bool:
-    return transaction_number >= self.transaction_number
+def goes_on_under_an_epoch_that_is_not_the_shards(self: Tenure, found: FoundShard) -> bool:
+    return found.transaction_number >= self.transaction_number

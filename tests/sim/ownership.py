@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from foqs.model.census import Census, CensusAnswer
-from foqs.model.cluster import HostRow, ShardRow, ShardUse
+from foqs.model.cluster import HostRow, ShardRow, ShardUse, host_name_of
 from foqs.model.errors import UnavailableError
 from foqs.model.namespace import Namespace, NamespaceSettings
+from foqs.model.shard_place import EpochAsk, EpochGiven
 from foqs.model.slots import SlotTable
 from foqs.shard.port import ShardImage, Tenure, Transaction, TransactionResult
 from foqs.storage.packs.index import PackIndex
@@ -36,8 +37,8 @@ _STEPS_BEFORE_THE_LOCK = 10
 class Tenures:
     """Which processes have had which shards."""
 
-    session_owners: dict[tuple[int, int], str] = field(default_factory=dict)
-    """Ids of processes by shard and number of a session."""
+    session_owners: dict[tuple[str, int], str] = field(default_factory=dict)
+    """Ids of processes by name of a server and number of a session."""
     served: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     """By process and shard, the epoch and the number of the last transaction that it saw committed there."""
 
@@ -147,7 +148,7 @@ class SteppingStore(FakeStore):
         self,
         world: World,
         access: ShardAccess,
-        take_epoch: Callable[[int], int],
+        take_epoch: Callable[[EpochAsk], EpochGiven],
         is_dead: Callable[[str, int], bool],
         packs: PackIndex,
     ) -> None:
@@ -160,11 +161,12 @@ class SteppingStore(FakeStore):
         self._shard_id = access.shard_id
         self._chance = random.Random(f"{world.seed} {access.owner} {access.shard_id}")
         self._give_epoch = take_epoch
-        self._renews = False
         self._had_epoch = -1
         """The last one that it served the shard with."""
         self._seen_number = 0
         """Of the last transaction that it saw committed."""
+        self.asked_s = 0.0
+        """When the last transaction began."""
 
     def open(self, tenure: Tenure | None = None) -> Any:
         """What tests.sim.loop.VirtualThread goes through, as the image at its end."""
@@ -178,21 +180,24 @@ class SteppingStore(FakeStore):
         return image
 
     def renew_epoch(self) -> int:
-        self._renews = True
-        try:
-            self._had_epoch = super().renew_epoch()
-        finally:
-            self._renews = False
+        self._had_epoch = super().renew_epoch()
         return self._had_epoch
 
-    def _epoch_in_need(self, at_least: int) -> int:
-        writer = self._server.tables.writer
+    def _epoch_in_need(self, ask: EpochAsk) -> EpochGiven:
         had_epoch, seen_number = self._world.tenure_book.served.get((self._owner, self._shard_id), (-1, 0))
-        is_as_left = writer.epoch == self._had_epoch and writer.transaction_number >= self._seen_number
-        is_as_handed_on = writer.epoch == had_epoch and writer.transaction_number >= seen_number
-        if (is_as_left or is_as_handed_on) and not self._renews:
+        found = ask.found
+        is_as_left = found.epoch == self._had_epoch and found.transaction_number >= self._seen_number
+        is_as_handed_on = found.epoch == had_epoch and found.transaction_number >= seen_number
+        row = self._world.meta.tables.cluster.shards.get(self._shard_id)
+        # On another server, and once it has left its own, it may be others'.
+        is_its_place = row is None or row.server == found.server
+        if (is_as_left or is_as_handed_on) and not ask.is_renewal and is_its_place:
             self._world.complain(f"P11: {self._owner} needs a new epoch for shard {self._shard_id}, which it left so")
-        return self._give_epoch(at_least)
+        return self._give_epoch(ask)
+
+    async def run(self, transaction: Transaction) -> TransactionResult:
+        self.asked_s = self._world.loop.time()
+        return await super().run(transaction)
 
     def _run(self, transaction: Transaction, plan: PackPlan) -> TransactionResult:
         result = super()._run(transaction, plan)
@@ -201,12 +206,14 @@ class SteppingStore(FakeStore):
         return result
 
     def _connect(self) -> None:
+        self.close()
+        self._server = self._world.server_of(host_name_of(self._owner), self._shard_id)
         super()._connect()
         assert self._session is not None
-        self._world.tenure_book.session_owners[self._shard_id, self._session.number] = self._owner
+        self._world.tenure_book.session_owners[self._server.name, self._session.number] = self._owner
 
     def _kill(self, session_number: int) -> None:
-        victim = self._world.tenure_book.session_owners[self._shard_id, session_number]
+        victim = self._world.tenure_book.session_owners[self._server.name, session_number]
         if victim != self._owner and self._world.is_surely_alive(victim):
             self._world.complain(f"{self._owner} puts {victim} out of shard {self._shard_id}, and that one lives")
         super()._kill(session_number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from itertools import chain, count, islice
 from pathlib import Path
 from types import ModuleType
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from tests.sim.chance import Profile
-from tests.sim.run import profile_of, run_seed
+from tests.sim.run import Outcome, profile_of, run_seed
 
 SEEDS_MAX = 600
 """Most show within a few seeds. The rarest need more than so many, and are found by their hints."""
@@ -30,6 +30,8 @@ class _Defect(NamedTuple):
 
 _DEFECTS: dict[str, dict[str, _Defect]] = {}
 """By the module that plants them, and by name."""
+_RUNS: dict[str, Callable[[int], Outcome]] = {}
+"""The runs of seeds that are to find the defects of a module, where they are of a kind of their own."""
 
 
 def in_place_of(
@@ -45,6 +47,11 @@ def in_place_of(
         return replacement
 
     return add
+
+
+def runs_with(module: str, run: Callable[[int], Outcome]) -> None:
+    """Say that the defects of the module are found by runs of this kind."""
+    _RUNS[module] = run
 
 
 def plant(module: str, name: str, defect: Callable[[], Any], can_show: Callable[[Profile], bool]) -> None:
@@ -68,23 +75,31 @@ def planted(module: ModuleType) -> list[Planted]:
 
 def first_red(one: Planted, *, is_cluster: bool, first: int | None = None) -> int | None:
     """The first seed that is red with the defect, the hint before all others; None if there is none of so many."""
-    defect = _DEFECTS[f"{__package__}.{one.module}"][one.name]
+    defect, run = _DEFECTS[_path(one)][one.name], _run_of(one, is_cluster=is_cluster)
     tried = chain([] if first is None else [first], count())
     seeds = (seed for seed in tried if defect.can_show(profile_of(seed)))
     with defect.plant():
-        return next(
-            (seed for seed in islice(seeds, SEEDS_MAX) if run_seed(seed, is_cluster=is_cluster).complaints), None
-        )
+        return next((seed for seed in islice(seeds, SEEDS_MAX) if run(seed).complaints), None)
+
+
+def _path(one: Planted) -> str:
+    return f"{__package__}.{one.module}"
+
+
+def _run_of(one: Planted, *, is_cluster: bool) -> Callable[[int], Outcome]:
+    return _RUNS.get(_path(one)) or partial(run_seed, is_cluster=is_cluster)
 
 
 def check_found(one: Planted, *, is_cluster: bool) -> None:
     """A seed is red with the defect and green without it."""
     red = first_red(one, is_cluster=is_cluster, first=SHOWN_BY.get(one.key))
     assert red is not None, f"{SEEDS_MAX} seeds do not see it"
-    assert _is_green(red, is_cluster=is_cluster), f"seed {red} is red without the defect, too"
+    kind = _path(one) if _path(one) in _RUNS else ""
+    assert _is_green(red, kind, is_cluster=is_cluster), f"seed {red} is red without the defect, too"
 
 
 @cache
-def _is_green(seed: int, *, is_cluster: bool) -> bool:
-    """Whether it is without any defect; many defects show in the same seeds."""
-    return not run_seed(seed, is_cluster=is_cluster).complaints
+def _is_green(seed: int, kind: str, *, is_cluster: bool) -> bool:
+    """Whether it is without any defect; many defects show in the same seeds. `kind` is of a run that is another one."""
+    run = _RUNS[kind] if kind else partial(run_seed, is_cluster=is_cluster)
+    return not run(seed).complaints

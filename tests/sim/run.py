@@ -311,7 +311,7 @@ def _logs(world: World) -> Iterator[None]:
     """The host's log lines go into the trace."""
 
     def into_trace(logger: object, method: str, event: MutableMapping[str, Any]) -> str:
-        if event["event"] == "drain_bound_reached":
+        if event["event"] in ("drain_bound_reached", "sick_shard_given_up"):
             world.shards_undrained.add(event["shard"])
         if event["event"] == "pull_not_given_back":
             world.counts[_NOT_GIVEN_BACK] += 1

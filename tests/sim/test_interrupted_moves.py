@@ -11,6 +11,7 @@ from unittest.mock import patch
 import pytest
 
 from foqs.model.errors import UnavailableError
+from foqs.model.shard_place import EpochGiven
 from tests.sim.cluster import ClusterWorld
 from tests.sim.host import SimHost
 from tests.sim.ownership import FakeMeta
@@ -53,12 +54,12 @@ async def _interrupt_a_move(world: ClusterWorld, second: SimHost, *, is_for_both
         else:
             world.meta.cut_off[second.name] = math.inf
 
-    def take_nothing(self: Any, shard_id: int, owner: str, now_ms: int, at_least: int) -> int:
+    def take_nothing(self: Any, shard_id: int, owner: str, *others: Any, **named: Any) -> EpochGiven:
         if owner != second.host.id or met:
-            return take_shard_epoch(self, shard_id, owner, now_ms, at_least)
+            return take_shard_epoch(self, shard_id, owner, *others, **named)
         met.append(shard_id)
         if is_noted:
-            take_shard_epoch(self, shard_id, owner, now_ms, at_least)
+            take_shard_epoch(self, shard_id, owner, *others, **named)
         go_away()
         raise UnavailableError("the meta database does not answer")
 

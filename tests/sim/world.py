@@ -134,6 +134,8 @@ class World:
         self.calm_since_s = math.inf
         """When the delays of a part of the run became ordinary ones."""
         self.tenure_book = Tenures()
+        self.led: dict[tuple[str, int], FakeServer] = {}
+        """The servers that URLs of shards lead to, by name of a host and shard, where they differ from all others'."""
 
     def _make_client(self, number: int) -> SimClient:
         return SimClient(self, f"c{number}", random.Random(self.chance.random()))
@@ -198,6 +200,10 @@ class World:
         """What fails together with this shard, itself included."""
         together = self.profile.layout is Layout.TOGETHER
         return list(self.servers.values()) if together else [self.servers[shard_id]]
+
+    def server_of(self, host_name: str, shard_id: int) -> FakeServer:
+        """The server that the host's URL of the shard leads to."""
+        return self.led.get((host_name, shard_id)) or self.servers[shard_id]
 
     # ---- hosts ----
 

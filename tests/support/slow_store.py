@@ -34,6 +34,7 @@ class SlowStore:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
+        self.server = "here"
         self.answers = threading.Event()
         self.answers.set()
         self.tells_time = asyncio.Event()

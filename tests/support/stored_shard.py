@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from foqs.model import limits
+from foqs.model.shard_place import EpochGiven
 from foqs.shard.port import ShardImage, Transaction, TransactionResult
 from foqs.storage.packs.budget import PackBudget
 from foqs.storage.packs.index import PackIndex
@@ -26,7 +27,7 @@ class StoredShard:
             self.server,
             "lock",
             "host",
-            lambda at_least: at_least + 1,
+            lambda ask: EpochGiven(ask.at_least + 1, None),
             lambda owner, epoch: False,
             self.packs,
             some_cluster(),

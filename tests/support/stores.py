@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from foqs.model import limits
+from foqs.model.shard_place import EpochGiven
 from foqs.storage.packs.budget import PackBudget
 from foqs.storage.packs.index import PackIndex
 from foqs.storage.shard_store import ShardAccess, ShardStore
@@ -18,6 +19,8 @@ def open_store(url: str) -> Iterator[ShardStore]:
     """The owner of shard 0; every take-over gets the next epoch."""
     access = ShardAccess(shard_id=0, url=url, lock_name="lock", owner="host", cluster=some_cluster())
     packs = PackIndex(PackBudget(limits.PACKS_OF_HOST_BYTES_MAX))
-    with closing(ShardStore(access, lambda at_least: at_least + 1, lambda owner, epoch: False, packs)) as store:
+    with closing(
+        ShardStore(access, lambda ask: EpochGiven(ask.at_least + 1, None), lambda owner, epoch: False, packs)
+    ) as store:
         opened(store)
         yield store

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+
 import pytest
 
 from foqs.shard.writer import keeper
@@ -150,3 +153,47 @@ def test_a_shard_that_is_opened_anew_begins_well_and_nobody_is_told(health: Heal
     assert health.healthy
     assert changes == [False]
     assert health.opened_count == 1
+
+
+class _Stub:
+    """Three names for states, without a rule: in place of pybreaker's breaker."""
+
+    def __init__(self, **_: object) -> None:
+        self.current_state = "closed"
+
+    def open(self) -> None:
+        self.current_state = "open"
+
+    def half_open(self) -> None:
+        self.current_state = "half-open"
+
+    def close(self) -> None:
+        self.current_state = "closed"
+
+    def call(self, work: Callable[[], None]) -> None:
+        work()
+
+
+def test_the_rules_of_the_states_are_those_of_pybreaker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With names for states in its place, no breaker opens."""
+    monkeypatch.setattr(keeper.pybreaker, "CircuitBreaker", _Stub)
+    health = Health("shard-1", lambda healthy, reason: None)
+    with suppress(Exception):
+        health.trip(1.0, "its session is lost")
+    assert health.healthy
+
+
+def test_a_probe_that_the_breaker_did_not_let_through_is_refused(health: Health, changes: list[bool]) -> None:
+    """What ends well while it is open is not heard, and what trips it once more changes nothing."""
+    health.trip(5.0, "its session is lost")
+    health.trip(5.1, "its disk is full")
+    assert (health.reason, health.opened_count, changes) == ("its session is lost", 1, [False])
+    run(health, 5.2, 0.001, failed=True)
+    assert health.wants_probe(5.0 + keeper.BREAKER_PROBE_MS / 1000), "and begins no new pause"
+
+
+def test_a_reset_closes_it_without_a_word(health: Health, changes: list[bool]) -> None:
+    health.trip(5.0, "its session is lost")
+    health.began(6.0)
+    health.reset()
+    assert (health.state, health.healthy, changes) == ("closed", True, [False])

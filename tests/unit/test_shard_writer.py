@@ -9,6 +9,7 @@ from unittest.mock import Mock
 import pytest
 from structlog.testing import capture_logs
 
+from foqs.model import limits
 from foqs.model.calls import ItemContent
 from foqs.model.item import Phase, ShardItem
 from foqs.model.namespace import Namespace, NamespaceSettings
@@ -287,6 +288,23 @@ async def test_a_shard_that_is_lost_while_it_is_drained_and_opened_again_takes_n
     assert writer.shard is None
     async with asyncio.timeout(PATIENCE_S):
         await draining
+
+
+async def test_a_shard_that_is_sick_before_the_drain_is_given_up_at_once(
+    writer: TickedWriter, store: SlowStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DRAIN_MS_MAX", 1 << 40)
+    await start(writer, store)
+    store.answers_runs.clear()
+    ended = asyncio.create_task(run_one(writer, store))
+    await until(lambda: bool(store.numbers_run))
+    await until_health(writer, healthy=False)
+    with capture_logs() as logs:
+        async with asyncio.timeout(PATIENCE_S):
+            await writer.drain()
+            await writer.stop()
+            assert "sick" in await ended
+    assert "sick_shard_given_up" in {log["event"] for log in logs}
 
 
 @pytest.mark.interpreted

@@ -36,6 +36,9 @@ class NoShards:
     def conflicts(self, view: object) -> dict[str, Any]:
         return {}
 
+    def servers(self) -> dict[int, str]:
+        return {}
+
     def epochs(self) -> dict[int, int]:
         return {}
 

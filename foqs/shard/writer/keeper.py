@@ -1,18 +1,20 @@
 """The owner's watch on its server: whether it is well, what time it has, and whether it is durable.
 
 Whether it is well is a circuit breaker's matter, after FOQS: the mean transaction time and the error rate over a
-rolling window. pybreaker keeps the states; it has neither a window nor a notion of a call that hangs, so both are here.
-The owner of the shard runs one transaction at a time, which makes it its own gate for probes.
+rolling window. pybreaker has the rules of the states: each judgement goes through its calls, which open it, refuse what
+is no probe, and close it, and its listener tells the others. It has neither a window nor a notion of a call that hangs,
+and its timer goes by the wall clock, so those are here. The owner of the shard runs one transaction at a time, which
+makes it its own gate for probes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import inf
+from typing import Any, Final
 
 import pybreaker
 import structlog
@@ -49,6 +51,9 @@ BREAKER_PROBE_MS = 500
 """After this time it lets a probe through."""
 BREAKER_PROBE_FACTOR_MAX = 4
 """Each time that it opens again soon after a probe the next probe waits twice as long, up to so many times as long."""
+
+_NEVER_S: Final = 10 * 365 * 86_400
+"""No host runs for so long."""
 
 assert 2 * CLOCK_PROBE_MS < limits.OWNER_SILENT_MS_MAX, "an owner with nothing to do must not look dead"
 assert mysql_server.PULSE_MS + BREAKER_STALL_MS + 2 * limits.TICK_MS < limits.BREAKER_OPENS_MS_MAX, (
@@ -100,6 +105,21 @@ class ShardClock:
         return step_ms
 
 
+class _UnwellError(Exception):
+    """What pybreaker counts as a failure: the judgement on the last transactions, or on a probe."""
+
+
+class _Listener(pybreaker.CircuitBreakerListener):
+    """Passes changes of the state on."""
+
+    def __init__(self, changed: Callable[[str, str], None]) -> None:
+        self._changed = changed
+
+    def state_change(self, cb: Any, old_state: Any, new_state: Any) -> None:
+        """Called by pybreaker whenever the state is set, to what it was as well."""
+        self._changed(old_state.name, new_state.name)
+
+
 class Health:
     """The circuit breaker of one shard: `Keeper` owns it, and others ask whether the shard is healthy.
 
@@ -114,17 +134,22 @@ class Health:
         """Over all take-overs."""
         self.reason = ""
         """Why the breaker opened last."""
-        # Neither its count of failures nor its timer decide anything: the window below and `began` do.
-        self._breaker = pybreaker.CircuitBreaker(fail_max=sys.maxsize, reset_timeout=sys.maxsize, name=name)
+        # A failure is a judgement on many transactions. Its timer never lets a probe through: `began` does.
+        self._breaker = pybreaker.CircuitBreaker(
+            fail_max=1, reset_timeout=_NEVER_S, name=name, listeners=[_Listener(self._state_changed)]
+        )
         self._on_change = on_change
+        self._now_s = 0.0
+        """The time of what the breaker is told of."""
         self._samples: deque[tuple[float, float, bool]] = deque()
         """The end, the duration and the failure of each transaction."""
         self._seconds_sum = 0.0
         self._failed_count = 0
         self._failed_in_a_row_count = 0
         self._began_s: float | None = None
-        self._is_probe = False
-        """Whether the call under way is to show that the shard is well again."""
+        self._problem = ""
+        """What the breaker was told last."""
+        self._is_resetting = False
         self._opened_at_s = 0.0
         self._closed_at_s: float | None = None
         self._probe_pause_ms = BREAKER_PROBE_MS
@@ -140,18 +165,47 @@ class Health:
 
     def began(self, now_s: float) -> None:
         self._began_s = now_s
-        if not self.healthy:
-            self._is_probe = self.wants_probe(now_s)
-            if self._is_probe:
-                self._breaker.half_open()
+        if self.wants_probe(now_s):
+            self._breaker.half_open()
 
     def ended(self, now_s: float, *, failed: bool) -> None:
+        """A transaction has ended. While the breaker is open, only a probe counts: pybreaker refuses all else."""
         began_s, self._began_s = self._began_s, None
         assert began_s is not None
-        if not self.healthy:
-            if self._is_probe:
-                self._judge_probe(began_s, now_s, failed)
-            return
+        if self.healthy:
+            self._tell(now_s, self._problem_with(began_s, now_s, failed))
+        else:
+            is_bad = failed or now_s - began_s > BREAKER_MEAN_MS_MAX / 1000
+            self._tell(now_s, "a probe failed" if is_bad else "")
+
+    def _tell(self, now_s: float, problem: str) -> None:
+        """Tell pybreaker how it stands with the shard; what follows from that is up to its state."""
+
+        def judge() -> None:
+            if problem:
+                raise _UnwellError(problem)
+
+        self._now_s, self._problem = now_s, problem
+        with suppress(pybreaker.CircuitBreakerError, _UnwellError):
+            self._breaker.call(judge)
+
+    def _state_changed(self, before: str, after: str) -> None:
+        if after == pybreaker.STATE_OPEN:
+            self._opened_at_s = self._now_s
+            if before == pybreaker.STATE_CLOSED:
+                self.healthy, self.reason = False, self._problem
+                self.opened_count += 1
+                self._probe_pause_ms = self._next_pause_ms(self._now_s)
+                self._forget_samples()
+                self._on_change(False, self.reason)
+        elif after == pybreaker.STATE_CLOSED:
+            self.healthy = True
+            if before == pybreaker.STATE_HALF_OPEN and not self._is_resetting:
+                self._closed_at_s = self._now_s
+                self._on_change(True, "a probe was answered in time")
+
+    def _problem_with(self, began_s: float, now_s: float, failed: bool) -> str:
+        """What the window says of the shard's health, with this transaction in it; empty while it is well."""
         samples = self._samples
         samples.append((now_s, now_s - began_s, failed))
         self._seconds_sum += now_s - began_s
@@ -162,16 +216,15 @@ class Health:
             self._seconds_sum -= seconds
             self._failed_count -= was_failed
         if len(samples) < BREAKER_SAMPLES_MIN:
-            return
+            return ""
         mean_ms = self._seconds_sum / len(samples) * 1000
         errors = self._failed_count / len(samples)
         if mean_ms > BREAKER_MEAN_MS_MAX:
-            self.trip(now_s, f"its transactions take {mean_ms:.0f} ms on average")
-        elif self._failed_in_a_row_count >= BREAKER_SAMPLES_MIN:
+            return f"its transactions take {mean_ms:.0f} ms on average"
+        if self._failed_in_a_row_count >= BREAKER_SAMPLES_MIN:
             # Those that went well before would keep the rate down for half of the window.
-            self.trip(now_s, f"its last {self._failed_in_a_row_count} transactions failed")
-        elif errors > BREAKER_ERRORS_MAX:
-            self.trip(now_s, f"{errors:.0%} of its transactions fail")
+            return f"its last {self._failed_in_a_row_count} transactions failed"
+        return f"{errors:.0%} of its transactions fail" if errors > BREAKER_ERRORS_MAX else ""
 
     @contextmanager
     def watched(self, now_s: float) -> Iterator[None]:
@@ -207,34 +260,17 @@ class Health:
         """Close without a word: the shard is opened anew, and what was before says nothing of that."""
         self._forget_samples()
         self._began_s, self._closed_at_s = None, None
+        self._is_resetting = True
         self._breaker.close()
-        self.healthy = True
+        self._is_resetting = False
 
     def trip(self, now_s: float, reason: str) -> None:
-        """Open at once, unless it is open."""
-        if self.healthy:
-            self.opened_count += 1
-            self.reason = reason
-            self._opened_at_s = now_s
-            self._probe_pause_ms = self._next_pause_ms(now_s)
-            self._forget_samples()
-            self._breaker.open()
-            self.healthy = False
-            self._on_change(False, reason)
+        """Open at once, unless it is open: then pybreaker refuses to hear of it."""
+        self._tell(now_s, reason)
 
     def _forget_samples(self) -> None:
         self._samples.clear()
         self._seconds_sum, self._failed_count, self._failed_in_a_row_count = 0.0, 0, 0
-
-    def _judge_probe(self, began_s: float, now_s: float, failed: bool) -> None:
-        if failed or now_s - began_s > BREAKER_MEAN_MS_MAX / 1000:
-            self._opened_at_s = now_s
-            self._breaker.open()
-        else:
-            self._closed_at_s = now_s
-            self._breaker.close()
-            self.healthy = True
-            self._on_change(True, "a probe was answered in time")
 
     def _next_pause_ms(self, now_s: float) -> int:
         """Longer when it opens again at once: a full disk takes a probe, and not the rows that come after it."""

@@ -13,12 +13,23 @@ import structlog
 from foqs.model import limits
 from foqs.model.errors import FoqsError
 from foqs.model.outage import Outage
-from foqs.shard.port import LaneCounts, OwnedError, OwnershipLostError, SessionLostError, ShardImage, Store, Tenure
+from foqs.shard.port import (
+    ElsewhereError,
+    LaneCounts,
+    OwnedError,
+    OwnershipLostError,
+    SessionLostError,
+    ShardImage,
+    Store,
+    Tenure,
+    TransactionMeter,
+)
 from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.announcing import Announcing
 from foqs.shard.writer.keeper import Keeper
 from foqs.shard.writer.leased_runs import skip_leased
 from foqs.shard.writer.listener import ShardListener
+from foqs.shard.writer.place import ShardPlace
 from foqs.shard.writer.seen_loading import SeenLoading
 from foqs.shard.writer.worker_thread import WorkerThread
 
@@ -34,6 +45,8 @@ KEYS_LEFT_MIN = 1 << 24
 """A shard with fewer left, and without a new epoch, is not served: a key must not be one of the next epoch."""
 EPOCH_RETRY_MS = 10 * limits.SECOND_MS
 """Before an epoch that could not be renewed is tried to be renewed again."""
+EPOCH_OVER_RETRY_MS = 500
+"""The same if somebody else was given a later one, who may serve a copy."""
 OWNED = "owned"
 """The detail of a shard that is owned, and of which there is nothing else to say."""
 
@@ -67,6 +80,7 @@ class Ownership:
         opened: Callable[[ShardState], None],
         changed: Callable[[ShardState | None], None],
         wake: Callable[[], None],
+        meter: TransactionMeter,
         tenure: Tenure | None = None,
     ) -> None:
         """`opened` is told of the shard when it was opened, before it serves anybody; `wake` wakes the loop.
@@ -106,6 +120,13 @@ class Ownership:
         self._changed = changed
         self._wake = wake
         self._loop = asyncio.get_running_loop()
+        self.place = ShardPlace(shard_id, meter, self._loop.time)
+        self._ticked_s = self._loop.time()
+        self._has_stood_still = False
+        self._is_doubtful = False
+        """Whether the meta database is to be asked if the shard is still this process's."""
+        self._renewed_epoch = 0
+        """The epoch that the shard is to go on under, between two transactions; 0 for none."""
         self._outage = Outage(self._loop.time)
         self._losses = Outage(self._loop.time)
         """The sessions that are lost while the breaker is open."""
@@ -127,11 +148,20 @@ class Ownership:
         if self._left is not None:
             self._unseen, self._left = await self._thread.run(self._left.unseen_keys), None
         began_s, tenure = self._loop.time(), self.tenure
-        image = await self._thread.run(partial(self._store.open, tenure))
+        self.place.opening()
+        try:
+            image = await self._thread.run(partial(self._store.open, tenure))
+        except ElsewhereError as error:
+            self.place.taken(error.row, self.committed_number)
+            raise
         if tenure is None or image.epoch != tenure.epoch:
             self._unseen = frozenset()  # Others may have delivered them since.
-        self.tenure = Tenure(image.epoch, image.transaction_number, image.last_key)
+        self._renewed_epoch = 0
+        self.place.opened(image, self.committed_number)
+        self.committed_number = image.transaction_number
+        self.tenure = Tenure(image.epoch, image.transaction_number, image.last_key, self._store.server)
         try:
+            await self._come_back(image.transaction_number, self._store.server)
             shard = await self._state_of(image, began_s)
         except Exception:
             # The sessions of the shard: the lock would stay, and a snapshot that keeps the server from purging rows.
@@ -139,8 +169,7 @@ class Ownership:
             raise
         self._hold(shard)
         self._unseen = frozenset()
-        self.committed_number = image.transaction_number
-        self.detail = OWNED
+        self.detail = self._owned
         self._outage.has_ended()
         self.is_given_up = False
         self.counted.clear()
@@ -153,6 +182,11 @@ class Ownership:
         await self._announcing.opened(shard)
         _log.info("shard_opened", shard=self._shard_id, epoch=image.epoch, open_leases=len(shard.index.leases))
         return shard
+
+    @property
+    def _owned(self) -> str:
+        lost = self.place.lost_count
+        return f"{OWNED}; {lost} committed transactions were lost, see shard_went_back" if lost else OWNED
 
     async def _state_of(self, image: ShardImage, began_s: float) -> ShardState:
         """The state of a shard that was opened just now. Raises SessionLostError."""
@@ -228,8 +262,10 @@ class Ownership:
         """Get a new session for the shard, as the same owner; the store knows then which transaction was the last.
 
         Waits while the server is away. A server that gives a new session at once is not sick: somebody ended the old
-        one. Raises OwnershipLostError when there was another owner, or the server is away for too long.
+        one. Raises OwnershipLostError when there was another owner, or the server is away for too long, and
+        ElsewhereError when somebody else has the shard on another server.
         """
+        self.place.has_no_session()
         self.detail = f"its session is lost ({reason}); reconnecting"
         if self._keeper.health.healthy or self._losses.is_to_be_told(reason):
             _log.warning("session_lost", shard=self._shard_id, error=reason)
@@ -245,10 +281,41 @@ class Ownership:
             if number < self.committed_number:
                 # What is known of the shard is not what is there: a fail-over to a replica that was behind.
                 raise OwnershipLostError(f"its server has lost transactions {number + 1} to {self.committed_number}")
-            self.detail = OWNED
+            try:
+                await self._come_back(number, self.place.server)
+            except (FoqsError, SessionLostError) as error:
+                self.detail = f"it may be served on another server: {error}"
+                await self._thread.run(self._store.close)
+                await asyncio.sleep(REOPEN_PAUSE_MS / 1000)
+                continue
+            self.detail = self._owned
             self._keeper.ask_soon()
             return
         raise OwnershipLostError(self.detail)
+
+    async def _come_back(self, number: int, known_server: str) -> None:
+        """There is a session again: with a new epoch if it is another server's than the others know, or may know.
+
+        They may be told so while they are asked, and then are asked once more. Raises what `_renew` does.
+        """
+        server = self._store.server
+        while self.place.is_left or server != known_server:
+            self.place.is_left, known_server = False, server
+            await self._renew(number)
+        self.place.has_session(server)
+
+    async def _renew(self, number: int) -> None:
+        """Get a new epoch, for the server on which the shard is now, which its state takes up between two transactions.
+
+        Raises ElsewhereError, FoqsError, SessionLostError.
+        """
+        try:
+            epoch = self._renewed_epoch = await self._thread.run(self._store.renew_epoch)
+        except ElsewhereError as error:
+            self.place.taken(error.row, self.committed_number)
+            raise
+        self.place.renewed(epoch, number)
+        self.is_epoch_due = True
 
     def tick(self, shard: ShardState) -> None:
         """Notice that `keep_epoch` has something to do. Between two ticks few of the keys that are left are used.
@@ -256,28 +323,55 @@ class Ownership:
         An epoch that was given to a host which then lost the shard, before it could say so there, makes all hosts take
         that one for the owner, and no census is answered for it: the owner needs a later one.
         """
-        is_wanted = shard.index.keys_left_count < KEYS_LEFT_TO_RENEW or shard.epoch < self.given_epoch
-        self.is_epoch_due = is_wanted and self._loop.time() >= self._epoch_due_s
+        self._look_at_clock()
+        now_s = self._loop.time()
+        is_over = self._is_doubtful or shard.epoch < self.given_epoch
+        is_wanted = is_over or shard.index.keys_left_count < KEYS_LEFT_TO_RENEW
+        self.is_epoch_due = bool(self._renewed_epoch) or (is_wanted and now_s >= self._epoch_due_s)
+
+    def doubt(self) -> None:
+        """Ask for a new epoch soon: others may not know where the shard is served, or have taken it elsewhere."""
+        self._is_doubtful = True
+
+    def is_to_ask_first(self) -> bool:
+        """Whether `keep_epoch` comes before the next transaction, since this process stood still.
+
+        The others may take it for dead after so long, and serve a copy.
+        """
+        self._look_at_clock()
+        return self._has_stood_still
+
+    def _look_at_clock(self) -> None:
+        before_s, self._ticked_s = self._ticked_s, self._loop.time()
+        if self._ticked_s - before_s > (limits.HOST_DEAD_MS - limits.HEARTBEAT_MS) / 1000:
+            self._has_stood_still = self._is_doubtful = True
+            self._epoch_due_s = 0.0
+        self.is_epoch_due = self.is_epoch_due or self._has_stood_still
 
     async def keep_epoch(self, shard: ShardState) -> None:
         """Go on under a new epoch when it is due, long before the keys of this one are used up.
 
-        Raises OwnershipLostError when there is none to be had and too few keys are left, SessionLostError.
+        Raises OwnershipLostError when there is none to be had and too few keys are left, ElsewhereError when somebody
+        else has the shard on another server, SessionLostError.
         """
         if not self.is_epoch_due:
             return
         self.is_epoch_due, now_s = False, self._loop.time()
-        try:
-            epoch = await self._thread.run(self._store.renew_epoch)
-        except FoqsError as error:
-            self._epoch_due_s = now_s + EPOCH_RETRY_MS / 1000
-            keys_left = shard.index.keys_left_count
-            _log.warning("epoch_not_renewed", shard=self._shard_id, keys_left=keys_left, error=str(error))
-            if keys_left < KEYS_LEFT_MIN:
-                raise OwnershipLostError(f"its epoch has only {keys_left} keys left, and {error}") from error
-        else:
-            shard.begin_epoch(epoch)
-            _log.info("epoch_renewed", shard=self._shard_id, epoch=epoch)
+        self._has_stood_still = False
+        if not self._renewed_epoch:
+            is_over, self._is_doubtful = self._is_doubtful or shard.epoch < self.given_epoch, False
+            try:
+                await self._renew(self.committed_number)
+            except FoqsError as error:
+                self._epoch_due_s = now_s + (EPOCH_OVER_RETRY_MS if is_over else EPOCH_RETRY_MS) / 1000
+                keys_left = shard.index.keys_left_count
+                _log.warning("epoch_not_renewed", shard=self._shard_id, keys_left=keys_left, error=str(error))
+                if keys_left < KEYS_LEFT_MIN:
+                    raise OwnershipLostError(f"its epoch has only {keys_left} keys left, and {error}") from error
+                return
+        epoch, self._renewed_epoch, self.is_epoch_due = self._renewed_epoch, 0, False
+        shard.begin_epoch(epoch)
+        _log.info("epoch_renewed", shard=self._shard_id, epoch=epoch)
 
     def health_changed(self, healthy: bool, reason: str) -> None:
         """The breaker of the shard has opened or closed."""
@@ -301,8 +395,12 @@ class Ownership:
     async def lost(self, error: BaseException) -> None:
         """The shard is not ours any more, or could not be opened: tell everybody who waits."""
         self.detail = reason = str(error)
+        self.place.has_no_session()
         if self._outage.is_to_be_told(reason):
-            _log.warning("shard_lost", shard=self._shard_id, error=reason)
+            if isinstance(error, ElsewhereError):
+                _log.error("shard_on_another_server", shard=self._shard_id, error=reason)
+            else:
+                _log.warning("shard_lost", shard=self._shard_id, error=reason)
         for task in (self._count_task, self._seen_task):
             if task is not None:
                 task.cancel()
@@ -326,10 +424,19 @@ class Ownership:
 
     def _remember(self, shard: ShardState) -> None:
         """Remember what is needed to open the shard again without the meta database."""
-        if shard.index.keys_left_count < KEYS_LEFT_MIN:
+        if shard.index.keys_left_count < KEYS_LEFT_MIN or self.place.is_left:
             self.tenure = None
         else:
-            self.tenure = Tenure(shard.epoch, self.committed_number, shard.index.last_key)
+            self.tenure = Tenure(shard.epoch, self.committed_number, shard.index.last_key, self.place.server)
+
+    def leave_server(self) -> int:
+        """Before the others are told that they may take the shard elsewhere. Returns the number to tell them.
+
+        From now on it is not opened again without the meta database.
+        """
+        self.tenure = None
+        self.place.leave()
+        return self.committed_number
 
     def _try(self, work: Callable[[], None]) -> None:
         """Do the work, and log its defect: what comes after it has to, whatever it meets."""

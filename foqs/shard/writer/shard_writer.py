@@ -84,7 +84,7 @@ class ShardWriter(Service):
         thread = WorkerThread(self.name)
         self._keeper = Keeper(shard_id, store, server, thread, self._health_changed)
         self._ownership = Ownership(
-            shard_id, store, self._keeper, thread, listener, opened, self._shard_changed, self.wake, tenure
+            shard_id, store, self._keeper, thread, listener, opened, self._shard_changed, self.wake, meter, tenure
         )  # fmt: skip
         self.clock, self.health = self._keeper.clock, self._keeper.health
         self.counted = self._ownership.counted
@@ -117,6 +117,33 @@ class ShardWriter(Service):
     def knows_epoch(self, epoch: int) -> None:
         """The meta database has given this epoch of the shard to somebody, and no later one."""
         self._ownership.given_epoch = epoch
+
+    @property
+    def served_on(self) -> str:
+        """The server on which the shard is served, or was served last, as that calls itself."""
+        return self._ownership.place.server
+
+    @property
+    def is_to_leave_server(self) -> bool:
+        """There was no session with its server for a while, so that others may take the shard on another one."""
+        return self._ownership.place.is_to_leave
+
+    def leave_server(self) -> int:
+        """Before the others are told so. Returns the number of the last transaction, to tell them."""
+        return self._ownership.leave_server()
+
+    def news_of_number(self) -> int | None:
+        """The number of the last transaction; None if the others know it."""
+        number = self._ownership.committed_number
+        return number if number > self._ownership.place.told_number else None
+
+    def number_told(self, number: int) -> None:
+        """The others know of the transactions up to this one."""
+        self._ownership.place.told(number)
+
+    def doubt_epoch(self) -> None:
+        """The others may not know on which server the shard is served: get an epoch for it soon."""
+        self._ownership.doubt()
 
     def look_again(self) -> None:
         """The owner of the shard is dead: who waits for it tries to open the shard now."""
@@ -194,10 +221,15 @@ class ShardWriter(Service):
     async def _drain(self) -> None:
         """Write all that was accepted, and leave a journal that says no more than what is leased.
 
-        Nothing new is taken from now on: who asks is refused before anything is done, whatever is under way.
+        Nothing new is taken from now on: who asks is refused before anything is done, whatever is under way. A shard
+        that is sick by now is given up at once: what waits for its server would most likely wait in vain.
         """
         shard, self.shard = self.shard, None
         if shard is None:
+            return
+        if not self.health.healthy:
+            self._give_back(shard)
+            _log.warning("sick_shard_given_up", shard=self.shard_id, reason=self.health.reason)
             return
         shard.make_exact()
         self._idle.clear()
@@ -250,6 +282,8 @@ class ShardWriter(Service):
                 await granted
                 if self._ownership.is_given_up:
                     break
+                if self._ownership.is_to_ask_first():
+                    continue
                 self._work.clear()
                 if keeper.hangs:
                     # Only a probe is sent: of all else it would not be known whether it was done.

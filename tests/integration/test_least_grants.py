@@ -1,0 +1,126 @@
+"""A host under exactly the privileges that docs/operations.md names, and who is warned that has more."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from foqs.client.items import NewItem
+from foqs.cluster import membership
+from foqs.dev.local_server import LocalServer
+from foqs.model import limits
+from foqs.storage.migrations import SchemaKind, status
+from foqs.storage.read_only import read_only_problem, unbound_by, warn_of_read_only
+from foqs.storage.session import connect
+from tests.support.running_host import running_host
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.database
+
+USER = "least"
+DOCS = Path(__file__).parents[2] / "docs/operations.md"
+
+
+def documented_grants() -> list[str]:
+    """The statements of the guide, for the databases and the user of this test."""
+    found = re.findall(r"^(GRANT .*) ON `foqs\\_%`\.\* TO 'foqs'@'%';$", DOCS.read_text(), re.MULTILINE)
+    assert found, "the guide names them"
+    return found
+
+
+@pytest.fixture
+def user(mysql_server: LocalServer, shard_urls: dict[int, str]) -> Iterator[str]:
+    with closing(mysql_server.connect()) as session, session.cursor() as cursor:
+        cursor.execute(f"CREATE USER {USER}@localhost")
+        for grant in documented_grants():
+            for database in ("meta", *(f"shard_{shard_id}" for shard_id in shard_urls)):
+                cursor.execute(f"{grant} ON {database}.* TO {USER}@localhost")
+        yield USER
+        cursor.execute(f"DROP USER {USER}@localhost")
+
+
+def of(user: str, url: str) -> str:
+    return url.replace("//root@", f"//{user}@")
+
+
+async def test_the_documented_privileges_are_enough(
+    user: str, meta_url: str, shard_urls: dict[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For namespaces, items, a shard that is added, and a take-over from an owner whose session has to be ended."""
+    monkeypatch.setattr(limits, "HEARTBEAT_MS", 50)
+    monkeypatch.setattr(limits, "HOST_DEAD_MS", 500)
+    monkeypatch.setattr(membership, "SETTLED_MS", 0)
+    urls = {shard_id: of(user, shard_urls[shard_id]) for shard_id in (0, 1)}
+    async with running_host(of(user, meta_url), urls, name="host-1") as one:
+        await until(lambda: one.host.owned_count == 2)
+        await one.client.enqueue_many("jobs", [NewItem("t", b"x", dedup_id=f"{at}") for at in range(20)])
+        async with running_host(of(user, meta_url), {}, name="host-2", namespace=None) as two:
+            await until(lambda: two.host.owned_count == 1)
+            # It hangs, as far as others can see.
+            one.host._membership._task.cancel()  # type: ignore[union-attr]
+            await until(lambda: two.host.owned_count == 2)
+            items = await two.client.dequeue("jobs", "t", count=20, wait_ms=5_000)
+            assert not await two.client.ack("jobs", [item.receipt for item in items], return_errors=True)
+            await two.admin.create_namespace("later")
+            await two.admin.delete_namespace("later")
+
+
+@pytest.mark.parametrize("kind", [SchemaKind.META, SchemaKind.SHARD])
+def test_who_may_write_under_read_only_is_warned_by_schema_status(
+    user: str, meta_url: str, shard_urls: dict[int, str], kind: SchemaKind
+) -> None:
+    url = meta_url if kind is SchemaKind.META else shard_urls[0]
+    (warning,) = status(url, kind).warnings
+    assert "ALL PRIVILEGES on *.*" in warning or "SUPER" in warning
+    found = status(of(user, url), kind)
+    assert (found.is_current, found.warnings) == (True, ())
+
+
+def test_a_user_with_the_documented_privileges_is_bound_by_read_only(
+    user: str, mysql_server: LocalServer, shard_urls: dict[int, str]
+) -> None:
+    def problem(url: str) -> str:
+        with closing(connect(url)) as session, session.cursor() as cursor:
+
+            def rows(statement: str) -> object:
+                cursor.execute(statement)
+                return cursor.fetchall()
+
+            return read_only_problem(rows)
+
+    assert problem(of(user, shard_urls[0])) == ""
+    assert "read_only" in problem(shard_urls[0])
+
+
+@pytest.mark.parametrize(
+    ("grant", "unbound"),
+    [
+        ("GRANT ALL PRIVILEGES ON *.* TO `root`@`localhost` WITH GRANT OPTION", ["ALL PRIVILEGES"]),
+        ("GRANT SELECT, SUPER, RELOAD ON *.* TO `a`@`%`", ["SUPER"]),
+        ("GRANT READ_ONLY ADMIN ON *.* TO `a`@`%`", ["READ_ONLY ADMIN"]),
+        ("GRANT READ ONLY ADMIN ON *.* TO `a`@`%`", ["READ ONLY ADMIN"]),
+        ("GRANT BACKUP_ADMIN,CONNECTION_ADMIN,ROLE_ADMIN ON *.* TO `root`@`localhost`", ["CONNECTION_ADMIN"]),
+        ("GRANT CONNECTION ADMIN ON *.* TO `a`@`%`", []),
+        ("GRANT ALL PRIVILEGES ON `foqs\\_%`.* TO `a`@`%`", []),
+        ("GRANT USAGE ON *.* TO `a`@`%` IDENTIFIED BY PASSWORD '*SUPER'", []),
+    ],
+)
+def test_the_privileges_that_read_only_does_not_bind(grant: str, unbound: list[str]) -> None:
+    assert unbound_by([grant]) == unbound
+
+
+@pytest.mark.parametrize(("networking", "count"), [("OFF", 1), ("ON", 0)])
+def test_a_take_over_warns_unless_nobody_can_replicate_from_the_server(networking: str, count: int) -> None:
+    def rows(statement: str) -> list[tuple[str, ...]]:
+        if "skip_networking" in statement:
+            return [("skip_networking", networking)]
+        return [("GRANT ALL PRIVILEGES ON *.* TO `root`@`localhost`",)]
+
+    with capture_logs() as logs:
+        warn_of_read_only(rows, 3)
+    assert [log["event"] for log in logs] == ["read_only_does_not_bind"] * count

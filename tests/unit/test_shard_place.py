@@ -1,0 +1,113 @@
+"""Who may take a shard on which server, and what was lost with another one."""
+
+from __future__ import annotations
+
+import pytest
+
+from foqs.model.cluster import ShardRow, ShardUse
+from foqs.model.shard_place import (
+    EpochAsk,
+    FoundShard,
+    Remembered,
+    lost_by_memory,
+    lost_by_row,
+    nobody_is_dead,
+    refusal,
+    refusal_without_row,
+)
+from foqs.storage.server_name import NAME_BYTES_MAX, server_name
+
+
+def row(owner: str = "one", server: str = "here", epoch: int = 5, first: int = 10, last: int = 20) -> ShardRow:
+    return ShardRow(3, epoch, owner, 0, "", ShardUse.SERVING, "", "", "two", 0, server, first, last)
+
+
+def found(server: str = "here", epoch: int = 5, owner: str = "one", number: int = 20) -> FoundShard:
+    return FoundShard(server, epoch, owner, number)
+
+
+def one_is_dead(owner: str, epoch: int) -> bool:
+    return (owner, epoch) == ("one", 5)
+
+
+@pytest.mark.parametrize(
+    ("kept", "server", "is_dead", "may"),
+    [
+        (row(), "here", nobody_is_dead, True),
+        (row(), "there", nobody_is_dead, False),
+        (row(), "there", one_is_dead, True),
+        (row(epoch=6), "there", one_is_dead, False),
+        (row(server=""), "there", nobody_is_dead, True),
+        (row(owner=""), "there", nobody_is_dead, True),
+        (row(owner="two"), "there", nobody_is_dead, True),
+    ],
+    ids=["its server", "a copy", "a copy of a dead one", "of a later epoch", "its word", "nobody", "itself"],
+)
+def test_a_shard_is_taken_where_its_owner_served_it_or_once_that_one_is_dead_or_has_left(
+    kept: ShardRow, server: str, is_dead: object, may: bool
+) -> None:
+    """That `two` has asked for the shard is no word of its owner: the row says so in all cases."""
+    problem = refusal(kept, "two", EpochAsk(found(server), 5), is_dead)  # type: ignore[arg-type]
+    assert (problem == "") is may, problem
+
+
+def test_a_refusal_names_both_servers_and_the_owner() -> None:
+    problem = refusal(row(), "two", EpochAsk(found("there"), 5), nobody_is_dead)
+    assert all(word in problem for word in ("'one'", "here", "there", "correct the URL"))
+
+
+@pytest.mark.parametrize(("server", "may"), [("here", True), ("there", False), ("", False)])
+def test_an_owner_goes_on_under_a_later_epoch_if_that_one_was_for_its_own_server(server: str, may: bool) -> None:
+    """However dead its owner is, who may have written elsewhere."""
+    ask = EpochAsk(found("here", epoch=4), 4, is_renewal=True)
+    assert (refusal(row(server=server), "two", ask, one_is_dead) == "") is may
+
+
+def test_an_epoch_that_the_meta_database_has_lost_is_waited_for() -> None:
+    behind = row(owner="old", epoch=2)
+    ask = EpochAsk(found(), 5)
+    assert "has lost" in refusal(behind, "two", ask, nobody_is_dead)
+    assert refusal(behind, "two", ask, one_is_dead) == ""
+    assert refusal(behind, "one", ask, nobody_is_dead) == ""
+    assert "has lost" in refusal_without_row(3, "two", found(), nobody_is_dead)
+    assert refusal_without_row(3, "two", found(owner="", epoch=0), nobody_is_dead) == ""
+
+
+@pytest.mark.parametrize(
+    ("there", "lost"),
+    [
+        (found(number=20), 0),
+        (found(number=25), 0),
+        (found(number=17), 3),
+        (found(epoch=4, number=8), 12),
+        (found(epoch=4, number=30), 10),
+    ],
+    ids=["all", "more than was told", "behind", "without the last epoch", "another branch"],
+)
+def test_what_was_told_and_is_not_there_is_lost(there: FoundShard, lost: int) -> None:
+    assert lost_by_row(row(), there) == lost
+    assert lost_by_row(None, there) == 0
+
+
+def test_what_a_process_alone_knows_is_counted_by_it_and_only_once() -> None:
+    mine = Remembered(epoch=5, committed_number=24, told_number=20)
+    there = found(number=17)
+    assert lost_by_row(row(), there) + lost_by_memory(row(), there, mine) == 7
+    # Another one has taken the shard at 17, and has counted what it was told of.
+    taken = row(owner="two", epoch=6, first=17, last=17)
+    assert lost_by_memory(taken, None, mine) == 4
+    assert lost_by_memory(row(owner="two", epoch=6, first=30), None, mine) == 0
+
+
+def test_servers_differ_in_each_part_of_their_names() -> None:
+    base = {"server_uuid": "u", "hostname": "h", "port": "1", "datadir": "/d"}
+    others = [base | {key: "other"} for key in base]
+    assert len({server_name(variables) for variables in [base, *others]}) == 5
+    without = {key: value for key, value in base.items() if key != "server_uuid"}
+    assert server_name(without).endswith(" -")
+
+
+def test_a_long_name_of_a_server_fits_and_is_like_no_other() -> None:
+    names = {server_name({"hostname": "ö" * 300, "datadir": f"/{at}"}) for at in range(2)}
+    assert len(names) == 2
+    assert all(len(name.encode()) <= NAME_BYTES_MAX for name in names)
