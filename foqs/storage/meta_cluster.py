@@ -14,10 +14,11 @@ from sqlalchemy.dialects.mysql import insert
 from foqs.model import limits
 from foqs.model.cluster import PROCESS_MARK, HostRow, ShardRow, ShardUse
 from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, UnavailableError
+from foqs.model.meta_bounds import HOST_ROW_MS, HOST_ROW_READ_MS, HOSTS_SWEPT_MAX
+from foqs.storage import meta_statements as sql
+from foqs.storage.meta_scripts import RunScript
 from foqs.storage.meta_tables import CLUSTER_ID, CLUSTER_SECRET, HOST, SERVER_NOW_MS, SHARD, SLOT_MOVE
 
-HOST_ROW_MS = limits.DAY_MS
-"""The next host that starts deletes the rows of hosts whose last heartbeat is older than this."""
 BEATING_MS = 10 * limits.SECOND_MS
 """A host that has beaten within this time counts as running when another one starts with another membership."""
 NAMESAKE_ROW_MS = limits.MINUTE_MS
@@ -40,33 +41,33 @@ class MetaCluster(ABC):
     @abstractmethod
     def _retry_deadlocks(self, work: Callable[[Connection], T]) -> T: ...
 
+    @abstractmethod
+    def _run_scripts(self, work: Callable[[RunScript], T]) -> T: ...
+
     # --- hosts ---
 
     def beat(self, host: HostRow) -> list[HostRow]:
-        """Say that this host is alive, with another `beat_number` than before. Returns all rows as they were before.
+        """Say that this host is alive, with another `beat_number` than before. Returns all rows of the last minute.
+
+        It takes one round trip, and waits for nobody's lock but one on the row itself. A row that no process beats
+        any more counts for nothing. Raises UnavailableError, once the heartbeat is written, for more hosts than can be
+        watched.
 
         Hosts of earlier versions do not count their beats: the time of the last one is as good a sign of life.
         """
-
-        def beat(connection: Connection) -> list[HostRow]:
-            statement = select(HOST).order_by(HOST.c.heartbeat_at.desc()).limit(limits.HOSTS_MAX + 1)
-            hosts = [
-                HostRow(
-                    row.name.decode(), row.address.decode(), row.started_at, row.beat_number or row.heartbeat_at,
-                    bool(row.state), row.tier.decode(),
-                )
-                for row in connection.execute(statement)
-            ]  # fmt: skip
-            if len(hosts) > limits.HOSTS_MAX:
-                # Those that are left out would look as if they had ended.
-                raise UnavailableError(
-                    f"the meta database has more than {limits.HOSTS_MAX} hosts, which is the limit: "
-                    "delete rows of its table host whose heartbeat_at is long ago"
-                )
-            _write_host(connection, host, int(host.is_leaving))
-            return hosts
-
-        return self._retry_deadlocks(beat)
+        beat = (sql.BEAT, _host_values(host, int(host.is_leaving)))
+        read = (sql.READ_HOSTS, (HOST_ROW_READ_MS, HOST_ROW_READ_MS, limits.HOSTS_MAX + 1))
+        _, rows = self._run_scripts(lambda run: run(beat, read))
+        if len(rows) > limits.HOSTS_MAX:
+            # Those that are left out would look as if they had ended.
+            raise UnavailableError(
+                f"more than {limits.HOSTS_MAX} hosts have beaten in the meta database within a minute, which is the "
+                "limit: stop those that are not needed"
+            )
+        return [
+            HostRow(name.decode(), address.decode(), started, number or at_ms, bool(state), tier.decode())
+            for name, address, started, at_ms, number, state, tier in rows
+        ]
 
     def hosts_beating(self, *, elsewhere: bool) -> list[str]:
         """Hosts whose rows were written a moment ago: those that find others by this table, or those that do not."""
@@ -78,20 +79,21 @@ class MetaCluster(ABC):
 
     def note_elsewhere(self, host: HostRow) -> None:
         """Note a host that finds others by something else than this table, for those that would look for it here."""
-        with self._transaction() as connection:
-            _write_host(connection, host, _ELSEWHERE)
+        self._run_scripts(lambda run: run((sql.BEAT, _host_values(host, _ELSEWHERE))))
 
     def forget_hosts(self, name: str) -> None:
-        """Delete rows that no process beats any more: nobody else does so for a host that crashed.
+        """Delete the rows of earlier processes of a host that starts: nobody else does so soon where it crashed.
 
         A host that lives all the same, beside a clock that was stepped, has its row back with its next heartbeat.
         """
         first = (name + PROCESS_MARK).encode()
-        of_name = and_(HOST.c.name >= first, HOST.c.name < first + b"\xff")
-        is_old = HOST.c.heartbeat_at < SERVER_NOW_MS - HOST_ROW_MS
-        is_gone = and_(of_name, HOST.c.heartbeat_at < SERVER_NOW_MS - NAMESAKE_ROW_MS)
-        with self._transaction() as connection:
-            connection.execute(delete(HOST).where(is_old | is_gone))
+        found = (sql.FIND_NAMESAKES, (first, first + b"\xff", NAMESAKE_ROW_MS, HOSTS_SWEPT_MAX))
+        self._run_scripts(lambda run: _delete_hosts(run, found, NAMESAKE_ROW_MS))
+
+    def sweep_hosts(self) -> int:
+        """Delete up to HOSTS_SWEPT_MAX rows that no process has beaten for HOST_ROW_MS, and return how many."""
+        found = (sql.FIND_OLD_HOSTS, (HOST_ROW_MS, HOST_ROW_MS, HOSTS_SWEPT_MAX))
+        return self._run_scripts(lambda run: _delete_hosts(run, found, HOST_ROW_MS))
 
     def cluster_secret(self, proposed: bytes) -> bytes:
         """The secret that the hosts of the cluster show each other; the first host that asks proposes it."""
@@ -126,16 +128,11 @@ class MetaCluster(ABC):
         twice; one whose answer was lost is never used.
         """
 
-        def take(connection: Connection) -> int:
-            values = {"owner": owner.encode(), "owned_since": now_ms, "moving_to": b""}
-            statement = insert(SHARD).values(shard_id=shard_id, epoch=at_least + 1, **values)
-            raised = func.greatest(SHARD.c.epoch, at_least) + 1
-            connection.execute(statement.on_duplicate_key_update(epoch=raised, **values))
-            # The row is locked by the statement before: nobody raised it further.
-            epoch: int = connection.execute(select(SHARD.c.epoch).where(SHARD.c.shard_id == shard_id)).scalar_one()
-            return epoch
-
-        return self._retry_deadlocks(take)
+        # One round trip, in which nobody can die: the row is locked no longer than the statement takes.
+        first, name = at_least + 1, owner.encode()
+        take = (sql.TAKE_EPOCH, (shard_id, first, name, now_ms, at_least))
+        _, ((epoch,),) = self._run_scripts(lambda run: run(take, (sql.TAKEN_EPOCH, ())))
+        return int(epoch)
 
     def shard_owner(self, shard_id: int) -> str | None:
         """The process that took the last epoch of the shard, alive or not; None when nobody ever did."""
@@ -288,12 +285,18 @@ def not_known(shard_id: int) -> NotFoundError:
     return NotFoundError(f"there is no shard {shard_id}: see foqs shard list")
 
 
-def _write_host(connection: Connection, host: HostRow, state: int) -> None:
-    values = {
-        "address": host.address.encode(), "started_at": host.started_at_ms, "heartbeat_at": SERVER_NOW_MS,
-        "beat_number": host.beat_number, "state": state, "tier": host.tier.encode(),
-    }  # fmt: skip
-    connection.execute(insert(HOST).values(name=host.id.encode(), **values).on_duplicate_key_update(**values))
+def _host_values(host: HostRow, state: int) -> tuple[object, ...]:
+    """The arguments of sql.BEAT."""
+    return (
+        host.id.encode(), host.address.encode(), host.started_at_ms, host.beat_number, state, host.tier.encode(),
+    )  # fmt: skip
+
+
+def _delete_hosts(run: RunScript, found: tuple[str, tuple[object, ...]], age_ms: int) -> int:
+    (rows,) = run(found)
+    if rows:
+        run(*[(sql.DELETE_OLD_HOST, (name, age_ms, age_ms)) for (name,) in rows])
+    return len(rows)
 
 
 def _read_shards(connection: Connection) -> list[ShardRow]:

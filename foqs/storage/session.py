@@ -88,10 +88,13 @@ def check_tls_files(url: str) -> None:
     Session(**session_arguments(url) | {"defer_connect": True})
 
 
-def connect(url: str, statement_ms_max: int = limits.STATEMENT_MS_MAX) -> Any:
+def connect(
+    url: str, statement_ms_max: int = limits.STATEMENT_MS_MAX, silent_ms_max: int = limits.OWNER_SILENT_MS_MAX
+) -> Any:
     """A pymysql session with bounded waits, READ COMMITTED, UTC, no autocommit, several statements in one query.
 
-    A statement waits for its response for `statement_ms_max`, in whole seconds. Raises what pymysql raises.
+    A statement waits for its response for `statement_ms_max`, in whole seconds. The server ends the session, and what
+    it holds, when it is silent for `silent_ms_max`, as that of a host that hangs is. Raises what pymysql raises.
     """
     connect_s = limits.CONNECT_MS_MAX // 1000
     session: Any = Session(
@@ -107,7 +110,7 @@ def connect(url: str, statement_ms_max: int = limits.STATEMENT_MS_MAX) -> Any:
         }
     )
     try:
-        _set_up(session)
+        _set_up(session, silent_ms_max)
     except BaseException:
         session._force_close()
         raise
@@ -115,14 +118,17 @@ def connect(url: str, statement_ms_max: int = limits.STATEMENT_MS_MAX) -> Any:
     return session
 
 
-def _set_up(session: Any) -> None:
+def _set_up(session: Any, silent_ms_max: int) -> None:
     with session.cursor() as cursor:
         cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         # A value that does not fit must be an error: nothing is cut or turned into a default.
         cursor.execute("SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'")
         # A zone with daylight saving repeats an hour, and UNIX_TIMESTAMP(NOW()) cannot tell which one it is.
         cursor.execute("SET SESSION time_zone = '+00:00'")
-        cursor.execute("SET SESSION innodb_lock_wait_timeout = 5, lock_wait_timeout = 5, wait_timeout = 86400")
+        cursor.execute(
+            "SET SESSION innodb_lock_wait_timeout = 5, lock_wait_timeout = 5, wait_timeout = %s",
+            (silent_ms_max // 1000,),
+        )
     session.commit()
 
 

@@ -494,7 +494,7 @@ class ShardStore:
         """A session that sees the rows as they are now, between the last owner's transactions and ours."""
         interrupt(self._snapshot)  # Nobody waits for the count of an earlier take-over.
         self._is_counting = False
-        self._snapshot = connect(self._access.url, limits.COUNT_MS_MAX)
+        self._snapshot = connect(self._access.url, limits.COUNT_MS_MAX, limits.COUNT_MS_MAX)
         with self._snapshot.cursor() as cursor:
             cursor.execute(sql.REPEATABLE)
             cursor.execute(sql.SNAPSHOT)
