@@ -84,9 +84,9 @@ class Host(Service):
         self._config = config
         self._parts = parts = parts or real_parts()
         self._loop = asyncio.get_running_loop()
-        self._meta = parts.meta(config.meta_url)
         started_at_ms = parts.wall_ms()
         self.id = process_id(config.host_name, started_at_ms)
+        self._meta = self._make_meta(limits.META_STATEMENT_MS_MAX)
         self._membership = self._make_membership(started_at_ms)
         self._jobs = Jobs(self._meta, config.host_name, started_at_ms, self._loop.time)
         self._namespaces = Namespaces(
@@ -302,18 +302,23 @@ class Host(Service):
         self.metrics.watch(self._shards, self._dispatcher, self._ages, self._pulse, self._is_draining)
         self.metrics.watch_quotas(self._quotas)
         self.metrics.watch_also(self._routing.gauges)
+        self.metrics.watch_also(self._membership.report)
         self.metrics.watch_namespaces(lambda: len(self._censuses.unknown))
 
     def _is_draining(self) -> bool:
         return self.state is ServiceState.DRAINING
 
+    def _make_meta(self, statement_ms_max: int) -> MetaStore:
+        """The meta database, with sessions that others can end once this process is dead."""
+        return self._parts.meta(self._config.meta_url, statement_ms_max, self.id)
+
     def _make_membership(self, started_at_ms: int) -> Membership:
         config, parts = self._config, self._parts
-        meta = parts.meta(config.meta_url)
+        meta = self._make_meta(limits.META_STATEMENT_MS_MAX)
         # Where it listens is known once it does.
         me = HostRow(self.id, "", started_at_ms, 0, tier=config.tier, proof=PROOF)
         places = {shard_id: place_of(url) for shard_id, url in config.shards.items()}
-        beats = partial(parts.meta, config.meta_url, limits.BEAT_STATEMENT_MS_MAX)
+        beats = partial(self._make_meta, limits.BEAT_STATEMENT_MS_MAX)
         backend = membership_backend(config.membership, config.cluster, meta, parts.monotonic_s, beats)
         return Membership(backend, meta, me, places, parts.monotonic_s, parts.chance.choose)
 

@@ -3,20 +3,30 @@
 Pure: what was read and when comes in as arguments, times are seconds of this process's monotonic clock. No clock of
 another machine decides: a host is dead when its row was seen not to change over the watcher's own time, while the
 watcher itself could read and write. So after an outage of the meta database, which let nobody beat, nobody looks dead.
+
+How long is enough grows with the round trip to where the rows are, the watcher's own or that of the host in question,
+whichever is longer (docs/decisions/0045-slow-meta-database.md).
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from foqs.model import limits
+from foqs.model.meta_bounds import ROUND_TRIP_MS_MAX, ROUND_TRIPS_OF_SILENCE
+from foqs.model.pace import Pace
 
 HOST_WATCH_GAP_MS_MAX = limits.SECOND_MS
-"""The longest gap between two rounds of the watch. After a longer one, the watch starts anew."""
+"""The longest gap between two rounds of the watch, beside two round trips. After a longer one, it starts anew."""
 RETURN_MS_MAX = 3 * limits.SECOND_MS
 """After a gap others get as much more time as it was too long, up to this: they may be back later than this one."""
+RHYTHM_BEATS = 8
+"""The heartbeats of a host over which it is averaged how long each takes."""
+RHYTHM_SLACK_MS = 100
+"""A heartbeat that takes no longer than this is as good as one that takes no time: machines are busy at times."""
 
 assert limits.HEARTBEAT_MS * 2 <= HOST_WATCH_GAP_MS_MAX <= limits.HOST_DEAD_MS // 2, "a gap must not hide a life"
 
@@ -44,6 +54,16 @@ class _View(NamedTuple):
     answered_s: float
     """The last round was answered then."""
     sights: dict[str, _Sight]
+    bounds_s: dict[str, float]
+    """How long each host of `sights` may be silent."""
+    bound_s: float
+    """How long others may be."""
+    gap_s_max: float
+
+    def is_dead(self, name: str) -> bool:
+        sight = self.sights.get(name)
+        since_s = self.began_s if sight is None else sight.since_s
+        return self.asked_s - since_s >= self.bounds_s.get(name, self.bound_s)
 
 
 class HostWatch:
@@ -53,6 +73,23 @@ class HostWatch:
         self._view: _View | None = None
         self._answered_s = math.inf
         """When the last round was answered, whatever failed since then."""
+        self._rounds = Pace()
+        """What rounds take."""
+        self._rhythms: dict[str, _Rhythm] = {}
+        self._blind_since_s: float | None = None
+        """The time since which nobody could be found dead, for the rounds are too far apart."""
+        self.new_dead: frozenset[str] = frozenset()
+        """Those that are dead since the last round, which had rows."""
+
+    @property
+    def round_trip_s(self) -> float:
+        """What a round usually takes."""
+        return self._rounds.usual
+
+    @property
+    def silence_s(self) -> float:
+        """How long hosts may be silent that are no farther from the meta database than this one."""
+        return _silence_s(self._rounds.usual)
 
     def saw(self, asked_s: float, answered_s: float, signs: Mapping[str, HostSign]) -> bool:
         """The rows of all hosts, read somewhen between the two times, in a round that wrote an own heartbeat as well.
@@ -62,56 +99,71 @@ class HostWatch:
         """
         last = self._view
         before_s, self._answered_s = self._answered_s, answered_s
-        # A round that takes long is a gap as well: what holds this one up holds up the heartbeats of others.
-        if last is None or answered_s - last.answered_s > HOST_WATCH_GAP_MS_MAX / 1000:
-            since_s = answered_s + _grace_s(answered_s - before_s)
+        self.new_dead = frozenset()
+        self._rounds.note(answered_s - asked_s)
+        self._note_rhythms(answered_s, signs)
+        # A round that takes much longer than usual is a gap as well: it holds up the heartbeats of others, too.
+        gap_s_max = self._gap_s_max()
+        if last is None or answered_s - last.answered_s > gap_s_max:
+            since_s = answered_s + _grace_s(answered_s - before_s, gap_s_max)
             sights = {name: _Sight(sign, since_s) for name, sign in signs.items()}
-            self._view = _View(since_s, asked_s, answered_s, sights)
+            self._view = self._viewed(since_s, asked_s, answered_s, sights)
+            if self._blind_since_s is None:
+                self._blind_since_s = answered_s
             return False
         sights = {}
         for name, sign in signs.items():
             before = last.sights.get(name)
             is_same = before is not None and before.sign == sign
             sights[name] = before if before is not None and is_same else _Sight(sign, answered_s)
-        silent_since_s = [last.began_s, *[sight.since_s for sight in sights.values()]]
         for name, before in last.sights.items():
             if name not in signs:
-                is_known = before.sign is None or _is_long(before.since_s, asked_s)
-                gone = before if is_known else _Sight(None, answered_s)
-                silent_since_s.append(gone.since_s)
+                gone = before if before.sign is None or last.is_dead(name) else _Sight(None, answered_s)
                 # One that has been away for long is as good as one that never was there.
-                if not _is_long(gone.since_s, asked_s):
+                if not _is_long(gone.since_s, asked_s, last.bounds_s.get(name, last.bound_s)):
                     sights[name] = gone
-        self._view = _View(last.began_s, asked_s, answered_s, sights)
-        return any(_is_long(since_s, asked_s) and not _is_long(since_s, last.asked_s) for since_s in silent_since_s)
+        view = self._view = self._viewed(last.began_s, asked_s, answered_s, sights)
+        if _is_long(view.began_s, asked_s, view.bound_s):
+            self._blind_since_s = None
+        self.new_dead = frozenset([name for name in sights if view.is_dead(name) and not last.is_dead(name)])
+        gone_now = any(name not in sights and view.is_dead(name) and not last.is_dead(name) for name in last.sights)
+        is_known_of_all = _is_long(view.began_s, asked_s, view.bound_s)
+        was_known_of_all = _is_long(last.began_s, last.asked_s, last.bound_s)
+        return bool(self.new_dead) or gone_now or (is_known_of_all and not was_known_of_all)
 
     def next_death_s(self) -> float | None:
         """When the next of those hosts is dead that have missed a heartbeat or two, if it goes on to be silent."""
         view = self._view
         if view is None:
             return None
-        silent = [
-            sight.since_s
-            for sight in view.sights.values()
-            if 2 * limits.HEARTBEAT_MS / 1000 < view.asked_s - sight.since_s < limits.HOST_DEAD_MS / 1000
+        silent_s = [
+            sight.since_s + view.bounds_s[name]
+            for name, sight in view.sights.items()
+            if 2 * limits.HEARTBEAT_MS / 1000 < view.asked_s - sight.since_s < view.bounds_s[name]
         ]
-        return min(silent) + limits.HOST_DEAD_MS / 1000 if silent else None
+        return min(silent_s, default=None)
 
-    def missed(self) -> None:
-        """A round failed: what went on meanwhile is not known, and the watch starts anew."""
+    def missed(self, began_s: float, ended_s: float) -> None:
+        """A round failed that took so long: what went on meanwhile is not known, and the watch starts anew."""
         self._view = None
+        self._rounds.note(ended_s - began_s)
+        if self._blind_since_s is None:
+            self._blind_since_s = ended_s
+
+    def blind_s(self, now_s: float) -> float:
+        """The time for which no death could be seen, though a host that is silent would have been dead for a while."""
+        return 0.0 if self._blind_since_s is None else now_s - self._blind_since_s
 
     def is_dead(self, name: str, owner_since_s: float, now_s: float) -> bool:
-        """Whether the host's row, or that there is none, has not changed for limits.HOST_DEAD_MS of unbroken watch.
+        """Whether the host's row, or that there is none, has not changed for long enough in an unbroken watch.
 
         `owner_since_s` is when this process first saw the host own what is wanted of it. The last round must have been
         asked later: a host that came, or came back, since an earlier one is no dead one, and beats before it owns.
         """
         view = self._view
-        if view is None or now_s - view.answered_s > HOST_WATCH_GAP_MS_MAX / 1000 or view.asked_s <= owner_since_s:
+        if view is None or now_s - view.answered_s > view.gap_s_max or view.asked_s <= owner_since_s:
             return False
-        sight = view.sights.get(name)
-        return _is_long(view.began_s if sight is None else sight.since_s, view.asked_s)
+        return view.is_dead(name)
 
     def others_count(self, name: str) -> int:
         """How many hosts beside this one were seen alive."""
@@ -119,15 +171,64 @@ class HostWatch:
         if view is None:
             return 0
         return sum(
-            sight.sign is not None and other != name and not _is_long(sight.since_s, view.asked_s)
-            for other, sight in view.sights.items()
+            sight.sign is not None and other != name and not view.is_dead(other) for other, sight in view.sights.items()
         )
 
+    def _viewed(self, began_s: float, asked_s: float, answered_s: float, sights: dict[str, _Sight]) -> _View:
+        own_s = self._rounds.usual
+        bounds_s = {
+            name: _silence_s(max(own_s, self._rhythms[name].round_trip_s if name in self._rhythms else 0.0))
+            for name in sights
+        }
+        return _View(began_s, asked_s, answered_s, sights, bounds_s, _silence_s(own_s), self._gap_s_max())
 
-def _grace_s(gap_s: float) -> float:
+    def _gap_s_max(self) -> float:
+        return HOST_WATCH_GAP_MS_MAX / 1000 + 2 * min(self._rounds.usual, ROUND_TRIP_MS_MAX / 1000)
+
+    def _note_rhythms(self, now_s: float, signs: Mapping[str, HostSign]) -> None:
+        for name, sign in signs.items():
+            self._rhythms.setdefault(name, _Rhythm()).note(sign, now_s)
+        if len(self._rhythms) > len(signs):
+            self._rhythms = {name: rhythm for name, rhythm in self._rhythms.items() if name in signs}
+
+
+class _Rhythm:
+    """How often a host beats, by the numbers of its heartbeats: one that is far from the meta database does so less."""
+
+    __slots__ = ("_seen",)
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[HostSign, float]] = deque(maxlen=RHYTHM_BEATS)
+
+    def note(self, sign: HostSign, now_s: float) -> None:
+        """The sign was there then, for the first time or still."""
+        seen = self._seen
+        if seen and seen[-1][0] == sign:
+            return
+        if seen and (sign.started_at_ms != seen[-1][0].started_at_ms or sign.beat_number <= seen[-1][0].beat_number):
+            seen.clear()
+        seen.append((sign, now_s))
+
+    @property
+    def round_trip_s(self) -> float:
+        """What a heartbeat of it takes beside the pause, on the average of the last few; 0 as long as it is unknown."""
+        seen = self._seen
+        if len(seen) < 3:
+            return 0.0
+        (first, first_s), (last, last_s) = seen[0], seen[-1]
+        usual_s = (limits.HEARTBEAT_MS + RHYTHM_SLACK_MS) / 1000
+        return max(0.0, (last_s - first_s) / (last.beat_number - first.beat_number) - usual_s)
+
+
+def _silence_s(round_trip_s: float) -> float:
+    """How long a host may be silent that is so far from the meta database."""
+    return limits.HOST_DEAD_MS / 1000 + ROUND_TRIPS_OF_SILENCE * min(round_trip_s, ROUND_TRIP_MS_MAX / 1000)
+
+
+def _grace_s(gap_s: float, gap_s_max: float) -> float:
     """How much later than the end of a gap the signs of others begin to count; none before the first round."""
-    return min(max(0.0, gap_s - HOST_WATCH_GAP_MS_MAX / 1000), RETURN_MS_MAX / 1000)
+    return min(max(0.0, gap_s - gap_s_max), RETURN_MS_MAX / 1000)
 
 
-def _is_long(since_s: float, until_s: float) -> bool:
-    return until_s - since_s >= limits.HOST_DEAD_MS / 1000
+def _is_long(since_s: float, until_s: float, bound_s: float) -> bool:
+    return until_s - since_s >= bound_s

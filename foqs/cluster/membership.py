@@ -11,9 +11,11 @@ from typing import TypeVar
 
 import structlog
 
+from foqs.cluster.dead_hosts import DeadHosts
 from foqs.cluster.host_watch import HostSign, HostWatch
 from foqs.cluster.neighbours import Neighbours
 from foqs.cluster.view import ClusterView, MembershipBackend
+from foqs.cluster.watch_report import WatchReport
 from foqs.model import limits
 from foqs.model.cluster import HostRow, ShardRow, ShardUse
 from foqs.model.errors import FoqsError
@@ -81,6 +83,8 @@ class Membership(Service):
         self._now_s = now_s
         self._choose = choose
         self._watch = HostWatch()
+        self.report = WatchReport(self._watch, now_s)
+        self._dead = DeadHosts(meta, lambda host_id: self._watch.is_dead(host_id, -math.inf, now_s()), now_s)
         self._neighbours = Neighbours(now_s)
         self._is_listening = False
         """The address is as it stays, even if this host does not know one."""
@@ -227,11 +231,14 @@ class Membership(Service):
         try:
             hosts = await self._on_beats(lambda: self._backend.beat(me))
         except BaseException:
-            self._watch.missed()
+            self._watch.missed(asked_s, self._now_s())
+            self.report.round_ended()
             raise
         answered_s = self._now_s()
         signs = {row.id: HostSign(row.started_at_ms, row.beat_number) for row in hosts}
         has_death = self._watch.saw(asked_s, answered_s, signs)
+        self._dead.found(self._watch.new_dead - {me.id})
+        self.report.round_ended()
         self.hosts_count = 1 + self._watch.others_count(self._me.id)
         self._forget_asked(answered_s - OWNER_ASKED_MS / 1000)
         self._neighbours.saw(
@@ -264,6 +271,7 @@ class Membership(Service):
         await self.on_view(self._view_of(hosts, shards, self._now_s()))
 
     def _read_shards(self, me: HostRow) -> list[ShardRow]:
+        self._dead.tidy()  # First, for what it locks others wait.
         self._backend.announce(me)
         shards = self._meta.list_shards()
         known = {row.shard_id for row in shards if row.place or row.use is ShardUse.REMOVED}

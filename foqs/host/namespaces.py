@@ -18,6 +18,7 @@ from foqs.model.census import Census
 from foqs.model.errors import FoqsError, PausedError, UnavailableError, UnknownNamespaceError, shown
 from foqs.model.namespace import Namespace, SettingsTable
 from foqs.model.outage import Outage
+from foqs.model.pace import Pace
 from foqs.model.service import Service
 from foqs.model.slots import SlotMove
 from foqs.shard.state.engine import ShardState
@@ -26,7 +27,7 @@ from foqs.storage.meta import MetaStore
 from foqs.storage.meta_namespaces import NamespaceList
 
 SLOW_MS = 2 * limits.SECOND_MS
-"""Reading the namespaces takes so long only while the meta database is as good as away."""
+"""Reading the namespaces takes so much longer than usual only while the meta database is as good as away."""
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -111,6 +112,8 @@ class Namespaces(Service):
         """Why the meta database's server could lose what it acknowledged."""
         self.missed_s = -math.inf
         """When the meta database was found last not to answer, or to be very slow."""
+        self._pace = Pace()
+        """What reading the namespaces takes, in seconds."""
         self._checked_s = 0.0
         self._task: asyncio.Task[None] | None = None
 
@@ -262,8 +265,10 @@ class Namespaces(Service):
                     await self._check_durable()
                 began_s = asyncio.get_running_loop().time()
                 await self.refresh()
-                if asyncio.get_running_loop().time() - began_s > SLOW_MS / 1000:
+                took_s = asyncio.get_running_loop().time() - began_s
+                if took_s > self._pace.usual + SLOW_MS / 1000:
                     self.missed_s = asyncio.get_running_loop().time()
+                self._pace.note(took_s)
                 if outage.has_ended():
                     _log.info("meta_back")
             except FoqsError as error:

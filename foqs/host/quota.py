@@ -24,6 +24,14 @@ STOCK_PLENTY_MS = 2 * limits.SECOND_MS
 """The same while less than half of all tokens are in use."""
 STOCK_PLENTY_PART = 2_000
 """While there is plenty, a host asks for one in so many of the limit's tokens at least."""
+FAST_MS = 100
+"""An answer of the book that takes no longer is as good as one that takes no time."""
+SLOW_ANSWER_MS_MAX = 1_500
+"""Bounds of an account grow with what answers take beyond FAST_MS, up to this."""
+SLOW_ANSWERS_STOCK = 2
+"""A host asks for what its callers enqueue in so many answers more, and they wait for so many more."""
+SLOW_ANSWERS_AWAY = 4
+"""They wait for so many times longer for an answer that does not come at all."""
 DEMAND_MS = 300
 """The demand of callers is averaged over about so long."""
 RETURN_MS = limits.SECOND_MS
@@ -167,6 +175,8 @@ class Account:
         self._untold_count = 0
         self._told: list[tuple[Bucket, int]] = []
         """The items without tokens that the ask under way tells the book of, by bucket."""
+        self.answer_ms = 0.0
+        """What an answer of the book takes on the average, with the tries that found it locked."""
         self._grant: Grant | None = None
         self._granted_ms = 0
         """When the last grant was asked for."""
@@ -177,6 +187,23 @@ class Account:
         """The items that a minute may have until then, by what the book knew when it was asked last."""
         self._has_lost_book = False
         """The book that it had tokens of is gone, and the new one does not know yet what was spent."""
+
+    # --- bounds that grow with what an answer takes ---
+
+    @property
+    def slow_ms(self) -> int:
+        """The time that an answer takes longer than where the meta database is near."""
+        return max(0, min(int(self.answer_ms) - FAST_MS, SLOW_ANSWER_MS_MAX))
+
+    @property
+    def wait_ms_max(self) -> int:
+        """How long a call waits for tokens."""
+        return WAIT_MS_MAX + SLOW_ANSWERS_STOCK * self.slow_ms
+
+    @property
+    def no_answer_ms_max(self) -> int:
+        """How long a call waits while the book does not answer at all."""
+        return SLOW_MS_MAX + SLOW_ANSWERS_AWAY * self.slow_ms
 
     # --- calls ---
 
@@ -291,7 +318,8 @@ class Account:
         """Whether it is time to ask the book, though no call waits."""
         if self._untold_count:
             return now_ms - self._asked_ms >= STOCK_MS
-        if self.arrived_count and self._lots and self._lots[-1].expires_ms - now_ms < STOCK_MS:
+        stock_ms = STOCK_MS + SLOW_ANSWERS_STOCK * self.slow_ms
+        if self.arrived_count and self._lots and self._lots[-1].expires_ms - now_ms < stock_ms:
             return True
         is_scarce = self._grant is not None and self._grant.is_scarce
         return bool(self._returned) and (is_scarce or now_ms - self._returned_since_ms >= RETURN_MS)
@@ -312,9 +340,10 @@ class Account:
         self._measure(now_ms)
         self.limit_seen = limit
         grant = self._grant
-        stock = self._demand_per_s * STOCK_MS / limits.SECOND_MS
+        stock = self._demand_per_s * self._stock_ms(is_plenty=False) / limits.SECOND_MS
         if grant is None or grant.is_plenty:
-            stock = max(self._demand_per_s * STOCK_PLENTY_MS / limits.SECOND_MS, limit / STOCK_PLENTY_PART)
+            plenty = self._demand_per_s * self._stock_ms(is_plenty=True) / limits.SECOND_MS
+            stock = max(plenty, limit / STOCK_PLENTY_PART)
         wanted = waiting_count + int(stock) - self.in_hand if waiting_count or self._demand_per_s >= 1 else 0
         returned, self._returned = self._returned, {}
         self._told = [(bucket, bucket.untold) for bucket in self.window.buckets if bucket.untold]
@@ -329,6 +358,7 @@ class Account:
             sorted(returned.items()),
             [(now_ms - bucket.start_ms - BUCKET_MS, count) for bucket, count in self._told],
             was_away or self._has_lost_book,
+            self.slow_ms,
         )
 
     def take(self, ask: Ask, grant: Grant, asked_ms: int) -> None:
@@ -353,7 +383,7 @@ class Account:
             expires_ms = asked_ms + grant.date_ms - grant.now_ms - 1
             insort(self._lots, Lot(grant.granted_count, expires_ms, grant.date_ms, grant.era), key=_expires_ms)
             self.in_hand += grant.granted_count
-        stock_ms = STOCK_PLENTY_MS if grant.is_plenty else STOCK_MS
+        stock_ms = self._stock_ms(is_plenty=grant.is_plenty)
         self.refill_below = (
             0 if grant.granted_count < ask.wanted_count else int(self._demand_per_s * stock_ms / 2 / limits.SECOND_MS)
         )
@@ -368,6 +398,20 @@ class Account:
             bucket.untold += count
             self._untold_count += count
         self._told = []
+
+    def refused(self, ask: Ask) -> None:
+        """Certainly nothing was done with the last ask: all that it had is as before."""
+        self.fail()
+        if ask.era == self._era:
+            for date_ms, count in ask.returned:
+                self._returned[date_ms] = self._returned.get(date_ms, 0) + count
+
+    def answered_after(self, took_ms: float) -> None:
+        """Note how long the book took for an answer."""
+        self.answer_ms += (took_ms - self.answer_ms) / 3
+
+    def _stock_ms(self, *, is_plenty: bool) -> int:
+        return (STOCK_PLENTY_MS if is_plenty else STOCK_MS) + SLOW_ANSWERS_STOCK * self.slow_ms
 
     def _measure(self, now_ms: int) -> None:
         """Average the demand of callers."""

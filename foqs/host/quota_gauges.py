@@ -59,3 +59,18 @@ class QuotaGauges(Collector):
             "1 while the meta database does not answer when it is asked for tokens.",
             value=int(quotas.is_away),
         )
+        yield GaugeMetricFamily(
+            "foqs_quota_ask_seconds",
+            "What it usually takes to ask the meta database for tokens. The bounds of quotas grow with it.",
+            value=quotas.ask_ms / 1000,
+        )
+        yield CounterMetricFamily(
+            "foqs_quota_books_locked_total",
+            "Asks for one namespace that came to nothing because another host was just at its book; they are repeated.",
+            value=quotas.books_locked_total,
+        )
+        yield GaugeMetricFamily(
+            "foqs_quota_books_away",
+            "Namespaces whose books could not be asked for so long that the host lets items in without tokens.",
+            value=quotas.refused_count,
+        )

@@ -27,6 +27,10 @@ VALID_PLENTY_MS = 10 * limits.SECOND_MS
 """How long they are valid while less than half of them are in use."""
 SCARCE_PERCENT = 90
 PLENTY_PERCENT = 50
+SLOW_ANSWERS_VALID = 1
+"""Tokens are valid for longer by so many times what answers of the book take: they are so old when they come."""
+SLOW_ANSWERS_KEPT = 3
+"""Demand is kept for longer by so many times that: hosts ask less often."""
 DEMAND_KEPT_MS = limits.SECOND_MS
 """A host that has not asked for so long has no part in what is scarce."""
 HOLD_MS = 6 * limits.SECOND_MS
@@ -70,6 +74,8 @@ class Ask(NamedTuple):
     """Items that it let in without tokens: how long ago at least, in milliseconds, and how many."""
     was_away: bool = False
     """The meta database was away for this host: others may have let in items without tokens as well."""
+    slow_ms: int = 0
+    """The time that an answer of the book takes longer than where the meta database is near."""
 
 
 class Grant(NamedTuple):
@@ -126,7 +132,7 @@ class GrantBook:
 
     def ask(self, host: int, ask: Ask, limit: int, now_ms: int) -> Grant:
         """Take what the host gives back and tells, and grant what it may have."""
-        self._move_to(now_ms)
+        self._move_to(now_ms, ask.slow_ms)
         now_ms = self.at_ms
         if ask.era == self.era:
             for date_ms, count in ask.returned:
@@ -136,7 +142,7 @@ class GrantBook:
             if age_ms < QUOTA_WINDOW_MS:
                 self._add(now_ms - age_ms + BUCKET_MS - 1, count)
         if ask.was_away:
-            self._hold_until_ms = max(self._hold_until_ms, now_ms + HOLD_MS)
+            self._hold_until_ms = max(self._hold_until_ms, now_ms + HOLD_MS + ask.slow_ms)
         self._note(host, ask.demand_per_s)
         held = self.count
         per_s = sum([demand for _, demand in self._demands.values()])
@@ -148,6 +154,7 @@ class GrantBook:
         is_scarce = 100 * max(held + count, wanted) > SCARCE_PERCENT * limit
         is_plenty = 100 * max(held + count, wanted) < PLENTY_PERCENT * limit
         valid_ms = VALID_SCARCE_MS if is_scarce else VALID_PLENTY_MS if is_plenty else VALID_MS
+        valid_ms = min(valid_ms + SLOW_ANSWERS_VALID * ask.slow_ms, VALID_PLENTY_MS)
         date_ms = self._add(now_ms + valid_ms, count)
         is_told = count < ask.wanted_count or not is_plenty
         return Grant(
@@ -198,7 +205,7 @@ class GrantBook:
         book._demands = {host: (at_ms - ago_ms, demand) for host, ago_ms, demand in demands}
         return book
 
-    def _move_to(self, now_ms: int) -> None:
+    def _move_to(self, now_ms: int, slow_ms: int = 0) -> None:
         """Let go of tokens whose minute is over, and of demand of long ago.
 
         A clock that was stepped back takes all times with it, as if it had stood still: tokens stay too long rather
@@ -214,7 +221,7 @@ class GrantBook:
         self.at_ms = max(self.at_ms, now_ms)
         gone_ms = self.at_ms - QUOTA_WINDOW_MS - BUCKET_MS
         self._tokens = {date_ms: count for date_ms, count in self._tokens.items() if count and date_ms > gone_ms}
-        old_ms = self.at_ms - DEMAND_KEPT_MS
+        old_ms = self.at_ms - DEMAND_KEPT_MS - SLOW_ANSWERS_KEPT * slow_ms
         self._demands = {host: told for host, told in self._demands.items() if told[0] > old_ms}
 
     def _add(self, date_ms: int, count: int) -> int:

@@ -33,7 +33,7 @@ SHARD_ID_MAX = 65_535
 KEY_MAX = (1 << 63) - 1
 """The largest key of an item that an export can name. Keys grow from take-over to take-over, 2^40 at a time."""
 HOSTS_MAX = 1_000
-"""Hosts in the meta database, dead ones included. With more, no host can write its heartbeat."""
+"""Hosts that have beaten in the meta database within a minute. With more, none knows who is dead."""
 JOB_ID_CHARS_MAX = 128
 """The longest id of a job."""
 JOB_DETAIL_BYTES_MAX = 4 * KIB
@@ -159,7 +159,7 @@ CLAIM_SLACK_MS = 5 * SECOND_MS
 HEARTBEAT_MS = 500
 """How often a host writes its heartbeat, and reads the others', the shards and the namespaces."""
 HOST_DEAD_MS = 2_500
-"""A host is dead when another host has not seen its heartbeat change for this long, in a watch without gaps."""
+"""A host is dead when its heartbeat was seen not to change for this long and 8 round trips, in a watch without gaps."""
 OWNER_SILENT_MS_MAX = 30 * SECOND_MS
 """A server ends the session of an owner that is silent for this long, so that a shard is free even where nobody may
 KILL the session.

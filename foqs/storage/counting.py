@@ -15,7 +15,7 @@ from foqs.storage.whole_reads import without_end
 
 def open_snapshot(url: str) -> Any:
     """A session with a snapshot of the shard as it is now. Raises what pymysql raises."""
-    snapshot = connect(url, limits.COUNT_MS_MAX)
+    snapshot = connect(url, limits.COUNT_MS_MAX, limits.COUNT_MS_MAX)
     with snapshot.cursor() as cursor:
         cursor.execute(sql.REPEATABLE)
         cursor.execute(sql.SNAPSHOT)

@@ -14,17 +14,21 @@ from typing import TypeVar
 from pymysql.constants import CLIENT, ER
 from pymysql.err import Error as DriverError
 from sqlalchemy import Connection, create_engine
+from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from foqs.model import limits
 from foqs.model.errors import UnavailableError
+from foqs.model.meta_bounds import META_SILENT_MS_MAX
 from foqs.storage.durability import check_durable
 from foqs.storage.meta_cluster import MetaCluster
 from foqs.storage.meta_jobs import MetaJobs
 from foqs.storage.meta_namespaces import MetaNamespaces
 from foqs.storage.meta_policies import MetaPolicies
 from foqs.storage.meta_quotas import MetaQuotas
+from foqs.storage.meta_scripts import MetaScripts, RunScript
+from foqs.storage.meta_sessions import MetaSessions, mark
 from foqs.storage.session import Session, session_arguments
 from foqs.storage.session_variables import set_variables
 from foqs.storage.whole_reads import WholeCursor
@@ -34,7 +38,7 @@ T = TypeVar("T")
 _DEADLOCK_TRIES = 5
 
 
-class MetaStore(MetaCluster, MetaNamespaces, MetaPolicies, MetaJobs, MetaQuotas):
+class MetaStore(MetaCluster, MetaNamespaces, MetaPolicies, MetaJobs, MetaQuotas, MetaSessions):
     """The meta database at an SQLAlchemy URL. Connects on first use, and again after the server was away.
 
     Safe for use by several threads; at most META_SESSIONS_MAX of them talk to the server at a time. Every
@@ -42,11 +46,16 @@ class MetaStore(MetaCluster, MetaNamespaces, MetaPolicies, MetaJobs, MetaQuotas)
     happened is unknown then.
     """
 
-    def __init__(self, url: str, statement_ms_max: int = limits.META_STATEMENT_MS_MAX) -> None:
-        """A statement waits for its response for up to `statement_ms_max`, and a new session for each of its steps."""
+    def __init__(self, url: str, statement_ms_max: int = limits.META_STATEMENT_MS_MAX, process_id: str = "") -> None:
+        """A statement waits for its response for up to `statement_ms_max`, and a new session for each of its steps.
+
+        The sessions of a host have marks by its `process_id`, by which others find them once it is dead.
+        """
         super().__init__()
         self._url = url
         self._statement_s = statement_ms_max / 1000
+        self._process_id = process_id
+        self._scripts = MetaScripts(self._connect_for_scripts, statement_ms_max)
         self._engine = create_engine(
             url,
             isolation_level="READ COMMITTED",
@@ -54,6 +63,8 @@ class MetaStore(MetaCluster, MetaNamespaces, MetaPolicies, MetaJobs, MetaQuotas)
             max_overflow=0,
             pool_timeout=self._statement_s,
             pool_pre_ping=True,
+            # Every transaction ends by itself, and another ROLLBACK would be another round trip.
+            pool_reset_on_return=None,
             creator=self._connect,
         )
 
@@ -64,6 +75,7 @@ class MetaStore(MetaCluster, MetaNamespaces, MetaPolicies, MetaJobs, MetaQuotas)
     def close(self) -> None:
         """Close the sessions that are not in use; those in use close when their call ends."""
         self._engine.dispose()
+        self._scripts.close()
 
     def check_durable(self) -> list[str]:
         """Why the server could lose what it acknowledged; empty when it cannot."""
@@ -73,8 +85,16 @@ class MetaStore(MetaCluster, MetaNamespaces, MetaPolicies, MetaJobs, MetaQuotas)
             return check_durable(session)
 
     def _connect(self) -> Session:
-        statement_s, lock_wait_s = self._statement_s, math.ceil(self._statement_s)
+        return self._open(self._statement_s)
+
+    def _connect_for_scripts(self, statement_s: float) -> Session:
+        return self._open(statement_s, autocommit=True)
+
+    def _open(self, statement_s: float, *, autocommit: bool = False) -> Session:
+        """A session with what it relies on and a mark of this process, by which others end it once that is dead."""
         arguments = session_arguments(self._url)
+        # A wait for a lock ends before the wait for the response: then it is certain that nothing was done.
+        lock_wait_s = max(1, math.ceil(statement_s) - 1)
         wanted = {
             "cursorclass": WholeCursor,
             "client_flag": CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS,
@@ -84,11 +104,19 @@ class MetaStore(MetaCluster, MetaNamespaces, MetaPolicies, MetaJobs, MetaQuotas)
         }
         session = Session(**arguments | wanted)
         try:
-            set_variables(session, lock_wait_s=lock_wait_s)
+            set_variables(session, lock_wait_s=lock_wait_s, silent_s=META_SILENT_MS_MAX // 1000, autocommit=autocommit)
+            mark(session, self._database, self._process_id)
         except BaseException:
             session._force_close()
             raise
         return session
+
+    @property
+    def _database(self) -> str:
+        return make_url(self._url).database or ""
+
+    def _run_scripts(self, work: Callable[[RunScript], T]) -> T:
+        return self._scripts.run(work)
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:

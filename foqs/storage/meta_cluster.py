@@ -6,7 +6,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from sqlalchemy import Connection, and_, delete, func, or_, select, update
 from sqlalchemy.dialects.mysql import insert
@@ -14,12 +14,13 @@ from sqlalchemy.dialects.mysql import insert
 from foqs.model import limits
 from foqs.model.cluster import PROCESS_MARK, HostRow, ShardRow, ShardUse
 from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, UnavailableError
+from foqs.model.meta_bounds import HOST_ROW_MS, HOST_ROW_READ_MS, HOSTS_SWEPT_MAX
 from foqs.model.shard_place import FOUND_NOTHING, EpochAsk, EpochGiven, FoundShard, nobody_is_dead
-from foqs.storage.meta_places import leave_servers, note_numbers, take_epoch
+from foqs.storage import meta_statements as sql
+from foqs.storage.meta_places import leave_servers, note_numbers, shard_of, take_epoch
+from foqs.storage.meta_scripts import RunScript
 from foqs.storage.meta_tables import CLUSTER_ID, CLUSTER_NAME, CLUSTER_SECRET, HOST, SERVER_NOW_MS, SHARD, SLOT_MOVE
 
-HOST_ROW_MS = limits.DAY_MS
-"""The next host that starts deletes the rows of hosts whose last heartbeat is older than this."""
 BEATING_MS = 10 * limits.SECOND_MS
 """A host that has beaten within this time counts as running when another one starts with another membership."""
 NAMESAKE_ROW_MS = limits.MINUTE_MS
@@ -44,33 +45,33 @@ class MetaCluster(ABC):
     @abstractmethod
     def _retry_deadlocks(self, work: Callable[[Connection], T]) -> T: ...
 
+    @abstractmethod
+    def _run_scripts(self, work: Callable[[RunScript], T]) -> T: ...
+
     # --- hosts ---
 
     def beat(self, host: HostRow) -> list[HostRow]:
-        """Say that this host is alive, with another `beat_number` than before. Returns all rows as they were before.
+        """Say that this host is alive, with another `beat_number` than before. Returns all rows of the last minute.
+
+        It takes one round trip, and waits for nobody's lock but one on the row itself. A row that no process beats
+        any more counts for nothing. Raises UnavailableError, once the heartbeat is written, for more hosts than can be
+        watched.
 
         Hosts of earlier versions do not count their beats: the time of the last one is as good a sign of life.
         """
-
-        def beat(connection: Connection) -> list[HostRow]:
-            statement = select(HOST).order_by(HOST.c.heartbeat_at.desc()).limit(limits.HOSTS_MAX + 1)
-            hosts = [
-                HostRow(
-                    row.name.decode(), row.address.decode(), row.started_at, row.beat_number or row.heartbeat_at,
-                    bool(row.state), row.tier.decode(), row.proof,
-                )
-                for row in connection.execute(statement)
-            ]  # fmt: skip
-            if len(hosts) > limits.HOSTS_MAX:
-                # Those that are left out would look as if they had ended.
-                raise UnavailableError(
-                    f"the meta database has more than {limits.HOSTS_MAX} hosts, which is the limit: "
-                    "delete rows of its table host whose heartbeat_at is long ago"
-                )
-            _write_host(connection, host, int(host.is_leaving))
-            return hosts
-
-        return self._retry_deadlocks(beat)
+        beat = (sql.BEAT, _host_values(host, int(host.is_leaving)))
+        read = (sql.READ_HOSTS, (HOST_ROW_READ_MS, HOST_ROW_READ_MS, limits.HOSTS_MAX + 1))
+        _, rows = self._run_scripts(lambda run: run(beat, read))
+        if len(rows) > limits.HOSTS_MAX:
+            # Those that are left out would look as if they had ended.
+            raise UnavailableError(
+                f"more than {limits.HOSTS_MAX} hosts have beaten in the meta database within a minute, which is the "
+                "limit: stop those that are not needed"
+            )
+        return [
+            HostRow(name.decode(), address.decode(), started, number or at_ms, bool(state), tier.decode(), proof)
+            for name, address, started, at_ms, number, state, tier, proof in rows
+        ]
 
     def hosts_beating(self, *, elsewhere: bool) -> list[str]:
         """Hosts whose rows were written a moment ago: those that find others by this table, or those that do not."""
@@ -82,20 +83,21 @@ class MetaCluster(ABC):
 
     def note_elsewhere(self, host: HostRow) -> None:
         """Note a host that finds others by something else than this table, for those that would look for it here."""
-        with self._transaction() as connection:
-            _write_host(connection, host, _ELSEWHERE)
+        self._run_scripts(lambda run: run((sql.BEAT, _host_values(host, _ELSEWHERE))))
 
     def forget_hosts(self, name: str) -> None:
-        """Delete rows that no process beats any more: nobody else does so for a host that crashed.
+        """Delete the rows of earlier processes of a host that starts: nobody else does so soon where it crashed.
 
         A host that lives all the same, beside a clock that was stepped, has its row back with its next heartbeat.
         """
         first = (name + PROCESS_MARK).encode()
-        of_name = and_(HOST.c.name >= first, HOST.c.name < first + b"\xff")
-        is_old = HOST.c.heartbeat_at < SERVER_NOW_MS - HOST_ROW_MS
-        is_gone = and_(of_name, HOST.c.heartbeat_at < SERVER_NOW_MS - NAMESAKE_ROW_MS)
-        with self._transaction() as connection:
-            connection.execute(delete(HOST).where(is_old | is_gone))
+        found = (sql.FIND_NAMESAKES, (first, first + b"\xff", NAMESAKE_ROW_MS, HOSTS_SWEPT_MAX))
+        self._run_scripts(lambda run: _delete_hosts(run, found, NAMESAKE_ROW_MS))
+
+    def sweep_hosts(self) -> int:
+        """Delete up to HOSTS_SWEPT_MAX rows that no process has beaten for HOST_ROW_MS, and return how many."""
+        found = (sql.FIND_OLD_HOSTS, (HOST_ROW_MS, HOST_ROW_MS, HOSTS_SWEPT_MAX))
+        return self._run_scripts(lambda run: _delete_hosts(run, found, HOST_ROW_MS))
 
     def agree_on_name(self, cluster: str) -> None:
         """Take this for the name of the cluster, as all of its hosts do. Raises InvalidArgumentError.
@@ -168,13 +170,9 @@ class MetaCluster(ABC):
         """
         ask = EpochAsk(found, at_least, is_renewal)
 
-        def take(connection: Connection) -> EpochGiven | None:
-            row = connection.execute(select(SHARD).where(SHARD.c.shard_id == shard_id)).one_or_none()
-            before = None if row is None else _shard_of(row)
-            return take_epoch(connection, shard_id, owner, now_ms, ask, before, is_dead)
-
         for _ in range(_TAKE_TRIES_MAX):
-            if (given := self._retry_deadlocks(take)) is not None:
+            given = self._run_scripts(lambda run: take_epoch(run, shard_id, owner, now_ms, ask, is_dead))
+            if given is not None:
                 return given
         raise UnavailableError(f"shard {shard_id} went from owner to owner {_TAKE_TRIES_MAX} times meanwhile")
 
@@ -184,14 +182,14 @@ class MetaCluster(ABC):
         `left` has the epoch of each, and the number of the last transaction that the owner saw committed. Returns those
         that are the owner's under these epochs.
         """
-        return self._retry_deadlocks(lambda connection: leave_servers(connection, owner, left))
+        return self._run_scripts(lambda run: leave_servers(run, owner, left))
 
     def note_numbers(self, owner: str, numbers: Mapping[int, tuple[int, int]]) -> list[int]:
         """Note, for who misses some later, the number of the last transaction of shards, with the epoch of each.
 
         Returns those that are the owner's under these epochs.
         """
-        return self._retry_deadlocks(lambda connection: note_numbers(connection, owner, numbers))
+        return self._run_scripts(lambda run: note_numbers(run, owner, numbers))
 
     def shard_owner(self, shard_id: int) -> str | None:
         """The process that took the last epoch of the shard, alive or not; None when nobody ever did."""
@@ -353,40 +351,29 @@ def not_known(shard_id: int) -> NotFoundError:
     return NotFoundError(f"there is no shard {shard_id}: see foqs shard list")
 
 
-def _write_host(connection: Connection, host: HostRow, state: int) -> None:
-    values = {
-        "address": host.address.encode(), "started_at": host.started_at_ms, "heartbeat_at": SERVER_NOW_MS,
-        "beat_number": host.beat_number, "state": state, "tier": host.tier.encode(), "proof": host.proof,
-    }  # fmt: skip
-    connection.execute(insert(HOST).values(name=host.id.encode(), **values).on_duplicate_key_update(**values))
+def _host_values(host: HostRow, state: int) -> tuple[object, ...]:
+    """The arguments of sql.BEAT."""
+    return (
+        host.id.encode(), host.address.encode(), host.started_at_ms, host.beat_number, state,
+        host.tier.encode(), host.proof,
+    )  # fmt: skip
+
+
+def _delete_hosts(run: RunScript, found: tuple[str, tuple[object, ...]], age_ms: int) -> int:
+    (rows,) = run(found)
+    if rows:
+        run(*[(sql.DELETE_OLD_HOST, (name, age_ms, age_ms)) for (name,) in rows])
+    return len(rows)
 
 
 def _read_shards(connection: Connection) -> list[ShardRow]:
-    return [_shard_of(row) for row in connection.execute(select(SHARD).order_by(SHARD.c.shard_id))]
+    return [shard_of(row) for row in connection.execute(select(SHARD).order_by(SHARD.c.shard_id))]
 
 
 def _read_shard(connection: Connection, shard_id: int) -> ShardRow:
-    return _shard_of(connection.execute(select(SHARD).where(SHARD.c.shard_id == shard_id)).one())
+    return shard_of(connection.execute(select(SHARD).where(SHARD.c.shard_id == shard_id)).one())
 
 
 def _lock_shard(connection: Connection, shard_id: int) -> ShardRow | None:
     row = connection.execute(select(SHARD).where(SHARD.c.shard_id == shard_id).with_for_update()).one_or_none()
-    return None if row is None else _shard_of(row)
-
-
-def _shard_of(row: Any) -> ShardRow:
-    return ShardRow(
-        row.shard_id,
-        row.epoch,
-        row.owner.decode(),
-        row.owned_since,
-        row.place.decode(),
-        ShardUse(row.state),
-        row.tier.decode(),
-        row.pinned_to.decode(),
-        row.moving_to.decode(),
-        row.changed_at,
-        row.server.decode(),
-        row.first_number,
-        row.last_number,
-    )
+    return None if row is None else shard_of(row)

@@ -3,47 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
-from sqlalchemy import Connection, and_, func, update
+from sqlalchemy import Connection, func
 from sqlalchemy.dialects.mysql import insert
 
-from foqs.model.cluster import ShardRow
+from foqs.model.cluster import ShardRow, ShardUse
 from foqs.model.shard_place import EpochAsk, EpochGiven, refusal, refusal_without_row
 from foqs.shard.port import ElsewhereError
+from foqs.storage import meta_statements as sql
+from foqs.storage.meta_scripts import RunScript, Statement
 from foqs.storage.meta_tables import SHARD
 
 
 def take_epoch(
-    connection: Connection,
-    shard_id: int,
-    owner: str,
-    now_ms: int,
-    ask: EpochAsk,
-    before: ShardRow | None,
-    is_dead: Callable[[str, int], bool],
+    run: RunScript, shard_id: int, owner: str, now_ms: int, ask: EpochAsk, is_dead: Callable[[str, int], bool]
 ) -> EpochGiven | None:
-    """Make `owner` the owner of the shard if its row is still the one `before`; None if it is another one by now.
+    """Make `owner` the owner of the shard; None if another one was it meanwhile.
 
-    The statement that writes checks what was decided by, so that no lock is held between two statements. Raises
-    ElsewhereError.
+    The statement that writes checks what was decided by, and commits by itself: a host that dies anywhere here holds no
+    lock. Raises ElsewhereError.
     """
+    (rows,) = run((sql.READ_SHARD, (shard_id,)))
+    before = shard_of(rows[0]) if rows else None
     check_place(shard_id, owner, ask, before, is_dead)
-    found = ask.found
+    number = ask.found.transaction_number
+    take: Statement
     epoch = max(ask.at_least, before.epoch if before is not None else 0) + 1
-    values = {
-        "epoch": epoch, "owner": owner.encode(), "owned_since": now_ms, "moving_to": b"",
-        "server": found.server.encode(), "first_number": found.transaction_number,
-        "last_number": found.transaction_number,
-    }  # fmt: skip
     if before is None:
-        written = connection.execute(insert(SHARD).prefix_with("IGNORE").values(shard_id=shard_id, **values))
+        server = ask.found.server.encode()
+        take = (sql.TAKE_NEW_SHARD, (shard_id, epoch, owner.encode(), now_ms, server, number, number))
     else:
-        is_as_read = and_(
-            SHARD.c.shard_id == shard_id, SHARD.c.epoch == before.epoch, SHARD.c.owner == before.owner.encode(),
-            SHARD.c.server == before.server.encode(),
-        )  # fmt: skip
-        written = connection.execute(update(SHARD).where(is_as_read).values(**values))
-    return EpochGiven(epoch, before) if written.rowcount else None
+        values = (epoch, owner.encode(), now_ms, ask.found.server.encode(), number, number)
+        as_read = (shard_id, before.epoch, before.owner.encode(), before.server.encode())
+        take = (sql.TAKE_SHARD, (*values, *as_read))
+    _, ((written_count,),) = run(take, (sql.WRITTEN_COUNT, ()))
+    return EpochGiven(epoch, before) if written_count else None
+
+
+def shard_of(row: Any) -> ShardRow:
+    """The shard of a row with the columns of sql.READ_SHARD, which are those of the table."""
+    shard_id, epoch, owner, owned_since, place, state, tier, pinned_to, moving_to, changed_at, *served = row
+    server, first_number, last_number = served
+    return ShardRow(
+        shard_id, epoch, owner.decode(), owned_since, place.decode(), ShardUse(state), tier.decode(),
+        pinned_to.decode(), moving_to.decode(), changed_at, server.decode(), first_number, last_number,
+    )  # fmt: skip
 
 
 def check_place(
@@ -58,28 +63,28 @@ def check_place(
         raise ElsewhereError(problem, before)
 
 
-def leave_servers(connection: Connection, owner: str, left: Mapping[int, tuple[int, int]]) -> list[int]:
+def leave_servers(run: RunScript, owner: str, left: Mapping[int, tuple[int, int]]) -> list[int]:
     """Note that the owner has no session with the servers of these shards, which may be taken elsewhere.
 
     `left` has the epoch of each, and the number of the last transaction that the owner saw committed. Returns those
     that are the owner's under these epochs.
     """
-    return _note(connection, owner, left, server=b"")
+    return _note(run, sql.LEAVE_SERVER, owner, left)
 
 
-def note_numbers(connection: Connection, owner: str, numbers: Mapping[int, tuple[int, int]]) -> list[int]:
+def note_numbers(run: RunScript, owner: str, numbers: Mapping[int, tuple[int, int]]) -> list[int]:
     """Note the number of the last transaction of shards, with the epoch of each. Returns those that are the owner's."""
-    return _note(connection, owner, numbers)
+    return _note(run, sql.NOTE_NUMBER, owner, numbers)
 
 
-def _note(connection: Connection, owner: str, numbers: Mapping[int, tuple[int, int]], **values: bytes) -> list[int]:
-    noted = []
-    for shard_id, (epoch, number) in sorted(numbers.items()):
-        is_mine = and_(SHARD.c.shard_id == shard_id, SHARD.c.owner == owner.encode(), SHARD.c.epoch == epoch)
-        last_number = func.greatest(SHARD.c.last_number, number)
-        if connection.execute(update(SHARD).where(is_mine).values(last_number=last_number, **values)).rowcount:
-            noted.append(shard_id)
-    return noted
+def _note(run: RunScript, statement: str, owner: str, numbers: Mapping[int, tuple[int, int]]) -> list[int]:
+    """Each row by itself: one that is locked fails the rest of the script, which is said again."""
+    shard_ids, statements = sorted(numbers), []
+    for shard_id in shard_ids:
+        epoch, number = numbers[shard_id]
+        statements += [(statement, (number, shard_id, owner.encode(), epoch)), (sql.WRITTEN_COUNT, ())]
+    counts = [rows[0][0] for rows in run(*statements)[1::2]] if statements else []
+    return [shard_id for shard_id, count in zip(shard_ids, counts, strict=True) if count]
 
 
 def raise_epochs(

@@ -7,52 +7,93 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
-from sqlalchemy import Connection, bindparam, delete, select, update
-from sqlalchemy.dialects.mysql import insert
+import pymysql
+from pymysql.constants import ER
+from sqlalchemy import Connection, delete
 
 from foqs.model.errors import UnavailableError
 from foqs.model.grants import Ask, Grant, GrantBook
-from foqs.storage.meta_tables import NAMESPACE, QUOTA, SERVER_NOW_MS
+from foqs.storage import meta_statements as sql
+from foqs.storage.meta_scripts import RunScript, Statement
+from foqs.storage.meta_tables import QUOTA
 
 T = TypeVar("T")
+Answer = Grant | UnavailableError
 
 _ERA_MAX = (1 << 32) - 1
-_LIMITS = select(NAMESPACE.c.number, NAMESPACE.c.enqueues_per_minute_max)
-_BOOKS = select(QUOTA.c.namespace, QUOTA.c.book).order_by(QUOTA.c.namespace).with_for_update()
-_NOW = select(SERVER_NOW_MS)
-_WRITE = update(QUOTA).where(QUOTA.c.namespace == bindparam("of")).values(book=bindparam("packed"))
 
 
 class MetaQuotas(ABC):
     """A part of foqs.storage.meta.MetaStore, which says what its methods raise besides."""
 
     @abstractmethod
-    def _retry_deadlocks(self, work: Callable[[Connection], T]) -> T: ...
+    def _run_scripts(self, work: Callable[[RunScript], T]) -> T: ...
 
-    def ask_quotas(self, host_name: str, asks: Mapping[int, Ask]) -> dict[int, Grant]:
+    def ask_quotas(self, host_name: str, asks: Mapping[int, Ask], *, waits: bool = False) -> dict[int, Answer]:
         """Ask the books of namespaces, by number, for one host. A namespace that is gone is not in the result.
 
-        All answers are of one moment: the time is read once all books are locked. Raises UnavailableError for a book of
-        a format that this version does not know.
+        All answers are of one moment: the time is read once all books are locked. It takes two round trips, and one
+        more for books that begin. A book that cannot be asked now holds up no other one: its answer is an error, and
+        certainly nothing was done to it. It is another session's at the moment, or of a format that this version does
+        not know. With `waits` it waits for its turn at them, for two seconds at most: then all of them are another's.
         """
-        numbers = sorted(asks)
-        host = number_of(host_name)
+        host, lock = number_of(host_name), sql.WAIT_FOR_BOOKS if waits else sql.LOCK_BOOKS
 
-        def ask(connection: Connection) -> dict[int, Grant]:
-            books = _lock_books(connection, numbers)
-            rows = connection.execute(_LIMITS.where(NAMESPACE.c.number.in_(numbers))).all()
-            limit_by_number = {row.number: row.enqueues_per_minute_max for row in rows}
-            now_ms: int = connection.execute(_NOW).scalar_one()
-            answers, written = {}, []
-            for number, limit in limit_by_number.items():
-                if number in books:
-                    answers[number], packed = settle(books[number], host, asks[number], limit, now_ms)
-                    written.append({"of": number, "packed": packed})
-            if written:
-                connection.execute(_WRITE, written)
+        def ask(run: RunScript) -> dict[int, Answer]:
+            answers, missing = _ask_books(run, asks, host, lock)
+            if missing:
+                run((sql.MAKE_BOOKS.format(_listed(missing)), ()))
+                answers |= _ask_books(run, {number: asks[number] for number in missing}, host, lock)[0]
             return answers
 
-        return self._retry_deadlocks(ask)
+        try:
+            return self._run_scripts(ask)
+        except UnavailableError as error:
+            if not _is_lock_timeout(error.__cause__):
+                raise
+            return {number: locked_elsewhere() for number in asks}
+
+
+def _ask_books(run: RunScript, asks: Mapping[int, Ask], host: int, lock: str) -> tuple[dict[int, Answer], list[int]]:
+    """The answers of the books that there are, and the namespaces that have none yet."""
+    listed = _listed(asks)
+    _, there, books, limit_rows, ((now_ms,),) = run(
+        (sql.BEGIN, ()),
+        (sql.FIND_BOOKS.format(listed), ()),
+        (lock.format(listed), ()),
+        (sql.READ_LIMITS.format(listed), ()),
+        (sql.READ_NOW, ()),
+    )
+    limits: dict[int, int] = dict(limit_rows)
+    packed: dict[int, bytes] = dict(books)
+    answers: dict[int, Answer] = {}
+    written: list[Statement] = []
+    for number in sorted(limits):
+        if number not in packed:
+            answers[number] = locked_elsewhere()
+            continue
+        try:
+            answers[number], book = settle(packed[number], host, asks[number], limits[number], now_ms)
+        except UnavailableError as error:
+            answers[number] = error
+        else:
+            written.append((sql.WRITE_BOOK, (book, number)))
+    run(*written, (sql.COMMIT, ()))
+    known = {number for (number,) in there} | packed.keys()
+    return answers, sorted(limits.keys() - known)
+
+
+def locked_elsewhere() -> UnavailableError:
+    """The answer of a book that another session is at."""
+    return UnavailableError("the book of the quota is another session's at the moment")
+
+
+def _is_lock_timeout(error: BaseException | None) -> bool:
+    return isinstance(error, pymysql.err.OperationalError) and error.args[0] == ER.LOCK_WAIT_TIMEOUT
+
+
+def _listed(numbers: Collection[int]) -> str:
+    return ", ".join([f"{number:d}" for number in sorted(numbers)])
 
 
 def settle(packed: bytes, host: int, ask: Ask, limit: int, now_ms: int) -> tuple[Grant, bytes]:
@@ -73,19 +114,3 @@ def number_of(host_name: str) -> int:
 def delete_quota_of(connection: Connection, namespace: int) -> None:
     """Delete the book of a namespace that is deleted itself."""
     connection.execute(delete(QUOTA).where(QUOTA.c.namespace == namespace))
-
-
-def _lock_books(connection: Connection, numbers: Collection[int]) -> dict[int, bytes]:
-    """The packed books; an empty one for a namespace that has none yet, and none for a namespace that is gone."""
-    mine = _BOOKS.where(QUOTA.c.namespace.in_(numbers))
-    books: dict[int, bytes] = {row.namespace: row.book for row in connection.execute(mine)}
-    missing = [number for number in numbers if number not in books]
-    if missing:
-        # The lock lets no deletion come in between, which would leave the book behind.
-        there = select(NAMESPACE.c.number).where(NAMESPACE.c.number.in_(missing)).with_for_update(read=True)
-        made = [{"namespace": number, "book": b""} for number in connection.execute(there).scalars()]
-        if made:
-            statement = insert(QUOTA).values(made)
-            connection.execute(statement.on_duplicate_key_update(namespace=statement.inserted.namespace))
-            books = {row.namespace: row.book for row in connection.execute(mine)}
-    return books

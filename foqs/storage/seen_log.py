@@ -11,7 +11,7 @@ from foqs.model.seen_image import HEAD_PART, ImageKey
 from foqs.shard.port import SeenDigests, SeenExtent, SeenPart, SessionLostError, StoredImage
 from foqs.storage import statements as sql
 from foqs.storage.formats import seen_count, seen_digests
-from foqs.storage.session import connect, interrupt
+from foqs.storage.session import connect, interrupt, is_lost
 from foqs.storage.whole_reads import complete
 
 
@@ -56,6 +56,7 @@ class SeenLogReader:
         return [SeenPart(key, number, body) for number, body in self._rows(sql.READ_SEEN_PARTS, *key, first, limit)]
 
     def _rows(self, statement: str, *arguments: object) -> Any:
+        was_open = self._session is not None
         try:
             if self._session is None:
                 self._session = connect(self._url())
@@ -67,7 +68,10 @@ class SeenLogReader:
             self._session.commit()
         except (pymysql.err.Error, OSError) as error:
             self.close()
-            raise SessionLostError(f"shard {self._shard_id}: {error}") from error
+            hung = isinstance(error.__context__, TimeoutError)
+            if not was_open or not is_lost(error) or hung or self._is_interrupted:
+                raise SessionLostError(f"shard {self._shard_id}: {error}") from error
+            return self._rows(statement, *arguments)  # It was ended while it was idle.
         return found
 
     def interrupt(self) -> None:

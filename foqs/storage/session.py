@@ -96,10 +96,13 @@ def check_tls_files(url: str) -> None:
     Session(**session_arguments(url) | {"defer_connect": True})
 
 
-def connect(url: str, statement_ms_max: int = limits.STATEMENT_MS_MAX) -> Any:
+def connect(
+    url: str, statement_ms_max: int = limits.STATEMENT_MS_MAX, silent_ms_max: int = limits.OWNER_SILENT_MS_MAX
+) -> Any:
     """A pymysql session with bounded waits, READ COMMITTED, UTC, no autocommit, several statements in one query.
 
-    A statement waits for its response for `statement_ms_max`, in whole seconds. Raises what pymysql raises.
+    A statement waits for its response for `statement_ms_max`, in whole seconds. The server ends the session, and what
+    it holds, when it is silent for `silent_ms_max`, as that of a host that hangs is. Raises what pymysql raises.
     """
     connect_s = limits.CONNECT_MS_MAX // 1000
     session: Any = Session(
@@ -115,7 +118,7 @@ def connect(url: str, statement_ms_max: int = limits.STATEMENT_MS_MAX) -> Any:
         }
     )
     try:
-        set_variables(session, silent_s=limits.DAY_MS // 1000)
+        set_variables(session, silent_s=silent_ms_max // 1000)
     except BaseException:
         session._force_close()
         raise

@@ -14,7 +14,7 @@ from foqs.storage import statements as sql
 from foqs.storage.identity import read_identity
 from foqs.storage.script import seen_row
 from foqs.storage.seen_log import read_seen_extents
-from foqs.storage.session import connect, interrupt
+from foqs.storage.session import connect, interrupt, is_lost
 from foqs.storage.whole_reads import complete, only_row
 
 
@@ -76,6 +76,7 @@ class SlotSource:
             raise UnavailableError(f"shard {self._shard_id} cannot be read now: {problem}", nothing_done=True)
 
     def _rows(self, statement: str, *arguments: object) -> Any:
+        was_open = self._session is not None
         try:
             if self._session is None:
                 self._session = connect(self._url)
@@ -88,4 +89,7 @@ class SlotSource:
                 return complete(statement, cursor.fetchall())
         except (pymysql.err.Error, OSError) as error:
             self.close()
+            hung = isinstance(error.__context__, TimeoutError)
+            if was_open and is_lost(error) and not hung and not self._is_interrupted:
+                return self._rows(statement, *arguments)  # It was ended while it was idle.
             raise UnavailableError(f"shard {self._shard_id} cannot be read now: {error}", nothing_done=True) from error

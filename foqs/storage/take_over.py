@@ -26,8 +26,8 @@ T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 _KILL_GRANTS = ("CONNECTION ADMIN", "CONNECTION_ADMIN", "SUPER", "ALL PRIVILEGES ON *.*")
 """Any of these lets a user KILL sessions of others: of MariaDB, of MySQL, and of both."""
-_KILL_REMEDY = "let all hosts use one user, or grant it CONNECTION ADMIN (MySQL: CONNECTION_ADMIN)"
-_KILL_DENIED_CODES = frozenset({ER.KILL_DENIED_ERROR, ER.SPECIFIC_ACCESS_DENIED_ERROR})
+KILL_REMEDY = "let all hosts use one user, or grant it CONNECTION ADMIN (MySQL: CONNECTION_ADMIN)"
+KILL_DENIED_CODES = frozenset({ER.KILL_DENIED_ERROR, ER.SPECIFIC_ACCESS_DENIED_ERROR})
 
 
 class WriterRow(NamedTuple):
@@ -59,10 +59,10 @@ def kill_owner(rows: RunStatement, shard_id: int, session_id: int, owner: str) -
     except pymysql.err.Error as error:
         if error.args[0] == ER.NO_SUCH_THREAD:
             return  # It has ended by itself.
-        if error.args[0] not in _KILL_DENIED_CODES:
+        if error.args[0] not in KILL_DENIED_CODES:
             raise
         raise OwnershipLostError(
-            f"shard {shard_id}: its user must not KILL session {session_id} of {owner!r}: {_KILL_REMEDY}; "
+            f"shard {shard_id}: its user must not KILL session {session_id} of {owner!r}: {KILL_REMEDY}; "
             f"the server ends that session after {limits.OWNER_SILENT_MS_MAX} ms without a word from it"
         ) from error
 
@@ -85,7 +85,7 @@ class KillCheck:
                 "owner_not_to_be_ended",
                 shard=self._shard_id,
                 owner=owner,
-                error=f"this host's user must not KILL session {session_id}, which is another user's: {_KILL_REMEDY}. "
+                error=f"this host's user must not KILL session {session_id}, which is another user's: {KILL_REMEDY}. "
                 f"If the owner hangs, its shard is free only {limits.OWNER_SILENT_MS_MAX} ms later",
             )
 

@@ -12,6 +12,8 @@ from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, Unavaila
 from foqs.model.shard_place import FOUND_NOTHING, EpochAsk, EpochGiven, FoundShard, nobody_is_dead
 from foqs.storage.meta_cluster import not_known
 from foqs.storage.meta_places import check_place
+from foqs.storage.meta_sessions import EndedSessions
+from foqs.testing.fake_sessions import FakeSessions
 
 
 @dataclass(slots=True)
@@ -46,15 +48,19 @@ class FakeCluster(ABC):
     def _hosts(self) -> dict[str, HostRow]:
         """The rows of hosts, likewise."""
 
+    @property
+    @abstractmethod
+    def _sessions(self) -> FakeSessions:
+        """The database's sessions in transactions."""
+
     @abstractmethod
     def _now_ms(self) -> int:
         """The clock of the database's server."""
 
     def beat(self, host: HostRow) -> list[HostRow]:
         hosts = self._hosts
-        rows = list(hosts.values())
         hosts[host.id] = host
-        return rows
+        return list(hosts.values())
 
     def hosts_beating(self, *, elsewhere: bool) -> list[str]:
         assert self._hosts is not None
@@ -67,6 +73,14 @@ class FakeCluster(ABC):
         self._cluster.name = self._cluster.name or cluster
         if self._cluster.name != cluster:
             raise InvalidArgumentError(f"cluster is {cluster!r} here, and {self._cluster.name!r} on other hosts")
+
+    def sweep_hosts(self) -> int:
+        assert self._hosts is not None
+        return 0
+
+    def end_sessions(self, process_id: str) -> EndedSessions:
+        assert self._hosts is not None
+        return EndedSessions(self._sessions.end_of(process_id), 0)
 
     def cluster_secret(self, proposed: bytes) -> bytes:
         self._cluster.secret = self._cluster.secret or proposed

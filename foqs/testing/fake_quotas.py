@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 
-from foqs.model.grants import Ask, Grant
-from foqs.storage.meta_quotas import number_of, settle
+from foqs.model.grants import Ask
+from foqs.model.limits import SECOND_MS
+from foqs.storage.meta_quotas import Answer, locked_elsewhere, number_of, settle
+from foqs.testing.fake_sessions import FakeSessions
+
+LOCK_WAIT_MS = 2 * SECOND_MS
+"""How long a session waits for a lock."""
+_LOOK_S = 0.005
 
 
 class FakeQuotas(ABC):
@@ -25,12 +31,51 @@ class FakeQuotas(ABC):
     def _now_ms(self) -> int:
         """The database's clock."""
 
-    def ask_quotas(self, host_name: str, asks: Mapping[int, Ask]) -> dict[int, Grant]:
-        books, now_ms = self._books, self._now_ms()
-        answers = {}
-        for number, ask in asks.items():
-            limit = self._limit_of(number)
-            if limit is not None:
+    @property
+    @abstractmethod
+    def _sessions(self) -> FakeSessions:
+        """The database's sessions in transactions."""
+
+    _process_id = ""
+    """That of the host whose sessions these are."""
+
+    def ask_quotas(self, host_name: str, asks: Mapping[int, Ask], *, waits: bool = False) -> dict[int, Answer]:
+        asking = self.asking(host_name, asks, waits=waits)
+        while True:
+            try:
+                next(asking)
+            except StopIteration as end:
+                answers: dict[int, Answer] = end.value
+                return answers
+
+    def asking(
+        self, host_name: str, asks: Mapping[int, Ask], *, waits: bool
+    ) -> Generator[float | None, None, dict[int, Answer]]:
+        """The two statements of an ask. In between the books are locked, and the host may hang or die.
+
+        It yields None between them, and how many seconds it waits for a lock until it looks again.
+        """
+        books, sessions = self._books, self._sessions
+        session = sessions.begin(self._process_id)
+        known = {number: limit for number in asks if (limit := self._limit_of(number)) is not None}
+        until_ms = self._now_ms() + (LOCK_WAIT_MS if waits else 0)
+        rows = [("quota", number) for number in sorted(known)] if waits else []
+        while sum([sessions.wait(session, row) for row in rows]) < len(rows):
+            if self._now_ms() >= until_ms:
+                sessions.commit(session)
+                return {number: locked_elsewhere() for number in asks}
+            yield _LOOK_S
+        mine = {number for number in known if sessions.lock(session, ("quota", number))}
+        now_ms = self._now_ms()
+        yield None
+        books = self._books
+        sessions.hear(session)
+        answers: dict[int, Answer] = {}
+        for number, limit in known.items():
+            if number not in mine:
+                answers[number] = locked_elsewhere()
+            elif self._limit_of(number) is not None:
                 packed = books.get(number, b"")
-                answers[number], books[number] = settle(packed, number_of(host_name), ask, limit, now_ms)
+                answers[number], books[number] = settle(packed, number_of(host_name), asks[number], limit, now_ms)
+        sessions.commit(session)
         return answers

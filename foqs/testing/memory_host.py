@@ -28,6 +28,7 @@ from foqs.storage.shard_store import ShardAccess
 from foqs.testing.fake_namespaces import FakeNamespaces, NamespaceTables
 from foqs.testing.fake_reader import FakeReader
 from foqs.testing.fake_server import FakeServer
+from foqs.testing.fake_sessions import FakeSessions
 from foqs.testing.fake_slot_source import FakeSlotSource
 from foqs.testing.fake_store import FakeStore, fake_identity
 from foqs.testing.manual_loop import ManualLoop
@@ -51,6 +52,11 @@ class MemoryMeta(FakeNamespaces):
         self._stored = NamespaceTables()
         self._rows: dict[str, HostRow] = {}
         self._clock = now_ms
+        self._transactions = FakeSessions(now_ms)
+
+    @property
+    def _sessions(self) -> FakeSessions:
+        return self._transactions
 
     @property
     def _tables(self) -> NamespaceTables:

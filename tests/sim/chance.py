@@ -191,6 +191,7 @@ def _times(chance: random.Random) -> dict[str, Any]:
         "HOST_DEAD_MS": 1_250,
         "HOST_WATCH_GAP_MS_MAX": 500,
         "RETURN_MS_MAX": 800,
+        "META_SILENT_MS_MAX": 6_000,
         # Shards of living hosts stay where they are; tests.sim.cluster has them move.
         "SETTLED_MS": 10**9,
         "BUSY_BEAT_MS": 60,

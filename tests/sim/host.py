@@ -239,7 +239,7 @@ def simulated(
 
     chance = random.Random(0)
     replaced: dict[str, Any] = {
-        "MetaStore": lambda *_: FakeMeta(world_of()),
+        "MetaStore": lambda url, statement_ms_max, process_id: FakeMeta(world_of(), process_id),
         "ShardStore": lambda *arguments: SteppingStore(world_of(), *arguments),
         "ShardReader": lambda shard_id, url, packs: SimReader(world_of(), shard_id, packs),
         "identity_at": lambda shard_id, url: fake_identity(world_of().servers[shard_id]),

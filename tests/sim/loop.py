@@ -105,9 +105,14 @@ class VirtualThread:
         work, future = self._jobs[0]
         self._step(work, future)
 
-    def _step(self, work: Callable[[], Any], future: asyncio.Future[Any]) -> None:
-        """Do it after a while; a generator is a job of several steps, which returns what the job gives."""
-        there_s, back_s = self._loop.latency(self.name)
+    def _step(
+        self, work: Callable[[], Any], future: asyncio.Future[Any], delays_s: tuple[float, float] | None = None
+    ) -> None:
+        """Do it after a while; a generator is a job of several steps, which returns what the job gives.
+
+        A step may yield in how many seconds the next one comes.
+        """
+        there_s, back_s = self._loop.latency(self.name) if delays_s is None else delays_s
 
         def send() -> None:
             self._sent = None
@@ -115,8 +120,11 @@ class VirtualThread:
             try:
                 result = work()
                 if isinstance(result, Generator):
+                    result = _Steps(result)
+                if isinstance(result, _Steps):
                     steps = result
-                    self._step(lambda: _next(steps), future)
+                    # What was drawn for the way back of the first step is that of the last one.
+                    self._step(steps.go_on, future, None if steps.delay_s is None else (steps.delay_s, back_s))
                     return
             except Exception as error:
                 answer = _failing(future, error)
@@ -135,13 +143,21 @@ class VirtualThread:
             self._start()
 
 
-def _next(steps: Generator[None, None, Any]) -> Any:
-    """The generator once more, or what it returns."""
-    try:
-        next(steps)
-    except StopIteration as end:
-        return end.value
-    return steps
+class _Steps:
+    """A job of several steps."""
+
+    def __init__(self, steps: Generator[float | None, None, Any]) -> None:
+        self._steps = steps
+        self.delay_s: float | None = None
+        """In how many seconds the next step comes; None where it is drawn."""
+
+    def go_on(self) -> Any:
+        """Do the next step, and return this, or what the job gives."""
+        try:
+            self.delay_s = next(self._steps)
+        except StopIteration as end:
+            return end.value
+        return self
 
 
 class _Handle(asyncio.Handle):

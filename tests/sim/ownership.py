@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from foqs.model.census import Census, CensusAnswer
 from foqs.model.cluster import HostRow, ShardRow, ShardUse, host_name_of
 from foqs.model.errors import UnavailableError
+from foqs.model.grants import Ask
 from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.model.shard_place import EpochAsk, EpochGiven
 from foqs.model.slots import SlotTable
@@ -19,6 +20,7 @@ from foqs.storage.packs.index import PackIndex
 from foqs.storage.packs.pack import PackPlan
 from foqs.storage.shard_store import ShardAccess
 from foqs.testing.fake_namespaces import FakeNamespaces, NamespaceTables
+from foqs.testing.fake_sessions import FakeSessions
 from foqs.testing.fake_store import FakeStore
 from tests.sim.loads import tables_with_job
 from tests.sim.loop import current_process
@@ -44,7 +46,9 @@ class Tenures:
 
 
 class MetaTables:
-    def __init__(self, namespaces: list[Namespace], slots: SlotTable, ids: random.Random) -> None:
+    def __init__(
+        self, namespaces: list[Namespace], slots: SlotTable, ids: random.Random, now_ms: Callable[[], int]
+    ) -> None:
         self.tables = NamespaceTables(
             {namespace.name: namespace for namespace in namespaces}, max(namespace.number for namespace in namespaces)
         )
@@ -54,6 +58,7 @@ class MetaTables:
         self.problems: list[str] = []
         """Why its server could lose what it acknowledged."""
         self.hosts: dict[str, HostRow] = {}
+        self.sessions = FakeSessions(now_ms)
         self.away_count = 0
         """Of the outages that it has now."""
         self.cut_off: dict[str, float] = {}
@@ -65,11 +70,12 @@ class MetaTables:
 class FakeMeta(FakeNamespaces):
     """The meta database, as one host reaches it."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, process_id: str) -> None:
         super().__init__(world.meta.ids)
         process = current_process()
         assert process is not None, "only hosts have one"
         self._host_name = process.name
+        self._process_id = process_id
         self._world = world
 
     @property
@@ -127,6 +133,15 @@ class FakeMeta(FakeNamespaces):
     def _hosts(self) -> dict[str, HostRow]:
         self._touch()
         return self._world.meta.hosts
+
+    @property
+    def _sessions(self) -> FakeSessions:
+        self._touch()
+        return self._world.meta.sessions
+
+    def ask_quotas(self, host_name: str, asks: Mapping[int, Ask], *, waits: bool = False) -> Any:
+        """What tests.sim.loop.VirtualThread goes through, as the answers at its end."""
+        return self._world.meta_locks.asking(self._host_name, self.asking(host_name, asks, waits=waits))
 
     def close(self) -> None:
         return None

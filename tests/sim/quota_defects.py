@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from foqs.host.hosted_quota import HostedQuota
 from foqs.host.quota import Account, Charge, Lot
-from foqs.host.quotas import Quotas, _HostedQuota
+from foqs.host.quotas import Quotas
 from foqs.model.grants import Ask, GrantBook
 from tests.sim.chance import Profile
 from tests.sim.planting import in_place_of
@@ -40,7 +41,7 @@ def gives_back_what_was_let_in(self: Charge, count: int) -> None:
 
 
 @in_place_of(Quotas, "_let_in", _has_hosts)
-def lets_in_what_it_alone_has_room_for(self: Quotas, hosted: _HostedQuota, count: int, now_ms: int) -> Charge | None:
+def lets_in_what_it_alone_has_room_for(self: Quotas, hosted: HostedQuota, count: int, now_ms: int) -> Charge | None:
     """As hosts did when each counted for itself."""
     hosted.account.begin_replay(hosted.limit, 1, now_ms, now_ms)
     return self._replay(hosted, count, now_ms)

@@ -15,7 +15,7 @@ def note_replays(world: World, quotas: Quotas) -> None:
 
     def noted(hosted: Any, count: int, now_ms: int) -> Any:
         charge = replay(hosted, count, now_ms)
-        if quotas.is_away:
+        if quotas.is_away or hosted.is_refused(now_ms):
             world.meta.replays.append((world.now_ms(), count))
         return charge
 

@@ -236,6 +236,7 @@ async def _look(world: World) -> None:
         world.slots.look()
         world.tiers.look()
         world.cap_check.look()
+        world.meta_locks.look()
 
 
 def _problems(world: World) -> Iterator[str]:

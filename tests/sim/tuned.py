@@ -10,7 +10,7 @@ from unittest.mock import patch
 from foqs import bootstrap
 from foqs.cluster import host_watch, membership, sharing
 from foqs.host import namespace_calls, topic_queue, ttl_scan
-from foqs.model import grants, limits, seen, seen_image
+from foqs.model import grants, limits, meta_bounds, seen, seen_image
 from foqs.server import mysql_server
 from foqs.shard.state import engine, journal
 from foqs.shard.state import index as shard_index
@@ -21,7 +21,7 @@ from foqs.storage.packs import index as pack_index
 _MODULES = (
     limits, bootstrap, host_watch, membership, sharing, namespace_calls, topic_queue, ttl_scan, mysql_server, keeper,
     leased_runs, ownership, engine, journal, shard_index, refill, wake, pack_index, seen, seen_image, forget, image,
-    seen_loading, grants,
+    seen_loading, grants, meta_bounds,
 )  # fmt: skip
 
 

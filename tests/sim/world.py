@@ -35,6 +35,7 @@ from tests.sim.host import FakeDoor, SimHost, shard_urls
 from tests.sim.links import Links
 from tests.sim.loads import Loads
 from tests.sim.loop import ProcessState, VirtualLoop
+from tests.sim.meta_locks import MetaLocks
 from tests.sim.ownership import MetaTables, Tenures
 from tests.sim.raising import Raising
 from tests.sim.shared_caps import SharedCapCheck
@@ -126,6 +127,7 @@ class World:
         self.slots = SlotWatch(self)
         self.tiers = TierWatch(self)
         self.meta = self._make_meta(self._settings())
+        self.meta_locks = MetaLocks(self)
         self.tiers.enter(self.meta.tables.cluster.shards, shard_urls(self))
         self.clients = [self._make_client(number) for number in range(profile.client_count)]
         self._host_count = 0
@@ -162,7 +164,7 @@ class World:
         for namespace in namespaces:
             self.slots.created(namespace)
             self.tiers.has_namespace(namespace.number, namespace.settings.tier)
-        return MetaTables(namespaces, self.slots.in_meta, random.Random(self.seed))
+        return MetaTables(namespaces, self.slots.in_meta, random.Random(self.seed), self.now_ms)
 
     def _settings(self) -> NamespaceSettings:
         return NamespaceSettings(
@@ -227,6 +229,7 @@ class World:
         for thread in host.process.threads:
             thread.die(hurry=self.chance.random() < 0.5)
         if sockets_closed:
+            self.meta.sessions.end_of(host.host.id)
             for store in self.stores_of(host):
                 store.close()
         for answered in list(host.connections):

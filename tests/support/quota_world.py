@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from typing import Any, NamedTuple
 
 from foqs.host.quotas import Quotas
 from foqs.model.errors import RateLimitedError, UnavailableError
-from foqs.model.grants import QUOTA_WINDOW_MS, Ask, Grant
+from foqs.model.grants import QUOTA_WINDOW_MS, Ask
 from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.testing.fake_quotas import FakeQuotas
+from foqs.testing.fake_sessions import FakeSessions
 from tests.sim.loop import VirtualLoop
 
 NUMBER = 1
@@ -38,6 +39,7 @@ class Books(FakeQuotas):
     def __init__(self, world: QuotaWorld, host: int) -> None:
         self._world = world
         self._host = host
+        self._process_id = f"host-{host}#1"
 
     @property
     def _books(self) -> dict[int, bytes]:
@@ -51,9 +53,22 @@ class Books(FakeQuotas):
     def _now_ms(self) -> int:
         return _BASE_MS + int(self._world.loop.time() * 1000) + self._world.clock_step_ms
 
-    def ask_quotas(self, host_name: str, asks: Mapping[int, Ask]) -> dict[int, Grant]:
+    @property
+    def _sessions(self) -> FakeSessions:
+        return self._world.sessions
+
+    def ask_quotas(self, host_name: str, asks: Mapping[int, Ask], *, waits: bool = False) -> Any:
+        """What the thread goes through: a round trip lies between the two statements."""
         self._world.asks_count += 1
-        return super().ask_quotas(host_name, asks)
+        return self._asking(self.asking(host_name, asks, waits=waits))
+
+    def _asking(self, ask: Generator[float | None, None, Any]) -> Generator[float, None, Any]:
+        while True:
+            try:
+                wait_s = next(ask)
+            except StopIteration as end:
+                return end.value
+            yield wait_s or 2 * self._world.away_s
 
 
 class QuotaWorld:
@@ -75,6 +90,9 @@ class QuotaWorld:
         """Items a second that callers want of each host."""
         self.call_items = 40
         self.latency_s = 0.004
+        self.away_s = 0.0
+        """What a statement takes to get to the meta database, and its answer to come back, beside that."""
+        self.sessions = FakeSessions(lambda: int(self.loop.time() * 1000))
         self.hosts: list[Quotas] = []
         self.limits_seen: list[int] = [limit] * hosts_count
         """The limit as each host has read it."""
@@ -165,4 +183,5 @@ class QuotaWorld:
                 self.missed_s = self.loop.time()
 
     def _latency(self, _name: str) -> tuple[float, float]:
-        return self.chance.random() * self.latency_s, self.chance.random() * self.latency_s
+        there_s, back_s = [self.away_s + self.chance.random() * self.latency_s for _ in range(2)]
+        return there_s, back_s

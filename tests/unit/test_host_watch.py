@@ -119,7 +119,7 @@ def test_after_an_outage_the_watch_starts_anew() -> None:
     """While nobody could beat, everybody's row stood still."""
     seen = Rounds()
     seen.rounds(DEAD_S - 0.1, other=5)
-    seen.watch.missed()
+    seen.watch.missed(seen.now_s, seen.now_s)
     seen.now_s += 60
     seen.round(other=5)
     assert not seen.is_dead("other")
@@ -134,7 +134,7 @@ def test_after_an_outage_the_watch_starts_anew() -> None:
 def test_after_one_round_that_failed_death_is_hardly_later() -> None:
     seen = Rounds()
     seen.rounds(DEAD_S - 0.1, other=5)
-    seen.watch.missed()
+    seen.watch.missed(seen.now_s, seen.now_s)
     seen.now_s += GAP_S
     seen.rounds(DEAD_S - 0.1, other=5)
     assert not seen.is_dead("other")
@@ -148,7 +148,7 @@ def test_who_is_back_seconds_later_than_the_watcher_after_each_of_20_outages_is_
     seen, beat = Rounds(), 0
     seen.round(other=beat)
     for _ in range(20):
-        seen.watch.missed()
+        seen.watch.missed(seen.now_s, seen.now_s)
         seen.now_s += 30 + chance.random()
         back_s = seen.now_s + chance.uniform(0, RETURN_S + DEAD_S - BEAT_S)
         until_s = back_s + 2 * DEAD_S
@@ -217,14 +217,16 @@ def test_the_time_of_a_slow_answer_is_not_held_against_others() -> None:
     assert seen.is_dead("other")
 
 
-def test_a_round_that_takes_long_is_a_gap() -> None:
+def test_a_round_that_takes_longer_than_usual_is_a_gap() -> None:
     """What holds it up holds up the heartbeats of others, and none of them fails."""
     seen = Rounds()
-    seen.answer_s = GAP_S
+    seen.rounds(2.0, other=4)
     for _ in range(20):
-        seen.round(other=5)
-        seen.now_s += BEAT_S
-        assert not seen.is_dead("other")
+        for answer_s in (2 * GAP_S, 0.0, 0.0):
+            seen.answer_s = answer_s
+            seen.round(other=5)
+            seen.now_s += BEAT_S
+            assert not seen.is_dead("other")
 
 
 def test_the_watch_keeps_nothing_of_hosts_that_went_long_ago() -> None:
@@ -250,3 +252,109 @@ def test_hosts_that_live_are_counted_beside_this_one_and_the_dead_are_not() -> N
     assert seen.watch.others_count("me") == 1, "the row of a has not changed for long enough"
     seen.round(me=beat)
     assert seen.watch.others_count("me") == 0
+
+
+ROUND_TRIPS_S = [0.0, 0.05, 0.12, 0.2, 0.35, 0.5, 0.8]
+CALM_S = 20.0
+
+
+def silence_s(round_trip_s: float) -> float:
+    """The bound that docs/decisions/0045-slow-meta-database.md states."""
+    return DEAD_S + 8 * min(round_trip_s, 1.0)
+
+
+class FarHost:
+    """It beats with a pause between two round trips, and its row changes in the middle of each."""
+
+    def __init__(self, round_trip_s: float, chance: random.Random) -> None:
+        self._round_trip_s = round_trip_s
+        self._chance = chance
+        self._written_s = chance.random()
+        self.beat = 0
+        self.ended_s = float("inf")
+
+    def at(self, now_s: float) -> int:
+        """The number in the row at that time."""
+        while self._written_s <= min(now_s, self.ended_s):
+            self.beat += 1
+            self._written_s += self._chance.uniform(0.8, 1.0) * BEAT_S + self._round_trip_s * self.jitter()
+        return self.beat
+
+    def jitter(self) -> float:
+        return self._chance.uniform(0.9, 1.3)
+
+
+def watched(watch: HostWatch, now_s: float, round_trip_s: float, host: FarHost, chance: random.Random) -> float:
+    """One round of the watcher, which reads in the middle of its round trip. Returns when the next one begins."""
+    took_s = round_trip_s * chance.uniform(0.9, 1.3)
+    watch.saw(now_s, now_s + took_s, {"other": HostSign(1, host.at(now_s + took_s / 2))})
+    pause_s = chance.uniform(0.8, 1.0) * BEAT_S
+    if (death_s := watch.next_death_s()) is not None:
+        pause_s = min(pause_s, max(0.0, death_s - now_s - took_s) + 0.001)
+    return now_s + took_s + pause_s
+
+
+@pytest.mark.parametrize("other_s", ROUND_TRIPS_S)
+@pytest.mark.parametrize("own_s", ROUND_TRIPS_S)
+def test_whatever_a_round_trip_takes_nobody_is_dead_who_beats_and_who_ends_is_dead_in_time(
+    own_s: float, other_s: float
+) -> None:
+    """The two hosts may be at different distances from the meta database."""
+    chance = random.Random(f"{own_s} {other_s}")
+    watch, host, now_s = HostWatch(), FarHost(other_s, chance), 0.0
+    while now_s < CALM_S:
+        now_s = watched(watch, now_s, own_s, host, chance)
+        assert not watch.is_dead("other", -1.0, now_s)
+    host.ended_s = now_s
+    while not watch.is_dead("other", -1.0, now_s):
+        now_s = watched(watch, now_s, own_s, host, chance)
+        # It may have beaten just before, and its last heartbeat is seen a round later.
+        assert now_s - host.ended_s < silence_s(1.4 * max(own_s, other_s)) + 2 * BEAT_S + 3 * own_s
+    assert now_s - host.ended_s >= DEAD_S - BEAT_S - other_s
+
+
+@pytest.mark.parametrize("round_trip_s", ROUND_TRIPS_S)
+def test_a_far_host_that_opens_its_session_anew_is_not_dead(round_trip_s: float) -> None:
+    """It notices after a round trip, and then it takes five, four of them before the first statement."""
+    chance = random.Random(f"anew {round_trip_s}")
+    watch, host, now_s = HostWatch(), FarHost(round_trip_s, chance), 0.0
+    for turn in range(1, 200):
+        if turn % 20 == 0:
+            host._written_s += 6 * round_trip_s
+        now_s = watched(watch, now_s, round_trip_s, host, chance)
+        assert not watch.is_dead("other", -1.0, now_s)
+
+
+def test_a_meta_database_that_becomes_far_at_once_makes_nobody_dead() -> None:
+    chance = random.Random(3)
+    watch, now_s = HostWatch(), 0.0
+    host = FarHost(0.0, chance)
+    for turn in range(400):
+        round_trip_s = 0.0 if turn % 100 < 50 else 0.5
+        host._round_trip_s = round_trip_s
+        now_s = watched(watch, now_s, round_trip_s, host, chance)
+        assert not watch.is_dead("other", -1.0, now_s)
+
+
+def test_a_watch_says_for_how_long_it_could_have_seen_no_death() -> None:
+    seen = Rounds()
+    seen.rounds(DEAD_S, other=1)
+    assert seen.watch.blind_s(seen.now_s) == 0
+    for _ in range(20):
+        seen.watch.missed(seen.now_s, seen.now_s)
+        seen.now_s += BEAT_S
+        seen.round(other=1)
+    assert seen.watch.blind_s(seen.now_s) == pytest.approx(20 * BEAT_S)
+    seen.rounds(DEAD_S, other=1)
+    assert seen.watch.blind_s(seen.now_s) == 0
+
+
+def test_it_says_which_hosts_have_died_since_the_last_round() -> None:
+    seen = Rounds()
+    seen.round(other=5, third=1)
+    died = []
+    for beat in range(12):
+        seen.now_s += BEAT_S
+        seen.round(other=5, third=beat)
+        died.append(sorted(seen.watch.new_dead))
+    assert [names for names in died if names] == [["other"]]

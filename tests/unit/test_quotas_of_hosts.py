@@ -33,7 +33,7 @@ def test_at_half_as_much_again_as_the_limit_nearly_all_of_it_is_used_and_never_m
 
 
 def test_just_below_the_limit_nothing_is_refused() -> None:
-    world = QuotaWorld(10, LIMIT, 1)
+    world = QuotaWorld(10, LIMIT, 2)
     world.run(lambda: world.shift(0.95 * LIMIT, 2.0, 130))
     assert world.refused == []
     assert world.worst_minute() <= LIMIT
