@@ -9,7 +9,6 @@ from tests.sim import (
     defects,
     event_defects,
     load_defects,
-    meta_defects,
     owner_defects,
     quota_defects,
     routing_defects,
@@ -33,7 +32,7 @@ _OF_ONE_HOST = (
     slot_move_defects,
     store_defects,
 )
-_OF_CLUSTERS = (cluster_defects, meta_defects, routing_defects, shared_cap_defects, tier_defects)
+_OF_CLUSTERS = (cluster_defects, routing_defects, shared_cap_defects, tier_defects)
 
 
 def all_defects() -> dict[Planted, bool]:
