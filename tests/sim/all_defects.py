@@ -10,7 +10,6 @@ from tests.sim import (
     defects,
     event_defects,
     load_defects,
-    meta_defects,
     owner_defects,
     peer_defects,
     quota_defects,
@@ -39,8 +38,7 @@ _OF_ONE_HOST = (
     store_defects,
 )
 _OF_CLUSTERS = (
-    cluster_defects, copy_defects, meta_defects, peer_defects, reach_defects, routing_defects, shared_cap_defects,
-    tier_defects,
+    cluster_defects, copy_defects, peer_defects, reach_defects, routing_defects, shared_cap_defects, tier_defects,
 )  # fmt: skip
 
 

@@ -12,6 +12,8 @@ from foqs.model.limits import KIB, MIB
 
 _PAUSE_MS_MAX = 450
 """A host that is stopped while it reads a clock reads it wrong by as much (tests.sim.nemesis)."""
+_FAR_SHARE = 0.1
+_META_THREADS = ("membership", "namespaces", "meta-call", "quotas")
 
 
 class Layout(Enum):
@@ -112,6 +114,12 @@ def make_profile(chance: random.Random) -> Profile:
         has_short_reads=not quiet and random.Random(f"short reads {profile!r}").random() < 0.15,
         contends=apart.random() < 0.5,
     )
+
+
+def far_meta_s(seed: int) -> float:
+    """How far away the meta database of a cluster is: near, in nine of ten."""
+    chance = random.Random(f"{seed}/meta latency")
+    return chance.choice([0.02, 0.05]) if chance.random() < _FAR_SHARE else 0.0
 
 
 def _quota_items(chance: random.Random) -> int:
@@ -291,9 +299,14 @@ class Delays:
         self._chance = chance
         self._profile = profile
         self.calm = False
+        self.far_s = 0.0
+        """What a statement on the meta database, and its answer, take longer, with its distance."""
 
     def thread(self, name: str) -> tuple[float, float]:
-        return self._delay(), self._delay()
+        there_s, back_s = self._delay(), self._delay()
+        if self.far_s and name.startswith(_META_THREADS):
+            return there_s + self.far_s, back_s + self.far_s
+        return there_s, back_s
 
     def network(self) -> float:
         return self._delay()

@@ -1,12 +1,12 @@
 """Defects around the meta database: of locks that outlive hosts, of rounds that are slow, and of quotas in an outage.
 
-The simulation finds the first ones by a seed. The others are one line each, and a property finds each of them.
+They are one line each, and a property or a short story finds each of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from unittest.mock import patch
 
 from foqs.cluster.dead_hosts import DeadHosts
@@ -14,26 +14,20 @@ from foqs.cluster.host_watch import HOST_WATCH_GAP_MS_MAX, HostSign, HostWatch
 from foqs.host.quota import Account, Lot
 from foqs.model.errors import UnavailableError
 from foqs.model.grants import Ask, Grant, GrantBook
+from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.testing.fake_quotas import FakeQuotas
-from tests.sim.chance import Profile
-from tests.sim.planting import in_place_of
+from foqs.testing.memory_host import MemoryMeta
 from tests.unit import test_quota_outages
 
 _make_ask, _take, _fail, _ask = Account.make_ask, Account.take, Account.fail, GrantBook.ask
 _asking = FakeQuotas.asking
 
 
-def _has_locks(profile: Profile) -> bool:
-    return bool(profile.quota_items)
-
-
-@in_place_of(DeadHosts, "_end_sessions", _has_locks)
-def leaves_the_locks_of_the_dead(self: DeadHosts, host_id: str) -> None:
+def _leaves_the_locks_of_the_dead(self: DeadHosts, host_id: str) -> None:
     return None
 
 
-@in_place_of(FakeQuotas, "asking", _has_locks)
-def fails_a_whole_ask_for_one_book(
+def _fails_a_whole_ask_for_one_book(
     self: FakeQuotas, host_name: str, asks: Mapping[int, Ask], *, waits: bool
 ) -> Generator[float | None, None, Any]:
     answers = yield from _asking(self, host_name, asks, waits=waits)
@@ -119,7 +113,41 @@ _NOTHING_TWICE = test_quota_outages.test_without_losses_nothing_is_lost_and_noth
 _AGES = test_quota_outages.test_what_was_let_in_without_tokens_counts_for_a_minute_from_when_it_came_and_no_longer
 _IDLE = test_quota_outages.test_after_an_outage_a_host_that_was_idle_gets_nothing_before_all_have_told
 
+
+def _with_a_locked_book() -> tuple[MemoryMeta, list[int]]:
+    """Two namespaces, and the book of the first is that of a host that hangs."""
+    meta = MemoryMeta(lambda: 1_700_000_000_000)
+    numbers = [1, 2]
+    for number in numbers:
+        meta._tables.namespaces[f"n{number}"] = Namespace(number, f"n{number}", NamespaceSettings(), 0)
+    assert meta._sessions.lock(meta._sessions.begin("dead#1"), ("quota", 1))
+    return meta, numbers
+
+
+def _one_book_fails_no_other() -> None:
+    meta, numbers = _with_a_locked_book()
+    try:
+        answers = meta.ask_quotas("a", dict.fromkeys(numbers, Ask(1)))
+    except UnavailableError as error:
+        raise AssertionError("the whole ask fails") from error
+    assert [isinstance(answers[number], Grant) for number in numbers] == [False, True]
+
+
+def _locks_of_the_dead_end() -> None:
+    meta, numbers = _with_a_locked_book()
+    dead = DeadHosts(cast(Any, meta), lambda host_id: True, lambda: 0.0)
+    dead.found(["dead#1"])
+    dead.tidy()
+    assert all(isinstance(one, Grant) for one in meta.ask_quotas("a", dict.fromkeys(numbers, Ask(1))).values())
+
+
 BY_PROPERTY: dict[str, ByProperty] = {
+    "leaves the locks of the dead": ByProperty(
+        DeadHosts, "_end_sessions", _leaves_the_locks_of_the_dead, _locks_of_the_dead_end
+    ),
+    "fails a whole ask for one book": ByProperty(
+        FakeQuotas, "asking", _fails_a_whole_ask_for_one_book, _one_book_fails_no_other
+    ),
     "gives back tokens of any era": ByProperty(Account, "_return", _gives_back_tokens_of_any_era, _STEPS_OF_A_CLOCK),
     "tells replays too old": ByProperty(Account, "make_ask", _tells_replays_too_old, _AGES),
     "tells replays too young": ByProperty(Account, "make_ask", _tells_replays_too_young, _AGES),

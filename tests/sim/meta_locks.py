@@ -25,8 +25,8 @@ _LOOSE_S = 0.3
 """Locks are looked at so often, or somewhat less."""
 _KNOWN_S = 1.5
 """Within so long a host that knows of a death has ended the sessions of the dead."""
-_THERE_S = 3.0
-"""A meta database that is there for so long is not away for any host: it asks twice a second."""
+_THERE_S = 1.5
+"""An ask that fails once the meta database is there for so long has failed for some other reason."""
 
 
 class MetaLocks:
@@ -42,6 +42,8 @@ class MetaLocks:
         self._struck_count = 0
         self._known_s: dict[tuple[str, str], float] = {}
         """Since when each host knows that another one is dead that holds locks."""
+        self._failed_counts: dict[str, int] = {}
+        """The asks of each host that had failed when that became so."""
         self._there_s: dict[str, float] = {}
         """Since when each host reaches the meta database."""
 
@@ -105,8 +107,11 @@ class MetaLocks:
             self._known_s = {key: at_s for key, at_s in self._known_s.items() if key[0] != host.host.id}
             return
         there_s = self._there_s.setdefault(host.host.id, now_s)
-        if host.host._quotas.is_away and now_s - there_s > _THERE_S:
-            self._world.complain(f"{host.name} takes the meta database for away, and it is there")
+        failed_count = host.host._quotas.asks_failed_total
+        if now_s - there_s <= _THERE_S:
+            self._failed_counts[host.host.id] = failed_count
+        elif failed_count > self._failed_counts.get(host.host.id, failed_count):
+            self._world.complain(f"an ask of {host.name} fails, and the meta database is there")
         watch = host.host._membership._watch
         dead = {one.process_id for _, one in meta.sessions.holders() if watch.is_dead(one.process_id, -1.0, now_s)}
         self._known_s = {key: at_s for key, at_s in self._known_s.items() if key[0] != host.host.id or key[1] in dead}

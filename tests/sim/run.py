@@ -22,7 +22,7 @@ from foqs.testing.fake_store import FakeStore
 from tests.histories.checker import check
 from tests.sim.any_host import AnyHost
 from tests.sim.caller import NAMESPACE
-from tests.sim.chance import Delays, Profile, make_profile
+from tests.sim.chance import Delays, Profile, far_meta_s, make_profile
 from tests.sim.changes import Changes
 from tests.sim.checked import checked_dispatcher, checked_state
 from tests.sim.clients import TOPICS, SimClient
@@ -101,6 +101,7 @@ def run_seed(
         profile = cluster_profile(profile, seed)
     profile = replace(profile, load_s=min(profile.load_s, load_s_max))
     delays = Delays(random.Random(chance.random()), profile)
+    delays.far_s = far_meta_s(seed) if is_cluster else 0.0
     loop = VirtualLoop(delays.thread, delays.lateness)
     kind = ClusterWorld if is_cluster else World
     world = kind(seed, profile, loop, delays, verbose=verbose)

@@ -14,6 +14,10 @@ def test_a_property_finds_the_defect(name: str) -> None:
         defect.shows()
 
 
-def test_without_any_defect_slow_rounds_are_seen() -> None:
+@pytest.mark.parametrize(
+    "name",
+    ["has gaps wherever rounds are slow", "leaves the locks of the dead", "fails a whole ask for one book"],
+)
+def test_without_the_defect_it_holds(name: str) -> None:
     """The other properties are tests of their own."""
-    BY_PROPERTY["has gaps wherever rounds are slow"].shows()
+    BY_PROPERTY[name].shows()
