@@ -8,7 +8,6 @@ from typing import Any
 from unittest.mock import patch
 
 from foqs.cluster import directory
-from foqs.cluster.cap_ledger import CapLedger
 from foqs.cluster.directory import Directory
 from foqs.cluster.owner_claims import Known, OwnerClaims, ShardOwner
 from foqs.cluster.owner_map import OwnerMap
@@ -80,14 +79,3 @@ def takes_rates_and_counts_as_they_come(self: PeerClaims, peer: str, told: Seque
         )
         for at in told
     ]  # fmt: skip
-
-
-_take_back = CapLedger._take_back
-
-
-@in_place_of(CapLedger, "_take_back")
-def takes_back_tokens_that_it_never_granted(
-    self: CapLedger, entry: Any, host_id: str, count: int, now_s: float
-) -> None:
-    entry.granted[host_id] = max(count, entry.granted[host_id])
-    _take_back(self, entry, host_id, count, now_s)
