@@ -118,7 +118,10 @@ def lost_by_row(before: ShardRow | None, found: FoundShard) -> int:
 def lost_by_memory(before: ShardRow | None, found: FoundShard | None, mine: Remembered) -> int:
     """The same of which this process alone knows; `found` is None if another one has taken the shard."""
     if before is not None and before.epoch > mine.epoch:
-        return max(0, mine.committed_number - max(before.first_number, mine.told_number))
+        # The next owner has counted what it was told of. It may never have served, or elsewhere.
+        is_as_left = found is not None and found.epoch == mine.epoch
+        there = found.transaction_number if found is not None and is_as_left else 0
+        return max(0, mine.committed_number - max(before.first_number, mine.told_number, there))
     if found is None:
         return 0
     return max(0, mine.committed_number - found.transaction_number - lost_by_row(before, found))

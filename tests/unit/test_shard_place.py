@@ -97,6 +97,8 @@ def test_what_a_process_alone_knows_is_counted_by_it_and_only_once() -> None:
     taken = row(owner="two", epoch=6, first=17, last=17)
     assert lost_by_memory(taken, None, mine) == 4
     assert lost_by_memory(row(owner="two", epoch=6, first=30), None, mine) == 0
+    # That one has never served: all is there that this process wrote.
+    assert lost_by_memory(taken, found(number=24), mine) == 0
 
 
 def test_servers_differ_in_each_part_of_their_names() -> None:

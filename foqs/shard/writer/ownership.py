@@ -122,7 +122,7 @@ class Ownership:
         self._loop = asyncio.get_running_loop()
         self.place = ShardPlace(shard_id, meter, self._loop.time)
         self._ticked_s = self._loop.time()
-        self._has_stood_still = False
+        self._has_ticked = self._has_stood_still = False
         self._is_doubtful = False
         """Whether the meta database is to be asked if the shard is still this process's."""
         self._renewed_epoch = 0
@@ -152,7 +152,7 @@ class Ownership:
         try:
             image = await self._thread.run(partial(self._store.open, tenure))
         except ElsewhereError as error:
-            self.place.taken(error.row, self.committed_number)
+            self._taken(error)
             raise
         if tenure is None or image.epoch != tenure.epoch:
             self._unseen = frozenset()  # Others may have delivered them since.
@@ -312,7 +312,7 @@ class Ownership:
         try:
             epoch = self._renewed_epoch = await self._thread.run(self._store.renew_epoch)
         except ElsewhereError as error:
-            self.place.taken(error.row, self.committed_number)
+            self._taken(error)
             raise
         self.place.renewed(epoch, number)
         self.is_epoch_due = True
@@ -324,7 +324,7 @@ class Ownership:
         that one for the owner, and no census is answered for it: the owner needs a later one.
         """
         self._look_at_clock()
-        now_s = self._loop.time()
+        self._has_ticked, now_s = True, self._loop.time()
         is_over = self._is_doubtful or shard.epoch < self.given_epoch
         is_wanted = is_over or shard.index.keys_left_count < KEYS_LEFT_TO_RENEW
         self.is_epoch_due = bool(self._renewed_epoch) or (is_wanted and now_s >= self._epoch_due_s)
@@ -342,8 +342,9 @@ class Ownership:
         return self._has_stood_still
 
     def _look_at_clock(self) -> None:
+        """A process that does not tick yet has stood still for nobody."""
         before_s, self._ticked_s = self._ticked_s, self._loop.time()
-        if self._ticked_s - before_s > (limits.HOST_DEAD_MS - limits.HEARTBEAT_MS) / 1000:
+        if self._has_ticked and self._ticked_s - before_s > (limits.HOST_DEAD_MS - limits.HEARTBEAT_MS) / 1000:
             self._has_stood_still = self._is_doubtful = True
             self._epoch_due_s = 0.0
         self.is_epoch_due = self.is_epoch_due or self._has_stood_still
@@ -428,6 +429,11 @@ class Ownership:
             self.tenure = None
         else:
             self.tenure = Tenure(shard.epoch, self.committed_number, shard.index.last_key, self.place.server)
+
+    def _taken(self, error: ElsewhereError) -> None:
+        """Another one has, or had, the shard under a later epoch: with that of this process nobody goes on."""
+        self.tenure = None
+        self.place.taken(error.row, self.committed_number)
 
     def leave_server(self) -> int:
         """Before the others are told that they may take the shard elsewhere. Returns the number to tell them.

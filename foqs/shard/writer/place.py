@@ -82,8 +82,12 @@ class ShardPlace:
         self._report(lost)
 
     def taken(self, row: ShardRow | None, committed_number: int) -> None:
-        """Another one has the shard on another server, by the row of the meta database: count once what it lacks."""
-        if row is None or not self.epoch or row.epoch <= self.epoch:
+        """Another one has the shard, by the row of the meta database: count once what it lacks on another server.
+
+        It may have left that, or never have served the shard: then the next opening counts.
+        """
+        self.is_left = True
+        if row is None or not row.server or not self.epoch or row.epoch <= self.epoch:
             return
         mine, self.epoch = Remembered(self.epoch, committed_number, self.told_number), 0
         self._report(lost_by_memory(row, None, mine))
