@@ -232,10 +232,10 @@ class Enqueues:
         """
         plain = [position for position, new in enumerate(items) if new.dedup_id is None]
         with_ids = [position for position, new in enumerate(items) if new.dedup_id is not None]
-        refused: PositionErrors = dict.fromkeys(plain, refusal)
+        refused: PositionErrors = {}
         answer = Answer(self._waiting)
         placed, anywhere = self._placement.place_ids(namespace, items, with_ids, refused, away)
-        refused.update(dict.fromkeys(anywhere, refusal))
+        refused.update(dict.fromkeys([*plain, *anywhere], refusal))
         parts = self._start_once(namespace, items, placed, answer, result.errors, refused, refusal)
         unknown: FoqsError | None = None
         if parts:
