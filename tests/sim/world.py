@@ -17,7 +17,6 @@ from foqs.model.errors import FoqsError, NotFoundError, UnavailableError
 from foqs.model.limits import NEVER_MS
 from foqs.model.namespace import DedupScope, Namespace, NamespaceSettings
 from foqs.shard.state.engine import ShardState
-from foqs.storage.formats import unpack_items
 from foqs.storage.packs.index import PackIndex
 from foqs.testing.fake_server import FakeServer, Fate, Faults, Script
 from foqs.testing.fake_store import FakeStore
@@ -38,6 +37,7 @@ from tests.sim.loop import ProcessState, VirtualLoop
 from tests.sim.meta_locks import MetaLocks
 from tests.sim.ownership import MetaTables, Tenures
 from tests.sim.raising import Raising
+from tests.sim.script_words import shown
 from tests.sim.shared_caps import SharedCapCheck
 from tests.sim.slots import SlotWatch
 from tests.sim.tiers import TierWatch
@@ -448,7 +448,7 @@ class World:
         def on_commit(script: Script) -> None:
             tables = server.tables
             if self.verbose:
-                self.trace(f"shard-{server.shard_id}", f"commits {_shown(script)}")
+                self.trace(f"shard-{server.shard_id}", f"commits {shown(script)}")
             seen = self._epochs_seen.get(server.shard_id, 0)
             if script.epoch < seen:
                 self.complain(f"P8: epoch {script.epoch} wrote to shard {server.shard_id} of epoch {seen}")
@@ -481,24 +481,3 @@ class World:
 
     def _server_refused(self, error: FakeServerError) -> None:
         self.complain(str(error))
-
-
-def _shown(script: Script) -> str:
-    parts = [f"{script.mark.transaction_number} of epoch {script.epoch}"]
-    parts += [f"insert {row.key:x} lane {row.lane} due {row.due_at}" for row in script.inserts]
-    parts += [f"promote {row.key:x}" for row in script.promoted]
-    parts += [f"pack {pack_id:x} of {' '.join(f'{row.key:x}' for row in unpack_items(contents))}"
-              for pack_id, contents in script.packs_new]  # fmt: skip
-    if script.tombstone is not None:
-        parts.append(f"tombstone {script.tombstone.id:x} of {' '.join(f'{key:x}' for key in script.tombstone.keys)}")
-    parts += [f"claim {claim:x} {[f'{key:x}:{number}' for key, number in entries]} until {due_at}{' ahead' * ahead}"
-              for claim, due_at, ahead, entries in script.claims]  # fmt: skip
-    parts += [f"reclaim {claim:x} {[f'{key:x}:{number}' for key, number in entries]}"
-              for claim, entries in script.claims_rewritten]  # fmt: skip
-    parts += [f"rewrite {row.key:x} lane {row.lane} due {row.due_at} deliveries {row.deliveries}"
-              for row in script.rewrites]  # fmt: skip
-    for name in ("wakes", "deletes", "packs_gone", "tombstones_gone", "claims_gone", "look_ups"):
-        keys = getattr(script, name)
-        if keys:
-            parts.append(f"{name} {' '.join(f'{key:x}' for key in keys)}")
-    return "; ".join(parts)
