@@ -316,7 +316,7 @@ class Host(Service):
         config, parts = self._config, self._parts
         meta = self._make_meta(limits.META_STATEMENT_MS_MAX)
         # Where it listens is known once it does.
-        me = HostRow(self.id, "", started_at_ms, 0, tier=config.tier, proof=PROOF)
+        me = HostRow(self.id, "", started_at_ms, 0, tier=config.tier, proof=PROOF, is_starting=True)
         places = {shard_id: place_of(url) for shard_id, url in config.shards.items()}
         beats = partial(self._make_meta, limits.BEAT_STATEMENT_MS_MAX)
         backend = membership_backend(config.membership, config.cluster, meta, parts.monotonic_s, beats)

@@ -728,7 +728,9 @@ enum HostState {
   /** It serves no shard, and takes those that it is given. */
   STANDBY = 2,
   /** It is about to end, and hands its shards on. */
-  LEAVING = 3
+  LEAVING = 3,
+  /** It has not opened its port yet. */
+  STARTING = 4
 }
 /** A host that lives, as far as the asked one knows. */
 struct ClusterHost {

@@ -106,6 +106,8 @@ class HostRounds:
         return [answer for answer in answers if answer.host.id in self._owners.living]
 
     async def _ask(self, host: HostRow) -> HostAnswer:
+        if host.id != self._me and host.is_starting:
+            return HostAnswer(host, None, f"host {host.id} is starting: it has not opened its port yet")
         if host.id != self._me and not host.address:
             return HostAnswer(host, None, f"host {host.id} tells no address: set its advertise_address")
         try:
@@ -124,7 +126,9 @@ def _host(answer: HostAnswer, beat_age_ms: int) -> ClusterHost:
     host, status = answer.host, answer.status
     shards = sorted(shard.shard_id for shard in answer.shards if shard.state != _LOST)
     is_leaving = host.is_leaving or (status is not None and bool(status.draining))
-    if status is None:
+    if host.is_starting:
+        state = HostState.STARTING
+    elif status is None:
         state = HostState.SILENT
     elif is_leaving:
         state = HostState.LEAVING

@@ -131,7 +131,7 @@ class Membership(Service):
 
     def advertise(self, address: str) -> None:
         """Clients and peers reach this host here from now on; empty when it does not know by which address."""
-        self._me = self._me._replace(address=address)
+        self._me = self._me._replace(address=address, is_starting=False)
         self._is_listening = True
         self._hurry.set()
 

@@ -215,11 +215,16 @@ class Routes:
                 lost.append(shard_id)
         said = [f"{shards_named(lost)} {_is(lost)} served by no host now"] if lost else []
         said += [
-            f"{shards_named(some)} {_is(some)} served by host {host_id}, which tells no address: set its "
-            "advertise_address"
+            f"{shards_named(some)} {_is(some)} served by host {host_id}, which {self._why_hidden(host_id)}"
             for host_id, some in list(hidden.items())[:_HOSTS_NAMED_MAX]
         ]
         return "; ".join(said)
+
+    def _why_hidden(self, host_id: str) -> str:
+        host = self._owners.living.get(host_id)
+        if host is not None and host.is_starting:
+            return "is starting, and has not opened its port yet"
+        return "tells no address: set its advertise_address"
 
     def _learn_of(self, groups: Sequence[_Group], shards: Sequence[int | None], errors: PositionErrors) -> None:
         for remote, positions in groups:

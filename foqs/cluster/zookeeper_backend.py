@@ -305,6 +305,7 @@ def _decode(path: str, host_id: str, data: bytes) -> HostRow:
             bool(values["is_leaving"]),
             str(values["tier"]),
             int(values.get("proof", OLD_PROOF)),
+            bool(values.get("is_starting", False)),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise UnavailableError(

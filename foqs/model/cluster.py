@@ -53,6 +53,8 @@ class HostRow(NamedTuple):
     tier: str = ""
     proof: int = 1
     """The newest way that it knows to prove to others that it is of the cluster: foqs/model/peer_proof.py."""
+    is_starting: bool = False
+    """Whether it has not opened its port yet, and so has no address."""
 
 
 class ShardRow(NamedTuple):

@@ -21,6 +21,8 @@ class HostState(IntEnum):
     """It serves none, and takes those that it is given."""
     LEAVING = 3
     """It is about to end, and hands its shards on."""
+    STARTING = 4
+    """It has not opened its port yet."""
 
 
 @dataclass(slots=True)

@@ -69,8 +69,17 @@ class MetaCluster(ABC):
                 "limit: stop those that are not needed"
             )
         return [
-            HostRow(name.decode(), address.decode(), started, number or at_ms, bool(state), tier.decode(), proof)
-            for name, address, started, at_ms, number, state, tier, proof in rows
+            HostRow(
+                name.decode(),
+                address.decode(),
+                started,
+                number or at_ms,
+                bool(state),
+                tier.decode(),
+                proof,
+                bool(starts),
+            )
+            for name, address, started, at_ms, number, state, tier, proof, starts in rows
         ]
 
     def hosts_beating(self, *, elsewhere: bool) -> list[str]:
@@ -355,7 +364,7 @@ def _host_values(host: HostRow, state: int) -> tuple[object, ...]:
     """The arguments of sql.BEAT."""
     return (
         host.id.encode(), host.address.encode(), host.started_at_ms, host.beat_number, state,
-        host.tier.encode(), host.proof,
+        host.tier.encode(), host.proof, int(host.is_starting),
     )  # fmt: skip
 
 

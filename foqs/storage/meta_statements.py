@@ -13,13 +13,14 @@ KILL_SESSION = "KILL {:d}"
 # --- hosts ---
 
 BEAT = (
-    "INSERT INTO host (name, address, started_at, heartbeat_at, beat_number, state, tier, proof) "
-    f"VALUES (%s, %s, %s, {NOW_MS}, %s, %s, %s, %s) ON DUPLICATE KEY UPDATE address = VALUES(address), "
+    "INSERT INTO host (name, address, started_at, heartbeat_at, beat_number, state, tier, proof, is_starting) "
+    f"VALUES (%s, %s, %s, {NOW_MS}, %s, %s, %s, %s, %s) ON DUPLICATE KEY UPDATE address = VALUES(address), "
     "started_at = VALUES(started_at), heartbeat_at = VALUES(heartbeat_at), beat_number = VALUES(beat_number), "
-    "state = VALUES(state), tier = VALUES(tier), proof = VALUES(proof)"
+    "state = VALUES(state), tier = VALUES(tier), proof = VALUES(proof), "
+    "is_starting = VALUES(is_starting)"
 )
 READ_HOSTS = (
-    "SELECT name, address, started_at, heartbeat_at, beat_number, state, tier, proof FROM host "
+    "SELECT name, address, started_at, heartbeat_at, beat_number, state, tier, proof, is_starting FROM host "
     f"WHERE heartbeat_at > {NOW_MS} - %s AND heartbeat_at < {NOW_MS} + %s ORDER BY heartbeat_at DESC LIMIT %s"
 )
 FIND_OLD_HOSTS = (

@@ -141,6 +141,7 @@ HOST = Table(
     Column("state", SmallInteger, nullable=False),
     Column("tier", VARBINARY(64), nullable=False),
     Column("proof", SmallInteger, nullable=False),
+    Column("is_starting", SmallInteger, nullable=False),
 )
 CLUSTER_NAME = Table(
     "cluster_name",

@@ -7,14 +7,15 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from foqs.model import limits
 from foqs.model.item import Phase, ShardItem
-from foqs.shard.port import ClaimedRow, Rewrite, SeenDigests, SeenRow, StoredClaim, TransactionResult
+from foqs.shard.port import ClaimedRow, Rewrite, SeenRow, StoredClaim, TransactionResult
 from foqs.shard.state.ops.claim import Claiming
 from foqs.shard.state.ops.settle import Settlements
 from foqs.storage import whole_reads
 from foqs.testing.short_reads import ReadCut
 from tests.sim.chance import Profile
-from tests.sim.planting import in_place_of, plant
+from tests.sim.planting import plant
 
 _read, _whole = Claiming._read, ReadCut.whole
 
@@ -61,14 +62,29 @@ plant(__name__, "deletes_what_a_read_did_not_bring", _deleting, _has_short_reads
 _takes_for_all("takes_a_short_list_of_claims_at_a_take_over_for_all", lambda row: isinstance(row, StoredClaim))
 _takes_for_all("takes_a_short_list_of_claimed_rows_for_all", lambda row: isinstance(row, ClaimedRow))
 _takes_for_all("takes_a_block_of_ids_that_did_not_come_for_one_that_is_not_there", lambda row: isinstance(row, SeenRow))
-_takes_for_all("takes_a_short_log_of_ids_for_all", lambda row: isinstance(row, SeenDigests))
 _takes_for_all(
     "takes_a_short_list_of_ready_rows_for_the_end_of_its_lane", lambda row: type(row) is tuple and len(row) == 5
 )
 
 
-@in_place_of(Settlements, "expiry")
-def drops_failed_items_at_their_ttl(
-    self: Settlements, item: ShardItem, now_ms: int, *, deliveries: int
-) -> Rewrite | None:
-    return None
+_failed_attempt = Settlements.failed_attempt
+
+
+def _failed_attempt_without_ttl(self: Settlements, item: ShardItem, now_ms: int, **how: Any) -> Rewrite | None:
+    expires_at, item.expires_at = item.expires_at, limits.NEVER_MS
+    try:
+        return _failed_attempt(self, item, now_ms, **how)
+    finally:
+        item.expires_at = expires_at
+
+
+@contextmanager
+def _dropping() -> Iterator[None]:
+    with (
+        patch.object(Settlements, "expiry", lambda *_, **__: None),
+        patch.object(Settlements, "failed_attempt", _failed_attempt_without_ttl),
+    ):
+        yield
+
+
+plant(__name__, "drops_failed_items_at_their_ttl", _dropping, lambda _: True)

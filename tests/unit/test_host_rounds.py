@@ -189,14 +189,15 @@ async def test_the_list_of_hosts_tells_what_each_of_them_does() -> None:
         **hosts.owners.living,
         "d#1": HostRow("d#1", "d:1", 5, 1, is_leaving=True),
         "e#1": HostRow("e#1", "e:1", 5, 1),
+        "f#1": HostRow("f#1", "", 5, 1, is_starting=True),
     }
     hosts.says["d#1"] = has("owned")
     hosts.live(ME, [])
     found = {one.name: one for one in await hosts.rounds.hosts()}
-    assert list(found) == ["a", "b", "c", "d", "e", "me"]
+    assert list(found) == ["a", "b", "c", "d", "e", "f", "me"]
     assert {name: one.state for name, one in found.items()} == {
         "a": HostState.SERVING, "b": HostState.STANDBY, "c": HostState.SILENT, "d": HostState.LEAVING,
-        "e": HostState.SILENT, "me": HostState.STANDBY,
+        "e": HostState.SILENT, "f": HostState.STARTING, "me": HostState.STANDBY,
     }  # fmt: skip
     one = found["a"]
     assert (one.host_id, one.address, one.tier, one.version) == ("a#1", "h:1", "gold", "1")
@@ -204,6 +205,7 @@ async def test_the_list_of_hosts_tells_what_each_of_them_does() -> None:
     assert (found["d"].shards, found["d"].is_leaving, found["d"].started_at_ms) == ([0], True, 5)
     assert "tells no address" in found["c"].detail
     assert found["e"].detail == "host e#1 cannot be reached"
+    assert found["f"].detail == "host f#1 is starting: it has not opened its port yet"
 
 
 def test_the_age_of_a_heartbeat_begins_when_it_is_seen() -> None:

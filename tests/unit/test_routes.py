@@ -72,6 +72,9 @@ async def test_a_host_that_tells_no_address_is_named_with_what_to_do(monkeypatch
     owners.learn([ShardOwner(3, 1, "w1#1", "")])
     hidden = "shard 3 is served by host w1#1, which tells no address: set its advertise_address"
     assert await message_of(owners) == f"{hidden}: nothing was done, try again"
+    owners.living = {"w1#1": HostRow("w1#1", "", 1, 1, is_starting=True)}
+    assert "host w1#1, which is starting, and has not opened its port yet" in await message_of(owners)
+    owners.living = {"w1#1": HostRow("w1#1", "", 1, 1)}
     owners.learn([ShardOwner(4, 1, "gone#1", "")])
     assert await message_of(owners) == f"shard 4 is served by no host now; {hidden}: nothing was done, try again"
 

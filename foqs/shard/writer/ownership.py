@@ -400,6 +400,8 @@ class Ownership:
         if self._outage.is_to_be_told(reason):
             if isinstance(error, ElsewhereError):
                 _log.error("shard_on_another_server", shard=self._shard_id, error=reason)
+            elif isinstance(error, OwnedError) and self.shard is None:
+                _log.info("shard_awaited", shard=self._shard_id, reason=reason)
             else:
                 _log.warning("shard_lost", shard=self._shard_id, error=reason)
         for task in (self._count_task, self._seen_task):
