@@ -117,9 +117,9 @@ class Copies:
         old.crash()
         await asyncio.sleep(self._chance.choice([0.1, 1.5]))
         old.restart()
-        await self._load(4)
-        await asyncio.sleep(1.5)
-        await self._load(4)
+        for _ in range(12):
+            await self._load(1)
+            await asyncio.sleep(0.1)
 
     async def _a_name_moves(self, shard_id: int) -> None:
         """Sessions end, and new ones of all hosts lead to the copy."""
