@@ -186,7 +186,7 @@ class TransportMeters(Collector):
 
 
 class TransactionMeters:
-    """Implements foqs.shard.port.TransactionMeter."""
+    """Implements foqs.shard.writer.listener.TransactionMeter."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._seconds = Histogram(

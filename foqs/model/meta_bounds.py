@@ -17,7 +17,7 @@ ROUND_TRIPS_OF_SILENCE = 8
 """A host is dead after limits.HOST_DEAD_MS and so many round trips: it may have to open a session anew, and to try
 twice.
 """
-META_SLOW_MS = 50
+META_SLOW_MS = 100
 """A meta database whose round trip takes this long is slow: hosts say so."""
 HOST_ROW_MS = 10 * limits.MINUTE_MS
 """Hosts delete the rows of those whose last heartbeat is older than this, or as far in the future."""

@@ -439,6 +439,10 @@ class OwnedError(OwnershipLostError):
     """A living owner has it."""
 
 
+class BeingTakenError(OwnershipLostError):
+    """Another process has its lock, and has not said yet that it is the owner."""
+
+
 class ElsewhereError(OwnershipLostError):
     """A living owner may have it on another server: what is here is a copy of its database, and nothing was done."""
 
@@ -482,19 +486,3 @@ class Store(Protocol):
 
     def wants_transaction(self, steady_ms: int) -> bool:
         """Whether the store has work of its own that goes with any transaction, an empty one too."""
-
-
-class TransactionMeter(Protocol):
-    """Counts the transactions of a host's shards for operators; each shard's writer tells it of them."""
-
-    def waited(self, shard_id: int, wait_s: float) -> None:
-        """The shard has waited for a slot of the server, before a transaction."""
-
-    def ended(self, shard_id: int, elapsed_s: float, outcome: str) -> None:
-        """`outcome` is committed, failed or unknown."""
-
-    def committed(self, shard_id: int, transaction: Transaction, result: TransactionResult) -> None:
-        """The transaction happened, whether that was known at once or not."""
-
-    def lost(self, shard_id: int, count: int) -> None:
-        """Transactions that had happened are not there any more: the shard went back to an older state."""

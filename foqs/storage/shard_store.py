@@ -21,6 +21,7 @@ from foqs.model.cluster import ShardIdentity
 from foqs.model.errors import UnavailableError
 from foqs.model.shard_place import EpochAsk, EpochGiven
 from foqs.shard.port import (
+    BeingTakenError,
     ItemRow,
     LaneCounts,
     OwnedError,
@@ -431,7 +432,7 @@ class ShardStore:
                 holder == self._owning_session_id and writer.epoch == self.epoch
             )  # fmt: skip
             if not is_owner:
-                raise OwnershipLostError(
+                raise BeingTakenError(
                     f"shard {self._access.shard_id} is being taken over: another session than that of "
                     f"{writer.owner!r} has its lock"
                 )

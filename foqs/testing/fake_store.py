@@ -14,6 +14,7 @@ from foqs.model.errors import UnavailableError
 from foqs.model.seen_image import ImageKey
 from foqs.model.shard_place import EpochAsk, EpochGiven, FoundShard
 from foqs.shard.port import (
+    BeingTakenError,
     DeadlockError,
     LaneCounts,
     OwnedError,
@@ -369,7 +370,7 @@ class FakeStore:
         if holder == self._session.number:
             return
         if not self._is_owners(holder, writer):
-            raise OwnershipLostError(f"shard {server.shard_id} is being taken over by session {holder}")
+            raise BeingTakenError(f"shard {server.shard_id} is being taken over by session {holder}")
         if not may_put_out(writer):
             raise OwnedError(f"shard {server.shard_id} is owned by {writer.owner!r}")
         self._kill(holder)

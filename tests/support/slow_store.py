@@ -17,11 +17,10 @@ from foqs.shard.port import (
     ShardImage,
     Tenure,
     Transaction,
-    TransactionMeter,
     TransactionResult,
 )
 from foqs.shard.state.events import Events, LookUp
-from foqs.shard.writer.listener import ShardListener
+from foqs.shard.writer.listener import ShardListener, TransactionMeter
 from foqs.shard.writer.shard_writer import ShardWriter
 
 BOOTED_MS = 1_700_000_000_000

@@ -1,4 +1,4 @@
-"""The listener of a shard, which hands out its items: the writer asks and tells it; the state calls nobody."""
+"""Those whom the writer of a shard asks and tells: the listener, which hands out its items, and the meter."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Protocol
 
 from foqs.model.namespace import SettingsTable
 from foqs.model.topic import ShardTopic
+from foqs.shard.port import Transaction, TransactionResult
 from foqs.shard.state.events import Demand, Events
 
 
@@ -36,3 +37,19 @@ class ShardListener(Protocol):
 
     def shard_health(self, shard_id: int, topics: Collection[ShardTopic], *, healthy: bool) -> None:
         """Note that a shard's breaker opened or closed, for some of its topics; the others come by `adopt`."""
+
+
+class TransactionMeter(Protocol):
+    """Counts the transactions of a host's shards for operators; each shard's writer tells it of them."""
+
+    def waited(self, shard_id: int, wait_s: float) -> None:
+        """The shard has waited for a slot of the server, before a transaction."""
+
+    def ended(self, shard_id: int, elapsed_s: float, outcome: str) -> None:
+        """`outcome` is committed, failed or unknown."""
+
+    def committed(self, shard_id: int, transaction: Transaction, result: TransactionResult) -> None:
+        """The transaction happened, whether that was known at once or not."""
+
+    def lost(self, shard_id: int, count: int) -> None:
+        """Transactions that had happened are not there any more: the shard went back to an older state."""

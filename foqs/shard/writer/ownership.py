@@ -14,6 +14,7 @@ from foqs.model import limits
 from foqs.model.errors import FoqsError
 from foqs.model.outage import Outage
 from foqs.shard.port import (
+    BeingTakenError,
     ElsewhereError,
     LaneCounts,
     OwnedError,
@@ -22,17 +23,18 @@ from foqs.shard.port import (
     ShardImage,
     Store,
     Tenure,
-    TransactionMeter,
 )
 from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.announcing import Announcing
 from foqs.shard.writer.keeper import Keeper
 from foqs.shard.writer.leased_runs import skip_leased
-from foqs.shard.writer.listener import ShardListener
+from foqs.shard.writer.listener import ShardListener, TransactionMeter
 from foqs.shard.writer.place import ShardPlace
 from foqs.shard.writer.seen_loading import SeenLoading
 from foqs.shard.writer.worker_thread import WorkerThread
 
+BEING_TAKEN_MS_MAX = 10 * limits.SECOND_MS
+"""A process that takes a shard says so by then; else it is told that somebody has its lock."""
 REOPEN_PAUSE_MS = 500
 """The pause between two tries to open a shard, or to get a new session for it."""
 REOPEN_TRIES_MAX = 120
@@ -105,6 +107,8 @@ class Ownership:
         """The living owner was asked to hand the shard to this host, which takes it as soon as the lock is free."""
         self.is_standing_by = False
         """The last try to open the shard found that a living owner has it."""
+        self._taken_since_s: float | None = None
+        """The time since which another process has been taking the shard, if one is."""
         self._hurry = asyncio.Event()
         """The owner that is waited for is dead."""
         self.committed_number = 0
@@ -393,11 +397,20 @@ class Ownership:
         self.is_given_up = True
         self._wake()
 
+    def _is_being_taken(self, error: BaseException) -> bool:
+        """Whether another process takes the shard just now, as when several start at once: it will soon say so."""
+        now_s = self._loop.time()
+        if not isinstance(error, BeingTakenError):
+            self._taken_since_s = None
+            return False
+        since_s = self._taken_since_s = now_s if self._taken_since_s is None else self._taken_since_s
+        return now_s - since_s < BEING_TAKEN_MS_MAX / 1000
+
     async def lost(self, error: BaseException) -> None:
         """The shard is not ours any more, or could not be opened: tell everybody who waits."""
         self.detail = reason = str(error)
         self.place.has_no_session()
-        if self._outage.is_to_be_told(reason):
+        if not self._is_being_taken(error) and self._outage.is_to_be_told(reason):
             if isinstance(error, ElsewhereError):
                 _log.error("shard_on_another_server", shard=self._shard_id, error=reason)
             elif isinstance(error, OwnedError) and self.shard is None:

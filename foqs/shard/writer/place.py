@@ -12,7 +12,8 @@ import structlog
 from foqs.model import limits
 from foqs.model.cluster import ShardRow
 from foqs.model.shard_place import Remembered, lost_by_memory, lost_by_row
-from foqs.shard.port import ShardImage, TransactionMeter
+from foqs.shard.port import ShardImage
+from foqs.shard.writer.listener import TransactionMeter
 
 LEAVE_SERVER_MS = 2 * limits.SECOND_MS
 """An owner that has had no session with its server for so long tells the others, who may take the shard elsewhere."""

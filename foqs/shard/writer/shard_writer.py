@@ -28,12 +28,11 @@ from foqs.shard.port import (
     Tenure,
     Transaction,
     TransactionFailedError,
-    TransactionMeter,
     TransactionResult,
 )
 from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.keeper import Keeper
-from foqs.shard.writer.listener import ShardListener
+from foqs.shard.writer.listener import ShardListener, TransactionMeter
 from foqs.shard.writer.ownership import Ownership, log_defect
 from foqs.shard.writer.worker_thread import WorkerThread
 
