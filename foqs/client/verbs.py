@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from foqs.client.addresses import Address
 from foqs.client.checks import check_many, check_whole
 from foqs.client.errors import BatchError, NotSentError
 from foqs.client.flows import Call, Flow, Terms, batch_flow, call_flow
+from foqs.client.giving_back import late_items
 from foqs.client.items import (
     Item,
     Nack,
@@ -17,8 +19,8 @@ from foqs.client.items import (
     Topics,
     check_new_items,
     faults_of,
-    field_values,
     is_single,
+    item_told,
     receipt_list,
     receipt_of,
     topic_demands,
@@ -155,6 +157,7 @@ def dequeue(
     lease_ms: int | None,
     wait_ms: int,
     topic_prefix: str | None = None,
+    says_begun: bool = False,
 ) -> Flow[list[Item]]:
     check_whole("wait_ms", wait_ms, 0)
     if terms.deadline_at_ms is not None and wait_ms >= (left_ms := terms.deadline_at_ms - terms.clock_ms()):
@@ -169,9 +172,11 @@ def dequeue(
         wait_ms=wait_ms,
         topic_prefix=topic_prefix,
         count=None if topic_prefix is None else count,
+        says_begun=says_begun or None,
     )
-    response = yield from call_flow(terms, Call("dequeue", request, Repeat.ALWAYS, wait_ms))
-    return [Item(*field_values(told)) for told in response.items or ()]
+    late = partial(late_items, terms.until_whenever(), namespace)
+    response = yield from call_flow(terms, Call("dequeue", request, Repeat.ALWAYS, wait_ms, late=late))
+    return [item_told(told) for told in response.items or ()]
 
 
 def demands_of(topics: Topics, count: int, topic_prefix: str | None) -> list[Any]:

@@ -20,9 +20,7 @@ from foqs.model.policy import TopicPolicyEntry, TopicPolicyPage
 
 
 class DeliveryPolicy(IntEnum):
-    """How often an item may be delivered. An item that is delivered at most once is never redelivered, whatever happens
-    to its delivery.
-    """
+    """How often an item may be delivered. One at most once is never redelivered, whatever happens to its delivery."""
 
     AT_LEAST_ONCE = 0
     AT_MOST_ONCE = 1
@@ -114,7 +112,7 @@ class EnqueueResult:
 
 @dataclass(slots=True)
 class Delivery:
-    """One item handed out under a lease."""
+    """One item handed out under a lease. `suspect` is told to those alone who say what they begin."""
 
     id: str
     receipt: str
@@ -127,6 +125,7 @@ class Delivery:
     payload: bytes
     metadata: bytes
     trace_context: str | None = None
+    suspect: bool | None = None
 
 
 @dataclass(slots=True)
@@ -374,6 +373,7 @@ class QueueCalls(Protocol):
         wait_ms: int,
         topic_prefix: str | None = None,
         count: int | None = None,
+        says_begun: bool = False,
     ) -> list[Delivery]: ...
 
     async def ack(
@@ -383,7 +383,12 @@ class QueueCalls(Protocol):
     async def nack(self, context: CallContext, namespace_name: str, nacks: Sequence[NackFields]) -> PositionErrors: ...
 
     async def extend_lease(
-        self, context: CallContext, namespace_name: str, receipts: Sequence[str], lease_ms: int
+        self,
+        context: CallContext,
+        namespace_name: str,
+        receipts: Sequence[str],
+        lease_ms: int,
+        begun: Sequence[str] = (),
     ) -> PositionErrors: ...
 
     async def get_active_topics(

@@ -17,7 +17,7 @@ from foqs.model.errors import ErrorCode, FoqsError, OverloadedError
 from foqs.transport.bounds import TransportLimits, TransportMetrics
 from foqs.transport.fair_scheduler import OF_PEER, CallerQueue, FairScheduler
 from foqs.transport.verbs import OK, Answered, Verbs, dequeue_response
-from foqs.wire.codec import DEQUEUE, ENQUEUE, PROVE, Codec, Method, UnreadableCallError, for_seqid, seqid_of
+from foqs.wire.codec import DEQUEUE, END_WAIT, ENQUEUE, PROVE, Codec, Method, UnreadableCallError, for_seqid, seqid_of
 
 PEER_LANES_COUNT = 64
 """A peer's callers are told apart by the rest of their seqids by this: the peer gives each of its callers one rest."""
@@ -307,6 +307,8 @@ class CallTable:
             metrics.call_finished(call.method.name, answered.outcome, now_s - call.began_s)
         if call.method is PROVE and answered.outcome == OK:
             self._become_peer(call.request.host_id)
+        elif call.method is END_WAIT and answered.outcome == OK:
+            self._end_wait(call.request.seqid)
         if answered.looked_at_count:  # What a page holds is charged to the queue of the call that asked for it.
             self._scheduler.charge(call.queue, answered.looked_at_count, len(answered.frame), now_s)
         call.owner.answer_call(answered.frame)
@@ -329,8 +331,21 @@ class CallTable:
         self.no_long_polls = True
         for call, task in list(self._in_flight.items()):
             if call.topics_count:
-                task.add_done_callback(partial(self._long_poll_ended, call))
-                task.cancel()
+                self._end_long_poll(call, task)
+
+    def _end_wait(self, seqid: int) -> None:
+        """Answer the long poll of this seqid at once, with nothing. One that has not begun to run does not wait."""
+        for call, task in self._in_flight.items():
+            if call.topics_count and call.seqid == seqid:
+                self._end_long_poll(call, task)
+                return
+        for call in self._waiting:
+            if not call.message and call.method is DEQUEUE and call.seqid == seqid:
+                call.request.wait_ms = 0
+
+    def _end_long_poll(self, call: CallInFlight, task: asyncio.Task[None]) -> None:
+        task.add_done_callback(partial(self._long_poll_ended, call))
+        task.cancel()
 
     def _long_poll_ended(self, call: CallInFlight, task: asyncio.Task[None]) -> None:
         if task.cancelled():

@@ -99,8 +99,11 @@ class RemoteHost:
         wait_ms: int,
         topic_prefix: str | None = None,
         count: int | None = None,
+        says_begun: bool = False,
     ) -> list[Delivery]:
-        request = structs.DequeueRequest(namespace_name, topics, lease_ms, wait_ms, topic_prefix, count)
+        request = structs.DequeueRequest(
+            namespace_name, topics, lease_ms, wait_ms, topic_prefix, count, says_begun or None
+        )
         deliveries: list[Delivery] = (await self._call(context, "dequeue", request, wait_ms)).items
         return deliveries
 
@@ -113,9 +116,15 @@ class RemoteHost:
         return await self._batch(context, "nack", structs.NackRequest(namespace_name, nacks))
 
     async def extend_lease(
-        self, context: CallContext, namespace_name: str, receipts: Sequence[str], lease_ms: int
+        self,
+        context: CallContext,
+        namespace_name: str,
+        receipts: Sequence[str],
+        lease_ms: int,
+        begun: Sequence[str] = (),
     ) -> PositionErrors:
-        return await self._batch(context, "extendLease", structs.ExtendRequest(namespace_name, receipts, lease_ms))
+        request = structs.ExtendRequest(namespace_name, receipts, lease_ms, begun or None)
+        return await self._batch(context, "extendLease", request)
 
     async def get_active_topics(
         self,

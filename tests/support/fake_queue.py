@@ -144,6 +144,7 @@ class FakeQueue(FakeJobCalls, FakeShardCalls):
         wait_ms: int,
         topic_prefix: str | None = None,
         count: int | None = None,
+        says_begun: bool = False,
     ) -> list[Delivery]:
         self.contexts.append(context)
         self._check(namespace_name)
@@ -173,7 +174,12 @@ class FakeQueue(FakeJobCalls, FakeShardCalls):
         return errors
 
     async def extend_lease(
-        self, context: CallContext, namespace_name: str, receipts: Sequence[str], lease_ms: int
+        self,
+        context: CallContext,
+        namespace_name: str,
+        receipts: Sequence[str],
+        lease_ms: int,
+        begun: Sequence[str] = (),
     ) -> PositionErrors:
         self._check(namespace_name)
         return {n: StaleLeaseError(r) for n, r in enumerate(receipts) if r not in self.leased}

@@ -18,8 +18,9 @@ from foqs.client.dialogue import (
     outcome_of,
 )
 from foqs.client.errors import ClientClosedError, NotSentError, OutcomeUnknownError, check_process
-from foqs.client.flows import Send, no_answer
+from foqs.client.flows import Call, Send, no_answer
 from foqs.client.options import IDLE_REUSE_MS_MAX, OWNER_CONNECT_MS_MAX, Options
+from foqs.client.sync.late import LateAnswers
 from foqs.model.errors import OverloadedError
 from foqs.wire import codec as wire
 
@@ -41,8 +42,14 @@ class ClientConnection:
         self._is_exact = False
         self._clock_ms = clock_ms
         self._dialogue = Dialogue()
+        self._part = b""
+        """What has come of a response that nobody waits for any more."""
         self.usable = True
         self.used_at_ms = clock_ms()
+        self.call: Call | None = None
+        """The call whose response may still come."""
+        self.is_given_up = False
+        """Whether the caller that waits here is to give up: the client is about to be closed."""
 
     def exchange(self, step: Send, deadline_at_ms: int) -> Any:
         """Send and wait for the answer. NotSentError, OutcomeUnknownError, or what the host answered."""
@@ -51,7 +58,9 @@ class ClientConnection:
         self.usable = False
         self._is_exact = step.is_exact
         self._send(frame, deadline_at_ms)
+        self.call = call
         reply = self._receive(step, seqid, deadline_at_ms)
+        self.call = None
         try:
             response = outcome_of(reply, call)
         except BrokenDialogueError as error:
@@ -76,19 +85,43 @@ class ClientConnection:
         except TimeoutError as error:
             raise no_answer(step, self.address) from error
         except OSError as error:
+            self.call = None
             broken = f"{method}: the connection to {self.address} broke before the answer: {error}"
             raise OutcomeUnknownError(broken) from error
         except BrokenDialogueError as error:
+            self.call = None
             raise OutcomeUnknownError(f"{method}: {self.address} sent no answer of foqs: {error}") from error
         if reply.seqid != seqid:
+            self.call = None
             raise OutcomeUnknownError(f"{method}: the answer has seqid {reply.seqid}, the call {seqid}")
         return reply
 
+    def end_wait(self) -> None:
+        """Let a host that waits for items with its response answer at once, since nothing more comes from here."""
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            self.usable = False  # not connected any more
+
+    def late_response(self, call: Call, wait_ms: int) -> Any:
+        """Return the response to a call whose caller has given up; None if none comes within `wait_ms`."""
+        self.end_wait()
+        self._is_exact = False
+        try:
+            reply = self._dialogue.reply_in(self._read_frame(self._clock_ms() + wait_ms))
+        except (OSError, BrokenDialogueError):
+            return None
+        return reply.response if reply.method is not None and reply.method.name == call.method else None
+
     def _read_frame(self, deadline_at_ms: int) -> bytes:
-        data = self._socket_bytes(_RECEIVE_BYTES, deadline_at_ms)
-        while len(data) < wire.LENGTH_BYTES:
-            data += self._socket_bytes(_RECEIVE_BYTES, deadline_at_ms)
-        end = wire.LENGTH_BYTES + body_bytes(data)
+        data, self._part = self._part, b""
+        try:
+            while len(data) < wire.LENGTH_BYTES:
+                data += self._socket_bytes(_RECEIVE_BYTES, deadline_at_ms)
+            end = wire.LENGTH_BYTES + body_bytes(data)
+        except OSError:
+            self._part = data
+            raise
         if len(data) < end:
             data = self._read_rest(data, end, deadline_at_ms)
         if len(data) > end:
@@ -97,9 +130,13 @@ class ClientConnection:
 
     def _read_rest(self, start: bytes, end: int, deadline_at_ms: int) -> bytes:
         chunks, missing = [start], end - len(start)
-        while missing > 0:
-            chunks.append(self._socket_bytes(min(missing, 1 << 20), deadline_at_ms))
-            missing -= len(chunks[-1])
+        try:
+            while missing > 0:
+                chunks.append(self._socket_bytes(min(missing, 1 << 20), deadline_at_ms))
+                missing -= len(chunks[-1])
+        except OSError:
+            self._part = b"".join(chunks)
+            raise
         return b"".join(chunks)
 
     def _socket_bytes(self, count: int, deadline_at_ms: int) -> bytes:
@@ -149,6 +186,7 @@ class ConnectionPool:
         self._idle: list[ClientConnection] = []
         self._busy: set[ClientConnection] = set()
         self._process_id = os.getpid()
+        self.late = LateAnswers()
         self.closed = threading.Event()
 
     @property
@@ -168,12 +206,19 @@ class ConnectionPool:
         try:
             connection = self._take_owners(deadline_at_ms, step.owner) or self._take(deadline_at_ms, step.avoided)
             step.address = connection.address
+            response = None
             try:
-                return connection.exchange(step, deadline_at_ms)
+                response = connection.exchange(step, deadline_at_ms)
             finally:
-                self._give_back(connection)
+                is_given_up = self._give_back(connection)
+                if is_given_up and response is None:
+                    self.late.came(step.call, None)
         finally:
             self._slots.release()
+        if is_given_up:
+            self.late.came(step.call, response)
+            raise ClientClosedError("the client is closed")
+        return response
 
     def _take_owners(self, deadline_at_ms: int, owner: Address | None) -> ClientConnection | None:
         """A connection to the owner of the call's shard; None if there is none and none comes at once."""
@@ -248,13 +293,29 @@ class ConnectionPool:
             raise ClientClosedError("the client is closed")
         return connection
 
-    def _give_back(self, connection: ClientConnection) -> None:
+    def _give_back(self, connection: ClientConnection) -> bool:
+        """Take a connection back from its call. Returns whether the caller is to give up, whatever has come."""
         with self._lock:
             self._busy.discard(connection)
-            if connection.usable and not self.closed.is_set():
+            call, connection.call = connection.call, None
+            if connection.usable and not self.closed.is_set() and not connection.is_given_up:
                 self._idle.append(connection)
-                return
-        connection.close()
+                return False
+        is_late = call is not None and call.late is not None and not self.closed.is_set()
+        if not (is_late and call is not None and self.late.take(connection, call)):
+            connection.close()
+        return connection.is_given_up
+
+    def give_up_waits(self) -> None:
+        """Have those who wait for items give up: the client is about to be closed."""
+        if self._process_id != os.getpid():
+            return
+        with self._lock:
+            for connection in self._busy:
+                if connection.call is not None and connection.call.late is not None and not connection.is_given_up:
+                    connection.is_given_up = True
+                    self.late.expect()
+                    connection.end_wait()
 
     def check_open(self) -> None:
         if self.closed.is_set():

@@ -77,7 +77,7 @@ class Settler:
         """Make leased items of what a dequeue has brought, which can settle themselves here."""
         with self._changed:
             self.stats.received += len(items)
-        return [LeasedItem(*(*field_values(item), self, lease_ms)) for item in items]
+        return [LeasedItem(*(*field_values(item), self, lease_ms), suspect=item.suspect) for item in items]
 
     def ack(self, item: BaseLeasedItem) -> None:
         """Have an item acked with the next batch."""
