@@ -41,8 +41,11 @@ PROSE = {
     "connections_max (4): each of them has up to 64 calls in flight; tasks beyond that wait.": (
         "connections_max (8): each of them has one call in flight; threads beyond that wait."
     ),
-    "    A call that is cancelled may have been done; the items of a cancelled dequeue are redelivered when their "
-    "lease ends.\n\n": "",
+    "    A call that is cancelled may have been done. A dequeue that is cancelled, or runs out of time, ends at the host too,\n"
+    "    and items that are on their way then are given back at once, without a counted attempt.\n": (
+        "    A dequeue that runs out of time ends at the host too, and items that are on their way then are given back at\n"
+        "    once, without a counted attempt.\n"
+    ),
     "A client of service FoqsAdmin for one event loop, used by": "A blocking client of service FoqsAdmin, used by",
     "this many calls at a time.": "this many threads.",
     "Iterate once; items may be settled anywhere.": "Iterate once, in one thread; items may be settled in any.",

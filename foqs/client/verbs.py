@@ -198,16 +198,33 @@ def ack(terms: Terms, namespace: str, receipts: Receipts, return_errors: bool = 
     return judged("ack", errors, len(entries), is_single(receipts), return_errors)
 
 
+class _Begun(str):
+    """The receipt of an item on which somebody begins to work; others are those of leases to extend."""
+
+    __slots__ = ()
+
+
 def extend(
-    terms: Terms, namespace: str, receipts: Receipts, lease_ms: int, return_errors: bool = False
+    terms: Terms,
+    namespace: str,
+    receipts: Receipts,
+    lease_ms: int,
+    return_errors: bool = False,
+    begun: Receipts = (),
 ) -> Flow[PositionErrors]:
+    """The errors of `begun` have the positions behind those of `receipts`."""
+
     def make_call(pending: Sequence[str], repeated: bool) -> Call:
-        request = wire.structs.ExtendRequest(namespace_name=namespace, receipts=pending, lease_ms=lease_ms)
+        begun = [str(entry) for entry in pending if type(entry) is _Begun]
+        extended = [entry for entry in pending if type(entry) is not _Begun] if begun else pending
+        request = wire.structs.ExtendRequest(
+            namespace_name=namespace, receipts=extended, lease_ms=lease_ms, begun=begun or None
+        )
         return Call("extendLease", request, Repeat.ALWAYS)
 
-    entries = receipt_list(receipts)
+    entries = receipt_list(receipts) + [_Begun(receipt) for receipt in receipt_list(begun)]
     errors = yield from _settle(terms, entries, make_call)
-    return judged("extend", errors, len(entries), is_single(receipts), return_errors)
+    return judged("extend", errors, len(entries), len(entries) == 1 and is_single(receipts), return_errors)
 
 
 Nacks = Receipts | Nack | Iterable[Item | str | Nack]

@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Collection
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, cast
 
@@ -26,6 +27,8 @@ from foqs.model import limits
 from foqs.wire import codec as wire
 
 CALLS_IN_FLIGHT_MAX = limits.CALLS_IN_FLIGHT_PER_CONNECTION_MAX
+KEPT_SLOTS = 8
+"""Calls of each connection that are kept for those which do not wait for items."""
 
 
 class AsyncClientConnection(asyncio.Protocol):
@@ -206,6 +209,8 @@ class AsyncConnectionPool:
         self._connecting_to_owner = asyncio.Lock()
         self._closing: set[AsyncClientConnection] = set()
         self._slots = asyncio.Semaphore(options.connections_max * CALLS_IN_FLIGHT_MAX)
+        self._slots_of_waits = asyncio.Semaphore(options.connections_max * (CALLS_IN_FLIGHT_MAX - KEPT_SLOTS))
+        """Calls that wait for items have one of these as well, so that they never take the last slots."""
         self._connecting = asyncio.Lock()
         self._process_id = os.getpid()
         self.late = AsyncLateAnswers()
@@ -220,7 +225,8 @@ class AsyncConnectionPool:
         """One attempt of one call within `step.timeout_ms`, the wait for a free place included."""
         sent_on: AsyncClientConnection | None = None
         try:
-            async with asyncio.timeout(step.timeout_ms / 1000), self._slots:
+            waits = self._slots_of_waits if step.call.wait_ms else nullcontext()
+            async with asyncio.timeout(step.timeout_ms / 1000), waits, self._slots:
                 connection = await self._to_owner(step.owner) or await self._pick(step.avoided)
                 sent_on = connection
                 step.address = connection.address

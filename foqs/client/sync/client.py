@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from foqs.client import slots, verbs
+from foqs.client.amending import NackLimits, nack_limits
 from foqs.client.bulk import Bulk
 from foqs.client.checks import check_target, check_whole
 from foqs.client.coalescing import Lane
 from foqs.client.durations import duration_ms, duration_or
 from foqs.client.errors import BatchError
 from foqs.client.items import Item, Nack, NewItem, Receipts, Topics, check_new_item
-from foqs.client.retry import Repeat
+from foqs.client.retry import NO_REPEATS, Repeat
 from foqs.client.sync.base import BaseClient
 from foqs.client.sync.coalescer import EnqueueCoalescer
 from foqs.client.sync.concurrency import Monitor, run_copies
@@ -48,6 +50,9 @@ class Client(BaseClient):
         RetryPolicy says when to give up. At the deadline a call raises what the last attempt came to: NotSentError
         when nothing was sent, OutcomeUnknownError when a response is missing.
     return_errors of a verb for many items: return the errors by position instead of raising BatchError.
+
+    A dequeue that runs out of time ends at the host too, and items that are on their way then are given back at
+    once, without a counted attempt.
 
     Errors are those of foqs.model.errors, whose `nothing_done` says that certainly nothing was done. Of the
     UnavailableErrors, OutcomeUnknownError says that nobody knows, NotSentError that no host got the call, and a plain
@@ -203,6 +208,7 @@ class Client(BaseClient):
         lease: timedelta | None = None,
         wait_ms: int | None = None,
         wait: timedelta | None = None,
+        says_begun: bool = False,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> list[Item]:
@@ -213,12 +219,33 @@ class Client(BaseClient):
             get turns by their weights.
         lease or lease_ms: 1 s to 12 h; without it, what the item, then the namespace says.
         wait or wait_ms (0): how long to wait for the first item, up to 30 s, and less than the deadline.
+        says_begun: the caller says with `extend` (begun) on which items it begins to work; until then the end of a
+            lease is no failed attempt. What may have ended a program comes alone, and says so by `suspect`.
         It is repeated after an unknown outcome: the items of a lost response are redelivered when their lease ends.
         """
         lease_ms = duration_ms("lease_ms", lease_ms, lease)
         wait_ms = duration_or("wait_ms", wait_ms, wait, 0)
         terms = self._within(deadline_ms, deadline)
-        return self._run(verbs.dequeue(terms, namespace, topics, count, lease_ms, wait_ms, topic_prefix))
+        flow = verbs.dequeue(terms, namespace, topics, count, lease_ms, wait_ms, topic_prefix, says_begun)
+        return self._run(flow)
+
+    def _take(
+        self,
+        namespace: str,
+        topics: Topics,
+        count: int,
+        topic_prefix: str | None,
+        lease_ms: int,
+        wait_ms: int,
+    ) -> list[Item]:
+        """Do what `dequeue` does with says_begun, without repetitions: a worker or consumer goes on by itself."""
+        terms = replace(self._within(None, None), retry=NO_REPEATS)
+        return self._run(
+            verbs.dequeue(terms, namespace, topics, count, lease_ms, wait_ms, topic_prefix, says_begun=True)
+        )
+
+    def _nack_limits(self, namespace: str) -> NackLimits:
+        return self._run(nack_limits(self._within(None, None), namespace))
 
     def ack(
         self,
@@ -292,16 +319,22 @@ class Client(BaseClient):
         lease_ms: int | None = None,
         *,
         lease: timedelta | None = None,
+        begun: Receipts = (),
         return_errors: bool = False,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> PositionErrors:
-        """Let leases end `lease` or lease_ms from now, 1 s to 12 h. receipts and errors as with `ack`."""
+        """Let leases end `lease` or lease_ms from now, 1 s to 12 h. receipts and errors as with `ack`.
+
+        begun: deliveries of a dequeue with says_begun on which work begins; their leases stay as they are, and their
+            errors have the positions behind those of receipts, which may be empty then.
+        """
         lease_ms = duration_ms("lease_ms", lease_ms, lease)
-        if lease_ms is None:
+        if lease_ms is None and receipts:
             raise InvalidArgumentError("extend needs to know how long the lease is: give lease or lease_ms")
+        lease_ms = limits.LEASE_MS_MIN if lease_ms is None else lease_ms  # None is extended by it.
         terms = self._within(deadline_ms, deadline)
-        return self._run(verbs.extend(terms, namespace, receipts, lease_ms, return_errors))
+        return self._run(verbs.extend(terms, namespace, receipts, lease_ms, return_errors, begun))
 
     def topics(
         self,

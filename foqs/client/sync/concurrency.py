@@ -9,6 +9,7 @@ import inspect
 import os
 import signal
 import threading
+from asyncio import CancelledError
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -119,8 +120,11 @@ def is_cancelled() -> bool:
 
 
 def is_fatal(error: BaseException) -> bool:
-    """Whether something that is no Exception, and came out of a handler, is to end the program: always."""
-    return True
+    """Whether something that is no Exception, and came out of a handler, is to end the program.
+
+    A CancelledError is one of something that the handler waited for, in an event loop of its own.
+    """
+    return not isinstance(error, CancelledError)
 
 
 @contextmanager

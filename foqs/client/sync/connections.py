@@ -172,6 +172,42 @@ class ClientConnection:
         self._socket.close()
 
 
+class _Slots:
+    """How many calls may have a connection. Calls that wait for items never take the last one, if there are several.
+
+    Where there is but one, a call that waits takes it when no other call wants it.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._free_count = count
+        self._kept_count = min(1, count - 1)
+        self._wanting_count = 0
+        """Calls that do not wait for items, and want a slot."""
+        self._changed = threading.Condition()
+
+    def acquire(self, timeout_s: float, *, is_wait: bool) -> bool:
+        with self._changed:
+            self._wanting_count += not is_wait
+            try:
+                is_free = self._changed.wait_for(lambda: self._is_free(is_wait), timeout_s)
+                self._free_count -= is_free
+            finally:
+                self._wanting_count -= not is_wait
+                if self._free_count and not self._wanting_count:
+                    self._changed.notify_all()
+            return is_free
+
+    def _is_free(self, is_wait: bool) -> bool:
+        if is_wait:
+            return self._free_count > self._kept_count and not self._wanting_count
+        return self._free_count > 0
+
+    def release(self) -> None:
+        with self._changed:
+            self._free_count += 1
+            self._changed.notify_all()
+
+
 class ConnectionPool:
     """The connections of one blocking client, at most `connections_max`; the client owns it. Safe for threads.
 
@@ -182,7 +218,7 @@ class ConnectionPool:
         self._options = options
         self._book = book
         self._lock = threading.Lock()
-        self._slots = threading.Semaphore(options.connections_max)
+        self._slots = _Slots(options.connections_max)
         self._idle: list[ClientConnection] = []
         self._busy: set[ClientConnection] = set()
         self._process_id = os.getpid()
@@ -198,7 +234,14 @@ class ConnectionPool:
         """One attempt of one call within `step.timeout_ms`, the wait for a connection included."""
         check_process(self._process_id)
         deadline_at_ms = self._options.clock_ms() + step.timeout_ms
-        if not self._slots.acquire(timeout=step.timeout_ms / 1000):
+        is_wait = step.call.wait_ms > 0
+        if not self._slots.acquire(0, is_wait=is_wait):
+            if not is_wait and self._options.connections_max == 1:
+                self._end_waits()
+            is_free = self._slots.acquire(step.timeout_ms / 1000, is_wait=is_wait)
+        else:
+            is_free = True
+        if not is_free:
             raise OverloadedError(
                 f"all {self._options.connections_max} connections of the client are busy, since {step.timeout_ms} ms: "
                 "raise connections_max, since each thread that calls or waits needs one"
@@ -305,6 +348,13 @@ class ConnectionPool:
         if not (is_late and call is not None and self.late.take(connection, call)):
             connection.close()
         return connection.is_given_up
+
+    def _end_waits(self) -> None:
+        """Let the call that waits with the only connection end its wait: another one needs it."""
+        with self._lock:
+            for connection in self._busy:
+                if connection.call is not None and connection.call.wait_ms:
+                    connection.end_wait()
 
     def give_up_waits(self) -> None:
         """Have those who wait for items give up: the client is about to be closed."""
