@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from foqs.client.sync.consumer import Consumer
     from foqs.client.sync.settler import LeasedItem
     from foqs.client.sync.worker import Worker
+    from foqs.client.worker_core import CutOffError
     from foqs.model.calls import (
         ClusterShard,
         DeadLettersResult,
@@ -74,6 +75,7 @@ _HOME = {
     "foqs.client.sync.consumer": ("Consumer",),
     "foqs.client.sync.settler": ("LeasedItem",),
     "foqs.client.sync.worker": ("Worker",),
+    "foqs.client.worker_core": ("CutOffError",),
     "foqs.model.calls": (
         "ClusterShard",
         "DeadLettersResult",
@@ -129,6 +131,7 @@ __all__ = [
     "ClusterHost",
     "ClusterShard",
     "Consumer",
+    "CutOffError",
     "DeadLetter",
     "DeadLettersResult",
     "DedupScope",

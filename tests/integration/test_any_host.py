@@ -14,7 +14,6 @@ from foqs.model import limits
 from foqs.model.calls import DeliveryPolicy, ItemState, StoredItem, StoredItemPage
 from foqs.model.errors import (
     FoqsError,
-    InvalidArgumentError,
     NotFoundError,
     PermissionDeniedError,
     StaleLeaseError,

@@ -135,7 +135,9 @@ async def test_a_response_that_is_here_when_its_caller_is_cancelled_is_given_bac
                 (connection,) = client._pool._connections
                 received = connection.data_received
 
-                def both(data: bytes, received: Any = received, first: bool = cancel_first, task: Any = waiting) -> None:
+                def both(
+                    data: bytes, received: Any = received, first: bool = cancel_first, task: Any = waiting
+                ) -> None:
                     if first:
                         task.cancel()
                     received(data)
