@@ -52,6 +52,8 @@ class CallInFlight:
     """Topics that it waits for if it is a long poll; 0 of other calls."""
     is_counted: bool = False
     """Whether it counts as running for the scheduler."""
+    waits_no_more: bool = False
+    """Whether its caller has ended its wait before it was read."""
     # The others are there once it was read.
     context: CallContext = field(init=False)
     began_s: float = field(init=False)
@@ -284,7 +286,7 @@ class CallTable:
         if call.method is DEQUEUE and request is not None and request.topic_prefix is not None:
             call.element_count = max(1, call.element_count)  # Any topic counts as one.
         if call.method is DEQUEUE and call.element_count and request.wait_ms > 0:
-            if self.no_long_polls:
+            if self.no_long_polls or call.waits_no_more:
                 request.wait_ms = 0
             call.topics_count = call.element_count
             call.context = CallContext(self.context.caller, call.since_s + request.wait_ms / 1000)
@@ -340,7 +342,9 @@ class CallTable:
                 self._end_long_poll(call, task)
                 return
         for call in self._waiting:
-            if not call.message and call.method is DEQUEUE and call.seqid == seqid:
+            if call.message and seqid_of(call.message) == seqid:
+                call.waits_no_more = True  # The end of its wait is small and may overtake it.
+            elif not call.message and call.method is DEQUEUE and call.seqid == seqid:
                 call.request.wait_ms = 0
 
     def _end_long_poll(self, call: CallInFlight, task: asyncio.Task[None]) -> None:

@@ -61,11 +61,16 @@ class AsyncLateAnswers:
 
     async def close(self) -> None:
         """Wait until all has come and is given back, but not for long."""
-        try:
-            async with asyncio.timeout(LATE_ON_CLOSE_MS_MAX / 1000):
-                while self.expected_count or self._tasks:
-                    self._changed.clear()
-                    await self._changed.wait()
-        except TimeoutError:
-            for task in self._tasks:
-                task.cancel()
+        all_is_back = asyncio.create_task(self._until_all_is_back(), name="foqs-until-given-back")
+        # No asyncio.timeout: in a task that was cancelled, which most often closes its client, it ends with a
+        # CancelledError.
+        await asyncio.wait([all_is_back], timeout=LATE_ON_CLOSE_MS_MAX / 1000)
+        left = [all_is_back, *self._tasks]
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left)
+
+    async def _until_all_is_back(self) -> None:
+        while self.expected_count or self._tasks:
+            self._changed.clear()
+            await self._changed.wait()
