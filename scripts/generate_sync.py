@@ -41,10 +41,8 @@ PROSE = {
     "connections_max (4): each of them has up to 64 calls in flight; tasks beyond that wait.": (
         "connections_max (8): each of them has one call in flight; threads beyond that wait."
     ),
-    "    A call that is cancelled may have been done. A dequeue that is cancelled, or runs out of time, ends at the host too,\n"
-    "    and items that are on their way then are given back at once, without a counted attempt.\n": (
-        "    A dequeue that runs out of time ends at the host too, and items that are on their way then are given back at\n"
-        "    once, without a counted attempt.\n"
+    "A call that is cancelled may have been done. A dequeue that is cancelled, or runs out of time, ends at": (
+        "A dequeue that runs out of time ends at"
     ),
     "A client of service FoqsAdmin for one event loop, used by": "A blocking client of service FoqsAdmin, used by",
     "this many calls at a time.": "this many threads.",

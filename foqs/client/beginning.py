@@ -48,7 +48,7 @@ class Beginnings:
     def __init__(self) -> None:
         self._now: deque[Beginning] = deque()
         self._later: deque[Beginning] = deque()
-        """In the order of their times, as the next ones."""
+        """The beginnings that nobody waits for, in the order of their times."""
         self._again: deque[Beginning] = deque()
 
     def add(self, beginning: Beginning) -> None:

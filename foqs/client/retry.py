@@ -74,7 +74,7 @@ class RetryPolicy:
 
 
 NO_REPEATS = RetryPolicy(deadline_ms=0)
-"""For who goes on by itself, with pauses that end when it is stopped."""
+"""The policy of who goes on by itself, with pauses of its own."""
 
 
 def may_repeat(error: FoqsError, repeat: Repeat) -> bool:

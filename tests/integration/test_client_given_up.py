@@ -225,9 +225,12 @@ def test_a_response_that_had_come_in_part_is_read_to_its_end() -> None:
             told.extend(told_back(request))
             peer.answer("nack", seqid, S.BatchResponse({}))
 
-        with scripted_peer(late, takes_back) as address:
-            with foqs.Client(address, timeout_ms=100, retry=ONCE) as client, pytest.raises(foqs.OutcomeUnknownError):
-                client.dequeue("ns", "t", 2)
+        with (
+            scripted_peer(late, takes_back) as address,
+            foqs.Client(address, timeout_ms=100, retry=ONCE) as client,
+            pytest.raises(foqs.OutcomeUnknownError),
+        ):
+            client.dequeue("ns", "t", 2)
     assert told == [("a.1", True, True)] * 2, "closing waits until they are given back"
 
 

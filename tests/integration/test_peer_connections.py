@@ -205,14 +205,14 @@ async def test_items_that_a_peer_hands_over_too_late_are_given_back_to_it() -> N
             asked_count = len(w.queue.contexts)
             with patch.object(limits, "CALL_MS_MAX", limits.CALL_MS_MAX if cancels else 1):
                 call = asyncio.create_task(remote.dequeue(CALLER, "ns", demands(1), None, 0))
-                while len(w.queue.contexts) == asked_count:
+                while len(w.queue.contexts) == asked_count:  # noqa: ASYNC110
                     await asyncio.sleep(0)
                 if cancels:
                     call.cancel()
                 await asyncio.wait([call])
             w.queue.dequeue_gate.set()
             w.queue.dequeue_gate = None
-            while not w.queue.nacks_count:
+            while not w.queue.nacks_count:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             w.queue.nacks_count = 0
             (item,) = await remote.dequeue(CALLER, "ns", demands(1), None, 0)

@@ -96,7 +96,8 @@ print(item_id, flush=True)
 worker = foqs.Worker(client, "ns", "t", handler, wait_ms=50, drain_ms=50)
 worker.run()
 """
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S)
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert ended.returncode == 1
     item_id = ended.stdout.strip()
     assert f"CutOffError: 1 handlers were cut off 50 ms after the stop, at items {item_id}" in ended.stderr
@@ -127,7 +128,7 @@ async def test_a_stop_ends_the_pauses_of_an_asyncio_worker(caplog: pytest.LogCap
         worker = foqs.AsyncWorker(client, "ns", "t", async_never)
         run = asyncio.create_task(worker.run())
         async with asyncio.timeout(PATIENCE_S):
-            while "no items from ns for now" not in caplog.text:
+            while "no items from ns for now" not in caplog.text:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
             worker.stop()
             await run

@@ -8,7 +8,6 @@ from foqs.client.aio.connections import AsyncClientConnection
 from foqs.client.aio.late import AsyncLateAnswers
 from foqs.client.aio.settler import AsyncLeaseKeeper
 from foqs.client.aio.worker import AsyncWorker
-from foqs.host.dispatch import Dispatcher
 from foqs.shard.state.leases import LeaseTable
 from foqs.transport.call_table import CallTable
 from tests.sim.planting import in_place_of
@@ -29,11 +28,6 @@ def drops_what_comes_as_its_caller_gives_up(self: AsyncClientConnection, seqid: 
 
 @in_place_of(CallTable, "_end_wait")
 def lets_calls_wait_for_whom_nobody_waits(self: CallTable, seqid: int) -> None:
-    return None
-
-
-@in_place_of(Dispatcher, "unclaim")
-def keeps_what_was_delivered_to_a_call_that_ended(self: Dispatcher, items: Any) -> None:
     return None
 
 

@@ -14,20 +14,22 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from foqs.client.aio.settler import AsyncLeasedItem
 from foqs.client.aio.worker import AsyncWorker
-from foqs.client.items import Item, NewItem
+from foqs.client.items import Item
 from foqs.model.calls import ItemState
 from tests.histories.history import make_payload, uid_of
 from tests.sim.caller import NAMESPACE
 from tests.sim.loop import Process
 from tests.sim.run import Outcome, run_seed
-from tests.sim.wires import FrontDoor, WireClient
+from tests.sim.wires import FrontDoor, WireClient, WirePool
 
 if TYPE_CHECKING:
     from tests.sim.host import SimHost
@@ -122,24 +124,42 @@ class Waits:
     async def _poll(self) -> None:
         """The usual loop: a dequeue with a timeout around it, or one that is cancelled."""
         client = WireClient(self._door, self._chance)
+        taking: list[asyncio.Task[list[Item]]] = []
+        assert isinstance(client._pool, WirePool)
+        client._pool.arriving = partial(self._give_up_as_it_arrives, taking)
         try:
             while True:
-                for item in await self._take_for_a_while(client):
+                for item in await self._take_for_a_while(client, taking):
                     self._got(item)
                     await client.ack(NAMESPACE, item)
                     self._left.discard(uid_of(item.payload))
                 await asyncio.sleep(self._chance.choice([0.0, 0.01, 0.3]))
         finally:
-            await client.close()
+            await client._pool.late.close()
             if client._pool.late.expected_count:
                 self._world.complain("the host has not answered a dequeue whose wait was given up")
+            await client.close()
 
-    async def _take_for_a_while(self, client: WireClient) -> list[Item]:
+    def _give_up_as_it_arrives(self, taking: list[asyncio.Task[list[Item]]], come_in: Callable[[], None]) -> None:
+        """Whoever waits for a response may give up in the turn of the loop in which it comes."""
+        gives_up = self._chance.random() < 0.2
+        come_in_first = self._chance.random() < 0.5
+        if come_in_first:
+            come_in()
+        if gives_up and taking:
+            taking[-1].cancel()
+        if not come_in_first:
+            come_in()
+
+    async def _take_for_a_while(self, client: WireClient, taking: list[asyncio.Task[list[Item]]]) -> list[Item]:
+        dequeue = client.dequeue(NAMESPACE, _POLLED, 3, lease_ms=_POLLER_LEASE_MS, wait_ms=20_000)
+        taking[:] = [asyncio.create_task(dequeue)]
         try:
-            async with asyncio.timeout(self._chance.random() * 0.03):
-                return await client.dequeue(NAMESPACE, _POLLED, 3, lease_ms=_POLLER_LEASE_MS, wait_ms=20_000)
-        except TimeoutError:
-            return []
+            await asyncio.wait(taking, timeout=self._chance.random() * 0.03)
+        finally:
+            taking[0].cancel()
+            await asyncio.wait(taking)
+        return [] if taking[0].cancelled() else taking[0].result()
 
     def _got(self, item: Item) -> None:
         uid = uid_of(item.payload)

@@ -1,10 +1,12 @@
-"""Connections of production on both ends, with a simulated network between them: what is sent arrives, in order, late."""
+"""Connections of production on both ends, and a simulated network between them: what is sent arrives late, in order."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from foqs.client.addresses import Address
@@ -26,6 +28,14 @@ _LATENCY_S_MAX = 0.01
 _ADDRESS = Address("sim", 1)
 
 
+Arriving = Callable[[Callable[[], None]], None]
+"""Is given what arrives, and lets it come in."""
+
+
+def _as_it_is(come_in: Callable[[], None]) -> None:
+    come_in()
+
+
 class NoMetrics:
     def __getattr__(self, name: str) -> Any:
         return lambda *_: None
@@ -42,15 +52,16 @@ class FrontDoor:
         self.table = ConnectionTable(verbs, codec, metrics, TransportLimits(), namespaces)
         self.world = world
 
-    def connect(self, client: asyncio.Protocol, chance: random.Random) -> asyncio.Transport:
+    def connect(self, client: asyncio.Protocol, chance: random.Random, arriving: Arriving) -> asyncio.Transport:
         """Open a connection, and return the client's end. That of the host outlives the processes of clients."""
-        return self.world.context.run(self._connect, client, chance)
+        return self.world.context.run(self._connect, client, chance, arriving)
 
-    def _connect(self, client: asyncio.Protocol, chance: random.Random) -> asyncio.Transport:
+    def _connect(self, client: asyncio.Protocol, chance: random.Random, arriving: Arriving) -> asyncio.Transport:
         at_host = Connection(self.table)
         there, back = _End(self.world, chance), _End(self.world, chance)
         there.join(at_host, back)
         back.join(client, there)
+        back.arriving = arriving
         at_host.connection_made(back)
         client.connection_made(there)
         return there
@@ -65,6 +76,7 @@ class _End(asyncio.Transport):
         self._chance = chance
         self._on_the_way: deque[tuple[Any, tuple[Any, ...]]] = deque()
         self._closing = False
+        self.arriving: Arriving = _as_it_is
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return _NoSocket() if name == "socket" else super().get_extra_info(name, default)
@@ -85,7 +97,7 @@ class _End(asyncio.Transport):
         """What was sent first arrives, whichever timer is the first one."""
         work, args = self._on_the_way.popleft()
         if not self._other._closing:
-            work(*args)
+            self.arriving(partial(work, *args))
 
     def close(self) -> None:
         if not self._closing:
@@ -127,13 +139,14 @@ class WirePool(AsyncConnectionPool):
     front_door: FrontDoor
     chance: random.Random
     ends: list[asyncio.Transport]
+    arriving: Arriving = staticmethod(_as_it_is)
 
     async def _connect(self, avoided: object) -> AsyncClientConnection:
         await asyncio.sleep(0)
         if self.closed.is_set():
             raise ClientClosedError("the client is closed")
         connection = AsyncClientConnection(self._options, _ADDRESS, self.late)
-        self.ends.append(self.front_door.connect(connection, self.chance))
+        self.ends.append(self.front_door.connect(connection, self.chance, self.arriving))
         self._connections.append(connection)
         return connection
 

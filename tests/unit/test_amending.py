@@ -1,4 +1,4 @@
-"""A settlement that the host refuses is sent again without what it refuses, so that the item does not come back at once."""
+"""A settlement that the host refuses is sent again without what it refuses, so the item does not come back at once."""
 
 from __future__ import annotations
 

@@ -50,8 +50,8 @@ class AsyncClient(AsyncBaseClient):
         when nothing was sent, OutcomeUnknownError when a response is missing.
     return_errors of a verb for many items: return the errors by position instead of raising BatchError.
 
-    A call that is cancelled may have been done. A dequeue that is cancelled, or runs out of time, ends at the host too,
-    and items that are on their way then are given back at once, without a counted attempt.
+    A call that is cancelled may have been done. A dequeue that is cancelled, or runs out of time, ends at
+    the host too, and items that are on their way then are given back at once, without a counted attempt.
 
     Errors are those of foqs.model.errors, whose `nothing_done` says that certainly nothing was done. Of the
     UnavailableErrors, OutcomeUnknownError says that nobody knows, NotSentError that no host got the call, and a plain

@@ -33,8 +33,9 @@ class Consumer:
 
     An item that is neither acked, nacked nor released when the loop is left is released, like those that were taken
     but not yielded; then all settlements are flushed. An `with` statement sees to that however the loop is left.
-    Iterate once, in one thread; items may be settled in any. It goes on through an outage as workers do, and raises what dequeue
-    raises where that stays wrong, such as UnknownNamespaceError.
+    Iterate once, in one thread; items may be settled in any.
+    It goes on through an outage as workers do, and raises what dequeue raises where that stays wrong, such as
+    UnknownNamespaceError.
 
     An item counts as tried once it is yielded. The host is told of those that are not settled within a moment, and
     before an item is yielded that was delivered before; so what ends the program makes no attempt of those behind it.
