@@ -138,6 +138,7 @@ METHODS_BY_NAME_BYTES: Final[dict[bytes, Method]] = {m.name_bytes: m for m in ME
 
 ENQUEUE: Final = METHODS["enqueue"]
 DEQUEUE: Final = METHODS["dequeue"]
+END_WAIT: Final = METHODS["endWait"]
 PROVE: Final = METHODS["prove"]
 
 

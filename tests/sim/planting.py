@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from tests.sim.chance import Profile
-from tests.sim.run import profile_of, run_seed
+from tests.sim.run import Outcome, profile_of, run_seed
 
 SEEDS_MAX = 600
 """Most show within a few seeds. The rarest need more than so many, and are found by their hints."""
@@ -75,6 +75,12 @@ def first_red(one: Planted, *, is_cluster: bool, first: int | None = None) -> in
         return next(
             (seed for seed in islice(seeds, SEEDS_MAX) if run_seed(seed, is_cluster=is_cluster).complaints), None
         )
+
+
+def first_red_of(one: Planted, run: Callable[[int], Outcome], seeds_max: int) -> int | None:
+    """The first seed for which another kind of run is red with the defect; None if there is none of so many."""
+    with _DEFECTS[f"{__package__}.{one.module}"][one.name].plant():
+        return next((seed for seed in range(seeds_max) if run(seed).complaints), None)
 
 
 def check_found(one: Planted, *, is_cluster: bool) -> None:

@@ -15,6 +15,7 @@ from foqs.model.errors import FoqsError
 from foqs.model.outage import Outage
 from foqs.shard.port import LaneCounts, OwnedError, OwnershipLostError, SessionLostError, ShardImage, Store, Tenure
 from foqs.shard.state.engine import ShardState
+from foqs.shard.state.leases import LeaseTable
 from foqs.shard.writer.announcing import Announcing
 from foqs.shard.writer.keeper import Keeper
 from foqs.shard.writer.leased_runs import skip_leased
@@ -119,17 +120,20 @@ class Ownership:
         """The state of a lost shard, until it is opened again."""
         self._unseen: frozenset[int] = frozenset()
         """Items of it that were claimed and that no consumer got: nobody but this process can know."""
+        self._tries: LeaseTable | None = None
+        """Its leases, from which it is known which items somebody worked on."""
 
     # ---- to have it ----
 
     async def open(self) -> ShardState:
         """Take the shard over and announce its topics. Raises what Store.open does."""
         if self._left is not None:
+            self._tries = self._left.leases
             self._unseen, self._left = await self._thread.run(self._left.unseen_keys), None
         began_s, tenure = self._loop.time(), self.tenure
         image = await self._thread.run(partial(self._store.open, tenure))
         if tenure is None or image.epoch != tenure.epoch:
-            self._unseen = frozenset()  # Others may have delivered them since.
+            self._unseen, self._tries = frozenset(), None  # Others may have delivered them since.
         self.tenure = Tenure(image.epoch, image.transaction_number, image.last_key)
         try:
             shard = await self._state_of(image, began_s)
@@ -137,8 +141,10 @@ class Ownership:
             # The sessions of the shard: the lock would stay, and a snapshot that keeps the server from purging rows.
             await self._thread.run(self._store.close)
             raise
+        if self._tries is not None:
+            shard.leases.know_tries(self._tries)
         self._hold(shard)
-        self._unseen = frozenset()
+        self._unseen, self._tries = frozenset(), None
         self.committed_number = image.transaction_number
         self.detail = OWNED
         self._outage.has_ended()
