@@ -250,19 +250,25 @@ class ConnectionPool:
             checkout, deadline_at_ms, step.avoided
         )
         step.address = connection.address
-        if step.call.late is not None and self._is_closing:
-            raise ClientClosedError("the client is closed")
+        if step.call.late is not None:
+            self._begin_wait(connection, step.call)
         seqid = connection.send(step, deadline_at_ms)
         if step.call.late is not None:
             self._look_at_wait(checkout, connection, step.call)
         return connection.receive(step, seqid, deadline_at_ms)
 
-    def _look_at_wait(self, checkout: _Checkout, connection: ClientConnection, call: Call) -> None:
-        """End the wait at once for what has asked for it before the call was sent, and could not end it then."""
+    def _begin_wait(self, connection: ClientConnection, call: Call) -> None:
         with self._changed:
             if self._is_closing:
-                self._give_up(checkout, connection)
-            elif call.wait_ms and self._options.connections_max == 1 and self._places.is_wanted:
+                raise ClientClosedError("the client is closed")
+            connection.has_sent = False
+            connection.call = call
+
+    def _look_at_wait(self, checkout: _Checkout, connection: ClientConnection, call: Call) -> None:
+        """End the wait at once where somebody wanted that before the call was sent, and could not do it then."""
+        with self._changed:
+            is_wanted = call.wait_ms and self._options.connections_max == 1 and self._places.is_wanted
+            if is_wanted or checkout.is_given_up:
                 connection.end_wait()
 
     def _end_wait(self) -> None:
@@ -388,14 +394,11 @@ class ConnectionPool:
             return
         self._is_closing = True
         for connection, checkout in list(self._busy.items()):
-            if connection.call is not None and connection.call.late is not None and connection.has_sent:
-                self._give_up(checkout, connection)
-
-    def _give_up(self, checkout: _Checkout, connection: ClientConnection) -> None:
-        if not checkout.is_given_up:
-            checkout.is_given_up = True
-            self.late.expect(checkout)
-            connection.end_wait()
+            if connection.call is not None and connection.call.late is not None:
+                checkout.is_given_up = True
+                self.late.expect(checkout)
+                if connection.has_sent:
+                    connection.end_wait()
 
     def check_open(self) -> None:
         if self.closed.is_set():
