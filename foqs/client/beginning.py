@@ -1,8 +1,7 @@
 """What a client says of the items on which it begins to work, so that others do not count as tried. State only, no I/O.
 
-The handler of a worker waits until the host knows, for then even one that ends its program at once is counted. A loop
-over a consumer waits only for what was delivered before; of other items it says so once they have been in work for a
-moment, since most are done by then.
+Of what was delivered before, the host is told before the work begins, for then even an item that ends its program at
+once is counted. Of other items it is told once they have been in work for a moment, since most are done by then.
 """
 
 from __future__ import annotations
@@ -51,9 +50,11 @@ class Beginnings:
         """The beginnings that nobody waits for, in the order of their times."""
         self._again: deque[Beginning] = deque()
 
-    def add(self, beginning: Beginning) -> None:
-        """Have it said at once if somebody waits, else at its time."""
-        (self._later if beginning.answer is None else self._now).append(beginning)
+    def add(self, beginning: Beginning) -> bool:
+        """Have it said at once if somebody waits, else at its time. Returns whether it is the first one."""
+        waiting = self._later if beginning.answer is None else self._now
+        waiting.append(beginning)
+        return len(waiting) == 1
 
     def due(self, now_ms: int, count_max: int) -> list[Beginning]:
         """Take out what is to be said now, at most so many. Items that are settled already need no word."""

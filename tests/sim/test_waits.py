@@ -8,7 +8,7 @@ from tests.sim import wait_defects
 from tests.sim.planting import Planted, first_red_of, planted
 from tests.sim.waits import run_waits
 
-SEEDS = 24
+SEEDS = 16
 CHUNK = 8
 
 _DEFECTS = planted(wait_defects)

@@ -257,8 +257,8 @@ class LeaseKeeper:
     def begin_later(self, item: BaseLeasedItem) -> None:
         """Have the host told, unless the item is settled in a moment."""
         with self._changed:
-            self._beginnings.add(Beginning(item, self._clock_ms() + SAY_AFTER_MS))
-            self._changed.notify_all()
+            if self._beginnings.add(Beginning(item, self._clock_ms() + SAY_AFTER_MS)):
+                self._changed.notify_all()
 
     def extended(self, item: BaseLeasedItem, lease_ms: int, asked_at_ms: int) -> None:
         """Note that a handler has extended the lease by itself: the next extension here must not cut it short."""

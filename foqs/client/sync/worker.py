@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
+from foqs.client.beginning import was_delivered_before
 from foqs.client.checks import check_text
 from foqs.client.durations import duration_or
 from foqs.client.settling import NackBackoff, SettleStats, log, settlement_of
@@ -52,9 +53,9 @@ class Worker:
     (up to `drain`), items not begun are released, and settlements are flushed. Handlers that are still at work then
     are left behind, and their items redelivered when the leases end. A worker runs once.
 
-    An item counts as tried once its handler has begun, which the host is told before. So an item that ends the program
-    makes no attempt of those that were only in hand. Such a suspect, and any that was in work beside it, is then
-    handled alone: while nothing else is in work here.
+    An item counts as tried once its handler has begun, of which the host is told: before, if it was delivered before,
+    else once it is in work for 50 ms. So an item that ends the program makes no attempt of those that were only in
+    hand. Such a suspect, and any that was in work beside it, is then handled alone: while nothing else is in work here.
 
     topic_prefix: instead of topics; items of any topics that begin with it ("" for all), also of those that are new.
     concurrency (8): handlers at a time, 1 to 1,000.
@@ -290,7 +291,9 @@ class Worker:
         if not self._take_turn(item):
             return False
         try:
-            if not item.lease_lost:
+            if not was_delivered_before(item):
+                self._keeper.begin_later(item)
+            elif not item.lease_lost:
                 self._keeper.begin(item)
         except BaseException:
             self._end_work(item)
