@@ -6,6 +6,7 @@ A namespace may allow less than the service: shorter delays, less metadata, and 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 from foqs.client.flows import Call, Flow, Terms, call_flow
@@ -47,13 +48,21 @@ def amended(item: BaseLeasedItem, nack: Nack, allowed: NackLimits, error: object
     if delay_ms > delay_ms_max:
         left_out.append(f"delayed by {delay_ms_max} ms instead of {delay_ms} ms")
         delay_ms = delay_ms_max
-    if metadata is not None and len(metadata) > metadata_bytes_max:
-        left_out.append(f"without its new metadata of {len(metadata)} bytes")
+    if metadata is not None and (size := _bytes_of(metadata)) > metadata_bytes_max:
+        left_out.append("without its new metadata" + (f" of {size} bytes" if size < inf else ", which is gone"))
         metadata = None
     if not left_out:
         return nack
     log.warning("item %s of topic %s is given back %s: %s", item.id, item.topic, " and ".join(left_out), error)
     return Nack(nack.receipt, delay_ms, metadata, nack.release, nack.dead_letter)
+
+
+def _bytes_of(metadata: Any) -> float:
+    """How long metadata is; more than anything where it cannot be read any more, such as a view that was released."""
+    try:
+        return memoryview(metadata).nbytes
+    except (TypeError, ValueError):
+        return inf
 
 
 def merged(

@@ -81,6 +81,27 @@ def test_metadata_beyond_the_namespaces_is_left_out_and_the_rest_stands(
     assert (item.metadata, item.attempt) == (b"before", 2)
 
 
+def test_metadata_that_cannot_be_read_any_more_is_left_out(
+    queue: MemoryQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = queue.client()
+    for payload in (b"spoilt", b"good"):
+        client.enqueue("default", "t", payload, metadata=b"before")
+    with client.consume("default", "t") as items:
+        for item in items:
+            if item.payload == b"good":
+                item.ack()
+                break
+            view = memoryview(b"gone")
+            item.nack(delay_ms=5_000, metadata=view)  # type: ignore[arg-type]
+            view.release()
+    assert "without its new metadata, which is gone" in caplog.text
+    assert items.stats == SettleStats(received=2, acked=1, nacked=1)
+    queue.clock.advance(5_000)
+    (again,) = client.dequeue("default", "t")
+    assert (again.metadata, again.attempt) == (b"before", 2)
+
+
 def test_the_others_of_a_batch_are_settled_as_they_said(queue: MemoryQueue) -> None:
     client = queue.client()
     client.enqueue_many("default", [foqs.NewItem("t", b"%d" % n) for n in range(3)])
