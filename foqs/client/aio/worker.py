@@ -147,11 +147,15 @@ class AsyncWorker:
                 AsyncBackground(self._handle, f"foqs-handler-{number}-{self._namespace}")
                 for number in range(self._settings.concurrency)
             ]
+            cut_off: list[str] = []
             try:
                 failure = await self._control.get()
-            finally:
-                cut_off: list[str] = []
+            except GeneratorExit:
+                raise  # Its loop has gone without it: nothing can be waited for.
+            except BaseException:
                 await run_to_the_end(lambda: self._shut_down(fetcher, handlers, cut_off))
+                raise
+            await run_to_the_end(lambda: self._shut_down(fetcher, handlers, cut_off))
         log.info(
             "worker stopped: namespace %s, topics %s: %s",
             self._namespace,

@@ -148,11 +148,15 @@ class Worker:
                 Background(self._handle, f"foqs-handler-{number}-{self._namespace}")
                 for number in range(self._settings.concurrency)
             ]
+            cut_off: list[str] = []
             try:
                 failure = self._control.get()
-            finally:
-                cut_off: list[str] = []
+            except GeneratorExit:
+                raise  # Its loop has gone without it: nothing can be waited for.
+            except BaseException:
                 run_to_the_end(lambda: self._shut_down(fetcher, handlers, cut_off))
+                raise
+            run_to_the_end(lambda: self._shut_down(fetcher, handlers, cut_off))
         log.info(
             "worker stopped: namespace %s, topics %s: %s",
             self._namespace,
