@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from foqs.client.sync.consumer import Consumer
     from foqs.client.sync.settler import LeasedItem
     from foqs.client.sync.worker import Worker
+    from foqs.client.worker_core import CutOffError
     from foqs.model.calls import (
         ClusterShard,
         DeadLettersResult,
@@ -77,6 +78,7 @@ _HOME = {
     "foqs.client.sync.consumer": ("Consumer",),
     "foqs.client.sync.settler": ("LeasedItem",),
     "foqs.client.sync.worker": ("Worker",),
+    "foqs.client.worker_core": ("CutOffError",),
     "foqs.model.calls": (
         "ClusterShard",
         "DeadLettersResult",
@@ -133,6 +135,7 @@ __all__ = [
     "ClusterHost",
     "ClusterShard",
     "Consumer",
+    "CutOffError",
     "DeadLetter",
     "DeadLettersResult",
     "DedupScope",

@@ -139,6 +139,11 @@ struct DequeueRequest {
   5: optional string topic_prefix,
   /** With topic_prefix: the maximum number of items in all. */
   6: optional i32 count,
+  /**
+   * True of a client that says in extendLease, as `begun`, on which items it has begun to work. What it has not said so
+   * when a lease ends was no failed attempt. An item that is a suspect comes alone in a response to it.
+   */
+  7: optional bool says_begun,
   /** Wants why_empty in a response without items, which costs a question to each host. */
   8: optional bool want_why
 }
@@ -159,7 +164,12 @@ struct Item {
   11: optional string group,
   12: optional string ordering_key,
   /** The value that the enqueue gave. */
-  13: optional string trace_context
+  13: optional string trace_context,
+  /**
+   * Only with says_begun. True if a lease of the item has ended while somebody worked on it, maybe because the item
+   * ended the program: work on it while the program does nothing else, so that nothing else suffers.
+   */
+  14: optional bool suspect
 }
 
 /** Why a dequeue got nothing. There may be others in later versions: then the text says what there is to say. */
@@ -236,8 +246,8 @@ struct Nack {
   /** Moves the item to the dead letters at once. */
   5: bool dead_letter = false,
   /**
-   * No caller has seen the delivery, so a release does not delete an at-most-once item. Hosts tell each other so; from
-   * others it is refused with INVALID_ARGUMENT.
+   * With release: the delivery has reached nobody, so an at-most-once item is not deleted. A client sets it of items that
+   * came after their caller had given up, and hosts do. Older hosts refuse it from clients with INVALID_ARGUMENT.
    */
   6: optional bool unseen
 }
@@ -251,7 +261,12 @@ struct ExtendRequest {
   1: required string namespace_name,
   2: required list<string> receipts,
   /** The leases end this long from now. */
-  3: required i64 lease_ms
+  3: required i64 lease_ms,
+  /**
+   * Receipts of deliveries on which the client begins to work; their leases stay as they are. The errors have the
+   * positions behind those of `receipts`, which may be empty then. See says_begun in DequeueRequest.
+   */
+  4: optional list<string> begun
 }
 
 struct BatchResponse {
@@ -328,6 +343,14 @@ struct ShardMap {
   5: optional i64 dedup_window_ms
 }
 
+struct EndWaitRequest {
+  /** The namespace of the dequeue. */
+  1: required string namespace_name,
+  /** The seqid of the dequeue, which was sent on the same connection. */
+  2: required i32 seqid
+}
+struct EndWaitResponse {}
+
 service Foqs {
   EnqueueResponse enqueue(1: EnqueueRequest request) throws (1: FoqsError error)
   DequeueResponse dequeue(1: DequeueRequest request) throws (1: FoqsError error)
@@ -336,6 +359,12 @@ service Foqs {
   BatchResponse extendLease(1: ExtendRequest request) throws (1: FoqsError error)
   ActiveTopicsResponse getActiveTopics(1: ActiveTopicsRequest request) throws (1: FoqsError error)
   ShardMap getShardMap(1: ShardMapRequest request) throws (1: FoqsError error)
+  /**
+   * Ends the wait of a dequeue, which gets its response at once, most often with no items. It is done too if the dequeue
+   * has its response already. A response with items that nobody waits for is to be given back: nack with release and
+   * unseen.
+   */
+  EndWaitResponse endWait(1: EndWaitRequest request) throws (1: FoqsError error)
 }
 
 /* ---- Administration, on the same port ---- */

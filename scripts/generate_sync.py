@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "foqs/client/aio"
 TARGET = ROOT / "foqs/client/sync"
-HANDWRITTEN = {"__init__.py", "coalescer.py", "concurrency.py", "connections.py", "monitor.py"}
+HANDWRITTEN = {"__init__.py", "coalescer.py", "concurrency.py", "connections.py", "late.py", "monitor.py"}
 
 _CODE = [
     (r"\bfoqs\.client\.aio\b", "foqs.client.sync"),
@@ -41,8 +41,9 @@ PROSE = {
     "connections_max (4): each of them has up to 64 calls in flight; tasks beyond that wait.": (
         "connections_max (8): each of them has one call in flight; threads beyond that wait."
     ),
-    "    A call that is cancelled may have been done; the items of a cancelled dequeue are redelivered when their "
-    "lease ends.\n\n": "",
+    "A call that is cancelled may have been done. A dequeue that is cancelled, or runs out of time, ends at": (
+        "A dequeue that runs out of time ends at"
+    ),
     "A client of service FoqsAdmin for one event loop, used by": "A blocking client of service FoqsAdmin, used by",
     "this many calls at a time.": "this many threads.",
     "Iterate once; items may be settled anywhere.": "Iterate once, in one thread; items may be settled in any.",

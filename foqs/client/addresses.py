@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
@@ -54,7 +53,10 @@ def _parse(text: str) -> Address:
 
 
 class AddressBook:
-    """The addresses of one client, and which of them failed of late. Safe for threads.
+    """The addresses of one client, and which of them failed of late.
+
+    Safe for threads without a lock, which what the handler of a signal raises could leave held: each change is one of a
+    single value, and two that come at the same time come to the same.
 
     The pool of the client asks it where to connect, and tells it what came of that. Connections are spread over the
     addresses in turn; the ones that failed of late come last. An address that comes last is still tried when the others
@@ -64,33 +66,30 @@ class AddressBook:
     def __init__(self, addresses: Sequence[Address], first: int) -> None:
         self._addresses = list(dict.fromkeys(addresses))
         self._next = first
-        self._lock = threading.RLock()  # The handler of a signal may make calls, too.
         self._cooling: dict[Address, tuple[int, int]] = {}
         """When each of these addresses may be preferred again, and how long it had to wait for that."""
 
     def candidates(self, now_ms: int, avoided: Collection[Address] = ()) -> list[Address]:
         """Return every address that is not avoided, once, in the order in which to try them."""
-        with self._lock:
-            start = self._next % len(self._addresses)
-            self._next = start + 1
-            turn = self._addresses[start:] + self._addresses[:start]
-            return sorted([a for a in turn if a not in avoided], key=lambda address: self._is_cooling(address, now_ms))
+        start = self._next % len(self._addresses)
+        self._next = start + 1
+        turn = self._addresses[start:] + self._addresses[:start]
+        return sorted([a for a in turn if a not in avoided], key=lambda address: self.is_cooling(address, now_ms))
 
     def preferred(self, now_ms: int, avoided: Collection[Address] = ()) -> Collection[Address]:
         """Return the addresses whose connections to use: those that did not fail of late, or all if there are none.
 
         Avoided addresses are not among them.
         """
-        with self._lock:
-            if not self._cooling and not avoided:
-                return self._addresses
-            open_ones = [address for address in self._addresses if address not in avoided]
-            return [address for address in open_ones if not self._is_cooling(address, now_ms)] or open_ones
+        if not self._cooling and not avoided:
+            return self._addresses
+        open_ones = [address for address in self._addresses if address not in avoided]
+        return [address for address in open_ones if not self.is_cooling(address, now_ms)] or open_ones
 
     def is_cooling(self, address: Address, now_ms: int) -> bool:
         """Tell whether the address failed of late, be it one of the client's or not."""
-        with self._lock:
-            return self._is_cooling(address, now_ms)
+        cooling = self._cooling.get(address)
+        return cooling is not None and cooling[0] > now_ms
 
     def has_other(self, avoided: Collection[Address]) -> bool:
         """Tell whether there is an address that is not avoided."""
@@ -102,17 +101,12 @@ class AddressBook:
 
     def failed(self, address: Address, now_ms: int) -> None:
         """Note that an address could not be reached, or does not serve what it was asked for."""
-        with self._lock:
-            until_ms, lasted_ms = self._cooling.get(address, (0, 0))
-            if until_ms <= now_ms:  # Calls that failed together count once.
-                lasts_ms = min(max(COOLDOWN_MS, 2 * lasted_ms), COOLDOWN_MS_MAX)
-                self._cooling[address] = (now_ms + lasts_ms, lasts_ms)
+        until_ms, lasted_ms = self._cooling.get(address, (0, 0))
+        if until_ms <= now_ms:  # Calls that failed together count once.
+            lasts_ms = min(max(COOLDOWN_MS, 2 * lasted_ms), COOLDOWN_MS_MAX)
+            self._cooling[address] = (now_ms + lasts_ms, lasts_ms)
 
     def served(self, address: Address) -> None:
         """Note that an address did what it was asked for."""
         if address in self._cooling:
-            with self._lock:
-                self._cooling.pop(address, None)
-
-    def _is_cooling(self, address: Address, now_ms: int) -> bool:
-        return address in self._cooling and self._cooling[address][0] > now_ms
+            self._cooling.pop(address, None)

@@ -36,6 +36,7 @@ class Call:
     wait_ms: how long the host may hold it before it answers (long poll).
     encoded: the batch of the request, which then has none itself.
     is_long: a host that is well may take much of the client's timeout for it.
+    late: what is to be done about the response if its caller has given up; None for nothing.
     """
 
     method: str
@@ -44,6 +45,7 @@ class Call:
     wait_ms: int = 0
     encoded: EncodedItems | None = None
     is_long: bool = False
+    late: Callable[[Any], Flow[None] | None] | None = None
 
 
 @dataclass(slots=True)
@@ -107,6 +109,10 @@ class Terms:
             return self
         check_whole("deadline_ms", deadline_ms, 1, DEADLINE_MS_MAX)
         return self.until(self.clock_ms() + deadline_ms)
+
+    def until_whenever(self) -> Terms:
+        """Return the same terms without a deadline of the caller's."""
+        return self if self.deadline_at_ms is None else replace(self, deadline_at_ms=None)
 
     def until(self, deadline_at_ms: int | None) -> Terms:
         """Return the same terms for what has to end at that time of the clock; None: whenever the policy says."""

@@ -6,7 +6,7 @@ The encoder reads `NewItem` and `Nack` where they are: no copy per item.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -180,6 +180,8 @@ class Item:
     metadata: what the enqueue gave, or a nack since; empty when nothing.
     attempt: 1 on the first delivery, one more for each that failed or whose lease ended.
     deliver_after_ms, enqueued_at_ms, lease_expires_at_ms: milliseconds since the epoch by the host's clock.
+    suspect: a lease of it has ended while somebody worked on it, maybe because it ended the program. Known only where
+        the dequeue says what it begins.
     """
 
     id: str
@@ -193,10 +195,20 @@ class Item:
     lease_expires_at_ms: int
     attempt: int
     trace_context: str | None
+    suspect: bool = field(default=False, kw_only=True)
 
 
-field_values = attrgetter(*[field.name for field in fields(Item)])
-"""The values of an Item's fields, of one or of a delivery as it was decoded."""
+field_values = attrgetter(*[one.name for one in fields(Item) if not one.kw_only])
+"""The values of an Item's fields but `suspect`, of one or of a delivery as it was decoded."""
+
+
+def item_told(told: Any) -> Item:
+    """Make an item of a delivery as it was decoded."""
+    item = Item(*field_values(told))
+    if told.suspect:
+        item.suspect = True
+    return item
+
 
 wire.encode_as(NewItem, wire.structs.NewItem)
 wire.encode_as(Nack, wire.structs.Nack)

@@ -73,6 +73,10 @@ class RetryPolicy:
             check_whole(name, getattr(self, name), 0, DEADLINE_MS_MAX)
 
 
+NO_REPEATS = RetryPolicy(deadline_ms=0)
+"""The policy of who goes on by itself, with pauses of its own."""
+
+
 def may_repeat(error: FoqsError, repeat: Repeat) -> bool:
     """Tell whether what is known about the failed attempt allows another one."""
     return error.retryable and (error.nothing_done or repeat is not Repeat.UNLESS_UNKNOWN)

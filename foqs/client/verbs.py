@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from foqs.client.addresses import Address
@@ -11,6 +12,7 @@ from foqs.client.dequeued import Dequeued
 from foqs.client.entries import CALL_BYTES_MAX, Entries, Verb, batch_flow, cut
 from foqs.client.errors import BatchError, NotSentError
 from foqs.client.flows import Call, Flow, Terms, call_flow
+from foqs.client.giving_back import late_items
 from foqs.client.items import (
     Item,
     Nack,
@@ -19,8 +21,8 @@ from foqs.client.items import (
     Topics,
     entries_of,
     faults_of,
-    field_values,
     is_single,
+    item_told,
     nack_bytes,
     receipt_bytes,
     receipt_of,
@@ -171,7 +173,9 @@ def dequeue(
     lease_ms: int | None,
     wait_ms: int,
     topic_prefix: str | None = None,
+    *,
     want_why: bool = False,
+    says_begun: bool = False,
 ) -> Flow[list[Item]]:
     check_whole("wait_ms", wait_ms, 0)
     if terms.deadline_at_ms is not None and wait_ms >= (left_ms := terms.deadline_at_ms - terms.clock_ms()):
@@ -186,10 +190,12 @@ def dequeue(
         wait_ms=wait_ms,
         topic_prefix=topic_prefix,
         count=None if topic_prefix is None else count,
+        says_begun=says_begun or None,
         want_why=want_why or None,
     )
-    response = yield from call_flow(terms, Call("dequeue", request, Repeat.ALWAYS, wait_ms))
-    items = [Item(*field_values(told)) for told in response.items or ()]
+    late = partial(late_items, terms.until_whenever(), namespace)
+    response = yield from call_flow(terms, Call("dequeue", request, Repeat.ALWAYS, wait_ms, late=late))
+    items = [item_told(told) for told in response.items or ()]
     return Dequeued(items, response.why_empty or ()) if want_why else items
 
 
@@ -216,16 +222,42 @@ def ack(
     return _settle("ack", terms, verb, entries, faults, is_single(receipts), return_errors)
 
 
+class _Begun(str):
+    """The receipt of an item on which somebody begins to work; others are those of leases to extend."""
+
+    __slots__ = ()
+
+
+def _begun_of(entry: object) -> _Begun:
+    return _Begun(receipt_of(entry))
+
+
 def extend(
-    terms: Terms, namespace: str, receipts: Receipts, lease_ms: int, return_errors: bool = False
+    terms: Terms,
+    namespace: str,
+    receipts: Receipts,
+    lease_ms: int,
+    return_errors: bool = False,
+    begun: Receipts = (),
 ) -> Flow[PositionErrors]:
+    """The errors of `begun` have the positions behind those of `receipts`."""
+
     def make_call(pending: Sequence[str], repeated: bool) -> Call:
-        request = wire.structs.ExtendRequest(namespace_name=namespace, receipts=pending, lease_ms=lease_ms)
+        begun = [str(entry) for entry in pending if type(entry) is _Begun]
+        extended = [entry for entry in pending if type(entry) is not _Begun] if begun else pending
+        request = wire.structs.ExtendRequest(
+            namespace_name=namespace, receipts=extended, lease_ms=lease_ms, begun=begun or None
+        )
         return Call("extendLease", request, Repeat.ALWAYS)
 
     verb = Verb(make_call, _errors_of, owner_of=_owner_of(terms), size_of=receipt_bytes)
     entries, faults = _entries_of(receipts, receipt_of)
-    return _settle("extend", terms, verb, entries, faults, is_single(receipts), return_errors)
+    is_one = is_single(receipts)
+    if not is_single(begun) and not begun:
+        return _settle("extend", terms, verb, entries, faults, is_one, return_errors)
+    begun_entries, begun_faults = _entries_of(begun, _begun_of)
+    faults |= {len(entries) + place: fault for place, fault in begun_faults.items()}
+    return _settle("extend", terms, verb, entries + begun_entries, faults, False, return_errors)
 
 
 Nacks = Receipts | Nack | Iterable[Item | str | Nack]

@@ -9,14 +9,54 @@ from inspect import iscoroutinefunction
 from foqs.client.addresses import parse_addresses
 from foqs.client.checks import check_many, check_text, check_whole
 from foqs.client.durations import DEADLINE_MS_MAX
-from foqs.client.settling import NackBackoff
+from foqs.client.settling import NackBackoff, log
 from foqs.model import limits
 from foqs.model.errors import FoqsError, InvalidArgumentError
 
 CONCURRENCY_MAX = 1_000
-REST_MS = 1_000
-"""Pause after the host could not be asked for items even with the client's retries."""
+DRAIN_MS = 30 * limits.SECOND_MS
+REST_MS = 100
+"""The pause after the hosts could not be asked for items; it doubles each time."""
+REST_MS_MAX = 2_000
+REST_LINES_APART = 8
+"""One of so many failures in a row is logged."""
 _TOPICS_NAMED_MAX = 5
+
+
+class CutOffError(RuntimeError):
+    """A worker was stopped, and handlers were still at work when its `drain` was over.
+
+    item_ids: of the items that they worked on. They are released, or redelivered when their leases end.
+    """
+
+    def __init__(self, item_ids: Sequence[str], drain_ms: int) -> None:
+        self.item_ids = list(item_ids)
+        self.drain_ms = drain_ms
+        super().__init__(
+            f"{len(self.item_ids)} handlers were cut off {drain_ms} ms after the stop, at items {named(self.item_ids)}"
+            ": raise drain, or make the handlers shorter"
+        )
+
+    def __reduce__(self) -> tuple[type[CutOffError], tuple[list[str], int]]:
+        return CutOffError, (self.item_ids, self.drain_ms)
+
+
+class Rests:
+    """The pauses of who asks for items again and again while no host can be asked. Not safe for threads."""
+
+    def __init__(self) -> None:
+        self._failures_count = 0
+
+    def after_success(self) -> None:
+        self._failures_count = 0
+
+    def after_failure(self, namespace: str, error: FoqsError) -> int:
+        """Return how long to rest. Some of the failures in a row are logged."""
+        if self._failures_count % REST_LINES_APART == 0:
+            log.warning("no items from %s for now: %s", namespace, error)
+        rest_ms = min(REST_MS << min(self._failures_count, 16), REST_MS_MAX)
+        self._failures_count += 1
+        return max(rest_ms, error.retry_after_ms or 0)
 
 
 class HandlerKindError(TypeError):

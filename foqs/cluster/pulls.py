@@ -42,6 +42,7 @@ class _Wanted(NamedTuple):
     lease_ms: int | None
     topic_prefix: str | None
     items_max: int | None
+    says_begun: bool
     by_topic: Mapping[Topic, TopicDemand | None]
     """None for any topic, of which the call wants `items_max` items."""
     answer_s: float
@@ -106,6 +107,7 @@ class Pulls:
         wait_ms: int,
         topic_prefix: str | None = None,
         count: int | None = None,
+        says_begun: bool = False,
     ) -> list[Delivery]:
         """Lease items of any host; wait up to `wait_ms` while there are none.
 
@@ -114,7 +116,9 @@ class Pulls:
         number = self._number_of(namespace_name)
         if number is None or not isinstance(wait_ms, int) or not 0 <= wait_ms <= limits.WAIT_MS_MAX:
             # It says what is wrong.
-            return await self._local.dequeue(context, namespace_name, topics, lease_ms, wait_ms, topic_prefix, count)
+            return await self._local.dequeue(
+                context, namespace_name, topics, lease_ms, wait_ms, topic_prefix, count, says_begun
+            )
         until_s = asyncio.get_running_loop().time() + wait_ms / 1000
         if context.deadline_s is not None:
             until_s = min(until_s, context.deadline_s)
@@ -122,7 +126,7 @@ class Pulls:
         by_topic: dict[Topic, TopicDemand | None] = {(number, demand.topic or "?"): demand for demand in topics}
         if topic_prefix is not None:
             by_topic = {(number, ANY_TOPIC): None}
-        wanted = _Wanted(context, namespace_name, topics, lease_ms, topic_prefix, count, by_topic, answer_s)
+        wanted = _Wanted(context, namespace_name, topics, lease_ms, topic_prefix, count, says_begun, by_topic, answer_s)
         items = await (self._take(wanted) if topic_prefix is None else self._take_any(wanted, number))
         # Only now: names of calls that were refused above are kept nowhere.
         if topic_prefix is None:
@@ -152,9 +156,11 @@ class Pulls:
         wait_ms: int,
         topic_prefix: str | None = None,
         count: int | None = None,
+        says_begun: bool = False,
     ) -> list[Delivery]:
         """Give another host what it pulls."""
-        items = await self._local.dequeue(context, namespace_name, topics, lease_ms, wait_ms, topic_prefix, count)
+        local = self._local.dequeue
+        items = await local(context, namespace_name, topics, lease_ms, wait_ms, topic_prefix, count, says_begun)
         if items and (number := self._number_of(namespace_name)) is not None:
             if topic_prefix is None and len(topics) == 1:
                 self._news.pulled({(number, topics[0].topic or ""): len(items)})
@@ -206,6 +212,7 @@ class Pulls:
                 wait_ms,
                 wanted.topic_prefix,
                 wanted.items_max,
+                wanted.says_begun,
             )
         except UnavailableError:
             if self._serves_any():
@@ -377,10 +384,11 @@ class Pulls:
         self._keep(self._give_back(remote, wanted, pull))
 
     async def _dequeue_there(self, remote: Peer, wanted: _Wanted, demand: TopicDemand | None) -> list[Delivery]:
-        context, name, lease_ms = wanted.context, wanted.namespace_name, wanted.lease_ms
-        if demand is None:
-            return await remote.dequeue(context, name, [], lease_ms, 0, wanted.topic_prefix, wanted.items_max)
-        return await remote.dequeue(context, name, [demand], lease_ms, 0)
+        topics = [] if demand is None else [demand]
+        any_topic = (wanted.topic_prefix, wanted.items_max) if demand is None else (None, None)
+        return await remote.dequeue(
+            wanted.context, wanted.namespace_name, topics, wanted.lease_ms, 0, *any_topic, wanted.says_begun
+        )
 
     async def _give_back(self, remote: Peer, wanted: _Wanted, pull: asyncio.Task[list[Delivery]]) -> None:
         """The caller has gone, or has its answer, while its items were on their way: whoever else waits gets them."""

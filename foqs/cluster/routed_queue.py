@@ -23,7 +23,6 @@ from foqs.model.calls import (
     TopicDemand,
     TopicPage,
 )
-from foqs.model.errors import InvalidArgumentError
 
 
 class RoutedQueue:
@@ -60,14 +59,18 @@ class RoutedQueue:
         wait_ms: int,
         topic_prefix: str | None = None,
         count: int | None = None,
+        says_begun: bool = False,
     ) -> list[Delivery]:
+        local = self._local.dequeue
         if self._routes.is_alone and not context.peer:
-            return await self._local.dequeue(context, namespace_name, topics, lease_ms, wait_ms, topic_prefix, count)
+            return await local(context, namespace_name, topics, lease_ms, wait_ms, topic_prefix, count, says_begun)
         if self._routes.is_unknown(namespace_name):
             await self._routes.know(namespace_name)
         if context.peer or context.shards is not None:
-            return await self._pulls.serve(context, namespace_name, topics, lease_ms, wait_ms, topic_prefix, count)
-        return await self._pulls.dequeue(context, namespace_name, topics, lease_ms, wait_ms, topic_prefix, count)
+            served = self._pulls.serve
+            return await served(context, namespace_name, topics, lease_ms, wait_ms, topic_prefix, count, says_begun)
+        pulled = self._pulls.dequeue
+        return await pulled(context, namespace_name, topics, lease_ms, wait_ms, topic_prefix, count, says_begun)
 
     async def ack(
         self, context: CallContext, namespace_name: str, receipts: Sequence[str], repeated: bool = False
@@ -86,10 +89,7 @@ class RoutedQueue:
         )
 
     async def nack(self, context: CallContext, namespace_name: str, nacks: Sequence[NackFields]) -> PositionErrors:
-        """Raises InvalidArgumentError where a client says of deliveries that nobody has seen them."""
         local = self._local
-        if not context.peer and any(nack.unseen for nack in nacks):
-            raise InvalidArgumentError("unseen is set, which only hosts of this cluster can know: leave it out")
         if self._routes.is_alone and not context.peer:
             return await local.nack(context, namespace_name, nacks)
         if self._routes.is_unknown(namespace_name):
@@ -99,19 +99,32 @@ class RoutedQueue:
         return await self._nacks.nack(context, namespace_name, nacks)
 
     async def extend_lease(
-        self, context: CallContext, namespace_name: str, receipts: Sequence[str], lease_ms: int
+        self,
+        context: CallContext,
+        namespace_name: str,
+        receipts: Sequence[str],
+        lease_ms: int,
+        begun: Sequence[str] = (),
     ) -> PositionErrors:
         local = self._local
         if self._routes.is_alone and not context.peer:
-            return await local.extend_lease(context, namespace_name, receipts, lease_ms)
+            return await local.extend_lease(context, namespace_name, receipts, lease_ms, begun)
         if self._routes.is_unknown(namespace_name):
             await self._routes.know(namespace_name)
         if context.peer or context.shards is not None:
-            return await local.extend_lease(context, namespace_name, receipts, lease_ms)
+            return await local.extend_lease(context, namespace_name, receipts, lease_ms, begun)
+        extended_count = len(receipts)
+
+        def part(some: Sequence[int] | None) -> tuple[Sequence[str], int, Sequence[str]]:
+            if some is None:
+                return receipts, lease_ms, begun
+            extended = [receipts[position] for position in some if position < extended_count]
+            return extended, lease_ms, [begun[at - extended_count] for at in some if at >= extended_count]
+
         return await self._routes.by_shard(
-            receipts,
-            lambda some: local.extend_lease(context, namespace_name, _at(receipts, some), lease_ms),
-            lambda remote, some: remote.extend_lease(context, namespace_name, _at(receipts, some), lease_ms),
+            [*receipts, *begun] if begun else receipts,
+            lambda some: local.extend_lease(context, namespace_name, *part(some)),
+            lambda remote, some: remote.extend_lease(context, namespace_name, *part(some)),
         )
 
     async def get_active_topics(

@@ -73,6 +73,7 @@ class Dequeues:
         wait_ms: int,
         topic_prefix: str | None = None,
         count: int | None = None,
+        says_begun: bool = False,
     ) -> list[Delivery]:
         """Lease ready items of the topics; waits up to `wait_ms` while there are none, but not beyond the deadline.
 
@@ -103,7 +104,7 @@ class Dequeues:
             )
         if context.deadline_s is not None:
             wait_ms = min(wait_ms, max(0, round((context.deadline_s - self._clock()) * 1000)))
-        call = DequeueCall(lease_ms, settings.lease_ms_default, self._clock())
+        call = DequeueCall(lease_ms, settings.lease_ms_default, self._clock(), says_begun)
         if any_count is None:
             self._dispatcher.start(namespace.number, wants, call)
         else:
@@ -112,7 +113,16 @@ class Dequeues:
         if not items:
             self._shards.check_owns_any()
         self._happened(namespace.number, ItemEvent.DELIVERED, len(items))
-        return self._deliveries(items)
+        deliveries = self._deliveries(items)
+        if says_begun:
+            self._mark_suspects(items, deliveries)
+        return deliveries
+
+    def _mark_suspects(self, items: list[ShardItem], deliveries: list[Delivery]) -> None:
+        for item, delivery in zip(items, deliveries, strict=True):
+            shard = self._shards.writers[item.topic.shard_id].shard
+            if shard is not None and item.key in shard.suspects:
+                delivery.suspect = True
 
     async def _start_any(self, namespace: Namespace, prefix: str, count: int, call: DequeueCall) -> None:
         """Start a call for any topic. The topics of a prefix that is new are found in several turns of the loop."""

@@ -186,6 +186,8 @@ class HandOut(Capping):
             assert shard is not None
             size_bytes += item.size_bytes
             shard.deliver(item, now.steady_ms + (call.lease_ms or item.lease_ms or call.lease_ms_default))
+            if call.says_begun:
+                shard.hand_over(item)
             if item.expires_at <= now.server_ms:
                 shard.expire(item, now.server_ms)
                 writer.wake()

@@ -123,11 +123,19 @@ class Leases:
         return topics
 
     async def extend(
-        self, context: CallContext, namespace_name: str, receipts: Sequence[str], lease_ms: int
+        self,
+        context: CallContext,
+        namespace_name: str,
+        receipts: Sequence[str],
+        lease_ms: int,
+        begun: Sequence[str] = (),
     ) -> PositionErrors:
-        """Let the leases end `lease_ms` after now."""
+        """Let the leases end `lease_ms` after now, and know that somebody works on the items of `begun`.
+
+        The errors of `begun` have the positions behind those of `receipts`.
+        """
         namespace = self._namespaces.serving(namespace_name)
-        arguments.check_batch("receipts", len(receipts), limits.BATCH_ITEMS_MAX)
+        arguments.check_batch("receipts", len(receipts) + len(begun), limits.BATCH_ITEMS_MAX)
         arguments.check_range("lease_ms", lease_ms, limits.LEASE_MS_MIN, namespace.settings.lease_ms_max)
         errors: PositionErrors = {}
         by_shard: dict[str, _OfShard] = {}
@@ -140,10 +148,24 @@ class Leases:
                 group.writer.wake()
             except FoqsError as error:
                 errors[position] = error.with_traceback(None)
+        begun_errors = self._begin_work(namespace, begun, len(receipts), by_shard) if begun else {}
         if answer is not None and answer.open_count:
             await answer.done
             errors.update(answer.errors)
         self._happened(namespace.number, ItemEvent.EXTENDED, len(receipts) - len(errors))
+        errors.update(begun_errors)
+        return errors
+
+    def _begin_work(
+        self, namespace: Namespace, begun: Sequence[str], first_position: int, by_shard: dict[str, _OfShard]
+    ) -> PositionErrors:
+        errors: PositionErrors = {}
+        for position, receipt in enumerate(begun, first_position):
+            try:
+                group, item = self._find_lease(namespace, receipt, by_shard)
+                group.shard.work_begins(item)
+            except FoqsError as error:
+                errors[position] = error.with_traceback(None)
         return errors
 
     def _end_leases(
@@ -175,6 +197,8 @@ class Leases:
                 if nacks is not None:
                     group.rewrites.append(_rewrite(nacks[position], namespace.settings, group, item))
                 group.shard.end_lease(item)
+                if group.shard.suspects and not (nacks is not None and nacks[position].release):
+                    group.shard.suspects.pop(item.key, None)  # Its consumer has outlived it.
                 group.items.append(item)
                 group.positions.append(position)
             except StaleLeaseError as error:

@@ -30,10 +30,11 @@ class DequeueCall:
 
     __slots__ = (
         "answered", "attached_number", "attached_s", "awaited", "claimed_for", "claimed_for_s", "count_left",
-        "is_paused", "items", "lease_ms", "lease_ms_default", "passed", "ring", "since_s", "timer", "wants",
+        "is_paused", "items", "lease_ms", "lease_ms_default", "passed", "ring", "says_begun", "since_s", "timer",
+        "wants",
     )  # fmt: skip
 
-    def __init__(self, lease_ms: int | None, lease_ms_default: int, since_s: float) -> None:
+    def __init__(self, lease_ms: int | None, lease_ms_default: int, since_s: float, says_begun: bool = False) -> None:
         self.wants: dict[TopicQueue, int] = {}
         self.awaited: dict[TopicQueue, int] = {}
         """The claims that were in flight when the call could first have been answered with a part."""
@@ -46,6 +47,8 @@ class DequeueCall:
         self.lease_ms = lease_ms
         self.lease_ms_default = lease_ms_default
         self.since_s = since_s
+        self.says_begun = says_begun
+        """Its consumer says on which items it begins to work: until then they are handed over, and not tried."""
         self.items: list[ShardItem] | None = None
         self.passed: TopicQueue | None = None
         """The last topic of which there was nothing more for a call that names none."""
@@ -78,6 +81,11 @@ class DequeueCall:
         unbacked: dict[TopicQueue, list[ShardItem]] = {}
         for queue in queues:
             items, unbacked_items, bytes_left = queue.next_items(self, room, bytes_left, clocks, writers)
+            if self.says_begun and (place := _place_of_suspect(items, writers)) is not None:
+                count = place or int(not found)  # It comes alone, and nothing comes with it, or behind it.
+                left_out = set(items[count:])
+                items, unbacked_items = items[:count], [item for item in unbacked_items if item not in left_out]
+                bytes_left = 0
             room -= len(items)
             if items:
                 found[queue] = items
@@ -372,6 +380,15 @@ class TopicQueue:
             self._served_count = 0
             self._rated_at_s = now_s
         self._served_count += count
+
+
+def _place_of_suspect(items: list[ShardItem], writers: Mapping[int, ShardWriter]) -> int | None:
+    """The place of the first item that may have ended its consumer; None if there is none."""
+    for place, item in enumerate(items):
+        shard = writers[item.topic.shard_id].shard
+        if shard is not None and item.key in shard.suspects:
+            return place
+    return None
 
 
 def _unbacked(

@@ -19,9 +19,7 @@ from foqs.model.peer_proof import PeerLink
 
 
 class DeliveryPolicy(IntEnum):
-    """How often an item may be delivered. An item that is delivered at most once is never redelivered, whatever happens
-    to its delivery.
-    """
+    """How often an item may be delivered. One at most once is never redelivered, whatever happens to its delivery."""
 
     AT_LEAST_ONCE = 0
     AT_MOST_ONCE = 1
@@ -113,7 +111,7 @@ class EnqueueResult:
 
 @dataclass(slots=True)
 class Delivery:
-    """One item handed out under a lease."""
+    """One item handed out under a lease. `suspect` is told to those alone who say what they begin."""
 
     id: str
     receipt: str
@@ -126,6 +124,7 @@ class Delivery:
     payload: bytes
     metadata: bytes
     trace_context: str | None = None
+    suspect: bool | None = None
 
 
 @dataclass(slots=True)
@@ -382,6 +381,7 @@ class QueueCalls(Protocol):
         wait_ms: int,
         topic_prefix: str | None = None,
         count: int | None = None,
+        says_begun: bool = False,
     ) -> list[Delivery]: ...
 
     async def ack(
@@ -391,7 +391,12 @@ class QueueCalls(Protocol):
     async def nack(self, context: CallContext, namespace_name: str, nacks: Sequence[NackFields]) -> PositionErrors: ...
 
     async def extend_lease(
-        self, context: CallContext, namespace_name: str, receipts: Sequence[str], lease_ms: int
+        self,
+        context: CallContext,
+        namespace_name: str,
+        receipts: Sequence[str],
+        lease_ms: int,
+        begun: Sequence[str] = (),
     ) -> PositionErrors: ...
 
     async def get_active_topics(

@@ -17,8 +17,18 @@ from foqs.model.errors import ErrorCode, FoqsError, OverloadedError
 from foqs.model.peer_proof import PeerLink, PeerRefusedError
 from foqs.transport.bounds import TransportLimits, TransportMetrics
 from foqs.transport.fair_scheduler import OF_PEER, CallerQueue, FairScheduler
-from foqs.transport.verbs import Answered, Verbs, dequeue_response
-from foqs.wire.codec import DEQUEUE, ENQUEUE, HANDSHAKE, Codec, Method, UnreadableCallError, for_seqid, seqid_of
+from foqs.transport.verbs import OK, Answered, Verbs, dequeue_response
+from foqs.wire.codec import (
+    DEQUEUE,
+    END_WAIT,
+    ENQUEUE,
+    HANDSHAKE,
+    Codec,
+    Method,
+    UnreadableCallError,
+    for_seqid,
+    seqid_of,
+)
 
 PEER_LANES_COUNT = 64
 """A peer's callers are told apart by the rest of their seqids by this: the peer gives each of its callers one rest."""
@@ -55,6 +65,8 @@ class CallInFlight:
     """Topics that it waits for if it is a long poll; 0 of other calls."""
     is_counted: bool = False
     """Whether it counts as running for the scheduler."""
+    waits_no_more: bool = False
+    """Whether its caller has ended its wait before it was read."""
     # The others are there once it was read.
     context: CallContext = field(init=False)
     began_s: float = field(init=False)
@@ -318,7 +330,7 @@ class CallTable:
         if call.method is DEQUEUE and request is not None and request.topic_prefix is not None:
             call.element_count = max(1, call.element_count)  # Any topic counts as one.
         if call.method is DEQUEUE and call.element_count and request.wait_ms > 0:
-            if self.no_long_polls:
+            if self.no_long_polls or call.waits_no_more:
                 request.wait_ms = 0
             call.topics_count = call.element_count
             call.context = CallContext(self.context.caller, call.since_s + request.wait_ms / 1000, self.context.peer)
@@ -342,6 +354,8 @@ class CallTable:
         link = call.context.link
         if link is not None and link.host_id:
             self._become_peer(link.host_id)
+        if call.method is END_WAIT and answered.outcome == OK:
+            self._end_wait(call.request.seqid)
         if answered.looked_at_count:  # What a page holds is charged to the queue of the call that asked for it.
             self._scheduler.charge(call.queue, answered.looked_at_count, len(answered.frame), now_s)
         call.owner.answer_call(answered.frame)
@@ -366,8 +380,23 @@ class CallTable:
         self.no_long_polls = True
         for call, task in list(self._in_flight.items()):
             if call.topics_count:
-                task.add_done_callback(partial(self._long_poll_ended, call))
-                task.cancel()
+                self._end_long_poll(call, task)
+
+    def _end_wait(self, seqid: int) -> None:
+        """Answer the long poll of this seqid at once, with nothing. One that has not begun to run does not wait."""
+        for call, task in self._in_flight.items():
+            if call.topics_count and call.seqid == seqid:
+                self._end_long_poll(call, task)
+                return
+        for call in self._waiting:
+            if call.message and seqid_of(call.message) == seqid:
+                call.waits_no_more = True  # The end of its wait is small and may overtake it.
+            elif not call.message and call.method is DEQUEUE and call.seqid == seqid:
+                call.request.wait_ms = 0
+
+    def _end_long_poll(self, call: CallInFlight, task: asyncio.Task[None]) -> None:
+        task.add_done_callback(partial(self._long_poll_ended, call))
+        task.cancel()
 
     def _long_poll_ended(self, call: CallInFlight, task: asyncio.Task[None]) -> None:
         if task.cancelled():

@@ -35,6 +35,8 @@ class _Call(NamedTuple):
 
     method: str
     response: asyncio.Future[Any]
+    late: Callable[[Any], object] | None
+    """Gets the response if nobody waits for it any more."""
 
 
 class PeerConnection(asyncio.Protocol):
@@ -58,8 +60,17 @@ class PeerConnection(asyncio.Protocol):
         self._writable.set()
         self.is_lost = False
 
-    async def call(self, method: str, request: Any, lane: int, timeout_ms: int) -> Any:
+    async def call(
+        self,
+        method: str,
+        request: Any,
+        lane: int,
+        timeout_ms: int,
+        late: Callable[[Any], object] | None = None,
+    ) -> Any:
         """Return the response struct. Raises what the peer says, as it says it.
+
+        `late` gets the response if it comes after the time is over, or the caller is gone.
 
         Raises OverloadedError when too much is in flight, UnavailableError when there is no response in time: that says
         `nothing_done` only where the call was not sent.
@@ -78,9 +89,9 @@ class PeerConnection(asyncio.Protocol):
                 await self._until_writable()
                 if self.is_lost:
                     raise _not_sent(self._host_id, "the connection is gone")
-                # It stays there when nobody waits any more, so that a late response finds it, and is dropped.
+                # It stays there when nobody waits any more, so that a late response finds it.
                 response = asyncio.get_running_loop().create_future()
-                self._waiting[seqid] = _Call(method, response)
+                self._waiting[seqid] = _Call(method, response, late)
                 self._transport.write(frame)
                 return await response
         except TimeoutError:
@@ -135,7 +146,7 @@ class PeerConnection(asyncio.Protocol):
         waiting = self._waiting.get(reply.seqid)
         if waiting is None:
             raise FrameError("seqid", f"nobody waits for {reply.seqid}")
-        method, response = waiting
+        method, response, late = waiting
         if reply.method is not None and reply.method.name != method:
             raise FrameError("method_name", f"an answer to {reply.method.name} where {method} was called")
         if reply.response is not None and reply.method is not None:
@@ -144,6 +155,8 @@ class PeerConnection(asyncio.Protocol):
                 raise FrameError("missing", f"an answer to {method} without {missing}")
         del self._waiting[reply.seqid]
         if response.done():
+            if late is not None and reply.error is None:
+                late(reply.response)
             return
         if reply.error is None:
             response.set_result(reply.response)
@@ -161,7 +174,7 @@ class PeerConnection(asyncio.Protocol):
         self.is_lost = True
         self._writable.set()
         waiting, self._waiting = self._waiting, {}
-        for _, response in waiting.values():
+        for _, response, _late in waiting.values():
             if not response.done():
                 response.set_exception(UnavailableError(f"the connection to host {self._host_id} broke: {reason}"))
 

@@ -93,10 +93,12 @@ class Peers(Service):
         self._links: dict[str, _Link] = {}
         self.calls_total: Counter[tuple[str, ...]] = Counter()
         """How often each verb was called with each outcome."""
+        self._giving_back: set[asyncio.Task[None]] = set()
+        """Tasks that give items back to a peer which came when nobody waited for them any more."""
 
     def get(self, host_id: str, address: str) -> RemoteHost:
         """The peer that listens there. Its calls raise UnavailableError while it cannot be reached."""
-        return RemoteHost(host_id, partial(self._connected, host_id, address), self.calls_total)
+        return RemoteHost(host_id, partial(self._connected, host_id, address), self.calls_total, self._giving_back)
 
     def keep(self, host_ids: set[str]) -> None:
         """Keep only these peers: close what is open to others."""
@@ -116,6 +118,9 @@ class Peers(Service):
         links, self._links = list(self._links.values()), {}
         for link in links:
             self._drop(link)
+        for task in self._giving_back:
+            task.cancel()
+        await asyncio.gather(*self._giving_back, return_exceptions=True)
         await asyncio.gather(*[link.opening for link in links if link.opening is not None], return_exceptions=True)
 
     def _drop(self, link: _Link) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 from zlib import crc32
+
+import structlog
 
 from foqs.cluster.homes import Reported
 from foqs.cluster.peer_claims import grants_of, pointers_of, told_pointer
@@ -36,6 +40,7 @@ from foqs.model.stocks import Pointer, Topic
 from foqs.transport.peer_connection import PeerConnection
 from foqs.wire.codec import encode_as, structs
 
+_log = structlog.get_logger(__name__)
 _BY_ITSELF = CallContext("")
 """The context of calls that a host makes for itself, and for no caller."""
 encode_as(GivenBack, structs.Nack)
@@ -47,21 +52,35 @@ class RemoteHost:
     What comes back are the decoded structs where they have the attributes of the classes of `foqs.model.calls`.
     """
 
-    def __init__(self, host_id: str, connect: Callable[[], Any], calls_total: Counter[tuple[str, ...]]) -> None:
+    def __init__(
+        self,
+        host_id: str,
+        connect: Callable[[], Any],
+        calls_total: Counter[tuple[str, ...]],
+        giving_back: set[asyncio.Task[None]],
+    ) -> None:
         """`connect` is a coroutine function that returns an open PeerConnection. Raises UnavailableError.
 
-        `calls_total` counts verbs with their outcomes.
+        `calls_total` counts verbs with their outcomes; `giving_back` keeps the tasks that give late items back.
         """
         self.host_id = host_id
         self._connect = connect
         self._calls_total = calls_total
+        self._giving_back = giving_back
 
-    async def _call(self, context: CallContext, method: str, request: Any, wait_ms: int = 0) -> Any:
+    async def _call(
+        self,
+        context: CallContext,
+        method: str,
+        request: Any,
+        wait_ms: int = 0,
+        late: Callable[[Any], object] | None = None,
+    ) -> Any:
         outcome = "unknown"
         try:
             connection: PeerConnection = await self._connect()
             lane = crc32(context.caller.encode())
-            response = await connection.call(method, request, lane, limits.CALL_MS_MAX + wait_ms)
+            response = await connection.call(method, request, lane, limits.CALL_MS_MAX + wait_ms, late)
             outcome = "ok"
             return response
         except FoqsError as error:
@@ -99,10 +118,31 @@ class RemoteHost:
         wait_ms: int,
         topic_prefix: str | None = None,
         count: int | None = None,
+        says_begun: bool = False,
     ) -> list[Delivery]:
-        request = structs.DequeueRequest(namespace_name, topics, lease_ms, wait_ms, topic_prefix, count)
-        deliveries: list[Delivery] = (await self._call(context, "dequeue", request, wait_ms)).items
+        request = structs.DequeueRequest(
+            namespace_name, topics, lease_ms, wait_ms, topic_prefix, count, says_begun or None
+        )
+        late = partial(self._came_late, context, namespace_name)
+        deliveries: list[Delivery] = (await self._call(context, "dequeue", request, wait_ms, late)).items
         return deliveries
+
+    def _came_late(self, context: CallContext, namespace_name: str, response: Any) -> None:
+        """Nobody waits for these items any more: that host may give them to others."""
+        if response.items:
+            work = self._give_back(context, namespace_name, [GivenBack(item.receipt) for item in response.items])
+            task = asyncio.get_running_loop().create_task(work, name=f"give-back-{self.host_id}")
+            self._giving_back.add(task)
+            task.add_done_callback(self._giving_back.discard)
+
+    async def _give_back(self, context: CallContext, namespace_name: str, nacks: Sequence[GivenBack]) -> None:
+        try:
+            errors = await self.nack(context, namespace_name, nacks)
+        except FoqsError as error:
+            errors = dict.fromkeys(range(len(nacks)), error)
+        if errors:
+            first = next(iter(errors.values()))
+            _log.warning("pull_not_given_back", peer=self.host_id, count=len(errors), error=str(first))
 
     async def ack(
         self, context: CallContext, namespace_name: str, receipts: Sequence[str], repeated: bool = False
@@ -113,9 +153,15 @@ class RemoteHost:
         return await self._batch(context, "nack", structs.NackRequest(namespace_name, nacks))
 
     async def extend_lease(
-        self, context: CallContext, namespace_name: str, receipts: Sequence[str], lease_ms: int
+        self,
+        context: CallContext,
+        namespace_name: str,
+        receipts: Sequence[str],
+        lease_ms: int,
+        begun: Sequence[str] = (),
     ) -> PositionErrors:
-        return await self._batch(context, "extendLease", structs.ExtendRequest(namespace_name, receipts, lease_ms))
+        request = structs.ExtendRequest(namespace_name, receipts, lease_ms, begun or None)
+        return await self._batch(context, "extendLease", request)
 
     async def get_active_topics(
         self,

@@ -119,7 +119,9 @@ def _of_queue(queue: QueueCalls) -> dict[str, _Verb]:
         ),
         "dequeue": _Verb(
             lambda c, r: (
-                queue.dequeue(c, r.namespace_name, r.topics, r.lease_ms, r.wait_ms, r.topic_prefix, r.count)
+                queue.dequeue(
+                    c, r.namespace_name, r.topics, r.lease_ms, r.wait_ms, r.topic_prefix, r.count, r.says_begun or False
+                )
                 if not r.want_why
                 else dequeue_or_why(queue, c, r)
             ),
@@ -128,7 +130,7 @@ def _of_queue(queue: QueueCalls) -> dict[str, _Verb]:
         "ack": _Verb(lambda c, r: queue.ack(c, r.namespace_name, r.receipts, r.repeated or False), _batch_response),
         "nack": _Verb(lambda c, r: queue.nack(c, r.namespace_name, r.nacks), _batch_response),
         "extendLease": _Verb(
-            lambda c, r: queue.extend_lease(c, r.namespace_name, r.receipts, r.lease_ms), _batch_response
+            lambda c, r: queue.extend_lease(c, r.namespace_name, r.receipts, r.lease_ms, r.begun or ()), _batch_response
         ),
         "getActiveTopics": _Verb(
             lambda c, r: queue.get_active_topics(
@@ -137,6 +139,7 @@ def _of_queue(queue: QueueCalls) -> dict[str, _Verb]:
             list_name="topics",
         ),
         "getShardMap": _Verb(lambda c, r: queue.get_shard_map(c, r.namespace_name)),
+        "endWait": _Verb(_nothing, lambda _: structs.EndWaitResponse()),
     }
 
 
@@ -223,6 +226,10 @@ def _of_peers(peers: PeerCalls) -> dict[str, _Verb]:
         "seek": _Verb(lambda c, r: peers.seek(c, r.wishes or (), r.asks or ()), _seek_response),
         "hint": _Verb(lambda c, r: peers.hint(c, r.pointers or ()), lambda _: structs.HintResponse()),
     }
+
+
+async def _nothing(_context: CallContext, _request: Any) -> None:
+    """Do nothing: the calls of a connection are its call table's own, which does what was asked."""
 
 
 class Verbs:
@@ -326,6 +333,7 @@ async def dequeue_or_why(queue: QueueCalls, context: CallContext, request: Any) 
         request.wait_ms,
         request.topic_prefix,
         request.count,
+        request.says_begun or False,
     )
     if deliveries:
         return deliveries

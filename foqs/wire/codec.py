@@ -138,6 +138,7 @@ METHODS_BY_NAME_BYTES: Final[dict[bytes, Method]] = {m.name_bytes: m for m in ME
 
 ENQUEUE: Final = METHODS["enqueue"]
 DEQUEUE: Final = METHODS["dequeue"]
+END_WAIT: Final = METHODS["endWait"]
 HANDSHAKE: Final = frozenset({"greet", "join", "hello", "prove"})
 """The verbs by which a host proves that it is one of the cluster."""
 

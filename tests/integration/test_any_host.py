@@ -14,7 +14,6 @@ from foqs.model import limits
 from foqs.model.calls import DeliveryPolicy, ItemState, StoredItem, StoredItemPage
 from foqs.model.errors import (
     FoqsError,
-    InvalidArgumentError,
     NotFoundError,
     PermissionDeniedError,
     StaleLeaseError,
@@ -144,12 +143,16 @@ async def test_an_at_most_once_item_whose_pull_came_too_late_is_delivered_to_who
     assert first.items_stored() == second.items_stored() == 0, "this delivery was seen"
 
 
-async def test_clients_cannot_say_that_nobody_has_seen_a_delivery(hosts: Hosts) -> None:
-    nack = structs.Nack("1-1:1", release=True, unseen=True)
-    for host in hosts:
-        reply = await host.raw.call("nack", structs.NackRequest("jobs", [nack]))
-        assert isinstance(reply.error, InvalidArgumentError)
-        assert "unseen" in str(reply.error)
+async def test_a_client_gives_an_at_most_once_item_back_that_nobody_has_seen(hosts: Hosts) -> None:
+    first, second = hosts
+    await first.client.enqueue("jobs", "t", b"x", delivery=DeliveryPolicy.AT_MOST_ONCE)
+    (item,) = await second.client.dequeue("jobs", "t", wait_ms=20_000)
+    nack = structs.Nack(item.receipt, release=True, unseen=True)
+    reply = await second.raw.call("nack", structs.NackRequest("jobs", [nack]))
+    assert reply.response.errors == {}
+    (again,) = await first.client.dequeue("jobs", "t", wait_ms=20_000)
+    assert (again.id, again.attempt) == (item.id, 1)
+    await first.client.ack("jobs", again)
 
 
 async def test_each_position_of_a_batch_has_the_outcome_of_its_own_host(hosts: Hosts) -> None:

@@ -150,7 +150,7 @@ def test_every_administrative_verb_is_answered() -> None:
             assert isinstance(await admin.delete_items("ns", item_id, return_errors=True), dict)
             assert (await admin.list_dead_letters("ns", "t")).next_page_token == ""
             assert (await admin.redrive_dead_letters("ns", "t", ["1-1"], return_errors=True)).count >= 0
-            assert (await admin.purge_dead_letters("ns", "t")).count >= 0
+            assert (await admin.purge_dead_letters("ns", "t", return_errors=True)).count >= 0
             assert (await admin.host_status()).shards[0].epoch == 3
 
     with_host(scenario)

@@ -270,7 +270,9 @@ def test_items_not_begun_are_released_even_while_a_handler_does_not_end(
         run = threads.submit(worker.run)
         assert in_work.wait(PATIENCE_S)
         worker.stop()
-        run.result(PATIENCE_S)
+        with pytest.raises(foqs.CutOffError, match="raise drain") as told:
+            run.result(PATIENCE_S)
+        assert told.value.item_ids == [item.id for _, item in queue.leased.values()]
         [stuck] = [thread for thread in threading.enumerate() if "foqs-handler" in thread.name]
         go_on.set()
         stuck.join(PATIENCE_S)

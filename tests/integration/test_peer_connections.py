@@ -134,6 +134,31 @@ async def test_a_response_that_comes_too_late_is_dropped_and_the_connection_goes
         assert w.peers._links["callee"].connection is connection
 
 
+async def test_items_that_a_peer_hands_over_too_late_are_given_back_to_it() -> None:
+    """Both when the time is over and when the caller has gone: nobody would get them before their leases end."""
+    async with peer_world() as w, asyncio.timeout(PATIENCE_S):
+        remote = w.remote()
+        for cancels in (False, True):
+            item_id = (await remote.enqueue(CALLER, "ns", [new_item()], False)).ids[0]
+            w.queue.dequeue_gate = asyncio.Event()
+            asked_count = len(w.queue.contexts)
+            with patch.object(limits, "CALL_MS_MAX", limits.CALL_MS_MAX if cancels else 1):
+                call = asyncio.create_task(remote.dequeue(CALLER, "ns", demands(1), None, 0))
+                while len(w.queue.contexts) == asked_count:  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+                if cancels:
+                    call.cancel()
+                await asyncio.wait([call])
+            w.queue.dequeue_gate.set()
+            w.queue.dequeue_gate = None
+            while not w.queue.nacks_count:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            w.queue.nacks_count = 0
+            (item,) = await remote.dequeue(CALLER, "ns", demands(1), None, 0)
+            assert item.id == item_id
+            assert await remote.ack(CALLER, "ns", [item.receipt]) == {}
+
+
 def reply_of(method: str, response: Any) -> Callable[[int], bytes]:
     return lambda seqid: Codec().encode_reply(METHODS[method], response, seqid)
 

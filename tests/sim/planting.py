@@ -90,6 +90,12 @@ def _run_of(one: Planted, *, is_cluster: bool) -> Callable[[int], Outcome]:
     return _RUNS.get(_path(one)) or partial(run_seed, is_cluster=is_cluster)
 
 
+def first_red_of(one: Planted, run: Callable[[int], Outcome], seeds_max: int) -> int | None:
+    """The first seed for which another kind of run is red with the defect; None if there is none of so many."""
+    with _DEFECTS[f"{__package__}.{one.module}"][one.name].plant():
+        return next((seed for seed in range(seeds_max) if run(seed).complaints), None)
+
+
 def check_found(one: Planted, *, is_cluster: bool) -> None:
     """A seed is red with the defect and green without it."""
     red = first_red(one, is_cluster=is_cluster, first=SHOWN_BY.get(one.key))

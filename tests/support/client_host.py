@@ -27,6 +27,7 @@ class WatchedQueue(FakeQueue):
         super().__init__()
         self.extended = threading.Event()
         self.extended_count = 0
+        self.begun: list[str] = []
         self.nacks: list[NackFields] = []
         self.asked_counts: list[int] = []
 
@@ -39,16 +40,26 @@ class WatchedQueue(FakeQueue):
         wait_ms: int,
         topic_prefix: str | None = None,
         count: int | None = None,
+        says_begun: bool = False,
     ) -> list[Delivery]:
         self.asked_counts.append(sum(demand.count for demand in topics))
-        return await super().dequeue(context, namespace_name, topics, lease_ms, wait_ms, topic_prefix, count)
+        return await super().dequeue(
+            context, namespace_name, topics, lease_ms, wait_ms, topic_prefix, count, says_begun
+        )
 
     async def extend_lease(
-        self, context: CallContext, namespace_name: str, receipts: Sequence[str], lease_ms: int
+        self,
+        context: CallContext,
+        namespace_name: str,
+        receipts: Sequence[str],
+        lease_ms: int,
+        begun: Sequence[str] = (),
     ) -> PositionErrors:
-        errors = await super().extend_lease(context, namespace_name, receipts, lease_ms)
+        errors = await super().extend_lease(context, namespace_name, receipts, lease_ms, begun)
+        self.begun += begun
         self.extended_count += len(receipts)
-        self.extended.set()
+        if receipts:
+            self.extended.set()
         return errors
 
     async def nack(self, context: CallContext, namespace_name: str, nacks: Sequence[NackFields]) -> PositionErrors:

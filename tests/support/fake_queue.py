@@ -72,6 +72,9 @@ class FakeQueue(FakeJobCalls, FakeShardCalls):
         self.long_poll_cancelled = asyncio.Event()
         self.gate: asyncio.Event | None = None
         """While set and not open, enqueue calls stand still in front of it."""
+        self.dequeue_gate: asyncio.Event | None = None
+        """While set and not open, dequeue calls stand still in front of it."""
+        self.nacks_count = 0
         self.contexts: list[CallContext] = []
         """Of the enqueue and dequeue calls, in their order."""
         self.why: list[Reason] = []
@@ -153,10 +156,13 @@ class FakeQueue(FakeJobCalls, FakeShardCalls):
         wait_ms: int,
         topic_prefix: str | None = None,
         count: int | None = None,
+        says_begun: bool = False,
     ) -> list[Delivery]:
         self.contexts.append(context)
         self._check(namespace_name)
         assert topic_prefix is None, "it knows no prefixes"
+        if self.dequeue_gate is not None:
+            await self.dequeue_gate.wait()
         taken = self._take(namespace_name, topics)
         if not taken and wait_ms > 0:
             await self._wait_for_items(wait_ms)
@@ -173,6 +179,7 @@ class FakeQueue(FakeJobCalls, FakeShardCalls):
     async def nack(self, context: CallContext, namespace_name: str, nacks: Sequence[NackFields]) -> PositionErrors:
         self._check(namespace_name)
         errors: PositionErrors = {}
+        self.nacks_count += len(nacks)
         for position, nack in enumerate(nacks):
             held = self.leased.pop(nack.receipt, None)
             if held is None:
@@ -182,7 +189,12 @@ class FakeQueue(FakeJobCalls, FakeShardCalls):
         return errors
 
     async def extend_lease(
-        self, context: CallContext, namespace_name: str, receipts: Sequence[str], lease_ms: int
+        self,
+        context: CallContext,
+        namespace_name: str,
+        receipts: Sequence[str],
+        lease_ms: int,
+        begun: Sequence[str] = (),
     ) -> PositionErrors:
         self._check(namespace_name)
         return {n: StaleLeaseError(r) for n, r in enumerate(receipts) if r not in self.leased}

@@ -37,12 +37,14 @@ def is_free_in_another_thread(lock: Any) -> bool:
 
 def check_clean(client: Client, where: str) -> None:
     queues, pool = client._coalescer._queues, client._pool
+    pool.late.close()
+    assert not pool.late._open, f"a response is waited for without end after {where}"
     assert not queues._lanes, f"a lane is in flight after {where}"
     assert (queues._waiting_count, queues._waiting_bytes) == (0, 0), where
     assert pool._places.free_count == client.options.connections_max, f"a place is gone after {where}"
     assert not pool._busy, f"a connection is gone after {where}"
     assert len(pool._idle) <= client.options.connections_max, where
-    for lock in (pool._lock, client._coalescer._room):
+    for lock in (pool._changed, pool.late._changed, client._coalescer._room):
         assert is_free_in_another_thread(lock), f"a lock is held after {where}"
 
 

@@ -60,6 +60,7 @@ class AsyncBaseClient:
         self._terms = self.options.terms()
         self._home = AsyncHome()
         self._pool = self._make_pool()
+        self._pool.late.run = self._run
         self._prepare()
 
     def _make_pool(self) -> AsyncConnectionPool:
@@ -100,9 +101,14 @@ class AsyncBaseClient:
             flow.close()
 
     async def close(self) -> None:
-        """Close every connection. Calls in flight fail, later ones raise ClientClosedError. Safe to repeat."""
+        """Close every connection. Calls in flight fail, later ones raise ClientClosedError. Safe to repeat.
+
+        Items that are on the way to calls which wait for them are given back before, for which it waits up to 1 s.
+        """
         if not self._pool.closed.is_set():
             self._home.check_end()
+            self._pool.give_up_waits()
+            await self._pool.late.close()
         await self._pool.close()
 
     async def __aenter__(self) -> Self:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from foqs.client import slots, verbs
@@ -10,6 +11,7 @@ from foqs.client.aio.base import AsyncBaseClient
 from foqs.client.aio.coalescer import AsyncEnqueueCoalescer
 from foqs.client.aio.concurrency import AsyncMonitor, run_copies
 from foqs.client.aio.consumer import AsyncConsumer
+from foqs.client.amending import NackLimits, nack_limits
 from foqs.client.bulk import Bulk
 from foqs.client.checks import check_target, check_whole
 from foqs.client.coalescing import Lane
@@ -17,7 +19,7 @@ from foqs.client.durations import duration_ms, duration_or
 from foqs.client.errors import BatchError
 from foqs.client.flows import Flow
 from foqs.client.items import Item, Nack, NewItem, Receipts, Topics, check_new_item
-from foqs.client.retry import Repeat
+from foqs.client.retry import NO_REPEATS, Repeat
 from foqs.client.shared_enqueue import CallOutcome, enqueue_shared
 from foqs.model import limits
 from foqs.model.calls import DeliveryPolicy, EnqueueResult, PositionErrors, ShardMap, TopicStats
@@ -50,7 +52,8 @@ class AsyncClient(AsyncBaseClient):
         when nothing was sent, OutcomeUnknownError when a response is missing.
     return_errors of a verb for many items: return the errors by position instead of raising BatchError.
 
-    A call that is cancelled may have been done; the items of a cancelled dequeue are redelivered when their lease ends.
+    A call that is cancelled may have been done. A dequeue that is cancelled, or runs out of time, ends at
+    the host too, and items that are on their way then are given back at once, without a counted attempt.
 
     Errors are those of foqs.model.errors, whose `nothing_done` says that certainly nothing was done. Of the
     UnavailableErrors, OutcomeUnknownError says that nobody knows, NotSentError that no host got the call, and a plain
@@ -213,6 +216,7 @@ class AsyncClient(AsyncBaseClient):
         wait_ms: int | None = None,
         wait: timedelta | None = None,
         want_why: bool = False,
+        says_begun: bool = False,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> list[Item]:
@@ -225,14 +229,35 @@ class AsyncClient(AsyncBaseClient):
         wait or wait_ms (0): how long to wait for the first item, up to 30 s, and less than the deadline.
         want_why (False): the result is a foqs.Dequeued, a list whose `why_empty` has the reasons if there are no items:
             paused, capped, on a sick shard, delayed, under lease... It costs all hosts a look, so it is for people.
+        says_begun: the caller says with `extend` (begun) on which items it begins to work; until then the end of a
+            lease is no failed attempt. What may have ended a program comes alone, and says so by `suspect`.
         It is repeated after an unknown outcome: the items of a lost response are redelivered when their lease ends.
         """
         lease_ms = duration_ms("lease_ms", lease_ms, lease)
         wait_ms = duration_or("wait_ms", wait_ms, wait, 0)
         terms = self._within(deadline_ms, deadline)
-        return await self._run(
-            verbs.dequeue(terms, namespace, topics, count, lease_ms, wait_ms, topic_prefix, want_why)
+        flow = verbs.dequeue(
+            terms, namespace, topics, count, lease_ms, wait_ms, topic_prefix, want_why=want_why, says_begun=says_begun
         )
+        return await self._run(flow)
+
+    async def _take(
+        self,
+        namespace: str,
+        topics: Topics,
+        count: int,
+        topic_prefix: str | None,
+        lease_ms: int,
+        wait_ms: int,
+    ) -> list[Item]:
+        """Do what `dequeue` does with says_begun, without repetitions: a worker or consumer goes on by itself."""
+        terms = replace(self._within(None, None), retry=NO_REPEATS)
+        return await self._run(
+            verbs.dequeue(terms, namespace, topics, count, lease_ms, wait_ms, topic_prefix, says_begun=True)
+        )
+
+    async def _nack_limits(self, namespace: str) -> NackLimits:
+        return await self._run(nack_limits(self._within(None, None), namespace))
 
     async def ack(
         self,
@@ -306,16 +331,22 @@ class AsyncClient(AsyncBaseClient):
         lease_ms: int | None = None,
         *,
         lease: timedelta | None = None,
+        begun: Receipts = (),
         return_errors: bool = False,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> PositionErrors:
-        """Let leases end `lease` or lease_ms from now, 1 s to 12 h. receipts and errors as with `ack`."""
+        """Let leases end `lease` or lease_ms from now, 1 s to 12 h. receipts and errors as with `ack`.
+
+        begun: deliveries of a dequeue with says_begun on which work begins; their leases stay as they are, and their
+            errors have the positions behind those of receipts, which may be empty then.
+        """
         lease_ms = duration_ms("lease_ms", lease_ms, lease)
-        if lease_ms is None:
+        if lease_ms is None and receipts:
             raise InvalidArgumentError("extend needs to know how long the lease is: give lease or lease_ms")
+        lease_ms = limits.LEASE_MS_MIN if lease_ms is None else lease_ms  # None is extended by it.
         terms = self._within(deadline_ms, deadline)
-        return await self._run(verbs.extend(terms, namespace, receipts, lease_ms, return_errors))
+        return await self._run(verbs.extend(terms, namespace, receipts, lease_ms, return_errors, begun))
 
     async def topics(
         self,

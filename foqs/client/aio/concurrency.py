@@ -90,14 +90,26 @@ class AsyncMonitor:
         self._changed.set()
 
     async def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:  # noqa: ASYNC109
-        """Return once the predicate holds, or after `timeout` seconds; whether it holds."""
+        """Return once the predicate holds, or after `timeout` seconds; whether it holds.
+
+        There is no asyncio.timeout, which would end with a CancelledError in a task that was cancelled and cleans up.
+        """
+        over = asyncio.Event()
+
+        def end() -> None:
+            over.set()
+            self._changed.set()
+
+        timer = None if timeout is None else asyncio.get_running_loop().call_later(timeout, end)
         try:
-            async with asyncio.timeout(timeout):
-                while not predicate():
-                    self._changed.clear()
-                    await self._changed.wait()
-        except TimeoutError:
-            return predicate()
+            while not predicate():
+                if over.is_set():
+                    return False
+                self._changed.clear()
+                await self._changed.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
         return True
 
 
@@ -170,7 +182,10 @@ async def finish(result: object) -> None:
 
 def is_cancelled() -> bool:
     """Whether this task itself is to end, and not only something that it waited for."""
-    task = asyncio.current_task()
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # Its loop was closed without it.
+        return True
     return task is not None and task.cancelling() > 0
 
 

@@ -6,10 +6,12 @@ import asyncio
 import os
 import socket
 from collections.abc import Collection
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, cast
 
 from foqs.client.addresses import Address, AddressBook
+from foqs.client.aio.late import AsyncLateAnswers
 from foqs.client.dialogue import (
     BrokenDialogueError,
     Dialogue,
@@ -18,23 +20,34 @@ from foqs.client.dialogue import (
     outcome_of,
 )
 from foqs.client.errors import ClientClosedError, NotSentError, OutcomeUnknownError, check_process
-from foqs.client.flows import Send, no_answer
+from foqs.client.flows import Call, Send, no_answer
+from foqs.client.giving_back import LATE_MS_MAX, end_wait
 from foqs.client.options import IDLE_REUSE_MS_MAX, OWNER_CONNECT_MS_MAX, Options
 from foqs.model import limits
 from foqs.wire import codec as wire
 
 CALLS_IN_FLIGHT_MAX = limits.CALLS_IN_FLIGHT_PER_CONNECTION_MAX
+KEPT_SLOTS = 8
+"""Calls of each connection that are kept for those which do not wait for items."""
 
 
 class AsyncClientConnection(asyncio.Protocol):
     """One socket with up to CALLS_IN_FLIGHT_MAX calls in flight; its `AsyncConnectionPool` opens and closes it.
 
-    A call that timed out retires the connection: nothing new is sent on it, the others still get their responses, and
-    the late response, known by its seqid, is dropped. What is not a response to any call closes it at once.
+    A call that timed out retires the connection: nothing new is sent on it, and the others still get their responses.
+    A late response is known by its seqid, and its items are given back; the host is told that the wait for them is
+    over. What is not a response to any call closes it at once.
     """
 
-    def __init__(self, options: Options, address: Address) -> None:
+    def __init__(self, options: Options, address: Address, late: AsyncLateAnswers) -> None:
         self.address = address
+        self._late = late
+        self._takes: dict[int, Call] = {}
+        """Calls whose responses are not to be dropped, as long as their callers wait."""
+        self._given_up: dict[int, Call] = {}
+        """Those of them whose callers have given up."""
+        self._lingers: asyncio.TimerHandle | None = None
+        """Set while it is open for late responses alone: when they are waited for no longer."""
         self._clock_ms = options.clock_ms
         self._dialogue = Dialogue()
         self._reader = FrameReader()
@@ -65,16 +78,17 @@ class AsyncClientConnection(asyncio.Protocol):
         seqid, frame = self._dialogue.frame_of(call)
         future: asyncio.Future[wire.Reply] = asyncio.get_running_loop().create_future()
         self._waiting[seqid] = future
+        if call.late is not None:
+            self._takes[seqid] = call
         step.is_sent = True
         self._transport.write(frame)
         try:
             reply = await future
         except asyncio.CancelledError:
-            if seqid in self._waiting:
-                self._waiting[seqid] = None
-            if self._retired:
-                self.retire()
+            self._give_up(seqid, call, future)
             raise
+        finally:
+            self._takes.pop(seqid, None)
         if not leaves_connection_usable(reply, call):
             self.retire()
         try:
@@ -82,15 +96,52 @@ class AsyncClientConnection(asyncio.Protocol):
         except BrokenDialogueError as error:
             raise OutcomeUnknownError(str(error)) from error
 
+    def _give_up(self, seqid: int, call: Call, future: asyncio.Future[wire.Reply]) -> None:
+        """Nobody waits for the response any more, which may be here already."""
+        if seqid in self._waiting:
+            self._waiting[seqid] = None
+            if call.late is not None:
+                self._given_up[seqid] = call
+                self._late.expect()
+                if call.wait_ms and self._transport is not None:
+                    ending, frame = self._dialogue.frame_of(end_wait(call.request, seqid))
+                    self._waiting[ending] = None
+                    self._transport.write(frame)
+        elif not future.cancelled() and future.exception() is None:
+            self._late.came(call, future.result().response)
+        if self._retired:
+            self.retire()
+
+    def give_up_waits(self) -> None:
+        """Have those who wait for items give up: the client is about to be closed."""
+        for seqid, call in list(self._takes.items()):
+            future = self._waiting.get(seqid)
+            if future is not None and not future.done():
+                future.set_exception(ClientClosedError("the client is closed"))
+                self._give_up(seqid, call, future)
+
     def retire(self) -> None:
         """Take no new call; close when the last answer is in, or no call waits for one any more."""
         self._retired = True
-        if not any(self._waiting.values()):
+        self._close_if_unused()
+
+    def _close_if_unused(self) -> None:
+        if not self._retired or any(self._waiting.values()):
+            return
+        if not self._given_up or (self._lingers is None and not self._late.may_linger()):
             self.break_off(None)
+        elif self._lingers is None:
+            self._lingers = asyncio.get_running_loop().call_later(LATE_MS_MAX / 1000, self.break_off, None)
 
     def break_off(self, error: Exception | None) -> None:
         """Close now. The outcome of every call in flight is unknown."""
         self._retired = True
+        if self._lingers is not None:
+            self._lingers.cancel()
+            self._lingers = None
+            self._late.lingers_no_more()
+        self._late.lost(len(self._given_up))
+        self._given_up.clear()
         self._writable.set()
         if self._transport is not None:
             self._transport.abort()
@@ -124,8 +175,7 @@ class AsyncClientConnection(asyncio.Protocol):
                 self._answered(self._dialogue.reply_in(message))
         except BrokenDialogueError as error:
             self.break_off(error)
-        if self._retired and not any(self._waiting.values()):
-            self.break_off(None)
+        self._close_if_unused()
 
     def _answered(self, reply: wire.Reply) -> None:
         if reply.seqid not in self._waiting:
@@ -134,6 +184,13 @@ class AsyncClientConnection(asyncio.Protocol):
         self._used_at_ms = self._clock_ms()
         if future is not None and not future.done():
             future.set_result(reply)
+            return
+        call = self._takes.get(reply.seqid)  # Its caller gives up at this moment.
+        if reply.seqid in self._given_up:
+            call = self._given_up.pop(reply.seqid)
+            self._late.lost(1)
+        if call is not None and reply.method is not None and reply.method.name == call.method:
+            self._late.came(call, reply.response)
 
 
 class AsyncConnectionPool:
@@ -152,8 +209,11 @@ class AsyncConnectionPool:
         self._connecting_to_owner = asyncio.Lock()
         self._closing: set[AsyncClientConnection] = set()
         self._slots = asyncio.Semaphore(options.connections_max * CALLS_IN_FLIGHT_MAX)
+        self._slots_of_waits = asyncio.Semaphore(options.connections_max * (CALLS_IN_FLIGHT_MAX - KEPT_SLOTS))
+        """Calls that wait for items have one of these as well, so that they never take the last slots."""
         self._connecting = asyncio.Lock()
         self._process_id = os.getpid()
+        self.late = AsyncLateAnswers()
         self.closed = asyncio.Event()
 
     @property
@@ -165,7 +225,8 @@ class AsyncConnectionPool:
         """One attempt of one call within `step.timeout_ms`, the wait for a free place included."""
         sent_on: AsyncClientConnection | None = None
         try:
-            async with asyncio.timeout(step.timeout_ms / 1000), self._slots:
+            waits = self._slots_of_waits if step.call.wait_ms else nullcontext()
+            async with asyncio.timeout(step.timeout_ms / 1000), waits, self._slots:
                 connection = await self._to_owner(step.owner) or await self._pick(step.avoided)
                 sent_on = connection
                 step.address = connection.address
@@ -206,7 +267,7 @@ class AsyncConnectionPool:
         try:
             async with asyncio.timeout(min(options.connect_timeout_ms, OWNER_CONNECT_MS_MAX) / 1000):
                 _, made = await asyncio.get_running_loop().create_connection(
-                    partial(AsyncClientConnection, options, owner), owner.host, owner.port
+                    partial(AsyncClientConnection, options, owner, self.late), owner.host, owner.port
                 )
         except OSError:
             self._book.failed(owner, options.clock_ms())
@@ -264,7 +325,7 @@ class AsyncConnectionPool:
             try:
                 async with asyncio.timeout(options.connect_timeout_ms / 1000):
                     _, connection = await asyncio.get_running_loop().create_connection(
-                        partial(AsyncClientConnection, options, address), address.host, address.port
+                        partial(AsyncClientConnection, options, address, self.late), address.host, address.port
                     )
             except OSError as error:
                 failures.append(f"{address}: {error or 'no connection in time'}")
@@ -288,6 +349,11 @@ class AsyncConnectionPool:
         except TimeoutError:
             return
         raise ClientClosedError("the client is closed")
+
+    def give_up_waits(self) -> None:
+        """Have those who wait for items give up: the client is about to be closed."""
+        for connection in [*self._connections, *self._to_owners.values(), *self._closing]:
+            connection.give_up_waits()
 
     async def close(self) -> None:
         """Break off what is in flight and wait until every socket is closed."""

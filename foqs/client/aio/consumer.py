@@ -6,11 +6,15 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from foqs.client.aio.settler import AsyncLeasedItem, AsyncSettler
+from foqs.client.aio.concurrency import AsyncMonitor
+from foqs.client.aio.settler import AsyncLeasedItem, AsyncLeaseKeeper, AsyncSettler
+from foqs.client.beginning import was_delivered_before
 from foqs.client.items import Topics
 from foqs.client.leases import TakenItems
 from foqs.client.settling import SettleStats
+from foqs.client.worker_core import Rests, may_go_on
 from foqs.model import limits
+from foqs.model.errors import FoqsError
 
 if TYPE_CHECKING:
     from foqs.client.aio.client import AsyncClient
@@ -28,7 +32,12 @@ class AsyncConsumer:
 
     An item that is neither acked, nacked nor released when the loop is left is released, like those that were taken
     but not yielded; then all settlements are flushed. An `async with` statement sees to that however the loop is left.
-    Iterate once; items may be settled anywhere. Raises what dequeue raises, after its retries.
+    Iterate once; items may be settled anywhere.
+    It goes on through an outage as workers do, and raises what dequeue raises where that stays wrong, such as
+    UnknownNamespaceError.
+
+    An item counts as tried once it is yielded. The host is told of those that are not settled within a moment, and
+    before an item is yielded that was delivered before; so what ends the program makes no attempt of those behind it.
     """
 
     def __init__(
@@ -53,6 +62,9 @@ class AsyncConsumer:
         self._flush_ms_max = flush_ms_max
         self._taken = TakenItems[AsyncLeasedItem](lease_ms)
         self._settler = AsyncSettler(client, namespace)
+        self._keeper = AsyncLeaseKeeper(client, namespace, lease_ms)
+        self._rests = Rests()
+        self._changed = AsyncMonitor()
         self._has_begun = False
         self._ending = False
         self._closed = False
@@ -67,23 +79,47 @@ class AsyncConsumer:
             raise RuntimeError("the consumer was iterated before, and one is iterated once: make another one")
         self._has_begun = True
         self._settler.start()
+        self._keeper.start()
         try:
             while not self._ending:
                 await self._settler.wait_for_room()
-                await self._take_batch()
+                await self._take_or_rest()
                 while not self._ending and (item := await self._next()) is not None:
-                    yield item
+                    if await self._begin(item):
+                        yield item
         finally:
             await self.close()
 
+    async def _take_or_rest(self) -> None:
+        try:
+            await self._take_batch()
+        except FoqsError as error:
+            if not may_go_on(error):
+                raise
+            rest_ms = self._rests.after_failure(self._namespace, error)
+            with self._changed:
+                await self._changed.wait_for(lambda: self._ending, rest_ms / 1000)
+        else:
+            self._rests.after_success()
+
+    async def _begin(self, item: AsyncLeasedItem) -> bool:
+        """Have the host told that the item is in work. Returns False if its lease is lost."""
+        if not was_delivered_before(item):
+            self._keeper.begin_later(item)
+            return True
+        await self._keeper.begin(item)
+        if item.lease_lost:
+            self._settler.lost([item])
+        return not item.lease_lost
+
     async def _take_batch(self) -> None:
-        items = await self._client.dequeue(
+        items = await self._client._take(
             self._namespace,
             self._topics,
             self._batch_count,
-            topic_prefix=self._topic_prefix,
-            lease_ms=self._lease_ms,
-            wait_ms=self._wait_ms,
+            self._topic_prefix,
+            self._lease_ms,
+            self._wait_ms,
         )
         self._taken.take(self._settler.lease(items, self._lease_ms), self._client.options.clock_ms())
 
@@ -97,7 +133,9 @@ class AsyncConsumer:
 
     def stop(self) -> None:
         """End the iteration before its next item. Whoever iterates cleans up."""
-        self._ending = True
+        with self._changed:
+            self._ending = True
+            self._changed.notify_all()
 
     async def close(self) -> None:
         """Release what is not settled and flush. Safe to repeat."""
@@ -106,6 +144,7 @@ class AsyncConsumer:
             self._closed = True
             for item in self._taken.unsettled():
                 item.release()
+            await self._keeper.close()
             await self._settler.close(self._flush_ms_max)
 
     async def __aenter__(self) -> Self:

@@ -7,7 +7,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from foqs.client import verbs
-from foqs.client.aio.concurrency import AsyncBackground, AsyncMonitor, guarded, is_ending
+from foqs.client.aio.concurrency import AsyncBackground, AsyncMonitor, Queue, guarded, is_ending
+from foqs.client.amending import NOTHING_ALLOWED, amended, merged, refused_places
+from foqs.client.beginning import SAY_AFTER_MS, SAY_MS_MAX, Beginning, Beginnings, answer_all
 from foqs.client.durations import duration_or
 from foqs.client.errors import ClientClosedError
 from foqs.client.items import Item, Nack, field_values
@@ -78,7 +80,7 @@ class AsyncSettler:
         """Make leased items of what a dequeue has brought, which can settle themselves here."""
         with self._changed:
             self.stats.received += len(items)
-        return [AsyncLeasedItem(*(*field_values(item), self, lease_ms)) for item in items]
+        return [AsyncLeasedItem(*(*field_values(item), self, lease_ms), suspect=item.suspect) for item in items]
 
     @guarded
     def ack(self, item: BaseLeasedItem) -> None:
@@ -160,10 +162,28 @@ class AsyncSettler:
                 continue
             acks = await self._try_ack([item.receipt for item in batch.acks])
             nacks = await self._try_nack([nack for _, nack in batch.nacks])
+            if places := refused_places(nacks, len(batch.nacks)):
+                nacks = await self._amend(batch, nacks, places)
             self._enter(batch, acks, nacks)
 
     def _is_to_go_on(self) -> bool:
         return self._settlements.waiting or (self._closing and not self._settlements.pending_count)
+
+    async def _amend(self, batch: SettleBatch, outcome: Outcome, places: Sequence[int]) -> Outcome:
+        """Settle again without what the host refuses, which it would refuse as often as it is sent."""
+        allowed = await self._client._nack_limits(self._namespace)
+        for limits_now in (allowed, NOTHING_ALLOWED):
+            some = [batch.nacks[place] for place in places]
+            errors = [outcome.get(place) if isinstance(outcome, dict) else outcome for place in places]
+            for place, (item, nack), error in zip(places, some, errors, strict=True):
+                batch.nacks[place] = item, amended(item, nack, limits_now, error)
+            again = await self._try_nack([batch.nacks[place][1] for place in places])
+            outcome = merged(outcome, places, again)
+            refused = set(refused_places(outcome, len(batch.nacks)))
+            places = [place for place in places if place in refused]
+            if not places:
+                break
+        return outcome
 
     def _enter(self, batch: SettleBatch, acks: Outcome, nacks: Outcome) -> None:
         with self._changed:
@@ -188,7 +208,10 @@ class AsyncSettler:
 
 
 class AsyncLeaseKeeper:
-    """Extends the leases of what a worker has taken, at half of each lease. The worker owns it."""
+    """Extends the leases of what a worker has taken, at half of each lease, and says on what work begins.
+
+    A worker or a consumer owns it. Both go together in one call.
+    """
 
     def __init__(self, client: AsyncClient, namespace: str, lease_ms: int) -> None:
         self._client = client
@@ -196,13 +219,15 @@ class AsyncLeaseKeeper:
         self._lease_ms = lease_ms
         self._clock_ms = client.options.clock_ms
         self._schedule = LeaseSchedule(lease_ms)
+        self._beginnings = Beginnings()
         self._changed = AsyncMonitor()
         self._closing = False
         self._background: AsyncBackground | None = None
 
     def start(self) -> None:
-        """Begin to extend."""
-        self._background = AsyncBackground(self._run, f"foqs-leases-{self._namespace}")
+        """Begin to extend. Safe to repeat."""
+        if self._background is None:
+            self._background = AsyncBackground(self._run, f"foqs-leases-{self._namespace}")
 
     def hold(self, items: Iterable[BaseLeasedItem], received_at_ms: int) -> None:
         """Keep the leases of these items from now on."""
@@ -214,6 +239,25 @@ class AsyncLeaseKeeper:
         """The item is settled: leave its lease alone."""
         with self._changed:
             self._schedule.drop(item)
+
+    async def begin(self, item: BaseLeasedItem) -> None:
+        """Return once the host knows that somebody begins to work on the item, or cannot be told soon.
+
+        Where the host says that the lease is lost, item.lease_lost is set.
+        """
+        answer: Queue[None] = Queue()
+        with self._changed:
+            if self._closing:
+                return
+            self._beginnings.add(Beginning(item, 0, answer))
+            self._changed.notify_all()
+        await answer.get()
+
+    def begin_later(self, item: BaseLeasedItem) -> None:
+        """Have the host told, unless the item is settled in a moment."""
+        with self._changed:
+            if self._beginnings.add(Beginning(item, self._clock_ms() + SAY_AFTER_MS)):
+                self._changed.notify_all()
 
     def extended(self, item: BaseLeasedItem, lease_ms: int, asked_at_ms: int) -> None:
         """Note that a handler has extended the lease by itself: the next extension here must not cut it short."""
@@ -230,31 +274,59 @@ class AsyncLeaseKeeper:
             await self._background.join()
 
     async def _run(self) -> None:
-        while (due := await self._wait_for_due()) is not None:
-            asked_at_ms = self._clock_ms()
-            outcome: PositionErrors | FoqsError
-            try:
-                # Others are due soon, so what one of them waits for must not take long.
-                deadline_ms = max(limits.SECOND_MS, self._lease_ms // 10)
-                outcome = await self._client.extend(
-                    self._namespace, due, self._lease_ms, return_errors=True, deadline_ms=deadline_ms
-                )
-            except FoqsError as error:
-                outcome = error
-            except ClientClosedError:
-                return
+        try:
+            while (due := await self._wait_for_due()) is not None:
+                await self._extend(*due)
+        except ClientClosedError:
+            return
+        finally:
             with self._changed:
-                self._schedule.extended(due, outcome, asked_at_ms, self._clock_ms())
+                self._closing = True
+                self._beginnings.end()
 
-    async def _wait_for_due(self) -> list[BaseLeasedItem] | None:
+    async def _extend(self, due: list[BaseLeasedItem], begun: list[Beginning]) -> None:
+        asked_at_ms = self._clock_ms()
+        # Others are due soon, so what one of them waits for must not take long.
+        deadline_ms = SAY_MS_MAX if begun else max(limits.SECOND_MS, self._lease_ms // 10)
+        outcome: PositionErrors | FoqsError
+        try:
+            outcome = await self._client.extend(
+                self._namespace,
+                due,
+                self._lease_ms,
+                begun=[beginning.item for beginning in begun],
+                return_errors=True,
+                deadline_ms=deadline_ms,
+            )
+        except FoqsError as error:
+            outcome = error
+        except BaseException:
+            answer_all(begun)
+            raise
+        with self._changed:
+            self._schedule.extended(due, outcome, asked_at_ms, self._clock_ms())
+            if isinstance(outcome, dict):
+                outcome = {place - len(due): error for place, error in outcome.items() if place >= len(due)}
+            self._beginnings.said(begun, outcome, self._clock_ms())
+
+    async def _wait_for_due(self) -> tuple[list[BaseLeasedItem], list[Beginning]] | None:
         with self._changed:
             while not self._closing:
-                if due := self._schedule.due(self._clock_ms()):
-                    return due
-                await self._wait_until(self._schedule.next_due_ms())
+                now_ms = self._clock_ms()
+                due = self._schedule.due(now_ms)
+                begun = self._beginnings.due(now_ms, limits.BATCH_ITEMS_MAX - len(due))
+                if due or begun:
+                    return due, begun
+                await self._wait_until(self._next_due_ms())
             return None
+
+    def _next_due_ms(self) -> int | None:
+        if self._beginnings.next_due_ms() == 0:
+            return 0
+        times = (self._schedule.next_due_ms(), self._beginnings.next_due_ms())
+        return min((at_ms for at_ms in times if at_ms is not None), default=None)
 
     async def _wait_until(self, due_ms: int | None) -> None:
         """Wait until then, or until something is due earlier."""
         wait_s = None if due_ms is None else max(1, due_ms - self._clock_ms()) / 1000
-        await self._changed.wait_for(lambda: self._closing or self._schedule.next_due_ms() != due_ms, wait_s)
+        await self._changed.wait_for(lambda: self._closing or self._next_due_ms() != due_ms, wait_s)

@@ -18,12 +18,15 @@ from foqs.client.aio.concurrency import (
     stop_on_signals,
 )
 from foqs.client.aio.settler import AsyncLeasedItem, AsyncLeaseKeeper, AsyncSettler
+from foqs.client.beginning import was_delivered_before
 from foqs.client.checks import check_text
 from foqs.client.durations import duration_or
 from foqs.client.settling import NackBackoff, SettleStats, log, settlement_of
 from foqs.client.worker_core import (
-    REST_MS,
+    DRAIN_MS,
+    CutOffError,
     HandlerKindError,
+    Rests,
     WorkerSettings,
     check_async_client,
     check_async_handler,
@@ -48,6 +51,10 @@ class AsyncWorker:
     run() works until stop() is called or, on the main thread, SIGTERM or SIGINT comes; then items in work are finished
     (up to `drain`), items not begun are released, and settlements are flushed. Handlers that are still at work then
     are cancelled and their items released. Cancelling run() ends it the same way. A worker runs once.
+
+    An item counts as tried once its handler has begun, of which the host is told: before, if it was delivered before,
+    else once it is in work for 50 ms. So an item that ends the program makes no attempt of those that were only in
+    hand. Such a suspect, and any that was in work beside it, is then handled alone: while nothing else is in work here.
 
     topic_prefix: instead of topics; items of any topics that begin with it ("" for all), also of those that are new.
     concurrency (8): handlers at a time, 1 to 1,000.
@@ -95,14 +102,19 @@ class AsyncWorker:
             lease_ms=duration_or("lease_ms", lease_ms, lease, limits.LEASE_MS_DEFAULT),
             wait_ms=duration_or("wait_ms", wait_ms, wait, 2_000),
             backoff=NackBackoff() if backoff is None else backoff,
-            drain_ms=duration_or("drain_ms", drain_ms, drain, limits.DRAIN_MS_MAX),
+            drain_ms=duration_or("drain_ms", drain_ms, drain, DRAIN_MS),
         )
         self._keeper = AsyncLeaseKeeper(client, namespace, self._settings.lease_ms)
         self._settler = AsyncSettler(client, namespace, self._keeper.extended)
         self._control: Queue[BaseException | None] = Queue()
         self._inbox: Queue[AsyncLeasedItem | None] = Queue()
         self._changed = AsyncMonitor()
+        self._rests = Rests()
         self._in_hand_count = 0
+        self._at_work: dict[str, AsyncLeasedItem] = {}
+        """Items in work, by receipt."""
+        self._suspects_count = 0
+        """Suspects that wait to be handled alone, or are."""
         self._stopping = False
         self._has_run = False
 
@@ -120,7 +132,8 @@ class AsyncWorker:
         """Work until stopped, see the class.
 
         Raises what keeps it from working at all, such as UnknownNamespaceError; TypeError when the handler is of the
-        wrong kind; and what is no Exception that a handler raises, such as SystemExit.
+        wrong kind; what is no Exception that a handler raises, such as SystemExit, but a CancelledError, which is a
+        failed attempt; and CutOffError, which names the items, if handlers were still at work after `drain`.
         """
         if self._has_run:
             raise RuntimeError("the worker has run before, and a worker runs once: make another one")
@@ -134,10 +147,15 @@ class AsyncWorker:
                 AsyncBackground(self._handle, f"foqs-handler-{number}-{self._namespace}")
                 for number in range(self._settings.concurrency)
             ]
+            cut_off: list[str] = []
             try:
                 failure = await self._control.get()
-            finally:
-                await run_to_the_end(lambda: self._shut_down(fetcher, handlers))
+            except GeneratorExit:
+                raise  # Its loop has gone without it: nothing can be waited for.
+            except BaseException:
+                await run_to_the_end(lambda: self._shut_down(fetcher, handlers, cut_off))
+                raise
+            await run_to_the_end(lambda: self._shut_down(fetcher, handlers, cut_off))
         log.info(
             "worker stopped: namespace %s, topics %s: %s",
             self._namespace,
@@ -146,12 +164,17 @@ class AsyncWorker:
         )
         if failure is not None:
             raise failure
+        if cut_off:
+            raise CutOffError(cut_off, self._settings.drain_ms)
 
     def _description(self) -> str:
         topics = named(self._topics, self._topic_prefix)
         return description(self._namespace, topics, self._settings, self._client.options.addresses)
 
-    async def _shut_down(self, fetcher: AsyncBackground, handlers: Sequence[AsyncBackground]) -> None:
+    async def _shut_down(
+        self, fetcher: AsyncBackground, handlers: Sequence[AsyncBackground], cut_off: list[str]
+    ) -> None:
+        """Enter into `cut_off` the ids of items whose handlers did not end in time."""
         clock_ms = self._client.options.clock_ms
         deadline_at_ms = clock_ms() + self._settings.drain_ms
         with self._changed:
@@ -161,10 +184,12 @@ class AsyncWorker:
         self._release_inbox()
         for _ in handlers:
             self._inbox.put_nowait(None)
-        for handler in handlers:
-            if not await handler.join(max(0, deadline_at_ms - clock_ms()) / 1000):
-                log.error("%s is still at work %d ms after the stop", handler.name, self._settings.drain_ms)
-                await handler.cancel()
+        late = [handler for handler in handlers if not await handler.join(max(0, deadline_at_ms - clock_ms()) / 1000)]
+        with self._changed:
+            cut_off += [item.id for item in self._at_work.values()]
+        for handler in late:
+            log.error("%s is still at work %d ms after the stop", handler.name, self._settings.drain_ms)
+            await handler.cancel()
         await self._keeper.close()
         await self._settler.close(self._settings.drain_ms)
 
@@ -206,9 +231,11 @@ class AsyncWorker:
         except FoqsError as error:
             if not may_go_on(error):
                 raise
-            log.warning("no items from %s: %s", self._namespace, error)
+            rest_ms = self._rests.after_failure(self._namespace, error)
             with self._changed:
-                await self._changed.wait_for(lambda: self._stopping, REST_MS / 1000)
+                await self._changed.wait_for(lambda: self._stopping, rest_ms / 1000)
+        else:
+            self._rests.after_success()
 
     async def _fetch_once(self) -> None:
         settings = self._settings
@@ -218,13 +245,13 @@ class AsyncWorker:
             free_count = settings.capacity - self._in_hand_count
         if self._stopping:
             return
-        items = await self._client.dequeue(
+        items = await self._client._take(
             self._namespace,
             self._topics,
             count_of_each(free_count, self._topics),
-            topic_prefix=self._topic_prefix,
-            lease_ms=settings.lease_ms,
-            wait_ms=settings.wait_ms,
+            self._topic_prefix,
+            settings.lease_ms,
+            settings.wait_ms,
         )
         leased = self._settler.lease(items, settings.lease_ms)
         self._keeper.hold(leased, self._client.options.clock_ms())
@@ -237,7 +264,12 @@ class AsyncWorker:
 
     async def _handle(self) -> None:
         while (item := await self._inbox.get()) is not None:
-            if self._stopping or item.lease_lost:
+            try:
+                may_begin = await self._begin(item)
+            except BaseException:  # It is cut off.
+                self._release(item)
+                raise
+            if not may_begin:
                 self._release(item)
                 continue
             error: BaseException | None = None
@@ -250,12 +282,56 @@ class AsyncWorker:
                 error = raised
             except BaseException as raised:
                 if is_cancelled():
+                    self._end_work(item)
                     self._release(item)
                     raise
                 error = raised
                 if is_fatal(raised):
                     self._control.put_nowait(raised)
+            self._end_work(item)
             self._conclude(item, error)
+
+    async def _begin(self, item: AsyncLeasedItem) -> bool:
+        """Return whether to handle the item, once it has its turn and the host knows."""
+        if not await self._take_turn(item):
+            return False
+        try:
+            if not was_delivered_before(item):
+                self._keeper.begin_later(item)
+            elif not item.lease_lost:
+                await self._keeper.begin(item)
+        except BaseException:
+            self._end_work(item)
+            raise
+        if self._stopping or item.lease_lost:
+            self._end_work(item)
+            return False
+        return True
+
+    async def _take_turn(self, item: AsyncLeasedItem) -> bool:
+        """Return True once the item is in work, False when the worker stops: a suspect is alone in work."""
+        has_turn = False
+        with self._changed:
+            self._suspects_count += item.suspect
+            try:
+                await self._changed.wait_for(lambda: self._stopping or self._has_turn(item))
+                has_turn = not self._stopping
+            finally:
+                if has_turn:
+                    self._at_work[item.receipt] = item
+                else:
+                    self._suspects_count -= item.suspect
+                    self._changed.notify_all()
+        return has_turn
+
+    def _has_turn(self, item: AsyncLeasedItem) -> bool:
+        return not self._at_work if item.suspect else not self._suspects_count
+
+    def _end_work(self, item: AsyncLeasedItem) -> None:
+        with self._changed:
+            if self._at_work.pop(item.receipt, None) is not None:
+                self._suspects_count -= item.suspect
+                self._changed.notify_all()
 
     def _conclude(self, item: AsyncLeasedItem, error: BaseException | None) -> None:
         self._let_go(item)

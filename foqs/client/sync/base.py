@@ -61,6 +61,7 @@ class BaseClient:
         self._terms = self.options.terms()
         self._home = Home()
         self._pool = self._make_pool()
+        self._pool.late.run = self._run
         self._prepare()
 
     def _make_pool(self) -> ConnectionPool:
@@ -101,9 +102,14 @@ class BaseClient:
             flow.close()
 
     def close(self) -> None:
-        """Close every connection. Calls in flight fail, later ones raise ClientClosedError. Safe to repeat."""
+        """Close every connection. Calls in flight fail, later ones raise ClientClosedError. Safe to repeat.
+
+        Items that are on the way to calls which wait for them are given back before, for which it waits up to 1 s.
+        """
         if not self._pool.closed.is_set():
             self._home.check_end()
+            self._pool.give_up_waits()
+            self._pool.late.close()
         self._pool.close()
 
     def __enter__(self) -> Self:

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from foqs.client import slots, verbs
+from foqs.client.amending import NackLimits, nack_limits
 from foqs.client.bulk import Bulk
 from foqs.client.checks import check_target, check_whole
 from foqs.client.coalescing import Lane
@@ -14,7 +16,7 @@ from foqs.client.durations import duration_ms, duration_or
 from foqs.client.errors import BatchError
 from foqs.client.flows import Flow
 from foqs.client.items import Item, Nack, NewItem, Receipts, Topics, check_new_item
-from foqs.client.retry import Repeat
+from foqs.client.retry import NO_REPEATS, Repeat
 from foqs.client.shared_enqueue import CallOutcome, enqueue_shared
 from foqs.client.sync.base import BaseClient
 from foqs.client.sync.coalescer import EnqueueCoalescer
@@ -50,6 +52,9 @@ class Client(BaseClient):
         RetryPolicy says when to give up. At the deadline a call raises what the last attempt came to: NotSentError
         when nothing was sent, OutcomeUnknownError when a response is missing.
     return_errors of a verb for many items: return the errors by position instead of raising BatchError.
+
+    A dequeue that runs out of time ends at
+    the host too, and items that are on their way then are given back at once, without a counted attempt.
 
     Errors are those of foqs.model.errors, whose `nothing_done` says that certainly nothing was done. Of the
     UnavailableErrors, OutcomeUnknownError says that nobody knows, NotSentError that no host got the call, and a plain
@@ -212,6 +217,7 @@ class Client(BaseClient):
         wait_ms: int | None = None,
         wait: timedelta | None = None,
         want_why: bool = False,
+        says_begun: bool = False,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> list[Item]:
@@ -224,12 +230,35 @@ class Client(BaseClient):
         wait or wait_ms (0): how long to wait for the first item, up to 30 s, and less than the deadline.
         want_why (False): the result is a foqs.Dequeued, a list whose `why_empty` has the reasons if there are no items:
             paused, capped, on a sick shard, delayed, under lease... It costs all hosts a look, so it is for people.
+        says_begun: the caller says with `extend` (begun) on which items it begins to work; until then the end of a
+            lease is no failed attempt. What may have ended a program comes alone, and says so by `suspect`.
         It is repeated after an unknown outcome: the items of a lost response are redelivered when their lease ends.
         """
         lease_ms = duration_ms("lease_ms", lease_ms, lease)
         wait_ms = duration_or("wait_ms", wait_ms, wait, 0)
         terms = self._within(deadline_ms, deadline)
-        return self._run(verbs.dequeue(terms, namespace, topics, count, lease_ms, wait_ms, topic_prefix, want_why))
+        flow = verbs.dequeue(
+            terms, namespace, topics, count, lease_ms, wait_ms, topic_prefix, want_why=want_why, says_begun=says_begun
+        )
+        return self._run(flow)
+
+    def _take(
+        self,
+        namespace: str,
+        topics: Topics,
+        count: int,
+        topic_prefix: str | None,
+        lease_ms: int,
+        wait_ms: int,
+    ) -> list[Item]:
+        """Do what `dequeue` does with says_begun, without repetitions: a worker or consumer goes on by itself."""
+        terms = replace(self._within(None, None), retry=NO_REPEATS)
+        return self._run(
+            verbs.dequeue(terms, namespace, topics, count, lease_ms, wait_ms, topic_prefix, says_begun=True)
+        )
+
+    def _nack_limits(self, namespace: str) -> NackLimits:
+        return self._run(nack_limits(self._within(None, None), namespace))
 
     def ack(
         self,
@@ -303,16 +332,22 @@ class Client(BaseClient):
         lease_ms: int | None = None,
         *,
         lease: timedelta | None = None,
+        begun: Receipts = (),
         return_errors: bool = False,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> PositionErrors:
-        """Let leases end `lease` or lease_ms from now, 1 s to 12 h. receipts and errors as with `ack`."""
+        """Let leases end `lease` or lease_ms from now, 1 s to 12 h. receipts and errors as with `ack`.
+
+        begun: deliveries of a dequeue with says_begun on which work begins; their leases stay as they are, and their
+            errors have the positions behind those of receipts, which may be empty then.
+        """
         lease_ms = duration_ms("lease_ms", lease_ms, lease)
-        if lease_ms is None:
+        if lease_ms is None and receipts:
             raise InvalidArgumentError("extend needs to know how long the lease is: give lease or lease_ms")
+        lease_ms = limits.LEASE_MS_MIN if lease_ms is None else lease_ms  # None is extended by it.
         terms = self._within(deadline_ms, deadline)
-        return self._run(verbs.extend(terms, namespace, receipts, lease_ms, return_errors))
+        return self._run(verbs.extend(terms, namespace, receipts, lease_ms, return_errors, begun))
 
     def topics(
         self,

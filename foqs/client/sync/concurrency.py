@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+from asyncio import CancelledError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from queue import Empty as QueueEmpty
@@ -140,8 +141,11 @@ def is_ending() -> bool:
 
 
 def is_fatal(error: BaseException) -> bool:
-    """Whether something that is no Exception, and came out of a handler, is to end the program: always."""
-    return True
+    """Whether something that is no Exception, and came out of a handler, is to end the program.
+
+    A CancelledError is one of something that the handler waited for, in an event loop of its own.
+    """
+    return not isinstance(error, CancelledError)
 
 
 @contextmanager

@@ -17,10 +17,11 @@ from foqs.client.dialogue import (
     outcome_of,
 )
 from foqs.client.errors import ClientClosedError, NotSentError, OutcomeUnknownError, check_process
-from foqs.client.flows import Send, no_answer
+from foqs.client.flows import Call, Send, no_answer
 from foqs.client.options import IDLE_REUSE_MS_MAX, OWNER_CONNECT_MS_MAX, Options
-from foqs.client.sync.monitor import Flag, Monitor, Places
-from foqs.model.errors import OverloadedError
+from foqs.client.sync.late import LateAnswers
+from foqs.client.sync.monitor import Flag, Monitor, Places, guarded
+from foqs.model.errors import FoqsError, OverloadedError
 from foqs.wire import codec as wire
 
 _RECEIVE_BYTES = 64 * 1024
@@ -41,17 +42,33 @@ class ClientConnection:
         self._is_exact = False
         self._clock_ms = clock_ms
         self._dialogue = Dialogue()
+        self._part = b""
+        """What has come of a response that nobody waits for any more."""
         self.usable = True
         self.used_at_ms = clock_ms()
+        self.call: Call | None = None
+        """The call whose response may still come."""
+        self.has_sent = False
+        """Whether that call was sent as a whole."""
+        self.is_half_closed = False
+        """Whether nothing more can be sent: the host was told that the wait is over."""
 
-    def exchange(self, step: Send, deadline_at_ms: int) -> Any:
-        """Send and wait for the answer. NotSentError, OutcomeUnknownError, or what the host answered."""
-        call = step.call
-        seqid, frame = self._dialogue.frame_of(call)
+    def send(self, step: Send, deadline_at_ms: int) -> int:
+        """Send a call. Returns its seqid. Raises NotSentError."""
+        seqid, frame = self._dialogue.frame_of(step.call)
         self.usable = False
+        self.has_sent = False
+        self.call = step.call
         self._is_exact = step.is_exact
         self._send(frame, deadline_at_ms)
+        self.has_sent = True
+        return seqid
+
+    def receive(self, step: Send, seqid: int, deadline_at_ms: int) -> Any:
+        """Wait for the answer to what was sent. OutcomeUnknownError, or what the host answered."""
+        call = step.call
         reply = self._receive(step, seqid, deadline_at_ms)
+        self.call = None
         try:
             response = outcome_of(reply, call)
         except BrokenDialogueError as error:
@@ -67,6 +84,7 @@ class ClientConnection:
             self._socket.sendall(frame)
         except OSError as error:
             # A host acts on whole frames only, and the last bytes of this one never left.
+            self.call = None
             raise NotSentError(f"the connection to {self.address} broke while sending: {error}") from error
 
     def _receive(self, step: Send, seqid: int, deadline_at_ms: int) -> wire.Reply:
@@ -76,31 +94,54 @@ class ClientConnection:
         except TimeoutError as error:
             raise no_answer(step, self.address) from error
         except OSError as error:
+            self.call = None
             broken = f"{method}: the connection to {self.address} broke before the answer: {error}"
             raise OutcomeUnknownError(broken) from error
         except BrokenDialogueError as error:
+            self.call = None
             raise OutcomeUnknownError(f"{method}: {self.address} sent no answer of foqs: {error}") from error
         if reply.seqid != seqid:
+            self.call = None
             raise OutcomeUnknownError(f"{method}: the answer has seqid {reply.seqid}, the call {seqid}")
         return reply
 
+    def end_wait(self) -> None:
+        """Let a host that waits for items with its response answer at once, since nothing more comes from here."""
+        self.is_half_closed = True
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            self.usable = False  # not connected any more
+
+    def late_response(self, call: Call, wait_ms: int) -> Any:
+        """Return the response to a call whose caller has given up; None if none comes within `wait_ms`."""
+        self.end_wait()
+        self._is_exact = False
+        try:
+            reply = self._dialogue.reply_in(self._read_frame(self._clock_ms() + wait_ms))
+        except (OSError, BrokenDialogueError):
+            return None
+        return reply.response if reply.method is not None and reply.method.name == call.method else None
+
     def _read_frame(self, deadline_at_ms: int) -> bytes:
-        data = self._socket_bytes(_RECEIVE_BYTES, deadline_at_ms)
-        while len(data) < wire.LENGTH_BYTES:
-            data += self._socket_bytes(_RECEIVE_BYTES, deadline_at_ms)
-        end = wire.LENGTH_BYTES + body_bytes(data)
-        if len(data) < end:
-            data = self._read_rest(data, end, deadline_at_ms)
+        while len(self._part) < wire.LENGTH_BYTES:
+            self._part += self._socket_bytes(_RECEIVE_BYTES, deadline_at_ms)
+        end = wire.LENGTH_BYTES + body_bytes(self._part)
+        if len(self._part) < end:
+            self._read_rest(end, deadline_at_ms)
+        data, self._part = self._part, b""
         if len(data) > end:
             raise BrokenDialogueError(f"{len(data) - end} bytes behind the answer")
         return data[wire.LENGTH_BYTES :]
 
-    def _read_rest(self, start: bytes, end: int, deadline_at_ms: int) -> bytes:
-        chunks, missing = [start], end - len(start)
-        while missing > 0:
-            chunks.append(self._socket_bytes(min(missing, 1 << 20), deadline_at_ms))
-            missing -= len(chunks[-1])
-        return b"".join(chunks)
+    def _read_rest(self, end: int, deadline_at_ms: int) -> None:
+        chunks, missing = [self._part], end - len(self._part)
+        try:
+            while missing > 0:
+                chunks.append(self._socket_bytes(min(missing, 1 << 20), deadline_at_ms))
+                missing -= len(chunks[-1])
+        finally:
+            self._part = b"".join(chunks)
 
     def _socket_bytes(self, count: int, deadline_at_ms: int) -> bytes:
         self._limit_wait(deadline_at_ms)
@@ -138,12 +179,14 @@ class ClientConnection:
 class _Checkout:
     """What one attempt has of the pool: a place, and the connection that it uses, if it has come so far."""
 
-    __slots__ = ("connection", "is_over", "socket")
+    __slots__ = ("connection", "is_given_up", "is_over", "socket")
 
     def __init__(self) -> None:
         self.connection: ClientConnection | None = None
         self.socket: socket.socket | None = None
         """One that is open and no connection yet."""
+        self.is_given_up = False
+        """Whether the caller is to give up its wait for items: the client is about to be closed."""
         self.is_over = False
 
 
@@ -157,11 +200,14 @@ class ConnectionPool:
     def __init__(self, options: Options, book: AddressBook) -> None:
         self._options = options
         self._book = book
-        self._lock = Monitor()
-        self._places = Places(options.connections_max, self._lock)
+        self._changed = Monitor()
+        self._places = Places(options.connections_max, self._changed)
         self._idle: list[ClientConnection] = []
         self._busy: dict[ClientConnection, _Checkout] = {}
         self._process_id = os.getpid()
+        self._is_closing = False
+        """Whether nobody is to begin a wait for items any more."""
+        self.late = LateAnswers()
         self.closed = Flag()
 
     @property
@@ -173,20 +219,29 @@ class ConnectionPool:
         """One attempt of one call within `step.timeout_ms`, the wait for a connection included."""
         check_process(self._process_id)
         checkout = _Checkout()
-        was_held = self._lock.is_held()  # The handler of a signal may call what it has interrupted.
+        was_held = self._changed.is_held()  # The handler of a signal may call what it has interrupted.
         try:
             try:
-                return self._exchange(checkout, step)
+                response = self._exchange(checkout, step)
             finally:
                 self._give_back(checkout, was_held)
-        except BaseException:
+            if checkout.is_given_up:
+                self.late.came(checkout, step.call, response)
+                raise ClientClosedError("the client is closed")
+            return response
+        except BaseException as error:
             if not checkout.is_over:  # A signal has cut it off.
                 self._give_back(checkout, was_held)
+            if checkout.is_given_up:
+                self.late.ended(checkout)
+                if isinstance(error, FoqsError):
+                    raise ClientClosedError("the client is closed") from error
             raise
 
     def _exchange(self, checkout: _Checkout, step: Send) -> Any:
         deadline_at_ms = self._options.clock_ms() + step.timeout_ms
-        if not self._places.take(checkout, step.timeout_ms / 1000):
+        is_wait = step.call.wait_ms > 0
+        if not self._places.take(checkout, step.timeout_ms / 1000, is_wait=is_wait, on_full=self._end_wait):
             raise OverloadedError(
                 f"all {self._options.connections_max} connections of the client are busy, since {step.timeout_ms} ms: "
                 "raise connections_max, since each thread that calls or waits needs one"
@@ -195,7 +250,33 @@ class ConnectionPool:
             checkout, deadline_at_ms, step.avoided
         )
         step.address = connection.address
-        return connection.exchange(step, deadline_at_ms)
+        if step.call.late is not None:
+            self._begin_wait(connection, step.call)
+        seqid = connection.send(step, deadline_at_ms)
+        if step.call.late is not None:
+            self._look_at_wait(checkout, connection, step.call)
+        return connection.receive(step, seqid, deadline_at_ms)
+
+    def _begin_wait(self, connection: ClientConnection, call: Call) -> None:
+        with self._changed:
+            if self._is_closing:
+                raise ClientClosedError("the client is closed")
+            connection.has_sent = False
+            connection.call = call
+
+    def _look_at_wait(self, checkout: _Checkout, connection: ClientConnection, call: Call) -> None:
+        """End the wait at once where somebody wanted that before the call was sent, and could not do it then."""
+        with self._changed:
+            is_wanted = call.wait_ms and self._options.connections_max == 1 and self._places.is_wanted
+            if is_wanted or checkout.is_given_up:
+                connection.end_wait()
+
+    def _end_wait(self) -> None:
+        """Let the call that waits with the only connection end its wait: another one needs it."""
+        if self._options.connections_max == 1:
+            for connection in list(self._busy):
+                if connection.call is not None and connection.call.wait_ms and connection.has_sent:
+                    connection.end_wait()
 
     def _take_owners(self, checkout: _Checkout, deadline_at_ms: int, owner: Address | None) -> ClientConnection | None:
         """A connection to the owner of the call's shard; None if there is none and none comes at once."""
@@ -221,7 +302,7 @@ class ConnectionPool:
     def _take_idle(self, checkout: _Checkout, addresses: Collection[Address]) -> ClientConnection | None:
         """The connection to one of them that was used last, if it still is one."""
         while True:
-            with self._lock:
+            with self._changed:
                 self.check_open()
                 connection = next((c for c in reversed(self._idle) if c.address in addresses), None)
                 if connection is None:
@@ -257,7 +338,7 @@ class ConnectionPool:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = checkout.connection = ClientConnection(sock, address, self._options.clock_ms)
         checkout.socket = None
-        with self._lock:
+        with self._changed:
             self.check_open()
             self._busy[connection] = checkout
             # To an address that is not preferred, or not used for the longest time.
@@ -270,19 +351,19 @@ class ConnectionPool:
     def _give_back(self, checkout: _Checkout, was_held: bool) -> None:
         """End what an attempt has of the pool, wherever it was cut off. Safe to repeat."""
         if not was_held:
-            self._lock.drop()
+            self._changed.drop()
         connection = checkout.connection
         if connection is not None:
-            with self._lock:
+            with self._changed:
                 holder = self._busy.get(connection)
                 # Where this is done once more, another one may have it by now.
                 is_ours = holder is checkout or (holder is None and connection not in self._idle)
-                if is_ours and connection.usable and not self.closed.is_set():
+                if is_ours and connection.usable and not connection.is_half_closed and not self.closed.is_set():
                     if connection not in self._idle:
                         self._idle.append(connection)
                     self._busy.pop(connection, None)
                     is_ours = False
-            if is_ours:
+            if is_ours and not self._is_late(connection):
                 self._drop(connection)
         elif checkout.socket is not None:
             checkout.socket.close()
@@ -290,12 +371,34 @@ class ConnectionPool:
         self._places.leave(checkout)
         checkout.is_over = True
 
+    def _is_late(self, connection: ClientConnection) -> bool:
+        """Have a response waited for by somebody else that may still bring items; whether it may. Safe to repeat."""
+        call = connection.call
+        if call is None or call.late is None or self.closed.is_set() or not self.late.take(connection, call):
+            return False
+        with self._changed:
+            self._busy.pop(connection, None)
+        return True
+
     def _drop(self, connection: ClientConnection) -> None:
         connection.close()
-        with self._lock:
+        with self._changed:
             self._busy.pop(connection, None)
             if connection in self._idle:
                 self._idle.remove(connection)
+
+    @guarded
+    def give_up_waits(self) -> None:
+        """Have those who wait for items give up: the client is about to be closed."""
+        if self._process_id != os.getpid():
+            return
+        self._is_closing = True
+        for connection, checkout in list(self._busy.items()):
+            if connection.call is not None and connection.call.late is not None:
+                checkout.is_given_up = True
+                self.late.expect(checkout)
+                if connection.has_sent:
+                    connection.end_wait()
 
     def check_open(self) -> None:
         if self.closed.is_set():
@@ -306,13 +409,13 @@ class ConnectionPool:
         if self.closed.wait(pause_ms / 1000):
             raise ClientClosedError("the client is closed")
 
+    @guarded
     def close(self) -> None:
         """Close what is idle and abort what is in flight; each call's thread closes its own socket."""
-        with self._lock:
-            self.closed.set()
-            idle, self._idle = self._idle, []
-            if self._process_id == os.getpid():  # A fork must not end the calls of the process that it came from.
-                for connection in list(self._busy):
-                    connection.abort()
-        for connection in idle:
+        self.closed.set()
+        if self._process_id == os.getpid():  # A fork must not end the calls of the process that it came from.
+            for connection in list(self._busy):
+                connection.abort()
+        for connection in self._idle:
             connection.close()
+        self._idle.clear()

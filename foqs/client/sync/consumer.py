@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from foqs.client.beginning import was_delivered_before
 from foqs.client.items import Topics
 from foqs.client.leases import TakenItems
 from foqs.client.settling import SettleStats
-from foqs.client.sync.settler import LeasedItem, Settler
+from foqs.client.sync.concurrency import Monitor
+from foqs.client.sync.settler import LeasedItem, LeaseKeeper, Settler
+from foqs.client.worker_core import Rests, may_go_on
 from foqs.model import limits
+from foqs.model.errors import FoqsError
 
 if TYPE_CHECKING:
     from foqs.client.sync.client import Client
@@ -29,7 +33,12 @@ class Consumer:
 
     An item that is neither acked, nacked nor released when the loop is left is released, like those that were taken
     but not yielded; then all settlements are flushed. An `with` statement sees to that however the loop is left.
-    Iterate once, in one thread; items may be settled in any. Raises what dequeue raises, after its retries.
+    Iterate once, in one thread; items may be settled in any.
+    It goes on through an outage as workers do, and raises what dequeue raises where that stays wrong, such as
+    UnknownNamespaceError.
+
+    An item counts as tried once it is yielded. The host is told of those that are not settled within a moment, and
+    before an item is yielded that was delivered before; so what ends the program makes no attempt of those behind it.
     """
 
     def __init__(
@@ -54,6 +63,9 @@ class Consumer:
         self._flush_ms_max = flush_ms_max
         self._taken = TakenItems[LeasedItem](lease_ms)
         self._settler = Settler(client, namespace)
+        self._keeper = LeaseKeeper(client, namespace, lease_ms)
+        self._rests = Rests()
+        self._changed = Monitor()
         self._has_begun = False
         self._ending = False
         self._closed = False
@@ -68,23 +80,47 @@ class Consumer:
             raise RuntimeError("the consumer was iterated before, and one is iterated once: make another one")
         self._has_begun = True
         self._settler.start()
+        self._keeper.start()
         try:
             while not self._ending:
                 self._settler.wait_for_room()
-                self._take_batch()
+                self._take_or_rest()
                 while not self._ending and (item := self._next()) is not None:
-                    yield item
+                    if self._begin(item):
+                        yield item
         finally:
             self.close()
 
+    def _take_or_rest(self) -> None:
+        try:
+            self._take_batch()
+        except FoqsError as error:
+            if not may_go_on(error):
+                raise
+            rest_ms = self._rests.after_failure(self._namespace, error)
+            with self._changed:
+                self._changed.wait_for(lambda: self._ending, rest_ms / 1000)
+        else:
+            self._rests.after_success()
+
+    def _begin(self, item: LeasedItem) -> bool:
+        """Have the host told that the item is in work. Returns False if its lease is lost."""
+        if not was_delivered_before(item):
+            self._keeper.begin_later(item)
+            return True
+        self._keeper.begin(item)
+        if item.lease_lost:
+            self._settler.lost([item])
+        return not item.lease_lost
+
     def _take_batch(self) -> None:
-        items = self._client.dequeue(
+        items = self._client._take(
             self._namespace,
             self._topics,
             self._batch_count,
-            topic_prefix=self._topic_prefix,
-            lease_ms=self._lease_ms,
-            wait_ms=self._wait_ms,
+            self._topic_prefix,
+            self._lease_ms,
+            self._wait_ms,
         )
         self._taken.take(self._settler.lease(items, self._lease_ms), self._client.options.clock_ms())
 
@@ -98,7 +134,9 @@ class Consumer:
 
     def stop(self) -> None:
         """End the iteration before its next item. Whoever iterates cleans up."""
-        self._ending = True
+        with self._changed:
+            self._ending = True
+            self._changed.notify_all()
 
     def close(self) -> None:
         """Release what is not settled and flush. Safe to repeat."""
@@ -107,6 +145,7 @@ class Consumer:
             self._closed = True
             for item in self._taken.unsettled():
                 item.release()
+            self._keeper.close()
             self._settler.close(self._flush_ms_max)
 
     def __enter__(self) -> Self:

@@ -145,42 +145,66 @@ class Flag:
 class Places:
     """So many places, each for one holder at a time; who finds none waits, and those who wait go in their order.
 
-    The pool of a client has one for each connection that it may open. Safe for threads.
+    The pool of a client has one for each connection that it may open. Calls that wait for items at a host never take
+    the last place, if there are several, and go behind all others. Safe for threads.
     """
 
     def __init__(self, count: int, lock: Monitor) -> None:
         """`lock` is that of the owner, which sees that nobody has left and holds it."""
         self._count = count
+        self._count_for_waits = max(1, count - 1)
         self._lock = lock
         self._holders: set[object] = set()
         self._waiting: dict[object, Any] = {}
         """The gate of each who waits."""
+        self._patient: dict[object, Any] = {}
+        """The same of calls that wait for items."""
 
     @property
     def free_count(self) -> int:
         """How many places nobody has."""
         return self._count - len(self._holders)
 
-    def take(self, holder: object, timeout_s: float) -> bool:
-        """Take a place within the time; whether there was one. `leave` ends it, however this has ended."""
+    @property
+    def is_wanted(self) -> bool:
+        """Whether a call wants a place that does not wait for items."""
+        return bool(self._waiting)
+
+    def take(
+        self, holder: object, timeout_s: float, *, is_wait: bool = False, on_full: Callable[[], None] | None = None
+    ) -> bool:
+        """Take a place within the time; whether there was one. `leave` ends it, however this has ended.
+
+        is_wait: it is for a call that waits for items. on_full: what is done, under the lock, before any other call
+        waits for a place.
+        """
+        waiting = self._patient if is_wait else self._waiting
         with self._lock:
-            if len(self._holders) < self._count:  # Then nobody waits: `leave` sees to that.
+            # Then nobody waits who may have it: `leave` sees to that.
+            if len(self._holders) < (self._count_for_waits if is_wait else self._count):
                 self._holders.add(holder)
                 return True
-            gate = self._waiting[holder] = closed_gate()
+            gate = waiting[holder] = closed_gate()
+            if on_full is not None and not is_wait:
+                on_full()
         gate.acquire(timeout=min(max(0.0, timeout_s), _WAIT_S_MAX))
         with self._lock:
-            self._waiting.pop(holder, None)
+            waiting.pop(holder, None)
             return holder in self._holders
 
     def leave(self, holder: object) -> None:
         """Give back what the holder has or waits for, if anything. Safe to repeat, and after `take` was cut off."""
         with self._lock:
             self._waiting.pop(holder, None)
+            self._patient.pop(holder, None)
             self._holders.discard(holder)
-            for successor, gate in list(self._waiting.items()):
-                if successor not in self._holders:
-                    if len(self._holders) >= self._count:
-                        break
-                    self._holders.add(successor)
-                open_gate(gate)
+            self._hand_on(self._waiting, self._count)
+            self._hand_on(self._patient, self._count_for_waits)
+
+    def _hand_on(self, waiting: dict[object, Any], count: int) -> None:
+        for successor, gate in list(waiting.items()):
+            if successor not in self._holders:
+                if len(self._holders) >= count:
+                    break
+                self._holders.add(successor)
+            open_gate(gate)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
+from foqs.client.beginning import was_delivered_before
 from foqs.client.checks import check_text
 from foqs.client.durations import duration_or
 from foqs.client.settling import NackBackoff, SettleStats, log, settlement_of
@@ -23,8 +24,10 @@ from foqs.client.sync.concurrency import (
 )
 from foqs.client.sync.settler import LeasedItem, LeaseKeeper, Settler
 from foqs.client.worker_core import (
-    REST_MS,
+    DRAIN_MS,
+    CutOffError,
     HandlerKindError,
+    Rests,
     WorkerSettings,
     check_client,
     check_handler,
@@ -49,6 +52,10 @@ class Worker:
     run() works until stop() is called or, on the main thread, SIGTERM or SIGINT comes; then items in work are finished
     (up to `drain`), items not begun are released, and settlements are flushed. Handlers that are still at work then
     are left behind, and their items redelivered when the leases end. A worker runs once.
+
+    An item counts as tried once its handler has begun, of which the host is told: before, if it was delivered before,
+    else once it is in work for 50 ms. So an item that ends the program makes no attempt of those that were only in
+    hand. Such a suspect, and any that was in work beside it, is then handled alone: while nothing else is in work here.
 
     topic_prefix: instead of topics; items of any topics that begin with it ("" for all), also of those that are new.
     concurrency (8): handlers at a time, 1 to 1,000.
@@ -96,14 +103,19 @@ class Worker:
             lease_ms=duration_or("lease_ms", lease_ms, lease, limits.LEASE_MS_DEFAULT),
             wait_ms=duration_or("wait_ms", wait_ms, wait, 2_000),
             backoff=NackBackoff() if backoff is None else backoff,
-            drain_ms=duration_or("drain_ms", drain_ms, drain, limits.DRAIN_MS_MAX),
+            drain_ms=duration_or("drain_ms", drain_ms, drain, DRAIN_MS),
         )
         self._keeper = LeaseKeeper(client, namespace, self._settings.lease_ms)
         self._settler = Settler(client, namespace, self._keeper.extended)
         self._control: Queue[BaseException | None] = Queue()
         self._inbox: Queue[LeasedItem | None] = Queue()
         self._changed = Monitor()
+        self._rests = Rests()
         self._in_hand_count = 0
+        self._at_work: dict[str, LeasedItem] = {}
+        """Items in work, by receipt."""
+        self._suspects_count = 0
+        """Suspects that wait to be handled alone, or are."""
         self._stopping = False
         self._has_run = False
 
@@ -121,7 +133,8 @@ class Worker:
         """Work until stopped, see the class.
 
         Raises what keeps it from working at all, such as UnknownNamespaceError; TypeError when the handler is of the
-        wrong kind; and what is no Exception that a handler raises, such as SystemExit.
+        wrong kind; what is no Exception that a handler raises, such as SystemExit, but a CancelledError, which is a
+        failed attempt; and CutOffError, which names the items, if handlers were still at work after `drain`.
         """
         if self._has_run:
             raise RuntimeError("the worker has run before, and a worker runs once: make another one")
@@ -135,10 +148,15 @@ class Worker:
                 Background(self._handle, f"foqs-handler-{number}-{self._namespace}")
                 for number in range(self._settings.concurrency)
             ]
+            cut_off: list[str] = []
             try:
                 failure = self._control.get()
-            finally:
-                run_to_the_end(lambda: self._shut_down(fetcher, handlers))
+            except GeneratorExit:
+                raise  # Its loop has gone without it: nothing can be waited for.
+            except BaseException:
+                run_to_the_end(lambda: self._shut_down(fetcher, handlers, cut_off))
+                raise
+            run_to_the_end(lambda: self._shut_down(fetcher, handlers, cut_off))
         log.info(
             "worker stopped: namespace %s, topics %s: %s",
             self._namespace,
@@ -147,12 +165,15 @@ class Worker:
         )
         if failure is not None:
             raise failure
+        if cut_off:
+            raise CutOffError(cut_off, self._settings.drain_ms)
 
     def _description(self) -> str:
         topics = named(self._topics, self._topic_prefix)
         return description(self._namespace, topics, self._settings, self._client.options.addresses)
 
-    def _shut_down(self, fetcher: Background, handlers: Sequence[Background]) -> None:
+    def _shut_down(self, fetcher: Background, handlers: Sequence[Background], cut_off: list[str]) -> None:
+        """Enter into `cut_off` the ids of items whose handlers did not end in time."""
         clock_ms = self._client.options.clock_ms
         deadline_at_ms = clock_ms() + self._settings.drain_ms
         with self._changed:
@@ -162,10 +183,12 @@ class Worker:
         self._release_inbox()
         for _ in handlers:
             self._inbox.put_nowait(None)
-        for handler in handlers:
-            if not handler.join(max(0, deadline_at_ms - clock_ms()) / 1000):
-                log.error("%s is still at work %d ms after the stop", handler.name, self._settings.drain_ms)
-                handler.cancel()
+        late = [handler for handler in handlers if not handler.join(max(0, deadline_at_ms - clock_ms()) / 1000)]
+        with self._changed:
+            cut_off += [item.id for item in self._at_work.values()]
+        for handler in late:
+            log.error("%s is still at work %d ms after the stop", handler.name, self._settings.drain_ms)
+            handler.cancel()
         self._keeper.close()
         self._settler.close(self._settings.drain_ms)
 
@@ -207,9 +230,11 @@ class Worker:
         except FoqsError as error:
             if not may_go_on(error):
                 raise
-            log.warning("no items from %s: %s", self._namespace, error)
+            rest_ms = self._rests.after_failure(self._namespace, error)
             with self._changed:
-                self._changed.wait_for(lambda: self._stopping, REST_MS / 1000)
+                self._changed.wait_for(lambda: self._stopping, rest_ms / 1000)
+        else:
+            self._rests.after_success()
 
     def _fetch_once(self) -> None:
         settings = self._settings
@@ -219,13 +244,13 @@ class Worker:
             free_count = settings.capacity - self._in_hand_count
         if self._stopping:
             return
-        items = self._client.dequeue(
+        items = self._client._take(
             self._namespace,
             self._topics,
             count_of_each(free_count, self._topics),
-            topic_prefix=self._topic_prefix,
-            lease_ms=settings.lease_ms,
-            wait_ms=settings.wait_ms,
+            self._topic_prefix,
+            settings.lease_ms,
+            settings.wait_ms,
         )
         leased = self._settler.lease(items, settings.lease_ms)
         self._keeper.hold(leased, self._client.options.clock_ms())
@@ -238,7 +263,12 @@ class Worker:
 
     def _handle(self) -> None:
         while (item := self._inbox.get()) is not None:
-            if self._stopping or item.lease_lost:
+            try:
+                may_begin = self._begin(item)
+            except BaseException:  # It is cut off.
+                self._release(item)
+                raise
+            if not may_begin:
                 self._release(item)
                 continue
             error: BaseException | None = None
@@ -251,12 +281,56 @@ class Worker:
                 error = raised
             except BaseException as raised:
                 if is_cancelled():
+                    self._end_work(item)
                     self._release(item)
                     raise
                 error = raised
                 if is_fatal(raised):
                     self._control.put_nowait(raised)
+            self._end_work(item)
             self._conclude(item, error)
+
+    def _begin(self, item: LeasedItem) -> bool:
+        """Return whether to handle the item, once it has its turn and the host knows."""
+        if not self._take_turn(item):
+            return False
+        try:
+            if not was_delivered_before(item):
+                self._keeper.begin_later(item)
+            elif not item.lease_lost:
+                self._keeper.begin(item)
+        except BaseException:
+            self._end_work(item)
+            raise
+        if self._stopping or item.lease_lost:
+            self._end_work(item)
+            return False
+        return True
+
+    def _take_turn(self, item: LeasedItem) -> bool:
+        """Return True once the item is in work, False when the worker stops: a suspect is alone in work."""
+        has_turn = False
+        with self._changed:
+            self._suspects_count += item.suspect
+            try:
+                self._changed.wait_for(lambda: self._stopping or self._has_turn(item))
+                has_turn = not self._stopping
+            finally:
+                if has_turn:
+                    self._at_work[item.receipt] = item
+                else:
+                    self._suspects_count -= item.suspect
+                    self._changed.notify_all()
+        return has_turn
+
+    def _has_turn(self, item: LeasedItem) -> bool:
+        return not self._at_work if item.suspect else not self._suspects_count
+
+    def _end_work(self, item: LeasedItem) -> None:
+        with self._changed:
+            if self._at_work.pop(item.receipt, None) is not None:
+                self._suspects_count -= item.suspect
+                self._changed.notify_all()
 
     def _conclude(self, item: LeasedItem, error: BaseException | None) -> None:
         self._let_go(item)

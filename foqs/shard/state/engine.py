@@ -84,6 +84,7 @@ class ShardState:
         self.withdraw_for_calls = self.claims.withdraw_for_calls
         self.under_lease, self.lease_of = leases.by_receipt, leases.find
         self.deliver, self.end_lease = leases.begin, leases.end
+        self.hand_over, self.work_begins, self.suspects = leases.hand_over, leases.work_begins, leases.suspects
         self.settle, self.expire = settlements.settle, settlements.expire
         self.unclaim, self.unclaim_all = settlements.unclaim, settlements.unclaim_all
         self.failed_attempt = settlements.failed_attempt

@@ -13,6 +13,8 @@ from foqs.shard.state.index import ShardIndex
 
 T = TypeVar("T")
 
+SUSPECTS_MAX = 10_000
+"""Suspects that a shard remembers; the oldest are forgotten, and come with others again."""
 SLOT_MS = 100
 _SLOTS_SPARE = 1_000
 """The most numbers of gone slots that stay in the order, unless there are more slots than these."""
@@ -26,6 +28,10 @@ class LeaseTable:
 
     def __init__(self, index: ShardIndex) -> None:
         self.by_receipt: dict[str, ShardItem] = {}
+        self.unbegun: set[int] = set()
+        """The keys of items whose consumers say what they begin to work on, and have not said it of these."""
+        self.suspects: dict[int, None] = {}
+        """The keys of items whose lease has ended while somebody worked on them, the oldest first."""
         self._index = index
         self._wheel: Wheel[ShardItem] = Wheel()
 
@@ -44,9 +50,34 @@ class LeaseTable:
         self.by_receipt[receipt] = item
         self._wheel.add(item.key, lease_due_at, item)
 
+    def hand_over(self, item: ShardItem) -> None:
+        """Note that the item under lease was handed over to one who says what work begins."""
+        self.unbegun.add(item.key)
+
+    def work_begins(self, item: ShardItem) -> None:
+        """Note that its consumer works on the item under lease from now on."""
+        self.unbegun.discard(item.key)
+
+    def ended_in_work(self, item: ShardItem) -> bool:
+        """Tell, of a lease that is over, whether its consumer may have worked on the item: then it is a suspect."""
+        if item.key in self.unbegun:
+            self.unbegun.remove(item.key)
+            return False
+        self.suspects.pop(item.key, None)
+        self.suspects[item.key] = None
+        if len(self.suspects) > SUSPECTS_MAX:
+            del self.suspects[next(iter(self.suspects))]
+        return True
+
+    def know_tries(self, past: LeaseTable) -> None:
+        """Know what the same owner knew of the same leases, before it lost the shard and got it again."""
+        self.unbegun.update([key for key in past.unbegun if key in self._index.leases])
+        self.suspects.update(past.suspects)
+
     def end(self, item: ShardItem) -> None:
         """Let nobody else end the lease; what ends it is to be settled at once."""
         self.by_receipt.pop(item.receipt, None)
+        self.unbegun.discard(item.key)
         self._wheel.remove(item.key, item.lease_due_at)
 
     def go_on(self, item: ShardItem) -> None:

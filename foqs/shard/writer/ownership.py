@@ -25,6 +25,7 @@ from foqs.shard.port import (
     Tenure,
 )
 from foqs.shard.state.engine import ShardState
+from foqs.shard.state.leases import LeaseTable
 from foqs.shard.writer.announcing import Announcing
 from foqs.shard.writer.keeper import Keeper
 from foqs.shard.writer.leased_runs import skip_leased
@@ -144,12 +145,15 @@ class Ownership:
         """The state of a lost shard, until it is opened again."""
         self._unseen: frozenset[int] = frozenset()
         """Items of it that were claimed and that no consumer got: nobody but this process can know."""
+        self._tries: LeaseTable | None = None
+        """Its leases, from which it is known which items somebody worked on."""
 
     # ---- to have it ----
 
     async def open(self) -> ShardState:
         """Take the shard over and announce its topics. Raises what Store.open does."""
         if self._left is not None:
+            self._tries = self._left.leases
             self._unseen, self._left = await self._thread.run(self._left.unseen_keys), None
         began_s, tenure = self._loop.time(), self.tenure
         self.place.opening()
@@ -159,7 +163,7 @@ class Ownership:
             self._taken(error)
             raise
         if tenure is None or image.epoch != tenure.epoch:
-            self._unseen = frozenset()  # Others may have delivered them since.
+            self._unseen, self._tries = frozenset(), None  # Others may have delivered them since.
         self._renewed_epoch = 0
         self.place.opened(image, self.committed_number)
         self.committed_number = image.transaction_number
@@ -171,8 +175,10 @@ class Ownership:
             # The sessions of the shard: the lock would stay, and a snapshot that keeps the server from purging rows.
             await self._thread.run(self._store.close)
             raise
+        if self._tries is not None:
+            shard.leases.know_tries(self._tries)
         self._hold(shard)
-        self._unseen = frozenset()
+        self._unseen, self._tries = frozenset(), None
         self.detail = self._owned
         self._outage.has_ended()
         self.is_given_up = False

@@ -182,11 +182,15 @@ class Settlements:
 
     def _ended_lease(self, item: ShardItem, now_ms: int) -> Rewrite | None:
         """The row of an item whose lease ended: a failed attempt, unless only a past owner knew if anybody had the
-        item.
+        item, or its consumer had not begun to work on it.
         """
         claim = item.claim
         is_unseen = claim is not None and claim.is_ahead and claim.is_inherited
-        return self.failed_attempt(item, now_ms, reason="lease ended", release=is_unseen)
+        is_untried = is_unseen or not self._leases.ended_in_work(item)
+        rewrite = self.failed_attempt(item, now_ms, reason="lease ended", release=is_untried)
+        if rewrite is None or rewrite.lane < 0:
+            self._leases.suspects.pop(item.key, None)
+        return rewrite
 
     def failed_attempt(self, item: ShardItem, now_ms: int, *, delay_ms: int = 0, reason: str = "", dead: bool = False,
                        release: bool = False, unseen: bool = False,

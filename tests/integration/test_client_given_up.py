@@ -1,0 +1,304 @@
+"""Waits for items that are given up: whatever comes late is given back, and the host learns that the wait is over."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+import foqs
+from foqs.model.errors import InvalidArgumentError
+from foqs.transport.server import ThriftServer
+from foqs.wire import codec as wire
+from tests.support.client_host import Peer, running_host, scripted_peer
+from tests.support.fake_queue import FakeQueue
+from tests.support.waiting import PATIENCE_S
+
+ONCE = foqs.RetryPolicy(deadline_ms=0)
+S = wire.structs
+
+
+def items(*receipts: str) -> Any:
+    return S.DequeueResponse([S.Item(receipt[0], receipt, "t", 0, b"x", b"", 0, 0, 0, 1) for receipt in receipts])
+
+
+def told_back(request: Any) -> list[tuple[str, bool, bool]]:
+    return [(nack.receipt, nack.release, nack.unseen) for nack in request.nacks]
+
+
+class Host:
+    """The script of a peer: a dequeue hangs, and `late` says what comes of it; then it takes what comes back."""
+
+    def __init__(self, late: Callable[[Peer, int], None], *, is_old: bool = False) -> None:
+        self._late = late
+        self._is_old = is_old
+        self.asked = threading.Event()
+        self.gave_up = threading.Event()
+        self.calls: list[str] = []
+        self.given_back: list[tuple[str, bool, bool]] = []
+        self.back = threading.Event()
+
+    def script(self, peer: Peer) -> None:
+        with suppress(EOFError, ConnectionError):
+            while True:
+                self._answer(peer, *peer.next_call())
+
+    def _answer(self, peer: Peer, method: str, seqid: int, request: Any) -> None:
+        self.calls.append(method)
+        if method == "dequeue" and not self.asked.is_set():
+            self.asked_seqid = seqid
+            self.asked.set()
+            if self._is_old or request.wait_ms == 0:
+                assert self.gave_up.wait(PATIENCE_S)
+                self._late(peer, seqid)
+        elif method == "dequeue":
+            peer.answer("dequeue", seqid, items())
+        elif method == "endWait" and not self._is_old:
+            assert request.seqid == self.asked_seqid
+            self._late(peer, self.asked_seqid)
+            peer.answer("endWait", seqid, S.EndWaitResponse())
+        elif method == "nack" and self._is_old and any(nack.unseen for nack in request.nacks):
+            codec = wire.Codec()
+            peer.send(codec.encode_error(wire.METHODS["nack"], InvalidArgumentError("unseen is set"), seqid))
+        elif method == "nack":
+            peer.answer("nack", seqid, S.BatchResponse({}))
+            self.given_back += told_back(request)
+            self.back.set()
+
+
+async def given_back(host: Host) -> list[tuple[str, bool, bool]]:
+    assert await asyncio.to_thread(host.back.wait, PATIENCE_S), host.calls
+    return host.given_back
+
+
+def late_item(peer: Peer, seqid: int) -> None:
+    peer.answer("dequeue", seqid, items("a.1", "b.1"))
+
+
+async def test_what_comes_for_a_cancelled_dequeue_is_given_back_unseen_and_the_host_is_told() -> None:
+    host = Host(late_item)
+    with scripted_peer(host.script) as address:
+        async with foqs.AsyncClient(address, connections_max=1, retry=ONCE) as client:
+            waiting = asyncio.create_task(client.dequeue("ns", "t", 2, wait_ms=20_000))
+            await asyncio.to_thread(host.asked.wait, PATIENCE_S)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            assert await given_back(host) == [("a.1", True, True), ("b.1", True, True)]
+            assert await client.dequeue("ns", "t") == [], "the connection goes on"
+    assert host.calls == ["dequeue", "endWait", "nack", "dequeue"]
+
+
+async def test_a_loop_that_polls_with_a_timeout_of_its_own_loses_nothing() -> None:
+    host = Host(late_item)
+    with scripted_peer(host.script) as address:
+        async with foqs.AsyncClient(address, connections_max=1, retry=ONCE) as client:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(client.dequeue("ns", "t", 2, wait_ms=20_000), 0.05)
+    assert host.given_back == [("a.1", True, True), ("b.1", True, True)], "also when the client is closed at once"
+
+
+async def test_an_older_host_that_knows_nothing_of_it_gets_its_items_back_all_the_same() -> None:
+    host = Host(late_item, is_old=True)
+    with scripted_peer(host.script) as address:
+        async with foqs.AsyncClient(address, connections_max=1, retry=ONCE) as client:
+            waiting = asyncio.create_task(client.dequeue("ns", "t", 2, wait_ms=20_000))
+            await asyncio.to_thread(host.asked.wait, PATIENCE_S)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            host.gave_up.set()
+            assert await given_back(host) == [("a.1", True, None), ("b.1", True, None)]
+
+
+async def test_what_comes_after_a_timeout_of_the_client_is_given_back() -> None:
+    host = Host(late_item)
+    with scripted_peer(host.script, host.script) as address:
+        async with foqs.AsyncClient(address, connections_max=1, timeout_ms=50, retry=ONCE) as client:
+            with pytest.raises(foqs.OutcomeUnknownError):
+                await client.dequeue("ns", "t")
+            host.gave_up.set()
+            assert await given_back(host) == [("a.1", True, True), ("b.1", True, True)]
+
+
+async def test_a_response_that_is_here_when_its_caller_is_cancelled_is_given_back() -> None:
+    """The task is woken by its response and cancelled in one turn of the loop, in either order."""
+    for cancel_first in (False, True):
+        host = Host(late_item)
+        with scripted_peer(host.script) as address:
+            async with foqs.AsyncClient(address, connections_max=1, retry=ONCE) as client:
+                waiting = asyncio.create_task(client.dequeue("ns", "t", 2))
+                await asyncio.to_thread(host.asked.wait, PATIENCE_S)
+                (connection,) = client._pool._connections
+                received = connection.data_received
+
+                def both(
+                    data: bytes, received: Any = received, first: bool = cancel_first, task: Any = waiting
+                ) -> None:
+                    if first:
+                        task.cancel()
+                    received(data)
+                    if not first:
+                        task.cancel()
+
+                connection.data_received = both  # type: ignore[method-assign]
+                host.gave_up.set()
+                with pytest.raises(asyncio.CancelledError):
+                    await waiting
+                assert await given_back(host) == [("a.1", True, True), ("b.1", True, True)], cancel_first
+
+
+async def test_closing_a_client_gives_back_what_is_on_its_way_to_those_who_wait() -> None:
+    host = Host(late_item)
+    with scripted_peer(host.script) as address:
+        client = foqs.AsyncClient(address, connections_max=1, retry=ONCE)
+        waiting = asyncio.create_task(client.dequeue("ns", "t", 2, wait_ms=20_000))
+        await asyncio.to_thread(host.asked.wait, PATIENCE_S)
+        await client.close()
+        with pytest.raises(foqs.ClientClosedError):
+            await waiting
+    assert host.given_back == [("a.1", True, True), ("b.1", True, True)]
+
+
+async def test_a_connection_that_is_open_for_late_responses_alone_is_closed_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("foqs.client.aio.connections.LATE_MS_MAX", 10)
+    closed = threading.Event()
+
+    def silent(peer: Peer) -> None:
+        peer.next_call()
+        peer.wait_for_close()
+        closed.set()
+
+    with scripted_peer(silent) as address:
+        client = foqs.AsyncClient(address, connections_max=1, timeout_ms=50, retry=ONCE)
+        with pytest.raises(foqs.OutcomeUnknownError):
+            await client.dequeue("ns", "t")
+        assert await asyncio.to_thread(closed.wait, PATIENCE_S)
+        await client.close()
+
+
+def test_what_comes_after_a_blocking_call_has_timed_out_is_given_back() -> None:
+    """The end of what the client sends tells the host that the wait is over, whatever it knows."""
+    told: list[Any] = []
+    back = threading.Event()
+
+    def late(peer: Peer) -> None:
+        _, seqid, _ = peer.next_call()
+        with pytest.raises(EOFError):
+            peer.next_call()
+        late_item(peer, seqid)
+
+    def takes_back(peer: Peer) -> None:
+        method, seqid, request = peer.next_call()
+        assert method == "nack"
+        told.extend(told_back(request))
+        peer.answer("nack", seqid, S.BatchResponse({}))
+        back.set()
+
+    with scripted_peer(late, takes_back) as address, foqs.Client(address, timeout_ms=50, retry=ONCE) as client:
+        with pytest.raises(foqs.OutcomeUnknownError):
+            client.dequeue("ns", "t", 2)
+        assert back.wait(PATIENCE_S)
+    assert told == [("a.1", True, True), ("b.1", True, True)]
+
+
+def test_a_response_that_had_come_in_part_is_read_to_its_end() -> None:
+    told: list[Any] = []
+    frame = wire.Codec().encode_reply(wire.METHODS["dequeue"], items("a.1"), 1)
+
+    for cut in (2, 30):
+
+        def late(peer: Peer, cut: int = cut) -> None:
+            peer.next_call()
+            peer.send(frame[:cut])
+            with pytest.raises(EOFError):
+                peer.next_call()
+            peer.send(frame[cut:])
+
+        def takes_back(peer: Peer) -> None:
+            _, seqid, request = peer.next_call()
+            told.extend(told_back(request))
+            peer.answer("nack", seqid, S.BatchResponse({}))
+
+        with (
+            scripted_peer(late, takes_back) as address,
+            foqs.Client(address, timeout_ms=100, retry=ONCE) as client,
+            pytest.raises(foqs.OutcomeUnknownError),
+        ):
+            client.dequeue("ns", "t", 2)
+    assert told == [("a.1", True, True)] * 2, "closing waits until they are given back"
+
+
+def test_closing_a_blocking_client_gives_back_what_is_on_its_way_to_those_who_wait() -> None:
+    asked, outcome, told = threading.Event(), [], []  # type: ignore[var-annotated]
+
+    def late(peer: Peer) -> None:
+        _, seqid, _ = peer.next_call()
+        asked.set()
+        with pytest.raises(EOFError):
+            peer.next_call()
+        late_item(peer, seqid)
+
+    def takes_back(peer: Peer) -> None:
+        _, seqid, request = peer.next_call()
+        told.extend(told_back(request))
+        peer.answer("nack", seqid, S.BatchResponse({}))
+
+    with scripted_peer(late, takes_back) as address:
+        client = foqs.Client(address, retry=ONCE)
+
+        def wait() -> None:
+            try:
+                outcome.append(client.dequeue("ns", "t", 2, wait_ms=20_000))
+            except foqs.ClientClosedError as error:
+                outcome.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        assert asked.wait(PATIENCE_S)
+        client.close()
+        thread.join(PATIENCE_S)
+    assert isinstance(outcome[0], foqs.ClientClosedError)
+    assert told == [("a.1", True, True), ("b.1", True, True)]
+
+
+class Watched(FakeQueue):
+    def __init__(self) -> None:
+        super().__init__()
+        self.nacked: list[Any] = []
+
+    async def nack(self, context: Any, namespace_name: str, nacks: Sequence[Any]) -> Any:
+        self.nacked += nacks
+        return await super().nack(context, namespace_name, nacks)
+
+
+async def test_the_front_door_ends_a_wait_at_once_and_gives_the_next_item_to_others() -> None:
+    queue = Watched()
+    server = ThriftServer(queue, queue, address="127.0.0.1", port=0, namespaces=queue)
+    await server.start()
+    try:
+        async with foqs.AsyncClient(f"127.0.0.1:{server.port}", connections_max=1) as client:
+            waiting = asyncio.create_task(client.dequeue("ns", "t", wait_ms=20_000))
+            async with asyncio.timeout(PATIENCE_S):
+                await queue.long_poll_began.wait()
+                waiting.cancel()
+                await queue.long_poll_cancelled.wait()
+            await client.enqueue("ns", "t", b"x")
+            (item,) = await client.dequeue("ns", "t", wait_ms=1_000)
+            assert item.attempt == 1
+    finally:
+        await server.stop()
+    assert queue.nacked == []
+
+
+def test_a_blocking_client_that_gives_up_ends_the_wait_at_the_front_door() -> None:
+    with running_host(Watched()) as host, foqs.Client(host.address, timeout_ms=100, retry=ONCE) as client:
+        client._terms.timeout_ms = -400  # 100 ms for a call that waits 500 ms.
+        with pytest.raises(foqs.OutcomeUnknownError):
+            client.dequeue("ns", "t", wait_ms=500)
+        host.call(asyncio.wait_for(host.queue.long_poll_cancelled.wait(), PATIENCE_S))
