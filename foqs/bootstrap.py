@@ -120,10 +120,7 @@ class Host(Service):
         self._slots = self._namespaces.slots = Slots(self._shards)
         self._censuses = self._namespaces.shards = Censuses(self._shards, self._namespaces, self._slots, self._waiting)
         self._namespace_calls = NamespaceCalls(self._namespaces, self._censuses, self._slots, parts.wall_ms)
-        self._slot_moves = self._namespaces.slot_moves = SlotMover(
-            self._namespaces, self._censuses, self._shards, self._slots, self._waiting,
-            lambda shard_id, place: parts.slot_source(shard_id, self._factory.url_of(shard_id, place)),
-        )  # fmt: skip
+        self._slot_moves = self._make_slot_moves()
         slices = Slices(self._loop)
         pages = PageBudget()
         self._inspection = Inspection(self._shards, self._waiting, self._dispatcher.on_events, slices, pages)
@@ -325,6 +322,13 @@ class Host(Service):
     def _advertised(self) -> str:
         """The address and the port by which clients and other hosts reach this one."""
         return self._config.advertised(self.port)
+
+    def _make_slot_moves(self) -> SlotMover:
+        self._namespaces.slot_moves = SlotMover(
+            self._namespaces, self._censuses, self._shards, self._slots, self._waiting,
+            lambda shard_id, place: self._parts.slot_source(shard_id, self._factory.url_of(shard_id, place)),
+        )  # fmt: skip
+        return self._namespaces.slot_moves
 
     def _make_quotas(self) -> Quotas:
         return Quotas(

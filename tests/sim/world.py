@@ -120,15 +120,7 @@ class World:
         """By uid: deliveries that a new owner takes for delivered and that the last one gave to nobody."""
         self._states: dict[int, ShardState] = {}
         """By shard: of its last owner."""
-        self.servers: dict[int, FakeServer] = {}
-        self.clocks = SimClocks(self)
-        self.servers |= {shard_id: self._make_server(shard_id) for shard_id in range(profile.shard_count)}
-        self.dedup = self._make_dedup_window()
-        self.slots = SlotWatch(self)
-        self.tiers = TierWatch(self)
-        self.meta = self._make_meta(self._settings())
-        self.meta_locks = MetaLocks(self)
-        self.tiers.enter(self.meta.tables.cluster.shards, shard_urls(self))
+        self._make_databases()
         self.clients = [self._make_client(number) for number in range(profile.client_count)]
         self._host_count = 0
         self._epochs_seen: dict[int, int] = {}
@@ -441,6 +433,17 @@ class World:
             for lane, sort_keys in server.tables.lanes.items()
             if lane >= 0
         )  # fmt: skip
+
+    def _make_databases(self) -> None:
+        self.servers: dict[int, FakeServer] = {}
+        self.clocks = SimClocks(self)
+        self.servers |= {shard_id: self._make_server(shard_id) for shard_id in range(self.profile.shard_count)}
+        self.dedup = self._make_dedup_window()
+        self.slots = SlotWatch(self)
+        self.tiers = TierWatch(self)
+        self.meta = self._make_meta(self._settings())
+        self.meta_locks = MetaLocks(self)
+        self.tiers.enter(self.meta.tables.cluster.shards, shard_urls(self))
 
     def _watching(self, server: FakeServer) -> Callable[[Script], None]:
         """P8 and the checkpoints, at every commit."""

@@ -14,6 +14,7 @@ from foqs.client.addresses import parse_addresses
 from foqs.config import ConfigError, HostConfig, load_config
 from foqs.model.addresses import HostPort, parse_address
 from foqs.model.errors import HostUnreachableError, InvalidArgumentError
+from foqs.model.peer_proof import PROOF
 from foqs.transport.peers import Peers
 
 CONFIG = {"meta_url": "mysql://root@db/meta", "shards": {"0": "mysql://root@db/s0"}}
@@ -88,7 +89,7 @@ def test_what_a_host_advertises_can_be_dialled() -> None:
 
 @pytest.mark.parametrize("text", ["", ":", "queue-a", *UNDIALABLE])
 async def test_a_peer_whose_row_has_an_address_that_nobody_can_dial_is_not_reached(text: str) -> None:
-    peers = Peers("me", lambda: b"s" * 32, os.urandom, lambda: 0.0)
+    peers = Peers("me", "foqs", lambda: b"s" * 32, lambda _: PROOF, os.urandom, lambda: 0.0)
     await peers.start()
     try:
         with pytest.raises(HostUnreachableError):
@@ -101,7 +102,7 @@ async def test_a_peer_whose_row_has_an_address_that_nobody_can_dial_is_not_reach
     "raised", [ValueError("v"), OverflowError("o"), UnicodeError("u"), KeyError("k"), MemoryError()]
 )
 async def test_whatever_a_connect_raises_the_host_is_not_reached(raised: Exception) -> None:
-    peers = Peers("me", lambda: b"s" * 32, os.urandom, lambda: 0.0)
+    peers = Peers("me", "foqs", lambda: b"s" * 32, lambda _: PROOF, os.urandom, lambda: 0.0)
     await peers.start()
     try:
         with patch.object(Peers, "_greeted", side_effect=raised), pytest.raises(HostUnreachableError, match="b cannot"):

@@ -37,6 +37,7 @@ DEFECTS = {
     "ignores deliver_after": "P7",
     "ignores the delay of a nack": "P7",
     "ignores the TTL": "P7",
+    "drops a failed item at its TTL": "P2",
     "finds ended leases late": "P7",
     "uses ids again": "P9",
 }
@@ -104,7 +105,10 @@ class Model:
                 row.attempt += 1
             expired = row.expires_at_ms <= self.now_ms and not row.dead and not self.is_wrong("ignores the TTL")
             if expired and row.leased_until_ms is None:
-                del self.rows[row.key]
+                if row.attempt > 1 and not row.put.at_most_once and not self.is_wrong("drops a failed item at its TTL"):
+                    row.dead = True
+                else:
+                    del self.rows[row.key]
 
     def claim(self, topic: str, count: int, lease_ms: int) -> list[Taken]:
         self.sweep()
