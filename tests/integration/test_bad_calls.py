@@ -224,7 +224,7 @@ async def test_new_items_out_of_range_are_refused_each_at_its_position(stage):
         *[({"topic": topic}, INVALID) for topic in HOSTILE_TOPICS],
         *[({"delivery": value}, INVALID) for value in (-1, 2, I32_MAX, I32_MIN)],
         *[({"delay_ms": value}, INVALID) for value in (-1, limits.DELAY_MS_MAX + 1, I64_MAX, I64_MIN)],
-        *[({"deliver_after_ms": value}, INVALID) for value in (-1, I64_MAX, I64_MIN, 253_402_300_800_000)],
+        *[({"deliver_after_ms": value}, INVALID) for value in (I64_MAX, 253_402_300_800_000)],
         *[({"ttl_ms": value}, INVALID) for value in (0, -1, limits.TTL_MS_MAX + 1, I64_MAX, I64_MIN)],
         *[({"lease_ms": value}, INVALID) for value in (0, -1, 999, limits.LEASE_MS_MAX + 1, I64_MAX, I64_MIN)],
         *[({"payload": b"x" * size}, TOO_LARGE) for size in (10_241, limits.MIB)],

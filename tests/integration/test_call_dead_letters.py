@@ -231,7 +231,7 @@ async def test_dead_letters_outlive_their_ttl_and_a_restart(meta_url, shard_urls
         assert (await host.stats("jobs"))["t"].dead == 1
 
 
-async def test_a_dead_letter_that_is_redriven_after_its_ttl_goes(host, monkeypatch):
+async def test_a_dead_letter_that_is_redriven_and_expires_again_is_a_dead_letter_again(host, monkeypatch):
     monkeypatch.setattr(ttl_scan, "EXPIRY_LAP_PAUSE_MS", 50)
     assert await host.client.dequeue("jobs", "other", wait_ms=2_000) == []
     await host.client.enqueue("jobs", "t", b"x", ttl_ms=1_000)
@@ -240,8 +240,9 @@ async def test_a_dead_letter_that_is_redriven_after_its_ttl_goes(host, monkeypat
     assert await host.client.dequeue("jobs", "other", wait_ms=1_500) == [], "a walk goes past it"
     assert (await host.admin.redrive_dead_letters("jobs", "t", [item.id])).count == 1
     async with asyncio.timeout(PATIENCE_S):
-        while host.items_stored():
+        while (await host.admin.get_item("jobs", item.id)).state is not ItemState.DEAD:
             await host.client.dequeue("jobs", "other", wait_ms=100)
+    assert "TTL" in (await host.admin.get_item("jobs", item.id)).death_reason
 
 
 async def test_an_at_most_once_item_may_become_a_dead_letter_but_is_never_redriven(host):

