@@ -52,6 +52,7 @@ class GuardedConnection(pymysql.connections.Connection):
     _sock: Any
     _rfile: Any
     _current_timeout: float | None
+    _read_timeout: float | None
     _write_timeout: float | None
     _local_infile: bool
     _auth_plugin_name: str
@@ -59,18 +60,23 @@ class GuardedConnection(pymysql.connections.Connection):
     _login: _Login | None = None
     """None once the session is open."""
 
-    def __init__(self, *, named_by: str = NamedBy.CONFIGURATION, **arguments: Any) -> None:
+    def __init__(
+        self, *, named_by: str = NamedBy.CONFIGURATION, login_timeout: float | None = None, **arguments: Any
+    ) -> None:
         """`arguments` are those of pymysql, which connects at once unless `defer_connect` says otherwise.
 
+        The whole login takes at most `login_timeout` seconds, or `connect_timeout` where that is not given. Its first
+        step, the link to the server, takes at most `connect_timeout`, and each other one `read_timeout`.
         Raises pymysql.err.OperationalError, and ValueError for an argument that would weaken the login.
         """
         if weak := sorted(_NEVER_GIVEN & arguments.keys()):
             raise ValueError(f"{', '.join(weak)} cannot be given: see foqs.storage.login")
         self._named_by = NamedBy(named_by)
+        self._login_timeout = login_timeout
         super().__init__(**arguments, auth_plugin_map={_FULL_LOGIN: _CachingSha2Password})
 
     def connect(self, sock: Any = None) -> None:
-        """Open the session within `connect_timeout`. Raises pymysql.err.OperationalError, whatever the server says."""
+        """Open the session within the time of a login. Raises pymysql.err.OperationalError, whatever the server says."""
         if self._local_infile or self.client_flag & CLIENT.LOCAL_FILES:
             raise ValueError("local_infile is on: a server could have any file of this machine")
         if self._named_by is NamedBy.NOBODY:
@@ -79,7 +85,7 @@ class GuardedConnection(pymysql.connections.Connection):
                 f"{self._server} was not called: neither does the configuration of this host name it, nor do its "
                 "shard_places allow it",
             )
-        self._login = _Login(self.connect_timeout or 0.0)
+        self._login = _Login(self._login_timeout or self.connect_timeout or 0.0, self._read_timeout)
         try:
             super().connect(sock)
         except pymysql.err.Error:
@@ -140,7 +146,7 @@ class GuardedConnection(pymysql.connections.Connection):
         try:
             while len(data) < num_bytes:
                 # A server that says a byte now and then would never be too late for a timeout of each read.
-                self._sock.settimeout(login.left_s())
+                self._sock.settimeout(login.step_s())
                 chunk = self._rfile.read1(num_bytes - len(data))
                 if not chunk:
                     raise ConnectionError("it closed the connection")
@@ -154,7 +160,7 @@ class GuardedConnection(pymysql.connections.Connection):
         if (login := self._login) is not None:
             if not login.is_logged_in:
                 self._check_secret(data)
-            self._sock.settimeout(login.left_s())
+            self._sock.settimeout(login.step_s())
             self._current_timeout = self._write_timeout
         super()._write_bytes(data)  # type: ignore[misc]
 
@@ -181,10 +187,12 @@ class GuardedConnection(pymysql.connections.Connection):
 class _Login:
     """What is left of the time and the bytes of a login."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, step_s_max: float | None) -> None:
+        """A server that says nothing is waited for as long as `step_s_max`, if that is given."""
         self.is_logged_in = False
         """What follows is no part of the exchange about the password."""
         self._deadline_s = time.monotonic() + seconds
+        self._step_s_max = step_s_max
         self._bytes = 0
 
     def count(self, num_bytes: int) -> int:
@@ -192,12 +200,12 @@ class _Login:
         self._bytes += num_bytes
         return self._bytes
 
-    def left_s(self) -> float:
-        """Raises TimeoutError when nothing is left."""
+    def step_s(self) -> float:
+        """How long to wait for the server now. Raises TimeoutError when nothing is left."""
         left_s = self._deadline_s - time.monotonic()
         if left_s <= 0:
             raise TimeoutError("it took too long")
-        return left_s
+        return left_s if self._step_s_max is None else min(left_s, self._step_s_max)
 
 
 class _CachingSha2Password:

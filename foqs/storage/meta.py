@@ -98,7 +98,9 @@ class MetaStore(MetaCluster, MetaNamespaces, MetaPolicies, MetaJobs, MetaQuotas,
         wanted = {
             "cursorclass": WholeCursor,
             "client_flag": CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS,
+            # A login has some steps, each of which takes as long as a statement where the database is far.
             "connect_timeout": min(arguments["connect_timeout"], statement_s),
+            "login_timeout": arguments["connect_timeout"],
             "read_timeout": statement_s,
             "write_timeout": statement_s,
         }

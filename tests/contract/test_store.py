@@ -15,6 +15,7 @@ from foqs.shard.port import (
     DeadlockError,
     FetchedRow,
     ItemRow,
+    OwnershipLostError,
     Refill,
     Rewrite,
     TransactionFailedError,
@@ -312,11 +313,21 @@ def test_a_wake_puts_a_delayed_row_where_its_topic_and_priority_say(shard):
     assert owner.run(refills=[Refill(TIMER_LANE, order.FIRST, 10)]).refilled == [[]]
 
 
-def test_a_delete_takes_what_it_names_and_minds_no_gaps(shard):
+def test_a_delete_takes_what_it_names_in_any_order_and_nothing_in_between(shard):
     owner = Owner(shard)
     owner.run(inserts=[new_item(n) for n in range(1, 11)])
-    owner.run(deletes=[9, 3, 77, 1])
+    owner.run(deletes=[9, 3, 1])
     assert sorted(owner.look_up(*range(1, 100))) == [2, 4, 5, 6, 7, 8, 10]
+
+
+def test_a_delete_of_what_is_not_there_does_nothing_and_the_owner_has_to_read_the_shard_anew(shard):
+    """An owner names rows that it knows. One that is gone has been taken by somebody else, and others may be as well."""
+    owner = Owner(shard)
+    owner.run(inserts=[new_item(n) for n in (1, 2, 3)])
+    with pytest.raises(OwnershipLostError, match="does not have all rows"):
+        owner.run(deletes=[3, 77, 1])
+    owner.store.close()
+    assert sorted(Owner(shard).look_up(1, 2, 3)) == [1, 2, 3]
 
 
 def test_topics_come_and_go(shard):

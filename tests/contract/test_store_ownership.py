@@ -11,7 +11,14 @@ import pytest
 
 from foqs.model import ids
 from foqs.model.errors import UnavailableError
-from foqs.shard.port import OwnedError, OwnershipLostError, SessionLostError, Tenure, Transaction
+from foqs.shard.port import (
+    BeingTakenError,
+    OwnedError,
+    OwnershipLostError,
+    SessionLostError,
+    Tenure,
+    Transaction,
+)
 from tests.contract.owner import Owner, new_item, new_topic, opened
 from tests.support.waiting import PATIENCE_S, until
 
@@ -268,7 +275,7 @@ def test_it_does_so_too_with_a_new_store_after_a_host_that_had_the_lock_and_got_
     shard.on_epoch = away
     with pytest.raises(UnavailableError):
         opened(shard.store("two"))
-    assert seen == [OwnershipLostError], "the other one has the lock meanwhile"
+    assert seen == [BeingTakenError], "the other one has the lock meanwhile"
     again = shard.store("one")
     image = opened(again, tenure_of(one))
     assert (image.epoch, image.last_key) == (one.image.epoch, one.image.last_key + 77)

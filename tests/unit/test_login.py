@@ -24,6 +24,7 @@ from foqs.storage.places import url_at
 from foqs.storage.session import Session, connect, session_arguments
 from tests.support.certificates import write_certificate
 from tests.support.false_server import FULL_LOGIN, KNOWN, OK, SALT, FalseServer, Talk
+from tests.support.waiting import PATIENCE_S
 
 PASSWORD = "geheimnis"
 REFUSED = pymysql.err.OperationalError
@@ -413,6 +414,28 @@ def test_a_server_that_says_a_byte_now_and_then_is_given_up_in_time() -> None:
         pytest.raises(REFUSED, match="took too long"),
     ):
         open_at(server)
+
+
+def test_a_login_may_take_several_steps_each_of_which_takes_as_long_as_an_answer_of_a_far_server() -> None:
+    now_s, monotonic_s = 0.0, time.monotonic
+
+    def far(talk: Talk) -> None:
+        nonlocal now_s
+        now_s += 0.4
+        talk.greet("mysql_native_password")
+        now_s += 0.4
+        talk.say(OK)
+        talk.serve()
+
+    with FalseServer(far) as server, patch.object(login.time, "monotonic", lambda: monotonic_s() + now_s):
+        with pytest.raises(REFUSED, match="took too long"):
+            open_at(server, connect_timeout=0.6)
+        open_at(server, connect_timeout=0.6, login_timeout=PATIENCE_S).close()
+
+
+def test_a_server_that_accepts_and_says_nothing_is_given_up_after_one_step() -> None:
+    with FalseServer(lambda talk: talk.hear()) as server, pytest.raises(REFUSED, match="timed out"):
+        open_at(server, connect_timeout=5, login_timeout=1_000_000, read_timeout=0.05)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ URL = "mysql+pymysql://root@127.0.0.1/foqs_0"
 
 def test_a_session_that_cannot_be_set_up_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with a server that went away in between: else it would stay open for as long as the error is kept."""
-    opened = Mock()
+    opened = Mock(get_server_info=lambda: "8.0.36")
     opened.cursor.side_effect = pymysql.err.OperationalError(1193, "Unknown system variable")
     monkeypatch.setattr(session, "Session", lambda **_: opened)
     with pytest.raises(pymysql.err.OperationalError):
@@ -50,6 +50,12 @@ def test_the_url_of_the_meta_database_says_how_long_to_wait_for_its_server(
 ) -> None:
     """But no longer than for a statement."""
     arguments: dict[str, Any] = {}
-    monkeypatch.setattr(meta, "Session", lambda **given: arguments.update(given))
-    MetaStore(URL + option)._connect()
+
+    def open_none(**given: Any) -> None:
+        arguments.update(given)
+        raise pymysql.err.OperationalError(2003, "Can't connect")
+
+    monkeypatch.setattr(meta, "Session", open_none)
+    with pytest.raises(pymysql.err.OperationalError):
+        MetaStore(URL + option)._connect()
     assert arguments["connect_timeout"] == expected_s
