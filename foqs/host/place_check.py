@@ -15,6 +15,7 @@ import structlog
 
 from foqs.host.meta_calls import MetaCalls
 from foqs.model import limits
+from foqs.model.cluster import check_id_is_free
 from foqs.model.errors import InvalidArgumentError, UnavailableError
 
 PLACE_CHECK_MS: Final = 5 * limits.SECOND_MS
@@ -50,9 +51,13 @@ class PlaceCheck:
         """Held by the thread that opens a database, which may take longer than its caller waits."""
 
     async def check(self, shard_id: int, place: str) -> None:
-        """Raises InvalidArgumentError for a place where the shard cannot be served, and UnavailableError."""
+        """Raises InvalidArgumentError for a place where the shard cannot be served, and UnavailableError.
+
+        Raises AlreadyExistsError for an id that has a shard: what its database lacks is no matter then.
+        """
         rows = await self._calls.run(lambda meta: meta.list_shards())
         self._check_server(place, [row.place for row in rows if row.place])
+        check_id_is_free({row.shard_id: row for row in rows}.get(shard_id), place)
         if self._is_under_way:
             raise _busy()
         self._is_under_way = True

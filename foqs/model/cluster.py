@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from foqs.model import limits
-from foqs.model.errors import shown
+from foqs.model.errors import AlreadyExistsError, shown
 
 PROCESS_MARK = "#"
 """This stands between the name of a host and the start of its process. No name of a host has it."""
@@ -139,6 +139,15 @@ def lost_database_problem(shard_id: int, epoch: int) -> str:
         f"database, or correct its URL; foqs schema apply --new-shard {shard_id} makes it anew, and gives up all items "
         "that it had"
     )
+
+
+def check_id_is_free(found: ShardRow | None, place: str) -> None:
+    """Raise AlreadyExistsError when no shard can be added at the place under the id of this row."""
+    if found is not None and (found.use is not ShardUse.REMOVED or found.place not in ("", place)):
+        raise AlreadyExistsError(
+            f"shard {found.shard_id} exists already, or was elsewhere ({found.place or 'in configurations alone'}): "
+            "use an id that was never used"
+        )
 
 
 def shards_named(shard_ids: Collection[int]) -> str:

@@ -76,7 +76,7 @@ class GuardedConnection(pymysql.connections.Connection):
         super().__init__(**arguments, auth_plugin_map={_FULL_LOGIN: _CachingSha2Password})
 
     def connect(self, sock: Any = None) -> None:
-        """Open the session within the time of a login. Raises pymysql.err.OperationalError, whatever the server says."""
+        """Open the session in the time of a login. Raises pymysql.err.OperationalError, whatever the server says."""
         if self._local_infile or self.client_flag & CLIENT.LOCAL_FILES:
             raise ValueError("local_infile is on: a server could have any file of this machine")
         if self._named_by is NamedBy.NOBODY:

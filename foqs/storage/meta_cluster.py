@@ -12,8 +12,8 @@ from sqlalchemy import Connection, and_, delete, func, or_, select, update
 from sqlalchemy.dialects.mysql import insert
 
 from foqs.model import limits
-from foqs.model.cluster import PROCESS_MARK, HostRow, ShardRow, ShardUse
-from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, UnavailableError
+from foqs.model.cluster import PROCESS_MARK, HostRow, ShardRow, ShardUse, check_id_is_free
+from foqs.model.errors import InvalidArgumentError, NotFoundError, UnavailableError
 from foqs.model.meta_bounds import HOST_ROW_MS, HOST_ROW_READ_MS, HOSTS_SWEPT_MAX
 from foqs.model.shard_place import FOUND_NOTHING, EpochAsk, EpochGiven, FoundShard, nobody_is_dead
 from foqs.storage import meta_statements as sql
@@ -283,11 +283,7 @@ class MetaCluster(ABC):
             if others.get(place, shard_id) != shard_id:
                 raise InvalidArgumentError(f"shard {others[place]} is at {place}: two shards need two databases")
             found = _lock_shard(connection, shard_id)
-            if found is not None and (found.use is not ShardUse.REMOVED or found.place not in ("", place)):
-                raise AlreadyExistsError(
-                    f"shard {shard_id} exists already, or was elsewhere ({found.place or 'in configurations alone'}): "
-                    "use an id that was never used"
-                )
+            check_id_is_free(found, place)
             values = {
                 "place": place.encode(), "tier": tier.encode(), "state": int(ShardUse.SERVING), "pinned_to": b"",
                 "changed_at": SERVER_NOW_MS,

@@ -86,8 +86,10 @@ class WholeCursor(Cursor):
 
     def execute(self, query: Any, args: Any = None) -> int:
         """Run one statement. Raises ShortReadError when fewer rows came than the server has found."""
-        if not query.startswith("SELECT"):
+        if query[:6] not in ("SELECT", b"SELECT"):  # Inserts of many rows are sent as bytes.
             return int(super().execute(query, args))
+        if not isinstance(query, str):
+            query = query.decode(errors="surrogateescape")  # The driver encodes it so again.
         super().execute(f"{query}; {_COUNT_OF_ROWS}", args)
         rows, rows_count, description = self.fetchall(), self.rowcount, self.description
         self.nextset()

@@ -321,7 +321,7 @@ def test_a_delete_takes_what_it_names_in_any_order_and_nothing_in_between(shard)
 
 
 def test_a_delete_of_what_is_not_there_does_nothing_and_the_owner_has_to_read_the_shard_anew(shard):
-    """An owner names rows that it knows. One that is gone has been taken by somebody else, and others may be as well."""
+    """An owner names rows that it knows. One that is gone was taken by somebody else, and others may be as well."""
     owner = Owner(shard)
     owner.run(inserts=[new_item(n) for n in (1, 2, 3)])
     with pytest.raises(OwnershipLostError, match="does not have all rows"):

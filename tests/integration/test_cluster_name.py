@@ -15,6 +15,7 @@ from foqs.model.cluster import HostRow
 from foqs.model.errors import InvalidArgumentError
 from foqs.storage.meta import MetaStore
 from foqs.storage.meta_cluster import BEATING_MS
+from foqs.storage.meta_statements import NOW_MS
 from tests.support.running_host import running_host
 from tests.support.waiting import PATIENCE_S
 
@@ -104,6 +105,7 @@ def test_of_hosts_of_two_names_that_start_in_one_moment_those_of_one_do(meta_url
 def test_a_host_says_which_proof_it_knows_and_one_of_an_older_build_says_nothing(
     store: MetaStore, mysql_server: LocalServer, meta_url: str
 ) -> None:
-    query(mysql_server, meta_url, "INSERT INTO host (name, address, started_at, heartbeat_at) VALUES ('old', '', 1, 7)")
+    row = f"('old', '', 1, {NOW_MS})"
+    query(mysql_server, meta_url, f"INSERT INTO host (name, address, started_at, heartbeat_at) VALUES {row}")
     store.beat(HOST._replace(proof=2))
     assert {row.id: row.proof for row in store.beat(HOST._replace(proof=2))} == {"h1#1": 2, "old": 1}

@@ -50,6 +50,8 @@ async def test_items_are_peeked_at_over_a_session_that_was_killed(running: Runni
         page = await running.admin.peek_items("jobs", "t")
         assert [item.id for item in page.items] == [item_id]
         assert cut_sessions(mysql_server) >= 1, "the reader's"
+        # A server that ends sessions while they are opened again is sick.
+        await running.client.enqueue("jobs", "other", b"over a new one of the owner")
 
 
 async def test_an_item_is_looked_up_over_a_session_that_was_killed(running: RunningHost, mysql_server: LocalServer):

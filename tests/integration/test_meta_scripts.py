@@ -99,7 +99,7 @@ def test_what_a_dead_host_has_locked_is_free_once_its_sessions_are_ended_and_nob
         assert isinstance(meta.ask_quotas("a", {number: Ask(1)})[number], UnavailableError)
         assert meta.end_sessions("dead#1") == (1, 0)
         assert isinstance(meta.ask_quotas("a", {number: Ask(1)})[number], Grant)
-        assert meta.take_shard_epoch(3, "me#1", 0, 0) == 2
+        assert meta.take_shard_epoch(3, "me#1", 0, 0).epoch == 2
         assert rows_of(living, "SELECT 1") == ((1,),)
         assert meta.end_sessions("dead#1") == (0, 0)
         with pytest.raises(pymysql.err.Error):
@@ -126,20 +126,25 @@ def test_a_user_with_the_least_grants_ends_its_own_sessions_and_is_told_that_it_
                 cursor.execute(f"DROP USER {user}@'%'")
 
 
-def test_an_epoch_and_a_heartbeat_take_one_round_trip_and_an_ask_takes_two(meta: MetaStore) -> None:
-    """In one round trip nobody can die with a lock."""
+def test_a_heartbeat_takes_one_round_trip_and_an_ask_and_an_epoch_take_two(meta: MetaStore) -> None:
+    """In one round trip nobody can die with a lock, nor in the two of an epoch: its write checks what it has read."""
     row = HostRow("me#1", "", 1, 1)
     number = meta.insert_namespace("jobs", NamespaceSettings(), 1).number
     meta.ask_quotas("a", {number: Ask(1)})
-    counts = [
-        len(scripts_of(meta, work))
+    heartbeat, epoch, again, ask = [
+        scripts_of(meta, work)
         for work in (
             lambda: meta.beat(row),
+            lambda: meta.take_shard_epoch(1, "me#1", 0, 0),
             lambda: meta.take_shard_epoch(1, "me#1", 0, 0),
             lambda: meta.ask_quotas("a", {number: Ask(1)}),
         )
     ]
-    assert counts == [1, 1, 2]
+    assert [len(scripts) for scripts in (heartbeat, epoch, again, ask)] == [1, 2, 2, 2]
+    for scripts in (epoch, again):
+        assert [[text.split()[0] for text, _ in script] for script in scripts] in [
+            [["SELECT"], [write, "SELECT"]] for write in ("INSERT", "UPDATE")
+        ], "each statement commits by itself"
 
 
 def test_one_locked_book_fails_no_other_of_the_same_ask_and_nothing_is_done_to_it(
@@ -160,7 +165,7 @@ def test_one_locked_book_fails_no_other_of_the_same_ask_and_nothing_is_done_to_i
 
 
 def test_an_epoch_is_above_all_before_it_and_above_the_one_that_the_shard_has(meta: MetaStore) -> None:
-    assert [meta.take_shard_epoch(9, "me#1", 5, at_least) for at_least in (0, 0, 41, 3)] == [1, 2, 42, 43]
+    assert [meta.take_shard_epoch(9, "me#1", 5, at_least).epoch for at_least in (0, 0, 41, 3)] == [1, 2, 42, 43]
     (row,) = meta.list_shards()
     assert (row.epoch, row.owner, row.owned_since_ms, row.moving_to) == (43, "me#1", 5, "")
 

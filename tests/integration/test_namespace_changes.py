@@ -197,6 +197,7 @@ def _never(self, tenure=None):
 
 async def test_who_takes_a_shard_over_knows_what_was_closed_before(meta_url, shard_urls, monkeypatch):
     monkeypatch.setattr(limits, "HEARTBEAT_MS", 60_000)
+    monkeypatch.setattr(limits, "HOST_DEAD_MS", 600_000)
     async with running_host(meta_url, shard_urls) as host:
         await host.host._namespaces.calls.run(lambda meta: meta.begin_deletion("jobs"))
         assert not host.host._namespaces.get("jobs").closing

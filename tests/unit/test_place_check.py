@@ -14,7 +14,8 @@ from structlog.testing import capture_logs
 from foqs.host import place_check
 from foqs.host.meta_calls import MetaCalls
 from foqs.host.place_check import NotOpenedError, PlaceCheck
-from foqs.model.errors import InvalidArgumentError, UnavailableError
+from foqs.model.cluster import ShardRow, ShardUse
+from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, UnavailableError
 from foqs.storage.meta import MetaStore
 from tests.support.waiting import until
 
@@ -23,7 +24,8 @@ PLACE = "mysql://db-7:3306/s7"
 
 @pytest.fixture
 def calls() -> Iterator[MetaCalls]:
-    rows = [SimpleNamespace(place="mysql://db-1:3306/s1"), SimpleNamespace(place="")]
+    row = ShardRow(1, 5, "host-1", 0, "mysql://db-1:3306/s1", ShardUse.SERVING, "", "", "", 0)
+    rows = [row, row._replace(shard_id=2, place="")]
     calls = MetaCalls(cast(MetaStore, SimpleNamespace(list_shards=lambda: rows)))
     yield calls
     calls.close()
@@ -142,4 +144,13 @@ async def test_what_an_open_database_says_is_told(calls: MetaCalls, waits_s: lis
     problem = InvalidArgumentError("its database is that of shard 3")
     with pytest.raises(InvalidArgumentError, match="that of shard 3"):
         await made(calls, failing(problem)).check(7, PLACE)
+    assert waits_s == []
+
+
+async def test_of_an_id_that_has_a_shard_no_database_is_opened(calls: MetaCalls, waits_s: list[float]) -> None:
+    """What is wrong with that database is no matter: another id is wanted."""
+    opened: list[str] = []
+    with pytest.raises(AlreadyExistsError, match="shard 1 exists already"):
+        await made(calls, lambda shard_id, place: opened.append(place)).check(1, PLACE)
+    assert opened == []
     assert waits_s == []
