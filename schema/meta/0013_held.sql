@@ -1,2 +1,0 @@
--- Holds the number until the migration that has it is merged.
-DO 0;
