@@ -28,9 +28,9 @@ def set_policies(remote: Remote, namespace: str, file: TextIO) -> None:
     """Set policies of topics of NAMESPACE from FILE, a CSV file of UTF-8, or - for stdin.
 
     The first line names columns: topic, and any of prefix, enqueue_paused, dequeue_paused (true or false), reason,
-    items_per_second (a rate, or none) and weight. Where prefix is true, topic is a prefix. What is empty stays as it
-    is; a reason of "" alone cannot be told from it. Lines are made in their order, 1,000 in one transaction. One that
-    is wrong fails alone; the command can be run again.
+    items_per_second (a rate, or none) and weight. Where prefix is true, topic is a prefix. An empty cell leaves its
+    field as it is. Lines are done in their order, 1,000 in one transaction. One that is wrong fails alone; the command
+    can be run again.
     """
     done_count, failed_count, codes = 0, 0, set[Exit]()
     if hasattr(file, "reconfigure"):

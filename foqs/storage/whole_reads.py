@@ -87,7 +87,7 @@ class WholeCursor(Cursor):
     def execute(self, query: Any, args: Any = None) -> int:
         """Run one statement. Raises ShortReadError when fewer rows came than the server has found."""
         # What the driver makes of many rows to insert are bytes.
-        if isinstance(query, bytes) or not query.startswith("SELECT"):
+        if isinstance(query, bytes | bytearray) or not query.startswith("SELECT"):
             return int(super().execute(query, args))
         super().execute(f"{query}; {_COUNT_OF_ROWS}", args)
         rows, rows_count, description = self.fetchall(), self.rowcount, self.description

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import pytest
+from click.testing import CliRunner
 from sqlalchemy import event
 
+from foqs.cli.main import cli
 from foqs.model import limits
 from foqs.model.errors import FoqsError, InvalidArgumentError, PausedError, UnknownNamespaceError
 from foqs.model.namespace import NamespaceSettings
@@ -230,3 +233,24 @@ async def test_another_host_follows_a_prefix_also_for_calls_that_wait(
             await host.client.enqueue("n", topic, b"x")
         assert [item.payload for item in await other] == [b"x"]
         assert [item.payload for item in await host.client.dequeue("n", "p/t", wait_ms=20_000)] == [b"x"]
+
+
+async def test_thousands_of_policies_from_a_file_take_a_transaction_for_each_thousand(
+    meta_url: str, shard_urls: dict[int, str], tmp_path: Path
+) -> None:
+    path = tmp_path / "policies.csv"
+    path.write_text("topic,items_per_second\n" + "".join([f"t{at},{1 + at % 50}\n" for at in range(3_000)]))
+    async with running_host(meta_url, {0: shard_urls[0]}, namespace="n") as host:
+        statements: list[str] = []
+        engine = host.host._namespaces._meta._engine
+        event.listen(engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
+        command = ["topic", "set-policies", "n", str(path), "--address", host.address]
+        result = await asyncio.to_thread(CliRunner().invoke, cli, command, prog_name="foqs")
+        assert (result.exit_code, result.stdout) == (0, "3000 policies set\n")
+        assert sum("SET policies_version" in one for one in statements) == 3
+        settings = host.host._namespaces.settings
+        assert [settings.policy(1, f"t{at}").deliveries_per_second_max for at in (0, 49, 2_999)] == [1, 50, 50]
+        statements.clear()
+        result = await asyncio.to_thread(CliRunner().invoke, cli, command, prog_name="foqs")
+        assert result.exit_code == 0
+        assert not [one for one in statements if "SET policies_version" in one], "it may be run again for nothing"
