@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from itertools import chain, islice
 from operator import attrgetter
 
@@ -403,9 +403,9 @@ class AnyTopic(HandOut):
         self._refresh(queue)
         self._woken(queue)
 
-    def _topics_with_policies(self) -> Iterable[tuple[int, str]]:
-        """All topics that are known here, and those that are gone of which the caps are not."""
-        return chain(self._queues, [key for key in self._caps if key[1] and key not in self._queues])
+    def _topics_with_policies(self) -> list[tuple[int, str]]:
+        """All topics that are known here, and those of which the caps are, some of them twice."""
+        return [*self._queues, *self._caps]
 
     def _caps_of_gone(self, namespace: int, name: str) -> None:
         """The topic, or the namespace, is not here now: only its cap may be."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from foqs.model import limits
 from foqs.model.policies import Prefixes
@@ -26,7 +26,7 @@ class PrefixSweep:
     def is_under_way(self) -> bool:
         return bool(self._left)
 
-    def take(self, changes: deque[Topic], known: Callable[[], Iterable[Topic]]) -> list[Topic]:
+    def take(self, changes: deque[Topic], known: Callable[[], list[Topic]]) -> list[Topic]:
         """Up to limits.SWEEP_QUEUES_MAX topics that changes concern.
 
         `changes` are changed prefixes by namespace, of which those that are begun with are taken out; `known` tells all
@@ -40,7 +40,7 @@ class PrefixSweep:
                 namespace, prefix = changes.popleft()
                 changed.setdefault(namespace, []).append(prefix)
             self._prefixes = {number: Prefixes(some) for number, some in changed.items()}
-            self._left = list(known())
+            self._left = known()
         found: list[Topic] = []
         for _ in range(min(len(self._left), _LOOKS_PER_TURN)):
             topic = self._left.pop()

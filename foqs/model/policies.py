@@ -20,7 +20,7 @@ class Prefixes:
     def __init__(self, prefixes: Iterable[str]) -> None:
         self._sorted = sorted(prefixes)
         self._outer: list[int] = []
-        """Of each prefix, the place of the longest other one with which it begins, or -1."""
+        """The place of the longest other prefix with which each begins, or -1."""
         nested: list[int] = []
         for at, prefix in enumerate(self._sorted):
             while nested and not prefix.startswith(self._sorted[nested[-1]]):

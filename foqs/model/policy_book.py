@@ -32,10 +32,11 @@ class PolicyCounts:
     """How many entries there are."""
 
     topics: int = 0
-    """Of the namespace."""
+    """Topics of the namespace."""
     prefixes: int = 0
+    """Prefixes of the namespace."""
     all: int = 0
-    """Of both kinds, of all namespaces."""
+    """Topics and prefixes of all namespaces."""
 
 
 class PolicyBook:

@@ -101,7 +101,7 @@ def test_topics_of_a_changed_prefix_are_followed_some_in_each_turn() -> None:
         turns = 0
         while changes or sweep.is_under_way:
             turns += 1
-            some = sweep.take(changes, lambda: topics)
+            some = sweep.take(changes, lambda: list(topics))
             assert len(some) <= 250
             found += some
             assert not changes
