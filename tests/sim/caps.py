@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,8 @@ from foqs.model.caps import burst_of
 from foqs.model.errors import FoqsError
 from foqs.model.item import ShardItem
 from foqs.model.namespace import SettingsTable
-from foqs.model.policies import NamespacePolicies
+from foqs.model.policies import Policies
+from foqs.model.policy import NO_POLICY, TopicPolicy
 from tests.sim.host import FakeDoor
 
 if TYPE_CHECKING:
@@ -151,8 +152,8 @@ class CapCheck:
 
     def __init__(self, settings: SettingsTable) -> None:
         self._settings = settings
-        self._followed: Mapping[int, NamespacePolicies] = {}
-        """The policies that what waits follows."""
+        self._followed: tuple[Policies, Policies] = ({}, {})
+        """What was said of topics and of prefixes when what waits followed it last."""
         self._rates: dict[tuple[int, str], float] = {}
         self._levels: dict[tuple[int, str], tuple[float, float]] = {}
         """Of each cap: how much of its burst was used, and when."""
@@ -160,7 +161,7 @@ class CapCheck:
 
     def look(self) -> None:
         """Also what waits follows the settings from now on."""
-        self._followed = self._settings._policies_in_force
+        self._followed = self._settings.policies, self._settings.prefix_policies
         self._read_rates()
 
     def _read_rates(self) -> None:
@@ -171,16 +172,18 @@ class CapCheck:
     def _rate_of(self, key: tuple[int, str]) -> float:
         number, name = key
         settings = self._settings
-        return settings.policy(number, name).deliveries_per_second_max if name else settings.caps.get(number, 0.0)
+        if not name:
+            return settings.caps.get(number, 0.0)
+        rate: float = _said(settings.policies, settings.prefix_policies, number, name, "deliveries_per_second_max")
+        return rate
 
     def delivered(self, items: list[ShardItem], now_s: float, *, is_shared: bool = False) -> Iterator[str]:
         if self._version != self._settings.version:
             self._read_rates()
         for item in items:
             topic = item.topic
-            is_paused = self._settings.policy(topic.namespace, topic.name).dequeue_paused
-            followed = self._followed.get(topic.namespace)
-            if is_paused and followed is not None and followed.of(topic.name).dequeue_paused:
+            now = self._settings.policies, self._settings.prefix_policies
+            if all(_said(*told, topic.namespace, topic.name, "dequeue_paused") for told in (now, self._followed)):
                 yield f"P10: {item.key:x} of {topic.name} was delivered, which is paused"
             for key in ((topic.namespace, topic.name), (topic.namespace, "")):
                 rate = self._rates[key] = self._rate_of(key)
@@ -190,3 +193,11 @@ class CapCheck:
                     self._levels[key] = (level, now_s)
                     if level > burst_of(rate) + 1e-6:
                         yield f"P10: {key} was delivered faster than {rate} a second: {level:.3f} at once"
+
+
+def _said(policies: Policies, prefix_policies: Policies, number: int, name: str, field: str) -> Any:
+    """What a field is for a topic by the words of operators, read as plainly as can be."""
+    own, prefixes = policies.get(number, {}).get(name), prefix_policies.get(number, {})
+    found = [prefix for prefix in prefixes if name.startswith(prefix)]
+    base: TopicPolicy = prefixes[max(found, key=len)] if found else NO_POLICY
+    return getattr(own if own is not None and own.is_set(field) else base, field)
