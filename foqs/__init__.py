@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     )
     from foqs.model.jobs import Job, JobPage, JobState
     from foqs.model.namespace import DedupScope, DedupWhenAway, Namespace, NamespaceSettings
-    from foqs.model.policy import TopicPolicyEntry
+    from foqs.model.policy import TopicPolicyChange, TopicPolicyEntry
     from foqs.model.reasons import Reason, ReasonCode
 
 _HOME = {
@@ -116,7 +116,7 @@ _HOME = {
     ),
     "foqs.model.jobs": ("Job", "JobPage", "JobState"),
     "foqs.model.namespace": ("DedupScope", "DedupWhenAway", "Namespace", "NamespaceSettings"),
-    "foqs.model.policy": ("TopicPolicyEntry",),
+    "foqs.model.policy": ("TopicPolicyChange", "TopicPolicyEntry"),
     "foqs.model.reasons": ("Reason", "ReasonCode"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -185,6 +185,7 @@ __all__ = [
     "StoredItem",
     "StoredItemPage",
     "TooLargeError",
+    "TopicPolicyChange",
     "TopicPolicyEntry",
     "TopicStats",
     "UnavailableError",

@@ -459,8 +459,9 @@ struct DeleteNamespaceResponse {}
  */
 struct RecoverNamespaceRequest { 1: required i64 number, 2: optional string name, 3: optional NamespaceSettings settings }
 
-/** What operators say of one topic. It need not have items. */
+/** What operators say of one topic, which need not have items; or of all topics that begin with a prefix. */
 struct TopicPolicy {
+  /** The name of the topic, or the prefix. */
   1: string topic,
   /** While true, items of the topic get PAUSED at their positions of an enqueue. */
   2: bool enqueue_paused,
@@ -471,11 +472,16 @@ struct TopicPolicy {
   /** The maximum rate of deliveries, whatever the priorities of the items, or 0 for no limit. */
   5: double deliveries_per_second_max,
   /** Its share of dequeues with topic_prefix, beside other topics that have something: 1 (default) to 100. */
-  6: i32 weight
+  6: i32 weight,
+  /** Whether it is the policy of a prefix, which holds for each topic that begins so, by itself. */
+  7: optional bool is_prefix,
+  /** The fields that are set for the topic or the prefix itself. Of a topic, the others are of the longest prefix. */
+  8: optional list<string> own_fields
 }
 /**
- * Changes what is given. It holds on every host within 2 s, also for calls that wait. A policy of nothing but defaults is
- * none: INVALID_ARGUMENT says that a namespace has too many topics with policies.
+ * Changes what is given, and returns what holds then. It holds on every host within 2 s, also for calls that wait. A field
+ * that gets the value which it would have without is not set any more, and a policy with no field set is none:
+ * INVALID_ARGUMENT says that a namespace has too many topics or prefixes with policies.
  */
 struct SetTopicPolicyRequest {
   1: required string namespace_name,
@@ -484,11 +490,38 @@ struct SetTopicPolicyRequest {
   4: optional bool dequeue_paused,
   5: optional string reason,
   6: optional double deliveries_per_second_max,
+  7: optional i32 weight,
+  /** `topic` is a prefix. Of several prefixes of a topic the longest one holds, as a whole. */
+  8: optional bool is_prefix
+}
+/** A change of one policy, as in SetTopicPolicyRequest. */
+struct TopicPolicyChange {
+  1: optional string topic,
+  2: optional bool is_prefix,
+  3: optional bool enqueue_paused,
+  4: optional bool dequeue_paused,
+  5: optional string reason,
+  6: optional double deliveries_per_second_max,
   7: optional i32 weight
 }
-struct GetTopicPolicyRequest { 1: required string namespace_name, 2: required string topic }
-/** Lists topics that have a policy, in the order of their names. */
-struct ListTopicPoliciesRequest  { 1: required string namespace_name, 2: string prefix = "", 3: i32 limit = 1000, 4: string page_token = "" }
+/**
+ * Makes up to 1,000 changes, one after the other, in one transaction. One that cannot be made has its error at its position
+ * and changes nothing; the others are made.
+ */
+struct SetTopicPoliciesRequest { 1: required string namespace_name, 2: required list<TopicPolicyChange> changes }
+struct GetTopicPolicyRequest { 1: required string namespace_name, 2: required string topic, 3: optional bool is_prefix }
+/**
+ * Lists policies in the order of their names: those of topics that have one, and before them, if `with_prefixes` is true,
+ * those of prefixes. Callers that do not know prefixes would take them for topics.
+ */
+struct ListTopicPoliciesRequest {
+  1: required string namespace_name,
+  /** Only topics and prefixes that begin so. */
+  2: string prefix = "",
+  3: i32 limit = 1000,
+  4: string page_token = "",
+  5: optional bool with_prefixes
+}
 struct ListTopicPoliciesResponse { 1: list<TopicPolicy> policies, 2: string next_page_token }
 
 enum ItemState { READY = 0, DELAYED = 1, LEASED = 2, DEAD = 3 }
@@ -801,6 +834,7 @@ service FoqsAdmin {
   DeleteNamespaceResponse deleteNamespace(1: DeleteNamespaceRequest request) throws (1: FoqsError error)
   Namespace recoverNamespace(1: RecoverNamespaceRequest request) throws (1: FoqsError error)
   TopicPolicy setTopicPolicy(1: SetTopicPolicyRequest request) throws (1: FoqsError error)
+  BatchResponse setTopicPolicies(1: SetTopicPoliciesRequest request) throws (1: FoqsError error)
   TopicPolicy getTopicPolicy(1: GetTopicPolicyRequest request) throws (1: FoqsError error)
   ListTopicPoliciesResponse listTopicPolicies(1: ListTopicPoliciesRequest request) throws (1: FoqsError error)
   StoredItemsResponse peekItems(1: PeekItemsRequest request) throws (1: FoqsError error)

@@ -11,6 +11,7 @@ import click
 
 from foqs.cli.items import states_of
 from foqs.cli.output import exit_of, leave_for, note
+from foqs.cli.policy_file import set_policies
 from foqs.cli.remote import Remote, remote_command
 from foqs.cli.topic_policy import limit, pause, policies, resume, weight
 from foqs.client.sync import AdminClient
@@ -36,6 +37,7 @@ topic.add_command(resume)
 topic.add_command(limit)
 topic.add_command(weight)
 topic.add_command(policies)
+topic.add_command(set_policies)
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""`foqs topic pause`, `resume`, `limit`, `weight` and `policies`: what operators say of single topics."""
+"""`foqs topic pause`, `resume`, `limit`, `weight` and `policies`: what operators say of topics and prefixes."""
 
 from __future__ import annotations
 
@@ -42,6 +42,11 @@ def reason_option(command: Callable[..., None]) -> Callable[..., None]:
     return click.option("--reason", default="", help="Why: callers are told.")(command)
 
 
+def prefix_option(command: Callable[..., None]) -> Callable[..., None]:
+    told = "TOPIC is a prefix: each topic that begins so, unless it has a word of its own or of a longer prefix."
+    return click.option("--prefix", "is_prefix", is_flag=True, help=told)(command)
+
+
 def paused_settings(enqueue: bool, dequeue: bool, *, paused: bool) -> dict[str, Any]:
     """The settings of a namespace or a topic that pause it, or let it go on."""
     both = not (enqueue or dequeue)
@@ -54,29 +59,33 @@ def paused_settings(enqueue: bool, dequeue: bool, *, paused: bool) -> dict[str, 
 @click.argument("topic_name", metavar="TOPIC")
 @pausing_options
 @reason_option
+@prefix_option
 @remote_command
-def pause(remote: Remote, namespace: str, topic_name: str, enqueue: bool, dequeue: bool, reason: str) -> None:
+def pause(
+    remote: Remote, namespace: str, topic_name: str, is_prefix: bool, enqueue: bool, dequeue: bool, reason: str
+) -> None:
     """Pause TOPIC: enqueues, deliveries, or both if neither is named. Its items stay.
 
     Every host follows within two seconds; calls that wait for TOPIC alone get PAUSED.
     """
     with remote.admin() as admin:
         changes = paused_settings(enqueue, dequeue, paused=True)
-        _show(remote, admin.set_topic_policy(namespace, topic_name, reason=reason, **changes))
+        _show(remote, admin.set_topic_policy(namespace, topic_name, is_prefix=is_prefix, reason=reason, **changes))
 
 
 @click.command()
 @click.argument("namespace")
 @click.argument("topic_name", metavar="TOPIC")
 @pausing_options
+@prefix_option
 @remote_command
-def resume(remote: Remote, namespace: str, topic_name: str, enqueue: bool, dequeue: bool) -> None:
+def resume(remote: Remote, namespace: str, topic_name: str, is_prefix: bool, enqueue: bool, dequeue: bool) -> None:
     """Let TOPIC go on: enqueues, deliveries, or both if neither is named."""
     with remote.admin() as admin:
         changes = paused_settings(enqueue, dequeue, paused=False)
-        policy = admin.set_topic_policy(namespace, topic_name, **changes)
+        policy = admin.set_topic_policy(namespace, topic_name, is_prefix=is_prefix, **changes)
         if policy.reason and not (policy.enqueue_paused or policy.dequeue_paused):
-            policy = admin.set_topic_policy(namespace, topic_name, reason="")
+            policy = admin.set_topic_policy(namespace, topic_name, is_prefix=is_prefix, reason="")
         _show(remote, policy)
 
 
@@ -84,33 +93,40 @@ def resume(remote: Remote, namespace: str, topic_name: str, enqueue: bool, deque
 @click.argument("namespace")
 @click.argument("topic_name", metavar="TOPIC")
 @click.argument("rate", type=Rate())
+@prefix_option
 @remote_command
-def limit(remote: Remote, namespace: str, topic_name: str, rate: float) -> None:
+def limit(remote: Remote, namespace: str, topic_name: str, is_prefix: bool, rate: float) -> None:
     """Deliver at most RATE items of TOPIC a second, whatever their priorities; "none" for no limit.
 
     RATE may have a fraction: 0.5 is one item every two seconds.
     """
     with remote.admin() as admin:
-        _show(remote, admin.set_topic_policy(namespace, topic_name, deliveries_per_second_max=rate))
+        _show(
+            remote, admin.set_topic_policy(namespace, topic_name, is_prefix=is_prefix, deliveries_per_second_max=rate)
+        )
 
 
 @click.command()
 @click.argument("namespace")
 @click.argument("topic_name", metavar="TOPIC")
 @click.argument("number", metavar="WEIGHT", type=WholeNumber(1, limits.TOPIC_WEIGHT_MAX))
+@prefix_option
 @remote_command
-def weight(remote: Remote, namespace: str, topic_name: str, number: int) -> None:
+def weight(remote: Remote, namespace: str, topic_name: str, is_prefix: bool, number: int) -> None:
     """Give TOPIC so many times the share of a topic of weight 1 in dequeues from any topic."""
     with remote.admin() as admin:
-        _show(remote, admin.set_topic_policy(namespace, topic_name, weight=number))
+        _show(remote, admin.set_topic_policy(namespace, topic_name, is_prefix=is_prefix, weight=number))
 
 
 @click.command()
 @click.argument("namespace")
-@click.option("--prefix", default="", help="Only topics that start so.")
+@click.option("--prefix", default="", help="Only topics and prefixes that start so.")
 @remote_command
 def policies(remote: Remote, namespace: str, prefix: str) -> None:
-    """List the topics of NAMESPACE that are paused, or have a limit or a weight."""
+    """List the topics of NAMESPACE that are paused, or have a limit or a weight, and before them such prefixes.
+
+    A prefix has a * behind it. What is listed for a topic is what holds for it, by itself or by a prefix.
+    """
     with remote.admin() as admin:
         found = list(admin.list_topic_policies(namespace, prefix))
     remote.output.document([asdict(one) for one in found])
@@ -126,4 +142,5 @@ def _show(remote: Remote, policy: TopicPolicyEntry) -> None:
 def _row(policy: TopicPolicyEntry) -> tuple[object, ...]:
     paused = [verb for verb in ("enqueue", "dequeue") if getattr(policy, f"{verb}_paused")]
     rate = policy.deliveries_per_second_max
-    return policy.topic, ", ".join(paused) or "no", f"{rate:g}" if rate else NO_CAP, policy.weight, policy.reason
+    name = policy.topic + "*" * policy.is_prefix
+    return name, ", ".join(paused) or "no", f"{rate:g}" if rate else NO_CAP, policy.weight, policy.reason

@@ -33,7 +33,6 @@ from foqs.model.cluster_calls import ClusterHost, HostState
 from foqs.model.errors import InvalidArgumentError
 from foqs.model.jobs import Job, JobPage, JobState
 from foqs.model.namespace import SETTING_CHOICES, DedupScope, Namespace, NamespaceSettings
-from foqs.model.policy import TopicPolicyEntry, TopicPolicyPage
 from foqs.wire import codec as wire
 
 Setting = int | bool | float | str | None
@@ -83,26 +82,6 @@ def recover_namespace(
     settings = wire.structs.NamespaceSettings(key_spread=key_spread, dedup_scope=dedup_scope)
     request = wire.structs.RecoverNamespaceRequest(number=number, name=name, settings=settings)
     return _namespace_call(terms, Call("recoverNamespace", request, Repeat.UNLESS_UNKNOWN))
-
-
-def set_topic_policy(
-    terms: Terms, namespace: str, topic: str, changes: Mapping[str, Setting]
-) -> Flow[TopicPolicyEntry]:
-    request = wire.structs.SetTopicPolicyRequest(namespace_name=namespace, topic=topic, **changes)
-    return _topic_policy((yield from call_flow(terms, Call("setTopicPolicy", request, Repeat.ALWAYS))))
-
-
-def get_topic_policy(terms: Terms, namespace: str, topic: str) -> Flow[TopicPolicyEntry]:
-    request = wire.structs.GetTopicPolicyRequest(namespace_name=namespace, topic=topic)
-    return _topic_policy((yield from call_flow(terms, Call("getTopicPolicy", request, Repeat.READ))))
-
-
-def topic_policy_page(terms: Terms, namespace: str, prefix: str, page_token: str) -> Flow[TopicPolicyPage]:
-    request = wire.structs.ListTopicPoliciesRequest(
-        namespace_name=namespace, prefix=prefix, limit=limits.PAGE_ITEMS_MAX, page_token=page_token
-    )
-    response = yield from call_flow(terms, Call("listTopicPolicies", request, Repeat.READ))
-    return TopicPolicyPage([_topic_policy(told) for told in response.policies or ()], response.next_page_token or "")
 
 
 def peek_items(terms: Terms, namespace: str, topic: str, limit: int, page_token: str) -> Flow[StoredItemPage]:
@@ -313,11 +292,6 @@ def _job(w: Any) -> Job:
 def _stored_items_call(terms: Terms, call: Call) -> Flow[StoredItemPage]:
     response = yield from call_flow(terms, call)
     return StoredItemPage([_stored_item(w) for w in response.items or ()], response.next_page_token or "")
-
-
-def _topic_policy(w: Any) -> TopicPolicyEntry:
-    names = [field.name for field in fields(TopicPolicyEntry)]
-    return TopicPolicyEntry(**{name: value for name in names if (value := getattr(w, name)) is not None})
 
 
 def _namespace(w: Any) -> Namespace:

@@ -14,8 +14,8 @@ from thriftpy2.thrift import TType
 from foqs.model.errors import InvalidArgumentError, shown
 
 _BITS = {TType.I16: 16, TType.I32: 32, TType.I64: 64}
-_CHECKED_APART = frozenset({"NewItem", "Nack"})
-"""Structs whose checks stand with the classes that callers make of them."""
+_CHECKED_APART = frozenset({"NewItem", "Nack", "TopicPolicyChange"})
+"""Members of batches, which are checked one by one: a bad one must not cost the others."""
 
 Check = Callable[[str, Any], None]
 

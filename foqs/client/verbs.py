@@ -218,8 +218,8 @@ def ack(
         return Call("ack", request, Repeat.ALWAYS)
 
     entries, faults = _entries_of(receipts, receipt_of)
-    verb = Verb(make_call, _errors_of, True, _owner_of(terms), receipt_bytes, defers=defers)
-    return _settle("ack", terms, verb, entries, faults, is_single(receipts), return_errors)
+    verb = Verb(make_call, errors_of, True, _owner_of(terms), receipt_bytes, defers=defers)
+    return settle("ack", terms, verb, entries, faults, is_single(receipts), return_errors)
 
 
 class _Begun(str):
@@ -250,14 +250,14 @@ def extend(
         )
         return Call("extendLease", request, Repeat.ALWAYS)
 
-    verb = Verb(make_call, _errors_of, owner_of=_owner_of(terms), size_of=receipt_bytes)
+    verb = Verb(make_call, errors_of, owner_of=_owner_of(terms), size_of=receipt_bytes)
     entries, faults = _entries_of(receipts, receipt_of)
     is_one = is_single(receipts)
     if not is_single(begun) and not begun:
-        return _settle("extend", terms, verb, entries, faults, is_one, return_errors)
+        return settle("extend", terms, verb, entries, faults, is_one, return_errors)
     begun_entries, begun_faults = _entries_of(begun, _begun_of)
     faults |= {len(entries) + place: fault for place, fault in begun_faults.items()}
-    return _settle("extend", terms, verb, entries + begun_entries, faults, False, return_errors)
+    return settle("extend", terms, verb, entries + begun_entries, faults, False, return_errors)
 
 
 Nacks = Receipts | Nack | Iterable[Item | str | Nack]
@@ -287,8 +287,8 @@ def nack(
         return Call("nack", request, Repeat.UNLESS_UNKNOWN)
 
     entries, faults = _entries_of(nacks, as_nack)
-    verb = Verb(make_call, _errors_of, owner_of=_owner_of(terms), size_of=nack_bytes, defers=defers)
-    return _settle("nack", terms, verb, entries, faults, is_single(nacks), return_errors)
+    verb = Verb(make_call, errors_of, owner_of=_owner_of(terms), size_of=nack_bytes, defers=defers)
+    return settle("nack", terms, verb, entries, faults, is_single(nacks), return_errors)
 
 
 def judged(verb: str, errors: PositionErrors, count: int, is_single: bool, return_errors: bool) -> PositionErrors:
@@ -322,7 +322,7 @@ def _entries_of(given: Any, entry_of: Callable[[Any], T]) -> tuple[list[T | None
     return entries_of(given, entry_of)
 
 
-def _settle(
+def settle(
     name: str,
     terms: Terms,
     verb: Verb,
@@ -363,8 +363,8 @@ def delete(terms: Terms, namespace: str, ids: str | Iterable[str], return_errors
         return Call("deleteItems", request, Repeat.ALWAYS)
 
     entries, faults = id_entries(ids)
-    verb = Verb(make_call, _errors_of, gone_is_done=True, size_of=receipt_bytes)
-    return _settle("delete_items", terms, verb, entries, faults, isinstance(ids, str), return_errors)
+    verb = Verb(make_call, errors_of, gone_is_done=True, size_of=receipt_bytes)
+    return settle("delete_items", terms, verb, entries, faults, isinstance(ids, str), return_errors)
 
 
 def id_entries(ids: Any) -> tuple[list[str | None], dict[int, FoqsError]]:
@@ -384,5 +384,5 @@ def _receipt_of(entry: str | Nack) -> str:
     return entry if isinstance(entry, str) else entry.receipt
 
 
-def _errors_of(response: Any, _places: Sequence[int]) -> Mapping[int, Any] | None:
+def errors_of(response: Any, _places: Sequence[int]) -> Mapping[int, Any] | None:
     return response.errors  # type: ignore[no-any-return]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
+from typing import Any
 
 from foqs.host import arguments
 from foqs.host.exports import Exports
@@ -12,6 +13,7 @@ from foqs.host.inspection import Inspection
 from foqs.host.job_calls import JobCalls
 from foqs.host.namespace_calls import NamespaceCalls
 from foqs.host.namespaces import Namespaces
+from foqs.host.policy_calls import PolicyCalls
 from foqs.host.shard_calls import ShardCalls
 from foqs.host.shards import Shards
 from foqs.model import limits
@@ -57,6 +59,7 @@ class Admin:
         self._host_name = host_name
         self._namespaces = namespaces
         self._namespace_calls = namespace_calls
+        self._policy_calls = PolicyCalls(namespaces)
         self._shards = shards
         self._inspection = inspection
         self._job_calls = job_calls
@@ -98,28 +101,30 @@ class Admin:
         return await self._namespace_calls.recover(number, name or "", wanted)
 
     async def set_topic_policy(
-        self, context: CallContext, namespace_name: str, topic: str, changes: object
+        self, context: CallContext, namespace_name: str, topic: str, changes: object, is_prefix: bool = False
     ) -> TopicPolicyEntry:
-        check_namespace_name(namespace_name)
-        name = arguments.check_topic(topic)
-        self._namespaces.require_durable()
-        policy = await self._namespaces.calls.run(lambda meta: meta.set_topic_policy(namespace_name, name, changes))
-        await self._namespaces.refresh()
-        return TopicPolicyEntry.of(name, policy)
+        return await self._policy_calls.set(namespace_name, topic, changes, is_prefix=is_prefix)
 
-    async def get_topic_policy(self, context: CallContext, namespace_name: str, topic: str) -> TopicPolicyEntry:
-        number, name = self._namespaces.get(namespace_name).number, arguments.check_topic(topic)
-        return TopicPolicyEntry.of(name, self._namespaces.settings.policy(number, name))
+    async def set_topic_policies(
+        self, context: CallContext, namespace_name: str, changes: Sequence[Any]
+    ) -> PositionErrors:
+        return await self._policy_calls.set_all(namespace_name, changes)
+
+    async def get_topic_policy(
+        self, context: CallContext, namespace_name: str, topic: str, is_prefix: bool = False
+    ) -> TopicPolicyEntry:
+        return self._policy_calls.get(namespace_name, topic, is_prefix=is_prefix)
 
     async def list_topic_policies(
-        self, context: CallContext, namespace_name: str, prefix: str, limit: int, page_token: str
+        self,
+        context: CallContext,
+        namespace_name: str,
+        prefix: str,
+        limit: int,
+        page_token: str,
+        with_prefixes: bool = False,
     ) -> TopicPolicyPage:
-        arguments.check_range("limit", limit, 1, limits.PAGE_ITEMS_MAX)
-        number = self._namespaces.get(namespace_name).number
-        found = await self._namespaces.calls.run(
-            lambda meta: meta.page_topic_policies(number, prefix, page_token, limit + 1)
-        )
-        return TopicPolicyPage(found[:limit], found[limit - 1].topic if len(found) > limit else "")
+        return await self._policy_calls.page(namespace_name, prefix, limit, page_token, with_prefixes=with_prefixes)
 
     async def peek_items(
         self, context: CallContext, namespace_name: str, topic: str, limit: int, page_token: str

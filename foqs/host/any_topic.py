@@ -9,6 +9,7 @@ from operator import attrgetter
 from mypy_extensions import mypyc_attr
 
 from foqs.host.hand_out import HandOut
+from foqs.host.prefix_sweep import PrefixSweep
 from foqs.host.tenant import ReadyRing, Tenant
 from foqs.host.topic_queue import DequeueCall, TopicQueue
 from foqs.model import limits
@@ -52,6 +53,7 @@ class AnyTopic(HandOut):
         """The rings that are new, and in which not all of their topics are yet."""
         self._prefixed: dict[Tenant, int] = {}
         """Namespaces that have rings with prefixes, and how many."""
+        self._prefix_sweep = PrefixSweep()
         self._namespaces_paused: frozenset[int] = frozenset()
         self._caps_known: Mapping[int, float] = {}
 
@@ -373,14 +375,9 @@ class AnyTopic(HandOut):
         """Let changes of policies, caps and pauses take hold, also for what waits or is parked."""
         changes = self.settings.policy_changes
         for _ in range(min(len(changes), limits.SWEEP_QUEUES_MAX)):
-            namespace, name = changes.popleft()
-            queue = self._queues.get((namespace, name))
-            if queue is None:
-                self._caps_of_gone(namespace, name)
-                continue
-            queue.parked_slot = 0
-            self._refresh(queue)
-            self._woken(queue)
+            self._follow_policy(changes.popleft())
+        for topic in self._prefix_sweep.take(self.settings.prefix_changes, self._topics_with_policies):
+            self._follow_policy(topic)
         paused, caps = self.settings.dequeue_paused, self.settings.caps
         if paused is self._namespaces_paused and caps is self._caps_known:
             return
@@ -395,6 +392,20 @@ class AnyTopic(HandOut):
         if any(number in self._tenants and self._tenants[number].hungry_count for number in paused):
             return  # There are more calls to be ended.
         self._namespaces_paused, self._caps_known = paused, caps
+
+    def _follow_policy(self, topic: tuple[int, str]) -> None:
+        """Another policy may hold for the topic."""
+        queue = self._queues.get(topic)
+        if queue is None:
+            self._caps_of_gone(*topic)
+            return
+        queue.parked_slot = 0
+        self._refresh(queue)
+        self._woken(queue)
+
+    def _topics_with_policies(self) -> list[tuple[int, str]]:
+        """All topics that are known here, and those of which the caps are, some of them twice."""
+        return [*self._queues, *self._caps]
 
     def _caps_of_gone(self, namespace: int, name: str) -> None:
         """The topic, or the namespace, is not here now: only its cap may be."""

@@ -416,7 +416,7 @@ class Enqueues:
         topics, now_ms = index.topics, writer.now_ms()
         check_item, next_key, sort_key, phase = arguments.check_item, index.next_key, order.sort_key, Phase.INSERTING
         made: dict[int, ShardItem] = {}
-        paused = self._namespaces.settings.enqueue_paused_topics.get(number)
+        pauses = self._namespaces.settings.enqueue_pauses(number)
         found: dict[str, ShardTopic | FoqsError] = {}
         """The topic by its name, or what is wrong with the name, once for all its items."""
         for position in positions:
@@ -424,8 +424,8 @@ class Enqueues:
             name = new.topic or ""
             topic = found.get(name)
             if topic is None:
-                if paused is not None and name in paused:
-                    topic = _topic_paused(name, paused[name])
+                if pauses is not None and (policy := pauses.of(name)).enqueue_paused:
+                    topic = _topic_paused(name, policy)
                 else:
                     topic = topics.get((number, name)) or arguments.topic_fault(name)
                 if topic is not None:

@@ -226,8 +226,9 @@ class Namespaces(Service):
                 self._view = view
                 self.number_by_name = view.number_by_name
                 self.settings.replace(view.by_number)
-            if listed.policies is not self.settings.policies:
-                self.settings.replace_policies(listed.policies)
+            known = self.settings
+            if listed.policies is not known.policies or listed.prefix_policies is not known.prefix_policies:
+                known.replace_policies(listed.policies, listed.prefix_policies)
             return listed
 
     def shard_opened(self, shard: ShardState) -> None:

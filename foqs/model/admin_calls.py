@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from foqs.model.calls import (
     CallContext,
@@ -27,7 +27,8 @@ from foqs.model.policy import TopicPolicyEntry, TopicPolicyPage
 class AdminCalls(Protocol):
     """The verbs of service FoqsAdmin.
 
-    `settings` is any object with the optional fields of NamespaceSettings, and `changes` with those of TopicPolicy.
+    `settings` is any object with the optional fields of NamespaceSettings, and `changes` with those of TopicPolicy; a
+    list of them has objects with those of TopicPolicyChange.
     """
 
     async def create_namespace(self, context: CallContext, name: str, settings: object | None) -> Namespace: ...
@@ -47,13 +48,25 @@ class AdminCalls(Protocol):
     async def delete_namespace(self, context: CallContext, name: str) -> None: ...
 
     async def set_topic_policy(
-        self, context: CallContext, namespace_name: str, topic: str, changes: object
+        self, context: CallContext, namespace_name: str, topic: str, changes: object, is_prefix: bool = False
     ) -> TopicPolicyEntry: ...
 
-    async def get_topic_policy(self, context: CallContext, namespace_name: str, topic: str) -> TopicPolicyEntry: ...
+    async def set_topic_policies(
+        self, context: CallContext, namespace_name: str, changes: Sequence[Any]
+    ) -> PositionErrors: ...
+
+    async def get_topic_policy(
+        self, context: CallContext, namespace_name: str, topic: str, is_prefix: bool = False
+    ) -> TopicPolicyEntry: ...
 
     async def list_topic_policies(
-        self, context: CallContext, namespace_name: str, prefix: str, limit: int, page_token: str
+        self,
+        context: CallContext,
+        namespace_name: str,
+        prefix: str,
+        limit: int,
+        page_token: str,
+        with_prefixes: bool = False,
     ) -> TopicPolicyPage: ...
 
     async def peek_items(

@@ -41,9 +41,7 @@ JOB_DETAIL_BYTES_MAX = 4 * KIB
 JOB_ITEMS_PER_SECOND_MAX = 100_000_000
 """The highest rate that a job can have."""
 JOBS_PER_NAMESPACE_MAX = 1_000
-"""Job records of one namespace. Beyond it, the one that ended first makes room for a new one; where all still run, a
-new one is refused.
-"""
+"""Job records of one namespace. Beyond it the one that ended first makes room; where all run, a new one is refused."""
 JOBS_MAX = 20_000
 """Job records of all namespaces together, likewise."""
 JOB_KEPT_MS = 30 * DAY_MS
@@ -145,7 +143,9 @@ TOPIC_WEIGHT_MAX = 100
 TOPIC_POLICIES_PER_NAMESPACE_MAX = 20_000
 """Topics of a namespace that have a policy of their own."""
 TOPIC_POLICIES_MAX = 100_000
-"""Topics of all namespaces together that have one. Every host keeps all policies in memory."""
+"""Topics and prefixes of all namespaces that have one. Every host keeps all policies in memory."""
+TOPIC_PREFIX_POLICIES_MAX = 1_000
+"""Prefixes of a namespace's topics that have a policy."""
 KEY_SPREAD_MAX = 64
 """The most slots over which a namespace can spread its dedup ids."""
 

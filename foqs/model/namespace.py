@@ -11,6 +11,7 @@ from enum import IntEnum
 from foqs.model import limits
 from foqs.model.cluster import tier_problem
 from foqs.model.errors import FoqsError, InvalidArgumentError, UnavailableError, shown
+from foqs.model.policies import NO_POLICIES, NO_POLICIES_IN_FORCE, NamespacePolicies, Policies
 from foqs.model.policy import NO_POLICY, TopicPolicy, rate_problem, reason_problem
 
 _NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{limits.NAMESPACE_NAME_CHARS_MAX}}}", re.ASCII)
@@ -112,8 +113,8 @@ class SettingsTable:
     """The settings of namespaces by number, for shards and the dispatcher; `Namespaces` keeps them up to date."""
 
     __slots__ = (
-        "by_number", "caps", "dequeue_paused", "enqueue_paused_topics", "has_event_log", "item_bytes_seen", "policies",
-        "policy_changes", "version",
+        "_policies_in_force", "by_number", "caps", "dequeue_paused", "has_event_log", "item_bytes_seen", "policies",
+        "policy_changes", "prefix_changes", "prefix_policies", "version",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -123,12 +124,16 @@ class SettingsTable:
         """The numbers of those whose dequeues are paused."""
         self.caps: Mapping[int, float] = {}
         """The caps of those that have one, in items a second."""
-        self.policies: Mapping[int, Mapping[str, TopicPolicy]] = {}
-        """The policies of topics by namespace and name: replaced, too."""
-        self.enqueue_paused_topics: Mapping[int, Mapping[str, TopicPolicy]] = {}
-        """The policies of the topics that let no items in."""
+        self.policies: Policies = {}
+        """What operators have said of topics, by namespace and name: replaced, too."""
+        self.prefix_policies: Policies = {}
+        """What they have said of prefixes of topics."""
+        self._policies_in_force: Mapping[int, NamespacePolicies] = {}
+        """Both, of the namespaces that have any: replaced as a whole, so that no thread sees half of a change."""
         self.policy_changes: deque[tuple[int, str]] = deque()
         """Topics that have other policies than before, by namespace and name; the dispatcher takes them out."""
+        self.prefix_changes: deque[tuple[int, str]] = deque()
+        """Prefixes that have other policies than before; the dispatcher looks for their topics."""
         self.version = 0
         """Another number with everything that is replaced."""
         self.has_event_log = False
@@ -144,23 +149,40 @@ class SettingsTable:
         self.by_number = by_number
         self.version += 1
 
-    def replace_policies(self, policies: Mapping[int, Mapping[str, TopicPolicy]]) -> None:
-        """Let these be the policies of all topics from now on. Those that have not changed are the same objects."""
-        before, self.policies = self.policies, policies
-        paused = {number: {name: one for name, one in some.items() if one.enqueue_paused}
-                  for number, some in policies.items()}  # fmt: skip
-        self.enqueue_paused_topics = {number: some for number, some in paused.items() if some}
+    def replace_policies(self, policies: Policies, prefix_policies: Policies = NO_POLICIES) -> None:
+        """Let these be the policies of all topics and prefixes from now on.
+
+        Those that have not changed are the same objects.
+        """
+        before, in_force = self._policies_in_force, dict(self._policies_in_force)
+        numbers = before.keys() | policies.keys() | prefix_policies.keys()
+        changed = [
+            number for number in sorted(numbers)
+            if self.policies.get(number) is not policies.get(number)
+            or self.prefix_policies.get(number) is not prefix_policies.get(number)
+        ]  # fmt: skip
+        for number in changed:
+            known = before.get(number, NO_POLICIES_IN_FORCE)
+            found = NamespacePolicies(policies.get(number, {}), prefix_policies.get(number, {}), known)
+            in_force[number] = found
+            if not (found.topics or found.prefixes):
+                del in_force[number]
+        self.policies, self.prefix_policies, self._policies_in_force = policies, prefix_policies, in_force
         self.version += 1
-        for number in before.keys() | policies.keys():
-            old, new = before.get(number, {}), policies.get(number, {})
-            if old is not new:
-                changed = [name for name in old.keys() | new.keys() if old.get(name) is not new.get(name)]
-                self.policy_changes.extend([(number, name) for name in sorted(changed)])
+        for number in changed:
+            known, found = before.get(number, NO_POLICIES_IN_FORCE), in_force.get(number, NO_POLICIES_IN_FORCE)
+            self.policy_changes.extend([(number, name) for name in found.changed_topics(known)])
+            self.prefix_changes.extend([(number, prefix) for prefix in found.changed_prefixes(known)])
 
     def policy(self, number: int, name: str) -> TopicPolicy:
-        """The policy of a topic."""
-        found = self.policies.get(number)
-        return NO_POLICY if found is None else found.get(name, NO_POLICY)
+        """The policy that holds for a topic."""
+        found = self._policies_in_force.get(number)
+        return NO_POLICY if found is None else found.of(name)
+
+    def enqueue_pauses(self, number: int) -> NamespacePolicies | None:
+        """The policies of a namespace of which some may pause enqueues of topics; None for one that has no such."""
+        found = self._policies_in_force.get(number)
+        return found if found is not None and found.may_pause_enqueues else None
 
     def attempts_max(self, number: int) -> int:
         namespace = self.by_number.get(number)

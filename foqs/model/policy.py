@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
 from unicodedata import category
 
 from foqs.model import limits
@@ -11,7 +12,7 @@ from foqs.model.errors import InvalidArgumentError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPolicy:
-    """The policy of one topic, as operators have set it. A topic without one has the defaults."""
+    """The policy that holds for a topic. One of which operators have said nothing has the defaults."""
 
     enqueue_paused: bool = False
     dequeue_paused: bool = False
@@ -24,17 +25,74 @@ class TopicPolicy:
 
 
 NO_POLICY = TopicPolicy()
+FIELDS = tuple(field.name for field in fields(TopicPolicy))
+_BITS = {name: 1 << at for at, name in enumerate(FIELDS)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnPolicy(TopicPolicy):
+    """What operators have said of one topic, or of one prefix of topics; what they have not has the default.
+
+    A field is set if it has another value than the default, or if its bit in `explicit` is set.
+    """
+
+    explicit: int = 0
+    """Bits of the fields that are set to the default, in the order of FIELDS: storage has it so."""
+
+    def is_set(self, name: str) -> bool:
+        return bool(self.explicit & _BITS[name]) or getattr(self, name) != getattr(NO_POLICY, name)
+
+    @property
+    def own_fields(self) -> tuple[str, ...]:
+        """The fields that are set."""
+        return tuple([name for name in FIELDS if self.is_set(name)])
+
+    def over(self, base: TopicPolicy) -> TopicPolicy:
+        """The policy that holds where `base` would without this."""
+        if base == NO_POLICY:
+            return self
+        return replace(base, **{name: getattr(self, name) for name in self.own_fields})
+
+    def with_field(self, name: str, value: object, *, is_set: bool) -> OwnPolicy:
+        """The same with another value of a field. One that is not set has the default."""
+        default = getattr(NO_POLICY, name)
+        bit = _BITS[name] if is_set and value == default else 0
+        changes: dict[str, Any] = {name: value if is_set else default, "explicit": self.explicit & ~_BITS[name] | bit}
+        return replace(self, **changes)
+
+
+NOTHING_SAID = OwnPolicy()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPolicyEntry(TopicPolicy):
-    """The policy of a topic, with its name."""
+    """The policy of a topic, with its name; or that of a prefix, which holds for each topic that begins so."""
 
     topic: str
+    """The name of the topic, or the prefix."""
+    is_prefix: bool = False
+    own_fields: tuple[str, ...] = ()
+    """The fields that are set for it itself. The others have the values of the longest prefix, or the defaults."""
 
     @classmethod
-    def of(cls, topic: str, policy: TopicPolicy) -> TopicPolicyEntry:
-        return cls(topic=topic, **{field.name: getattr(policy, field.name) for field in fields(TopicPolicy)})
+    def of(cls, topic: str, policy: TopicPolicy, own: OwnPolicy | None = None, *, is_prefix: bool) -> TopicPolicyEntry:
+        """The entry of `policy`, which holds, of which `own` was said of the topic or prefix itself."""
+        values = {name: getattr(policy, name) for name in FIELDS}
+        return cls(topic=topic, is_prefix=is_prefix, own_fields=own.own_fields if own else (), **values)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPolicyChange:
+    """A change of the policy of a topic, or of a prefix. What is None stays as it is."""
+
+    topic: str
+    """The name of the topic, or the prefix."""
+    is_prefix: bool = False
+    enqueue_paused: bool | None = None
+    dequeue_paused: bool | None = None
+    reason: str | None = None
+    deliveries_per_second_max: float | None = None
+    weight: int | None = None
 
 
 @dataclass(slots=True)
@@ -45,16 +103,34 @@ class TopicPolicyPage:
     next_page_token: str
 
 
-def with_policy_changes(policy: TopicPolicy, changes: object) -> TopicPolicy:
-    """`policy` with every field of `changes` that is not None, all of them checked.
+_PREFIX_MARK = "\x00"
+"""The first character of the page token of a prefix. No topic has it in its name, which is the token of a topic."""
+
+
+def policy_page(found: list[TopicPolicyEntry], limit: int) -> TopicPolicyPage:
+    """A page of up to `limit` of those that were found, of which one more says that there are others."""
+    if len(found) <= limit:
+        return TopicPolicyPage(found, "")
+    last = found[limit - 1]
+    return TopicPolicyPage(found[:limit], _PREFIX_MARK * last.is_prefix + last.topic)
+
+
+def place_of(page_token: str) -> tuple[bool, str]:
+    """Where a page begins: whether behind a prefix, and behind which name. Prefixes come before topics."""
+    is_prefix = page_token.startswith(_PREFIX_MARK) or not page_token
+    return is_prefix, page_token.removeprefix(_PREFIX_MARK)
+
+
+def policy_changes_of(changes: object) -> dict[str, Any]:
+    """The fields of a policy that are not None in `changes`, all of them checked.
 
     Raises InvalidArgumentError that names every field out of its bounds.
     """
-    given = {f.name: value for f in fields(policy) if (value := getattr(changes, f.name, None)) is not None}
+    given = {name: value for name in FIELDS if (value := getattr(changes, name, None)) is not None}
     problems = [problem for name, value in given.items() if (problem := _problem_of(name, value))]
     if problems:
         raise InvalidArgumentError("topic policy: " + "; ".join(problems))
-    return replace(policy, **given)
+    return given
 
 
 def _problem_of(name: str, value: object) -> str:

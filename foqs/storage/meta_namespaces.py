@@ -36,11 +36,12 @@ from foqs.model.namespace import (
     check_namespace_name,
     updated,
 )
+from foqs.model.policies import Policies
 from foqs.model.slots import SlotMove, SlotTable
 from foqs.storage.meta_blocks import NamespaceBlocks
 from foqs.storage.meta_jobs import delete_jobs_of
 from foqs.storage.meta_places import raise_epochs
-from foqs.storage.meta_policies import Policies, PolicyBlocks, delete_policies_of
+from foqs.storage.meta_policies import delete_policies_of, prefix_policy_blocks, topic_policy_blocks
 from foqs.storage.meta_quotas import delete_quota_of
 from foqs.storage.meta_slots import (
     SlotRows,
@@ -72,7 +73,9 @@ class NamespaceList(NamedTuple):
     slots: SlotTable
     slot_move: SlotMove | None
     policies: Policies
-    """The policies of topics. The same object as the last time while none has changed."""
+    """What was said of topics. The same object as the last time while nothing has changed."""
+    prefix_policies: Policies
+    """What was said of prefixes of topics, likewise."""
 
 
 class MetaNamespaces(ABC):
@@ -81,7 +84,8 @@ class MetaNamespaces(ABC):
     def __init__(self) -> None:
         self._blocks = NamespaceBlocks(_namespace_of)
         self._slots = SlotRows()
-        self._policies = PolicyBlocks()
+        self._policies = topic_policy_blocks()
+        self._prefix_policies = prefix_policy_blocks()
 
     @abstractmethod
     def _transaction(self) -> AbstractContextManager[Connection]: ...
@@ -119,13 +123,14 @@ class MetaNamespaces(ABC):
             slot_move = read_move(connection)
             slots = self._slots.read(connection)
             policies = self._policies.read(connection, namespaces)
+            prefix_policies = self._prefix_policies.read(connection, namespaces)
         if any(is_over for _, _, is_over in censuses):
             self._retry_deadlocks(_end_expired)  # Until its row is gone it counts as open: clocks may be stepped.
         closing = {namespace for _, namespace, _ in censuses if namespace}
         if closing:
             namespaces = [replace(one, closing=True) if one.number in closing else one for one in namespaces]
         open_ = [Census(census_id, namespace) for census_id, namespace, _ in censuses]
-        return NamespaceList(namespaces, open_, epochs, slots, slot_move, policies)
+        return NamespaceList(namespaces, open_, epochs, slots, slot_move, policies, prefix_policies)
 
     def update_namespace(self, name: str, changes: object) -> Namespace:
         """Change the settings that are not None in `changes` (see namespace.updated), all or none.

@@ -1,4 +1,4 @@
-"""The policies of topics in the meta database: changed, listed, and read again and again by every host."""
+"""The policies of topics and of prefixes in the meta database: changed, and read again and again by every host."""
 
 from __future__ import annotations
 
@@ -7,44 +7,67 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from itertools import islice
+from typing import Any
 from zlib import crc32
 
-from sqlalchemy import Connection, RowMapping, and_, cast, delete, func, or_, select, update
-from sqlalchemy.dialects.mysql import BIGINT, insert
+from sqlalchemy import Connection, RowMapping, Table, and_, cast, delete, func, insert, or_, select, update
+from sqlalchemy.dialects.mysql import BIGINT
 
-from foqs.model import limits
-from foqs.model.errors import InvalidArgumentError, UnknownNamespaceError
+from foqs.model.errors import FoqsError, UnknownNamespaceError
 from foqs.model.namespace import Namespace
-from foqs.model.policy import NO_POLICY, TopicPolicy, TopicPolicyEntry, with_policy_changes
-from foqs.storage.meta_tables import NAMESPACE, TOPIC_POLICY
+from foqs.model.policies import NamespacePolicies, Policies
+from foqs.model.policy import FIELDS, NOTHING_SAID, OwnPolicy, TopicPolicyEntry
+from foqs.model.policy_book import NamedChange, PolicyBook, PolicyCounts
+from foqs.storage.meta_tables import NAMESPACE, TOPIC_POLICY, TOPIC_PREFIX_POLICY
 
 _VERSION_BITS = 63
-_BLOCK = func.crc32(TOPIC_POLICY.c.topic).op(">>")(24)
-"""The policies of a namespace are in 256 blocks by their topics."""
 _HEX_DIGITS = 16
-# MySQL 9.7 has neither MD5 nor SHA1 any more.
-_ROW_DIGEST = cast(
-    func.conv(func.left(func.sha2(func.concat_ws(",", *TOPIC_POLICY.c), 256), _HEX_DIGITS), 16, 10),
-    BIGINT(unsigned=True),
-)
-_DIGESTS = select(TOPIC_POLICY.c.namespace, _BLOCK, func.count(), func.bit_xor(_ROW_DIGEST))
 _NAMESPACES_AT_ONCE = 100
 """The namespaces with changed policies that one statement asks for."""
 
-Policies = Mapping[int, Mapping[str, TopicPolicy]]
-"""The policies of topics, by the number of their namespace and by name."""
+
+class _Kind:
+    """Policies of one kind, which are in a table of their own: those of topics, or those of prefixes."""
+
+    def __init__(self, table: Table, name_column: str) -> None:
+        self.table = table
+        self.namespace = table.c.namespace
+        self.name_column = name_column
+        self.name = table.c[name_column]
+        self.block = func.crc32(self.name).op(">>")(24)
+        """Those of a namespace are in 256 blocks by their names."""
+        # MySQL 9.7 has neither MD5 nor SHA1 any more.
+        digest = func.conv(func.left(func.sha2(func.concat_ws(",", *table.c), 256), _HEX_DIGITS), 16, 10)
+        row_digest = cast(digest, BIGINT(unsigned=True))
+        self.digests = select(table.c.namespace, self.block, func.count(), func.bit_xor(row_digest))
+
+    def named(self, row: RowMapping) -> tuple[str, OwnPolicy]:
+        values = {field: row[field] for field in (*FIELDS, "explicit")}
+        values["reason"] = row["reason"].decode()
+        for field in ("enqueue_paused", "dequeue_paused"):
+            values[field] = bool(row[field])
+        return row[self.name_column].decode(), OwnPolicy(**values)
+
+    def row_of(self, number: int, name: str, policy: OwnPolicy) -> dict[str, Any]:
+        values = {**asdict(policy), "reason": policy.reason.encode()}
+        return {"namespace": number, self.name_column: name.encode(), **values}
+
+
+_TOPICS = _Kind(TOPIC_POLICY, "topic")
+_PREFIXES = _Kind(TOPIC_PREFIX_POLICY, "prefix")
 
 
 class PolicyBlocks:
-    """The policies as they were read last, by namespace, with a digest of each block. For any thread."""
+    """The policies of one kind as they were read last, by namespace, with a digest of each block. For any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: _Kind) -> None:
+        self._kind = kind
         self._lock = threading.Lock()
         self._versions: dict[int, int] = {}
         self._digests: dict[int, dict[int, tuple[int, int]]] = {}
-        self._policies: dict[int, dict[str, TopicPolicy]] = {}
+        self._policies: dict[int, dict[str, OwnPolicy]] = {}
 
     def read(self, connection: Connection, namespaces: Sequence[Namespace]) -> Policies:
         """All policies: the same object as the last time when none of them has changed.
@@ -60,7 +83,7 @@ class PolicyBlocks:
             policies = {number: some for number, some in self._policies.items() if number in versions}
             digests = {number: some for number, some in self._digests.items() if number in versions}
             while numbers := list(islice(changed, _NAMESPACES_AT_ONCE)):
-                found = _digests_of(connection, numbers)
+                found = self._digests_of(connection, numbers)
                 policies |= self._read_blocks(connection, found)
                 digests |= found
             self._versions, self._digests = versions, digests
@@ -69,44 +92,52 @@ class PolicyBlocks:
 
     def _read_blocks(
         self, connection: Connection, digests: Mapping[int, Mapping[int, tuple[int, int]]]
-    ) -> dict[int, dict[str, TopicPolicy]]:
+    ) -> dict[int, dict[str, OwnPolicy]]:
         """The policies of these namespaces, of which blocks that are known by their digests are not read."""
         wanted, gone = {}, {}
         for number, blocks in digests.items():
             known = self._digests.get(number, {})
             wanted[number] = [block for block, digest in blocks.items() if known.get(block) != digest]
             gone[number] = {*wanted[number], *(known.keys() - blocks.keys())}
-        read: dict[int, dict[str, TopicPolicy]] = {number: {} for number in digests}
-        for row in _rows_of(connection, wanted):
-            topic, policy = row["topic"].decode(), _policy_of(row)
-            before = self._policies.get(row["namespace"], {}).get(topic)
-            read[row["namespace"]][topic] = before if before == policy and before is not None else policy
+        read: dict[int, dict[str, OwnPolicy]] = {number: {} for number in digests}
+        for row in self._rows_of(connection, wanted):
+            name, policy = self._kind.named(row)
+            before = self._policies.get(row["namespace"], {}).get(name)
+            read[row["namespace"]][name] = before if before == policy and before is not None else policy
         for number, some in read.items():
             if gone[number]:
-                for topic, policy in self._policies.get(number, {}).items():
-                    if _block_of(topic) not in gone[number]:
-                        some[topic] = policy
+                for name, policy in self._policies.get(number, {}).items():
+                    if _block_of(name) not in gone[number]:
+                        some[name] = policy
             else:
                 read[number] = self._policies.get(number, {})
         return read
 
+    def _digests_of(self, connection: Connection, numbers: Sequence[int]) -> dict[int, dict[int, tuple[int, int]]]:
+        found: dict[int, dict[int, tuple[int, int]]] = {number: {} for number in numbers}
+        kind = self._kind
+        statement = kind.digests.where(kind.namespace.in_(numbers)).group_by(kind.namespace, kind.block)
+        for number, block, count, digest in connection.execute(statement):
+            found[number][block] = (count, digest)
+        return found
 
-def _digests_of(connection: Connection, numbers: Sequence[int]) -> dict[int, dict[int, tuple[int, int]]]:
-    found: dict[int, dict[int, tuple[int, int]]] = {number: {} for number in numbers}
-    statement = _DIGESTS.where(TOPIC_POLICY.c.namespace.in_(numbers)).group_by(TOPIC_POLICY.c.namespace, _BLOCK)
-    for number, block, count, digest in connection.execute(statement):
-        found[number][block] = (count, digest)
-    return found
+    def _rows_of(self, connection: Connection, blocks: Mapping[int, Sequence[int]]) -> Iterator[RowMapping]:
+        kind = self._kind
+        mine = [and_(kind.namespace == number, kind.block.in_(some)) for number, some in blocks.items() if some]
+        if mine:
+            yield from connection.execute(select(kind.table).where(or_(*mine))).mappings()
 
 
-def _rows_of(connection: Connection, blocks: Mapping[int, Sequence[int]]) -> Iterator[RowMapping]:
-    mine = [and_(TOPIC_POLICY.c.namespace == number, _BLOCK.in_(wanted)) for number, wanted in blocks.items() if wanted]
-    if mine:
-        yield from connection.execute(select(TOPIC_POLICY).where(or_(*mine))).mappings()
+def _block_of(name: str) -> int:
+    return crc32(name.encode()) >> 24
 
 
-def _block_of(topic: str) -> int:
-    return crc32(topic.encode()) >> 24
+def topic_policy_blocks() -> PolicyBlocks:
+    return PolicyBlocks(_TOPICS)
+
+
+def prefix_policy_blocks() -> PolicyBlocks:
+    return PolicyBlocks(_PREFIXES)
 
 
 class MetaPolicies(ABC):
@@ -115,68 +146,108 @@ class MetaPolicies(ABC):
     @abstractmethod
     def _transaction(self) -> AbstractContextManager[Connection]: ...
 
-    def set_topic_policy(self, name: str, topic: str, changes: object) -> TopicPolicy:
-        """Change what is not None in `changes` in the policy of a topic, all or nothing.
+    def set_topic_policies(
+        self, namespace_name: str, changes: Sequence[NamedChange]
+    ) -> list[TopicPolicyEntry | FoqsError]:
+        """Change policies one after the other in one transaction, and return what holds then, or why a change failed.
 
-        Raises UnknownNamespaceError, and InvalidArgumentError also where there are too many policies.
+        One that fails changes nothing, and the others are made. Raises UnknownNamespaceError.
         """
         with self._transaction() as connection:
-            mine = select(NAMESPACE.c.number).where(NAMESPACE.c.name == name.encode()).with_for_update()
+            mine = select(NAMESPACE.c.number).where(NAMESPACE.c.name == namespace_name.encode()).with_for_update()
             number = connection.execute(mine).scalar()
             if number is None:
-                raise UnknownNamespaceError(f"namespace {name!r:.80} does not exist: create it first")
-            columns = TOPIC_POLICY.c
-            here = and_(columns.namespace == number, columns.topic == topic.encode())
-            row = connection.execute(select(TOPIC_POLICY).where(here)).mappings().one_or_none()
-            before = NO_POLICY if row is None else _policy_of(row)
-            after = with_policy_changes(before, changes)
-            if after == NO_POLICY:
-                connection.execute(delete(TOPIC_POLICY).where(here))
-            else:
-                if row is None:
-                    _check_room_for_policy(connection, number, name)
-                values = {**asdict(after), "reason": after.reason.encode()}
-                statement = insert(TOPIC_POLICY).values(namespace=number, topic=topic.encode(), **values)
-                connection.execute(statement.on_duplicate_key_update(values))
-            version = secrets.randbits(_VERSION_BITS) | 1
-            connection.execute(update(NAMESPACE).where(NAMESPACE.c.number == number).values(policies_version=version))
-        return after
+                raise UnknownNamespaceError(f"namespace {namespace_name!r:.80} does not exist: create it first")
+            names = [wanted.name for wanted in changes if not wanted.is_prefix]
+            topics, prefixes = _those_named(connection, number, names), _all_prefixes(connection, number)
+            counts = PolicyCounts()
+            if any(wanted.name not in (prefixes if wanted.is_prefix else topics) for wanted in changes):
+                counts = _counts(connection, number)
+            book = PolicyBook(namespace_name, topics, prefixes, counts)
+            told: list[TopicPolicyEntry | FoqsError] = []
+            for wanted in changes:
+                try:
+                    told.append(book.change(wanted))
+                except FoqsError as error:
+                    told.append(error)
+            is_changed = _store(connection, _TOPICS, number, topics, book.topics_changed)
+            is_changed = _store(connection, _PREFIXES, number, prefixes, book.prefixes_changed) or is_changed
+            if is_changed:
+                version = secrets.randbits(_VERSION_BITS) | 1
+                here = NAMESPACE.c.number == number
+                connection.execute(update(NAMESPACE).where(here).values(policies_version=version))
+        return told
 
-    def page_topic_policies(self, number: int, prefix: str, after: str, limit: int) -> list[TopicPolicyEntry]:
-        """The first `limit` policies of a namespace, by topic, that begin with `prefix` and come after `after`."""
-        topic, first = TOPIC_POLICY.c.topic, prefix.encode()
-        # Names are of UTF-8, which has no byte 0xff.
-        mine = and_(topic > after.encode(), topic >= first, topic < first + b"\xff")
-        statement = select(TOPIC_POLICY).where(TOPIC_POLICY.c.namespace == number, mine).order_by(topic).limit(limit)
+    def page_topic_policies(
+        self, number: int, prefix: str, after: tuple[bool, str], limit: int, *, with_prefixes: bool
+    ) -> list[TopicPolicyEntry]:
+        """The first `limit` policies of a namespace whose names begin with `prefix` and come after `after`.
+
+        First those of prefixes, if they are wanted, then those of topics, each by name. `after` says whether the last
+        one was of a prefix, and its name.
+        """
+        is_after_prefix, after_name = after
         with self._transaction() as connection:
-            rows = connection.execute(statement).mappings().all()
-        return [TopicPolicyEntry.of(row["topic"].decode(), _policy_of(row)) for row in rows]
+            prefixes = _all_prefixes(connection, number)
+            names = [one for one in sorted(prefixes) if one.startswith(prefix) and one > after_name]
+            found = [
+                TopicPolicyEntry.of(one, prefixes[one], prefixes[one], is_prefix=True)
+                for one in names[: limit if with_prefixes and is_after_prefix else 0]
+            ]
+            topic, first = TOPIC_POLICY.c.topic, prefix.encode()
+            # Names are of UTF-8, which has no byte 0xff.
+            mine = and_(topic >= first, topic < first + b"\xff", TOPIC_POLICY.c.namespace == number)
+            if not is_after_prefix:
+                mine = and_(mine, topic > after_name.encode())
+            rows = select(TOPIC_POLICY).where(mine).order_by(topic).limit(limit - len(found))
+            topics = dict(map(_TOPICS.named, connection.execute(rows).mappings()))
+        in_force = NamespacePolicies(topics, prefixes)
+        return found + [
+            TopicPolicyEntry.of(name, in_force.of(name), own, is_prefix=False) for name, own in topics.items()
+        ]
 
 
-def _check_room_for_policy(connection: Connection, number: int, name: str) -> None:
-    everywhere = select(func.count()).select_from(TOPIC_POLICY)
-    here: int = connection.execute(everywhere.where(TOPIC_POLICY.c.namespace == number)).scalar_one()
-    if here >= limits.TOPIC_POLICIES_PER_NAMESPACE_MAX:
-        raise InvalidArgumentError(
-            f"{here} topics of namespace {name!r} have policies, and the limit is "
-            f"{limits.TOPIC_POLICIES_PER_NAMESPACE_MAX}: set those of others back to the defaults, or use settings of "
-            "the namespace"
-        )
-    count: int = connection.execute(everywhere).scalar_one()
-    if count >= limits.TOPIC_POLICIES_MAX:
-        raise InvalidArgumentError(
-            f"{count} topics of all namespaces have policies, and the limit is {limits.TOPIC_POLICIES_MAX}: set those "
-            "of others back to the defaults"
-        )
+def _those_named(connection: Connection, number: int, names: Sequence[str]) -> dict[str, OwnPolicy]:
+    wanted = [name.encode() for name in names]
+    rows = select(TOPIC_POLICY).where(TOPIC_POLICY.c.namespace == number, TOPIC_POLICY.c.topic.in_(wanted))
+    return dict(map(_TOPICS.named, connection.execute(rows).mappings())) if names else {}
+
+
+def _all_prefixes(connection: Connection, number: int) -> dict[str, OwnPolicy]:
+    rows = select(TOPIC_PREFIX_POLICY).where(TOPIC_PREFIX_POLICY.c.namespace == number)
+    return dict(map(_PREFIXES.named, connection.execute(rows).mappings()))
+
+
+def _counts(connection: Connection, number: int) -> PolicyCounts:
+    def count(kind: _Kind) -> tuple[int, int]:
+        of_all = select(func.count()).select_from(kind.table)
+        of_namespace = of_all.where(kind.namespace == number)
+        return connection.execute(of_namespace).scalar_one(), connection.execute(of_all).scalar_one()
+
+    topics, all_topics = count(_TOPICS)
+    prefixes, all_prefixes = count(_PREFIXES)
+    return PolicyCounts(topics, prefixes, all_topics + all_prefixes)
+
+
+def _store(
+    connection: Connection,
+    kind: _Kind,
+    number: int,
+    before: Mapping[str, OwnPolicy],
+    after: Mapping[str, OwnPolicy],
+) -> bool:
+    """Let the rows be so, whatever there is of them. Returns whether any of them has changed."""
+    changed = {name: policy for name, policy in after.items() if before.get(name, NOTHING_SAID) != policy}
+    # Only rows that are there: others would lock gaps, where namespaces that change at the same time want rows.
+    old = [name.encode() for name in changed if name in before]
+    if old:
+        connection.execute(delete(kind.table).where(kind.namespace == number, kind.name.in_(old)))
+    new = [kind.row_of(number, name, policy) for name, policy in changed.items() if policy != NOTHING_SAID]
+    if new:
+        connection.execute(insert(kind.table), new)
+    return bool(changed)
 
 
 def delete_policies_of(connection: Connection, namespace: int) -> None:
-    connection.execute(delete(TOPIC_POLICY).where(TOPIC_POLICY.c.namespace == namespace))
-
-
-def _policy_of(row: RowMapping) -> TopicPolicy:
-    values = {field.name: row[field.name] for field in fields(TopicPolicy)}
-    values["reason"] = row["reason"].decode()
-    for name in ("enqueue_paused", "dequeue_paused"):
-        values[name] = bool(row[name])
-    return TopicPolicy(**values)
+    for kind in (_TOPICS, _PREFIXES):
+        connection.execute(delete(kind.table).where(kind.namespace == namespace))

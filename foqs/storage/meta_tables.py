@@ -129,6 +129,19 @@ TOPIC_POLICY = Table(
     Column("reason", VARBINARY(512), nullable=False),
     Column("deliveries_per_second_max", DOUBLE(asdecimal=False), nullable=False),
     Column("weight", Integer, nullable=False),
+    Column("explicit", SmallInteger, nullable=False),
+)
+TOPIC_PREFIX_POLICY = Table(
+    "topic_prefix_policy",
+    METADATA,
+    Column("namespace", Integer, primary_key=True, autoincrement=False),
+    Column("prefix", VARBINARY(255), primary_key=True),
+    Column("enqueue_paused", SmallInteger, nullable=False),
+    Column("dequeue_paused", SmallInteger, nullable=False),
+    Column("reason", VARBINARY(512), nullable=False),
+    Column("deliveries_per_second_max", DOUBLE(asdecimal=False), nullable=False),
+    Column("weight", Integer, nullable=False),
+    Column("explicit", SmallInteger, nullable=False),
 )
 HOST = Table(
     "host",

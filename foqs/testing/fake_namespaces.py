@@ -7,16 +7,24 @@ import random
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 from foqs.model import limits
 from foqs.model.census import Census, CensusAnswer, unanswered
 from foqs.model.cluster import ShardUse
-from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, UnavailableError, UnknownNamespaceError
+from foqs.model.errors import (
+    AlreadyExistsError,
+    FoqsError,
+    InvalidArgumentError,
+    UnavailableError,
+    UnknownNamespaceError,
+)
 from foqs.model.namespace import Namespace, NamespaceSettings, updated
-from foqs.model.policy import NO_POLICY, TopicPolicy, TopicPolicyEntry, with_policy_changes
+from foqs.model.policies import NamespacePolicies, Policies
+from foqs.model.policy import NOTHING_SAID, OwnPolicy, TopicPolicyEntry
+from foqs.model.policy_book import NamedChange, PolicyBook, PolicyCounts
 from foqs.model.slots import NO_SLOTS, SlotMove, SlotTable, first_table
 from foqs.storage.meta_namespaces import NamespaceList
-from foqs.storage.meta_policies import Policies
 from foqs.testing.fake_cluster import ClusterTables, FakeCluster
 from foqs.testing.fake_jobs import FakeJobs, JobTables
 from foqs.testing.fake_quotas import FakeQuotas
@@ -39,7 +47,9 @@ class NamespaceTables:
     quotas: dict[int, bytes] = field(default_factory=dict)
     """The packed books of quotas, by namespace."""
     policies: Policies = field(default_factory=dict)
-    """Replaced with every change."""
+    """What was said of topics: replaced with every change."""
+    prefix_policies: Policies = field(default_factory=dict)
+    """What was said of prefixes, likewise."""
 
     @property
     def epochs(self) -> dict[int, int]:
@@ -90,7 +100,7 @@ class FakeNamespaces(FakeCluster, FakeJobs, FakeQuotas):
         censuses = [census for census, _ in tables.censuses.values()]
         epochs = {row.shard_id: row.epoch for row in tables.cluster.shards.values()}
         slots, move = tables.slots, tables.slot_move
-        listed = NamespaceList(namespaces, censuses, epochs, slots, move, tables.policies)
+        listed = NamespaceList(namespaces, censuses, epochs, slots, move, tables.policies, tables.prefix_policies)
         for census, expires_at in list(tables.censuses.values()):
             if expires_at < self._now_ms():
                 self.end_census(census)
@@ -108,24 +118,41 @@ class FakeNamespaces(FakeCluster, FakeJobs, FakeQuotas):
         after = self._tables.namespaces[name] = replace(before, settings=updated(before.settings, changes))
         return after
 
-    def set_topic_policy(self, name: str, topic: str, changes: object) -> TopicPolicy:
-        number = self._named(name).number
-        before = self._tables.policies.get(number, {})
-        after = with_policy_changes(before.get(topic, NO_POLICY), changes)
-        others = {other: policy for other, policy in before.items() if other != topic}
-        self._change_policies(number, others if after == NO_POLICY else {**others, topic: after})
-        return after
+    def set_topic_policies(self, name: str, changes: Sequence[NamedChange]) -> list[TopicPolicyEntry | FoqsError]:
+        number, tables = self._named(name).number, self._tables
+        topics, prefixes = tables.policies.get(number, {}), tables.prefix_policies.get(number, {})
+        all_count = sum(map(len, [*tables.policies.values(), *tables.prefix_policies.values()]))
+        book = PolicyBook(name, topics, prefixes, PolicyCounts(len(topics), len(prefixes), all_count))
+        told: list[TopicPolicyEntry | FoqsError] = []
+        for wanted in changes:
+            try:
+                told.append(book.change(wanted))
+            except FoqsError as error:
+                told.append(error)
+        tables.policies = _changed(tables.policies, number, book.topics_changed)
+        tables.prefix_policies = _changed(tables.prefix_policies, number, book.prefixes_changed)
+        return told
 
-    def page_topic_policies(self, number: int, prefix: str, after: str, limit: int) -> list[TopicPolicyEntry]:
-        found = sorted(self._tables.policies.get(number, {}).items())
-        mine = [
-            TopicPolicyEntry.of(topic, policy) for topic, policy in found if topic.startswith(prefix) and topic > after
+    def page_topic_policies(
+        self, number: int, prefix: str, after: tuple[bool, str], limit: int, *, with_prefixes: bool
+    ) -> list[TopicPolicyEntry]:
+        topics, prefixes = self._tables.policies.get(number, {}), self._tables.prefix_policies.get(number, {})
+        in_force, (is_after_prefix, name) = NamespacePolicies(topics, prefixes), after
+        found = [
+            TopicPolicyEntry.of(one, own, own, is_prefix=True)
+            for one, own in sorted(prefixes.items(), key=itemgetter(0))
+            if with_prefixes and is_after_prefix and one > name
+        ] + [
+            TopicPolicyEntry.of(one, in_force.of(one), own, is_prefix=False)
+            for one, own in sorted(topics.items(), key=itemgetter(0))
+            if is_after_prefix or one > name
         ]
-        return mine[:limit]
+        return [one for one in found if one.topic.startswith(prefix)][:limit]
 
-    def _change_policies(self, number: int, policies: Mapping[str, TopicPolicy]) -> None:
-        others = {other: some for other, some in self._tables.policies.items() if other != number}
-        self._tables.policies = {**others, number: policies} if policies else others
+    def _forget_policies_of(self, number: int) -> None:
+        tables = self._tables
+        tables.policies = {other: some for other, some in tables.policies.items() if other != number}
+        tables.prefix_policies = {other: some for other, some in tables.prefix_policies.items() if other != number}
 
     def recover_namespace(
         self, number: int, name: str, former_name: str, settings: NamespaceSettings, now_ms: int
@@ -226,7 +253,7 @@ class FakeNamespaces(FakeCluster, FakeJobs, FakeQuotas):
             del self._tables.namespaces[name]
             self._forget_jobs_of(census.namespace)
             self._tables.quotas.pop(census.namespace, None)
-            self._change_policies(census.namespace, {})
+            self._forget_policies_of(census.namespace)
             self.end_census(census)
         return missing
 
@@ -263,3 +290,13 @@ class FakeNamespaces(FakeCluster, FakeJobs, FakeQuotas):
             raise AlreadyExistsError(f"namespace {namespace.name} exists already")
         self._tables.namespaces[namespace.name] = namespace
         return namespace
+
+
+def _changed(policies: Policies, number: int, changes: Mapping[str, OwnPolicy]) -> Policies:
+    """The same object if nothing has changed."""
+    if not changes:
+        return policies
+    after = {**policies.get(number, {}), **changes}
+    rest = {name: own for name, own in after.items() if own != NOTHING_SAID}
+    others = {other: some for other, some in policies.items() if other != number}
+    return {**others, number: rest} if rest else others

@@ -156,10 +156,19 @@ def _of_namespaces(admin: AdminCalls) -> dict[str, _Verb]:
             lambda c, r: admin.delete_namespace(c, r.name), lambda _: structs.DeleteNamespaceResponse()
         ),
         "recoverNamespace": _Verb(lambda c, r: admin.recover_namespace(c, r.number, r.name, r.settings)),
-        "setTopicPolicy": _Verb(lambda c, r: admin.set_topic_policy(c, r.namespace_name, r.topic, r)),
-        "getTopicPolicy": _Verb(lambda c, r: admin.get_topic_policy(c, r.namespace_name, r.topic)),
+        "setTopicPolicy": _Verb(
+            lambda c, r: admin.set_topic_policy(c, r.namespace_name, r.topic, r, r.is_prefix or False)
+        ),
+        "setTopicPolicies": _Verb(
+            lambda c, r: admin.set_topic_policies(c, r.namespace_name, r.changes), _batch_response
+        ),
+        "getTopicPolicy": _Verb(
+            lambda c, r: admin.get_topic_policy(c, r.namespace_name, r.topic, r.is_prefix or False)
+        ),
         "listTopicPolicies": _Verb(
-            lambda c, r: admin.list_topic_policies(c, r.namespace_name, r.prefix, r.limit, r.page_token),
+            lambda c, r: admin.list_topic_policies(
+                c, r.namespace_name, r.prefix, r.limit, r.page_token, r.with_prefixes or False
+            ),
             list_name="policies",
         ),
     }

@@ -102,6 +102,7 @@ def _plain() -> list[tuple[str, Any]]:
         ("updateShard", s.UpdateShardRequest(70)),
         ("removeShard", s.RemoveShardRequest(70)),
         ("setTopicPolicy", s.SetTopicPolicyRequest(NAMESPACE, "topic", weight=2)),
+        ("setTopicPolicies", s.SetTopicPoliciesRequest(NAMESPACE, [s.TopicPolicyChange("topic", True, weight=2)])),
         ("getTopicPolicy", s.GetTopicPolicyRequest(NAMESPACE, "topic")),
         ("listTopicPolicies", s.ListTopicPoliciesRequest(NAMESPACE)),
         ("hello", s.HelloRequest("host", b"0" * 16)),

@@ -15,7 +15,7 @@ from typing import Any
 
 from foqs.host.dispatch import Dispatcher
 from foqs.host.topic_queue import DequeueCall
-from foqs.model.policy import TopicPolicy
+from foqs.model.policy import OwnPolicy
 from loadtest.stress.verdict import Bound, Verdict
 from tests.support.shards import NAMESPACE, Shards
 
@@ -75,7 +75,7 @@ class _Stand:
         shards = Shards(1, lambda *arguments: _timed(Dispatcher(*arguments), clock))
         names = [f"topic-{number:06d}" for number in range(topics)]
         if rate:
-            policies = {name: TopicPolicy(deliveries_per_second_max=rate) for name in names}
+            policies = {name: OwnPolicy(deliveries_per_second_max=rate) for name in names}
             shards.settings.replace_policies({NAMESPACE: policies})
         for first in range(0, topics, _FILL_TOPICS):
             for name in names[first : first + _FILL_TOPICS]:

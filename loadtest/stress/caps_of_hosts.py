@@ -21,7 +21,7 @@ from foqs import AsyncClient, Client
 from foqs.client.items import NewItem
 from foqs.model import limits
 from foqs.model.caps import shared_burst_of
-from foqs.model.policy import TopicPolicy
+from foqs.model.policy import OwnPolicy
 from foqs.storage.meta import MetaStore
 from foqs.storage.meta_tables import NAMESPACE, TOPIC_POLICY
 from loadtest.stress.hosts import Hosts, cluster
@@ -274,7 +274,7 @@ def _note_holds(verdict: Verdict, when: str, holds: Sequence[tuple[float, str]])
 
 def _set_caps(hosts: Hosts, namespace: str, names: Sequence[str], rate: float) -> None:
     """By hand, since one call each would take minutes; hosts see it by the version of the namespace."""
-    values = asdict(TopicPolicy(deliveries_per_second_max=rate))
+    values = asdict(OwnPolicy(deliveries_per_second_max=rate))
     mine = NAMESPACE.c.name == namespace.encode()
     with closing(MetaStore(hosts.databases.meta_url)) as meta, meta._transaction() as connection:
         number = connection.execute(select(NAMESPACE.c.number).where(mine)).scalar_one()

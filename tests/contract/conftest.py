@@ -14,6 +14,7 @@ import pytest
 from pymysql.constants import CR
 from pymysql.err import OperationalError
 
+import foqs
 from foqs.dev.local_server import LocalServer
 from foqs.model import limits
 from foqs.model.cluster import ShardIdentity
@@ -27,9 +28,12 @@ from foqs.storage.session import connect
 from foqs.storage.shard_reader import ShardReader
 from foqs.storage.shard_store import ShardAccess, ShardStore
 from foqs.storage.slot_source import SlotSource
+from foqs.testing import MemoryQueue
 from tests.contract.fake_shard import FakeShard
 from tests.contract.owner import ContractShard, MetaId
+from tests.contract.queue_world import NS, ONCE, World
 from tests.support.other_session import deadlock, row_locked
+from tests.support.running_host import host_beside
 
 FACTORIES = [
     pytest.param("mysql_shard", marks=pytest.mark.database, id="mysql"),
@@ -133,3 +137,26 @@ def fake_shard() -> FakeShard:
 def shard(request: pytest.FixtureRequest) -> ContractShard:
     contract_shard: ContractShard = request.getfixturevalue(request.param)
     return contract_shard
+
+
+@pytest.fixture
+def memory() -> Iterator[World]:
+    with MemoryQueue(NS) as queue:
+        yield World(queue.client(retry=ONCE), queue.admin(retry=ONCE), queue.client(retry=ONCE, idempotent=True))
+
+
+@pytest.fixture
+def host(meta_url: str, shard_urls: dict[int, str]) -> Iterator[World]:
+    with (
+        host_beside(meta_url, {0: shard_urls[0]}, NS) as address,
+        foqs.Client(address, retry=ONCE) as client,
+        foqs.AdminClient(address, retry=ONCE) as admin,
+        foqs.Client(address, retry=ONCE, idempotent=True) as idempotent,
+    ):
+        yield World(client, admin, idempotent)
+
+
+@pytest.fixture(params=["memory", pytest.param("host", marks=pytest.mark.database)])
+def world(request: pytest.FixtureRequest) -> World:
+    found: World = request.getfixturevalue(request.param)
+    return found

@@ -5,63 +5,14 @@ Time passes by dequeues that wait: a host is waited for, and the clock of a Memo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-
 import pytest
 
 import foqs
-from foqs import BatchError, Nack, NewItem, RetryPolicy
+from foqs import BatchError, Nack, NewItem
 from foqs.model import limits
 from foqs.model.namespace import SETTING_BOUNDS, DedupScope
 from foqs.testing import MemoryQueue
-from tests.support.running_host import host_beside
-
-NS = "default"
-ONCE = RetryPolicy(deadline_ms=0)
-SECOND_MS = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    client: foqs.Client
-    admin: foqs.AdminClient
-    idempotent: foqs.Client
-    """Gives every item a dedup id of its own."""
-
-    def payloads(self, topic: str = "t", count: int = 10, wait_ms: int = 0) -> list[bytes]:
-        """Take items and leave their leases open."""
-        return [item.payload for item in self.client.dequeue(NS, topic, count, wait_ms=wait_ms)]
-
-    def let_pass(self, wait_ms: int) -> None:
-        """Let time go by."""
-        assert not self.client.dequeue(NS, "nothing comes here", 1, wait_ms=wait_ms)
-
-    def dead(self, topic: str = "t") -> list[foqs.StoredItem]:
-        return list(self.admin.list_dead_letters(NS, topic, 10).items)
-
-
-@pytest.fixture
-def memory() -> Iterator[World]:
-    with MemoryQueue(NS) as queue:
-        yield World(queue.client(retry=ONCE), queue.admin(retry=ONCE), queue.client(retry=ONCE, idempotent=True))
-
-
-@pytest.fixture
-def host(meta_url: str, shard_urls: dict[int, str]) -> Iterator[World]:
-    with (
-        host_beside(meta_url, {0: shard_urls[0]}, NS) as address,
-        foqs.Client(address, retry=ONCE) as client,
-        foqs.AdminClient(address, retry=ONCE) as admin,
-        foqs.Client(address, retry=ONCE, idempotent=True) as idempotent,
-    ):
-        yield World(client, admin, idempotent)
-
-
-@pytest.fixture(params=["memory", pytest.param("host", marks=pytest.mark.database)])
-def world(request: pytest.FixtureRequest) -> World:
-    found: World = request.getfixturevalue(request.param)
-    return found
+from tests.contract.queue_world import NS, SECOND_MS, World
 
 
 def test_a_delivery_has_what_was_enqueued_and_an_acked_item_is_gone(world: World) -> None:

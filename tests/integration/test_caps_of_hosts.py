@@ -74,6 +74,19 @@ async def test_hosts_keep_the_cap_of_a_topic_together(hosts: Hosts) -> None:
     consumers.check()
 
 
+async def test_hosts_keep_the_cap_of_a_prefix_together_for_each_topic_by_itself(hosts: Hosts) -> None:
+    topics = ("p/1", "p/2")
+    await hosts[0].admin.set_topic_policy("jobs", "p/", is_prefix=True, deliveries_per_second_max=25.0)
+    for topic in topics:
+        await fill(hosts, 60, topic)
+        await all_follow(hosts, topic, 25.0)
+    several = [Consumers(25, len(hosts)) for _ in topics]
+    pairs = zip(several, topics, strict=True)
+    await asyncio.gather(*[consumers.consume(hosts, 100, topic) for consumers, topic in pairs])
+    for consumers in several:
+        consumers.check()
+
+
 async def test_a_consumer_of_one_host_gets_what_a_cap_lets_through_on_the_others(hosts: Hosts) -> None:
     await hosts[0].admin.set_topic_policy("jobs", "t", deliveries_per_second_max=40.0)
     await fill(hosts, 30, "t")

@@ -19,8 +19,8 @@ class Shell:
     def __init__(self, address: str) -> None:
         self._address = address
 
-    def run(self, *arguments: str) -> Result:
-        return CliRunner().invoke(cli, [*arguments, "--address", self._address], prog_name="foqs")
+    def run(self, *arguments: str, stdin: bytes | None = None) -> Result:
+        return CliRunner().invoke(cli, [*arguments, "--address", self._address], input=stdin, prog_name="foqs")
 
     def json(self, *arguments: str) -> Any:
         result = self.run(*arguments, "--output", "json")
@@ -77,3 +77,56 @@ def test_items_of_any_topic_are_dequeued_by_prefix(shell: Shell) -> None:
     items = shell.json("dequeue", "ns", "a/", "--prefix", "--count", "10", "--wait-ms", "5000")
     assert {item["topic"] for item in items} <= {"a/1", "a/2"}
     assert items
+
+
+def test_a_prefix_has_a_policy_that_a_topic_overrides(shell: Shell) -> None:
+    paused = shell.json("topic", "pause", "ns", "mail/", "--prefix", "--reason", "a move")
+    assert (paused["topic"], paused["is_prefix"], paused["dequeue_paused"]) == ("mail/", True, True)
+    for name in ("mail/1", "mail/2"):
+        assert "a move" in shell.run("dequeue", "ns", name).stderr
+    resumed = shell.json("topic", "resume", "ns", "mail/1")
+    assert (resumed["is_prefix"], resumed["dequeue_paused"], resumed["reason"]) == (False, False, "")
+    assert "a move" not in shell.run("dequeue", "ns", "mail/1").stderr
+    shell.run("topic", "limit", "ns", "mail/", "7", "--prefix")
+    shell.run("topic", "weight", "ns", "mail/*", "3")
+    rows = [line.split("\t") for line in shell.run("topic", "policies", "ns").stdout.splitlines()[1:]]
+    assert rows == [
+        ["mail/*", "enqueue, dequeue", "7", "1", "a move"],
+        ["mail/*", "enqueue, dequeue", "7", "3", "a move"],
+        ["mail/1", "no", "7", "1", ""],
+    ]
+    prefix, odd, own = shell.json("topic", "policies", "ns")
+    assert [(one["topic"], one["is_prefix"]) for one in (prefix, odd, own)] == [
+        ("mail/", True), ("mail/*", False), ("mail/1", False),
+    ]  # fmt: skip
+    assert (odd["own_fields"], own["own_fields"]) == (["weight"], ["enqueue_paused", "dequeue_paused", "reason"])
+    shell.run("topic", "resume", "ns", "mail/", "--prefix")
+    shell.run("topic", "limit", "ns", "mail/", "none", "--prefix")
+    assert [one["topic"] for one in shell.json("topic", "policies", "ns")] == ["mail/*", "mail/1"]
+
+
+CSV = """\ufefftopic,prefix,enqueue_paused,dequeue_paused,reason,items_per_second,weight
+" a, ""b"" *",,,,,2.5,
+ü,,,TRUE,"so, so",,
+p,true,,,,none,4
+,,,,,,2
+bad,,maybe,,,,
+worse,,,,,,200
+few,
+"""
+
+
+def test_policies_come_from_a_file_with_any_names_and_a_bad_line_fails_alone(shell: Shell) -> None:
+    result = shell.run("topic", "set-policies", "ns", "-", stdin=CSV.encode())
+    assert result.exit_code == 2, result.output
+    assert result.stdout == "3 policies set, 4 failed\n"
+    assert [line.split(":")[1].strip() for line in result.stderr.splitlines()] == [f"line {at}" for at in (5, 6, 7, 8)]
+    found = {(one["topic"], one["is_prefix"]): one for one in shell.json("topic", "policies", "ns")}
+    assert found.keys() == {(' a, "b" *', False), ("ü", False), ("p", True)}
+    assert found[' a, "b" *', False]["deliveries_per_second_max"] == 2.5
+    assert (found["ü", False]["dequeue_paused"], found["ü", False]["reason"]) == (True, "so, so")
+    assert found["p", True]["weight"] == 4
+    for wrong in (b"topic,colour\nt,red\n", b"weight\n2\n", b"topic\n\xff\n", b'topic\n"a\n', b""):
+        refused = shell.run("topic", "set-policies", "ns", "-", stdin=wrong)
+        assert refused.exit_code == 2, wrong
+        assert "line" in refused.stderr

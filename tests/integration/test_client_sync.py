@@ -133,6 +133,9 @@ SILENT_CALLS: dict[str, Callable[[foqs.Client, foqs.AdminClient, Any], object]] 
     "redrive_dead_letters": lambda _, admin, within: admin.redrive_dead_letters("ns", "t", **within),
     "purge_dead_letters": lambda _, admin, within: admin.purge_dead_letters("ns", "t", **within),
     "set_topic_policy": lambda _, admin, within: admin.set_topic_policy("ns", "t", weight=2, **within),
+    "set_topic_policies": lambda _, admin, within: admin.set_topic_policies(
+        "ns", [foqs.TopicPolicyChange("t", weight=2)], **within
+    ),
     "get_topic_policy": lambda _, admin, within: admin.get_topic_policy("ns", "t", **within),
     "list_topic_policies": lambda _, admin, within: next(iter(admin.list_topic_policies("ns", **within))),
     "list_shards": lambda _, admin, within: admin.list_shards(**within),

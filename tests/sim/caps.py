@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,8 @@ from foqs.model.caps import burst_of
 from foqs.model.errors import FoqsError
 from foqs.model.item import ShardItem
 from foqs.model.namespace import SettingsTable
+from foqs.model.policies import Policies
+from foqs.model.policy import NO_POLICY, TopicPolicy
 from tests.sim.host import FakeDoor
 
 if TYPE_CHECKING:
@@ -41,12 +43,20 @@ class CapKeeper:
         """Caps stay as they are for the whole run, and more is delivered than they let through."""
         if self.is_steady:
             self.is_there = True
+        self._prefix_chance = random.Random(f"{world.seed}/prefix policies")
+        """A stream of its own: what a seed brings besides stays as it was."""
+        self.has_prefixes = self.is_there and not self.is_steady and self._prefix_chance.random() < 0.3
 
     async def run(self, until_s: float) -> None:
-        chance = self._chance
         if self.is_steady:
             await self._steady(until_s)
-            return
+        elif self.has_prefixes:
+            await asyncio.gather(self._change(until_s), self._change_prefixes(until_s))
+        else:
+            await self._change(until_s)
+
+    async def _change(self, until_s: float) -> None:
+        chance = self._chance
         while self.is_there and self._world.loop.time() < until_s:
             await asyncio.sleep(chance.expovariate(1 / _CHANGE_S))
             if chance.random() < 0.2:
@@ -57,6 +67,27 @@ class CapKeeper:
                     enqueue_paused=chance.random() < 0.1, deliveries_per_second_max=chance.choice(_RATES),
                     weight=chance.choice([1, 1, 4]),
                 )  # fmt: skip
+
+    async def _change_prefixes(self, until_s: float) -> None:
+        """Change what is said of prefixes, here names of topics as well, and at once what a topic says over it."""
+        chance = self._prefix_chance
+        while self._world.loop.time() < until_s:
+            await asyncio.sleep(chance.expovariate(1 / _CHANGE_S))
+            topic = chance.choice(self._topics)
+            wanted = [
+                SimpleNamespace(
+                    topic=topic, is_prefix=True, dequeue_paused=chance.random() < 0.3,
+                    enqueue_paused=chance.random() < 0.1, deliveries_per_second_max=chance.choice(_RATES),
+                    weight=chance.choice([1, 1, 4]),
+                )
+            ]  # fmt: skip
+            if chance.random() < 0.3:
+                wanted.append(SimpleNamespace(topic=topic, is_prefix=False, dequeue_paused=chance.random() < 0.5))
+            if await self._set_all(self._namespace, wanted):
+                self._world.counts["policies of prefixes changed"] += 1
+
+    async def _set_all(self, namespace: str, wanted: Sequence[SimpleNamespace]) -> bool:
+        return await self._quietly(lambda door: door.admin.set_topic_policies(namespace, wanted), self._prefix_chance)
 
     async def _steady(self, until_s: float) -> None:
         """One cap of the namespace, or one of each topic, and other weights now and then."""
@@ -74,6 +105,11 @@ class CapKeeper:
         """Let everything go on, some of it at a rate: a restored meta database may have brought anything back."""
         tables = self._world.meta.tables
         numbers = {one.number: name for name, one in tables.namespaces.items()}
+        for number, prefixes in list(tables.prefix_policies.items()):
+            words = {"dequeue_paused": False, "enqueue_paused": False, "deliveries_per_second_max": 0.0, "weight": 1}
+            wanted = [SimpleNamespace(topic=name, is_prefix=True, **words) for name in sorted(prefixes)]
+            if number in numbers:
+                await self._set_all(numbers[number], wanted)
         for number, policies in list(tables.policies.items()):
             for topic, policy in policies.items():
                 is_slow = policy.deliveries_per_second_max not in _RATES_AT_REST
@@ -95,9 +131,9 @@ class CapKeeper:
         changes = SimpleNamespace(deliveries_per_second_max=rate)
         await self._quietly(lambda door: door.admin.update_namespace(namespace or self._namespace, changes))
 
-    async def _quietly(self, work: Callable[[FakeDoor], Awaitable[Any]]) -> bool:
+    async def _quietly(self, work: Callable[[FakeDoor], Awaitable[Any]], chance: random.Random | None = None) -> bool:
         """Whether it was done, as far as is known."""
-        host = self._world.pick_host(self._chance)
+        host = self._world.pick_host(chance or self._chance)
         try:
             if host is None:
                 raise NotSentError("no host listens")
@@ -116,7 +152,8 @@ class CapCheck:
 
     def __init__(self, settings: SettingsTable) -> None:
         self._settings = settings
-        self._paused: set[tuple[int, str]] = set()
+        self._followed: tuple[Policies, Policies] = ({}, {})
+        """What was said of topics and of prefixes when what waits followed it last."""
         self._rates: dict[tuple[int, str], float] = {}
         self._levels: dict[tuple[int, str], tuple[float, float]] = {}
         """Of each cap: how much of its burst was used, and when."""
@@ -124,34 +161,43 @@ class CapCheck:
 
     def look(self) -> None:
         """Also what waits follows the settings from now on."""
-        policies = self._settings.policies
-        self._paused = {(number, name) for number, some in policies.items() for name, one in some.items()
-                        if one.dequeue_paused}  # fmt: skip
+        self._followed = self._settings.policies, self._settings.prefix_policies
         self._read_rates()
 
     def _read_rates(self) -> None:
-        settings = self._settings
-        self._version = settings.version
-        rates = {(number, ""): rate for number, rate in settings.caps.items()}
-        for number, some in settings.policies.items():
-            rates |= {(number, name): one.deliveries_per_second_max for name, one in some.items()}
+        self._version = self._settings.version
         # A cap that has changed begins anew.
-        self._levels = {key: level for key, level in self._levels.items() if rates.get(key) == self._rates.get(key)}
-        self._rates = {key: rate for key, rate in rates.items() if rate}
+        self._levels = {key: level for key, level in self._levels.items() if self._rate_of(key) == self._rates[key]}
+
+    def _rate_of(self, key: tuple[int, str]) -> float:
+        number, name = key
+        settings = self._settings
+        if not name:
+            return settings.caps.get(number, 0.0)
+        rate: float = _said(settings.policies, settings.prefix_policies, number, name, "deliveries_per_second_max")
+        return rate
 
     def delivered(self, items: list[ShardItem], now_s: float, *, is_shared: bool = False) -> Iterator[str]:
         if self._version != self._settings.version:
             self._read_rates()
         for item in items:
             topic = item.topic
-            is_paused = self._settings.policy(topic.namespace, topic.name).dequeue_paused
-            if is_paused and (topic.namespace, topic.name) in self._paused:
+            now = self._settings.policies, self._settings.prefix_policies
+            if all(_said(*told, topic.namespace, topic.name, "dequeue_paused") for told in (now, self._followed)):
                 yield f"P10: {item.key:x} of {topic.name} was delivered, which is paused"
             for key in ((topic.namespace, topic.name), (topic.namespace, "")):
-                rate = self._rates.get(key)
+                rate = self._rates[key] = self._rate_of(key)
                 if rate and not is_shared:
                     level, at_s = self._levels.get(key, (0.0, now_s))
                     level = max(0.0, level - rate * (now_s - at_s)) + 1
                     self._levels[key] = (level, now_s)
                     if level > burst_of(rate) + 1e-6:
                         yield f"P10: {key} was delivered faster than {rate} a second: {level:.3f} at once"
+
+
+def _said(policies: Policies, prefix_policies: Policies, number: int, name: str, field: str) -> Any:
+    """What a field is for a topic by the words of operators, read as plainly as can be."""
+    own, prefixes = policies.get(number, {}).get(name), prefix_policies.get(number, {})
+    found = [prefix for prefix in prefixes if name.startswith(prefix)]
+    base: TopicPolicy = prefixes[max(found, key=len)] if found else NO_POLICY
+    return getattr(own if own is not None and own.is_set(field) else base, field)

@@ -257,13 +257,18 @@ def _problems(world: World) -> Iterator[str]:
 async def _policies_settled(world: World, host: SimHost) -> None:
     """Return when the host has read what is set, or should have: one that did not set it itself reads every second."""
     until_s = world.loop.time() + _POLICIES_S_MAX
-    while host.host._namespaces.settings.policies != world.meta.tables.policies and world.loop.time() < until_s:  # noqa: ASYNC110
+    while not _follows_policies(world, host) and world.loop.time() < until_s:  # noqa: ASYNC110
         await asyncio.sleep(0.05)
+
+
+def _follows_policies(world: World, host: SimHost) -> bool:
+    settings, tables = host.host._namespaces.settings, world.meta.tables
+    return (settings.policies, settings.prefix_policies) == (tables.policies, tables.prefix_policies)
 
 
 def _rest_problems(world: World, host: SimHost) -> Iterator[str]:
     """When all is quiet the shards' states must be exact."""
-    if host.host._namespaces.settings.policies != world.meta.tables.policies:
+    if not _follows_policies(world, host):
         yield f"{host.name} does not follow the policies of the meta database"
     for writer in host.host._shards.writers.values():
         if writer.shard is None:

@@ -91,8 +91,9 @@ class SharedCapCheck:
 def _caps_of(host: SimHost) -> dict[CapKey, float]:
     settings = host.host._dispatcher.settings
     caps: dict[CapKey, float] = {(number, ""): rate for number, rate in settings.caps.items()}
-    for number, policies in settings.policies.items():
-        rates = {name: policy.deliveries_per_second_max for name, policy in policies.items()}
+    for number in settings.policies.keys() | settings.prefix_policies.keys():
+        names = {*settings.policies.get(number, {}), *TOPICS}
+        rates = {name: settings.policy(number, name).deliveries_per_second_max for name in names}
         caps |= {(number, name): rate for name, rate in rates.items() if rate}
     return caps
 

@@ -102,6 +102,7 @@ def _ring_problems(dispatcher: Dispatcher, untold: Container[str]) -> Iterator[s
         is_held_back = queue.is_paused or queue.parked_slot or queue.name in untold or queue in dispatcher._roomless
         is_held_back = is_held_back or queue.coming_count  # Their end will be told.
         is_held_back = is_held_back or name in dispatcher.settings.policy_changes  # It may have gone on.
+        is_held_back = is_held_back or dispatcher.settings.prefix_changes or dispatcher._prefix_sweep.is_under_way
         if not queue.in_ring and not is_held_back and queue.spare_count(1) and queue.has_something():
             yield f"{name} has something to give, and is in no ring"
     for tenant in dispatcher._tenants.values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 from foqs.host.exports import checked_query
 from foqs.model.calls import (
@@ -43,7 +44,8 @@ from foqs.model.errors import (
 )
 from foqs.model.limits import PAYLOAD_BYTES_DEFAULT
 from foqs.model.namespace import Namespace, NamespaceSettings, check_namespace_name, updated, with_changes
-from foqs.model.policy import NO_POLICY, TopicPolicy, TopicPolicyEntry, TopicPolicyPage, with_policy_changes
+from foqs.model.policy import TopicPolicyEntry, TopicPolicyPage
+from foqs.model.policy_book import NamedChange, PolicyBook, PolicyCounts
 from foqs.model.reasons import Reason
 from foqs.model.slots import SLOTS_COUNT
 from tests.support.fake_job_calls import FakeJobCalls
@@ -62,7 +64,7 @@ class FakeQueue(FakeJobCalls, FakeShardCalls):
         self.seen: dict[tuple[str, str], str] = {}
         """The ids of items by namespace and dedup id."""
         self.namespaces: dict[str, Namespace] = {}
-        self.policies: dict[tuple[str, str], TopicPolicy] = {}
+        self.policies: dict[str, PolicyBook] = {}
         self.ready: dict[tuple[str, str], list[Delivery]] = defaultdict(list)
         self.leased: dict[str, tuple[str, Delivery]] = {}
         self.calls_running = 0
@@ -252,25 +254,46 @@ class FakeQueue(FakeJobCalls, FakeShardCalls):
         return NamespacePage(found[:limit], "")
 
     async def set_topic_policy(
-        self, context: CallContext, namespace_name: str, topic: str, changes: object
+        self, context: CallContext, namespace_name: str, topic: str, changes: object, is_prefix: bool = False
     ) -> TopicPolicyEntry:
         self._check(namespace_name)
-        before = self.policies.get((namespace_name, topic), NO_POLICY)
-        self.policies[namespace_name, topic] = with_policy_changes(before, changes)
-        return await self.get_topic_policy(context, namespace_name, topic)
+        return self._book(namespace_name).change(NamedChange(topic, is_prefix, changes))
 
-    async def get_topic_policy(self, context: CallContext, namespace_name: str, topic: str) -> TopicPolicyEntry:
+    async def set_topic_policies(
+        self, context: CallContext, namespace_name: str, changes: Sequence[Any]
+    ) -> PositionErrors:
         self._check(namespace_name)
-        return TopicPolicyEntry.of(topic, self.policies.get((namespace_name, topic), NO_POLICY))
+        errors: PositionErrors = {}
+        for position, change in enumerate(changes):
+            try:
+                self._book(namespace_name).change(NamedChange(change.topic, bool(change.is_prefix), change))
+            except FoqsError as error:
+                errors[position] = error
+        return errors
+
+    def _book(self, namespace_name: str) -> PolicyBook:
+        return self.policies.setdefault(namespace_name, PolicyBook(namespace_name, {}, {}, PolicyCounts()))
+
+    async def get_topic_policy(
+        self, context: CallContext, namespace_name: str, topic: str, is_prefix: bool = False
+    ) -> TopicPolicyEntry:
+        self._check(namespace_name)
+        return self._book(namespace_name).change(NamedChange(topic, is_prefix, None))
 
     async def list_topic_policies(
-        self, context: CallContext, namespace_name: str, prefix: str, limit: int, page_token: str
+        self,
+        context: CallContext,
+        namespace_name: str,
+        prefix: str,
+        limit: int,
+        page_token: str,
+        with_prefixes: bool = False,
     ) -> TopicPolicyPage:
         self._check(namespace_name)
-        found = [
-            TopicPolicyEntry.of(topic, at) for (name, topic), at in self.policies.items() if name == namespace_name
-        ]
-        return TopicPolicyPage(found, "")
+        book = self._book(namespace_name)
+        names = [(True, name) for name in book.prefixes_changed if with_prefixes]
+        names += [(False, name) for name in book.topics_changed]
+        return TopicPolicyPage([book.change(NamedChange(name, is_prefix, None)) for is_prefix, name in names], "")
 
     async def delete_namespace(self, context: CallContext, name: str) -> None:
         self._check(name)

@@ -16,7 +16,7 @@ from foqs.model.clock import Now
 from foqs.model.errors import UnavailableError
 from foqs.model.item import Phase, ShardItem
 from foqs.model.namespace import Namespace, NamespaceSettings, SettingsTable
-from foqs.model.policy import NO_POLICY
+from foqs.model.policy import NOTHING_SAID
 from foqs.server import mysql_server
 from foqs.shard.port import Transaction
 from foqs.shard.state.engine import ShardState
@@ -161,8 +161,16 @@ class Shards:
     def set_policy(self, topic: str, **changes: Any) -> None:
         """Hosts learn of it with the next tick."""
         before = self.settings.policies.get(NAMESPACE, {})
-        after = replace(before.get(topic, NO_POLICY), **changes)
-        self.settings.replace_policies({**self.settings.policies, NAMESPACE: {**before, topic: after}})
+        after = replace(before.get(topic, NOTHING_SAID), **changes)
+        policies = {**self.settings.policies, NAMESPACE: {**before, topic: after}}
+        self.settings.replace_policies(policies, self.settings.prefix_policies)
+
+    def set_prefix_policy(self, prefix: str, **changes: Any) -> None:
+        """Hosts learn of it with the next tick."""
+        before = self.settings.prefix_policies.get(NAMESPACE, {})
+        after = replace(before.get(prefix, NOTHING_SAID), **changes)
+        prefixes = {name: own for name, own in {**before, prefix: after}.items() if own != NOTHING_SAID}
+        self.settings.replace_policies(self.settings.policies, {NAMESPACE: prefixes})
 
     def pass_ms(self, passed_ms: int, step_ms: int = 20) -> None:
         """Time passes, the dispatcher ticks, and shards do what there is to do."""

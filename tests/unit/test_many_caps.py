@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from unittest.mock import patch
 
 import pytest
 
-from foqs.host import any_topic
+from foqs.host import any_topic, prefix_sweep
+from foqs.host.prefix_sweep import PrefixSweep
 from tests.support.shards import NAMESPACE, Shards
 from tests.unit.test_caps import Consumers, check, stocked
 
@@ -70,6 +72,56 @@ def test_parked_topics_are_not_looked_at_until_they_have_a_token() -> None:
         dispatcher.sweep()
     consumers.pass_ms(4_000)
     assert consumers.got.total() == 2 * len(names)
+
+
+def test_a_cap_of_a_prefix_holds_for_each_of_its_topics_by_itself_and_those_to_come() -> None:
+    shards = stocked({"p/a": 30, "p/b": 30, "q": 30})
+    shards.dequeue({"p/a": 1, "p/b": 1, "q": 1})
+    shards.run(0)
+    shards.set_prefix_policy("p/", deliveries_per_second_max=1)
+    shards.enqueue(0, "p/new", count=30)
+    shards.run(0)
+    consumers = Consumers(shards, [], 10, any_count=8)
+    consumers.pass_ms(10_000)
+    assert consumers.got["q"] == 29
+    assert all(9 <= consumers.got[name] <= 12 for name in ("p/a", "p/b", "p/new"))
+    check(shards)
+    shards.set_prefix_policy("p/", deliveries_per_second_max=0)
+    consumers.pass_ms(1_000)
+    assert consumers.got["p/a"] + consumers.got["p/b"] + consumers.got["p/new"] == 29 + 29 + 30
+    assert not shards.dispatcher._caps
+    check(shards)
+
+
+def test_topics_of_a_changed_prefix_are_followed_some_in_each_turn() -> None:
+    topics = [(1, f"{'p' if at % 2 else 'q'}{at}") for at in range(4_000)] + [(2, "p")]
+    changes = deque([(1, "p"), (1, "p3")])
+    sweep, found = PrefixSweep(), list[tuple[int, str]]()
+    with patch.object(prefix_sweep, "_LOOKS_PER_TURN", 300):
+        turns = 0
+        while changes or sweep.is_under_way:
+            turns += 1
+            some = sweep.take(changes, lambda: list(topics))
+            assert len(some) <= 250
+            found += some
+            assert not changes
+    assert 14 <= turns <= 15
+    assert sorted(found) == sorted([one for one in topics if one[0] == 1 and one[1].startswith("p")])
+    assert sweep.take(changes, list) == []
+
+
+def test_what_waits_follows_a_prefix_within_a_bounded_number_of_turns() -> None:
+    shards = stocked({})
+    calls = [shards.dequeue({f"p{at}": 1}) for at in range(600)]
+    others = [shards.dequeue({f"q{at}": 1}) for at in range(600)]
+    shards.set_prefix_policy("p", dequeue_paused=True)
+    turns = 0
+    while not all(call.is_paused for call in calls):
+        shards.dispatcher.tick()
+        turns += 1
+        assert turns < 20
+    assert turns >= 3
+    assert not any(call.done for call in others)
 
 
 def test_a_call_looks_at_a_bounded_number_of_topics_in_one_turn_and_goes_on_in_the_next() -> None:

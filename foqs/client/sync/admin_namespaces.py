@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 
-from foqs.client import admin_verbs
+from foqs.client import admin_verbs, policy_verbs
 from foqs.client.sync.base import BaseClient
+from foqs.model.calls import PositionErrors
 from foqs.model.namespace import DedupScope, DedupWhenAway, Namespace
-from foqs.model.policy import TopicPolicyEntry
+from foqs.model.policy import TopicPolicyChange, TopicPolicyEntry
 
 
 class NamespaceVerbs(BaseClient):
@@ -205,14 +206,17 @@ class NamespaceVerbs(BaseClient):
         reason: str | None = None,
         deliveries_per_second_max: float | None = None,
         weight: int | None = None,
+        is_prefix: bool = False,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> TopicPolicyEntry:
-        """Change what is given in the policy of a topic, and return all of it. Every host follows within 2 s.
+        """Change what is given in the policy of a topic, and return what holds then. Every host follows within 2 s.
 
         reason: why it is paused; who enqueues or dequeues is told.
         deliveries_per_second_max: the cap of the topic, 0 for none.
         weight: 1 (default) to 100, its share of dequeues with topic_prefix.
+        is_prefix: True for the policy of all topics that begin with `topic`, of each by itself. Of several prefixes of
+            a topic the longest holds, as a whole; what is set for the topic itself overrides it, field by field.
         """
         changes = {
             "enqueue_paused": enqueue_paused,
@@ -222,22 +226,49 @@ class NamespaceVerbs(BaseClient):
             "weight": weight,
         }
         terms = self._within(deadline_ms, deadline)
-        return self._run(admin_verbs.set_topic_policy(terms, namespace, topic, changes))
+        return self._run(policy_verbs.set_topic_policy(terms, namespace, topic, changes, is_prefix))
+
+    def set_topic_policies(
+        self,
+        namespace: str,
+        changes: Iterable[TopicPolicyChange],
+        *,
+        return_errors: bool = False,
+        deadline_ms: int | None = None,
+        deadline: timedelta | None = None,
+    ) -> PositionErrors:
+        """Make many changes of policies in the order given, in calls of up to 1,000, each of one transaction.
+
+        One that cannot be made does not cost the others: BatchError has the errors by position, and so has the result
+        with `return_errors`.
+        """
+        terms = self._within(deadline_ms, deadline)
+        return self._run(policy_verbs.set_topic_policies(terms, namespace, changes, return_errors))
 
     def get_topic_policy(
-        self, namespace: str, topic: str, *, deadline_ms: int | None = None, deadline: timedelta | None = None
+        self,
+        namespace: str,
+        topic: str,
+        *,
+        is_prefix: bool = False,
+        deadline_ms: int | None = None,
+        deadline: timedelta | None = None,
     ) -> TopicPolicyEntry:
-        """Return the policy of a topic: the defaults where nobody has set one."""
-        return self._run(admin_verbs.get_topic_policy(self._within(deadline_ms, deadline), namespace, topic))
+        """Return the policy that holds for a topic, or that of a prefix: the defaults where nobody has set one."""
+        terms = self._within(deadline_ms, deadline)
+        return self._run(policy_verbs.get_topic_policy(terms, namespace, topic, is_prefix))
 
     def list_topic_policies(
         self, namespace: str, prefix: str = "", *, deadline_ms: int | None = None, deadline: timedelta | None = None
     ) -> Iterator[TopicPolicyEntry]:
-        """Iterate over the policies of topics that start with the prefix, by name; a deadline is each page's."""
+        """Iterate over the policies of prefixes and then of topics, by name; a deadline is each page's.
+
+        prefix: only those of prefixes and topics that start so.
+        """
         token = ""
         while True:
             terms = self._within(deadline_ms, deadline)
-            page = self._run(admin_verbs.topic_policy_page(terms, namespace, prefix, token))
+            page = self._run(policy_verbs.topic_policy_page(terms, namespace, prefix, token))
             yield from page.policies
             token = page.next_page_token
             if not token:

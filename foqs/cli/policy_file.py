@@ -1,0 +1,112 @@
+"""`foqs topic set-policies`: policies of many topics and prefixes, from a CSV file."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, TextIO
+
+import click
+
+from foqs.cli.output import Exit, exit_of, leave_for, note
+from foqs.cli.remote import Remote, remote_command
+from foqs.cli.topic_policy import NO_CAP
+from foqs.model import limits
+from foqs.model.errors import FoqsError, InvalidArgumentError, shown
+from foqs.model.policy import TopicPolicyChange
+
+COLUMNS = ("topic", "prefix", "enqueue_paused", "dequeue_paused", "reason", "items_per_second", "weight")
+_FLAGS = {"true": True, "false": False}
+
+
+@click.command("set-policies")
+@click.argument("namespace")
+@click.argument("file", metavar="FILE", type=click.File("r", encoding="utf-8-sig"))
+@remote_command
+def set_policies(remote: Remote, namespace: str, file: TextIO) -> None:
+    """Set policies of topics of NAMESPACE from FILE, a CSV file of UTF-8, or - for stdin.
+
+    The first line names columns: topic, and any of prefix, enqueue_paused, dequeue_paused (true or false), reason,
+    items_per_second (a rate, or none) and weight. Where prefix is true, topic is a prefix. An empty cell leaves its
+    field as it is. Lines are done in their order, 1,000 in one transaction. One that is wrong fails alone; the command
+    can be run again.
+    """
+    done_count, failed_count, codes = 0, 0, set[Exit]()
+    if hasattr(file, "reconfigure"):
+        file.reconfigure(newline="")  # A name in quotes comes as it is.
+    changes = _changes_of(file)
+    with remote.admin() as admin:
+        while some := list(islice(changes, limits.BATCH_ITEMS_MAX)):
+            errors = {line: change for line, change in some if isinstance(change, FoqsError)}
+            good = [(line, change) for line, change in some if isinstance(change, TopicPolicyChange)]
+            try:
+                failed = admin.set_topic_policies(namespace, [change for _, change in good], return_errors=True)
+            except FoqsError:
+                note(f"stopped at line {some[0][0]}: from there on no policy is known to be set")
+                raise
+            errors |= {good[position][0]: error for position, error in failed.items()}
+            for line, error in sorted(errors.items()):
+                note(f"error: line {line}: {error.message}")
+                codes.add(exit_of(error))
+            failed_count += len(errors)
+            done_count += len(some) - len(errors)
+    remote.output.document({"done": done_count, "failed": failed_count})
+    remote.output.line(f"{done_count} policies set" + (f", {failed_count} failed" if failed_count else ""))
+    leave_for(codes)
+
+
+def _changes_of(file: TextIO) -> Iterator[tuple[int, TopicPolicyChange | FoqsError]]:
+    """The change that each line says, or what is wrong with it, with its number.
+
+    Raises InvalidArgumentError for what is no such file.
+    """
+    rows = csv.reader(file, strict=True)
+    try:
+        columns = next(rows, [])
+        unknown = [name for name in columns if name not in COLUMNS]
+        if "topic" not in columns or unknown or len(set(columns)) < len(columns):
+            raise InvalidArgumentError(
+                f"the first line names the columns {shown(','.join(columns))}: it has to name topic, and may name each "
+                f"of {', '.join(COLUMNS[1:])} once"
+            )
+        for row in rows:
+            if row:
+                yield rows.line_num, _change_of(columns, row)
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise InvalidArgumentError(f"line {rows.line_num} is no CSV of UTF-8: {error}") from None
+
+
+def _change_of(columns: list[str], row: list[str]) -> TopicPolicyChange | FoqsError:
+    if len(row) != len(columns):
+        return InvalidArgumentError(f"{len(row)} cells, and the first line names {len(columns)} columns")
+    cells = dict(zip(columns, row, strict=True))
+    try:
+        return TopicPolicyChange(
+            cells["topic"],
+            is_prefix=_flag(cells, "prefix") or False,
+            enqueue_paused=_flag(cells, "enqueue_paused"),
+            dequeue_paused=_flag(cells, "dequeue_paused"),
+            reason=cells.get("reason") or None,
+            deliveries_per_second_max=_number(cells, "items_per_second", float),
+            weight=_number(cells, "weight", int),
+        )
+    except InvalidArgumentError as error:
+        return error
+
+
+def _flag(cells: dict[str, str], name: str) -> bool | None:
+    cell = cells.get(name, "").lower()
+    if cell and cell not in _FLAGS:
+        raise InvalidArgumentError(f"{name} {shown(cell)} is neither true nor false")
+    return _FLAGS.get(cell)
+
+
+def _number(cells: dict[str, str], name: str, kind: type[float] | type[int]) -> Any:
+    cell = cells.get(name, "")
+    if not cell:
+        return None
+    try:
+        return 0.0 if cell == NO_CAP and kind is float else kind(cell)
+    except ValueError:
+        raise InvalidArgumentError(f"{name} {shown(cell)} is not a number") from None

@@ -1,0 +1,96 @@
+"""The verbs of policies: arguments to requests, and responses to results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from foqs.client.admin_verbs import Setting
+from foqs.client.checks import check_many, check_request
+from foqs.client.entries import Verb
+from foqs.client.flows import Call, Flow, Terms, call_flow
+from foqs.client.items import ENQUEUE_BYTES_MAX, entries_of
+from foqs.client.retry import Repeat
+from foqs.client.verbs import errors_of, settle
+from foqs.model import limits
+from foqs.model.calls import PositionErrors
+from foqs.model.errors import InternalError, InvalidArgumentError, TooLargeError, shown
+from foqs.model.policy import TopicPolicyChange, TopicPolicyEntry, TopicPolicyPage
+from foqs.wire import codec as wire
+
+_OVERHEAD_BYTES = 64
+"""The bytes of a change beside its texts."""
+_CHANGE_FIELDS = tuple(field.name for field in fields(TopicPolicyChange))
+
+
+def set_topic_policy(
+    terms: Terms, namespace: str, topic: str, changes: Mapping[str, Setting], is_prefix: bool
+) -> Flow[TopicPolicyEntry]:
+    request = wire.structs.SetTopicPolicyRequest(
+        namespace_name=namespace, topic=topic, is_prefix=is_prefix or None, **changes
+    )
+    policy = _topic_policy((yield from call_flow(terms, Call("setTopicPolicy", request, Repeat.ALWAYS))))
+    if is_prefix and not policy.is_prefix:
+        raise InternalError(f"the host is too old for prefixes, and has changed the policy of the topic {shown(topic)}")
+    return policy
+
+
+def set_topic_policies(
+    terms: Terms, namespace: str, changes: Iterable[TopicPolicyChange], return_errors: bool
+) -> Flow[PositionErrors]:
+    """Make changes in calls of limits.BATCH_ITEMS_MAX."""
+
+    def make_call(pending: Sequence[Any], repeated: bool) -> Call:
+        request = wire.structs.SetTopicPoliciesRequest(namespace_name=namespace, changes=pending)
+        return Call("setTopicPolicies", request, Repeat.ALWAYS)
+
+    check_many("changes", changes, "TopicPolicyChanges")
+    entries, faults = entries_of(changes, _entry_of)
+    verb = Verb(make_call, errors_of, size_of=_bytes_of)
+    return settle("set_topic_policies", terms, verb, entries, faults, False, return_errors)
+
+
+def get_topic_policy(terms: Terms, namespace: str, topic: str, is_prefix: bool) -> Flow[TopicPolicyEntry]:
+    request = wire.structs.GetTopicPolicyRequest(namespace_name=namespace, topic=topic, is_prefix=is_prefix or None)
+    return _topic_policy((yield from call_flow(terms, Call("getTopicPolicy", request, Repeat.READ))))
+
+
+def topic_policy_page(terms: Terms, namespace: str, prefix: str, page_token: str) -> Flow[TopicPolicyPage]:
+    request = wire.structs.ListTopicPoliciesRequest(
+        namespace_name=namespace,
+        prefix=prefix,
+        limit=limits.PAGE_ITEMS_MAX,
+        page_token=page_token,
+        with_prefixes=True,
+    )
+    response = yield from call_flow(terms, Call("listTopicPolicies", request, Repeat.READ))
+    return TopicPolicyPage([_topic_policy(told) for told in response.policies or ()], response.next_page_token or "")
+
+
+def _entry_of(change: object) -> Any:
+    """Return the change as the wire wants it. Raises InvalidArgumentError or TooLargeError for what is none."""
+    if not isinstance(change, TopicPolicyChange):
+        raise InvalidArgumentError(f"{type(change).__name__} is no TopicPolicyChange")
+    entry = wire.structs.TopicPolicyChange(**{name: getattr(change, name) for name in _CHANGE_FIELDS})
+    check_request(entry)
+    for name in ("topic", "reason"):
+        text = getattr(entry, name) or ""
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise InvalidArgumentError(f"{name} {shown(text)} is not text that UTF-8 can hold") from None
+    if _bytes_of(entry) > ENQUEUE_BYTES_MAX:
+        raise TooLargeError(f"the change of {shown(entry.topic)} has {_bytes_of(entry)} bytes: no call carries it")
+    return entry
+
+
+def _bytes_of(entry: Any) -> int:
+    """Return how many bytes a change has in a frame at most."""
+    return 4 * (len(entry.topic or "") + len(entry.reason or "")) + _OVERHEAD_BYTES
+
+
+def _topic_policy(w: Any) -> TopicPolicyEntry:
+    names = [field.name for field in fields(TopicPolicyEntry)]
+    values = {name: value for name in names if (value := getattr(w, name)) is not None}
+    return TopicPolicyEntry(**{**values, "own_fields": tuple(w.own_fields or ())})

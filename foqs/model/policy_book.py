@@ -1,0 +1,133 @@
+"""What becomes of the policies of a namespace when some are changed: which fields are set, and which rows are left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from foqs.model import limits
+from foqs.model.errors import InvalidArgumentError
+from foqs.model.policy import (
+    NO_POLICY,
+    NOTHING_SAID,
+    OwnPolicy,
+    TopicPolicy,
+    TopicPolicyEntry,
+    policy_changes_of,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedChange:
+    """A change of the policy of one topic, or of one prefix, whose name is valid."""
+
+    name: str
+    is_prefix: bool
+    changes: object
+    """Its fields of TopicPolicy that are not None."""
+
+
+@dataclass(slots=True)
+class PolicyCounts:
+    """How many entries there are."""
+
+    topics: int = 0
+    """Topics of the namespace."""
+    prefixes: int = 0
+    """Prefixes of the namespace."""
+    all: int = 0
+    """Topics and prefixes of all namespaces."""
+
+
+class PolicyBook:
+    """The policies of one namespace while changes are made, one after the other: a later one sees the earlier ones.
+
+    It does no I/O. Whoever has made the changes stores `topics_changed` and `prefixes_changed`, of which an entry that
+    says nothing has no row.
+    """
+
+    def __init__(
+        self,
+        namespace_name: str,
+        topics: Mapping[str, OwnPolicy],
+        prefixes: Mapping[str, OwnPolicy],
+        counts: PolicyCounts,
+    ) -> None:
+        """`topics` has those that are to be changed, where they have entries, and `prefixes` all of the namespace."""
+        self._namespace_name = namespace_name
+        self._topics = dict(topics)
+        self._prefixes = dict(prefixes)
+        self._counts = counts
+        self.topics_changed: dict[str, OwnPolicy] = {}
+        self.prefixes_changed: dict[str, OwnPolicy] = {}
+
+    def change(self, wanted: NamedChange) -> TopicPolicyEntry:
+        """Make one change, and return what holds then. Raises InvalidArgumentError, and then nothing has changed."""
+        given = policy_changes_of(wanted.changes)
+        some, changed = self._topics, self.topics_changed
+        if wanted.is_prefix:
+            some, changed = self._prefixes, self.prefixes_changed
+        before = some.get(wanted.name, NOTHING_SAID)
+        base = self._base(wanted.name, is_prefix=wanted.is_prefix)
+        after = before
+        for field, value in given.items():
+            after = after.with_field(field, value, is_set=_is_word(field, value, base, is_prefix=wanted.is_prefix))
+        if before == NOTHING_SAID != after:
+            self._take_room(is_prefix=wanted.is_prefix)
+        if after != before:
+            some[wanted.name] = changed[wanted.name] = after
+        if after == NOTHING_SAID:
+            some.pop(wanted.name, None)
+            if before != NOTHING_SAID:
+                self._give_room(is_prefix=wanted.is_prefix)
+        policy: TopicPolicy = after if wanted.is_prefix else after.over(base)
+        return TopicPolicyEntry.of(wanted.name, policy, after, is_prefix=wanted.is_prefix)
+
+    def _base(self, name: str, *, is_prefix: bool) -> TopicPolicy:
+        """What would hold for the topic, or for topics of the prefix, if nothing was said of it."""
+        for size in range(len(name) - is_prefix, 0, -1):
+            found = self._prefixes.get(name[:size])
+            if found is not None:
+                return found
+        return NO_POLICY
+
+    def _take_room(self, *, is_prefix: bool) -> None:
+        counts = self._counts
+        if is_prefix:
+            _check_room("prefixes", counts.prefixes, limits.TOPIC_PREFIX_POLICIES_MAX, self._namespace_name)
+        else:
+            _check_room("topics", counts.topics, limits.TOPIC_POLICIES_PER_NAMESPACE_MAX, self._namespace_name)
+        if counts.all >= limits.TOPIC_POLICIES_MAX:
+            raise InvalidArgumentError(
+                f"{counts.all} topics and prefixes of all namespaces have policies, and the limit is "
+                f"{limits.TOPIC_POLICIES_MAX}: set those of others back to the defaults"
+            )
+        self._count(1, is_prefix=is_prefix)
+
+    def _give_room(self, *, is_prefix: bool) -> None:
+        self._count(-1, is_prefix=is_prefix)
+
+    def _count(self, change: int, *, is_prefix: bool) -> None:
+        self._counts.all += change
+        if is_prefix:
+            self._counts.prefixes += change
+        else:
+            self._counts.topics += change
+
+
+def _is_word(field: str, value: object, base: TopicPolicy, *, is_prefix: bool) -> bool:
+    """Whether a field that is given this value is set, where `base` would hold otherwise.
+
+    A prefix overrides shorter ones as a whole: only the default can be what its field has anyway.
+    """
+    if is_prefix and value != getattr(NO_POLICY, field):
+        return True
+    return bool(value != getattr(base, field))
+
+
+def _check_room(what: str, count: int, most: int, namespace_name: str) -> None:
+    if count >= most:
+        raise InvalidArgumentError(
+            f"{count} {what} of namespace {namespace_name!r} have policies, and the limit is {most}: set those of "
+            "others back to the defaults, or use settings of the namespace or policies of prefixes"
+        )
