@@ -115,7 +115,6 @@ async def test_a_copy_is_not_served_while_the_owner_lives(host: RunningHost, cop
     """Whoever comes second is led to the copy, in whose server nobody has the shard's lock."""
     second = copies.copy()
     await until(lambda: owned(host))
-    epoch = host.host._shards.writers[SHARD].held.epoch  # type: ignore[union-attr]
     with capture_logs() as logs:
         async with running_host(meta_url, {SHARD: copies.url(second)}, name="host-2", namespace=None) as other:
             await host.host._membership._look()
@@ -124,7 +123,7 @@ async def test_a_copy_is_not_served_while_the_owner_lives(host: RunningHost, cop
             state, text = await detail(other)
             assert (state, "on another server" in text, "/second/" in text) == ("lost", True, True)
             await put(host, 1)
-            assert host.host._shards.writers[SHARD].held.epoch == epoch  # type: ignore[union-attr]
+            assert owned(host), "a slow machine may have given it a later epoch, and nobody else"
     (told,) = [log for log in logs if log["event"] == "shard_on_another_server"]
     assert told["log_level"] == "error"
 

@@ -100,7 +100,7 @@ async def test_a_row_that_is_gone_keeps_a_transaction_from_changing_anything(
 
 HOSTILE = {
     "sql_select_limit": 7, "max_join_size": 1, "sql_big_selects": 0, "sql_safe_updates": 1, "autocommit": 1,
-    "completion_type": "RELEASE", "sql_mode": "ANSI,ORACLE,NO_BACKSLASH_ESCAPES", "sql_auto_is_null": 1,
+    "completion_type": "RELEASE", "sql_mode": "ANSI,NO_BACKSLASH_ESCAPES,HIGH_NOT_PRECEDENCE", "sql_auto_is_null": 1,
     "foreign_key_checks": 0, "unique_checks": 0, "time_zone": "-07:00", "net_read_timeout": 1, "net_write_timeout": 1,
     "tx_isolation": "SERIALIZABLE", "tx_read_only": 1, "max_statement_time": 0.001, "check_constraint_checks": 0,
     "innodb_lock_wait_timeout": 1, "lock_wait_timeout": 1,
