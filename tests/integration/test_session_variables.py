@@ -33,7 +33,7 @@ OF_NO_MATTER = re.compile(
             "(auto_increment|binlog|deadlock|gtid|innodb|max_recursive|max_relay|max_sp|max_user|server_id|skip)_?.*",
             "(sql_if_exists|sql_slave_skip_counter|character_set|collation|debug|pseudo|rand_seed|wsrep|cte|ndb)_?.*",
             "(new|identity|last_insert_id|insert_id|version|hostname|require|resultset|secondary|session|windowing)_?.*",
-            "(explain|connection_memory|global_connection|rbr|information_schema)_.*",
+            "(end_markers|explain|connection_memory|global_connection|rbr|information_schema)_.*",
             "(external_user|proxy_user|statement_id|block_encryption_mode|max_points_in_geometry)",
             "(generated|json|select_into|terminology|use_secondary|xa|immediate|original|sql_generate|sql_require)_?.*",
         )
