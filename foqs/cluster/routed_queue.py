@@ -172,6 +172,8 @@ class RoutedQueue:
             lambda asking: local.get_shard_map(asking, namespace_name),
             lambda remote, asking: remote.get_shard_map(asking, namespace_name),
         )
+        if not maps:  # What other hosts said that they have is not believed any more.
+            return await local.get_shard_map(context, namespace_name)
         newest = max(maps, key=lambda found: found.version)
         windows = [found.dedup_window_ms for found in maps if found.dedup_window_ms is not None]
         owners = sorted(self._owners.owners.values())

@@ -10,10 +10,13 @@ from typing import Any, cast
 import pytest
 
 from foqs.cluster import routes as routes_module
+from foqs.cluster.owner_claims import CLAIM_MS
 from foqs.cluster.owner_map import OwnerMap, ShardOwner
+from foqs.cluster.routed_queue import RoutedQueue
 from foqs.cluster.routes import LOOK_MS_MAX, Routes, looks_s
-from foqs.model.calls import CallContext, PositionErrors
-from foqs.model.cluster import HostRow
+from foqs.cluster.view import ClusterView
+from foqs.model.calls import CallContext, PositionErrors, ShardMap
+from foqs.model.cluster import HostRow, OpenedShard, ShardRow, ShardUse
 from foqs.model.errors import UnavailableError
 from tests.support.waiting import PATIENCE_S
 
@@ -86,6 +89,27 @@ async def test_a_host_that_refuses_is_named_with_the_shards_that_are_missing(mon
     assert await message_of(owners, "it is away") == (
         "host w1#1 is needed for a whole answer, as the owner of shards 0, 2: it is away"
     )
+
+
+async def test_where_no_host_is_known_to_have_a_shard_any_more_the_map_is_that_of_this_host() -> None:
+    """All that was known was what another host has said, and that is believed for a while."""
+    mine, now_s = ShardMap(7, [0, 1], []), [100.0]
+
+    async def get_shard_map(context: CallContext, namespace_name: str | None) -> ShardMap:
+        assert context.shards is None
+        return mine
+
+    owners = OwnerMap(lambda: now_s[0])
+    owners.look(ClusterView("me#1", {}, {3: ShardRow(3, 0, "", 0, "", ShardUse.SERVING, "", "", "", 0)}, True))
+    local = SimpleNamespace(served=set[int], serves=lambda shard_id: False, know=None, number_of=None, may_take=None)
+    routes = Routes("me#1", owners, cast(Any, None), cast(Any, local))
+    owners.claim("w1#1", "w1:1", [OpenedShard(3, 1)])
+    assert not routes.is_alone
+    parts = SimpleNamespace(enqueue=None, why_empty=None)
+    host = SimpleNamespace(get_shard_map=get_shard_map)
+    queue = RoutedQueue(*[cast(Any, part) for part in (host, routes, owners, parts, parts, parts, parts)])
+    now_s[0] += 10 * CLAIM_MS / 1000
+    assert await queue.get_shard_map(CallContext("127.0.0.1"), None) is mine
 
 
 class Acks:
