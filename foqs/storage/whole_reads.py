@@ -16,7 +16,7 @@ from pymysql.err import OperationalError
 
 from foqs.storage.session_variables import NO_LIMIT
 
-_COUNT_OF_ROWS: Final = "SELECT FOUND_ROWS(), @@sql_select_limit"
+_THEN_COUNT: Final = "; SELECT FOUND_ROWS(), @@sql_select_limit"
 _BEFORE_END: Final = ") UNION ALL (SELECT "
 _NULLS: Final = {"u": "CAST(NULL AS UNSIGNED)", "s": "NULL"}
 
@@ -86,17 +86,17 @@ class WholeCursor(Cursor):
 
     def execute(self, query: Any, args: Any = None) -> int:
         """Run one statement. Raises ShortReadError when fewer rows came than the server has found."""
-        if query[:6] not in ("SELECT", b"SELECT"):  # Inserts of many rows are sent as bytes.
+        if query[:6] not in ("SELECT", b"SELECT"):  # The driver makes bytes of an insert of many rows.
             return int(super().execute(query, args))
-        if not isinstance(query, str):
-            query = query.decode(errors="surrogateescape")  # The driver encodes it so again.
-        super().execute(f"{query}; {_COUNT_OF_ROWS}", args)
+        is_text = isinstance(query, str)
+        is_limited = (" LIMIT " if is_text else b" LIMIT ") in query
+        super().execute(query + (_THEN_COUNT if is_text else _THEN_COUNT.encode()), args)
         rows, rows_count, description = self.fetchall(), self.rowcount, self.description
         self.nextset()
         found_count, select_limit = only_row(self.fetchall(), "the count of a read")
         while self.nextset():
             pass
-        if select_limit < NO_LIMIT or (" LIMIT " not in query and rows_count < found_count):
+        if select_limit < NO_LIMIT or (not is_limited and rows_count < found_count):
             raise ShortReadError(
                 f"{rows_count} of {found_count} rows came, in a session that selects {select_limit} at most"
             )

@@ -54,6 +54,8 @@ async def test_who_beats_lives_and_who_hangs_is_dead_and_leaves_no_lock(far_url:
         hanging = MetaStore(meta_url, process_id="hangs#1")
         async with member(far_url, "one#1") as one, member(far_url, "two#1"):
             near.beat(HostRow("hangs#1", "", 1, 1))
+            # Whom nobody has ever seen is dead as well.
+            await until(lambda: one._watch.others_count("one#1") == 2)
             session = hanging._connect()
             with session.cursor() as cursor:
                 cursor.execute("SET SESSION wait_timeout = 600")

@@ -17,6 +17,7 @@ from foqs.storage import session_variables
 from foqs.storage.meta import MetaStore
 from foqs.storage.migrations import SchemaKind, check_current
 from foqs.storage.session import connect
+from foqs.storage.whole_reads import ShortReadError
 from tests.support.cut_reads import cut_reads
 from tests.support.running_host import RunningHost, running_host
 from tests.support.waiting import until
@@ -147,3 +148,14 @@ def known_names(server: LocalServer) -> dict[str, object]:
 def test_the_variables_that_sessions_are_given_are_tried_one_by_one() -> None:
     given = {*session_variables.SET, *session_variables.SET_OF_MARIADB, "innodb_lock_wait_timeout", "lock_wait_timeout"}
     assert HOSTILE.keys() == given
+
+
+def test_a_cursor_that_counts_takes_statements_as_bytes_as_the_driver_sends_inserts_of_many_rows(meta_url: str) -> None:
+    with closing(MetaStore(meta_url)) as meta, closing(meta._connect()) as session, session.cursor() as cursor:
+        cursor.executemany("INSERT INTO quota (namespace, book) VALUES (%s, %s)", [(1, b"\xff'"), (2, b"")])
+        for select in ("SELECT book FROM quota WHERE namespace = 1", b"SELECT book FROM quota WHERE book = '\xff\\''"):
+            cursor.execute(select)
+            assert cursor.fetchall() == ((b"\xff'",),)
+        cursor.execute("SET SESSION sql_select_limit = 1")
+        with pytest.raises(ShortReadError):
+            cursor.execute(b"SELECT namespace FROM quota")
