@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from foqs.cluster import membership
 from foqs.model import limits
 from foqs.model.cluster import ShardIdentity, ShardUse
-from foqs.model.errors import InvalidArgumentError
+from foqs.model.errors import AlreadyExistsError, InvalidArgumentError
 from foqs.server import mysql_server
 from foqs.storage.identity import identity_at, keep_identity_at
 from foqs.storage.meta import MetaStore
@@ -213,5 +213,11 @@ async def test_no_shard_is_added_again_with_a_new_database(
 ) -> None:
     with meta_of(meta_url) as meta:
         meta.take_shard_epoch(2, "somebody", 1, 0)
+    with pytest.raises(AlreadyExistsError, match="shard 2 exists already"):
+        await host.admin.add_shard(2, place_of(shard_urls[2]))
+    # One that was removed may come back where it was.
+    with closing(connect(meta_url)) as session, session.cursor() as cursor:
+        cursor.execute(f"UPDATE shard SET state = {int(ShardUse.REMOVED)} WHERE shard_id = 2")
+        session.commit()
     with pytest.raises(InvalidArgumentError, match="hosts have served it, in epoch 1 last"):
         await host.admin.add_shard(2, place_of(shard_urls[2]))
