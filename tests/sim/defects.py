@@ -8,7 +8,6 @@ from typing import Any
 from unittest.mock import patch
 
 from foqs.host import enqueues, leases
-from foqs.host.census import Censuses
 from foqs.host.dispatch import Dispatcher
 from foqs.host.leases import Leases
 from foqs.host.namespaces import Namespaces
@@ -316,11 +315,6 @@ def deletes_a_namespace_before_all_shards_have_answered(epochs: Any, answers: An
 
 @in_place_of(ShardState, "items_of")
 def deletes_a_namespace_whose_items_are_not_counted_yet(self: ShardState, namespace: int) -> int:
-    return 0
-
-
-@in_place_of(Censuses, "_number_max")
-def gives_a_number_again_after_a_restore(self: Censuses, shard: ShardState) -> int:
     return 0
 
 

@@ -91,6 +91,23 @@ async def test_the_next_writer_of_a_shard_that_was_handed_on_goes_on_where_the_l
         assert again.shard.index.next_key() > keys[-1]
 
 
+@pytest.mark.parametrize("is_held", [True, False], ids=["while it is held", "once it is lost"])
+async def test_a_shard_whose_server_was_left_is_taken_anew(
+    writer: TickedWriter, store: SlowStore, *, is_held: bool
+) -> None:
+    """The others may have it elsewhere: the epoch that this process had is not enough."""
+    owner = writer._ownership
+    await owner.open()
+    if is_held:
+        writer.leave_server()
+    await owner.lost(SessionLostError("its server is away"))
+    assert (owner.tenure is None) == is_held
+    if not is_held:
+        writer.leave_server()
+    await owner.open()
+    assert store.tenures == [None, None]
+
+
 async def test_a_tenure_outlives_openings_that_fail(
     writer: TickedWriter, store: SlowStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
