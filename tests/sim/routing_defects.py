@@ -119,13 +119,6 @@ async def lists_no_host_that_is_missing(
     return await _by_all(self, context, here, there, None if missing is None else [])
 
 
-@in_place_of(Routes, "by_all")
-async def shows_a_page_without_some_host_as_a_whole_one(
-    self: Routes, context: CallContext, here: Any, there: Any, missing: list[str] | None = None
-) -> list[Any]:
-    return await _by_all(self, context, here, there, [] if missing is None else missing)
-
-
 @in_place_of(Routes, "is_unknown")
 def looks_for_no_namespace_that_another_host_has_made(self: Routes, namespace_name: str | None) -> bool:
     return False

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from foqs.model import limits
 from foqs.model.item import Phase, ShardItem
-from foqs.shard.port import ClaimedRow, Rewrite, SeenRow, StoredClaim, TransactionResult
+from foqs.shard.port import ClaimedRow, Rewrite, SeenRow, TransactionResult
 from foqs.shard.state.ops.claim import Claiming
 from foqs.shard.state.ops.settle import Settlements
 from foqs.storage import whole_reads
@@ -59,7 +59,6 @@ def _deleting() -> Iterator[None]:
 
 
 plant(__name__, "deletes_what_a_read_did_not_bring", _deleting, _has_short_reads)
-_takes_for_all("takes_a_short_list_of_claims_at_a_take_over_for_all", lambda row: isinstance(row, StoredClaim))
 _takes_for_all("takes_a_short_list_of_claimed_rows_for_all", lambda row: isinstance(row, ClaimedRow))
 _takes_for_all("takes_a_block_of_ids_that_did_not_come_for_one_that_is_not_there", lambda row: isinstance(row, SeenRow))
 _takes_for_all(

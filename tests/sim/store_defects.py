@@ -74,13 +74,6 @@ def exports_beyond_what_both_parts_of_a_page_know(packed: KeyPage, stored: KeyPa
     return merged_by_key(packed._replace(up_to=wish.to_key), stored._replace(up_to=wish.to_key), wish)
 
 
-@in_place_of(fake_reader, "merged_by_key")
-def exports_an_item_of_both_parts_of_a_page_twice(packed: KeyPage, stored: KeyPage, wish: ExportWish) -> KeyPage:
-    page = merged_by_key(packed, stored, wish)
-    both = {row.key for row in packed.rows} & {row.key for row in stored.rows}
-    return page._replace(rows=[row for row in page.rows for _ in range(1 + (row.key in both))])
-
-
 @in_place_of(FakeStore, "_promote_all")
 def leaves_packs_to_the_next_owner(self: FakeStore) -> None:
     return None
