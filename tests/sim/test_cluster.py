@@ -6,8 +6,8 @@ import pytest
 
 from tests.sim.run import run_seed
 
-SEEDS = 500
-CHUNK = 25
+SEEDS = 400
+CHUNK = 5
 LOAD_S_MAX = 1.5
 
 
