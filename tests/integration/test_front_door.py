@@ -101,6 +101,9 @@ def test_every_admin_verb_answers() -> None:
 
 async def _call_the_verbs_on_policies(client: RawClient) -> None:
     s = structs
+    changes = [s.TopicPolicyChange("topic", weight=2)]
+    many = await client.call("setTopicPolicies", s.SetTopicPoliciesRequest("ns", changes))
+    assert many.response.errors == {}
     changed = await client.call("setTopicPolicy", s.SetTopicPolicyRequest("ns", "topic", weight=3))
     assert (changed.response.topic, changed.response.weight, changed.response.enqueue_paused) == ("topic", 3, False)
     found = await client.call("getTopicPolicy", s.GetTopicPolicyRequest("ns", "topic"))

@@ -32,7 +32,7 @@ class Host:
         self.namespaces.slots = Mock(spec=Slots, table=NO_SLOTS, version_max=0)
 
     def _read(self) -> NamespaceList:
-        listed = NamespaceList([], [], dict(self.in_meta), NO_SLOTS, None, {})
+        listed = NamespaceList([], [], dict(self.in_meta), NO_SLOTS, None, {}, {})
         self.on_read()
         return listed
 

@@ -25,7 +25,7 @@ class OldMeta:
         self.restored: list[SlotTable] = []
 
     def read_namespaces(self) -> NamespaceList:
-        return NamespaceList([], [], {}, OLD, ENDED, {})
+        return NamespaceList([], [], {}, OLD, ENDED, {}, {})
 
     def restore_slots(self, table: SlotTable) -> None:
         self.restored.append(table)
