@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from foqs.host.arguments import check_topic
 from foqs.host.exports import checked_query
 from foqs.model.calls import (
     CallContext,
@@ -266,6 +267,7 @@ class FakeQueue(FakeJobCalls, FakeShardCalls):
         errors: PositionErrors = {}
         for position, change in enumerate(changes):
             try:
+                check_topic(change.topic)
                 self._book(namespace_name).change(NamedChange(change.topic, bool(change.is_prefix), change))
             except FoqsError as error:
                 errors[position] = error
