@@ -59,6 +59,8 @@ class Liar:
         self._heard: deque[tuple[str, str, tuple[Any, ...]]] = deque(maxlen=_HEARD_MAX)
         self._believed_s: dict[tuple[str, int], float] = {}
         """Since when each host believes of each shard what is not true."""
+        self._looked_s: dict[tuple[str, int], float] = {}
+        """When each of them could first have read the truth."""
         self._count = 0
         self.counts: Counter[str] = world.counts
 
@@ -190,13 +192,21 @@ class Liar:
             self._look()
 
     def _look(self) -> None:
-        """What is not true is believed no longer than a claim may be, if the truth could be read meanwhile."""
-        now_s, bound_s = self._world.loop.time(), (_CLAIM_MS + _READ_MS) / 1000 + 0.3
+        """What is not true is believed no longer than a claim may be, once the truth could be read.
+
+        A claim may be said again until then, so its time counts from the first look that came late enough: a meta
+        database that is far or locked gives none for a while.
+        """
+        now_s = self._world.loop.time()
         false = {(host.host.id, shard_id): host for host, shard_id in self._false()}
         self._believed_s = {who: self._believed_s.get(who, now_s) for who in false}
-        for (_, shard_id), since_s in self._believed_s.items():
-            host = false[_, shard_id]
-            if now_s - since_s > bound_s and host.host.owners.claims._looked_s > since_s + bound_s:
+        self._looked_s = {who: looked_s for who, looked_s in self._looked_s.items() if who in false}
+        for who, since_s in self._believed_s.items():
+            host, shard_id = false[who], who[1]
+            looked_s = host.host.owners.claims._looked_s
+            if looked_s > since_s + _READ_MS / 1000 + 0.3:
+                self._looked_s.setdefault(who, looked_s)
+            if now_s > self._looked_s.get(who, inf) + _CLAIM_MS / 1000 + 0.3:
                 owner = host.host.owners.get(shard_id)
                 self._world.complain(f"{host.name} believes since {since_s:.2f} s that {owner} has shard {shard_id}")
 
