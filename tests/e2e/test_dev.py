@@ -74,7 +74,7 @@ def test_dev_serves_until_sigterm_and_its_items_survive(start_dev: StartDev, dat
     for number in range(3):
         foqs("enqueue", "default", "letters", f"letter {number}", "--priority", str(number), "--address", address)
     with Client(address) as client:
-        (first,) = client.dequeue("default", "letters", wait_ms=5_000)
+        (first,) = client.dequeue("default", "letters", wait_ms=25_000)
         client.ack("default", first)
         (second,) = client.dequeue("default", "letters", lease_ms=3_600_000)
     assert (first.payload, second.payload) == (b"letter 0", b"letter 1")
@@ -84,7 +84,7 @@ def test_dev_serves_until_sigterm_and_its_items_survive(start_dev: StartDev, dat
 
     program, address = start_dev()
     with Client(address) as client:
-        (third,) = client.dequeue("default", "letters", 10, wait_ms=5_000)
+        (third,) = client.dequeue("default", "letters", 10, wait_ms=25_000)
         assert third.payload == b"letter 2", "the second one is under lease still"
         assert client.ack("default", [second, third]) == {}
         assert list(client.topics("default", "letters")) == []
@@ -96,7 +96,7 @@ def test_ctrl_c_answers_who_waits_and_stops_everything(start_dev: StartDev, data
     answers: list[list[Item]] = []
     with Client(address) as client:
         client.enqueue("default", "mail", b"one")
-        (item,) = client.dequeue("default", "mail", wait_ms=5_000)
+        (item,) = client.dequeue("default", "mail", wait_ms=25_000)
         waiting = threading.Thread(
             target=lambda: answers.append(client.dequeue("default", "mail", wait_ms=25_000)), name="waiting"
         )
@@ -122,7 +122,7 @@ def test_after_kill_9_of_dev_its_server_ends_too_and_the_next_start_has_the_item
     wait_until_nothing_runs(data_dir)
     program, address = start_dev()
     with Client(address) as client:
-        (item,) = client.dequeue("default", "after", wait_ms=5_000)
+        (item,) = client.dequeue("default", "after", wait_ms=25_000)
         assert (item.id, item.payload, item.attempt) == (item_id, b"the crash", 1)
         client.ack("default", item)
     program.signal(signal.SIGTERM)
@@ -150,7 +150,7 @@ def test_hosts_find_each_other_by_a_private_zookeeper_and_the_next_start_may_do_
         assert "membership by zookeeper://127.0.0.1:" in dev.wait_for_line("foqs is ready")
         assert_each_serves(addresses)
         with Client(addresses) as client:
-            (item,) = client.dequeue("default", "kept", wait_ms=5_000)
+            (item,) = client.dequeue("default", "kept", wait_ms=25_000)
             client.ack("default", item)
         os.kill(zookeeper_pid(directory), signal.SIGKILL)
         assert "ZooKeeper does not answer" in dev.wait_for_line("heartbeat_missed")
@@ -191,7 +191,7 @@ def assert_each_serves(addresses: list[str]) -> None:
     for address in addresses:
         with Client(address) as client:
             client.enqueue("default", "t", b"x")
-            (item,) = client.dequeue("default", "t", wait_ms=5_000)
+            (item,) = client.dequeue("default", "t", wait_ms=25_000)
             client.ack("default", item)
 
 

@@ -145,7 +145,10 @@ async def test_a_privilege_that_is_missing_opens_the_breaker_until_it_is_granted
             assert "DELETE command denied" in writer.health.reason
             cursor.execute("GRANT DELETE ON shard_0.* TO plain@localhost")
         await until(lambda: writer.health.healthy)
-        assert await running.client.ack("jobs", receipts) == {}
+        while errors := await running.client.ack("jobs", receipts, return_errors=True):
+            # The host had opened its new session before the grant. It opens another one now.
+            assert all("DELETE command denied" in str(error) for error in errors.values())
+            await until(lambda: writer.health.healthy)
         assert running.items_stored() == 0
 
 

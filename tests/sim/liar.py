@@ -204,7 +204,7 @@ class Liar:
         for who, since_s in self._believed_s.items():
             host, shard_id = false[who], who[1]
             looked_s = host.host.owners.claims._looked_s
-            if looked_s > since_s + _READ_MS / 1000 + 0.3:
+            if looked_s > since_s + _READ_MS / 1000:
                 self._looked_s.setdefault(who, looked_s)
             if now_s > self._looked_s.get(who, inf) + _CLAIM_MS / 1000 + 0.3:
                 owner = host.host.owners.get(shard_id)
