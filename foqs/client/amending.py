@@ -1,6 +1,7 @@
-"""What is left out of a settlement that the host refuses: otherwise the item would come back at once.
+"""Reduction of settlements that the host refuses; without it the items would be redelivered at once.
 
-A namespace may allow less than the service: shorter delays, less metadata, and both may change while a worker runs.
+A namespace can have lower limits than the service for delays and metadata, and its limits can change while a worker
+runs.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from foqs.model.errors import FoqsError, InvalidArgumentError, TooLargeError
 from foqs.wire import codec as wire
 
 NackLimits = tuple[int, int]
-"""The longest delay in milliseconds, and the most bytes of metadata."""
+"""Longest delay in milliseconds, and most bytes of metadata."""
 NOTHING_ALLOWED: NackLimits = (0, -1)
-"""What certainly is refused nowhere."""
+"""Limits within which no host refuses a nack."""
 
 
 def nack_limits(terms: Terms, namespace: str) -> Flow[NackLimits]:
-    """Return what the namespace allows; nothing if nobody tells."""
+    """Return the limits of the namespace, or NOTHING_ALLOWED if they are unavailable."""
     request = wire.structs.GetNamespaceRequest(name=namespace)
     try:
         found = yield from call_flow(terms, Call("getNamespace", request, Repeat.READ))
@@ -35,13 +36,13 @@ def nack_limits(terms: Terms, namespace: str) -> Flow[NackLimits]:
 
 
 def refused_places(outcome: PositionErrors | Exception, count: int) -> list[int]:
-    """Return the positions of a batch that fail again however often they are sent as they are."""
+    """Return the positions of a batch that would be refused again if they were sent unchanged."""
     errors = outcome if isinstance(outcome, dict) else dict.fromkeys(range(count), outcome)
     return [place for place, error in sorted(errors.items()) if isinstance(error, InvalidArgumentError | TooLargeError)]
 
 
 def amended(item: BaseLeasedItem, nack: Nack, allowed: NackLimits, error: object) -> Nack:
-    """Return the nack within these limits, and log what is left out of it. One that is within them stays as it is."""
+    """Return the nack reduced to these limits, and log the parts left out. A nack within the limits is unchanged."""
     delay_ms_max, metadata_bytes_max = allowed
     left_out = []
     delay_ms, metadata = nack.delay_ms, nack.metadata
@@ -58,7 +59,7 @@ def amended(item: BaseLeasedItem, nack: Nack, allowed: NackLimits, error: object
 
 
 def _bytes_of(metadata: Any) -> float:
-    """How long metadata is; more than anything where it cannot be read any more, such as a view that was released."""
+    """Return the size of metadata in bytes, or infinity if it is unreadable, such as a released memoryview."""
     try:
         return memoryview(metadata).nbytes
     except (TypeError, ValueError):
@@ -68,9 +69,9 @@ def _bytes_of(metadata: Any) -> float:
 def merged(
     outcome: PositionErrors | Exception, places: Sequence[int], again: PositionErrors | Exception
 ) -> PositionErrors | Exception:
-    """Return the outcome of a batch of which some places, or all of them, were sent again."""
+    """Return the outcome of a batch after some or all of its places were sent again."""
     if not isinstance(outcome, dict):
-        return again  # It failed as a whole, and so all of it was sent again.
+        return again  # The batch failed as a whole, so all of it was sent again.
     errors: dict[int, Any] = {place: error for place, error in outcome.items() if place not in places}
     for at, place in enumerate(places):
         error = again.get(at) if isinstance(again, dict) else again

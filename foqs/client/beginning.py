@@ -1,7 +1,7 @@
-"""What a client says of the items on which it begins to work, so that others do not count as tried. State only, no I/O.
+"""Reports of the items on which work begins, so that only these count as tried. State only, no I/O.
 
-Of what was delivered before, the host is told before the work begins, for then even an item that ends its program at
-once is counted. Of other items it is told once they have been in work for a moment, since most are done by then.
+An item that was delivered before is reported before its work begins, so that its attempt counts even if it crashes the
+program at once. Other items are reported after they have been in work for a moment, because most are done by then.
 """
 
 from __future__ import annotations
@@ -17,47 +17,47 @@ from foqs.model.calls import PositionErrors
 from foqs.model.errors import FoqsError
 
 _FIRST_DELIVERY = ":1"
-"""How the receipt of an item's first delivery ends."""
+"""End of the receipt of an item's first delivery."""
 SAY_AFTER_MS = 50
-"""An item that nobody waits to begin is said to be in work once it was for so long."""
+"""Time in work after which an item is reported, in ms, if its handler did not wait for the report."""
 SAY_AGAIN_MS = limits.SECOND_MS
-"""The pause before an item is said to be in work again, after the host could not be told."""
+"""Pause before a failed report is repeated, in ms."""
 SAY_MS_MAX = 2 * limits.SECOND_MS
-"""How long the beginning of a handler waits for a host that does not answer. Then it begins all the same."""
+"""Longest wait of a handler for its report, in ms; it then begins without one."""
 
 
 @dataclass(slots=True, eq=False)
 class Beginning:
-    """One item on which somebody begins to work. `answer` gets None when the host knows, or could not be told."""
+    """The beginning of work on one item. `answer` gets None after the report, even if it failed."""
 
     item: BaseLeasedItem
     say_at_ms: int
     answer: Any = None
-    """A queue; None if nobody waits."""
+    """A queue; None if no handler waits for the report."""
 
 
 def was_delivered_before(item: BaseLeasedItem) -> bool:
-    """Whether there was another delivery: that it was not counted does not say that nobody worked on the item."""
+    """True after an earlier delivery. The handler can have run even if that attempt was not counted."""
     return item.suspect or item.attempt > 1 or not item.receipt.endswith(_FIRST_DELIVERY)
 
 
 class Beginnings:
-    """The items whose beginning the host is to be told. A lease keeper owns it. Not safe for threads."""
+    """Beginnings to report to the host. Owned by a lease keeper. Not safe for threads."""
 
     def __init__(self) -> None:
         self._now: deque[Beginning] = deque()
         self._later: deque[Beginning] = deque()
-        """The beginnings that nobody waits for, in the order of their times."""
+        """Beginnings without a waiting handler, by due time."""
         self._again: deque[Beginning] = deque()
 
     def add(self, beginning: Beginning) -> bool:
-        """Have it said at once if somebody waits, else at its time. Returns whether it is the first one."""
+        """Report it at once if a handler waits, otherwise at its time. Returns True if it is the first of its queue."""
         waiting = self._later if beginning.answer is None else self._now
         waiting.append(beginning)
         return len(waiting) == 1
 
     def due(self, now_ms: int, count_max: int) -> list[Beginning]:
-        """Take out what is to be said now, at most so many. Items that are settled already need no word."""
+        """Take up to `count_max` beginnings that are due. Items that are settled already are skipped."""
         due: list[Beginning] = []
         while self._now and len(due) < count_max:
             due.append(self._now.popleft())
@@ -74,7 +74,7 @@ class Beginnings:
         return min((waiting[0].say_at_ms for waiting in (self._later, self._again) if waiting), default=None)
 
     def said(self, beginnings: Sequence[Beginning], errors: PositionErrors | FoqsError, now_ms: int) -> None:
-        """Enter what has come of it. Those who wait go on; what the host does not know is said again."""
+        """Record the outcome of a report and release the waiting handlers. A failed report is repeated."""
         for position, beginning in enumerate(beginnings):
             error = errors.get(position) if isinstance(errors, dict) else errors
             if isinstance(error, LOST):
@@ -84,13 +84,13 @@ class Beginnings:
         answer_all(beginnings)
 
     def end(self) -> None:
-        """Let nobody wait any more: nothing will be said."""
+        """Release all waiting handlers, because no report follows."""
         waiting, self._now = list(self._now), deque()
         answer_all(waiting)
 
 
 def answer_all(beginnings: Iterable[Beginning]) -> None:
-    """Let those go on who wait for these."""
+    """Release the handlers that wait for these."""
     for beginning in beginnings:
         if beginning.answer is not None:
             beginning.answer.put_nowait(None)

@@ -1,11 +1,11 @@
-"""Coalescing of single enqueues: those that come while a call is in flight go together in the next one.
+"""Coalescing of single enqueues: the enqueues that arrive during a call are sent together in the next one.
 
-No timer and no setting: an enqueue that meets nobody goes at once, and the busier the client, the bigger the batch.
-The same idea as a database's group commit, and as the writer of a shard on the host.
+It needs no timer and no setting: a lone enqueue is sent at once, and batches grow with the load. The group commit of
+databases and the shard writer of the host work the same way.
 
-Who shares a call shares nothing else: what has an outcome is told at once, and an enqueue that is to be repeated pauses
-by itself, while its lane goes on, and then comes to the lane again.
-There is only state here: the coalescers of `aio` and `sync` bring the loop or the lock, and run the calls.
+Enqueues share only the call. An enqueue with an outcome returns at once; an enqueue that is to be repeated pauses on
+its own, while its lane continues, and then rejoins the lane.
+This module holds only state: the coalescers of `aio` and `sync` add the event loop or the lock, and run the calls.
 """
 
 from __future__ import annotations
@@ -27,44 +27,44 @@ WAITING_ITEMS_MAX = 10_000
 WAITING_BYTES_MAX = 64 * 1024 * 1024
 
 Lane = tuple[str, bool, str | None, int, tuple[Address, ...]]
-"""Namespace, whether an unknown outcome may be repeated, job, group of dedup ids, and the addresses that are not to be
-asked: what one call has in common.
+"""Properties that the enqueues of one call share: namespace, True if an unknown outcome is repeated, job, group of
+dedup ids, and the addresses to avoid.
 """
 
 
 @dataclass(slots=True, eq=False)
 class PendingEnqueue:
-    """One enqueue that waits for its id. Its caller makes it, the call that carries it sets `id` or `error`."""
+    """One enqueue that waits for its id. Its caller creates it; the call that carries it sets `id` or `error`."""
 
     item: NewItem
     bytes: int
     began_at_ms: int
     give_up_at_ms: int
-    """The caller waits for its turn until then."""
+    """Time until which the caller waits for its turn."""
     has_deadline: bool
-    """The caller waits no longer than that for the outcome either."""
+    """True if the caller waits for the outcome only until `give_up_at_ms` as well."""
     wakeup: Any = None
-    """The coalescer's own: a future or a lock."""
+    """A future or a lock of the coalescer."""
     taken: bool = False
-    """A call carries it, or it was withdrawn."""
+    """True if a call carries it or it was withdrawn."""
     done: bool = False
     id: str = ""
     error: Exception | None = None
     address: Address | None = None
-    """The address of the call that brought the error."""
+    """Address of the host that returned the error."""
     attempts: Attempts | None = None
-    """What has come of it so far, once a call has failed."""
+    """State of its attempts, once a call has failed."""
     is_uncertain: bool = False
-    """An earlier call may have stored it."""
+    """True if an earlier call can have stored the item."""
 
     def result(self) -> str:
-        """The id. Raises the item's error."""
+        """Return the id. Raises the item's error."""
         if self.error is not None:
             raise self.error
         return self.id
 
     def not_sent(self) -> FoqsError:
-        """Make the error of a caller that gives up before its turn: nothing of it was sent."""
+        """Make the error of a caller that gives up before its turn, when nothing was sent."""
         error: FoqsError
         if self.has_deadline:
             error = NotSentError("enqueue was not sent: the caller's deadline has passed")
@@ -75,12 +75,12 @@ class PendingEnqueue:
         return verdict(error, self.is_uncertain)
 
     def no_room(self) -> FoqsError:
-        """Make the error of a caller whose enqueue did not even come to wait for its turn."""
+        """Make the error of a caller whose enqueue found no room in the queue."""
         error = OverloadedError("too many enqueues wait in this client: nothing of this one was sent")
         return verdict(error, self.is_uncertain)
 
     def in_flight_too_long(self) -> FoqsError:
-        """Make the error of a caller whose deadline comes while a call carries its item."""
+        """Make the error of a caller whose deadline passes while a call carries its item."""
         return OutcomeUnknownError("enqueue: the caller's deadline has passed while the call was in flight")
 
 
@@ -88,20 +88,20 @@ class PendingEnqueue:
 class _Lane:
     waiting: deque[PendingEnqueue] = field(default_factory=deque)
     leader: PendingEnqueue | None = None
-    """Who runs the call in flight, or is to run the next one; None only while nobody waits."""
+    """Caller that runs the call in flight or leads the next one; None only while no enqueue waits."""
     batch: list[PendingEnqueue] = field(default_factory=list)
-    """Those that the call in flight carries."""
+    """Enqueues of the call in flight."""
     has_begun: bool = False
-    """The call has begun: what it carries may be stored."""
+    """True once the call has begun, so that its items can be stored."""
     outcome: CallOutcome | BaseException | None = None
-    """What came of it, until all of its enqueues are told."""
+    """Outcome of the call, until all its enqueues have it."""
 
 
 class EnqueueQueues:
-    """The enqueues of a client that wait for a call, by lane, in the order in which they came.
+    """The enqueues of a client that wait for a call, by lane, in order of arrival.
 
-    A coalescer owns it, adds every enqueue, and takes a batch for each call. Not safe for threads. What a thread was
-    about to do when a signal's handler raised is set right by `abandon`.
+    Its owner, a coalescer, adds every enqueue and takes a batch for each call. Not safe for threads. If a signal
+    handler raises in a thread, `abandon` repairs the state that the thread was changing.
     """
 
     def __init__(self, items_max: int, terms: Terms) -> None:
@@ -114,7 +114,7 @@ class EnqueueQueues:
         self._waiting_bytes = 0
 
     def pending(self, item: NewItem, deadline_at_ms: int | None) -> PendingEnqueue:
-        """Make an enqueue of an item. Raises TooLargeError for one that no frame holds."""
+        """Make the enqueue of an item. Raises TooLargeError for an item that does not fit into a frame."""
         size = item_bytes(item)
         if size > ENQUEUE_BYTES_MAX:
             check_item_fits(item)
@@ -124,14 +124,14 @@ class EnqueueQueues:
         return PendingEnqueue(item, size, now_ms, give_up_at_ms, has_deadline)
 
     def patience_s(self, pending: PendingEnqueue) -> float:
-        """Return how long its caller still waits for its turn."""
+        """Return how long the caller continues to wait for its turn, in seconds."""
         return max(0, pending.give_up_at_ms - self._clock_ms()) / 1000
 
     def has_room(self, pending: PendingEnqueue) -> bool:
         return self._waiting_count < WAITING_ITEMS_MAX and self._waiting_bytes + pending.bytes <= WAITING_BYTES_MAX
 
     def add(self, lane: Lane, pending: PendingEnqueue) -> bool:
-        """Add an enqueue. True: no call of the lane is in flight, so the caller must run the next one."""
+        """Add an enqueue. True if the lane has no call in flight, so that the caller must run the next one."""
         state = self._lanes.setdefault(lane, _Lane())
         state.waiting.append(pending)
         self._waiting_count += 1
@@ -142,14 +142,14 @@ class EnqueueQueues:
         return True
 
     def leads(self, lane: Lane, pending: PendingEnqueue) -> bool:
-        """Whether its caller is to run the lane's next call, or runs the present one."""
+        """True if the caller runs the lane's current call or leads the next one."""
         state = self._lanes.get(lane)
         return state is not None and state.leader is pending
 
     def take(self, lane: Lane, leader: PendingEnqueue | None = None) -> list[PendingEnqueue]:
-        """Take the enqueues of the next call, at least one when any waits, within the limits of one call.
+        """Take the enqueues of the next call within its limits; at least one if any waits.
 
-        With a leader, who runs the call and waits no longer than its own deadline, none that has more time.
+        A leader runs the call only until its own deadline, so an enqueue with a later deadline is not taken.
         """
         state = self._lanes[lane]
         batch = self._next_of(lane)
@@ -165,11 +165,11 @@ class EnqueueQueues:
         return batch
 
     def begin(self, lane: Lane) -> None:
-        """Note that the lane's call begins: from now on what it carries may be stored."""
+        """Record that the lane's call begins, so that its items can be stored from now on."""
         self._lanes[lane].has_begun = True
 
     def end(self, lane: Lane, outcome: CallOutcome | BaseException) -> list[PendingEnqueue]:
-        """Tell what came of the lane's call. Returns whom to wake: those that it carried."""
+        """Set the outcomes of the lane's call. Returns its enqueues, whose callers are to be woken."""
         state = self._lanes[lane]
         state.outcome = outcome
         batch = state.batch
@@ -177,7 +177,7 @@ class EnqueueQueues:
         return batch
 
     def finish(self, lane: Lane) -> bool:
-        """Note that the lane's call is over; whether another one must be run, because somebody waits."""
+        """Record the end of the lane's call. True if another call must follow, because enqueues wait."""
         state = self._lanes[lane]
         state.batch = []
         if state.waiting:
@@ -187,14 +187,14 @@ class EnqueueQueues:
         return False
 
     def heir(self, lane: Lane) -> PendingEnqueue:
-        """Return who is to lead the next call.
+        """Return the leader of the next call.
 
-        It is the one with the most time of those that can go together, so that the call is cut short for none.
+        It has the latest deadline of the next batch, so that it cuts the call short for no other enqueue.
         """
         return self._heir_of(lane)
 
     def withdraw(self, lane: Lane, pending: PendingEnqueue) -> bool:
-        """Take back an enqueue that no call has taken. False: it is too late."""
+        """Withdraw an enqueue; False if a call carries it already."""
         if pending.taken:
             return False
         self._lanes[lane].waiting.remove(pending)
@@ -206,11 +206,11 @@ class EnqueueQueues:
     def abandon(
         self, lane: Lane, pending: PendingEnqueue, error: BaseException, wake: Callable[[PendingEnqueue], None]
     ) -> None:
-        """Take an enqueue out, whose caller has left with an error wherever it was.
+        """Remove an enqueue whose caller left with an error at any point.
 
-        If it led the lane, a call that had not begun is undone, and of one that had begun the others are told what came
-        of it, or that nobody knows; another one leads then. It may be cut off itself: it is right once it has been done
-        to its end, however often it was begun.
+        If the caller led the lane, another enqueue takes the lead. A call that had not begun is undone; the other
+        enqueues of a call that had begun get its outcome, or OutcomeUnknownError. This method can itself be
+        interrupted, and is correct if it is repeated until one run completes.
         """
         state = self._lanes.get(lane)
         if state is None:
@@ -238,7 +238,7 @@ class EnqueueQueues:
         self._waiting_count, self._waiting_bytes = len(waiting), sum([one.bytes for one in waiting])
 
     def clear(self) -> list[PendingEnqueue]:
-        """Take everything that waits, whatever its lane: nobody will run another call."""
+        """Take all waiting enqueues of all lanes, because no more calls will run."""
         left = [pending for state in self._lanes.values() for pending in state.waiting]
         for pending in left:
             pending.taken = True
@@ -247,7 +247,7 @@ class EnqueueQueues:
         return left
 
     def next_pause_ms(self, lane: Lane, pending: PendingEnqueue) -> int | None:
-        """Return how long an enqueue that has failed pauses before it comes again; None: it ends as it did."""
+        """Return the pause before a failed enqueue is repeated, in ms, or None if its error is final."""
         error = pending.error
         if not isinstance(error, FoqsError):
             return None
@@ -265,7 +265,7 @@ class EnqueueQueues:
         return pause_ms
 
     def again(self, lane: Lane, pending: PendingEnqueue) -> Lane:
-        """Make a failed enqueue one that may be added once more, and return the lane to add it to."""
+        """Reset a failed enqueue so that it can be added again, and return its lane."""
         assert pending.attempts is not None, "it is to be repeated"
         pending.taken = pending.done = False
         pending.error = pending.address = pending.wakeup = None
@@ -282,7 +282,7 @@ class EnqueueQueues:
 
 
 def waiting_prefix(waiting: deque[PendingEnqueue], items_max: int) -> list[PendingEnqueue]:
-    """Return as many from the front as fit into one call."""
+    """Return the enqueues at the front that fit into one call."""
     batch: list[PendingEnqueue] = []
     batch_bytes = 0
     for pending in waiting:
@@ -294,13 +294,14 @@ def waiting_prefix(waiting: deque[PendingEnqueue], items_max: int) -> list[Pendi
 
 
 def deadline_of(batch: Sequence[PendingEnqueue]) -> int | None:
-    """Return when a call that carries these must end: at the latest deadline, if its caller has named that."""
+    """Return the deadline of a call: the latest deadline of its enqueues, or None if that is not a caller's deadline.
+    """
     last = max(batch, key=lambda one: one.give_up_at_ms)
     return last.give_up_at_ms if last.has_deadline else None
 
 
 def complete(batch: Sequence[PendingEnqueue], outcome: CallOutcome | BaseException) -> None:
-    """Give every enqueue of a call its id or its error. What is no FoqsError came in the middle of the call."""
+    """Set the id or the error of every enqueue of a call. Any exception other than FoqsError interrupted the call."""
     for position, pending in enumerate(batch):
         if isinstance(outcome, CallOutcome):
             error = outcome.errors.get(position)

@@ -1,4 +1,4 @@
-"""The result of a dequeue that also wants to know why there is nothing."""
+"""Result of a dequeue that also asks for the reasons of an empty result."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _field_values = attrgetter(*[field.name for field in fields(Reason)])
 
 
 class Dequeued(list[Item]):
-    """The items of a dequeue with `want_why`: a list as that of any other.
+    """Items of a dequeue with `want_why`, as a list.
 
-    why_empty: the reasons why it is empty, the one that decides first; none where there are items, and none from a host
-        of an older build. Codes of a newer one are whole numbers that ReasonCode does not have.
+    why_empty: the reasons for an empty list, the decisive one first; empty if there are items and for hosts of an older
+    version. A code of a newer host is an int without a member of ReasonCode.
     """
 
     def __init__(self, items: Iterable[Item], told: Iterable[Any]) -> None:
@@ -26,10 +26,10 @@ class Dequeued(list[Item]):
 
     @property
     def is_partial(self) -> bool:
-        """Whether there may be ready items all the same, on shards or hosts that were not asked."""
+        """True if ready items can exist on shards or hosts that were not asked."""
         return any(reason.code in NOT_ASKED for reason in self.why_empty)
 
     @property
     def is_none_ready(self) -> bool:
-        """Whether there was certainly no item that could be delivered at once, as far as this was told."""
+        """True if certainly no item was deliverable at once, by the reported reasons."""
         return not self and all(reason.code in NOT_READY for reason in self.why_empty)

@@ -1,7 +1,7 @@
-"""The bytes of one connection, without the connection: calls become frames, and replies find their calls.
+"""The protocol of one connection without its I/O: encodes calls and matches replies to them.
 
-A reply belongs to a call by its seqid alone, and a connection on which anything unexpected happened is never
-used again. Without these two rules a client hands the late answer of a timed-out call to the next one.
+Only the seqid matches a reply to its call, and a connection is never used again after anything unexpected. Without
+these two rules, a client would take the late answer to a timed-out call for the answer to the next one.
 """
 
 from __future__ import annotations
@@ -21,25 +21,24 @@ from foqs.wire.frames import FrameError
 
 _SEQID_MAX = 2**31 - 1
 _NOT_ENCODABLE = (TDecodeException, ValueError, TypeError, ArithmeticError, AttributeError, BufferError)
-"""The exceptions of the encoder for a value that it cannot write: nothing has been sent then."""
+"""Exceptions of the encoder for a value that it cannot write. Nothing has been sent then."""
 
 
 class BrokenDialogueError(Exception):
-    """The peer sent something that is no response to what was asked: the connection must be closed."""
+    """The peer sent something other than a response to the call; the connection must be closed."""
 
 
 class Dialogue:
-    """The seqids and the codec of one connection, which owns it. Not safe for threads."""
+    """Seqids and codec of one connection, which owns it. Not safe for threads."""
 
     def __init__(self) -> None:
         self._codec = wire.Codec()
         self._seqid = 0
 
     def frame_of(self, call: Call) -> tuple[int, bytes]:
-        """Return the seqid of the call and its whole frame.
+        """Return the seqid of the call and its complete frame.
 
-        Raises InvalidArgumentError for an argument of a wrong type or range, TooLargeError beyond the frame
-        limit.
+        Raises InvalidArgumentError for an argument of a wrong type or range, TooLargeError beyond the frame limit.
         """
         try:
             check_request(call.request)
@@ -61,7 +60,7 @@ class Dialogue:
 
 
 def outcome_of(reply: wire.Reply, call: Call) -> Any:
-    """Return the response struct. Raises the host's error, or BrokenDialogueError when it must be closed."""
+    """Return the response struct. Raises the host's error, or BrokenDialogueError if the connection must be closed."""
     if reply.method is None or reply.method.name != call.method:
         name = reply.method.name if reply.method else "no method"
         raise BrokenDialogueError(f"the answer to {call.method} speaks of {name}")
@@ -76,7 +75,7 @@ def outcome_of(reply: wire.Reply, call: Call) -> Any:
 
 
 def leaves_connection_usable(reply: wire.Reply, call: Call) -> bool:
-    """Tell whether the connection can be used again: only after a response to this call that the contract declares."""
+    """True if the connection can be used again: after a response to this call that the contract declares."""
     answers_call = reply.method is not None and reply.method.name == call.method
     return answers_call and not isinstance(reply.error, wire.ApplicationError)
 
@@ -90,13 +89,13 @@ def body_bytes(header: bytes | bytearray | memoryview) -> int:
 
 
 class FrameReader:
-    """Cuts a stream into messages. Holds at most one unfinished frame."""
+    """Splits a stream into messages. Holds at most one unfinished frame."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Iterate over the messages that are complete with `data`. Raises BrokenDialogueError."""
+        """Iterate over the messages that `data` completes. Raises BrokenDialogueError."""
         buffer = self._buffer
         header = wire.LENGTH_BYTES
         if not buffer and len(data) > header and header + body_bytes(data) == len(data):

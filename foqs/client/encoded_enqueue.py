@@ -1,4 +1,4 @@
-"""The enqueue of items that are encoded already. Only counts come back: nobody keeps the ids of a bulk load."""
+"""Enqueue of encoded items. It returns only counts, because a bulk load does not keep the ids."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from foqs.wire import codec as wire
 
 @dataclass(slots=True)
 class EncodedResult:
-    """The outcome of one enqueue: how many items are there now, how many of them were there before, and the errors."""
+    """Outcome of one enqueue: the number of items stored now, how many of these existed before, and the errors."""
 
     stored_count: int = 0
     duplicates_count: int = 0
@@ -27,9 +27,10 @@ class EncodedResult:
 def enqueue_encoded(
     terms: Terms, namespace: str, items: EncodedItems, job_id: str | None = None
 ) -> Flow[EncodedResult]:
-    """Enqueue at most a batch in one call of the bulk lane, repeated for the positions that may be.
+    """Enqueue up to one batch on the bulk lane, and repeat the positions that allow it.
 
-    It is repeated after an unknown outcome too: items with dedup ids are then made once, others perhaps twice.
+    It repeats after an unknown outcome as well: an item with a dedup id is then stored once, any other item possibly
+    twice.
     """
     result = EncodedResult()
 

@@ -1,7 +1,7 @@
-"""Verbs for many entries: the calls that carry them, and what becomes of each.
+"""Calls of the verbs for many entries, and the outcome of each entry.
 
-Entries share nothing but their calls. What is to be repeated waits by itself, while others go on; what has an outcome
-is not sent again.
+Entries share only their calls. Entries to be repeated wait on their own while others continue, and an entry with an
+outcome is not sent again.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ from foqs.model.calls import PositionErrors
 from foqs.model.errors import FoqsError, InternalError, InvalidArgumentError, NotFoundError, TooLargeError
 
 CALL_BYTES_MAX = limits.FRAME_BYTES_MAX // 2
-"""The most that the entries of one call have, so that the frame stays far from its own limit."""
+"""Most bytes of the entries of one call, which keeps the frame far below its own limit."""
 
 
 @dataclass(slots=True, eq=False)
 class Verb:
     """A verb for many entries.
 
-    make_call(pending, repeated) makes the next attempt; `repeated`: an earlier one may have done some of `pending`.
-    take(response, places) keeps what the response holds beside errors, and returns its errors; `places` are those of
-    the entries that the response speaks of, in its order.
-    gone_is_done: NOT_FOUND after an unknown outcome means that an earlier attempt did it.
-    owner_of: the host that has most of the entries, where that is known.
-    size_of: how many bytes an entry has in a frame at most.
-    faults_of: the entries that cannot be sent, by their places among those given, where that was not looked for before.
-    defers: an entry that was certainly not done is not repeated here but left to the caller, who has others to send.
+    make_call(pending, repeated) makes the next attempt; `repeated` is True if an earlier one can have done some of
+    `pending`.
+    take(response, places) stores the results of a response and returns its errors; `places` are the places of its
+    entries, in its order.
+    gone_is_done: NOT_FOUND after an unknown outcome means that an earlier attempt succeeded.
+    owner_of: the host with most of the entries, if known.
+    size_of: the largest size of an entry in a frame, in bytes.
+    faults_of: the errors of unsendable entries, by their place among the given ones, if that was not checked before.
+    defers: leave an entry that was certainly not done to the caller, who has others to send, instead of repeating it.
     """
 
     make_call: Callable[[Sequence[Any], bool], Call]
@@ -50,19 +51,20 @@ class Verb:
 
 @dataclass(slots=True, eq=False)
 class _Part:
-    """Entries that have had the same fate so far."""
+    """Entries that share the same history of attempts."""
 
     places: Sequence[int]
     attempts: Attempts | None = None
     is_uncertain: bool = False
-    """An earlier attempt may have done them."""
+    """True if an earlier attempt can have done these entries."""
     due_at_ms: int = 0
 
 
 class Entries:
-    """The entries of a verb on their way: those that go in the next call, and those that wait to be repeated.
+    """The pending entries of a verb: the entries of the next call, and the entries that wait to be repeated.
 
-    The flow of a verb makes one and sends until all have an outcome. A settler keeps one for long, and adds what comes.
+    The flow of a verb creates one and sends until every entry has an outcome. A settler keeps one and adds entries to
+    it.
     """
 
     __slots__ = (
@@ -88,16 +90,16 @@ class Entries:
         ended: Callable[[int, FoqsError | None], None] | None = None,
         grain_ms: int = 1,
     ) -> None:
-        """`entries` are by place. `ended` is told each outcome as soon as it is known.
+        """`entries` are by place. `ended` receives each outcome as soon as it is known.
 
-        grain_ms: what is repeated about the same time goes together, so much later at most.
+        grain_ms: repetitions within this time are sent together, so each is late by up to this time.
         """
         self.errors: PositionErrors = {}
-        """The errors of those that ended with one; not kept where `ended` is told."""
+        """Errors by place; empty if `ended` receives the outcomes."""
         self.refusal: FoqsError | None = None
-        """Why the first call failed that failed as a whole and for good."""
+        """Error of the first call that failed finally and as a whole."""
         self.was_answered = False
-        """The outcome of some is known from a host."""
+        """True once a host has returned the outcome of some entries."""
         self._terms = terms
         self._verb = verb
         self._entries = entries
@@ -108,17 +110,17 @@ class Entries:
         self._parts_count = 0
 
     def add(self, places: Sequence[int]) -> None:
-        """Send these with one call."""
+        """Send these entries with one call."""
         self._fresh.append(_Part(places))
 
     def wait_ms(self) -> int | None:
-        """Return how long there is nothing to send; None when all have an outcome."""
+        """Return the ms until the next call, or None if every entry has an outcome."""
         if self._fresh:
             return 0
         return max(0, self._later[0][0] - self._terms.clock_ms()) if self._later else None
 
     def send_all(self) -> Flow[None]:
-        """Send until all have an outcome."""
+        """Send until every entry has an outcome."""
         while (wait_ms := self.wait_ms()) is not None:
             if wait_ms:
                 yield Pause(wait_ms)
@@ -126,7 +128,7 @@ class Entries:
                 yield from self.send_next()
 
     def send_next(self) -> Flow[None]:
-        """Make the next call, of those that are due or else of those that are new, and enter what came of it."""
+        """Make the next call and record its outcome. Entries that are due precede new ones."""
         parts = self._take()
         places = parts[0].places if len(parts) == 1 else sorted(chain.from_iterable([part.places for part in parts]))
         pending = self._at(places)
@@ -145,7 +147,7 @@ class Entries:
             self._answered(parts, places, told, call.repeat)
 
     def give_up(self, error: FoqsError) -> None:
-        """End all that are on their way."""
+        """End all pending entries with this error."""
         parts = [*self._fresh, *[part for _, _, part in self._later]]
         self._fresh.clear()
         self._later.clear()
@@ -153,7 +155,7 @@ class Entries:
             self._end(part.places, verdict(error, part.is_uncertain))
 
     def _take(self) -> list[_Part]:
-        """The parts of the next call. Those that are due come first: others had their turn before."""
+        """Return the parts of the next call. Parts that are due come first, because new ones have not waited yet."""
         now_ms = self._terms.clock_ms()
         if not (self._later and self._later[0][0] <= now_ms):
             return [self._fresh.popleft()]
@@ -178,7 +180,8 @@ class Entries:
         return [entries[place] for place in places]
 
     def _leaves_out_faults(self, parts: Sequence[_Part], pending: Sequence[Any], error: FoqsError) -> bool:
-        """Refuse alone what was at fault where a call could not be made, and have the others sent without it."""
+        """Refuse only the entries at fault if a call could not be made, and send the others. True if any was at fault.
+        """
         if self._verb.faults_of is None or not isinstance(error, InvalidArgumentError | TooLargeError):
             return False
         faults = self._verb.faults_of(pending)
@@ -194,7 +197,7 @@ class Entries:
         return bool(faulty)
 
     def _failed(self, parts: Sequence[_Part], attempts: Attempts, error: FoqsError, repeat: Repeat) -> None:
-        """Enter that a call failed as a whole."""
+        """Record that a call failed as a whole."""
         for part in parts:
             part.attempts = own = attempts if part.attempts is None else part.attempts.at_step_of(attempts)
             pause_ms = own.failed(error) if may_repeat(error, repeat) else None
@@ -208,7 +211,7 @@ class Entries:
             self._end(part.places, final)
 
     def _answered(self, parts: Sequence[_Part], places: Sequence[int], told: Mapping[int, Any], repeat: Repeat) -> None:
-        """Enter which positions failed, and have those repeated that may be."""
+        """Record the positions that failed, and repeat these if allowed."""
         self.was_answered = True
         if not told:
             for part in parts:
@@ -232,7 +235,7 @@ class Entries:
             self._enter(part, part.attempts.at_step_of(first), errors, repeat)
 
     def _enter(self, part: _Part, attempts: Attempts, errors: PositionErrors, repeat: Repeat) -> None:
-        """Enter the errors of a part; what is to be repeated for the same reason stays together."""
+        """Record the errors of a part. Entries that are repeated for the same reason stay together."""
         again: dict[tuple[object, ...], list[int]] = {}
         for place in part.places:
             error = errors.get(place)
@@ -269,24 +272,26 @@ class Entries:
 
 
 def batch_flow(terms: Terms, verb: Verb, entries: Sequence[Any]) -> Flow[PositionErrors]:
-    """Make the calls for what goes in one, and return the errors by position.
+    """Send the entries in one call, and return the errors by position.
 
-    The positions that may be repeated are repeated until the deadline.
-    Raises when the call as a whole fails before anything is known of any position.
+    Positions that allow it are repeated until the deadline.
+    Raises if the call fails as a whole before the outcome of any position is known.
     """
     work = Entries(terms, verb, entries)
     work.add(range(len(entries)))
     yield from work.send_all()
     refusal = work.refusal
     if refusal is None and len(work.errors) == len(entries) > 0:
-        refusal = work.errors[0]  # None of them could be sent.
+        refusal = work.errors[0]  # No entry could be sent.
     if refusal is not None and not work.was_answered:
         raise refusal from refusal.__cause__
     return work.errors
 
 
 def cut(places: Sequence[int], sizes: Sequence[int], items_max: int, bytes_max: int) -> Iterable[Sequence[int]]:
-    """Cut places in pieces of at most so many entries and bytes; `sizes` are those of the entries, in their order."""
+    """Split places into pieces of at most `items_max` entries and `bytes_max` bytes; `sizes` are the sizes of the
+    entries.
+    """
     start = size = 0
     for end, one in enumerate(sizes):
         if end > start and (end - start == items_max or size + one > bytes_max):

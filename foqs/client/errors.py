@@ -1,8 +1,8 @@
-"""The errors that arise on the client's side, and the typed errors of those that came over the wire.
+"""Errors that arise in the client, and typed errors from the wire.
 
-The tree of foqs.model.errors stays whole: everything here that concerns a host is an UnavailableError, split by what a
-caller must know, namely whether the call can have been done. A plain UnavailableError comes from a host that does not
-serve the shard: nothing was done.
+They extend the tree of foqs.model.errors. Every error here that concerns a host is an UnavailableError, and its
+subclass says if the call can have been done. A plain UnavailableError comes from a host that does not serve the shard
+and did nothing.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _ERRORS_NAMED_MAX = 3
 
 
 class OutcomeUnknownError(UnavailableError):
-    """The call was sent and no response came, or the host does not know either: it was done or it was not.
+    """The call was sent and got no response, or the host does not know its outcome either.
 
-    Repeating an enqueue may store the items twice.
+    Repeating an enqueue can store its items twice.
     """
 
 
 class NotSentError(UnavailableError):
-    """No host was reached in time, or the call was never handed over whole: certainly nothing was done."""
+    """No host was reached in time, or the call was not sent completely. Nothing was done."""
 
     is_refusal = True
 
@@ -35,14 +35,15 @@ class NotSentError(UnavailableError):
 class BatchError(FoqsError):
     """Some positions of a batch failed; all others were done.
 
-    Calls for many items raise it, so that no failure is lost unseen; with return_errors=True they return the errors.
+    Calls with many items raise it so that no failure is overlooked; with return_errors=True they return the errors
+    instead.
 
-    errors: the error of each position that failed, by position, from 0 in the order that was given.
-    total_count: how many positions there were.
-    ids: of an enqueue, the id of each position, "" where it failed.
-    duplicates: of an enqueue, the positions that got the id of an item enqueued before.
-    code: of the first error.  nothing_done: certainly nothing of the whole batch was done.
-    retry_after_ms: when trying the failed positions again can succeed; None when it is not known.
+    errors: the errors by position, from 0 in the given order.
+    total_count: the number of positions.
+    ids: for an enqueue, the id of each position, "" for a failed one.
+    duplicates: for an enqueue, the positions that got the id of an item enqueued before.
+    code: of the first error.  nothing_done: True if certainly no position of the batch was done.
+    retry_after_ms: pause until another try can succeed; None if unknown.
     """
 
     def __init__(
@@ -70,12 +71,12 @@ class BatchError(FoqsError):
 
     @property
     def code(self) -> ErrorCode:  # type: ignore[override] # a batch has that of its errors, not one of its class
-        """The code of the first error."""
+        """Code of the first error."""
         return self.errors[min(self.errors)].code
 
     @property
     def done_count(self) -> int:
-        """How many positions were done."""
+        """Number of positions that were done."""
         return self.total_count - len(self.errors)
 
     def __reduce__(
@@ -85,16 +86,16 @@ class BatchError(FoqsError):
 
 
 class ClientClosedError(RuntimeError):
-    """The client was closed before the call was through, or it belongs to another process or event loop.
+    """The client was closed during the call, or it belongs to another process or event loop.
 
-    If the call was sent, its outcome is unknown.
+    The outcome of a call that was already sent is unknown.
     """
 
 
 def check_process(process_id: int) -> None:
-    """Raise ClientClosedError unless this process is the one that made the client.
+    """Raise ClientClosedError unless this process created the client.
 
-    A fork has its parent's sockets: both would read the responses of one another.
+    A forked process shares its parent's sockets, so each would read the other's responses.
     """
     if process_id != os.getpid():
         raise ClientClosedError(
@@ -104,19 +105,19 @@ def check_process(process_id: int) -> None:
 
 
 def error_from_wire(told: Any) -> FoqsError:
-    """Return the typed error of an ItemError, as `as_client_error` has it."""
+    """Return the typed error of an ItemError, see `as_client_error`."""
     return as_client_error(error_for_code(told.code, told.message or "", told.retry_after_ms, told.nothing_done))
 
 
 def as_client_error(error: FoqsError) -> FoqsError:
-    """Return a host's error, with OutcomeUnknownError for UNAVAILABLE that does not exclude that it was done."""
+    """Return a host's error, but OutcomeUnknownError for an UNAVAILABLE call that can have been done."""
     if type(error) is UnavailableError and not error.nothing_done:
         return OutcomeUnknownError(error.message, retry_after_ms=error.retry_after_ms)
     return error
 
 
 def copy_of(error: FoqsError) -> FoqsError:
-    """Make an equal error for another caller: one exception raised in two threads would mix their tracebacks."""
+    """Copy an error for another caller, because one exception raised in two threads mixes their tracebacks."""
     copy = type(error)(error.message, retry_after_ms=error.retry_after_ms, nothing_done=error.nothing_done)
     copy.__cause__ = error.__cause__
     return copy

@@ -1,8 +1,8 @@
-"""Verbs without I/O: a verb is a generator of steps, and a client, blocking or asyncio, takes the steps.
+"""Verbs without I/O: a verb is a generator of steps, which a blocking or an asyncio client executes.
 
 A step is `Send` (one attempt of one call; the client sends the response struct into the generator, or throws a
-FoqsError) or `Pause`. All that decides (batching, retries, paging, mapping of errors) stands here and in `verbs`, once
-for both clients, and tests drive it by hand without a socket or a clock.
+FoqsError) or `Pause`. All decisions (batching, retries, paging, mapping of errors) are in this module and in `verbs`,
+once for both clients, so tests can drive them without a socket or a clock.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from foqs.client.slots import SlotGroups
 
 HOP_MS = 2_000
-"""How long a read waits for one host while there is another address that was not asked yet: a host may hang."""
+"""Longest wait of a read for one host while an untried address remains, in ms, because a host can hang."""
 T = TypeVar("T")
 
 
@@ -33,10 +33,10 @@ T = TypeVar("T")
 class Call:
     """One call of the wire.
 
-    wait_ms: how long the host may hold it before it answers (long poll).
-    encoded: the batch of the request, which then has none itself.
-    is_long: a host that is well may take much of the client's timeout for it.
-    late: what is to be done about the response if its caller has given up; None for nothing.
+    wait_ms: how long the host can hold the call before it answers (long poll).
+    encoded: the batch of the request, whose own batch is then empty.
+    is_long: True if a healthy host can use most of the client's timeout for it.
+    late: makes the flow for a response that arrives after its caller has given up; None to ignore the response.
     """
 
     method: str
@@ -50,11 +50,11 @@ class Call:
 
 @dataclass(slots=True)
 class Send:
-    """One attempt, at an address that is not among `avoided`.
+    """One attempt, at an address outside `avoided`.
 
-    Whoever takes the step enters at which one it was tried, and `is_sent` as soon as the host may have got all of it.
-    is_exact: the timeout ends at the caller's deadline, and may not be a moment longer.
-    owner: the address to try before all others, if it can be reached at once; none of the client's needs to be it.
+    The client sets `address`, and `is_sent` as soon as the host can have the complete frame.
+    is_exact: True if the timeout ends at the caller's deadline and must not be exceeded.
+    owner: an address to try first if it is reachable at once; it need not be one of the client's addresses.
     """
 
     call: Call
@@ -72,7 +72,7 @@ class Pause:
 
 
 def no_answer(step: Send, address: object) -> OutcomeUnknownError:
-    """Make the error of an attempt whose time ran out after it was sent."""
+    """Make the error of an attempt that timed out after it was sent."""
     return OutcomeUnknownError(f"{step.call.method}: no answer from {address} within {step.timeout_ms} ms")
 
 
@@ -81,9 +81,9 @@ Flow = Generator[Send | Pause, Any, T]
 
 @dataclass(slots=True)
 class Terms:
-    """The terms that all calls of a client share. `clock_ms` is monotonic; `random` draws from 0 <= x < 1.
+    """Terms that all calls of a client share. `clock_ms` is monotonic; `random` draws from 0 <= x < 1.
 
-    The client owns it; calls with a deadline have a copy.
+    The client owns it; calls with a deadline use a copy.
     """
 
     retry: RetryPolicy
@@ -92,16 +92,16 @@ class Terms:
     random: Callable[[], float]
     book: AddressBook
     batch_limits: dict[str, int] = field(default_factory=dict)
-    """How many items an enqueue call may have, by namespace, where a larger one was refused."""
+    """Most items of an enqueue call, by namespace, where a larger call was refused."""
     groups: dict[str, SlotGroups] = field(default_factory=dict)
-    """How items with dedup ids go together into calls, by namespace."""
+    """Groups of items with dedup ids, by namespace."""
     owners: Owners | None = None
-    """Where the owners of shards listen, for clients that ask them first."""
+    """Addresses of the shard owners, for clients that try the owner first."""
     deadline_at_ms: int | None = None
-    """When all attempts must have ended, where the caller has said so; else each call has the policy's deadline."""
+    """The caller's deadline of all attempts; None for the deadline of the retry policy."""
 
     def within(self, deadline_ms: int | None) -> Terms:
-        """Return the same terms for what has to end `deadline_ms` from now.
+        """Return a copy with a deadline `deadline_ms` from now.
 
         Raises InvalidArgumentError below 1 and beyond a hundred years.
         """
@@ -111,19 +111,19 @@ class Terms:
         return self.until(self.clock_ms() + deadline_ms)
 
     def until_whenever(self) -> Terms:
-        """Return the same terms without a deadline of the caller's."""
+        """Return these terms without the caller's deadline."""
         return self if self.deadline_at_ms is None else replace(self, deadline_at_ms=None)
 
     def until(self, deadline_at_ms: int | None) -> Terms:
-        """Return the same terms for what has to end at that time of the clock; None: whenever the policy says."""
+        """Return these terms with a deadline; None keeps the present one."""
         return self if deadline_at_ms is None else replace(self, deadline_at_ms=deadline_at_ms)
 
 
 class Attempts:
-    """Where and when the attempts of one call are made: at each address in turn, and after a pause at each again.
+    """Addresses and times of the attempts of one call: one round over the addresses, then another one after a pause.
 
-    A flow makes one, asks it for each attempt, and tells it what came of that. So does each enqueue that shares its
-    calls with others: when it is to be repeated, it is so by itself.
+    A flow creates one, asks it for each attempt and reports the outcome to it. Each enqueue that shares its calls with
+    others has its own as well, because it is repeated on its own.
     """
 
     def __init__(
@@ -134,9 +134,9 @@ class Attempts:
         avoided: Collection[Address] = (),
         began_at_ms: int | None = None,
     ) -> None:
-        """Begin a call that has begun at `began_at_ms`, else now; the policy's deadline counts from then on.
+        """The policy's deadline counts from `began_at_ms`, by default from now.
 
-        avoided: addresses that are not asked in the first round.
+        avoided: addresses to skip in the first round.
         """
         self._terms = terms
         self._owner = owner
@@ -146,12 +146,12 @@ class Attempts:
         self._pauses = Pauses(terms.retry, terms.clock_ms, terms.random, deadline_at_ms)
         self._avoided: set[Address] = set(avoided)
         self._heard: tuple[Address, FoqsError] | None = None
-        """The last host that was reached, and what came of that."""
+        """Last host that was reached, and its error."""
         self._rests_until_ms: dict[Address, int] = {}
-        """The time at which asking a host again can help, by its own word."""
+        """Time from which asking a host again can help, as the host reported."""
         self._step: Send | None = None
         self._answer_ms: int | None = None
-        """The part of the time before the deadline that is kept for the response of a call that waits at the host."""
+        """Time before the deadline that is reserved for the response of a long poll, in ms."""
 
     def send(self, call: Call) -> Send:
         """Make the next attempt. Raises NotSentError past the caller's deadline."""
@@ -172,9 +172,9 @@ class Attempts:
         return step
 
     def _with_time_to_answer(self, call: Call, left_ms: int) -> Call:
-        """Return the call with a wait at the host so short that a response still comes before the deadline.
+        """Shorten the wait at the host, so that the response arrives before the deadline.
 
-        Otherwise items would be leased to a caller that is gone by the time they arrive.
+        Otherwise items would be leased to a caller that has given up when they arrive.
         """
         if not call.wait_ms:
             return call
@@ -188,46 +188,47 @@ class Attempts:
         return replace(call, request=request, wait_ms=wait_ms)
 
     def served(self) -> None:
-        """Note that the last attempt was answered, and that something of it was done."""
+        """Record that the host answered the last attempt and did some of it."""
         if self._step is not None and self._step.address is not None:
             self._terms.book.served(self._step.address)
 
     def copy(self) -> Attempts:
-        """Return the same for some of the entries of the call, which go their own way from now on."""
+        """Return a copy for some entries of the call, which are repeated on their own from now on."""
         one = copy(self)
         one._pauses = copy(self._pauses)
         one._avoided, one._rests_until_ms = set(self._avoided), dict(self._rests_until_ms)
         return one
 
     def at_step_of(self, other: Attempts) -> Attempts:
-        """Enter that the last attempt was the one that another call has made, in which this one had a part."""
+        """Take over the last attempt from another call that carried these entries too."""
         self._step = other._step
         return self
 
     @property
     def address(self) -> Address | None:
-        """Where the last attempt was made, if anywhere."""
+        """Address of the last attempt, if any."""
         return self._step.address if self._step is not None else None
 
     @property
     def avoided(self) -> Collection[Address]:
-        """The addresses that the next attempt is not to be made at."""
+        """Addresses that the next attempt skips."""
         return self._avoided
 
     def failed(self, error: FoqsError) -> int | None:
-        """Return the pause after an attempt that failed and may be repeated; None for no other attempt."""
+        """Return the pause after a failed attempt that can be repeated, in ms, or None to stop."""
         self.blame(error)
         is_read = self._step is not None and self._step.call.repeat is Repeat.READ
         is_unknown = isinstance(error, OutcomeUnknownError)
         return self.after(error, self.address, elsewhere=goes_elsewhere(error) or (is_unknown and is_read))
 
     def blame(self, error: FoqsError) -> None:
-        """Have other addresses preferred for a while, if the last one is at fault."""
+        """Prefer other addresses for a while, if the last one is at fault."""
         if self.address is not None and (goes_elsewhere(error) or isinstance(error, OutcomeUnknownError)):
             self._terms.book.failed(self.address, self._terms.clock_ms())
 
     def after(self, error: FoqsError, address: Address | None, *, elsewhere: bool) -> int | None:
-        """Return the pause after an attempt at an address; `elsewhere`: another one may do it at once."""
+        """Return the pause after an attempt at an address, in ms; `elsewhere`: True if another host can do it at once.
+        """
         if address is not None and not isinstance(error, NotSentError):
             self._heard = address, error
         now_ms, wait_ms = self._terms.clock_ms(), error.retry_after_ms or 0
@@ -239,16 +240,16 @@ class Attempts:
                 return 0
             wait_ms = max(0, min(rests.values()) - now_ms)
         pause_ms = self._pauses.next_ms(wait_ms)
-        # A standby must not cut the pause short that a busy owner has asked for, nor the owner that of the standby.
+        # Neither a standby nor a busy owner must shorten the pause that the other one requested.
         goes_on_at_ms = now_ms + (pause_ms or 0)
         self._avoided = {resting for resting, until_ms in rests.items() if until_ms > goes_on_at_ms}
         return pause_ms
 
     def told(self, error: FoqsError) -> FoqsError:
-        """Return what the caller is told of the last failure.
+        """Return the caller's error for the last failure.
 
-        Where no host could be reached in the end, what one has said that was reached before belongs to it: most often
-        that is the cause.
+        If no host was reachable at the end, it includes the error of the last host that was, which is usually the
+        cause.
         """
         if self._heard is None or not isinstance(error, NotSentError):
             return error

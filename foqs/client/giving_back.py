@@ -1,4 +1,4 @@
-"""What becomes of items that nobody waits for any more: they are given back, and count as if they had never come."""
+"""Return of items whose callers no longer wait for them. No attempt is counted."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from foqs.wire import codec as wire
 log = logging.getLogger("foqs.client")
 
 LATE_MS_MAX = 5 * limits.SECOND_MS
-"""How long the response of a call is waited for whose caller has given up, on a connection that is used no more."""
+"""Longest wait for a response after its caller has given up, in ms. The connection is not used for other calls."""
 LATE_ON_CLOSE_MS_MAX = 1 * limits.SECOND_MS
-"""How long a client that is being closed waits for such responses, and until their items are given back."""
+"""Longest time that `close` of a client spends on such responses and on returning their items, in ms."""
 LATE_CONNECTIONS_MAX = 16
-"""The most connections that stay open for such responses alone."""
+"""Most connections that stay open only for such responses."""
 
 
 def give_back(terms: Terms, namespace: str, receipts: Sequence[str]) -> Flow[None]:
-    """Give deliveries back that have reached nobody. What fails is logged: their leases end by themselves."""
+    """Return undelivered items to the host. Failures are only logged, because the leases expire anyway."""
     try:
         try:
             response = yield from call_flow(terms, _nack(namespace, receipts, unseen=True))
-        except InvalidArgumentError:  # An older host, which does not know `unseen` from clients.
+        except InvalidArgumentError:  # An older host, which does not accept `unseen` from clients.
             response = yield from call_flow(terms, _nack(namespace, receipts, unseen=None))
     except FoqsError as error:
         log.warning("%d items that came too late were not given back: %s", len(receipts), error)
@@ -38,13 +38,13 @@ def give_back(terms: Terms, namespace: str, receipts: Sequence[str]) -> Flow[Non
 
 
 def late_items(terms: Terms, namespace: str, response: Any) -> Flow[None] | None:
-    """Return what is to be done about the late response of a dequeue; None if it has no items."""
+    """Return the flow for the late response of a dequeue, or None if it has no items."""
     receipts = [item.receipt for item in response.items or ()]
     return give_back(terms, namespace, receipts) if receipts else None
 
 
 def end_wait(request: Any, seqid: int) -> Call:
-    """Make the call that ends the wait of the dequeue that was sent with this seqid on the same connection."""
+    """Make the call that ends the wait of the dequeue with this seqid on the same connection."""
     told = wire.structs.EndWaitRequest(namespace_name=request.namespace_name, seqid=seqid)
     return Call("endWait", told, Repeat.READ)
 

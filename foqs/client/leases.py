@@ -1,7 +1,7 @@
-"""Items under a lease that a consumer or a worker has taken, and which of their leases to extend when.
+"""The leased items of a consumer or a worker, and the schedule of their lease extensions.
 
-No clock and no I/O: `now_ms` is the client's monotonic clock. A lease is counted from the moment when its items were
-received, so the schedule runs late by the time that the response took; it asks for an extension at half of the lease.
+State only: no clock and no I/O. `now_ms` is the client's monotonic clock. A lease counts from the receipt of its items,
+so the schedule lags by the latency of the response; to allow for that, leases are extended at half their length.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from foqs.model.errors import FoqsError, NotFoundError, StaleLeaseError
 
 LOST = (StaleLeaseError, NotFoundError)
 TAKEN_MAX = 10_000
-"""Unsettled items that a consumer remembers to release; older ones wait for their lease to end."""
+"""Most unsettled items that a consumer remembers for release; the leases of older items expire."""
 
 
 class ItemSettler(Protocol):
-    """Where a leased item sends its ack, nack or extension. The last one is to be awaited on asyncio."""
+    """Receiver of an item's acks, nacks and extensions. On asyncio the result of `extend` must be awaited."""
 
     def ack(self, item: BaseLeasedItem) -> None: ...
     def nack(self, item: BaseLeasedItem, nack: Nack) -> None: ...
@@ -33,15 +33,15 @@ class ItemSettler(Protocol):
 
 @dataclass(slots=True, eq=False)
 class BaseLeasedItem(Item):
-    """A delivery that knows how to settle itself; `LeasedItem` and `AsyncLeasedItem` add `extend`.
+    """A delivery with its own ack, nack and release; `LeasedItem` and `AsyncLeasedItem` add `extend`.
 
-    Consumers and workers make it and hand it to the caller's code, which calls one of ack, nack and release, once.
-    These only buffer: settlements are sent in batches, and how that ended stands in the `stats` of the consumer or
-    worker.
+    A consumer or a worker passes it to the caller's code, which settles it once. Settlements are buffered and sent in
+    batches; `stats` of the consumer or worker counts their outcomes.
 
-    lease_ms: as long as the lease was asked for.
-    lease_lost: the host gave the item to somebody else, or it is gone; what was done here may be done again.
-    settled: one of ack, nack and release was called.
+    lease_ms: the lease as requested.
+    lease_lost: True if the host delivered the item again or the item no longer exists; another handler can repeat its
+    work.
+    settled: True after ack, nack or release.
     """
 
     settler: ItemSettler
@@ -50,7 +50,7 @@ class BaseLeasedItem(Item):
     settled: bool = False
 
     def ack(self) -> None:
-        """Say that the item is done: it will be deleted. Raises RuntimeError when it is settled already."""
+        """Report the item as done; the host then deletes it. Raises RuntimeError if it is settled already."""
         self._settle()
         self.settler.ack(self)
 
@@ -62,19 +62,19 @@ class BaseLeasedItem(Item):
         metadata: bytes | None = None,
         dead_letter: bool = False,
     ) -> None:
-        """Give the item back as a failed attempt: it is ready again after the delay, with new metadata when given.
+        """Return the item as a failed attempt. It is ready again after the delay, with the new metadata if any.
 
-        dead_letter: it becomes a dead letter instead.
-        Raises RuntimeError when the item is settled already, InvalidArgumentError for a wrong argument.
+        dead_letter: make it a dead letter instead.
+        Raises RuntimeError if the item is settled already, InvalidArgumentError for an invalid argument.
         """
         nack = Nack(self.receipt, delay_ms, metadata, dead_letter=dead_letter, delay=delay)
         self._settle()
         self.settler.nack(self, nack)
 
     def release(self, *, delay_ms: int | None = None, delay: timedelta | None = None) -> None:
-        """Give the item back unused: it is ready again after the delay, and no attempt is counted.
+        """Return the item unused. It is ready again after the delay, and no attempt is counted.
 
-        Raises RuntimeError when the item is settled already, InvalidArgumentError for a wrong argument.
+        Raises RuntimeError if the item is settled already, InvalidArgumentError for an invalid argument.
         """
         nack = Nack(self.receipt, delay_ms, release=True, delay=delay)
         self._settle()
@@ -97,9 +97,9 @@ class _Lease:
 
 
 class LeaseSchedule:
-    """The leases that a worker's lease keeper extends, and when each of them is due.
+    """The leases that a worker's lease keeper extends, and their due times.
 
-    It holds at most as many as the worker takes, which is bounded. Not safe for threads.
+    Its size is bounded by the capacity of the worker. Not safe for threads.
     """
 
     def __init__(self, lease_ms: int) -> None:
@@ -111,11 +111,11 @@ class LeaseSchedule:
         self._leases.update((item.receipt, _Lease(item, extend_at_ms, expires_at_ms)) for item in items)
 
     def drop(self, item: BaseLeasedItem) -> None:
-        """Forget a lease, because its item is settled."""
+        """Remove the lease of a settled item."""
         self._leases.pop(item.receipt, None)
 
     def due(self, now_ms: int) -> list[BaseLeasedItem]:
-        """Return what to extend now, at most as much as one call takes."""
+        """Return the items whose leases to extend now, up to one call's worth."""
         due = [lease.item for lease in self._leases.values() if lease.extend_at_ms <= now_ms]
         return due[: limits.BATCH_ITEMS_MAX]
 
@@ -123,9 +123,9 @@ class LeaseSchedule:
         return min((lease.extend_at_ms for lease in self._leases.values()), default=None)
 
     def extended_by(self, item: BaseLeasedItem, lease_ms: int, asked_at_ms: int) -> None:
-        """Enter that the item's handler extended the lease to `lease_ms` from a time on.
+        """Record that a handler extended the lease of its item to `lease_ms` from `asked_at_ms`.
 
-        An extension here makes the lease as long as all others, so it waits until that is no less than what is left.
+        The next extension here sets the usual lease, so it waits until that does not shorten the remaining one.
         """
         lease = self._leases.get(item.receipt)
         if lease is not None:
@@ -135,9 +135,10 @@ class LeaseSchedule:
     def extended(
         self, items: Sequence[BaseLeasedItem], outcome: PositionErrors | FoqsError, asked_at_ms: int, now_ms: int
     ) -> list[BaseLeasedItem]:
-        """Enter the outcome of an extension asked for at `asked_at_ms`; flag and return the items that are lost.
+        """Record the outcome of an extension requested at `asked_at_ms`. Flags and returns the lost items.
 
-        After an outcome that says nothing of the lease it is asked for again, until the lease must have ended.
+        An error that does not settle the fate of the lease leads to another extension, until the lease must have
+        expired.
         """
         errors: Mapping[int, FoqsError]
         errors = outcome if isinstance(outcome, dict) else dict.fromkeys(range(len(items)), outcome)
@@ -160,9 +161,9 @@ class LeaseSchedule:
 
 
 class TakenItems(Generic[H]):
-    """Items taken by an iterating consumer: the part of the batch still to yield, and the items not settled yet.
+    """The items of an iterating consumer: the rest of the batch to yield, and the unsettled items.
 
-    The consumer asks it for the next item, for what to extend before that, and at the end for what to release.
+    The consumer asks it for the next item, for the leases to extend first, and finally for the items to release.
     """
 
     def __init__(self, lease_ms: int) -> None:
@@ -172,7 +173,7 @@ class TakenItems(Generic[H]):
         self._taken: dict[H, int] = {}
 
     def take(self, items: Sequence[H], now_ms: int) -> None:
-        """Take a new batch, after the last one. Forgets items that are settled, and leases that must have ended."""
+        """Add the batch that follows the last one. Drops settled items and items whose leases must have expired."""
         taken = {
             item: expires_at_ms
             for item, expires_at_ms in self._taken.items()
@@ -184,11 +185,11 @@ class TakenItems(Generic[H]):
         self._extend_at_ms = now_ms + self._lease_ms // 2
 
     def due(self, now_ms: int) -> list[H]:
-        """Return what to extend before the next item is yielded: nothing, or all that is left of the batch."""
+        """Return the items to extend before the next item is yielded: the rest of the batch, or an empty list."""
         return list(self._to_yield) if self._to_yield and now_ms >= self._extend_at_ms else []
 
     def extended(self, items: Sequence[H], errors: PositionErrors, asked_at_ms: int) -> list[H]:
-        """Enter the extension of what `due` gave. What failed is not yielded any more, and returned."""
+        """Record the extension of the items from `due`. Items whose extension failed are returned and never yielded."""
         lost = [items[position] for position in errors]
         for item in lost:
             item.lease_lost = True
@@ -202,6 +203,6 @@ class TakenItems(Generic[H]):
         return self._to_yield.popleft() if self._to_yield else None
 
     def unsettled(self) -> list[H]:
-        """Return what to release when the consumer ends."""
+        """Return the items to release at the end of the consumer."""
         self._to_yield.clear()
         return [item for item in self._taken if not (item.settled or item.lease_lost)]

@@ -1,7 +1,7 @@
-"""Which host has which shard, as a host told it, so that calls go there without a hop over another one.
+"""The owner of each shard, by a host's shard map, so that calls reach it without a hop.
 
-Any host does any call. So nothing here decides what is right: what is old, or not known, costs a hop alone. A call goes
-to the host that has most of its items, and that one hands on the rest.
+Any host serves any call, so an outdated or missing owner costs only a hop. A call goes to the host with most of its
+items, and that host forwards the rest.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from foqs.model.calls import ShardMap
 from foqs.model.errors import FoqsError, InvalidArgumentError
 
 OWNERS_MS_MAX = 1 * limits.MINUTE_MS
-"""Owners that were learned longer ago are asked for again: after a move, calls go on to the new owner meanwhile."""
+"""Age at which owners are fetched again. Until then, hosts forward calls to the new owner of a moved shard."""
 _ONCE = RetryPolicy(deadline_ms=0)
 
 
 @dataclass(slots=True)
 class Owners:
-    """The address of each shard's owner. The terms of a client own it; settlements and enqueues with ids ask it."""
+    """Addresses of the shard owners. The client's terms own them; settlements and enqueues with dedup ids read them."""
 
     addresses: dict[int, Address] = field(default_factory=dict)
     ask_again_at_ms: int = 0
 
     def learn(self, told: ShardMap, now_ms: int) -> None:
-        """Take what a host has told. An address that is none, or several, is left out."""
+        """Store the owners of a shard map. Skips entries that do not hold exactly one valid address."""
         self.addresses = {}
         for one in told.addresses:
             try:
@@ -43,13 +43,13 @@ class Owners:
         self.ask_again_at_ms = now_ms + OWNERS_MS_MAX
 
     def of_ids(self, ids: Iterable[str]) -> Address | None:
-        """Return the host that has most of these items; None if that is not known."""
+        """Return the host with most of these items, or None if it is unknown."""
         counts = Counter(item_id.partition("-")[0] for item_id in ids)
         hosts: Counter[Address] = Counter()
         for text, count in counts.items():
             try:
                 address = self.addresses.get(int(text, 16))
-            except ValueError:  # No id: the host says so.
+            except ValueError:  # Not an item id: the host reports the error.
                 continue
             if address is not None:
                 hosts[address] += count
@@ -57,13 +57,13 @@ class Owners:
 
 
 def owner_of_ids(terms: Terms, ids: Iterable[str]) -> Flow[Address | None]:
-    """Return where a call for these items or receipts is to go first; None: anywhere."""
+    """Return the first address to try for a call with these items or receipts; None means any address."""
     owners = terms.owners
     if owners is None:
         return None
     now_ms = terms.clock_ms()
     if now_ms >= owners.ask_again_at_ms:
-        owners.ask_again_at_ms = now_ms + MAP_PAUSE_MS  # Others do not wait for this one.
+        owners.ask_again_at_ms = now_ms + MAP_PAUSE_MS  # Other calls do not wait for this fetch.
         try:
             asked = replace(terms, retry=_ONCE, timeout_ms=min(terms.timeout_ms, ASK_MS_MAX))
             owners.learn((yield from shard_map(asked, None)), now_ms)

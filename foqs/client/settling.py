@@ -1,6 +1,6 @@
-"""Buffered acks and nacks, and what a handler's end means for its item. State only, no I/O.
+"""Buffered acks and nacks, and the settlement that follows from the end of a handler. State only, no I/O.
 
-Settlements are coalesced: what comes while a call is in flight goes in the next one.
+Settlements that arrive during a call are sent together in the next one.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from foqs.model.errors import FoqsError
 log = logging.getLogger("foqs.client")
 
 PENDING_MAX = 10_000
-"""Settlements not sent yet; a consumer that has more takes no new items."""
+"""Most unsent settlements; a consumer with more takes no new items."""
 TOGETHER_MS = 20
-"""Settlements that are repeated within this time go together."""
+"""Repeated settlements that are due within this time are sent together."""
 
 
 class Retry(Exception):  # noqa: N818 - it is no error of a program
-    """A handler raises it for a failed attempt: the item is redelivered after `delay`, not after the worker's backoff.
+    """Raised by a handler for a failed attempt, to redeliver the item after `delay` instead of the worker's backoff.
 
-    delay or delay_ms: up to 90 days; the worker's backoff when neither is given.
-    metadata: replaces the item's, when given.
-    Raises InvalidArgumentError for a delay outside of 0..90 days and for metadata that is not bytes.
+    delay or delay_ms: up to 90 days; by default the worker's backoff.
+    metadata: replaces the item's metadata, if given.
+    Raises InvalidArgumentError for a delay outside 0..90 days and for metadata that is not bytes.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Retry(Exception):  # noqa: N818 - it is no error of a program
 
 
 class DeadLetter(Exception):  # noqa: N818
-    """A handler raises it when the item will never succeed: it becomes a dead letter. The reason is logged."""
+    """Raised by a handler for an item that cannot succeed, to make it a dead letter. The reason is logged."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
@@ -54,9 +54,9 @@ class DeadLetter(Exception):  # noqa: N818
 
 
 class Release(Exception):  # noqa: N818
-    """A handler raises it to give the item back without counting an attempt: it is ready again after `delay`.
+    """Raised by a handler to return the item without counting an attempt. It is ready again after `delay`.
 
-    delay or delay_ms: up to 90 days; none by default. Raises InvalidArgumentError for another one.
+    delay or delay_ms: up to 90 days; by default none. Raises InvalidArgumentError for a delay outside 0..90 days.
     """
 
     def __init__(self, delay_ms: int | None = None, *, delay: timedelta | None = None) -> None:
@@ -67,10 +67,10 @@ class Release(Exception):  # noqa: N818
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class NackBackoff:
-    """How long a worker delays an item whose handler failed: doubled with each attempt, drawn from the upper half.
+    """Delay of an item whose handler failed. It doubles with each attempt and is drawn from its upper half.
 
-    delay or delay_ms (1 s): after the first attempt.  delay_max or delay_ms_max (10 minutes): at most.
-    Raises InvalidArgumentError for what is outside of 0..90 days.
+    delay or delay_ms (1 s): after the first attempt.  delay_max or delay_ms_max (10 minutes): the longest delay.
+    Raises InvalidArgumentError for a value outside 0..90 days.
     """
 
     delay_ms: int
@@ -84,7 +84,7 @@ class NackBackoff:
         delay: timedelta | None = None,
         delay_max: timedelta | None = None,
     ) -> None:
-        set_field = object.__setattr__  # It is frozen.
+        set_field = object.__setattr__
         set_field(self, "delay_ms", duration_or("delay_ms", delay_ms, delay, 1_000))
         set_field(self, "delay_ms_max", duration_or("delay_ms_max", delay_ms_max, delay_max, 10 * limits.MINUTE_MS))
         for name in ("delay_ms", "delay_ms_max"):
@@ -97,12 +97,12 @@ class NackBackoff:
 
 @dataclass(slots=True)
 class SettleStats:
-    """The items of a consumer or a worker, counted by how they ended.
+    """Number of items of a consumer or a worker, by outcome.
 
     received: taken from the host under a lease.
-    acked, nacked, released, dead_lettered: the host has confirmed it.
-    lease_lost: somebody else has them by now, or they are gone.
-    unsettled: the host could not be told; they are redelivered when their lease ends, unless it was done after all.
+    acked, nacked, released, dead_lettered: confirmed by the host.
+    lease_lost: delivered to another consumer, or no longer stored.
+    unsettled: the host could not be reached; they are redelivered when their leases expire, unless the call was done.
     """
 
     received: int = 0
@@ -117,7 +117,7 @@ class SettleStats:
 def settlement_of(
     item: BaseLeasedItem, error: BaseException | None, backoff: NackBackoff, random: Callable[[], float]
 ) -> Nack | None:
-    """Return what the end of a handler means for its item: a nack, or None for an ack."""
+    """Return the settlement of an item by the end of its handler: a nack, or None for an ack."""
     if error is None:
         return None
     if isinstance(error, Retry):
@@ -134,7 +134,7 @@ def settlement_of(
 
 @dataclass(slots=True)
 class SettleBatch:
-    """The settlements of the next two calls: one of acks, one of nacks."""
+    """Settlements of the next two calls, one with acks and one with nacks."""
 
     acks: list[BaseLeasedItem]
     nacks: list[tuple[BaseLeasedItem, Nack]]
@@ -145,7 +145,7 @@ class SettleBatch:
 
 @dataclass(slots=True, eq=False)
 class _Deferred:
-    """A settlement that waits to be repeated, by itself: the host has said that it was not done."""
+    """A settlement that waits for its own repetition, because the host did not do it."""
 
     item: BaseLeasedItem
     nack: Nack | None
@@ -154,20 +154,20 @@ class _Deferred:
 
 @dataclass(slots=True)
 class SettlementBuffer:
-    """Acks and nacks that wait to be sent, and the counts of what became of them.
+    """Acks and nacks to send, and the counts of their outcomes.
 
-    A settler owns it: it adds what items say, takes a batch for each pair of calls, and enters the outcome. It is
-    bounded because a consumer takes nothing new beyond PENDING_MAX. Not safe for threads.
+    Its owner, a settler, adds the settlements of items, takes a batch for each pair of calls and records the outcome.
+    It is bounded, because a consumer stops taking items at PENDING_MAX. Not safe for threads.
     """
 
     stats: SettleStats = field(default_factory=SettleStats)
     terms: Terms | None = None
-    """Those of the client; without them nothing is repeated."""
+    """Terms of the client; without them no settlement is repeated."""
     _acks: list[BaseLeasedItem] = field(default_factory=list)
     _nacks: list[tuple[BaseLeasedItem, Nack]] = field(default_factory=list)
     _later: list[tuple[int, int, _Deferred]] = field(default_factory=list)
     _attempts: dict[BaseLeasedItem, Attempts] = field(default_factory=dict)
-    """What has come so far of those that have failed."""
+    """State of the failed settlements' attempts."""
     _deferred_total: int = 0
     _in_flight_count: int = 0
 
@@ -177,17 +177,17 @@ class SettlementBuffer:
 
     @property
     def waiting(self) -> bool:
-        """Whether anything can be sent now."""
+        """True if a settlement can be sent now."""
         return bool(self._acks or self._nacks) or self.wait_s() == 0
 
     def wait_s(self) -> float | None:
-        """Return how long it is until the first is repeated of those that wait for that; None if there are none."""
+        """Return the seconds until the first repetition is due, or None if none is pending."""
         if not self._later or self.terms is None:
             return None
         return max(0, self._later[0][0] - self.terms.clock_ms()) / 1000
 
     def hurry(self) -> None:
-        """Have those repeated at once that wait for that: there is no time left."""
+        """Repeat all deferred settlements at once, because no time is left."""
         self._later = [(0, number, deferred) for _, number, deferred in self._later]
 
     def ack(self, item: BaseLeasedItem) -> None:
@@ -217,7 +217,7 @@ class SettlementBuffer:
         return batch
 
     def settled(self, batch: SettleBatch, acks: PositionErrors | Exception, nacks: PositionErrors | Exception) -> None:
-        """Enter the outcomes of the two calls of a batch."""
+        """Record the outcomes of the two calls of a batch."""
         self._in_flight_count = 0
         for position, item in enumerate(batch.acks):
             if self._went_well(item, None, position, acks):
@@ -250,7 +250,7 @@ class SettlementBuffer:
         return False
 
     def _defers(self, item: BaseLeasedItem, nack: Nack | None, error: FoqsError) -> bool:
-        """Have a settlement repeated that was certainly not done, unless it has been for long enough."""
+        """Schedule the repetition of a settlement that was certainly not done; False if its time is used up."""
         if self.terms is None or not (error.retryable and error.nothing_done):
             return False
         attempts = self._attempts.get(item)

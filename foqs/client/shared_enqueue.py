@@ -1,6 +1,6 @@
-"""One enqueue call for several callers: one attempt, and what came of it for each of them.
+"""One attempt of an enqueue call that several callers share, with an outcome for each caller.
 
-Nothing is repeated here, so that nobody waits for another's pause: see `coalescing`.
+It repeats nothing, because the pause of one caller must not delay another; see `coalescing`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from foqs.wire import codec as wire
 
 @dataclass(slots=True)
 class CallOutcome:
-    """What came of the enqueues of one call.
+    """Outcomes of the enqueues of one call.
 
-    ids: of each, "" where it failed.  errors: of those that failed, by position.
-    addresses: where those were tried, as far as a host was reached.
+    ids: the id of each item, "" for a failed one.  errors: by position.
+    addresses: the host that each failed item was tried on, by position, if one was reached.
     """
 
     ids: list[str]
@@ -32,7 +32,7 @@ class CallOutcome:
     addresses: dict[int, Address] = field(default_factory=dict)
 
     def fail(self, positions: Iterable[int], error: FoqsError, address: Address | None) -> None:
-        """Enter the error of these."""
+        """Set the error of these positions."""
         for position in positions:
             self.errors[position] = error
             if address is not None:
@@ -48,10 +48,10 @@ def enqueue_shared(
     job_id: str | None = None,
     avoided: Collection[Address] = (),
 ) -> Flow[CallOutcome]:
-    """Try once to enqueue items of several callers, and return what came of each.
+    """Make one attempt to enqueue items of several callers, and return their outcomes.
 
-    Each may get in alone where all together do not: where they are more than the namespace allows in a call, or than
-    fit into its quota now, they are sent in several calls.
+    The batch is split into several calls if it exceeds the namespace's batch limit or its remaining quota, because the
+    items can still succeed separately.
     """
     outcome = CallOutcome([""] * len(items))
     first, size = 0, len(items)
@@ -81,14 +81,14 @@ def enqueue_shared(
 
 
 def _smaller(terms: Terms, namespace: str, count: int, refusal: FoqsError) -> Flow[int]:
-    """Return how many items the next call is to have, after one of `count` was refused; as many for no other call."""
+    """Return the size of the next call after one of `count` items was refused, or `count` to stop."""
     if isinstance(refusal, TooLargeError) and count > 1 and (yield from verbs.learns_limit(terms, namespace, count)):
         return terms.batch_limits[namespace]
     return count // 2 if isinstance(refusal, RateLimitedError) and count > 1 else count
 
 
 def _fail_rest(outcome: CallOutcome, first: int, error: FoqsError, address: Address | None) -> None:
-    """Enter what the refusal of a call means for what would have come behind it."""
+    """Record the failure of a call for the items behind it: NotSentError if its outcome is unknown."""
     told = error
     if isinstance(error, OutcomeUnknownError):
         told, address = NotSentError(f"not sent: an earlier call failed: {error.message}"), None
@@ -96,7 +96,7 @@ def _fail_rest(outcome: CallOutcome, first: int, error: FoqsError, address: Addr
 
 
 def _enter(outcome: CallOutcome, first: int, response: object, attempts: Attempts) -> None:
-    """Enter the response for the items from `first` on."""
+    """Record the response for the items from `first` on."""
     ids: list[str] = response.ids  # type: ignore[attr-defined]
     told = response.errors or {}  # type: ignore[attr-defined]
     outcome.ids[first : first + len(ids)] = ids

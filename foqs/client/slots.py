@@ -1,7 +1,7 @@
-"""Which items go together into a call: those whose dedup ids lead to one shard, by the shard map that a host tells.
+"""Grouping of items by the shards of their dedup ids, by the shard map of a host.
 
-A host takes any mixture and splits it, which costs it more. So nothing here decides what is right: a map that is old,
-or not known, costs time alone. The map of a namespace is asked for when its first item with an id is enqueued.
+A host takes any mixture of items and splits it, at a higher cost. An outdated or missing map is therefore never wrong,
+only slower. The client fetches the map of a namespace when it enqueues the namespace's first item with a dedup id.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from foqs.model.slots import SLOTS_COUNT, slot_of
 from foqs.wire import codec as wire
 
 NO_ID = -1
-"""The group of items without dedup ids, which any shard takes."""
+"""Group of items without dedup ids, which any shard takes."""
 MAP_MS_MAX = 5 * limits.MINUTE_MS
-"""A map that is older than this is asked for again."""
+"""Age at which a map is fetched again."""
 MAP_PAUSE_MS = 10 * limits.SECOND_MS
-"""How long a client groups nothing after a host that told no map: it may be older than the verb."""
+"""Pause after a failed fetch of a map, in ms. It is long, because an older host fails every such call."""
 DOUBT_MS = limits.SECOND_MS
-"""A map is asked for again this long after it was, at the earliest."""
+"""Shortest time between two fetches of a map, in ms."""
 ASK_MS_MAX = 2 * limits.SECOND_MS
-"""How long the first enqueue with an id waits for the map."""
+"""Longest wait of the first enqueue with a dedup id for the map, in ms."""
 NAMESPACES_KNOWN_MAX = 1_000
-"""The most namespaces whose maps a client keeps."""
+"""Most namespaces whose maps a client keeps."""
 
 _ID_BYTES = 16
 _ONCE = RetryPolicy(deadline_ms=0)
@@ -40,10 +40,10 @@ _ONCE = RetryPolicy(deadline_ms=0)
 
 @dataclass(slots=True)
 class SlotGroups:
-    """The groups of one namespace. The terms of a client own it; each enqueue with ids asks it."""
+    """Groups of one namespace. The client's terms own them, and each enqueue with dedup ids reads them."""
 
     shards: Sequence[int]
-    """The shards of the namespace's slots, in their order: as many as its key_spread."""
+    """Shards of the namespace's slots, in slot order; one for each slot of its key_spread."""
     told_at_ms: int
     ask_again_at_ms: int
 
@@ -60,19 +60,19 @@ class SlotGroups:
         ]
 
     def doubt(self) -> None:
-        """A shard was away: another one may have its slots."""
+        """Fetch the map again soon, because a shard was unreachable and another shard can have its slots now."""
         self.ask_again_at_ms = min(self.ask_again_at_ms, self.told_at_ms + DOUBT_MS)
 
 
 def groups_of(terms: Terms, namespace: str) -> Flow[SlotGroups]:
-    """Return the groups of a namespace, of which there is one while no host tells the map."""
+    """Return the groups of a namespace: a single group until a host returns the map."""
     known = terms.groups.get(namespace)
     now_ms = terms.clock_ms()
     if known is not None and now_ms < known.ask_again_at_ms:
         return known
     if len(terms.groups) >= NAMESPACES_KNOWN_MAX:
         terms.groups.clear()
-    # Others do not wait for this one.
+    # Other enqueues do not wait for this fetch.
     found = terms.groups[namespace] = SlotGroups((0,) if known is None else known.shards, now_ms, now_ms + ASK_MS_MAX)
     try:
         asked = replace(terms, retry=_ONCE, timeout_ms=min(terms.timeout_ms, ASK_MS_MAX))
@@ -88,7 +88,7 @@ def groups_of(terms: Terms, namespace: str) -> Flow[SlotGroups]:
 
 
 def shards_of(told: ShardMap, namespace: str) -> list[int] | None:
-    """Return the shards of the namespace's slots in their order; None if the map does not tell them."""
+    """Return the shards of the namespace's slots in slot order, or None if the map lacks them."""
     if not told.key_spread or len(told.shard_by_slot) != SLOTS_COUNT:
         return None
     first = slot_of(namespace, "", 1)
@@ -107,16 +107,17 @@ def shard_map_of(told: Any) -> ShardMap:
 
 
 def random_ids(count: int) -> list[str]:
-    """Return so many ids that nobody else will ever draw."""
+    """Return `count` random ids of 128 bits, which are unique in practice."""
     drawn = os.urandom(_ID_BYTES * count).hex()
     size = 2 * _ID_BYTES
     return [drawn[start : start + size] for start in range(0, size * count, size)]
 
 
 def with_own_ids(items: Sequence[NewItem]) -> tuple[list[NewItem], list[int]]:
-    """Return the items, with a random id in a copy of each that had none, and the places of those.
+    """Return the items with a random dedup id for each item that had none, and the positions of these items.
 
-    A copy, because an item that its caller enqueues again is another item. What is no item stays as it is.
+    Such an item is copied, because a caller who enqueues the same object again means another item. An entry that is not
+    an item is left unchanged.
     """
     given = list(items)
     places = [place for place, item in enumerate(given) if getattr(item, "dedup_id", "") is None]

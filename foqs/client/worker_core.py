@@ -1,4 +1,4 @@
-"""The parts that the blocking and the asyncio worker have in common."""
+"""Parts that the blocking and the asyncio worker share."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from foqs.model.errors import FoqsError, InvalidArgumentError
 CONCURRENCY_MAX = 1_000
 DRAIN_MS = 30 * limits.SECOND_MS
 REST_MS = 100
-"""The pause after the hosts could not be asked for items; it doubles each time."""
+"""Pause after a failed dequeue, in ms; it doubles with each failure up to REST_MS_MAX."""
 REST_MS_MAX = 2_000
 REST_LINES_APART = 8
-"""One of so many failures in a row is logged."""
+"""Number of failures in a row for each logged one."""
 _TOPICS_NAMED_MAX = 5
 
 
 class CutOffError(RuntimeError):
-    """A worker was stopped, and handlers were still at work when its `drain` was over.
+    """Handlers of a stopped worker were still running at the end of its `drain`.
 
-    item_ids: of the items that they worked on. They are released, or redelivered when their leases end.
+    item_ids: the items of these handlers. They are released, or redelivered when their leases expire.
     """
 
     def __init__(self, item_ids: Sequence[str], drain_ms: int) -> None:
@@ -42,7 +42,7 @@ class CutOffError(RuntimeError):
 
 
 class Rests:
-    """The pauses of who asks for items again and again while no host can be asked. Not safe for threads."""
+    """Pauses between dequeues while no host is available. Not safe for threads."""
 
     def __init__(self) -> None:
         self._failures_count = 0
@@ -51,7 +51,7 @@ class Rests:
         self._failures_count = 0
 
     def after_failure(self, namespace: str, error: FoqsError) -> int:
-        """Return how long to rest. Some of the failures in a row are logged."""
+        """Return the next pause in ms. Only one of REST_LINES_APART failures in a row is logged."""
         if self._failures_count % REST_LINES_APART == 0:
             log.warning("no items from %s for now: %s", namespace, error)
         rest_ms = min(REST_MS << min(self._failures_count, 16), REST_MS_MAX)
@@ -60,14 +60,14 @@ class Rests:
 
 
 class HandlerKindError(TypeError):
-    """The handler is a plain function where an `async def` is needed, or the other way round."""
+    """The worker needs an `async def` handler and got a plain function, or the reverse."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """How a worker takes and treats its items, checked: see `Worker` for the meaning of each.
+    """Settings of a worker, validated; see `Worker` for their meaning.
 
-    Raises InvalidArgumentError for what is outside of its bounds.
+    Raises InvalidArgumentError for a value out of bounds.
     """
 
     concurrency: int
@@ -89,13 +89,13 @@ class WorkerSettings:
 
     @property
     def capacity(self) -> int:
-        """The most items in hand, waiting or in work; a fetch takes at least one of each topic."""
+        """Most items in hand, queued or running; a fetch takes at least one of each topic."""
         prefetch_count = self.concurrency if self.prefetch_count is None else self.prefetch_count
         return self.concurrency + prefetch_count
 
 
 def topic_names(topics: str | Sequence[str], topic_prefix: str | None = None) -> list[str]:
-    """Return the topics as a list. Raises InvalidArgumentError when there is none, and no prefix, or both."""
+    """Return the topics as a list. Raises InvalidArgumentError without topics and prefix, and with both."""
     if not isinstance(topics, str):
         check_many("topics", topics, "topics")
     names = [topics] if isinstance(topics, str) else list(topics)
@@ -109,7 +109,7 @@ def topic_names(topics: str | Sequence[str], topic_prefix: str | None = None) ->
 
 
 def named(topics: Sequence[str], topic_prefix: str | None = None) -> str:
-    """Name the topics for a log line: the first of many, and how many there are."""
+    """Name the topics in a log line: the first few, and their number."""
     if topic_prefix is not None:
         return f"{topic_prefix}*"
     shown = ", ".join(topics[:_TOPICS_NAMED_MAX])
@@ -117,7 +117,7 @@ def named(topics: Sequence[str], topic_prefix: str | None = None) -> str:
 
 
 def description(namespace: str, topics: str, settings: WorkerSettings, addresses: str | Sequence[str]) -> str:
-    """Describe what a worker works on, for the log line of its start."""
+    """Describe a worker in the log line of its start."""
     return (
         f"namespace {namespace}, topics {topics}, concurrency {settings.concurrency}, "
         f"up to {settings.capacity} items in hand, lease {settings.lease_ms} ms, "
@@ -126,36 +126,36 @@ def description(namespace: str, topics: str, settings: WorkerSettings, addresses
 
 
 def check_client(client: object) -> None:
-    """Raise InvalidArgumentError for what is no client that a blocking worker can use."""
+    """Raise InvalidArgumentError for an object that is not a blocking client."""
     dequeue = getattr(client, "dequeue", None)
     if not callable(dequeue) or iscoroutinefunction(dequeue):
         raise InvalidArgumentError(f"client is {type(client).__name__}: a Worker needs a foqs.Client")
 
 
 def check_async_client(client: object) -> None:
-    """Raise InvalidArgumentError for what is no client that an asyncio worker can use."""
+    """Raise InvalidArgumentError for an object that is not an asyncio client."""
     if not iscoroutinefunction(getattr(client, "dequeue", None)):
         raise InvalidArgumentError(f"client is {type(client).__name__}: an AsyncWorker needs a foqs.AsyncClient")
 
 
 def check_handler(handler: object) -> None:
-    """Raise InvalidArgumentError for what a blocking worker cannot call, such as an `async def`, which nobody runs."""
+    """Raise InvalidArgumentError for a handler that a blocking worker cannot call, such as an `async def`."""
     call = getattr(handler, "__call__", None)  # noqa: B004 - of an object it may be an `async def` too
     if not callable(handler) or iscoroutinefunction(handler) or iscoroutinefunction(call):
         raise InvalidArgumentError(f"handler {handler!r} is no plain function: an async one needs foqs.AsyncWorker")
 
 
 def check_async_handler(handler: object) -> None:
-    """Raise InvalidArgumentError for what an asyncio worker cannot call. What it returns shows whether it is async."""
+    """Raise InvalidArgumentError for an object that is not callable. Only its result shows if it is async."""
     if not callable(handler):
         raise InvalidArgumentError(f"handler {handler!r} is no function: give an async one")
 
 
 def count_of_each(free_count: int, topics: Sequence[str]) -> int:
-    """Return how many items to ask of each topic, or of any, so that there is about as much room for them."""
+    """Return how many items to request of each topic, or of the prefix, to fill about the free capacity."""
     return min(max(1, free_count // max(1, len(topics))), limits.DEQUEUE_ITEMS_MAX)
 
 
 def may_go_on(error: FoqsError) -> bool:
-    """Tell whether a worker that could not dequeue tries again: a host comes back, a wrong argument stays wrong."""
+    """True if the worker retries after a failed dequeue: an outage ends, but an invalid argument stays invalid."""
     return error.retryable
