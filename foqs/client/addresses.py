@@ -1,4 +1,4 @@
-"""The addresses of a client: how they are written, and which host to connect to next."""
+"""The addresses of a client: parsing, and the choice of the next host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from foqs.model.errors import InvalidArgumentError, shown
 
 PORT_DEFAULT = 7600
 COOLDOWN_MS = 1_000
-"""A host that could not be reached or did not serve is tried after the others for this long, doubled each time."""
+"""First cooldown of an unreachable or unserving host, in ms; it doubles each time. Such a host is tried last."""
 COOLDOWN_MS_MAX = 30_000
 
 
@@ -24,7 +24,7 @@ class Address(NamedTuple):
 
 
 def parse_addresses(addresses: str | Sequence[str]) -> list[Address]:
-    """Read "host:port, [v6]:port, host" or a sequence of such texts. Raises InvalidArgumentError."""
+    """Parse "host:port, [v6]:port, host" or a sequence of such texts. Raises InvalidArgumentError."""
     if not isinstance(addresses, str):
         check_many("addresses", addresses, "texts host:port")
     texts = addresses.split(",") if isinstance(addresses, str) else list(addresses)
@@ -53,33 +53,33 @@ def _parse(text: str) -> Address:
 
 
 class AddressBook:
-    """The addresses of one client, and which of them failed of late.
+    """Addresses of one client, and their recent failures.
 
-    Safe for threads without a lock, which what the handler of a signal raises could leave held: each change is one of a
-    single value, and two that come at the same time come to the same.
+    Safe for threads without a lock, because a lock could stay held if a signal handler raises. Each change replaces a
+    single value, and two concurrent changes have the same result.
 
-    The pool of the client asks it where to connect, and tells it what came of that. Connections are spread over the
-    addresses in turn; the ones that failed of late come last. An address that comes last is still tried when the others
-    fail, so a long cooldown costs no availability.
+    The client's pool asks it for addresses and reports the outcomes. Connections rotate over the addresses, with
+    recently failed ones last. These are still tried after the others have failed, so a long cooldown does not reduce
+    availability.
     """
 
     def __init__(self, addresses: Sequence[Address], first: int) -> None:
         self._addresses = list(dict.fromkeys(addresses))
         self._next = first
         self._cooling: dict[Address, tuple[int, int]] = {}
-        """When each of these addresses may be preferred again, and how long it had to wait for that."""
+        """End of the cooldown of each failed address, and its length, in ms."""
 
     def candidates(self, now_ms: int, avoided: Collection[Address] = ()) -> list[Address]:
-        """Return every address that is not avoided, once, in the order in which to try them."""
+        """Return every address that is not avoided, once, in the order to try."""
         start = self._next % len(self._addresses)
         self._next = start + 1
         turn = self._addresses[start:] + self._addresses[:start]
         return sorted([a for a in turn if a not in avoided], key=lambda address: self.is_cooling(address, now_ms))
 
     def preferred(self, now_ms: int, avoided: Collection[Address] = ()) -> Collection[Address]:
-        """Return the addresses whose connections to use: those that did not fail of late, or all if there are none.
+        """Return the addresses without a recent failure, or all of them if each one failed.
 
-        Avoided addresses are not among them.
+        Avoided addresses are left out.
         """
         if not self._cooling and not avoided:
             return self._addresses
@@ -87,26 +87,26 @@ class AddressBook:
         return [address for address in open_ones if not self.is_cooling(address, now_ms)] or open_ones
 
     def is_cooling(self, address: Address, now_ms: int) -> bool:
-        """Tell whether the address failed of late, be it one of the client's or not."""
+        """True if the address failed recently; it need not be one of the client's addresses."""
         cooling = self._cooling.get(address)
         return cooling is not None and cooling[0] > now_ms
 
     def has_other(self, avoided: Collection[Address]) -> bool:
-        """Tell whether there is an address that is not avoided."""
+        """True if at least one address is not avoided."""
         return any(address not in avoided for address in self._addresses)
 
     def has_others(self, avoided: Collection[Address]) -> bool:
-        """Tell whether there are several addresses that are not avoided."""
+        """True if several addresses are not avoided."""
         return len(self._addresses) - len(avoided) > 1 and len(set(self._addresses).difference(avoided)) > 1
 
     def failed(self, address: Address, now_ms: int) -> None:
-        """Note that an address could not be reached, or does not serve what it was asked for."""
+        """Record that an address was unreachable or did not serve a request."""
         until_ms, lasted_ms = self._cooling.get(address, (0, 0))
         if until_ms <= now_ms:  # Calls that failed together count once.
             lasts_ms = min(max(COOLDOWN_MS, 2 * lasted_ms), COOLDOWN_MS_MAX)
             self._cooling[address] = (now_ms + lasts_ms, lasts_ms)
 
     def served(self, address: Address) -> None:
-        """Note that an address did what it was asked for."""
+        """Record that an address served a request."""
         if address in self._cooling:
             self._cooling.pop(address, None)

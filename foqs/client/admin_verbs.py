@@ -1,4 +1,4 @@
-"""The verbs of service FoqsAdmin: arguments to requests, responses to results, and how each may be repeated."""
+"""Verbs of service FoqsAdmin: arguments to requests, responses to results, and the repetition of each call."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from foqs.model.namespace import SETTING_CHOICES, DedupScope, Namespace, Namespa
 from foqs.wire import codec as wire
 
 Setting = int | bool | float | str | None
-"""The value of a setting in a request; None if it is not given."""
+"""Value of a setting in a request; None if it is not given."""
 
 _SETTINGS = tuple(field.name for field in fields(NamespaceSettings))
 
@@ -44,7 +44,7 @@ _SETTINGS = tuple(field.name for field in fields(NamespaceSettings))
 def settings_of(
     values: Mapping[str, Setting], durations: Mapping[str, tuple[int | None, timedelta | None]]
 ) -> dict[str, Setting]:
-    """Return the settings of a request, None where one is not given. A duration is in milliseconds or a timedelta."""
+    """Return the settings of a request, with None for omitted ones. A duration is in milliseconds or a timedelta."""
     return {**values, **{name: duration_ms(name, *given) for name, given in durations.items()}}
 
 
@@ -140,7 +140,7 @@ def export_items(
 
 
 def topic_list(topics: str | Iterable[str]) -> list[str]:
-    """Return the topics of an export. Raises InvalidArgumentError for what is neither a topic nor several."""
+    """Return the topics of an export as a list. Raises InvalidArgumentError for a value that is not iterable."""
     if isinstance(topics, str):
         return [topics]
     check_many("topics", topics, "topics")
@@ -148,7 +148,7 @@ def topic_list(topics: str | Iterable[str]) -> list[str]:
 
 
 def state_list(states: Iterable[ItemState]) -> list[ItemState]:
-    """Return the states of an export. Raises InvalidArgumentError for what is not several."""
+    """Return the states of an export as a list. Raises InvalidArgumentError for a value that is not iterable."""
     check_many("states", states, "ItemStates")
     return list(states)
 
@@ -163,13 +163,13 @@ def change_dead_letters(
     page_token: str,
     return_errors: bool = False,
 ) -> Flow[DeadLettersResult]:
-    """Redrive or purge: `method` says which. Raises BatchError for ids that are no dead letters, unless returned."""
+    """Redrive or purge dead letters, by `method`. Raises BatchError for other ids, unless errors are returned."""
     entries, faults = (None, {}) if ids is None else id_entries(ids)
     places = [place for place in range(len(entries or ())) if place not in faults]
     if faults and not places:
         if not return_errors:
             raise faults[0]
-        return DeadLettersResult(0, faults)  # No ids at all would mean all dead letters.
+        return DeadLettersResult(0, faults)  # A request without ids would mean all dead letters.
     sent = None if entries is None else [entries[place] for place in places]
     request = wire.METHODS[method].request(
         namespace_name=namespace, topic=topic, ids=sent, limit=limit, page_token=page_token or None
@@ -260,7 +260,7 @@ def host_status(terms: Terms) -> Flow[HostStatus]:
 
 def _shard(w: Any) -> ClusterShard:
     values = {field.name: getattr(w, field.name) for field in fields(ClusterShard)}
-    # An older host does not tell these, and a newer one may tell of a health that is not known here.
+    # An older host does not send these, and a newer one can send an unknown health.
     values |= {"slots_count": w.slots_count or 0, "kept_by": w.kept_by or "", "last_owner": w.last_owner or ""}
     values |= {"health": ShardHealth(w.health if w.health in frozenset(ShardHealth) else 0), "detail": w.detail or ""}
     return ClusterShard(**values | {"state": ShardUse(w.state)})
@@ -268,7 +268,7 @@ def _shard(w: Any) -> ClusterShard:
 
 def _host(w: Any) -> ClusterHost:
     values = {field.name: getattr(w, field.name) for field in fields(ClusterHost)}
-    # A state that a newer host knows is none of these.
+    # A newer host can send an unknown state.
     values["state"] = HostState(w.state if w.state in frozenset(HostState) else 0)
     values |= {"shards": w.shards or [], "sick_shards": w.sick_shards or [], "detail": w.detail or ""}
     return ClusterHost(**values)
@@ -284,7 +284,7 @@ def _job_call(terms: Terms, call: Call) -> Flow[Job]:
 
 def _job(w: Any) -> Job:
     values = {field.name: value for field in fields(Job) if (value := getattr(w, field.name)) is not None}
-    # A state that a newer host knows is none of these: the job has ended somehow.
+    # A newer host can send an unknown state, which also means that the job has ended.
     values["state"] = JobState(w.state) if w.state in frozenset(JobState) else JobState.FAILED
     return Job(**values)
 
@@ -295,7 +295,7 @@ def _stored_items_call(terms: Terms, call: Call) -> Flow[StoredItemPage]:
 
 
 def _namespace(w: Any) -> Namespace:
-    """Return the namespace as a caller sees it: its number is the host's own affair, is not sent, and is 0 here."""
+    """Return the namespace for the caller. Its number is internal to hosts, is not sent, and is 0 here."""
     given = {name: value for name in _SETTINGS if (value := getattr(w.settings, name, None)) is not None}
     given |= {name: kind(given[name]) for name, kind in SETTING_CHOICES.items() if name in given}
     return Namespace(0, w.name, NamespaceSettings(**given), w.created_at_ms, bool(w.closing))

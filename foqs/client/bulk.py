@@ -1,6 +1,6 @@
-"""Many items in many calls, several of them in flight: the batches that they are cut into, and the result.
+"""Many items in many calls, several in flight: the batches, and the result.
 
-There is only state here, as in `coalescing`: the clients bring threads or tasks, and run the calls.
+State only, as in `coalescing`: the clients add threads or tasks, and run the calls.
 """
 
 from __future__ import annotations
@@ -30,34 +30,32 @@ from foqs.model.errors import (
 )
 
 GROUPS_BYTES_MAX = 2 * ENQUEUE_BYTES_MAX
-"""The most that the items of all groups have while none of them makes a whole batch; then the largest goes."""
+"""Most bytes of all groups while no group fills a batch; beyond that the largest group is sent."""
 ASIDE_ITEMS_MAX = 10_000
-"""Items that wait to be sent once more; while there are more, no others are read."""
+"""Most items that wait for a repetition; with more, no new items are read."""
 FAILED_IN_A_ROW_MAX = 3
-"""After so many batches that failed, none of them was at fault: no others are sent."""
+"""Number of batches that fail in a row before the rest is given up, because the batches are not at fault."""
 
 _dedup_id = attrgetter("dedup_id")
 
 
 class Batch(NamedTuple):
-    """The items of one call."""
-
     positions: Sequence[int]
-    """The places of its items among all."""
+    """Positions of the items in the whole input."""
     items: list[NewItem]
     has_ids: bool
-    """Each of them has a dedup id, so that it may be sent again whatever became of the call."""
+    """True if every item has a dedup id, so that the batch can be repeated after any outcome."""
     attempts: Attempts | None = None
-    """What has come of them so far, where they are sent once more."""
+    """State of the attempts, for repeated items."""
 
     def repeat(self, *, retry_unknown: bool) -> Repeat:
-        """How its call may be repeated; `retry_unknown`: also after an unknown outcome."""
+        """Return the repetition of its call; `retry_unknown`: True to repeat items without dedup ids as well."""
         return Repeat.ALWAYS if retry_unknown or self.has_ids else Repeat.UNLESS_UNKNOWN
 
 
 @dataclass(slots=True)
 class _Group:
-    """Items of one group that are no batch yet."""
+    """Items of one group that do not fill a batch yet."""
 
     positions: list[int] = field(default_factory=list)
     items: list[NewItem] = field(default_factory=list)
@@ -65,19 +63,19 @@ class _Group:
 
 
 class Bulk:
-    """The batches of one `enqueue_many` and what became of them; the call makes it and reads `result` at its end.
+    """Batches of one `enqueue_many` and their outcomes; the call creates it and finally reads `result`.
 
-    Whoever has room for a call asks `next` for a batch, and says what became of it with `done` or `failed`. After a
-    batch that failed as a whole `next` gives others only where all its items had dedup ids, and not after some that
-    failed one after the other; the calls in flight still end. Not safe for threads.
+    A caller with a free call takes a batch from `next`, and reports the outcome with `done` or `failed`. After a batch
+    failed as a whole, `next` continues only if all its items had dedup ids, and stops after FAILED_IN_A_ROW_MAX such
+    batches; the calls in flight still finish. Not safe for threads.
     """
 
     def __init__(
         self, items: Iterable[NewItem], items_max: int, *, makes_ids: bool = False, terms: Terms | None = None
     ) -> None:
-        """`makes_ids`: an item without a dedup id gets a random one.
+        """`makes_ids`: True to give items without a dedup id a random one.
 
-        terms: those of the calls, by which items are sent once more that were certainly not enqueued; else none are.
+        terms: the terms of the calls, for repeating items that were certainly not enqueued; None for no repetition.
         """
         check_many("items", items, "NewItems")
         self._items = items
@@ -87,26 +85,26 @@ class Bulk:
         self._groups: SlotGroups | None = None
         self._batches: Iterator[Batch] | None = None
         self._read_count = 0
-        """The items before this position were read and, unless they wait in a group, given out."""
+        """Number of items read. All of them were returned by `next` or wait in a group."""
         self._made: set[int] = set()
-        """The positions whose ids were made here."""
+        """Positions whose ids were made here."""
         self._errors: dict[int, FoqsError] = {}
         self._duplicates: list[int] = []
         self._ids: list[tuple[Sequence[int], Sequence[str]]] = []
-        """The ids of the batches that went through, with their positions."""
+        """Ids of the successful batches, with their positions."""
         self._failures: list[tuple[Sequence[int], FoqsError]] = []
-        """The positions of the batches that failed as a whole, and why they did."""
+        """Positions of the batches that failed as a whole, with their errors."""
         self._terms = terms
         self._aside: list[tuple[int, int, Batch, FoqsError]] = []
-        """Items that wait to be sent once more, by when and in which order, and why."""
+        """Items to repeat, with their time, a sequence number and the error."""
         self._asides_total = 0
         self._failed_in_a_row = 0
         self._is_ended = False
         self._broken: BaseException | None = None
-        """The error that ended it: one that the caller's iterable raised, or the one that `stop` was given."""
+        """Error of the caller's iterable or from `stop`, which ended the work."""
 
     def begins_with_id(self) -> bool:
-        """Tell whether the first item has a dedup id, or gets one: then it is worth to know the groups."""
+        """True if the first item has or gets a dedup id, so that the groups are worth fetching."""
         first = self._next_block(1)
         if not first:
             return False
@@ -114,12 +112,12 @@ class Bulk:
         return self._makes_ids or getattr(first[0], "dedup_id", None) is not None
 
     def group_by(self, groups: SlotGroups) -> None:
-        """Put items together by these groups from the beginning."""
+        """Group all items by these groups."""
         if groups.are_several:
             self._groups = groups
 
     def next(self) -> Batch | None:
-        """Return the next batch; None when there is no other now, or one has failed. Then `wait_ms` says when."""
+        """Return the next batch, or None if none is available now or the work has ended; see `wait_ms`."""
         if self._is_ended or self._broken is not None:
             for _, _, batch, error in self._aside:
                 self._errors.update(dict.fromkeys(batch.positions, error))
@@ -138,7 +136,7 @@ class Bulk:
             return None
 
     def wait_ms(self) -> int | None:
-        """Return how long it is until items are to be sent once more; None if none are."""
+        """Return the ms until items are to be repeated, or None if none are."""
         if not self._aside or self._terms is None:
             return None
         return max(0, self._aside[0][0] - self._terms.clock_ms())
@@ -155,12 +153,12 @@ class Bulk:
         for places in again.values():
             self._set_aside(batch, sorted(places), result.errors[places[0]])
         if result.duplicates:
-            # Whose id was made here is known from another attempt of the same call, and from nowhere else.
+            # A duplicate of an id made here comes from another attempt of the same call, so it is not reported.
             found = [batch.positions[place] for place in result.duplicates]
             self._duplicates += [position for position in found if position not in self._made]
 
     def _set_aside(self, batch: Batch, places: Sequence[int], error: FoqsError) -> None:
-        """Have items sent once more after a pause, while others go on; what waits for too long has failed."""
+        """Repeat items after a pause while others continue. Items whose time is used up get their error."""
         assert self._terms is not None, "it is looked at before"
         positions = [batch.positions[place] for place in places]
         attempts = Attempts(self._terms) if batch.attempts is None else batch.attempts.copy()
@@ -175,7 +173,7 @@ class Bulk:
     def failed(self, batch: Batch, error: FoqsError) -> None:
         if isinstance(error, InvalidArgumentError | TooLargeError):
             faults = faults_of(batch.items)
-            if len(faults) == len(batch.items):  # The others may be well.
+            if len(faults) == len(batch.items):  # The other items can be valid.
                 self._errors.update({batch.positions[place]: fault for place, fault in faults.items()})
                 return
         self._failures.append((batch.positions, error))
@@ -185,14 +183,14 @@ class Bulk:
             self._is_ended = True
 
     def stop(self, error: BaseException) -> None:
-        """Give no more batches; `result` raises the first such error."""
+        """Return no more batches. `result` raises the first such error."""
         self._broken = self._broken or error
 
     def result(self) -> EnqueueResult:
-        """Return ids and errors by position, once nothing is in flight.
+        """Return ids and errors by position, once no call is in flight.
 
-        Raises what the caller's iterable raised or `stop` was told, with a note of how many items were enqueued before,
-        and the first failure when no call went through.
+        Raises the error of the caller's iterable or of `stop`, with a note of the number of items enqueued before, or
+        the first failure if no call succeeded.
         """
         if self._broken is not None:
             self._broken.add_note(
@@ -224,7 +222,7 @@ class Bulk:
         return EnqueueResult(ids, errors, sorted(self._duplicates))
 
     def _cut(self) -> Iterator[Batch]:
-        """The batches in the order of the items."""
+        """Iterate over the batches in the order of the items."""
         while block := self._next_block(self._items_max):
             positions, items = self._read(block)
             sizes = [item_bytes(item) for item in items]
@@ -232,7 +230,7 @@ class Bulk:
                 yield self._batch(positions[some[0] : some[-1] + 1], items[some[0] : some[-1] + 1])
 
     def _grouped(self, groups: SlotGroups) -> Iterator[Batch]:
-        """The batches as groups have enough for one. Each has the items of one group, in their order."""
+        """Iterate over the batches of single groups, each as soon as it is full, with its items in order."""
         waiting: dict[int, _Group] = {}
         waiting_bytes = 0
         while block := self._next_block(self._items_max):
@@ -266,7 +264,7 @@ class Bulk:
             return []
 
     def _read(self, block: list[NewItem]) -> tuple[Sequence[int], list[NewItem]]:
-        """Return those of the next items that can be sent, and their positions. The others have their errors then."""
+        """Return the sendable items of a block and their positions. Records the errors of the others."""
         positions: Sequence[int] = range(self._read_count, self._read_count + len(block))
         self._read_count += len(block)
         if faults := likely_faults_of(block):
@@ -284,7 +282,7 @@ class Bulk:
 
 
 def _keys_of(groups: SlotGroups, items: Sequence[NewItem]) -> list[int]:
-    """The group of each item. One whose id cannot be encoded goes with those that have none."""
+    """Return the group of each item. An item whose id cannot be encoded joins the items without ids."""
     try:
         return groups.of(items)
     except UnicodeEncodeError:
@@ -297,5 +295,5 @@ def _all_have_ids(items: Sequence[NewItem]) -> bool:
 
 
 def _is_its_own(error: FoqsError) -> bool:
-    """Whether other batches may go through where this one did not."""
+    """True if other batches can succeed where this one failed."""
     return isinstance(error, UnavailableError | OverloadedError | RateLimitedError)

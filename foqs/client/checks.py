@@ -1,6 +1,6 @@
-"""Checks of what callers give, before anything is sent.
+"""Validation of arguments before anything is sent.
 
-The encoder would be silent where a caller is wrong: it cuts 1.9 down to 1, takes any text for True, and bytes for text.
+The encoder would accept wrong values silently: it truncates 1.9 to 1, and accepts any text as True and bytes as text.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from foqs.model.errors import InvalidArgumentError, shown
 
 _BITS = {TType.I16: 16, TType.I32: 32, TType.I64: 64}
 _CHECKED_APART = frozenset({"NewItem", "Nack", "TopicPolicyChange"})
-"""Members of batches, which are checked one by one: a bad one must not cost the others."""
+"""Members of batches. They are checked one by one, because an invalid one must not fail the others."""
 
 Check = Callable[[str, Any], None]
 
 
 def is_whole(value: object) -> bool:
-    """Tell whether it is a whole number: an int, or what stands for one, such as an integer of numpy, but no bool."""
+    """True for an int or an integer type such as numpy's, but not for a bool."""
     return isinstance(value, SupportsIndex) and not isinstance(value, bool)
 
 
@@ -46,7 +46,7 @@ def check_flag(name: str, value: object) -> None:
 
 
 def check_target(namespace: object, job_id: object, *, retry_unknown: object) -> None:
-    """Raise InvalidArgumentError for what says where items go and how, before it is the key of anything."""
+    """Raise InvalidArgumentError for an invalid target of items, before it is used as a key."""
     check_text("namespace", namespace)
     if job_id is not None:
         check_text("job_id", job_id)
@@ -54,15 +54,15 @@ def check_target(namespace: object, job_id: object, *, retry_unknown: object) ->
 
 
 def check_many(name: str, value: object, of_what: str) -> None:
-    """Raise InvalidArgumentError for what cannot be iterated, and for text and bytes, whose parts are no such thing."""
+    """Raise InvalidArgumentError for a value that is not iterable, and for text and bytes."""
     if isinstance(value, str | bytes | bytearray | memoryview) or not isinstance(value, Iterable):
         raise InvalidArgumentError(f"{name} is {type(value).__name__}: give a list, or another iterable, of {of_what}")
 
 
 def check_request(request: Any) -> None:
-    """Raise InvalidArgumentError for a value in a request that is not of the type that the contract says.
+    """Raise InvalidArgumentError for a value in a request that has another type than in the contract.
 
-    What is absent is for the host to judge.
+    The host judges missing values.
     """
     for name, check in _checks_of(cast(Hashable, type(request))):
         value = getattr(request, name)
@@ -77,7 +77,7 @@ def _checks_of(struct: Hashable) -> list[tuple[str, Check]]:
 
 
 def _check_of(kind: int, detail: Any) -> Check | None:
-    """Return the check of a field; None where there is none here. `detail` is the struct, or the type of elements."""
+    """Return the check of a field, or None for no check. `detail` is the struct or the element type."""
     if kind in _BITS:
         most = 2 ** (_BITS[kind] - 1) - 1
         return lambda name, value: _check_integer(name, value, most)

@@ -55,7 +55,7 @@ class PendingEnqueue:
     attempts: Attempts | None = None
     """State of its attempts, once a call has failed."""
     is_uncertain: bool = False
-    """True if an earlier call can have stored the item."""
+    """True if an earlier call might have stored the item."""
 
     def result(self) -> str:
         """Return the id. Raises the item's error."""
@@ -294,8 +294,7 @@ def waiting_prefix(waiting: deque[PendingEnqueue], items_max: int) -> list[Pendi
 
 
 def deadline_of(batch: Sequence[PendingEnqueue]) -> int | None:
-    """Return the deadline of a call: the latest deadline of its enqueues, or None if that is not a caller's deadline.
-    """
+    """Return the latest deadline of a batch, or None if that is not a caller's deadline."""
     last = max(batch, key=lambda one: one.give_up_at_ms)
     return last.give_up_at_ms if last.has_deadline else None
 

@@ -1,7 +1,7 @@
-"""Durations and times as callers give them: each argument `x_ms` in milliseconds has a twin `x`, a timedelta.
+"""Durations and times from callers: each argument `x_ms` in milliseconds has a twin `x`, a timedelta.
 
-Only one of the two may be given. `deliver_after_ms`, milliseconds since the epoch, has the twin `deliver_after`, a
-datetime with a time zone. What is no whole number of milliseconds is rounded up, so nothing happens too early.
+Only one of the two is allowed. `deliver_after_ms`, milliseconds since the epoch, has the twin `deliver_after`, a
+datetime with a time zone. Fractions of a millisecond are rounded up, so nothing happens too early.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from foqs.model.errors import InvalidArgumentError
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 TIMEOUT_MS_MAX = 24 * 60 * 60 * 1_000
-"""The longest timeout of one attempt: a day. A socket takes no more than 24 days."""
+"""Longest timeout of one attempt: a day. The limit of a socket is 24 days."""
 DEADLINE_MS_MAX = 36_500 * TIMEOUT_MS_MAX
-"""The latest deadline: a hundred years, for who never wants to give up. A lock takes no more than 292."""
+"""Latest deadline: a hundred years, for callers that never give up. The limit of a lock is 292 years."""
 
 
 def duration_ms(name: str, value_ms: int | None, value: timedelta | None) -> int | None:
-    """Return the milliseconds of an argument called `name` or of its twin; None when neither is given.
+    """Return the milliseconds of an argument called `name` or of its twin, or None if neither is given.
 
-    Raises InvalidArgumentError when both are, and for a twin that is no timedelta.
+    Raises InvalidArgumentError if both are given, and for a twin that is not a timedelta.
     """
     if value is None:
         return value_ms
@@ -34,15 +34,15 @@ def duration_ms(name: str, value_ms: int | None, value: timedelta | None) -> int
 
 
 def duration_or(name: str, value_ms: int | None, value: timedelta | None, default_ms: int) -> int:
-    """Return the same, or the default when neither is given."""
+    """Return the result of `duration_ms`, or the default if neither argument is given."""
     given_ms = duration_ms(name, value_ms, value)
     return default_ms if given_ms is None else given_ms
 
 
 def time_ms(name: str, value_ms: int | None, value: datetime | None) -> int | None:
-    """Return the milliseconds since the epoch of an argument called `name` or of its twin; None without either.
+    """Return the milliseconds since the epoch of an argument called `name` or of its twin, or None if neither is given.
 
-    Raises InvalidArgumentError when both are, and for a twin that is no datetime or has no time zone.
+    Raises InvalidArgumentError if both are given, and for a twin that is not a datetime or has no time zone.
     """
     if value is None:
         return value_ms
@@ -58,7 +58,7 @@ def time_ms(name: str, value_ms: int | None, value: datetime | None) -> int | No
 
 
 def twin_of(name: str) -> str:
-    """Name the argument that takes a timedelta or a datetime where `name` takes milliseconds."""
+    """Name the timedelta or datetime twin of the argument `name`."""
     return name.replace("_ms", "")
 
 

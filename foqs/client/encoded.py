@@ -1,4 +1,4 @@
-"""Items that are encoded already, for who has them by columns: one buffer, and no object for each item."""
+"""Items that are encoded already, for callers with columnar data: one buffer instead of an object for each item."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ Bytes = bytes | memoryview
 
 
 class EncodedItems(Sequence[Bytes]):
-    """Items as the wire has them: structs NewItem of the contract, one behind the other in one buffer.
+    """Encoded items: NewItem structs of the contract, back to back in one buffer.
 
-    A slice shares the buffer with the whole. Nothing here looks into an item: who encodes it must know the contract.
+    A slice shares the buffer. Items are not parsed here, so the encoder must follow the contract.
     """
 
     __slots__ = ("_data", "_ends", "_first", "_last")
 
     def __init__(self, data: Bytes, ends: Sequence[int], first: int = 0, last: int | None = None) -> None:
-        """Take the items from `first` to `last`; item n begins at `ends[n]` of `data` and ends before `ends[n + 1]`."""
+        """Use the items from `first` to `last`; item n is `data[ends[n]:ends[n + 1]]`."""
         self._data = memoryview(data)
         self._ends = ends
         self._first = first
@@ -26,7 +26,7 @@ class EncodedItems(Sequence[Bytes]):
 
     @classmethod
     def of(cls, items: Iterable[Bytes]) -> EncodedItems:
-        """Join items that lie apart."""
+        """Copy items from separate buffers into one."""
         data = bytearray()
         ends = [0]
         for item in items:
@@ -53,7 +53,7 @@ class EncodedItems(Sequence[Bytes]):
         return self._data[self._ends[place] : self._ends[place + 1]]
 
     def __iter__(self) -> Iterator[Bytes]:
-        """Give the items one by one; what a Sequence does by itself looks each of them up."""
+        """Iterate without the lookup for each item that a Sequence does by default."""
         data, ends = self._data, self._ends
         begin = ends[self._first]
         for place in range(self._first + 1, self._last + 1):
@@ -63,17 +63,17 @@ class EncodedItems(Sequence[Bytes]):
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of all items together."""
+        """Size of all items in bytes."""
         return self._ends[self._last] - self._ends[self._first]
 
     def parts(self) -> list[Bytes]:
-        """Return the bytes of all items, in as few parts as they lie in."""
+        """Return the bytes of all items in the fewest parts."""
         return [self._data[self._ends[self._first] : self._ends[self._last]]]
 
     def batches(self, items_max: int, bytes_max: int) -> Iterator[tuple[int, EncodedItems]]:
-        """Cut into pieces of at most so many items and bytes, each with the position of its first item.
+        """Split into pieces of at most `items_max` items and `bytes_max` bytes, with their first positions.
 
-        A single item may have more bytes.
+        A piece of a single item can exceed `bytes_max`.
         """
         ends, first = self._ends, self._first
         while first < self._last:

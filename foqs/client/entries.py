@@ -29,7 +29,7 @@ CALL_BYTES_MAX = limits.FRAME_BYTES_MAX // 2
 class Verb:
     """A verb for many entries.
 
-    make_call(pending, repeated) makes the next attempt; `repeated` is True if an earlier one can have done some of
+    make_call(pending, repeated) makes the next attempt; `repeated` is True if an earlier one might have done some of
     `pending`.
     take(response, places) stores the results of a response and returns its errors; `places` are the places of its
     entries, in its order.
@@ -56,7 +56,7 @@ class _Part:
     places: Sequence[int]
     attempts: Attempts | None = None
     is_uncertain: bool = False
-    """True if an earlier attempt can have done these entries."""
+    """True if an earlier attempt might have done these entries."""
     due_at_ms: int = 0
 
 
@@ -155,7 +155,7 @@ class Entries:
             self._end(part.places, verdict(error, part.is_uncertain))
 
     def _take(self) -> list[_Part]:
-        """Return the parts of the next call. Parts that are due come first, because new ones have not waited yet."""
+        """Return the parts of the next call. Due parts come first, because they have waited while new ones were sent."""
         now_ms = self._terms.clock_ms()
         if not (self._later and self._later[0][0] <= now_ms):
             return [self._fresh.popleft()]
@@ -180,8 +180,7 @@ class Entries:
         return [entries[place] for place in places]
 
     def _leaves_out_faults(self, parts: Sequence[_Part], pending: Sequence[Any], error: FoqsError) -> bool:
-        """Refuse only the entries at fault if a call could not be made, and send the others. True if any was at fault.
-        """
+        """Refuse only the faulty entries of a call that could not be made. True if it had any."""
         if self._verb.faults_of is None or not isinstance(error, InvalidArgumentError | TooLargeError):
             return False
         faults = self._verb.faults_of(pending)
@@ -289,9 +288,7 @@ def batch_flow(terms: Terms, verb: Verb, entries: Sequence[Any]) -> Flow[Positio
 
 
 def cut(places: Sequence[int], sizes: Sequence[int], items_max: int, bytes_max: int) -> Iterable[Sequence[int]]:
-    """Split places into pieces of at most `items_max` entries and `bytes_max` bytes; `sizes` are the sizes of the
-    entries.
-    """
+    """Split places into pieces of at most `items_max` entries and `bytes_max` bytes, by the entries' sizes."""
     start = size = 0
     for end, one in enumerate(sizes):
         if end > start and (end - start == items_max or size + one > bytes_max):

@@ -1,7 +1,7 @@
 """Errors that arise in the client, and typed errors from the wire.
 
 They extend the tree of foqs.model.errors. Every error here that concerns a host is an UnavailableError, and its
-subclass says if the call can have been done. A plain UnavailableError comes from a host that does not serve the shard
+subclass says if the call might have been done. A plain UnavailableError comes from a host that does not serve the shard
 and did nothing.
 """
 
@@ -110,7 +110,7 @@ def error_from_wire(told: Any) -> FoqsError:
 
 
 def as_client_error(error: FoqsError) -> FoqsError:
-    """Return a host's error, but OutcomeUnknownError for an UNAVAILABLE call that can have been done."""
+    """Return a host's error, but OutcomeUnknownError for an UNAVAILABLE call that might have been done."""
     if type(error) is UnavailableError and not error.nothing_done:
         return OutcomeUnknownError(error.message, retry_after_ms=error.retry_after_ms)
     return error

@@ -52,7 +52,7 @@ class Call:
 class Send:
     """One attempt, at an address outside `avoided`.
 
-    The client sets `address`, and `is_sent` as soon as the host can have the complete frame.
+    The client sets `address`, and `is_sent` as soon as the host might have the complete frame.
     is_exact: True if the timeout ends at the caller's deadline and must not be exceeded.
     owner: an address to try first if it is reachable at once; it need not be one of the client's addresses.
     """
@@ -227,8 +227,7 @@ class Attempts:
             self._terms.book.failed(self.address, self._terms.clock_ms())
 
     def after(self, error: FoqsError, address: Address | None, *, elsewhere: bool) -> int | None:
-        """Return the pause after an attempt at an address, in ms; `elsewhere`: True if another host can do it at once.
-        """
+        """Return the pause after an attempt at an address, in ms; `elsewhere`: another host can do it at once."""
         if address is not None and not isinstance(error, NotSentError):
             self._heard = address, error
         now_ms, wait_ms = self._terms.clock_ms(), error.retry_after_ms or 0

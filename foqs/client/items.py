@@ -1,6 +1,6 @@
-"""The items that go into a queue and the deliveries that come out of it, as the caller has them.
+"""New items and deliveries as callers use them.
 
-The encoder reads `NewItem` and `Nack` where they are: no copy per item.
+The encoder reads `NewItem` and `Nack` directly, without a copy for each item.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from foqs.model.errors import FoqsError, InvalidArgumentError, TooLargeError, sh
 from foqs.wire import codec as wire
 
 ENQUEUE_BYTES_MAX = limits.FRAME_BYTES_MAX // 2
-"""The most that the items of one enqueue call have, so that the frame stays far from its own limit."""
+"""Most bytes of the items of one enqueue call, which keeps the frame far below its own limit."""
 ITEM_OVERHEAD_BYTES = 512
-"""The bytes of an item beside payload and metadata: topic, dedup id and field headers, where these are short."""
+"""Size of an item without payload and metadata, in bytes: field headers, and a short topic and dedup id."""
 _NAME_CHARS = 48
-"""Topics and dedup ids of so many characters have room in ITEM_OVERHEAD_BYTES, whatever their characters are."""
+"""Longest topic or dedup id that fits into ITEM_OVERHEAD_BYTES, in characters of any size."""
 
 _NACK_OVERHEAD_BYTES = 64
-"""The bytes of a nack beside receipt and metadata."""
+"""Size of a nack without receipt and metadata, in bytes."""
 T = TypeVar("T")
 
 PRIORITY_MIN, PRIORITY_MAX = -(2**31), 2**31 - 1
@@ -35,22 +35,22 @@ _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
 @dataclass(slots=True, init=False)
 class NewItem:
-    """One item to enqueue. Limits are the namespace's; its defaults are given here.
+    """One item to enqueue. Limits are those of the namespace; the values below are its defaults.
 
-    topic: 1..255 bytes of UTF-8 without control characters; it exists while it holds an item.
-    payload: up to 10 KiB.  metadata: up to 512 bytes; a nack may replace it.
-    priority: int32, smaller is more urgent.
+    topic: 1..255 bytes of UTF-8 without control characters. A topic exists while it has items.
+    payload: up to 10 KiB.  metadata: up to 512 bytes; a nack can replace it.
+    priority: int32; smaller is more urgent.
     deliver_after (a datetime with a time zone) or deliver_after_ms (milliseconds since the epoch), or else delay or
-        delay_ms: not delivered before; up to 90 days ahead, by the host's clock.
-    ttl or ttl_ms: deleted this long after it may be delivered; 14 days.
-    lease or lease_ms: the lease of its deliveries when the dequeue names none; 30 s.
+        delay_ms: earliest delivery, by the host's clock; up to 90 days ahead.
+    ttl or ttl_ms: time from the earliest delivery to the deletion; 14 days.
+    lease or lease_ms: lease of its deliveries if the dequeue names none; 30 s.
     delivery: at least once, or at most once.
-    dedup_id: 1..255 bytes of UTF-8. Of all items of the namespace with this id only the first is stored, as long as the
-        namespace's dedup_ms says; an enqueue of another one returns the id of the first, whatever became of that.
-    trace_context: up to 128 bytes of UTF-8 that come with every delivery, such as a W3C traceparent.
+    dedup_id: 1..255 bytes of UTF-8. Within the namespace's dedup_ms, only the first item of the namespace with this id
+        is stored. A later enqueue returns the first item's id, even if that item is done or deleted.
+    trace_context: up to 128 bytes of UTF-8 that every delivery carries, such as a W3C traceparent.
 
-    Raises InvalidArgumentError when an argument and its twin in milliseconds are both given, and for a datetime without
-    a time zone. The other values are checked when the item is enqueued.
+    Raises InvalidArgumentError if an argument and its twin in milliseconds are both given, and for a datetime without a
+    time zone. The other values are checked by the enqueue.
     """
 
     topic: str
@@ -98,7 +98,7 @@ class NewItem:
         self.dedup_id = dedup_id
         self.ordering_key = ordering_key
         self.trace_context = trace_context
-        # Only where it is needed: items are made by the million.
+        # Skip the conversion if possible, because items are created by the million.
         if deliver_after is not None:
             self.deliver_after_ms = time_ms("deliver_after_ms", deliver_after_ms, deliver_after)
         if delay is not None:
@@ -109,7 +109,7 @@ class NewItem:
             self.lease_ms = duration_ms("lease_ms", lease_ms, lease)
 
     def with_dedup_id(self, dedup_id: str) -> NewItem:
-        """Return a copy that has this dedup id."""
+        """Return a copy with this dedup id."""
         return NewItem(
             self.topic,
             self.payload,
@@ -128,12 +128,12 @@ class NewItem:
 
 @dataclass(slots=True, init=False)
 class Nack:
-    """One delivery to give back as a failed attempt, for `nack` of a client.
+    """One delivery to return as a failed attempt, for `nack` of a client.
 
     receipt: of the delivery.
-    delay or delay_ms: it is not redelivered before; up to 90 days.  metadata: replaces the item's, when given.
-    release: it was not tried, so no attempt is counted.  dead_letter: it becomes a dead letter.
-    Raises InvalidArgumentError for a delay outside of 0..90 days and for metadata that is not bytes.
+    delay or delay_ms: earliest redelivery; up to 90 days.  metadata: replaces the item's metadata, if given.
+    release: True to count no attempt, because the item was not tried.  dead_letter: True to make it a dead letter.
+    Raises InvalidArgumentError for a delay outside 0..90 days and for metadata that is not bytes.
     """
 
     receipt: str
@@ -160,7 +160,7 @@ class Nack:
         check_nack(self.delay_ms, metadata)
 
     def check(self) -> None:
-        """Raise InvalidArgumentError or TooLargeError for what would spoil the call that carries others too."""
+        """Raise InvalidArgumentError or TooLargeError for a nack that would fail the whole call."""
         check_nack(self.delay_ms, self.metadata)
         check_text("receipt", self.receipt)
         check_flag("release", self.release)
@@ -176,12 +176,12 @@ class Nack:
 class Item:
     """One delivery of an item under a lease, as `dequeue` returns it.
 
-    id: of the item, the same on every delivery.  receipt: names this delivery for ack, nack, release and extend.
-    metadata: what the enqueue gave, or a nack since; empty when nothing.
-    attempt: 1 on the first delivery, one more for each that failed or whose lease ended.
+    id: of the item, the same for every delivery.  receipt: names this delivery for ack, nack, release and extend.
+    metadata: from the enqueue or the last nack that set it; empty by default.
+    attempt: 1 for the first delivery, plus 1 for each failed attempt and each expired lease.
     deliver_after_ms, enqueued_at_ms, lease_expires_at_ms: milliseconds since the epoch by the host's clock.
-    suspect: a lease of it has ended while somebody worked on it, maybe because it ended the program. Known only where
-        the dequeue says what it begins.
+    suspect: True if a lease expired during work on the item, which possibly crashed the program. Known only for
+        dequeues that report the beginning of work.
     """
 
     id: str
@@ -199,11 +199,11 @@ class Item:
 
 
 field_values = attrgetter(*[one.name for one in fields(Item) if not one.kw_only])
-"""The values of an Item's fields but `suspect`, of one or of a delivery as it was decoded."""
+"""Return the values of an Item's fields except `suspect`, for an Item or a decoded delivery."""
 
 
 def item_told(told: Any) -> Item:
-    """Make an item of a delivery as it was decoded."""
+    """Make an Item from a decoded delivery."""
     item = Item(*field_values(told))
     if told.suspect:
         item.suspect = True
@@ -214,13 +214,13 @@ wire.encode_as(NewItem, wire.structs.NewItem)
 wire.encode_as(Nack, wire.structs.Nack)
 
 Receipts = Item | str | Iterable[Item | str]
-"""One delivery (its own error is raised) or many (BatchError has their errors by position)."""
+"""One delivery, whose error is raised, or many, whose errors BatchError has by position."""
 Topics = str | Mapping[str, int] | Sequence[str | tuple[str, int]]
-"""A topic, or topics with the count wanted of each; a name alone wants the call's `count`."""
+"""A topic, or several with their counts; a topic without one gets the call's `count`."""
 
 
 def receipt_of(entry: object) -> str:
-    """Return the receipt as the wire wants it. Raises InvalidArgumentError or TooLargeError for what is none."""
+    """Return the receipt of an entry. Raises InvalidArgumentError or TooLargeError for an invalid one."""
     receipt = entry.receipt if isinstance(entry, Item) else entry
     if not isinstance(receipt, str):
         raise InvalidArgumentError(f"{type(entry).__name__} is neither an Item nor a receipt")
@@ -232,19 +232,19 @@ def receipt_of(entry: object) -> str:
 
 
 def receipt_bytes(receipt: str) -> int:
-    """Return how many bytes a receipt or an id has in a frame at most."""
+    """Return the largest size of a receipt or an id in a frame, in bytes."""
     return 4 * len(receipt) + 4
 
 
 def nack_bytes(nack: Nack) -> int:
-    """Return how many bytes a nack has in a frame at most."""
+    """Return the largest size of a nack in a frame, in bytes."""
     metadata = nack.metadata
     size = len(metadata) if type(metadata) is bytes else 0 if metadata is None else memoryview(metadata).nbytes
     return size + receipt_bytes(nack.receipt) + _NACK_OVERHEAD_BYTES
 
 
 def entries_of(given: Iterable[Any], entry_of: Callable[[Any], T]) -> tuple[list[T | None], dict[int, FoqsError]]:
-    """Return the entries as the wire wants them, and the errors of those that cannot be sent, by position."""
+    """Return the entries as the wire needs them, and the errors of those that cannot be sent, by position."""
     entries: list[T | None] = []
     faults: dict[int, FoqsError] = {}
     for one in given:
@@ -261,7 +261,7 @@ def is_single(receipts: object) -> bool:
 
 
 def topic_demands(topics: Topics, count: int) -> list[Any]:
-    """Return the wire's demands. Raises InvalidArgumentError when there are none or too many."""
+    """Return the demands of a request. Raises InvalidArgumentError for no topics or too many."""
     if isinstance(topics, str):
         return [wire.structs.TopicDemand(topic=topics, count=count)]
     check_many("topics", topics, "topics, or pairs of topic and count")
@@ -281,7 +281,7 @@ def _demand(entry: str | tuple[str, int], count: int) -> Any:
 
 
 def item_bytes(item: NewItem) -> int:
-    """Return how many bytes an item has in a frame at most. What is no item has some, too: it is refused later."""
+    """Return the largest size of an item in a frame, in bytes. Other objects get a default and are refused later."""
     try:
         payload, metadata, topic = item.payload, item.metadata, item.topic
         size = ITEM_OVERHEAD_BYTES + (len(payload) if type(payload) is bytes else memoryview(payload).nbytes)
@@ -289,7 +289,7 @@ def item_bytes(item: NewItem) -> int:
             size += len(metadata) if type(metadata) is bytes else memoryview(metadata).nbytes
         if item.trace_context:
             size += 4 * len(item.trace_context)
-        # The overhead has room for as much as a host takes; beyond that the host says what is wrong.
+        # The overhead covers short names.
         if len(topic) > _NAME_CHARS:
             size += 4 * len(topic)
         if (dedup_id := item.dedup_id) is not None and len(dedup_id) > _NAME_CHARS:
@@ -300,7 +300,7 @@ def item_bytes(item: NewItem) -> int:
 
 
 def check_item_fits(item: NewItem) -> None:
-    """Raise TooLargeError for an item that no call can carry."""
+    """Raise TooLargeError for an item that exceeds the limit of a call."""
     size = item_bytes(item)
     if size > ENQUEUE_BYTES_MAX:
         raise TooLargeError(
@@ -312,7 +312,7 @@ def check_item_fits(item: NewItem) -> None:
 def check_new_item(item: NewItem) -> None:
     """Raise InvalidArgumentError for a value that cannot be encoded.
 
-    An item that would spoil the frame of its batch is refused alone; the host judges the rest.
+    The check keeps one bad item from failing its whole batch; the host checks everything else.
     """
     if not isinstance(item, NewItem):
         raise InvalidArgumentError(f"{type(item).__name__} is not a NewItem")
@@ -344,7 +344,7 @@ def check_new_item(item: NewItem) -> None:
 
 
 def check_new_items(items: Iterable[NewItem]) -> None:
-    """Do the same for many items. What is plainly right, as nearly all are, costs a tenth of a microsecond."""
+    """Do the same for many items. A check of a plainly valid item, the usual case, takes a tenth of a microsecond."""
     for item in items:
         if not (
             type(item) is NewItem
@@ -364,18 +364,18 @@ def check_new_items(items: Iterable[NewItem]) -> None:
 
 
 def likely_faults_of(items: Sequence[NewItem]) -> dict[int, FoqsError]:
-    """Return why items cannot be sent, by position, as far as that is seen at a glance: it costs next to nothing."""
+    """Return the errors of unsendable items by position, after a check that is nearly free if all are valid."""
     try:
         check_new_items(items)
         if sum(map(item_bytes, items)) <= ENQUEUE_BYTES_MAX:
             return {}
     except InvalidArgumentError:
-        pass  # It does not say which ones.
+        pass  # The error does not name the items.
     return faults_of(items)
 
 
 def faults_of(items: Sequence[NewItem]) -> dict[int, FoqsError]:
-    """Return why items cannot be sent, by position: each of them would spoil the call that carries the others."""
+    """Return the errors of unsendable items by position; each one would fail the call of the others."""
     return entries_of(items, _check)[1]
 
 
@@ -385,7 +385,7 @@ def _check(item: NewItem) -> None:
 
 
 def check_nack(delay_ms: object, metadata: object = None) -> None:
-    """Raise InvalidArgumentError for what would spoil the call that carries other deliveries too."""
+    """Raise InvalidArgumentError for a value that would fail the call of other deliveries too."""
     check_whole("delay_ms", delay_ms, 0, limits.DELAY_MS_MAX)
     if not isinstance(metadata, bytes | bytearray | memoryview | None):
         raise InvalidArgumentError(f"metadata is {type(metadata).__name__}, not bytes")

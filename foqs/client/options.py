@@ -1,4 +1,4 @@
-"""The settings of a client, checked once."""
+"""Settings of a client, validated once."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ CONNECT_TIMEOUT_MS = 2_000
 CONNECTIONS_MAX = 8
 ASYNC_CONNECTIONS_MAX = 4
 OWNER_CONNECT_MS_MAX = 300
-"""How long a call waits for a connection to the owner of its shard before it goes to any host."""
+"""Longest wait of a call for a connection to the owner of its shard, in ms; after that any host gets it."""
 IDLE_REUSE_MS_MAX = limits.IDLE_MS_MAX // 2
-"""An idle connection older than this may be closed by the host at any moment: it is not used again."""
+"""Longest idle time of a reusable connection, in ms. The host can close an older one at any moment."""
 
 
 def monotonic_ms() -> int:
@@ -33,7 +33,7 @@ def monotonic_ms() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The settings of a client, which owns it. See `foqs.Client` for the meaning of each."""
+    """Settings of a client, which owns them. See `foqs.Client` for their meaning."""
 
     addresses: str | Sequence[str] = ADDRESS
     timeout_ms: int = TIMEOUT_MS
@@ -57,7 +57,7 @@ class Options:
             raise InvalidArgumentError(f"retry is {type(self.retry).__name__}, not a RetryPolicy")
 
     def terms(self) -> Terms:
-        """Make the terms of one client: they hold what it knows of its addresses."""
+        """Make the terms of one client, with the state of its addresses."""
         parsed = parse_addresses(self.addresses)
         book = AddressBook(parsed, int(self.random() * len(parsed)))
         owners = Owners() if self.to_owners else None

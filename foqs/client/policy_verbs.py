@@ -1,4 +1,4 @@
-"""The verbs of policies: arguments to requests, and responses to results."""
+"""Verbs of policies: arguments to requests, and responses to results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from foqs.model.policy import TopicPolicyChange, TopicPolicyEntry, TopicPolicyPa
 from foqs.wire import codec as wire
 
 _OVERHEAD_BYTES = 64
-"""The bytes of a change beside its texts."""
+"""Size of a change without its texts, in bytes."""
 _CHANGE_FIELDS = tuple(field.name for field in fields(TopicPolicyChange))
 
 
@@ -39,7 +39,7 @@ def set_topic_policy(
 def set_topic_policies(
     terms: Terms, namespace: str, changes: Iterable[TopicPolicyChange], return_errors: bool
 ) -> Flow[PositionErrors]:
-    """Make changes in calls of limits.BATCH_ITEMS_MAX."""
+    """Make the changes in calls of limits.BATCH_ITEMS_MAX."""
 
     def make_call(pending: Sequence[Any], repeated: bool) -> Call:
         request = wire.structs.SetTopicPoliciesRequest(namespace_name=namespace, changes=pending)
@@ -69,7 +69,7 @@ def topic_policy_page(terms: Terms, namespace: str, prefix: str, page_token: str
 
 
 def _entry_of(change: object) -> Any:
-    """Return the change as the wire wants it. Raises InvalidArgumentError or TooLargeError for what is none."""
+    """Return the change as a wire struct. Raises InvalidArgumentError or TooLargeError for an invalid one."""
     if not isinstance(change, TopicPolicyChange):
         raise InvalidArgumentError(f"{type(change).__name__} is no TopicPolicyChange")
     entry = wire.structs.TopicPolicyChange(**{name: getattr(change, name) for name in _CHANGE_FIELDS})
@@ -86,7 +86,7 @@ def _entry_of(change: object) -> Any:
 
 
 def _bytes_of(entry: Any) -> int:
-    """Return how many bytes a change has in a frame at most."""
+    """Return the largest size of a change in a frame, in bytes."""
     return 4 * (len(entry.topic or "") + len(entry.reason or "")) + _OVERHEAD_BYTES
 
 

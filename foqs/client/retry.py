@@ -1,7 +1,7 @@
-"""When a failed call is repeated, and after what pause. The clock is handed in, and nothing here sleeps.
+"""Rules for the repetition of failed calls, and the pauses. The clock is passed in, and nothing here sleeps.
 
-The pause is exponential backoff with full jitter (M. Brooker, "Exponential Backoff And Jitter", AWS, 2015) on
-top of the host's `retry_after_ms`. What may be repeated depends on what is known about the failed attempt:
+The pause is exponential backoff with full jitter (M. Brooker, "Exponential Backoff And Jitter", AWS, 2015) on top of
+the host's `retry_after_ms`. A repetition depends on the known facts about the failed attempt:
 
     failure                                          done?      repeated
     no connection, frame not handed over whole       no         always
@@ -10,8 +10,8 @@ top of the host's `retry_after_ms`. What may be repeated depends on what is know
     UNAVAILABLE, connection lost after sending       unknown    all but Repeat.UNLESS_UNKNOWN
     any other code                                   no         never: the same call fails again
 
-Before any pause an attempt goes round the addresses, where another host may do what one could not: see
-`goes_elsewhere`. A call that only reads also goes round when a host gave no answer.
+Before any pause, a call tries the other addresses if another host might succeed, see `goes_elsewhere`. A read also
+tries them if a host gave no answer.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from foqs.model.errors import FoqsError, OverloadedError, UnavailableError
 
 class Repeat(Enum):
     READ = "read"
-    """A call that changes nothing: another address is asked at once, whatever became of it at this one."""
+    """A call that changes nothing: after any failure that allows it, another address is tried at once."""
 
     ALWAYS = "always"
-    """A call that may happen twice: ack, extend, dequeue (lost items are redelivered after their lease)."""
+    """A call that is safe to do twice: ack, extend, dequeue (lost items are redelivered after their lease)."""
 
     UNLESS_UNKNOWN = "unless unknown"
-    """A write that would have another effect the second time: enqueue, nack, create."""
+    """A write with another effect the second time: enqueue, nack, create."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class RetryPolicy:
-    """How a client repeats a call that failed and may be repeated, when the call has no deadline of its own.
+    """Repetition of failed calls, for calls without a deadline of their own.
 
-    deadline or deadline_ms (15 s): no repetition starts later than this after the call has; 0: the call is not
-        repeated. Going on to another address, where nothing was done or the call only reads, is no repetition.
-    backoff or backoff_ms (20 ms), backoff_max or backoff_ms_max (2 s): the n-th pause is drawn from
-        0 .. min(backoff_max, backoff * 2**n), plus what the host has asked for.
+    deadline or deadline_ms (15 s): no repetition starts later than this after the start of the call; 0 for no
+        repetitions. Another address, after nothing was done or for a read, does not count as a repetition.
+    backoff or backoff_ms (20 ms), backoff_max or backoff_ms_max (2 s): the n-th pause is drawn from 0 ..
+        min(backoff_max, backoff * 2**n), plus the host's retry_after_ms.
 
-    Raises InvalidArgumentError for what is negative or beyond a hundred years, and when an argument and its twin in
+    Raises InvalidArgumentError for a negative value or one beyond a hundred years, and if an argument and its twin in
     milliseconds are both given.
     """
 
@@ -65,7 +65,7 @@ class RetryPolicy:
         backoff: timedelta | None = None,
         backoff_max: timedelta | None = None,
     ) -> None:
-        set_field = object.__setattr__  # It is frozen.
+        set_field = object.__setattr__
         set_field(self, "deadline_ms", duration_or("deadline_ms", deadline_ms, deadline, 15_000))
         set_field(self, "backoff_ms", duration_or("backoff_ms", backoff_ms, backoff, 20))
         set_field(self, "backoff_ms_max", duration_or("backoff_ms_max", backoff_ms_max, backoff_max, 2_000))
@@ -74,21 +74,21 @@ class RetryPolicy:
 
 
 NO_REPEATS = RetryPolicy(deadline_ms=0)
-"""The policy of who goes on by itself, with pauses of its own."""
+"""Policy of callers that repeat calls themselves, with their own pauses."""
 
 
 def may_repeat(error: FoqsError, repeat: Repeat) -> bool:
-    """Tell whether what is known about the failed attempt allows another one."""
+    """True if the failed attempt can be repeated."""
     return error.retryable and (error.nothing_done or repeat is not Repeat.UNLESS_UNKNOWN)
 
 
 def goes_elsewhere(error: FoqsError) -> bool:
-    """Tell whether nothing was done and another host may do it: a quota or a pause holds on every host."""
+    """True if nothing was done and another host might do it; a quota or a pause applies on every host."""
     return error.nothing_done and isinstance(error, UnavailableError | OverloadedError)
 
 
 def verdict(error: FoqsError, uncertain: bool) -> FoqsError:
-    """Return the caller's error: "nothing was done" does not hold when an earlier attempt may have been done."""
+    """Return the caller's error: "nothing was done" is false if an earlier attempt might have been done."""
     if not (uncertain and error.retryable and error.nothing_done):
         return error
     unknown = OutcomeUnknownError(f"an earlier attempt may have been done; the last one: {error.message}")
@@ -97,7 +97,7 @@ def verdict(error: FoqsError, uncertain: bool) -> FoqsError:
 
 
 class Pauses:
-    """The pauses between the attempts of a call. `clock_ms` is monotonic; `random` draws from 0 <= x < 1."""
+    """Pauses between the attempts of a call. `clock_ms` is monotonic; `random` draws from 0 <= x < 1."""
 
     __slots__ = ("_clock_ms", "_deadline_at_ms", "_failures", "_policy", "_random")
 
@@ -108,7 +108,7 @@ class Pauses:
         random: Callable[[], float],
         deadline_at_ms: int | None = None,
     ) -> None:
-        """`deadline_at_ms` is a time of the clock that holds instead of the policy's deadline."""
+        """`deadline_at_ms` overrides the policy's deadline."""
         self._policy = policy
         self._clock_ms = clock_ms
         self._random = random
@@ -116,7 +116,7 @@ class Pauses:
         self._failures = 0
 
     def next_ms(self, retry_after_ms: int) -> int | None:
-        """Return how long to wait before the next attempt; None when that would start past the deadline."""
+        """Return the pause before the next attempt in ms, or None if that would start past the deadline."""
         policy = self._policy
         backoff_ms = min(policy.backoff_ms_max, policy.backoff_ms << min(self._failures, 32))
         self._failures += 1

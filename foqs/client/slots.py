@@ -60,7 +60,7 @@ class SlotGroups:
         ]
 
     def doubt(self) -> None:
-        """Fetch the map again soon, because a shard was unreachable and another shard can have its slots now."""
+        """Fetch the map again soon, because a shard was unreachable and another shard might have its slots now."""
         self.ask_again_at_ms = min(self.ask_again_at_ms, self.told_at_ms + DOUBT_MS)
 
 

@@ -1,4 +1,4 @@
-"""The verbs of service Foqs: arguments to requests, responses to results, and how each may be repeated."""
+"""Verbs of service Foqs: arguments to requests, responses to results, and the repetition of each call."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from foqs.wire import codec as wire
 
 T = TypeVar("T")
 NAMESPACES_KNOWN_MAX = 1_000
-"""The most namespaces for which a client remembers how many items a call may have."""
+"""Most namespaces whose batch limits a client remembers."""
 
 
 def enqueue_limited(
@@ -50,10 +50,10 @@ def enqueue_limited(
     job_id: str | None = None,
     defers: bool = False,
 ) -> Flow[EnqueueResult]:
-    """Enqueue what one call may carry by itself, in several calls where the namespace allows no such call.
+    """Enqueue up to one call's worth of items, in several calls if the namespace has a lower batch limit.
 
-    defers: what was certainly not done is left to the caller, see Verb.
-    Raises when the first of them fails as a whole; a later one leaves its error at its positions.
+    defers: leave items that were certainly not done to the caller, see Verb.
+    Raises if the first call fails as a whole; a later one leaves its error at its positions.
     """
     result = EnqueueResult(ids=[])
     left = items
@@ -78,12 +78,12 @@ def enqueue_limited(
 
 
 def learns_limit(terms: Terms, namespace: str, count: int) -> Flow[bool]:
-    """Ask how many items a call may have, after one of `count` was too large, and return whether that is less."""
+    """Fetch the batch limit of the namespace after a call of `count` items was too large. True if it is lower."""
     request = wire.structs.GetNamespaceRequest(name=namespace)
     try:
         found = yield from call_flow(terms, Call("getNamespace", request, Repeat.READ))
     except FoqsError:
-        return False  # The refusal that is known already says more.
+        return False  # The refusal says more than this error.
     limit = min(found.settings.batch_items_max, found.settings.enqueues_per_minute_max)
     if len(terms.batch_limits) >= NAMESPACES_KNOWN_MAX:
         terms.batch_limits.clear()
@@ -92,7 +92,7 @@ def learns_limit(terms: Terms, namespace: str, count: int) -> Flow[bool]:
 
 
 def _refuse_rest(result: EnqueueResult, part: Sequence[NewItem], total: int, error: FoqsError) -> None:
-    """Enter that `part` failed as a whole, so that what follows was not sent."""
+    """Record that `part` failed as a whole, so that the items behind it were not sent."""
     offset = len(result.ids)
     not_sent = NotSentError(f"not sent: an earlier call failed: {error.message}")
     result.errors.update(dict.fromkeys(range(offset, total), not_sent))
@@ -110,7 +110,7 @@ def enqueue_batch(
     job_id: str | None = None,
     defers: bool = False,
 ) -> Flow[EnqueueResult]:
-    """Enqueue at most a batch in one call, repeated for the positions that may be."""
+    """Enqueue up to one batch in one call, and repeat the positions that allow it."""
     ids = [""] * len(items)
     duplicates: list[int] = []
 
@@ -146,13 +146,13 @@ def enqueue_batch(
 
 
 def check_count(ids: Sequence[str] | None, count: int) -> None:
-    """Raise InternalError for a response that has not one id for each item."""
+    """Raise InternalError for a response without exactly one id for each item."""
     if len(ids or ()) != count:
         raise InternalError(f"the host answered {len(ids or ())} ids for {count} items")
 
 
 def owner_of_slot(terms: Terms, namespace: str, items: Sequence[NewItem]) -> Address | None:
-    """Where the shard of the first item's id is; the others of a batch go with it."""
+    """Return the owner of the first item's dedup id, which receives the whole batch."""
     groups = terms.groups.get(namespace)
     if terms.owners is None or groups is None or not items or items[0].dedup_id is None:
         return None
@@ -160,7 +160,7 @@ def owner_of_slot(terms: Terms, namespace: str, items: Sequence[NewItem]) -> Add
 
 
 def doubt_groups(terms: Terms, namespace: str) -> None:
-    """Have the groups of the namespace asked for again: a shard is away."""
+    """Fetch the groups of the namespace again soon, because a shard was unreachable."""
     if (groups := terms.groups.get(namespace)) is not None:
         groups.doubt()
 
@@ -200,7 +200,7 @@ def dequeue(
 
 
 def demands_of(topics: Topics, count: int, topic_prefix: str | None) -> list[Any]:
-    """The topics of a request: none with a prefix. Raises InvalidArgumentError for both."""
+    """Return the topics of a request; none with a prefix. Raises InvalidArgumentError for topics with a prefix."""
     if topic_prefix is None:
         return topic_demands(topics, count)
     if topics:
@@ -211,7 +211,7 @@ def demands_of(topics: Topics, count: int, topic_prefix: str | None) -> list[Any
 def ack(
     terms: Terms, namespace: str, receipts: Receipts, return_errors: bool = False, *, defers: bool = False
 ) -> Flow[PositionErrors]:
-    """Ack deliveries. `defers`: what was certainly not done is left to the caller, see Verb."""
+    """Ack deliveries. `defers`: leave items that were certainly not done to the caller, see Verb."""
 
     def make_call(pending: Sequence[str], repeated: bool) -> Call:
         request = wire.structs.AckRequest(namespace_name=namespace, receipts=pending, repeated=repeated or None)
@@ -223,7 +223,7 @@ def ack(
 
 
 class _Begun(str):
-    """The receipt of an item on which somebody begins to work; others are those of leases to extend."""
+    """Receipt of an item on which work begins; a plain receipt is a lease to extend."""
 
     __slots__ = ()
 
@@ -240,7 +240,7 @@ def extend(
     return_errors: bool = False,
     begun: Receipts = (),
 ) -> Flow[PositionErrors]:
-    """The errors of `begun` have the positions behind those of `receipts`."""
+    """Extend leases and report begun items. The errors of `begun` have the positions behind those of `receipts`."""
 
     def make_call(pending: Sequence[str], repeated: bool) -> Call:
         begun = [str(entry) for entry in pending if type(entry) is _Begun]
@@ -272,9 +272,9 @@ def nack(
     *,
     defers: bool = False,
 ) -> Flow[PositionErrors]:
-    """Give deliveries back. An entry that is a Nack stands for itself; `as_given` makes one of another's receipt.
+    """Return deliveries. An entry that is a Nack is used as it is; `as_given` makes one from any other receipt.
 
-    defers: what was certainly not done is left to the caller, see Verb.
+    defers: leave items that were certainly not done to the caller, see Verb.
     """
 
     def as_nack(entry: object) -> Nack:
@@ -292,7 +292,7 @@ def nack(
 
 
 def judged(verb: str, errors: PositionErrors, count: int, is_single: bool, return_errors: bool) -> PositionErrors:
-    """Return the errors if the caller wants them or there are none. Raises a single entry's error, or BatchError."""
+    """Return the errors if the caller wants them or all is well. Raises the error of a single entry, or BatchError."""
     if not errors or return_errors:
         return errors
     raise errors[0] if is_single else BatchError(verb, errors, count)
@@ -333,9 +333,9 @@ def settle(
 ) -> Flow[PositionErrors]:
     """Send the entries in calls, and return the errors by position.
 
-    An entry that cannot be sent has its error, and the others are sent without it. A call that fails as a whole leaves
-    its error at each of its positions, and the others are tried all the same: each names other leases that run out.
-    Raises where no entry can be sent, and where the only call fails as a whole.
+    An entry that cannot be sent gets its error, and the others are sent without it. A call that fails as a whole leaves
+    its error at its positions. The other calls are still tried, because they concern other leases, which expire.
+    Raises if no entry can be sent, and if the only call fails as a whole.
     """
     places: Sequence[int] = range(len(entries))
     if faults:
@@ -356,7 +356,7 @@ def settle(
 
 
 def delete(terms: Terms, namespace: str, ids: str | Iterable[str], return_errors: bool) -> Flow[PositionErrors]:
-    """Delete items, whatever their state."""
+    """Delete items in any state."""
 
     def make_call(pending: Sequence[str], repeated: bool) -> Call:
         request = wire.structs.DeleteItemsRequest(namespace_name=namespace, ids=pending)
