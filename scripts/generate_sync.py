@@ -38,21 +38,21 @@ PROSE = {
     "No new call is sent on the connection of an attempt that timed out.": (
         "The connection of an attempt that timed out is closed."
     ),
-    "connections_max (4): each of them has up to 64 calls in flight; tasks beyond that wait.": (
-        "connections_max (8): each of them has one call in flight; threads beyond that wait."
+    "connections_max (4): each one has up to 64 calls in flight; further tasks wait.": (
+        "connections_max (8): each one has one call in flight; further threads wait."
     ),
-    "A call that is cancelled may have been done. A dequeue that is cancelled, or runs out of time, ends at": (
-        "A dequeue that runs out of time ends at"
+    "A call that is cancelled might have been done.\n    A dequeue that is cancelled or runs out of time ends": (
+        "A dequeue that runs out of time ends"
     ),
     "A client of service FoqsAdmin for one event loop, used by": "A blocking client of service FoqsAdmin, used by",
     "this many calls at a time.": "this many threads.",
-    "Iterate once; items may be settled anywhere.": "Iterate once, in one thread; items may be settled in any.",
-    "`stop` takes as long to be heard.": "`stop` from another thread takes as long.",
+    "Iterate once; items can be settled anywhere.": "Iterate once, in one thread; items can be settled in any.",
+    "`stop` can take as long to take effect.": "`stop` from another thread can take as long.",
     "one task sends settlements, one keeps leases alive": "one thread sends settlements, one keeps leases alive",
     "`concurrency` of them at a time, each in a task.": "`concurrency` of them at a time, each in a thread.",
-    " Handlers that are still at work then\n    are cancelled and their items released. Cancelling run() ends it the "
-    "same way. A worker runs once.": (
-        " Handlers that are still at work then\n    are left behind, and their items redelivered when the leases end. "
+    "Handlers that run longer are cancelled and\n    their items released. Cancelling run() ends it the same way. A "
+    "worker runs once.": (
+        "Handlers that run longer are left behind,\n    and their items are redelivered when the leases end. "
         "A worker runs once."
     ),
     "Ask run() to end. Returns at once.": "Ask run() to end, from any thread or a signal handler. Returns at once.",

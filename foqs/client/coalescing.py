@@ -27,8 +27,9 @@ WAITING_ITEMS_MAX = 10_000
 WAITING_BYTES_MAX = 64 * 1024 * 1024
 
 Lane = tuple[str, bool, str | None, int, tuple[Address, ...]]
-"""Properties that the enqueues of one call share: namespace, True if an unknown outcome is repeated, job, group of
-dedup ids, and the addresses to avoid.
+"""Properties that the enqueues of one call share.
+
+They are the namespace, True to repeat an unknown outcome, the job, the group of dedup ids, and the addresses to avoid.
 """
 
 

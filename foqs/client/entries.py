@@ -155,7 +155,7 @@ class Entries:
             self._end(part.places, verdict(error, part.is_uncertain))
 
     def _take(self) -> list[_Part]:
-        """Return the parts of the next call. Due parts come first, because they have waited while new ones were sent."""
+        """Return the parts of the next call. Due parts come first, because new ones were sent while they waited."""
         now_ms = self._terms.clock_ms()
         if not (self._later and self._later[0][0] <= now_ms):
             return [self._fresh.popleft()]

@@ -1,4 +1,4 @@
-"""The asyncio clients. They are written by hand; the blocking ones in `foqs.client.sync` are generated from them."""
+"""The asyncio clients, written by hand. The blocking ones in `foqs.client.sync` are generated from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client of service FoqsAdmin. Verbs are defined in `foqs.client.admin_verbs`; here they get names and types."""
+"""The client of service FoqsAdmin. It adds names and types to the verbs of `foqs.client.admin_verbs`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from foqs.model.jobs import Job, JobPage, JobState
 class AsyncAdminClient(AsyncNamespaceVerbs, AsyncItemVerbs):
     """A client of service FoqsAdmin for one event loop, used by operators and by tests to set up namespaces.
 
-    Its arguments and errors are those of `AsyncClient`, and so is what deadline, deadline_ms and return_errors mean.
+    Its arguments, errors, deadlines and return_errors are those of `AsyncClient`.
     """
 
     async def create_job(
@@ -32,11 +32,11 @@ class AsyncAdminClient(AsyncNamespaceVerbs, AsyncItemVerbs):
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> Job:
-        """Make the record of a load of many enqueues, which then name it by `job_id`.
+        """Create the record of a load of many enqueues, which then name it by `job_id`.
 
         job_id: 1 to 128 characters of A-Z a-z 0-9 . _ -.  detail: a text for people, up to 4 KiB.
-        items_per_second_max (0): the most that all hosts together enqueue of the job; 0 is no limit.
-        Raises AlreadyExistsError when the namespace has a job of that id, InvalidArgumentError when there are too many.
+        items_per_second_max (0): highest enqueue rate of the job on all hosts together; 0 for no limit.
+        Raises AlreadyExistsError if the namespace has a job with this id, InvalidArgumentError if it has too many jobs.
         """
         terms = self._within(deadline_ms, deadline)
         return await self._run(admin_verbs.create_job(terms, namespace, job_id, items_per_second_max, detail))
@@ -53,9 +53,10 @@ class AsyncAdminClient(AsyncNamespaceVerbs, AsyncItemVerbs):
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> Job:
-        """Change what is given of a job record, leave the rest, and return the record. Raises NotFoundError.
+        """Change the given fields of a job record and return the record. Raises NotFoundError.
 
-        A new rate holds on every host within about 2 s. state, rows_count: what the caller knows of the end of the job.
+        A new rate applies on every host within about 2 s. state, rows_count: the caller's knowledge of the end of the
+        job.
         """
         flow = admin_verbs.update_job(
             self._within(deadline_ms, deadline), namespace, job_id, state, items_per_second_max, rows_count, detail
@@ -65,7 +66,7 @@ class AsyncAdminClient(AsyncNamespaceVerbs, AsyncItemVerbs):
     async def get_job(
         self, namespace: str, job_id: str, *, deadline_ms: int | None = None, deadline: timedelta | None = None
     ) -> Job:
-        """Return a job record, with what hosts have counted until about 2 s ago. Raises NotFoundError."""
+        """Return a job record, with the counts of the hosts up to about 2 s ago. Raises NotFoundError."""
         return await self._run(admin_verbs.get_job(self._within(deadline_ms, deadline), namespace, job_id))
 
     async def list_jobs(
@@ -84,7 +85,7 @@ class AsyncAdminClient(AsyncNamespaceVerbs, AsyncItemVerbs):
     async def list_shards(
         self, *, deadline_ms: int | None = None, deadline: timedelta | None = None
     ) -> list[ClusterShard]:
-        """Return all shards that the cluster has or had, by id."""
+        """Return all present and former shards of the cluster, by id."""
         return await self._run(admin_verbs.list_shards(self._within(deadline_ms, deadline)))
 
     async def add_shard(
@@ -96,10 +97,10 @@ class AsyncAdminClient(AsyncNamespaceVerbs, AsyncItemVerbs):
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> ClusterShard:
-        """Let the hosts of a tier serve one more shard, whose database has the tables of the hosts' version.
+        """Add a shard to a tier. Its database must have the tables of the hosts' version.
 
-        place: its URL without user and password. Raises AlreadyExistsError, and InvalidArgumentError when no shard can
-        be served there.
+        place: its URL without user and password. Raises AlreadyExistsError, and InvalidArgumentError if no shard can be
+        served there.
         """
         terms = self._within(deadline_ms, deadline)
         return await self._run(admin_verbs.add_shard(terms, shard_id, place, tier))
@@ -115,11 +116,11 @@ class AsyncAdminClient(AsyncNamespaceVerbs, AsyncItemVerbs):
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> ClusterShard:
-        """Change what is given, and return the shard. Raises NotFoundError.
+        """Change the given fields of a shard and return it. Raises NotFoundError.
 
-        state: SERVING or DRAINING. pinned_to: the host that is to serve it while it is there, or "" for any.
-        last (False): drain it also if no other shard of its tier takes items, so that enqueues are refused; without it
-        that raises InvalidArgumentError.
+        state: SERVING or DRAINING. pinned_to: the host that serves it while that host is alive, or "" for any.
+        last (False): True to drain the last shard of its tier that takes items too, so that enqueues are refused;
+        otherwise that raises InvalidArgumentError.
         """
         terms = self._within(deadline_ms, deadline)
         return await self._run(admin_verbs.update_shard(terms, shard_id, state, pinned_to, tier, last))
@@ -127,19 +128,19 @@ class AsyncAdminClient(AsyncNamespaceVerbs, AsyncItemVerbs):
     async def remove_shard(
         self, shard_id: int, *, deadline_ms: int | None = None, deadline: timedelta | None = None
     ) -> None:
-        """Let nobody serve a shard any more that is drained and empty. Any host asks its owner.
+        """Stop serving a shard that is drained and empty. Any host asks its owner.
 
-        Raises InvalidArgumentError when it still holds items, dead letters included, or has slots of dedup ids, and
-        NotFoundError when there is no such shard, or it was removed.
+        Raises InvalidArgumentError if it still holds items, dead letters included, or has slots of dedup ids, and
+        NotFoundError if it does not exist or was removed.
         """
         return await self._run(admin_verbs.remove_shard(self._within(deadline_ms, deadline), shard_id))
 
     async def list_hosts(
         self, *, deadline_ms: int | None = None, deadline: timedelta | None = None
     ) -> list[ClusterHost]:
-        """Return the hosts that live as far as the one that answers knows, by name. It asks all, for 2 s at most."""
+        """Return the live hosts that the answering host knows, by name. It asks all of its peers, for up to 2 s."""
         return await self._run(admin_verbs.list_hosts(self._within(deadline_ms, deadline)))
 
     async def host_status(self, *, deadline_ms: int | None = None, deadline: timedelta | None = None) -> HostStatus:
-        """Return the status of the host that answers, and of its shards."""
+        """Return the status of the answering host and of its shards."""
         return await self._run(admin_verbs.host_status(self._within(deadline_ms, deadline)))

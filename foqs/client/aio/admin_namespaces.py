@@ -1,4 +1,4 @@
-"""The verbs of the client of service FoqsAdmin for namespaces and for the policies of their topics."""
+"""Verbs of service FoqsAdmin for namespaces and topic policies, as methods of its client."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from foqs.model.policy import TopicPolicyChange, TopicPolicyEntry
 
 
 class AsyncNamespaceVerbs(AsyncBaseClient):
-    """Namespaces, and the policies of topics. It is a part of `AsyncAdminClient`."""
+    """Verbs for namespaces and topic policies. It is a part of `AsyncAdminClient`."""
 
     async def create_namespace(
         self,
@@ -50,9 +50,9 @@ class AsyncNamespaceVerbs(AsyncBaseClient):
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> Namespace:
-        """Create a namespace. A setting that is not given gets the service's default, see NamespaceSettings.
+        """Create a namespace. Omitted settings get the service's defaults, see NamespaceSettings.
 
-        Raises AlreadyExistsError when there is one of that name, InvalidArgumentError for a setting out of its bounds.
+        Raises AlreadyExistsError if the name is taken, InvalidArgumentError for a setting out of its bounds.
         """
         settings = admin_verbs.settings_of(
             {
@@ -119,10 +119,10 @@ class AsyncNamespaceVerbs(AsyncBaseClient):
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> Namespace:
-        """Change the given settings of a namespace, leave the others.
+        """Change the given settings of a namespace.
 
-        Raises UnknownNamespaceError, and InvalidArgumentError for a setting out of its bounds and for another
-        key_spread or dedup_scope than the namespace was created with.
+        Raises UnknownNamespaceError, and InvalidArgumentError for a setting out of its bounds and for a key_spread or
+        dedup_scope other than at the creation.
         """
         settings = admin_verbs.settings_of(
             {
@@ -157,7 +157,7 @@ class AsyncNamespaceVerbs(AsyncBaseClient):
     async def get_namespace(
         self, name: str, *, deadline_ms: int | None = None, deadline: timedelta | None = None
     ) -> Namespace:
-        """Return the namespace (its `number` is 0: it is not sent). Raises UnknownNamespaceError."""
+        """Return the namespace (its `number` is not sent and is 0). Raises UnknownNamespaceError."""
         return await self._run(admin_verbs.get_namespace(self._within(deadline_ms, deadline), name))
 
     async def list_namespaces(
@@ -189,11 +189,11 @@ class AsyncNamespaceVerbs(AsyncBaseClient):
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> Namespace:
-        """Bring back a namespace whose items shards hold and the meta database has lost, by the number in the log.
+        """Restore a namespace that the meta database lost and shards still have items of, by its number in the log.
 
-        It gets its old name, or `name`, and default settings. key_spread and dedup_scope have to be what they were:
-        else the dedup ids that its shards hold are not known again. Raises NotFoundError when no shard of this host
-        knows it.
+        It gets its old name, or `name`, and default settings. key_spread and dedup_scope must have their old values,
+        because otherwise the dedup ids on its shards are not recognized. Raises NotFoundError if no shard of this host
+        knows the namespace.
         """
         terms = self._within(deadline_ms, deadline)
         return await self._run(admin_verbs.recover_namespace(terms, number, name, key_spread, dedup_scope))
@@ -212,13 +212,13 @@ class AsyncNamespaceVerbs(AsyncBaseClient):
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> TopicPolicyEntry:
-        """Change what is given in the policy of a topic, and return what holds then. Every host follows within 2 s.
+        """Change the given fields of a topic's policy, and return the new policy. Every host applies it within 2 s.
 
-        reason: why it is paused; who enqueues or dequeues is told.
-        deliveries_per_second_max: the cap of the topic, 0 for none.
+        reason: why the topic is paused; returned to callers that enqueue or dequeue.
+        deliveries_per_second_max: the cap of the topic, 0 for no cap.
         weight: 1 (default) to 100, its share of dequeues with topic_prefix.
-        is_prefix: True for the policy of all topics that begin with `topic`, of each by itself. Of several prefixes of
-            a topic the longest holds, as a whole; what is set for the topic itself overrides it, field by field.
+        is_prefix: True for the policy of all topics that begin with `topic`, each on its own. The longest prefix of a
+            topic applies, as a whole; the topic's own policy overrides it, field by field.
         """
         changes = {
             "enqueue_paused": enqueue_paused,
@@ -239,10 +239,10 @@ class AsyncNamespaceVerbs(AsyncBaseClient):
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> PositionErrors:
-        """Make many changes of policies in the order given, in calls of up to 1,000, each of one transaction.
+        """Make many policy changes in the given order, in calls of up to 1,000, with one transaction each.
 
-        One that cannot be made does not cost the others: BatchError has the errors by position, and so has the result
-        with `return_errors`.
+        A change that fails does not affect the others. BatchError has the errors by position, or with `return_errors`
+        the result.
         """
         terms = self._within(deadline_ms, deadline)
         return await self._run(policy_verbs.set_topic_policies(terms, namespace, changes, return_errors))
@@ -256,7 +256,7 @@ class AsyncNamespaceVerbs(AsyncBaseClient):
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> TopicPolicyEntry:
-        """Return the policy that holds for a topic, or that of a prefix: the defaults where nobody has set one."""
+        """Return the effective policy of a topic, or the policy of a prefix. Unset policies have the defaults."""
         terms = self._within(deadline_ms, deadline)
         return await self._run(policy_verbs.get_topic_policy(terms, namespace, topic, is_prefix))
 
@@ -265,7 +265,7 @@ class AsyncNamespaceVerbs(AsyncBaseClient):
     ) -> AsyncIterator[TopicPolicyEntry]:
         """Iterate over the policies of prefixes and then of topics, by name; a deadline is each page's.
 
-        prefix: only those of prefixes and topics that start so.
+        prefix: only prefixes and topics that start with it.
         """
         token = ""
         while True:

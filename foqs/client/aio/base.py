@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class AsyncBaseClient:
-    """The connections of a client and the way verbs run on them; `AsyncClient` and `AsyncAdminClient` add the verbs.
+    """The connections of a client, and the execution of verbs; `AsyncClient` and `AsyncAdminClient` add the verbs.
 
     It owns the pool of connections. Its arguments are described at `AsyncClient`.
     """
@@ -64,16 +64,16 @@ class AsyncBaseClient:
         self._prepare()
 
     def _make_pool(self) -> AsyncConnectionPool:
-        """Make the connections; `foqs.testing` puts others in their place."""
+        """Create the connections; `foqs.testing` replaces them."""
         return AsyncConnectionPool(self.options, self._terms.book)
 
     def _prepare(self) -> None:
-        """Make what the client of a service needs beside its connections."""
+        """Create the other parts of a client."""
 
     def _within(self, deadline_ms: int | None, deadline: timedelta | None) -> Terms:
-        """Return the terms of a call that has to end by a deadline, where one is given.
+        """Return the terms of a call, with its deadline if one is given.
 
-        Raises ClientClosedError where the client may not be used.
+        Raises ClientClosedError if the client cannot be used here.
         """
         self._home.check()
         if deadline_ms is None and deadline is None:
@@ -81,7 +81,7 @@ class AsyncBaseClient:
         return self._terms.within(duration_ms("deadline_ms", deadline_ms, deadline))
 
     async def _run(self, flow: Flow[T]) -> T:
-        """Take the steps of a verb. Raises ClientClosedError when the client is closed meanwhile."""
+        """Execute the steps of a verb. Raises ClientClosedError if the client is closed meanwhile."""
         try:
             step = next(flow)
             while True:
@@ -103,7 +103,7 @@ class AsyncBaseClient:
     async def close(self) -> None:
         """Close every connection. Calls in flight fail, later ones raise ClientClosedError. Safe to repeat.
 
-        Items that are on the way to calls which wait for them are given back before, for which it waits up to 1 s.
+        Items in transit to waiting calls are returned first, which takes up to 1 s.
         """
         if not self._pool.closed.is_set():
             self._home.check_end()

@@ -1,4 +1,4 @@
-"""The client of the queue. Verbs are defined in `foqs.client.verbs`; here they get names and types."""
+"""The client of the queue. It adds names and types to the verbs of `foqs.client.verbs`."""
 
 from __future__ import annotations
 
@@ -29,35 +29,37 @@ from foqs.model.errors import FoqsError, InvalidArgumentError
 class AsyncClient(AsyncBaseClient):
     """A client of the queue for the tasks of one event loop; close it, or use it in an `async with` statement.
 
-    addresses: "host:port", several of them comma-separated, or a sequence; connections are spread over them, and the
-        next one is tried at once when one cannot be reached or certainly did nothing, as a standby does; that one is
-        then tried last for 1 s, and up to 30 s when it goes on failing. The port is 7600 where none is given.
+    addresses: "host:port", several comma-separated ones, or a sequence. Connections are spread over them. If a host is
+        unreachable or certainly did nothing, as a standby does, the next one is tried at once; the failed one is then
+        tried last for 1 s, and for up to 30 s if it keeps failing. The default port is 7600.
     timeout or timeout_ms (10 s): for one attempt of one call, from the wait for a free connection to the response; long
         polls get their wait on top. No new call is sent on the connection of an attempt that timed out.
     connect_timeout or connect_timeout_ms (2 s): for each address.
-    connections_max (4): each of them has up to 64 calls in flight; tasks beyond that wait.
-    retry (up to 15 s): see RetryPolicy; a call is only repeated where nothing can happen twice, as each verb says.
-    batch_items_max (1,000): items per enqueue call; fewer where the namespace allows no more, by its batch_items_max
-        or because more never fit its enqueues_per_minute_max.
-    idempotent (False): each item without a dedup_id gets a random one, so that an enqueue is repeated after an unknown
-        outcome and the item is stored once all the same. It costs the host more, see docs/python.md.
-    to_owners (False): acks, nacks, extensions and enqueues with dedup ids go first to the host that has the shard of
-        most of their items, by the shard map that a host tells. Take it where the addresses that hosts advertise can be
-        reached from here. Any host does any call, but with a hop.
+    connections_max (4): each one has up to 64 calls in flight; further tasks wait.
+    retry (up to 15 s): see RetryPolicy. A call is only repeated if a double effect is impossible, as described at each
+        verb.
+    batch_items_max (1,000): items per enqueue call; fewer if the namespace allows fewer by its batch_items_max or its
+        enqueues_per_minute_max.
+    idempotent (False): True to give each item without a dedup_id a random one. An enqueue is then repeated after an
+        unknown outcome, and the item is still stored once. It costs the host more, see docs/python.md.
+    to_owners (False): True to send acks, nacks, extensions and enqueues with dedup ids first to the host that owns the
+        shard of most of their items, by the shard map of a host. Use it if the advertised addresses of the hosts are
+        reachable from here. Otherwise any host serves the call, with a hop.
     clock_ms, random: a monotonic clock and numbers from 0 <= x < 1, for tests.
 
     A duration is a timedelta or, in the argument that ends with _ms, a whole number of milliseconds.
-    deadline or deadline_ms of a verb: the call with all its repetitions ends within this time; without it, the client's
-        RetryPolicy says when to give up. At the deadline a call raises what the last attempt came to: NotSentError
-        when nothing was sent, OutcomeUnknownError when a response is missing.
-    return_errors of a verb for many items: return the errors by position instead of raising BatchError.
+    deadline or deadline_ms of a verb: longest time of the call with all its repetitions; by default the client's
+        RetryPolicy decides. At the deadline a call raises the outcome of the last attempt: NotSentError if nothing was
+        sent, OutcomeUnknownError if a response is missing.
+    return_errors of a verb for many items: True to return the errors by position instead of raising BatchError.
 
-    A call that is cancelled may have been done. A dequeue that is cancelled, or runs out of time, ends at
-    the host too, and items that are on their way then are given back at once, without a counted attempt.
+    A call that is cancelled might have been done.
+    A dequeue that is cancelled or runs out of time ends at the host too, and items that arrive too late are returned at
+    once, without a counted attempt.
 
-    Errors are those of foqs.model.errors, whose `nothing_done` says that certainly nothing was done. Of the
-    UnavailableErrors, OutcomeUnknownError says that nobody knows, NotSentError that no host got the call, and a plain
-    one that a host answered and did nothing. After close() every call raises ClientClosedError.
+    Errors are those of foqs.model.errors; `nothing_done` is True if certainly nothing was done. Subclasses of
+    UnavailableError: OutcomeUnknownError for an unknown outcome, NotSentError for a call that no host received. A plain
+    UnavailableError comes from a host that did nothing. After close() every call raises ClientClosedError.
     """
 
     def _prepare(self) -> None:
@@ -89,14 +91,14 @@ class AsyncClient(AsyncBaseClient):
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> str:
-        """Store one item and return its id; it is durable then. The fields are those of NewItem.
+        """Store one item and return its id; the item is durable then. The fields are those of NewItem.
 
-        Enqueues that come while a call is in flight go together in the next one.
-        dedup_id: repeated after an unknown outcome; where an item with this id was stored before, its id is returned.
-        retry_unknown: repeat after an unknown outcome without a dedup_id too; the item may then exist twice.
-        job_id: the job record that counts the item and whose rate holds, see `AsyncAdminClient.create_job`.
+        Enqueues that arrive during a call are sent together in the next one.
+        dedup_id: repeat after an unknown outcome; if an item with this id was stored before, its id is returned.
+        retry_unknown: True to repeat after an unknown outcome even without a dedup_id; the item might then exist twice.
+        job_id: the job whose record counts the item and whose rate applies, see `AsyncAdminClient.create_job`.
         Raises the item's error: InvalidArgumentError, TooLargeError, RateLimitedError, OutcomeUnknownError, ...;
-        OverloadedError also when too many enqueues wait in this client.
+        OverloadedError also if too many enqueues wait in this client.
         """
         item = NewItem(
             topic,
@@ -139,23 +141,23 @@ class AsyncClient(AsyncBaseClient):
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> EnqueueResult:
-        """Store many items, in as many calls as the limits of batch and frame ask for; `items` may be lazy.
+        """Store many items, in several calls if the limits of batch and frame require it; `items` can be lazy.
 
-        The result has an id for each position. Raises BatchError when items failed: it has the ids of the others and
-        the errors by position. Raises another error when no call was done. When a later call fails as a whole, its
-        positions get the error, and those behind it (of a sequence; a lazy iterable is not read on) a NotSentError. An
-        item that cannot be sent gets its error alone: the others go without it. Items that a host refuses for a while,
-        such as those of a paused topic, are sent once more within the time of the RetryPolicy, and others go meanwhile.
-        Items that have dedup ids, all of them: calls are repeated after an unknown outcome, one that fails leaves the
-        others alone unless some fail one after the other, and each call has items of one shard, so that their order is
-        kept within a shard only. `duplicates` of the result are positions that got the id of an item enqueued before,
-        by an attempt of this call or earlier.
-        retry_unknown: repeat after an unknown outcome without dedup ids too; items may then exist twice.
-        bulk: tell the host that nobody waits for these items, so that it may serve interactive calls first.
-        job_id: the job record that counts the items and whose rate holds, see `AsyncAdminClient.create_job`. Raises
-            NotFoundError when the namespace has none of this id.
-        calls_in_flight (1): this many calls at a time. The order of items in different calls is then not kept.
-        deadline: for all calls together; without it each has that of the client's RetryPolicy.
+        The result has an id for each position. Raises BatchError if items failed; it has the ids of the others and the
+        errors by position. Raises any other error if no call succeeded. If a later call fails as a whole, its positions
+        get the error, and later positions get a NotSentError; a lazy iterable is not read further. An item that cannot
+        be sent gets its own error, and the others are sent without it. Items that a host refuses for a while, such as
+        those of a paused topic, are repeated within the time of the RetryPolicy while others continue.
+        If all items have dedup ids, calls are repeated after an unknown outcome, and a failed call does not affect the
+        others unless several fail in a row. Each call then has the items of one shard, so order is kept only within a
+        shard. `duplicates` of the result are the positions that got the id of an item enqueued before, by an attempt of
+        this call or earlier.
+        retry_unknown: True to repeat after an unknown outcome even without dedup ids; items might then exist twice.
+        bulk: True if no user waits for these items, so that the host can serve interactive calls first.
+        job_id: the job whose record counts the items and whose rate applies, see `AsyncAdminClient.create_job`. Raises
+            NotFoundError if the namespace has no such job.
+        calls_in_flight (1): this many calls at a time. With several, the order of items in different calls is not kept.
+        deadline: for all calls together; by default each call has that of the client's RetryPolicy.
         """
         check_whole("calls_in_flight", calls_in_flight, 1, self._pool.calls_in_flight_max)
         check_target(namespace, job_id, retry_unknown=retry_unknown)
@@ -185,7 +187,7 @@ class AsyncClient(AsyncBaseClient):
                     with guard:
                         work.failed(batch, error)
                 except BaseException as error:
-                    stop(error)  # Otherwise the others would send all the rest.
+                    stop(error)  # Otherwise the other copies would send the rest.
                     raise
                 else:
                     with guard:
@@ -220,17 +222,19 @@ class AsyncClient(AsyncBaseClient):
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> list[Item]:
-        """Take up to `count` of the most urgent ready items of each topic, under a lease; fewer or none if there are.
+        """Take up to `count` of the most urgent ready items of each topic under a lease; fewer if fewer are ready.
 
         topics: a topic; or a mapping or pairs of topic and count, at most 1,000 topics and 1,000 items in all.
-        topic_prefix: instead of topics. Up to `count` items of any topics that begin with it ("" for all topics), which
-            get turns by their weights.
-        lease or lease_ms: 1 s to 12 h; without it, what the item, then the namespace says.
-        wait or wait_ms (0): how long to wait for the first item, up to 30 s, and less than the deadline.
-        want_why (False): the result is a foqs.Dequeued, a list whose `why_empty` has the reasons if there are no items:
-            paused, capped, on a sick shard, delayed, under lease... It costs all hosts a look, so it is for people.
-        says_begun: the caller says with `extend` (begun) on which items it begins to work; until then the end of a
-            lease is no failed attempt. What may have ended a program comes alone, and says so by `suspect`.
+        topic_prefix: instead of topics; up to `count` items of all topics with this prefix ("" for all topics), which
+            take turns by weight.
+        lease or lease_ms: 1 s to 12 h; by default the lease of the item, then that of the namespace.
+        wait or wait_ms (0): longest wait for the first item, up to 30 s and less than the deadline.
+        want_why (False): True to return a foqs.Dequeued, a list whose `why_empty` has the reasons for an empty result:
+            paused, capped, on a sick shard, delayed, under lease... It is meant for people, because all hosts are
+            asked.
+        says_begun: True if the caller reports with `extend` (begun) each item on which it begins to work. Until then an
+            expired lease does not count as a failed attempt. An item that possibly crashed a program is delivered
+            alone, with `suspect` True.
         It is repeated after an unknown outcome: the items of a lost response are redelivered when their lease ends.
         """
         lease_ms = duration_ms("lease_ms", lease_ms, lease)
@@ -250,7 +254,7 @@ class AsyncClient(AsyncBaseClient):
         lease_ms: int,
         wait_ms: int,
     ) -> list[Item]:
-        """Do what `dequeue` does with says_begun, without repetitions: a worker or consumer goes on by itself."""
+        """Dequeue with says_begun and without repetitions, because a worker or consumer repeats by itself."""
         terms = replace(self._within(None, None), retry=NO_REPEATS)
         return await self._run(
             verbs.dequeue(terms, namespace, topics, count, lease_ms, wait_ms, topic_prefix, says_begun=True)
@@ -268,12 +272,12 @@ class AsyncClient(AsyncBaseClient):
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> PositionErrors:
-        """Delete items that are done; what is acked without an error is never redelivered.
+        """Delete finished items; an item acked without an error is never redelivered.
 
-        receipts: an Item, a receipt or a bare id, whose error is raised: StaleLeaseError when the lease was lost,
-            NotFoundError when a bare id names nothing. Or many: then BatchError has the errors by position.
-        After a lost response it is repeated and told the truth: done where the item is gone, StaleLeaseError only
-        where it is there. OutcomeUnknownError when nobody can tell.
+        receipts: an Item, a receipt or a bare id, whose error is raised: StaleLeaseError if the lease was lost,
+            NotFoundError if no item has the bare id. Or many: then BatchError has the errors by position.
+        After a lost response it is repeated and gets the true outcome: success if the item is deleted, StaleLeaseError
+        only if it still exists. OutcomeUnknownError if the outcome stays unknown.
         """
         return await self._run(verbs.ack(self._within(deadline_ms, deadline), namespace, receipts, return_errors))
 
@@ -290,10 +294,10 @@ class AsyncClient(AsyncBaseClient):
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> PositionErrors:
-        """Give deliveries back as failed attempts: they are ready again after the delay, up to 90 days.
+        """Return deliveries as failed attempts; they are ready again after the delay, up to 90 days.
 
-        receipts: as with `ack`; an entry that is a Nack stands for itself, the arguments are for the others.
-        metadata: replaces the item's.  dead_letter: the items become dead letters.
+        receipts: as with `ack`; a Nack entry is used as it is, and the arguments apply to the other entries.
+        metadata: replaces the item's metadata.  dead_letter: True to make the items dead letters.
         It is never repeated after an unknown outcome: the item is then redelivered when its lease ends.
         """
         delay_ms = duration_ms("delay_ms", delay_ms, delay)
@@ -315,7 +319,7 @@ class AsyncClient(AsyncBaseClient):
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> PositionErrors:
-        """Give deliveries back unused: they are ready again, and no attempt is counted. Otherwise like `nack`."""
+        """Return deliveries unused; they are ready again, and no attempt is counted. Otherwise like `nack`."""
         delay_ms = duration_ms("delay_ms", delay_ms, delay)
         terms = self._within(deadline_ms, deadline)
 
@@ -336,15 +340,15 @@ class AsyncClient(AsyncBaseClient):
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> PositionErrors:
-        """Let leases end `lease` or lease_ms from now, 1 s to 12 h. receipts and errors as with `ack`.
+        """Set leases to end `lease` or lease_ms from now, 1 s to 12 h. receipts and errors as with `ack`.
 
-        begun: deliveries of a dequeue with says_begun on which work begins; their leases stay as they are, and their
-            errors have the positions behind those of receipts, which may be empty then.
+        begun: deliveries of a dequeue with says_begun on which work begins. Their leases are unchanged, and their
+            errors have the positions behind those of receipts, which can then be empty.
         """
         lease_ms = duration_ms("lease_ms", lease_ms, lease)
         if lease_ms is None and receipts:
             raise InvalidArgumentError("extend needs to know how long the lease is: give lease or lease_ms")
-        lease_ms = limits.LEASE_MS_MIN if lease_ms is None else lease_ms  # None is extended by it.
+        lease_ms = limits.LEASE_MS_MIN if lease_ms is None else lease_ms  # Without receipts, no lease is extended.
         terms = self._within(deadline_ms, deadline)
         return await self._run(verbs.extend(terms, namespace, receipts, lease_ms, return_errors, begun))
 
@@ -359,8 +363,8 @@ class AsyncClient(AsyncBaseClient):
     ) -> AsyncIterator[TopicStats]:
         """Iterate over the topics that hold an item and start with the prefix, page by page.
 
-        on_missing: is told, in words, of shards and hosts that do not respond, whose items are then not counted.
-        Without it a page that is not complete raises UnavailableError. A deadline is for each page.
+        on_missing: called with descriptions of shards and hosts that do not respond and whose items are not counted.
+        Without it an incomplete page raises UnavailableError. A deadline applies to each page.
         """
         token, partial = "", on_missing is not None
         while True:
@@ -377,9 +381,9 @@ class AsyncClient(AsyncBaseClient):
     async def shard_map(
         self, namespace: str | None = None, *, deadline_ms: int | None = None, deadline: timedelta | None = None
     ) -> ShardMap:
-        """Return which shard takes the dedup ids of each slot, and what the namespace says of its ids.
+        """Return the shard for the dedup ids of each slot, and the namespace's settings for these ids.
 
-        The client groups items by itself; this is for programs that look.
+        It is meant for inspection, because the client groups items by itself.
         """
         return await self._run(slots.shard_map(self._within(deadline_ms, deadline), namespace))
 
@@ -395,7 +399,7 @@ class AsyncClient(AsyncBaseClient):
         wait_ms: int | None = None,
         wait: timedelta | None = None,
     ) -> AsyncConsumer:
-        """Iterate over deliveries as they come, with acks sent in the background. See `AsyncConsumer`."""
+        """Iterate over deliveries as they arrive, with acks sent in the background. See `AsyncConsumer`."""
         return AsyncConsumer(
             self,
             namespace,
@@ -414,7 +418,7 @@ class AsyncClient(AsyncBaseClient):
     async def _settle_now(
         self, verb: Callable[..., Flow[PositionErrors]], namespace: str, *arguments: object
     ) -> PositionErrors:
-        """Settle for a consumer or worker, which repeats by itself what was certainly not done: others are to go on."""
+        """Settle for a consumer or worker, which itself repeats the settlements that were certainly not done."""
         flow = verb(self._within(None, None), namespace, *arguments, return_errors=True, defers=True)
         return await self._run(flow)
 

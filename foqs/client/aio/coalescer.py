@@ -1,4 +1,4 @@
-"""Coalescing of single enqueues among tasks: one task for each lane runs the calls while anything waits."""
+"""Coalescing of single enqueues among tasks: one task for each lane runs its calls while enqueues wait."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from foqs.client.items import NewItem
 from foqs.client.shared_enqueue import CallOutcome
 
 RunBatch = Callable[[Lane, Sequence[NewItem], int | None], Awaitable[CallOutcome]]
-"""Makes one attempt: the lane, its items, and when it must have ended, if its callers have said so."""
+"""Makes one attempt for a lane and its items, until the callers' deadline if there is one."""
 
 
 class AsyncEnqueueCoalescer:
-    """Puts the single enqueues of an `AsyncClient` together into calls; the client owns and closes it.
+    """Combines the single enqueues of an `AsyncClient` into calls; the client owns and closes it.
 
-    A lane's calls are run by a task of its own, not by one of the callers: each of them can be cancelled or reach its
-    deadline without harm to the others.
+    Each lane has its own task for its calls. A caller can therefore be cancelled or reach its deadline without harm to
+    the others.
     """
 
     def __init__(
         self, items_max: int, terms: Terms, run_batch: RunBatch, pause: Callable[[int], Awaitable[None]]
     ) -> None:
-        """`pause` waits for so many milliseconds, and raises when the client is closed."""
+        """`pause` waits for the given number of milliseconds, and raises if the client is closed."""
         self._queues = EnqueueQueues(items_max, terms)
         self._run_batch = run_batch
         self._pause = pause
@@ -33,10 +33,10 @@ class AsyncEnqueueCoalescer:
         self._pumps: set[asyncio.Task[None]] = set()
 
     async def enqueue(self, lane: Lane, item: NewItem, deadline_at_ms: int | None = None) -> str:
-        """Return the item's id, by `deadline_at_ms` of the clock where that is given.
+        """Return the item's id by `deadline_at_ms` of the clock, if given.
 
-        Raises the item's error; OverloadedError when its turn did not come in time; NotSentError at the deadline, or
-        OutcomeUnknownError when a call carries the item by then. Cancelled before its turn, it is not sent.
+        Raises the item's error; OverloadedError if its turn did not come in time; NotSentError at the deadline, or
+        OutcomeUnknownError if a call carries the item by then. An enqueue cancelled before its turn is not sent.
         """
         queues = self._queues
         pending = queues.pending(item, deadline_at_ms)
@@ -50,7 +50,7 @@ class AsyncEnqueueCoalescer:
             lane = queues.again(lane, pending)
 
     async def _share_call(self, lane: Lane, pending: PendingEnqueue) -> None:
-        """Have a call carry the item, and wait for what came of it."""
+        """Add the item to a call and wait for its outcome."""
         if not self._queues.has_room(pending):
             await self._wait_for_room(pending)
         pending.wakeup = asyncio.get_running_loop().create_future()
@@ -65,7 +65,7 @@ class AsyncEnqueueCoalescer:
                 raise pending.not_sent() from None
             if pending.has_deadline and not pending.done:
                 raise pending.in_flight_too_long() from None
-            await pending.wakeup  # A call carries it now, and that call ends.
+            await pending.wakeup  # A call carries the item now, and that call ends.
         except asyncio.CancelledError:
             self._queues.withdraw(lane, pending)
             raise
@@ -97,7 +97,7 @@ class AsyncEnqueueCoalescer:
                 self._room.notify_all()
 
     async def close(self) -> None:
-        """End the tasks. What they carry has an unknown outcome."""
+        """End the tasks. Their items have an unknown outcome."""
         pumps = list(self._pumps)
         for pump in pumps:
             pump.cancel()

@@ -1,8 +1,8 @@
 """The differences between tasks and threads, for tasks; `foqs.client.sync.concurrency` is the twin for threads.
 
-The code above this module is written once, for asyncio; scripts/generate_sync.py makes the blocking one of it, which
-then imports the twin, with the same names but for "Async". Both are written by hand: they hold all that cannot be
-generated.
+The code that uses this module is written once, for asyncio. scripts/generate_sync.py generates its blocking version,
+which imports the twin; there the names lack the prefix "Async". Both modules are written by hand, because they contain
+the parts that cannot be generated.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 class AsyncHome:
-    """Where a client may be used: in the process that made it, and in the event loop that used it first."""
+    """Place where a client can be used: the process that created it and the event loop that used it first."""
 
     def __init__(self) -> None:
         self._process_id = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def check(self) -> None:
-        """Raise ClientClosedError anywhere else: the loop's connections would wake nobody here, or the wrong ones."""
+        """Raise ClientClosedError in any other place, because its connections wake only tasks of that loop."""
         check_process(self._process_id)
         loop = asyncio.get_running_loop()
         if self._loop is None:
@@ -64,12 +64,12 @@ class AsyncHome:
             )
 
     def check_end(self) -> None:
-        """Raise the same where the client cannot be closed: only its own loop closes its connections."""
+        """Raise ClientClosedError if the client cannot be closed here: only its own loop can close its connections."""
         self.check()
 
 
 class AsyncMonitor:
-    """State that several tasks share: `with` guards it, `wait_for` waits until it changes to what is needed.
+    """State that several tasks share: `with` guards it, `wait_for` waits for a condition on it.
 
     Between two awaits no other task runs, so the guard does nothing here; for threads it is a lock.
     """
@@ -86,13 +86,13 @@ class AsyncMonitor:
         return None
 
     def notify_all(self) -> None:
-        """Have everybody who waits look at the state again."""
+        """Make all waiting tasks check the state again."""
         self._changed.set()
 
     async def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:  # noqa: ASYNC109
-        """Return once the predicate holds, or after `timeout` seconds; whether it holds.
+        """Wait until the predicate holds, up to `timeout` seconds. False on a timeout.
 
-        There is no asyncio.timeout, which would end with a CancelledError in a task that was cancelled and cleans up.
+        asyncio.timeout is not used, because it ends with a CancelledError in a cancelled task that cleans up.
         """
         over = asyncio.Event()
 
@@ -114,12 +114,12 @@ class AsyncMonitor:
 
 
 def guarded(method: M) -> M:
-    """Have a method hold the monitor of its object, which is nothing here."""
+    """Hold the monitor of the object during the method; a no-op for tasks."""
     return method
 
 
 class AsyncBackground:
-    """Work that runs beside its owner, in a task of its own, from now until it ends by itself or is cancelled."""
+    """Background work in its own task, until it ends by itself or is cancelled."""
 
     def __init__(self, work: Work, name: str) -> None:
         self.name = name
@@ -134,7 +134,7 @@ class AsyncBackground:
             raise
 
     async def join(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109
-        """Wait for the end, at most `timeout` seconds; whether it has ended. Raises what it raised."""
+        """Wait for the end, up to `timeout` seconds. True if it has ended. Raises the error of the work."""
         await asyncio.wait([self._task], timeout=timeout)
         if not self._task.done():
             return False
@@ -143,15 +143,15 @@ class AsyncBackground:
         return True
 
     async def cancel(self) -> None:
-        """End it now and wait until it has ended."""
+        """Cancel the work and wait until it has ended."""
         self._task.cancel()
         await asyncio.wait([self._task])
 
 
 async def run_copies(work: Work, count: int, name: str, on_failure: Callable[[BaseException], None]) -> None:
-    """Run `count` copies of the work at a time. When one fails, or the caller is cancelled, the others end too.
+    """Run `count` copies of the work concurrently. If one fails or the caller is cancelled, the others end too.
 
-    `on_failure` is told the first failure before anything else is done about it. Raises that failure.
+    `on_failure` is called first, with the first failure, which is then raised.
     """
     copies = [asyncio.create_task(work(), name=name) for _ in range(count)]
     try:
@@ -166,12 +166,12 @@ async def run_copies(work: Work, count: int, name: str, on_failure: Callable[[Ba
 
 
 async def run_to_the_end(work: Work) -> None:
-    """Run the work; when the caller is cancelled meanwhile, the work still ends."""
+    """Run the work to its end, even if the caller is cancelled meanwhile."""
     await asyncio.shield(asyncio.create_task(work()))
 
 
 async def finish(result: object) -> None:
-    """Await what a handler returned. Raises HandlerKindError when there is nothing to await."""
+    """Await the result of a handler. Raises HandlerKindError if it cannot be awaited."""
     if not isawaitable(result):
         raise HandlerKindError(
             f"the handler returned {type(result).__name__}, which cannot be awaited: "
@@ -181,29 +181,29 @@ async def finish(result: object) -> None:
 
 
 def is_cancelled() -> bool:
-    """Whether this task itself is to end, and not only something that it waited for."""
+    """True if this task itself is cancelled, and not only something that it awaited."""
     try:
         task = asyncio.current_task()
-    except RuntimeError:  # Its loop was closed without it.
+    except RuntimeError:  # The loop was closed before the task ended.
         return True
     return task is not None and task.cancelling() > 0
 
 
 def is_ending() -> bool:
-    """Whether the interpreter ends: then no event loop runs any more."""
+    """True if the interpreter is ending, so that no event loop runs any more."""
     return sys.is_finalizing()
 
 
 def is_fatal(error: BaseException) -> bool:
-    """Whether something that is no Exception, and came out of a handler, is to end the program."""
+    """True if a handler's exception that is not an Exception must end the program."""
     return not isinstance(error, asyncio.CancelledError)
 
 
 @contextmanager
 def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """SIGTERM and SIGINT call `stop`, on the main thread; elsewhere Python allows no handlers.
+    """Call `stop` on SIGTERM and SIGINT, on the main thread only, because Python allows no handlers elsewhere.
 
-    Afterwards they do what they did before, unless that was set by `add_signal_handler` of the loop, which is lost.
+    The previous handlers are restored, except those of the loop's `add_signal_handler`, which cannot be read.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -212,7 +212,7 @@ def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
     previous = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     for number in previous:
         if loop.remove_signal_handler(number):
-            previous[number] = None  # It was the loop's, which does not tell it: it cannot be put back.
+            previous[number] = None  # It belonged to the loop, which does not return it, so it cannot be restored.
         loop.add_signal_handler(number, stop)
     try:
         yield

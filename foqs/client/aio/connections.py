@@ -28,26 +28,26 @@ from foqs.wire import codec as wire
 
 CALLS_IN_FLIGHT_MAX = limits.CALLS_IN_FLIGHT_PER_CONNECTION_MAX
 KEPT_SLOTS = 8
-"""Calls of each connection that are kept for those which do not wait for items."""
+"""Call slots of each connection that are reserved for calls that do not wait for items."""
 
 
 class AsyncClientConnection(asyncio.Protocol):
     """One socket with up to CALLS_IN_FLIGHT_MAX calls in flight; its `AsyncConnectionPool` opens and closes it.
 
-    A call that timed out retires the connection: nothing new is sent on it, and the others still get their responses.
-    A late response is known by its seqid, and its items are given back; the host is told that the wait for them is
-    over. What is not a response to any call closes it at once.
+    A timed-out call retires the connection: no new call is sent on it, and the other calls still get their responses.
+    The host is asked to end the wait of a call whose caller gave up. Items of a late response, recognized by its seqid,
+    are returned. Anything but a response to a call closes the connection at once.
     """
 
     def __init__(self, options: Options, address: Address, late: AsyncLateAnswers) -> None:
         self.address = address
         self._late = late
         self._takes: dict[int, Call] = {}
-        """Calls whose responses are not to be dropped, as long as their callers wait."""
+        """Calls with waiting callers whose responses must not be dropped."""
         self._given_up: dict[int, Call] = {}
-        """Those of them whose callers have given up."""
+        """Such calls whose callers have given up."""
         self._lingers: asyncio.TimerHandle | None = None
-        """Set while it is open for late responses alone: when they are waited for no longer."""
+        """Set while the connection is open only for late responses: the timer that closes it."""
         self._clock_ms = options.clock_ms
         self._dialogue = Dialogue()
         self._reader = FrameReader()
@@ -69,7 +69,7 @@ class AsyncClientConnection(asyncio.Protocol):
         return not self._retired and idle_ms <= IDLE_REUSE_MS_MAX
 
     async def exchange(self, step: Send) -> Any:
-        """Send the call and wait for its answer; bound it with a timeout, which arrives as CancelledError."""
+        """Send the call and wait for its answer. The caller adds a timeout, which arrives as CancelledError."""
         if not self._writable.is_set():
             await self._writable.wait()
         if self._transport is None or self._retired:
@@ -97,7 +97,7 @@ class AsyncClientConnection(asyncio.Protocol):
             raise OutcomeUnknownError(str(error)) from error
 
     def _give_up(self, seqid: int, call: Call, future: asyncio.Future[wire.Reply]) -> None:
-        """Nobody waits for the response any more, which may be here already."""
+        """Handle the end of the caller's wait for a response, which can have arrived already."""
         if seqid in self._waiting:
             self._waiting[seqid] = None
             if call.late is not None:
@@ -113,7 +113,7 @@ class AsyncClientConnection(asyncio.Protocol):
             self.retire()
 
     def give_up_waits(self) -> None:
-        """Have those who wait for items give up: the client is about to be closed."""
+        """End all waits for items, because the client is about to be closed."""
         for seqid, call in list(self._takes.items()):
             future = self._waiting.get(seqid)
             if future is not None and not future.done():
@@ -121,7 +121,7 @@ class AsyncClientConnection(asyncio.Protocol):
                 self._give_up(seqid, call, future)
 
     def retire(self) -> None:
-        """Take no new call; close when the last answer is in, or no call waits for one any more."""
+        """Take no new calls. Close once no caller waits for an answer."""
         self._retired = True
         self._close_if_unused()
 
@@ -185,7 +185,7 @@ class AsyncClientConnection(asyncio.Protocol):
         if future is not None and not future.done():
             future.set_result(reply)
             return
-        call = self._takes.get(reply.seqid)  # Its caller gives up at this moment.
+        call = self._takes.get(reply.seqid)  # The caller is giving up at this moment.
         if reply.seqid in self._given_up:
             call = self._given_up.pop(reply.seqid)
             self._late.lost(1)
@@ -196,8 +196,8 @@ class AsyncClientConnection(asyncio.Protocol):
 class AsyncConnectionPool:
     """The connections of one asyncio client, at most `connections_max`; the client owns it and closes it.
 
-    A call is sent on the connection with the fewest in flight. A connection to an address that failed of late is used
-    when there is no other; it makes room for others.
+    A call is sent on the connection with the fewest calls in flight. A connection to a recently failed address is a
+    last resort, and is replaced first.
     """
 
     def __init__(self, options: Options, book: AddressBook) -> None:
@@ -205,12 +205,12 @@ class AsyncConnectionPool:
         self._book = book
         self._connections: list[AsyncClientConnection] = []
         self._to_owners: dict[Address, AsyncClientConnection] = {}
-        """One to each host that is asked for what its shards have, beside the others."""
+        """Connections to the owners of shards, one for each host, in addition to the others."""
         self._connecting_to_owner = asyncio.Lock()
         self._closing: set[AsyncClientConnection] = set()
         self._slots = asyncio.Semaphore(options.connections_max * CALLS_IN_FLIGHT_MAX)
         self._slots_of_waits = asyncio.Semaphore(options.connections_max * (CALLS_IN_FLIGHT_MAX - KEPT_SLOTS))
-        """Calls that wait for items have one of these as well, so that they never take the last slots."""
+        """Extra slots of the calls that wait for items, so that they never take the last slots."""
         self._connecting = asyncio.Lock()
         self._process_id = os.getpid()
         self.late = AsyncLateAnswers()
@@ -218,11 +218,11 @@ class AsyncConnectionPool:
 
     @property
     def calls_in_flight_max(self) -> int:
-        """How many calls one `enqueue_many` may have in flight."""
+        """Most calls in flight of one `enqueue_many`."""
         return CALLS_IN_FLIGHT_MAX
 
     async def exchange(self, step: Send) -> Any:
-        """One attempt of one call within `step.timeout_ms`, the wait for a free place included."""
+        """Make one attempt of a call within `step.timeout_ms`, including the wait for a free slot."""
         sent_on: AsyncClientConnection | None = None
         try:
             waits = self._slots_of_waits if step.call.wait_ms else nullcontext()
@@ -243,7 +243,7 @@ class AsyncConnectionPool:
             raise no_answer(step, sent_on.address) from error
 
     async def _to_owner(self, owner: Address | None) -> AsyncClientConnection | None:
-        """Return the connection to the owner of the call's shard; None if there is none and none comes at once."""
+        """Return the connection to the owner of the call's shard, or None if none is available at once."""
         if owner is None or self.closed.is_set():
             return None
         for address in [at for at, connection in self._to_owners.items() if connection.lost.is_set()]:
@@ -255,7 +255,7 @@ class AsyncConnectionPool:
         if self._connecting_to_owner.locked() or self._book.is_cooling(owner, options.clock_ms()):
             return None
         if connection is not None:
-            # Before the wait for another one, which may be cancelled: then nobody would close it.
+            # Retire it before the wait for another one. If that wait is cancelled, nothing else would close it.
             del self._to_owners[owner]
             connection.retire()
             self._closing.add(connection)
@@ -343,7 +343,7 @@ class AsyncConnectionPool:
         raise NotSentError("no connection: " + "; ".join(failures))
 
     async def pause(self, pause_ms: int) -> None:
-        """Wait between two attempts of a call. Raises ClientClosedError when the client is closed meanwhile."""
+        """Wait between two attempts of a call. Raises ClientClosedError if the client is closed meanwhile."""
         try:
             await asyncio.wait_for(self.closed.wait(), pause_ms / 1000)
         except TimeoutError:
@@ -351,12 +351,12 @@ class AsyncConnectionPool:
         raise ClientClosedError("the client is closed")
 
     def give_up_waits(self) -> None:
-        """Have those who wait for items give up: the client is about to be closed."""
+        """End all waits for items, because the client is about to be closed."""
         for connection in [*self._connections, *self._to_owners.values(), *self._closing]:
             connection.give_up_waits()
 
     async def close(self) -> None:
-        """Break off what is in flight and wait until every socket is closed."""
+        """Break off the calls in flight and wait until every socket is closed."""
         self.closed.set()
         connections = [*self._connections, *self._to_owners.values(), *self._closing]
         self._connections.clear()

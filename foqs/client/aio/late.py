@@ -11,31 +11,31 @@ from foqs.client.giving_back import LATE_CONNECTIONS_MAX, LATE_ON_CLOSE_MS_MAX
 
 
 class AsyncLateAnswers:
-    """Waits for the responses that nobody else waits for, and has their items given back.
+    """Waits for responses without a waiting caller, and returns their items.
 
-    The pool of a client owns it, and its connections tell it what they expect and what came. `run` takes the steps of
-    a verb; the client sets it.
+    The pool of a client owns it; the connections report expected and received responses to it. `run` executes a verb;
+    the client sets it.
     """
 
     def __init__(self) -> None:
         self.run: Callable[[Flow[None]], Coroutine[Any, Any, None]] | None = None
         self.expected_count = 0
-        """Responses that may still come."""
+        """Number of responses that might still arrive."""
         self._lingering_count = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
 
     def expect(self) -> None:
-        """Note that the response of a call may come whose caller has given up."""
+        """Count a response whose caller has given up."""
         self.expected_count += 1
 
     def lost(self, count: int) -> None:
-        """Note that so many of the responses will not come any more."""
+        """Record that `count` of the responses will not arrive."""
         self.expected_count -= count
         self._changed.set()
 
     def came(self, call: Call, response: Any) -> None:
-        """Have the items of a response given back; None is the response of a call that failed."""
+        """Return the items of a response; None is the response of a failed call."""
         flow = call.late(response) if call.late is not None and response is not None else None
         if flow is not None and self.run is not None:
             task = asyncio.get_running_loop().create_task(self.run(flow), name="foqs-give-back")
@@ -46,11 +46,11 @@ class AsyncLateAnswers:
     def _given_back(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # It was logged, or the client is closed.
+            task.exception()  # The error was logged, or the client is closed.
         self._changed.set()
 
     def may_linger(self) -> bool:
-        """Whether one more connection may stay open for nothing but such responses, until it `lingers` no more."""
+        """True if another connection is allowed to stay open only for such responses, until `lingers_no_more`."""
         if self._lingering_count >= LATE_CONNECTIONS_MAX:
             return False
         self._lingering_count += 1
@@ -60,10 +60,10 @@ class AsyncLateAnswers:
         self._lingering_count -= 1
 
     async def close(self) -> None:
-        """Wait until all has come and is given back, but not for long."""
+        """Wait until all responses have arrived and their items are returned, for a limited time."""
         all_is_back = asyncio.create_task(self._until_all_is_back(), name="foqs-until-given-back")
-        # No asyncio.timeout: in a task that was cancelled, which most often closes its client, it ends with a
-        # CancelledError.
+        # No asyncio.timeout, because it ends with a CancelledError in a cancelled task, and such a task often closes
+        # its client.
         await asyncio.wait([all_is_back], timeout=LATE_ON_CLOSE_MS_MAX / 1000)
         left = [all_is_back, *self._tasks]
         for task in left:

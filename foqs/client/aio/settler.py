@@ -24,24 +24,25 @@ if TYPE_CHECKING:
 
 Outcome = PositionErrors | Exception
 OnExtended = Callable[[BaseLeasedItem, int, int], None]
-"""Takes the item, how long its lease is, and since when."""
+"""Called with the item, the length of its new lease, and the time of the request, in ms."""
 
 
 class AsyncLeasedItem(BaseLeasedItem):
-    """A delivery that an `AsyncConsumer` yields or an `AsyncWorker` gives to its handler.
+    """A delivery that an `AsyncConsumer` yields or an `AsyncWorker` passes to its handler.
 
-    It has the fields of `Item`. The caller's code settles it once with ack, nack or release, which return at once: they
-    are sent in batches. For a worker's handler, returning and raising do the same.
-    lease_lost: the host gave the item to somebody else, or it is gone; what was done here may be done again.
-    settled: one of ack, nack and release was called.
+    It has the fields of `Item`. The caller's code settles it once with ack, nack or release, which return at once
+    because they are sent in batches. A worker's handler can return or raise instead.
+    lease_lost: True if the host delivered the item again or the item no longer exists; another handler might repeat its
+    work.
+    settled: True after ack, nack or release.
     """
 
     __slots__ = ()
 
     async def extend(self, lease_ms: int | None = None, *, lease: timedelta | None = None) -> None:
-        """Let the lease end `lease` or lease_ms from now; without either, after as long as it was asked for.
+        """Set the lease to end `lease` or lease_ms from now; by default after the length first requested.
 
-        Raises StaleLeaseError when the lease was lost.
+        Raises StaleLeaseError if the lease was lost.
         """
         await self.settler.extend(self, duration_or("lease_ms", lease_ms, lease, self.lease_ms))
 
@@ -49,12 +50,12 @@ class AsyncLeasedItem(BaseLeasedItem):
 class AsyncSettler:
     """Sends acks and nacks in the background, in batches.
 
-    A consumer or a worker owns it: it has it start, lease what was received, and at the end close. The leased items
-    call `ack` and `nack`.
+    Its owner, a consumer or a worker, starts it, passes it the received items, and closes it at the end. The leased
+    items call `ack` and `nack`.
     """
 
     def __init__(self, client: AsyncClient, namespace: str, on_extended: OnExtended | None = None) -> None:
-        """`on_extended` is told when an item has extended its lease by itself."""
+        """`on_extended` is called after an item has extended its own lease."""
         self._client = client
         self._namespace = namespace
         self._on_extended = on_extended
@@ -63,34 +64,34 @@ class AsyncSettler:
         self._closing = False
         self._given_up = False
         self._has_ended = False
-        """Nothing is sent any more, be it that this was closed or that it met what it did not expect."""
+        """True if no more settlements are sent, after `close` or an unexpected error."""
         self._background: AsyncBackground | None = None
 
     @property
     def stats(self) -> SettleStats:
-        """The items so far, counted by how they ended."""
+        """Items so far, counted by outcome."""
         return self._settlements.stats
 
     def start(self) -> None:
-        """Begin to send. Safe to repeat."""
+        """Start sending. Safe to repeat."""
         if self._background is None:
             self._background = AsyncBackground(self._run, f"foqs-settle-{self._namespace}")
 
     def lease(self, items: Sequence[Item], lease_ms: int) -> list[AsyncLeasedItem]:
-        """Make leased items of what a dequeue has brought, which can settle themselves here."""
+        """Make leased items from the result of a dequeue."""
         with self._changed:
             self.stats.received += len(items)
         return [AsyncLeasedItem(*(*field_values(item), self, lease_ms), suspect=item.suspect) for item in items]
 
     @guarded
     def ack(self, item: BaseLeasedItem) -> None:
-        """Have an item acked with the next batch."""
+        """Ack an item with the next batch."""
         self._settlements.ack(item)
         self._changed.notify_all()
 
     @guarded
     def nack(self, item: BaseLeasedItem, nack: Nack) -> None:
-        """Have an item given back with the next batch."""
+        """Nack or release an item with the next batch."""
         self._settlements.nack(item, nack)
         self._changed.notify_all()
 
@@ -107,9 +108,9 @@ class AsyncSettler:
         self._settlements.lost(items)
 
     async def wait_for_room(self) -> None:
-        """Return when less than PENDING_MAX settlements wait. Each call that stands before is bounded.
+        """Wait until fewer than PENDING_MAX settlements are pending. Each of the calls before has a time limit.
 
-        Raises what has ended the sending of settlements, if that was not `close`.
+        Raises the error that ended the sending of settlements, if any.
         """
         await self._until_room()
         if self._has_ended and self._background is not None:
@@ -120,14 +121,14 @@ class AsyncSettler:
         await self._changed.wait_for(lambda: self._settlements.pending_count < PENDING_MAX or self._has_ended)
 
     async def close(self, timeout_ms: int) -> None:
-        """Send what waits. After timeout_ms the rest is given up and counted as unsettled.
+        """Send the pending settlements. After timeout_ms the rest counts as unsettled.
 
-        Raises what has ended the sending of settlements before.
+        Raises the error that ended the sending of settlements before.
         """
         if self._background is None:
             return
         if is_ending():
-            return  # The interpreter is, and its threads have: the items are redelivered when their leases end.
+            return  # Threads have ended with the interpreter, so the items are redelivered after their leases.
         try:
             await self._flush(timeout_ms)
         finally:
@@ -170,7 +171,7 @@ class AsyncSettler:
         return self._settlements.waiting or (self._closing and not self._settlements.pending_count)
 
     async def _amend(self, batch: SettleBatch, outcome: Outcome, places: Sequence[int]) -> Outcome:
-        """Settle again without what the host refuses, which it would refuse as often as it is sent."""
+        """Repeat the refused nacks without the refused parts."""
         allowed = await self._client._nack_limits(self._namespace)
         for limits_now in (allowed, NOTHING_ALLOWED):
             some = [batch.nacks[place] for place in places]
@@ -208,9 +209,9 @@ class AsyncSettler:
 
 
 class AsyncLeaseKeeper:
-    """Extends the leases of what a worker has taken, at half of each lease, and says on what work begins.
+    """Extends the leases of a worker's items at half of each lease, and reports the beginning of work.
 
-    A worker or a consumer owns it. Both go together in one call.
+    A worker or a consumer owns it. Extensions and reports share their calls.
     """
 
     def __init__(self, client: AsyncClient, namespace: str, lease_ms: int) -> None:
@@ -225,7 +226,7 @@ class AsyncLeaseKeeper:
         self._background: AsyncBackground | None = None
 
     def start(self) -> None:
-        """Begin to extend. Safe to repeat."""
+        """Start extending. Safe to repeat."""
         if self._background is None:
             self._background = AsyncBackground(self._run, f"foqs-leases-{self._namespace}")
 
@@ -236,14 +237,14 @@ class AsyncLeaseKeeper:
             self._changed.notify_all()
 
     def drop(self, item: BaseLeasedItem) -> None:
-        """The item is settled: leave its lease alone."""
+        """Stop extending the lease of a settled item."""
         with self._changed:
             self._schedule.drop(item)
 
     async def begin(self, item: BaseLeasedItem) -> None:
-        """Return once the host knows that somebody begins to work on the item, or cannot be told soon.
+        """Return once the report of the item's beginning has reached the host or has failed.
 
-        Where the host says that the lease is lost, item.lease_lost is set.
+        Sets item.lease_lost if the host reports a lost lease.
         """
         answer: Queue[None] = Queue()
         with self._changed:
@@ -254,19 +255,19 @@ class AsyncLeaseKeeper:
         await answer.get()
 
     def begin_later(self, item: BaseLeasedItem) -> None:
-        """Have the host told, unless the item is settled in a moment."""
+        """Report the beginning of work after a moment, unless the item is settled by then."""
         with self._changed:
             if self._beginnings.add(Beginning(item, self._clock_ms() + SAY_AFTER_MS)):
                 self._changed.notify_all()
 
     def extended(self, item: BaseLeasedItem, lease_ms: int, asked_at_ms: int) -> None:
-        """Note that a handler has extended the lease by itself: the next extension here must not cut it short."""
+        """Record that a handler extended the lease itself, so that the next extension here does not shorten it."""
         with self._changed:
             self._schedule.extended_by(item, lease_ms, asked_at_ms)
             self._changed.notify_all()
 
     async def close(self) -> None:
-        """End, once the extension that is in flight has ended. Raises what ended it before."""
+        """Stop after the extension in flight. Raises the error that ended it before."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -286,7 +287,7 @@ class AsyncLeaseKeeper:
 
     async def _extend(self, due: list[BaseLeasedItem], begun: list[Beginning]) -> None:
         asked_at_ms = self._clock_ms()
-        # Others are due soon, so what one of them waits for must not take long.
+        # Other leases are due soon, so one call must not take long.
         deadline_ms = SAY_MS_MAX if begun else max(limits.SECOND_MS, self._lease_ms // 10)
         outcome: PositionErrors | FoqsError
         try:
@@ -327,6 +328,6 @@ class AsyncLeaseKeeper:
         return min((at_ms for at_ms in times if at_ms is not None), default=None)
 
     async def _wait_until(self, due_ms: int | None) -> None:
-        """Wait until then, or until something is due earlier."""
+        """Wait until `due_ms`, or until an earlier item is due."""
         wait_s = None if due_ms is None else max(1, due_ms - self._clock_ms()) / 1000
         await self._changed.wait_for(lambda: self._closing or self._next_due_ms() != due_ms, wait_s)

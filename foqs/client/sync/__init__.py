@@ -1,6 +1,7 @@
 """The blocking clients.
 
-All but `connections`, `coalescer` and `concurrency` is generated from `foqs.client.aio` by scripts/generate_sync.py.
+Generated from `foqs.client.aio` by scripts/generate_sync.py, except for this file and `coalescer`, `concurrency`,
+`connections`, `late` and `monitor`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # Generated from foqs/client/aio/admin_items.py by scripts/generate_sync.py: edit that one.
-"""The verbs of the client of service FoqsAdmin for stored items."""
+"""Verbs of service FoqsAdmin for stored items, as methods of its client."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from foqs.model.errors import UnavailableError
 
 
 class ItemVerbs(BaseClient):
-    """Items in whatever state, dead letters among them. It is a part of `AdminClient`."""
+    """Verbs for stored items in any state, including dead letters. It is a part of `AdminClient`."""
 
     def peek_items(
         self,
@@ -44,7 +44,7 @@ class ItemVerbs(BaseClient):
     def get_item(
         self, namespace: str, id: str, *, deadline_ms: int | None = None, deadline: timedelta | None = None
     ) -> StoredItem:
-        """Return one item in whatever state. Raises NotFoundError."""
+        """Return one item in any state. Raises NotFoundError."""
         return self._run(admin_verbs.get_item(self._within(deadline_ms, deadline), namespace, id))
 
     def plan_export(
@@ -56,11 +56,11 @@ class ItemVerbs(BaseClient):
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> ExportPlan:
-        """Return splits that together hold every item that is stored now, and none that is enqueued later.
+        """Return splits that together hold every item stored now, and no item that is enqueued later.
 
-        splits_per_shard: up to 64, so that several readers share the work. A split stays valid for as long as anybody
-        wants to read it.  partial: do without shards and hosts that do not respond, which `missing` names then;
-        otherwise they raise UnavailableError.
+        splits_per_shard: up to 64, so that several readers share the work. A split stays valid indefinitely.
+        partial: True to omit shards and hosts that do not respond, and to list them in `missing`; otherwise they raise
+            UnavailableError.
         """
         terms = self._within(deadline_ms, deadline)
         return self._run(admin_verbs.plan_export(terms, namespace, splits_per_shard, partial))
@@ -82,9 +82,10 @@ class ItemVerbs(BaseClient):
     ) -> ExportPage:
         """Return one page of a split, in the order of the items' keys. Nothing is changed or leased.
 
-        after_key: `next_after_key` of the previous page.  topics, states: of which topics (up to 500) and in which
-        states, all if empty.  topic_prefix: instead of topics, how their names begin.  with_payload, with_metadata: if
-        False, they are empty.
+        after_key: `next_after_key` of the previous page.
+        topics, states: only items of these topics (up to 500) and in these states; all if empty.
+        topic_prefix: instead of topics, only topics with this prefix.
+        with_payload, with_metadata: False to leave these empty.
         """
         terms = self._within(deadline_ms, deadline)
         flow = admin_verbs.export_items(
@@ -108,10 +109,11 @@ class ItemVerbs(BaseClient):
     ) -> Iterator[StoredItem]:
         """Iterate over all stored items, shard by shard, page by page; a deadline is each page's.
 
-        An item that is there from the first page to the last comes exactly once, in the state that it has at the time
-        of its page. What is enqueued after the start does not come. The arguments are those of `export_items`;
-        page_size: items of a page, up to 1,000.  on_missing: is told, in words, of shards and hosts that do not
-        respond, whose items then do not come, or not all of them. Without it such a shard raises UnavailableError.
+        An item that exists from the first page to the last is returned exactly once, in its state at the time of its
+        page. Items that are enqueued after the start are not returned. The arguments are those of `export_items`.
+        page_size: items of a page, up to 1,000.
+        on_missing: called with descriptions of shards and hosts that do not respond and whose items are missing or
+            incomplete. Without it such a shard raises UnavailableError.
         """
         topics = admin_verbs.topic_list(topics)
         states = admin_verbs.state_list(states)
@@ -156,7 +158,7 @@ class ItemVerbs(BaseClient):
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> PositionErrors:
-        """Delete items in whatever state. A later ack of one that was leased raises StaleLeaseError.
+        """Delete items in any state. A later ack of a leased one raises StaleLeaseError.
 
         ids: one, whose error is raised, or many: then BatchError has the errors by position.
         """
@@ -189,11 +191,12 @@ class ItemVerbs(BaseClient):
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> DeadLettersResult:
-        """Make dead letters ready again, as never tried: the given ones, or up to `limit` of the oldest.
+        """Make dead letters ready again, with no attempts counted: the given ones, or up to `limit` of the oldest.
 
-        page_token: `next_page_token` of an earlier result, to go on behind it; there may be more as long as it is not
-        empty. Without ids, items that are delivered at most once are passed over: they cannot be redriven. Raises
-        BatchError when some of the given ids are no dead letters of the topic.
+        page_token: `next_page_token` of an earlier result, to continue behind it; as long as it is not empty, more dead
+            letters might follow.
+        Without ids, items that are delivered at most once are skipped, because they cannot be redriven. Raises
+        BatchError if some of the given ids are not dead letters of the topic.
         """
         terms = self._within(deadline_ms, deadline)
         flow = admin_verbs.change_dead_letters(
@@ -215,8 +218,8 @@ class ItemVerbs(BaseClient):
     ) -> DeadLettersResult:
         """Delete dead letters: the given ones, or up to `limit` of the oldest.
 
-        page_token: `next_page_token` of an earlier result, to go on behind it. Raises BatchError when some of the given
-        ids are no dead letters of the topic.
+        page_token: `next_page_token` of an earlier result, to continue behind it.
+        Raises BatchError if some of the given ids are not dead letters of the topic.
         """
         terms = self._within(deadline_ms, deadline)
         flow = admin_verbs.change_dead_letters(

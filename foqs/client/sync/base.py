@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class BaseClient:
-    """The connections of a client and the way verbs run on them; `Client` and `AdminClient` add the verbs.
+    """The connections of a client, and the execution of verbs; `Client` and `AdminClient` add the verbs.
 
     It owns the pool of connections. Its arguments are described at `Client`.
     """
@@ -65,16 +65,16 @@ class BaseClient:
         self._prepare()
 
     def _make_pool(self) -> ConnectionPool:
-        """Make the connections; `foqs.testing` puts others in their place."""
+        """Create the connections; `foqs.testing` replaces them."""
         return ConnectionPool(self.options, self._terms.book)
 
     def _prepare(self) -> None:
-        """Make what the client of a service needs beside its connections."""
+        """Create the other parts of a client."""
 
     def _within(self, deadline_ms: int | None, deadline: timedelta | None) -> Terms:
-        """Return the terms of a call that has to end by a deadline, where one is given.
+        """Return the terms of a call, with its deadline if one is given.
 
-        Raises ClientClosedError where the client may not be used.
+        Raises ClientClosedError if the client cannot be used here.
         """
         self._home.check()
         if deadline_ms is None and deadline is None:
@@ -82,7 +82,7 @@ class BaseClient:
         return self._terms.within(duration_ms("deadline_ms", deadline_ms, deadline))
 
     def _run(self, flow: Flow[T]) -> T:
-        """Take the steps of a verb. Raises ClientClosedError when the client is closed meanwhile."""
+        """Execute the steps of a verb. Raises ClientClosedError if the client is closed meanwhile."""
         try:
             step = next(flow)
             while True:
@@ -104,7 +104,7 @@ class BaseClient:
     def close(self) -> None:
         """Close every connection. Calls in flight fail, later ones raise ClientClosedError. Safe to repeat.
 
-        Items that are on the way to calls which wait for them are given back before, for which it waits up to 1 s.
+        Items in transit to waiting calls are returned first, which takes up to 1 s.
         """
         if not self._pool.closed.is_set():
             self._home.check_end()

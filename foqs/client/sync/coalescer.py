@@ -1,7 +1,7 @@
 """Coalescing of single enqueues among threads, without a thread of its own.
 
-The first caller of a lane leads: it runs the call for all that wait, then hands the lead to one of those that came
-meanwhile. So nobody works for others for longer than one call.
+The first caller of a lane leads: it runs the call for all waiting callers, then passes the lead to a caller that
+arrived meanwhile. So no caller works for others for longer than one call.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from foqs.client.sync.monitor import Monitor, closed_gate, open_gate
 from foqs.model.errors import FoqsError
 
 RunBatch = Callable[[Lane, Sequence[NewItem], int | None], CallOutcome]
-"""Makes one attempt: the lane, its items, and when it must have ended, if its callers have said so."""
+"""Makes one attempt for a lane and its items, until the callers' deadline if there is one."""
 
 
 class EnqueueCoalescer:
-    """Puts the single enqueues of a `Client` together into calls; the client owns it.
+    """Combines the single enqueues of a `Client` into calls; the client owns it.
 
-    A leader cannot leave its call before the call ends. So the leader is always the one with the most time among those
-    whom the call carries: it reaches no deadline later than its own, and the others leave when theirs comes.
-    The handler of a signal may raise anywhere in the thread of a caller: then that one is taken out of wherever it was.
+    A leader cannot leave its call before the call ends. The leader is therefore always the caller with the latest
+    deadline in the batch, so the call never outlasts it, and the others leave at their own deadlines.
+    If a signal handler raises in the thread of a caller, the caller's enqueue is removed at any stage.
     """
 
     def __init__(self, items_max: int, terms: Terms, run_batch: RunBatch, pause: Callable[[int], None]) -> None:
-        """`pause` waits for so many milliseconds, and raises when the client is closed."""
+        """`pause` waits for the given number of milliseconds, and raises if the client is closed."""
         self._queues = EnqueueQueues(items_max, terms)
         self._run_batch = run_batch
         self._pause = pause
         self._room = Monitor()
 
     def enqueue(self, lane: Lane, item: NewItem, deadline_at_ms: int | None = None) -> str:
-        """Return the item's id, by `deadline_at_ms` of the clock where that is given.
+        """Return the item's id by `deadline_at_ms` of the clock, if given.
 
-        Raises the item's error; OverloadedError when its turn did not come in time; NotSentError at the deadline, or
-        OutcomeUnknownError when a call carries the item by then.
+        Raises the item's error; OverloadedError if its turn did not come in time; NotSentError at the deadline, or
+        OutcomeUnknownError if a call carries the item by then.
         """
         queues = self._queues
         pending = queues.pending(item, deadline_at_ms)
-        was_held = self._room.is_held()  # The handler of a signal may call what it has interrupted.
+        was_held = self._room.is_held()  # A signal handler might call the method that it interrupted.
         while True:
             has_left = False
             try:
@@ -53,7 +53,7 @@ class EnqueueCoalescer:
                     self._let_go(lane, pending, error, was_held=was_held)
                     has_left = True
                 finally:
-                    if not has_left:  # Another signal has cut it off.
+                    if not has_left:  # Another signal interrupted it.
                         self._let_go(lane, pending, error, was_held=was_held)
                 raise
             pause_ms = queues.next_pause_ms(lane, pending)
@@ -64,7 +64,7 @@ class EnqueueCoalescer:
             lane = queues.again(lane, pending)
 
     def _share_call(self, lane: Lane, pending: PendingEnqueue) -> None:
-        """Have a call carry the item, and wait for what came of it."""
+        """Add the item to a call and wait for its outcome."""
         queues, room, batch = self._queues, self._room, None
         with room:
             if not room.wait_for(lambda: queues.has_room(pending), queues.patience_s(pending)):
@@ -79,16 +79,16 @@ class EnqueueCoalescer:
             self._lead(lane, batch)
 
     def _follow(self, lane: Lane, pending: PendingEnqueue) -> list[PendingEnqueue] | None:
-        """Wait for the outcome; when the lead comes instead, return what the next call carries."""
+        """Wait for the outcome. If the lead arrives instead, return the batch of the next call."""
         in_time = pending.wakeup.acquire(timeout=self._queues.patience_s(pending))
         if not in_time:
             with self._room:
                 is_withdrawn = self._queues.withdraw(lane, pending)
             if is_withdrawn:
-                raise pending.not_sent()  # Who catches it passes on the lead, if that came this moment.
+                raise pending.not_sent()  # The `except` of `enqueue` passes on a lead that arrived just now.
             if pending.has_deadline and not pending.done:
                 raise pending.in_flight_too_long()
-            pending.wakeup.acquire()  # A call carries it now, and that call ends.
+            pending.wakeup.acquire()  # A call carries the item now, and that call ends.
         with self._room:
             if pending.done or not self._queues.leads(lane, pending):
                 return None
@@ -103,7 +103,7 @@ class EnqueueCoalescer:
             outcome = self._run_batch(lane, [pending.item for pending in batch], deadline_of(batch))
         except (FoqsError, ClientClosedError) as error:
             outcome = error
-        # What else is raised is for this caller, and as it is: the handler of a signal did, such as a time limit.
+        # Any other exception is for this caller, unchanged: a signal handler raised it, such as a time limit.
         with self._room:
             for carried in self._queues.end(lane, outcome):
                 _wake(carried)
@@ -111,7 +111,7 @@ class EnqueueCoalescer:
                 _wake(self._queues.heir(lane))
 
     def _let_go(self, lane: Lane, pending: PendingEnqueue, error: BaseException, *, was_held: bool = False) -> None:
-        """Take the enqueue out of wherever it was; a signal may have cut off anything, this as well."""
+        """Remove the enqueue at any stage; signals can interrupt every step, even this method."""
         if not was_held:
             self._room.drop()
         with self._room:
@@ -119,7 +119,7 @@ class EnqueueCoalescer:
             self._room.notify_all()
 
     def close(self) -> None:
-        """End nothing: every call runs in the thread of a caller, and fails as soon as its pool is closed."""
+        """Do nothing: every call runs in the thread of its caller, and fails once its pool is closed."""
 
 
 def _wake(pending: PendingEnqueue) -> None:

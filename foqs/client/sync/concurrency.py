@@ -1,6 +1,6 @@
 """The differences between tasks and threads, for threads; `foqs.client.aio.concurrency` is the twin for tasks.
 
-This module is written by hand, like that one: see there.
+Like its twin, which explains why, this module is written by hand.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ __all__ = [
 
 
 class Home:
-    """Where a client may be used: in any thread of the process that made it."""
+    """Place where a client can be used: any thread of the process that created it."""
 
     def __init__(self) -> None:
         self._process_id = os.getpid()
 
     def check(self) -> None:
-        """Raise ClientClosedError anywhere else."""
+        """Raise ClientClosedError in any other process."""
         check_process(self._process_id)
 
     def check_end(self) -> None:
-        """Do nothing: a fork closes its copies of the sockets, and leaves those of its parent alone."""
+        """Do nothing: a fork closes its copies of the sockets without affecting those of its parent."""
 
 
 class Background:
-    """Work that runs beside its owner, in a thread of its own, from now until it ends by itself."""
+    """Background work in its own thread, until it ends by itself."""
 
     def __init__(self, work: Callable[[], None], name: str) -> None:
         self.name = name
@@ -71,7 +71,7 @@ class Background:
             self._error = error
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait for the end, at most `timeout` seconds; whether it has ended. Raises what it raised."""
+        """Wait for the end, up to `timeout` seconds. True if it has ended. Raises the error of the work."""
         self._thread.join(timeout)
         if self._thread.is_alive():
             return False
@@ -80,14 +80,14 @@ class Background:
         return True
 
     def cancel(self) -> None:
-        """Leave it to itself: a thread cannot be ended from outside. It does not keep the process from ending."""
+        """Do nothing, because a thread cannot be ended from outside. The process can end before it."""
 
 
 def run_copies(work: Callable[[], None], count: int, name: str, on_failure: Callable[[BaseException], None]) -> None:
-    """Run `count` copies of the work at a time, each in a thread, and wait for all of them.
+    """Run `count` copies of the work concurrently, each in a thread, and wait for all copies.
 
-    `on_failure` is told the first failure, of a copy or of this thread (such as Ctrl-C), before the others are waited
-    for: it has them end. Raises that failure. No thread keeps the process from ending.
+    `on_failure` is called with the first failure, of a copy or of this thread (such as Ctrl-C), and must make the other
+    copies end. Then that failure is raised. The process can end before the threads.
     """
     outcomes = Queue[BaseException | None]()
 
@@ -115,12 +115,12 @@ def run_copies(work: Callable[[], None], count: int, name: str, on_failure: Call
 
 
 def run_to_the_end(work: Callable[[], None]) -> None:
-    """Run the work: nothing cancels a thread."""
+    """Run the work to its end; a thread is never cancelled."""
     work()
 
 
 def finish(result: object) -> None:
-    """Look at what a handler returned. Raises HandlerKindError when the handler has not really run."""
+    """Check the result of a handler. Raises HandlerKindError if the handler has not really run."""
     if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
         if inspect.iscoroutine(result) or inspect.isgenerator(result):
             result.close()
@@ -131,26 +131,26 @@ def finish(result: object) -> None:
 
 
 def is_cancelled() -> bool:
-    """A thread never is."""
+    """Return False, because a thread is never cancelled."""
     return False
 
 
 def is_ending() -> bool:
-    """Whether the interpreter ends: then no other thread runs any more, and nothing may wait for one."""
+    """True if the interpreter is ending, so that no other thread runs and no wait for one would end."""
     return sys.is_finalizing()
 
 
 def is_fatal(error: BaseException) -> bool:
-    """Whether something that is no Exception, and came out of a handler, is to end the program.
+    """True if a handler's exception that is not an Exception must end the program.
 
-    A CancelledError is one of something that the handler waited for, in an event loop of its own.
+    A CancelledError comes from something that the handler awaited in its own event loop, so it is not fatal.
     """
     return not isinstance(error, CancelledError)
 
 
 @contextmanager
 def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """SIGTERM and SIGINT call `stop`, on the main thread; elsewhere Python allows no handlers."""
+    """Call `stop` on SIGTERM and SIGINT, on the main thread only, because Python allows no handlers elsewhere."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""Blocking sockets: one call at a time on a connection, a bounded pool of them, safe for threads."""
+"""Blocking sockets: one call at a time on each connection, in a bounded pool. Safe for threads."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _RECEIVE_BYTES = 64 * 1024
 class ClientConnection:
     """One socket with one call at a time; its `ConnectionPool` opens and closes it.
 
-    It is `usable` until anything but a response that the contract declares comes, see `dialogue`.
+    It stays `usable` until it receives anything but a response that the contract declares, see `dialogue`.
     """
 
     def __init__(self, sock: socket.socket, address: Address, clock_ms: Callable[[], int]) -> None:
@@ -43,18 +43,18 @@ class ClientConnection:
         self._clock_ms = clock_ms
         self._dialogue = Dialogue()
         self._part = b""
-        """What has come of a response that nobody waits for any more."""
+        """Bytes received of an incomplete response."""
         self.usable = True
         self.used_at_ms = clock_ms()
         self.call: Call | None = None
-        """The call whose response may still come."""
+        """The call whose response might still arrive."""
         self.has_sent = False
-        """Whether that call was sent as a whole."""
+        """True if the whole frame of that call was sent."""
         self.is_half_closed = False
-        """Whether nothing more can be sent: the host was told that the wait is over."""
+        """True once the wait for items was ended, so that no more calls can be sent."""
 
     def send(self, step: Send, deadline_at_ms: int) -> int:
-        """Send a call. Returns its seqid. Raises NotSentError."""
+        """Send a call and return its seqid. Raises NotSentError."""
         seqid, frame = self._dialogue.frame_of(step.call)
         self.usable = False
         self.has_sent = False
@@ -65,7 +65,7 @@ class ClientConnection:
         return seqid
 
     def receive(self, step: Send, seqid: int, deadline_at_ms: int) -> Any:
-        """Wait for the answer to what was sent. OutcomeUnknownError, or what the host answered."""
+        """Wait for the answer to a sent call. Raises OutcomeUnknownError, or the host's error."""
         call = step.call
         reply = self._receive(step, seqid, deadline_at_ms)
         self.call = None
@@ -83,7 +83,7 @@ class ClientConnection:
             self._limit_wait(deadline_at_ms)
             self._socket.sendall(frame)
         except OSError as error:
-            # A host acts on whole frames only, and the last bytes of this one never left.
+            # A host acts only on complete frames, and the last bytes of this one were not sent.
             self.call = None
             raise NotSentError(f"the connection to {self.address} broke while sending: {error}") from error
 
@@ -106,15 +106,15 @@ class ClientConnection:
         return reply
 
     def end_wait(self) -> None:
-        """Let a host that waits for items with its response answer at once, since nothing more comes from here."""
+        """End the host's wait for items, so that it answers at once, by closing this side of the connection."""
         self.is_half_closed = True
         try:
             self._socket.shutdown(socket.SHUT_WR)
         except OSError:
-            self.usable = False  # not connected any more
+            self.usable = False  # Not connected any more.
 
     def late_response(self, call: Call, wait_ms: int) -> Any:
-        """Return the response to a call whose caller has given up; None if none comes within `wait_ms`."""
+        """Return the response to an abandoned call, or None if it does not arrive within `wait_ms`."""
         self.end_wait()
         self._is_exact = False
         try:
@@ -154,14 +154,14 @@ class ClientConnection:
         left_ms = deadline_at_ms - self._clock_ms()
         if left_ms <= 0:
             raise TimeoutError("the time for the call is over")
-        # Setting the timeout is a system call; a tenth more is no matter, unless the caller's deadline is meant.
+        # Setting the timeout is a system call, so a tenth more is accepted, except before the caller's deadline.
         slack_ms = 0 if self._is_exact else left_ms // 10
         if not left_ms <= self._timeout_ms <= left_ms + slack_ms:
             self._timeout_ms = left_ms + slack_ms // 2
             self._socket.settimeout(self._timeout_ms / 1000)
 
     def is_stale(self) -> bool:
-        """Whether an idle connection was closed by the host, or has bytes to read that nobody asked for."""
+        """True if the host closed an idle connection, or if unexpected bytes arrived."""
         return self._clock_ms() - self.used_at_ms > IDLE_REUSE_MS_MAX or bool(self._poll.poll(0))
 
     def abort(self) -> None:
@@ -169,7 +169,7 @@ class ClientConnection:
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
-            self.usable = False  # not connected any more, which is what was asked for
+            self.usable = False  # Not connected any more, as intended.
 
     def close(self) -> None:
         self.usable = False
@@ -177,24 +177,24 @@ class ClientConnection:
 
 
 class _Checkout:
-    """What one attempt has of the pool: a place, and the connection that it uses, if it has come so far."""
+    """Resources of one attempt in the pool: a place, and later its connection."""
 
     __slots__ = ("connection", "is_given_up", "is_over", "socket")
 
     def __init__(self) -> None:
         self.connection: ClientConnection | None = None
         self.socket: socket.socket | None = None
-        """One that is open and no connection yet."""
+        """An open socket without a connection object yet."""
         self.is_given_up = False
-        """Whether the caller is to give up its wait for items: the client is about to be closed."""
+        """True if the caller must end its wait for items, because the client is about to be closed."""
         self.is_over = False
 
 
 class ConnectionPool:
     """The connections of one blocking client, at most `connections_max`; the client owns it. Safe for threads.
 
-    A call takes the connection that was used last, unless its address failed of late, and has it to itself. Whatever
-    the handler of a signal raises in the middle of it, what it had is free again.
+    A call has exclusive use of the most recently used connection whose address did not fail recently. If a signal
+    handler raises during a call, the call's resources are freed.
     """
 
     def __init__(self, options: Options, book: AddressBook) -> None:
@@ -206,20 +206,20 @@ class ConnectionPool:
         self._busy: dict[ClientConnection, _Checkout] = {}
         self._process_id = os.getpid()
         self._is_closing = False
-        """Whether nobody is to begin a wait for items any more."""
+        """True once no new wait for items is allowed."""
         self.late = LateAnswers()
         self.closed = Flag()
 
     @property
     def calls_in_flight_max(self) -> int:
-        """How many calls one `enqueue_many` may have in flight: each needs a connection."""
+        """Most calls in flight of one `enqueue_many`, because each needs a connection."""
         return self._options.connections_max
 
     def exchange(self, step: Send) -> Any:
-        """One attempt of one call within `step.timeout_ms`, the wait for a connection included."""
+        """Make one attempt of a call within `step.timeout_ms`, including the wait for a connection."""
         check_process(self._process_id)
         checkout = _Checkout()
-        was_held = self._changed.is_held()  # The handler of a signal may call what it has interrupted.
+        was_held = self._changed.is_held()  # A signal handler might call the method that it interrupted.
         try:
             try:
                 response = self._exchange(checkout, step)
@@ -230,7 +230,7 @@ class ConnectionPool:
                 raise ClientClosedError("the client is closed")
             return response
         except BaseException as error:
-            if not checkout.is_over:  # A signal has cut it off.
+            if not checkout.is_over:  # A signal interrupted it.
                 self._give_back(checkout, was_held)
             if checkout.is_given_up:
                 self.late.ended(checkout)
@@ -265,21 +265,21 @@ class ConnectionPool:
             connection.call = call
 
     def _look_at_wait(self, checkout: _Checkout, connection: ClientConnection, call: Call) -> None:
-        """End the wait at once where somebody wanted that before the call was sent, and could not do it then."""
+        """End the wait at once if that was requested before the call was sent, when it was not possible yet."""
         with self._changed:
             is_wanted = call.wait_ms and self._options.connections_max == 1 and self._places.is_wanted
             if is_wanted or checkout.is_given_up:
                 connection.end_wait()
 
     def _end_wait(self) -> None:
-        """Let the call that waits with the only connection end its wait: another one needs it."""
+        """End the wait for items on the only connection, because another call needs it."""
         if self._options.connections_max == 1:
             for connection in list(self._busy):
                 if connection.call is not None and connection.call.wait_ms and connection.has_sent:
                     connection.end_wait()
 
     def _take_owners(self, checkout: _Checkout, deadline_at_ms: int, owner: Address | None) -> ClientConnection | None:
-        """A connection to the owner of the call's shard; None if there is none and none comes at once."""
+        """Return a connection to the owner of the call's shard, or None if none is available at once."""
         now_ms = self._options.clock_ms
         if owner is None or self._book.is_cooling(owner, now_ms()):
             return None
@@ -300,7 +300,7 @@ class ConnectionPool:
         return self._take_idle(checkout, preferred) or self._connect(checkout, deadline_at_ms, avoided)
 
     def _take_idle(self, checkout: _Checkout, addresses: Collection[Address]) -> ClientConnection | None:
-        """The connection to one of them that was used last, if it still is one."""
+        """Return the most recently used idle connection to these addresses that is still open."""
         while True:
             with self._changed:
                 self.check_open()
@@ -319,7 +319,7 @@ class ConnectionPool:
         now_ms = self._options.clock_ms
         failures = []
         for address in self._book.candidates(now_ms(), avoided):
-            if connection := self._take_idle(checkout, [address]):  # One that was not preferred.
+            if connection := self._take_idle(checkout, [address]):  # Its address is not preferred.
                 return connection
             left_ms = min(self._options.connect_timeout_ms, deadline_at_ms - now_ms())
             if left_ms <= 0:
@@ -341,7 +341,7 @@ class ConnectionPool:
         with self._changed:
             self.check_open()
             self._busy[connection] = checkout
-            # To an address that is not preferred, or not used for the longest time.
+            # The spare one has an address that is not preferred, or was unused for the longest time.
             is_full = len(self._idle) + len(self._busy) > self._options.connections_max
             spare = self._idle.pop(0) if is_full and self._idle else None
         if spare is not None:
@@ -349,14 +349,14 @@ class ConnectionPool:
         return connection
 
     def _give_back(self, checkout: _Checkout, was_held: bool) -> None:
-        """End what an attempt has of the pool, wherever it was cut off. Safe to repeat."""
+        """Free the resources of an attempt at any stage. Safe to repeat."""
         if not was_held:
             self._changed.drop()
         connection = checkout.connection
         if connection is not None:
             with self._changed:
                 holder = self._busy.get(connection)
-                # Where this is done once more, another one may have it by now.
+                # On a repetition, another attempt might have the connection.
                 is_ours = holder is checkout or (holder is None and connection not in self._idle)
                 if is_ours and connection.usable and not connection.is_half_closed and not self.closed.is_set():
                     if connection not in self._idle:
@@ -372,7 +372,7 @@ class ConnectionPool:
         checkout.is_over = True
 
     def _is_late(self, connection: ClientConnection) -> bool:
-        """Have a response waited for by somebody else that may still bring items; whether it may. Safe to repeat."""
+        """Pass a connection on whose late response might bring items. True if it was passed on. Safe to repeat."""
         call = connection.call
         if call is None or call.late is None or self.closed.is_set() or not self.late.take(connection, call):
             return False
@@ -389,7 +389,7 @@ class ConnectionPool:
 
     @guarded
     def give_up_waits(self) -> None:
-        """Have those who wait for items give up: the client is about to be closed."""
+        """End all waits for items, because the client is about to be closed."""
         if self._process_id != os.getpid():
             return
         self._is_closing = True
@@ -405,15 +405,15 @@ class ConnectionPool:
             raise ClientClosedError("the client is closed")
 
     def pause(self, pause_ms: int) -> None:
-        """Wait between two attempts of a call. Raises ClientClosedError when the client is closed meanwhile."""
+        """Wait between two attempts of a call. Raises ClientClosedError if the client is closed meanwhile."""
         if self.closed.wait(pause_ms / 1000):
             raise ClientClosedError("the client is closed")
 
     @guarded
     def close(self) -> None:
-        """Close what is idle and abort what is in flight; each call's thread closes its own socket."""
+        """Close the idle connections and abort the busy ones; each call's thread closes its own socket."""
         self.closed.set()
-        if self._process_id == os.getpid():  # A fork must not end the calls of the process that it came from.
+        if self._process_id == os.getpid():  # A fork must not end the calls of its parent process.
             for connection in list(self._busy):
                 connection.abort()
         for connection in self._idle:

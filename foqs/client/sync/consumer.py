@@ -24,21 +24,22 @@ if TYPE_CHECKING:
 class Consumer:
     """Deliveries one by one, taken in batches, with acks sent in the background; `Client.consume` makes it.
 
-    batch_count (100): items of each topic taken at once (a mapping of topics brings its own counts), or with
-        topic_prefix in all.
-    lease or lease_ms (30 s): of every delivery. An item is yielded with at least half of it left: the rest of a batch
-        that waited longer is extended, and what was lost meanwhile is left out. A yielded item is not extended by
-        itself.
-    wait or wait_ms (5 s): how long one call waits for items; `stop` from another thread takes as long.
+    batch_count (100): items of each topic per batch (a mapping of topics has its own counts), or of the topic_prefix in
+        total.
+    lease or lease_ms (30 s): of every delivery. An item is yielded with at least half of it left, because the rest of a
+        batch that waited longer is extended first; items with lost leases are skipped. The lease of a yielded item is
+        not extended automatically.
+    wait or wait_ms (5 s): longest wait of one call for items; `stop` from another thread can take as long.
 
-    An item that is neither acked, nacked nor released when the loop is left is released, like those that were taken
-    but not yielded; then all settlements are flushed. An `with` statement sees to that however the loop is left.
-    Iterate once, in one thread; items may be settled in any.
-    It goes on through an outage as workers do, and raises what dequeue raises where that stays wrong, such as
+    When the loop is left, items that are not settled and items that were taken but not yielded are released, and all
+    settlements are flushed. Use a `with` statement to ensure that, however the loop is left.
+    Iterate once, in one thread; items can be settled in any.
+    It continues through an outage as workers do. Raises the persistent errors of dequeue, such as
     UnknownNamespaceError.
 
-    An item counts as tried once it is yielded. The host is told of those that are not settled within a moment, and
-    before an item is yielded that was delivered before; so what ends the program makes no attempt of those behind it.
+    An item counts as tried once it is yielded. The consumer reports that to the host: before it yields an item that was
+    delivered before, otherwise after a moment if the item is not settled by then. So a crash of the program costs no
+    attempt of the items behind.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Consumer:
 
     @property
     def stats(self) -> SettleStats:
-        """The items so far, counted by how they ended."""
+        """Items so far, counted by outcome."""
         return self._settler.stats
 
     def __iter__(self) -> Iterator[LeasedItem]:
@@ -104,7 +105,7 @@ class Consumer:
             self._rests.after_success()
 
     def _begin(self, item: LeasedItem) -> bool:
-        """Have the host told that the item is in work. Returns False if its lease is lost."""
+        """Report to the host that work on the item begins. False if its lease is lost."""
         if not was_delivered_before(item):
             self._keeper.begin_later(item)
             return True
@@ -133,13 +134,13 @@ class Consumer:
         return self._taken.next()
 
     def stop(self) -> None:
-        """End the iteration before its next item. Whoever iterates cleans up."""
+        """End the iteration before its next item. The iterating task cleans up."""
         with self._changed:
             self._ending = True
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Release what is not settled and flush. Safe to repeat."""
+        """Release the unsettled items and flush. Safe to repeat."""
         self._ending = True
         if not self._closed:
             self._closed = True

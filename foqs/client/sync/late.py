@@ -17,30 +17,30 @@ if TYPE_CHECKING:
 
 
 class LateAnswers:
-    """Waits for the responses that nobody else waits for, each in a thread, and has their items given back.
+    """Waits for responses without a waiting caller, each in a thread, and returns their items.
 
-    The pool of a client owns it, and gives it the connections on which they come. `run` takes the steps of a verb; the
-    client sets it. Safe for threads. What is open is known by who has it, not by a count, so that whatever was cut off
-    by a signal can be done once more.
+    The pool of a client owns it and hands over the connections of these responses. `run` executes a verb; the client
+    sets it. Safe for threads. Open responses are recorded by owner instead of counted, so that every step that a signal
+    interrupts can be repeated.
     """
 
     def __init__(self) -> None:
         self.run: Callable[[Flow[None]], None] | None = None
         self._open: dict[object, bool] = {}
-        """Who waits for a response that may still come, or gives its items back; and whether its thread has begun."""
+        """Owners of responses that might still arrive or are being returned; True once the owner's thread has begun."""
         self._changed = Monitor()
 
     def take(self, connection: ClientConnection, call: Call) -> bool:
-        """Own a connection until the response has come to a call whose caller has gone; False for one too many.
+        """Own a connection until the response to an abandoned call has arrived; False if there are too many.
 
-        Safe to repeat after it was cut off: only one of the threads that it has started goes on.
+        Safe to repeat after an interruption: only one of the started threads continues.
         """
         if not self._has_room(connection):
             return False
         try:
-            # Made in C, which no signal cuts off. Like a daemon it does not keep the process from ending.
+            # Written in C, so no signal interrupts it. As with a daemon thread, the process can end before it.
             start_new_thread(self._wait, (connection, call))
-        except RuntimeError:  # There are no threads any more: the interpreter ends.
+        except RuntimeError:  # No threads can start, because the interpreter is ending.
             self.ended(connection)
             return False
         return True
@@ -68,11 +68,11 @@ class LateAnswers:
 
     @guarded
     def expect(self, caller: object) -> None:
-        """Note that a caller was told to give up, whose response is still to come, until it has `ended`."""
+        """Record a caller that was made to give up and whose response is still to come, until it has `ended`."""
         self._open[caller] = True
 
     def came(self, caller: object, call: Call, response: Any) -> None:
-        """Give the items of a response back that was expected."""
+        """Return the items of an expected response."""
         try:
             self._give_back(call, response)
         finally:
@@ -88,11 +88,11 @@ class LateAnswers:
 
     @guarded
     def ended(self, owner: object) -> None:
-        """Note that nothing more comes of it. Safe to repeat."""
+        """Record that the owner is finished. Safe to repeat."""
         self._open.pop(owner, None)
         self._changed.notify_all()
 
     @guarded
     def close(self) -> None:
-        """Wait until all has come and is given back, but not for long."""
+        """Wait until all responses have arrived and their items are returned, for a limited time."""
         self._changed.wait_for(lambda: not self._open, LATE_ON_CLOSE_MS_MAX / 1000)

@@ -1,9 +1,9 @@
-"""Locks and waits that outlive the handlers of signals, which may raise anywhere in the main thread.
+"""Locks and waits that survive exceptions of signal handlers, which can be raised anywhere in the main thread.
 
-Such an exception can leave a lock of `threading` held that is written in Python (Condition, Event, Semaphore): it comes
-between the moment when the lock is taken and that when it is known to be. `with` enters and leaves a lock that is
-written in C as one. So everything here stands on those, and what a thread has or waits for is known by name, not by a
-count: whoever leaves can give back what it has without knowing how far it had come.
+Such an exception can leave a lock of `threading` that is written in Python (Condition, Event, Semaphore) held, if it is
+raised after the lock is acquired and before that is recorded. A lock written in C is entered and left by `with`
+atomically. So this module uses only locks written in C. The places and waits of a thread are recorded by name instead
+of counted, so that it can return them regardless of the point of interruption.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _WAIT_S_MAX = threading.TIMEOUT_MAX
 
 
 def closed_gate() -> Any:
-    """Make a gate at which one thread waits, by `acquire`, until another one opens it."""
+    """Make a gate at which one thread waits, by `acquire`, until another thread opens it."""
     gate = allocate_lock()
     gate.acquire()
     return gate
 
 
 def open_gate(gate: Any) -> None:
-    """Let the thread through that waits there. Safe to repeat; the caller holds the lock that guards the gate."""
+    """Let the waiting thread pass. Safe to repeat; the caller holds the lock that guards the gate."""
     if gate.locked():
         gate.release()
 
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class Guarded(Protocol):
-    """What has a monitor for its state."""
+    """An object with a monitor for its state."""
 
     _changed: Monitor
 
@@ -45,12 +45,12 @@ G = TypeVar("G", bound=Guarded)
 
 
 def guarded(method: Callable[Concatenate[G, P], T]) -> Callable[Concatenate[G, P], T]:
-    """Have a method hold the monitor of its object, and surely not any more once it has been left."""
+    """Hold the monitor of the object during the method, and surely release it afterwards."""
 
     @wraps(method)
     def call(self: G, /, *args: P.args, **kwargs: P.kwargs) -> T:
         monitor = self._changed
-        was_held = monitor.is_held()  # The handler of a signal may call what it has interrupted.
+        was_held = monitor.is_held()  # A signal handler might call the method that it interrupted.
         try:
             with monitor:
                 return method(self, *args, **kwargs)
@@ -63,27 +63,27 @@ def guarded(method: Callable[Concatenate[G, P], T]) -> Callable[Concatenate[G, P
 
 
 class Monitor(RLock):  # type: ignore[misc] # typeshed calls it final, which it is not
-    """A lock, and a place to wait for a change of what it guards: `with` holds it, `wait_for` waits."""
+    """A lock, and a way to wait for changes of the guarded state: `with` holds it, `wait_for` waits."""
 
     def __init__(self) -> None:
         self._gates: list[Any] = []
 
     def is_held(self) -> bool:
-        """Whether this thread holds it."""
+        """True if this thread holds the lock."""
         return self._is_owned()  # type: ignore[attr-defined,no-any-return]
 
     def drop(self) -> None:
-        """Let go of it, if this thread holds it though it has left: an exception came on the way out of a `with`."""
+        """Release the lock if this thread still holds it, because an exception interrupted the exit of a `with`."""
         while self.is_held():
             self.release()
 
     def notify_all(self) -> None:
-        """Have everybody who waits look at the state again."""
+        """Make all waiting threads check the state again."""
         for gate in self._gates:
             open_gate(gate)
 
     def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Return once the predicate holds, or after `timeout` seconds; whether it holds. The caller holds the lock."""
+        """Wait until the predicate holds, up to `timeout` seconds; False on a timeout. The caller holds the lock."""
         end_s = None if timeout is None else time.monotonic() + timeout
         while not (holds := predicate()):
             left_s = _WAIT_S_MAX if end_s is None else end_s - time.monotonic()
@@ -102,11 +102,11 @@ class Monitor(RLock):  # type: ignore[misc] # typeshed calls it final, which it 
             finally:
                 self._return_from(gate)
         except BaseException:
-            self._return_from(gate)  # Once more: a signal may have cut it off.
+            self._return_from(gate)  # Repeated, because a signal might have interrupted it.
             raise
 
     def _return_from(self, gate: Any) -> None:
-        """Hold the lock again, whatever raises meanwhile; then raise that."""
+        """Acquire the lock again despite any exception, then raise that exception."""
         raised: BaseException | None = None
         while not self.is_held():
             try:
@@ -120,67 +120,66 @@ class Monitor(RLock):  # type: ignore[misc] # typeshed calls it final, which it 
 
 
 class Flag:
-    """Something that happens once: `set` says that it has, `wait` waits until then."""
+    """A one-time event: `set` records it, `wait` waits for it."""
 
     def __init__(self) -> None:
         self._changed = Monitor()
         self._is_set = False
 
     def is_set(self) -> bool:
-        """Whether it has happened."""
         return self._is_set
 
     @guarded
     def set(self) -> None:
-        """Let everybody know that it has happened."""
+        """Record the event and wake all waiting threads."""
         self._is_set = True
         self._changed.notify_all()
 
     @guarded
     def wait(self, timeout: float | None = None) -> bool:
-        """Return once it has happened, or after `timeout` seconds; whether it has."""
+        """Wait for the event, up to `timeout` seconds. False on a timeout."""
         return self._changed.wait_for(self.is_set, timeout)
 
 
 class Places:
-    """So many places, each for one holder at a time; who finds none waits, and those who wait go in their order.
+    """A fixed number of places, each for one holder at a time. Waiting threads get a place in order of arrival.
 
-    The pool of a client has one for each connection that it may open. Calls that wait for items at a host never take
-    the last place, if there are several, and go behind all others. Safe for threads.
+    The pool of a client has one for each connection that it can open. Calls that wait for items at a host rank behind
+    all others, and never take the last of several places. Safe for threads.
     """
 
     def __init__(self, count: int, lock: Monitor) -> None:
-        """`lock` is that of the owner, which sees that nobody has left and holds it."""
+        """`lock` is the owner's lock, which it never leaves held after an exception."""
         self._count = count
         self._count_for_waits = max(1, count - 1)
         self._lock = lock
         self._holders: set[object] = set()
         self._waiting: dict[object, Any] = {}
-        """The gate of each who waits."""
+        """Gates of the waiting holders."""
         self._patient: dict[object, Any] = {}
-        """The same of calls that wait for items."""
+        """Gates of the waiting calls that wait for items."""
 
     @property
     def free_count(self) -> int:
-        """How many places nobody has."""
+        """Number of free places."""
         return self._count - len(self._holders)
 
     @property
     def is_wanted(self) -> bool:
-        """Whether a call wants a place that does not wait for items."""
+        """True if a call waits for a place, other than the calls that wait for items."""
         return bool(self._waiting)
 
     def take(
         self, holder: object, timeout_s: float, *, is_wait: bool = False, on_full: Callable[[], None] | None = None
     ) -> bool:
-        """Take a place within the time; whether there was one. `leave` ends it, however this has ended.
+        """Take a place within the time; False if none was free. Every `take` needs a `leave`, whatever its result.
 
-        is_wait: it is for a call that waits for items. on_full: what is done, under the lock, before any other call
-        waits for a place.
+        is_wait: True for a call that waits for items. on_full: called under the lock before any other call waits for a
+        place.
         """
         waiting = self._patient if is_wait else self._waiting
         with self._lock:
-            # Then nobody waits who may have it: `leave` sees to that.
+            # If a place is free, no thread waits for it, because `leave` passes it on.
             if len(self._holders) < (self._count_for_waits if is_wait else self._count):
                 self._holders.add(holder)
                 return True
@@ -193,7 +192,7 @@ class Places:
             return holder in self._holders
 
     def leave(self, holder: object) -> None:
-        """Give back what the holder has or waits for, if anything. Safe to repeat, and after `take` was cut off."""
+        """Return the place or the wait of the holder, if any. Safe to repeat, and after an interrupted `take`."""
         with self._lock:
             self._waiting.pop(holder, None)
             self._patient.pop(holder, None)

@@ -1,5 +1,5 @@
 # Generated from foqs/client/aio/worker.py by scripts/generate_sync.py: edit that one.
-"""A worker: handlers side by side, leases kept alive, acks in batches, an orderly end."""
+"""A worker: concurrent handlers, extended leases, batched acks, and an orderly stop."""
 
 from __future__ import annotations
 
@@ -44,30 +44,32 @@ from foqs.model.errors import FoqsError
 class Worker:
     """Calls handler(item) for the items of one or more topics, `concurrency` of them at a time, each in a thread.
 
-    If the handler returns, the item is acked; if it raises, the item is retried after the backoff, or as Retry,
-    DeadLetter or Release say. The handler may also settle the item itself. While an item is in hand its lease is
-    extended; where that fails for good, item.lease_lost is True, which long handlers should look at, and the item
+    If the handler returns, the item is acked. If it raises, the item is retried after the backoff, or as Retry,
+    DeadLetter or Release request. The handler can also settle the item itself. The lease of an item in hand is
+    extended. If that fails for good, item.lease_lost becomes True, which long handlers should check, and the item
     counts as lease_lost. Delivery is at least once: handlers must be idempotent.
 
-    run() works until stop() is called or, on the main thread, SIGTERM or SIGINT comes; then items in work are finished
-    (up to `drain`), items not begun are released, and settlements are flushed. Handlers that are still at work then
-    are left behind, and their items redelivered when the leases end. A worker runs once.
+    run() works until stop() is called or, on the main thread, SIGTERM or SIGINT arrives. Then running handlers finish
+    (within `drain`), other items are released, and settlements are flushed. Handlers that run longer are left behind,
+    and their items are redelivered when the leases end. A worker runs once.
 
-    An item counts as tried once its handler has begun, of which the host is told: before, if it was delivered before,
-    else once it is in work for 50 ms. So an item that ends the program makes no attempt of those that were only in
-    hand. Such a suspect, and any that was in work beside it, is then handled alone: while nothing else is in work here.
+    An item counts as tried once its handler has begun. The worker reports that to the host: before the handler begins
+    if the item was delivered before, otherwise after 50 ms of work. So an item that crashes the program costs no
+    attempt of the items that were only in hand. All items in work at that time become suspects. A worker handles a
+    suspect alone, with no other item in work.
 
-    topic_prefix: instead of topics; items of any topics that begin with it ("" for all), also of those that are new.
-    concurrency (8): handlers at a time, 1 to 1,000.
-    prefetch_count (as many as handlers): items taken beyond those in work, so that no handler waits for the network, up
-        to 1,000. Use 0 where a handler takes minutes: another worker may have time for the item meanwhile.
-    lease or lease_ms (30 s): of every delivery, 1 s to 12 h; extended at half of it while the item waits or is in work.
-    wait or wait_ms (2 s): how long one call waits for items, up to 30 s; stopping can take as long.
-    backoff (1 s, doubled up to 10 min): how long an item is delayed whose handler failed, see NackBackoff.
-    drain or drain_ms (30 s): after a stop, how long handlers may go on, and how long settlements may take.
+    topic_prefix: instead of topics; items of all topics with this prefix ("" for all topics), including new ones.
+    concurrency (8): number of handlers at a time, 1 to 1,000.
+    prefetch_count (same as concurrency): items taken beyond those in work, up to 1,000, so that no handler waits for
+        the network. Use 0 for handlers that take minutes, because another worker might be free meanwhile.
+    lease or lease_ms (30 s): of every delivery, 1 s to 12 h; extended at half its length while the item waits or is in
+        work.
+    wait or wait_ms (2 s): longest wait of one call for items, up to 30 s; a stop can take as long.
+    backoff (1 s, doubled up to 10 min): delay of an item whose handler failed, see NackBackoff.
+    drain or drain_ms (30 s): after a stop, the longest time for handlers, and again for settlements.
 
-    What it works on is logged at the start, and what became of the items at the end, both by logger "foqs.client" with
-    level INFO; so are failed handlers, dead letters and lost leases, with level WARNING.
+    Logger "foqs.client" reports the settings at the start and the item counts at the end with level INFO, and failed
+    handlers, dead letters and lost leases with level WARNING.
     """
 
     def __init__(
@@ -115,26 +117,26 @@ class Worker:
         self._at_work: dict[str, LeasedItem] = {}
         """Items in work, by receipt."""
         self._suspects_count = 0
-        """Suspects that wait to be handled alone, or are."""
+        """Suspects that wait to be handled alone or are in work."""
         self._stopping = False
         self._has_run = False
 
     @property
     def stats(self) -> SettleStats:
-        """The items so far, counted by how they ended."""
+        """Items so far, counted by outcome."""
         return self._settler.stats
 
     def stop(self) -> None:
         """Ask run() to end, from any thread or a signal handler. Returns at once. Safe to repeat."""
-        self._stopping = True  # Here already, so that no handler begins one more item before run() wakes.
+        self._stopping = True  # Set before run() wakes, so that no handler begins another item.
         self._control.put_nowait(None)
 
     def run(self) -> None:
         """Work until stopped, see the class.
 
-        Raises what keeps it from working at all, such as UnknownNamespaceError; TypeError when the handler is of the
-        wrong kind; what is no Exception that a handler raises, such as SystemExit, but a CancelledError, which is a
-        failed attempt; and CutOffError, which names the items, if handlers were still at work after `drain`.
+        Raises errors that prevent all work, such as UnknownNamespaceError; TypeError for a handler of the wrong kind;
+        and exceptions of handlers that are not an Exception, such as SystemExit, except for CancelledError, which is a
+        failed attempt. Raises CutOffError with the ids of the items if handlers were still running after `drain`.
         """
         if self._has_run:
             raise RuntimeError("the worker has run before, and a worker runs once: make another one")
@@ -152,7 +154,7 @@ class Worker:
             try:
                 failure = self._control.get()
             except GeneratorExit:
-                raise  # Its loop has gone without it: nothing can be waited for.
+                raise  # The event loop has ended, so nothing can be awaited.
             except BaseException:
                 run_to_the_end(lambda: self._shut_down(fetcher, handlers, cut_off))
                 raise
@@ -173,7 +175,7 @@ class Worker:
         return description(self._namespace, topics, self._settings, self._client.options.addresses)
 
     def _shut_down(self, fetcher: Background, handlers: Sequence[Background], cut_off: list[str]) -> None:
-        """Enter into `cut_off` the ids of items whose handlers did not end in time."""
+        """Add the ids of items whose handlers did not end in time to `cut_off`."""
         clock_ms = self._client.options.clock_ms
         deadline_at_ms = clock_ms() + self._settings.drain_ms
         with self._changed:
@@ -202,7 +204,7 @@ class Worker:
                 self._release(item)
 
     def _release(self, item: LeasedItem) -> None:
-        """Give back what was not begun, or not ended."""
+        """Release an item that was not begun or not finished."""
         self._let_go(item)
         if item.lease_lost:
             self._settler.lost([item])
@@ -215,7 +217,7 @@ class Worker:
             self._in_hand_count -= 1
             self._changed.notify_all()
 
-    # --- what fetches ---
+    # --- fetching ---
 
     def _fetch(self) -> None:
         try:
@@ -259,13 +261,13 @@ class Worker:
         for item in leased:
             self._inbox.put_nowait(item)
 
-    # --- what handles ---
+    # --- handling ---
 
     def _handle(self) -> None:
         while (item := self._inbox.get()) is not None:
             try:
                 may_begin = self._begin(item)
-            except BaseException:  # It is cut off.
+            except BaseException:  # The handler was cut off.
                 self._release(item)
                 raise
             if not may_begin:
@@ -291,7 +293,7 @@ class Worker:
             self._conclude(item, error)
 
     def _begin(self, item: LeasedItem) -> bool:
-        """Return whether to handle the item, once it has its turn and the host knows."""
+        """Return True if the item is to be handled, once it is its turn and the host has the report."""
         if not self._take_turn(item):
             return False
         try:
@@ -308,7 +310,7 @@ class Worker:
         return True
 
     def _take_turn(self, item: LeasedItem) -> bool:
-        """Return True once the item is in work, False when the worker stops: a suspect is alone in work."""
+        """Return True once the item is in work, False if the worker stops. A suspect waits to be alone in work."""
         has_turn = False
         with self._changed:
             self._suspects_count += item.suspect
