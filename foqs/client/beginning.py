@@ -37,7 +37,7 @@ class Beginning:
 
 
 def was_delivered_before(item: BaseLeasedItem) -> bool:
-    """True after an earlier delivery. The handler can have run even if that attempt was not counted."""
+    """True after an earlier delivery. The handler might have run even if that attempt was not counted."""
     return item.suspect or item.attempt > 1 or not item.receipt.endswith(_FIRST_DELIVERY)
 
 

@@ -97,7 +97,7 @@ class AsyncClientConnection(asyncio.Protocol):
             raise OutcomeUnknownError(str(error)) from error
 
     def _give_up(self, seqid: int, call: Call, future: asyncio.Future[wire.Reply]) -> None:
-        """Handle the end of the caller's wait for a response, which can have arrived already."""
+        """Handle the end of the caller's wait for a response, which might have arrived already."""
         if seqid in self._waiting:
             self._waiting[seqid] = None
             if call.late is not None:

@@ -133,7 +133,7 @@ class AsyncConsumer:
         return self._taken.next()
 
     def stop(self) -> None:
-        """End the iteration before its next item. The iterating task cleans up."""
+        """End the iteration before its next item. The iterator cleans up."""
         with self._changed:
             self._ending = True
             self._changed.notify_all()
