@@ -1,4 +1,4 @@
-"""Return of items whose callers no longer wait for them. No attempt is counted."""
+"""Gives back items whose callers no longer wait for them. No attempt is counted."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ log = logging.getLogger("foqs.client")
 LATE_MS_MAX = 5 * limits.SECOND_MS
 """Longest wait for a response after its caller has given up, in ms. The connection is not used for other calls."""
 LATE_ON_CLOSE_MS_MAX = 1 * limits.SECOND_MS
-"""Longest time that `close` of a client spends on such responses and on returning their items, in ms."""
+"""Longest time that `close` of a client spends on such responses and on giving their items back, in ms."""
 LATE_CONNECTIONS_MAX = 16
 """Most connections that stay open only for such responses."""
 
 
 def give_back(terms: Terms, namespace: str, receipts: Sequence[str]) -> Flow[None]:
-    """Return undelivered items to the host. Failures are only logged, because the leases expire anyway."""
+    """Give undelivered items back to the host. Failures are only logged, because the leases expire anyway."""
     try:
         try:
             response = yield from call_flow(terms, _nack(namespace, receipts, unseen=True))

@@ -128,7 +128,7 @@ class NewItem:
 
 @dataclass(slots=True, init=False)
 class Nack:
-    """One delivery to return as a failed attempt, for `nack` of a client.
+    """One delivery to give back as a failed attempt, for `nack` of a client.
 
     receipt: of the delivery.
     delay or delay_ms: earliest redelivery; up to 90 days.  metadata: replaces the item's metadata, if given.
@@ -289,7 +289,7 @@ def item_bytes(item: NewItem) -> int:
             size += len(metadata) if type(metadata) is bytes else memoryview(metadata).nbytes
         if item.trace_context:
             size += 4 * len(item.trace_context)
-        # The overhead covers short names.
+        # The overhead covers names of up to _NAME_CHARS characters.
         if len(topic) > _NAME_CHARS:
             size += 4 * len(topic)
         if (dedup_id := item.dedup_id) is not None and len(dedup_id) > _NAME_CHARS:

@@ -62,7 +62,7 @@ class BaseLeasedItem(Item):
         metadata: bytes | None = None,
         dead_letter: bool = False,
     ) -> None:
-        """Return the item as a failed attempt. It is ready again after the delay, with the new metadata if any.
+        """Give the item back as a failed attempt. It is ready again after the delay, with the new metadata if any.
 
         dead_letter: make it a dead letter instead.
         Raises RuntimeError if the item is settled already, InvalidArgumentError for an invalid argument.
@@ -72,7 +72,7 @@ class BaseLeasedItem(Item):
         self.settler.nack(self, nack)
 
     def release(self, *, delay_ms: int | None = None, delay: timedelta | None = None) -> None:
-        """Return the item unused. It is ready again after the delay, and no attempt is counted.
+        """Give the item back unused. It is ready again after the delay, and no attempt is counted.
 
         Raises RuntimeError if the item is settled already, InvalidArgumentError for an invalid argument.
         """
@@ -189,7 +189,7 @@ class TakenItems(Generic[H]):
         return list(self._to_yield) if self._to_yield and now_ms >= self._extend_at_ms else []
 
     def extended(self, items: Sequence[H], errors: PositionErrors, asked_at_ms: int) -> list[H]:
-        """Record the extension of the items from `due`. Items whose extension failed are returned and never yielded."""
+        """Record the extension of the items from `due`. Returns the failed items, which are never yielded."""
         lost = [items[position] for position in errors]
         for item in lost:
             item.lease_lost = True

@@ -29,7 +29,7 @@ from foqs.model.errors import FoqsError, OverloadedError, UnavailableError
 
 class Repeat(Enum):
     READ = "read"
-    """A call that changes nothing: after any failure that allows it, another address is tried at once."""
+    """A call that changes nothing: another address is tried at once, even after an unknown outcome."""
 
     ALWAYS = "always"
     """A call that is safe to do twice: ack, extend, dequeue (lost items are redelivered after their lease)."""

@@ -272,7 +272,7 @@ def nack(
     *,
     defers: bool = False,
 ) -> Flow[PositionErrors]:
-    """Return deliveries. An entry that is a Nack is used as it is; `as_given` makes one from any other receipt.
+    """Give deliveries back. An entry that is a Nack is used as it is; `as_given` makes one for other receipts.
 
     defers: leave items that were certainly not done to the caller, see Verb.
     """

@@ -214,7 +214,7 @@ class AsyncNamespaceVerbs(AsyncBaseClient):
     ) -> TopicPolicyEntry:
         """Change the given fields of a topic's policy, and return the new policy. Every host applies it within 2 s.
 
-        reason: why the topic is paused; returned to callers that enqueue or dequeue.
+        reason: why the topic is paused; shown to callers that enqueue or dequeue.
         deliveries_per_second_max: the cap of the topic, 0 for no cap.
         weight: 1 (default) to 100, its share of dequeues with topic_prefix.
         is_prefix: True for the policy of all topics that begin with `topic`, each on its own. The longest prefix of a

@@ -103,7 +103,7 @@ class AsyncBaseClient:
     async def close(self) -> None:
         """Close every connection. Calls in flight fail, later ones raise ClientClosedError. Safe to repeat.
 
-        Items in transit to waiting calls are returned first, which takes up to 1 s.
+        Items in transit to waiting calls are given back first, which takes up to 1 s.
         """
         if not self._pool.closed.is_set():
             self._home.check_end()

@@ -36,7 +36,7 @@ class AsyncClientConnection(asyncio.Protocol):
 
     A timed-out call retires the connection: no new call is sent on it, and the other calls still get their responses.
     The host is asked to end the wait of a call whose caller gave up. Items of a late response, recognized by its seqid,
-    are returned. Anything but a response to a call closes the connection at once.
+    are given back. Anything but a response to a call closes the connection at once.
     """
 
     def __init__(self, options: Options, address: Address, late: AsyncLateAnswers) -> None:

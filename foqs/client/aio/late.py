@@ -11,7 +11,7 @@ from foqs.client.giving_back import LATE_CONNECTIONS_MAX, LATE_ON_CLOSE_MS_MAX
 
 
 class AsyncLateAnswers:
-    """Waits for responses without a waiting caller, and returns their items.
+    """Waits for responses without a waiting caller, and gives their items back.
 
     The pool of a client owns it; the connections report expected and received responses to it. `run` executes a verb;
     the client sets it.
@@ -35,7 +35,7 @@ class AsyncLateAnswers:
         self._changed.set()
 
     def came(self, call: Call, response: Any) -> None:
-        """Return the items of a response; None is the response of a failed call."""
+        """Give back the items of a response; None is the response of a failed call."""
         flow = call.late(response) if call.late is not None and response is not None else None
         if flow is not None and self.run is not None:
             task = asyncio.get_running_loop().create_task(self.run(flow), name="foqs-give-back")
@@ -60,7 +60,7 @@ class AsyncLateAnswers:
         self._lingering_count -= 1
 
     async def close(self) -> None:
-        """Wait until all responses have arrived and their items are returned, for a limited time."""
+        """Wait until all responses have arrived and their items are given back, for a limited time."""
         all_is_back = asyncio.create_task(self._until_all_is_back(), name="foqs-until-given-back")
         # No asyncio.timeout, because it ends with a CancelledError in a cancelled task, and such a task often closes
         # its client.

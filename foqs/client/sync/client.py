@@ -54,8 +54,8 @@ class Client(BaseClient):
         sent, OutcomeUnknownError if a response is missing.
     return_errors of a verb for many items: True to return the errors by position instead of raising BatchError.
 
-    A dequeue that runs out of time ends at the host too, and items that arrive too late are returned at
-    once, without a counted attempt.
+    A dequeue that runs out of time ends at the host too. Items that arrive too late are given back
+    at once, and no attempt is counted.
 
     Errors are those of foqs.model.errors; `nothing_done` is True if certainly nothing was done. Subclasses of
     UnavailableError: OutcomeUnknownError for an unknown outcome, NotSentError for a call that no host received. A plain
@@ -294,7 +294,7 @@ class Client(BaseClient):
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> PositionErrors:
-        """Return deliveries as failed attempts; they are ready again after the delay, up to 90 days.
+        """Give deliveries back as failed attempts; they are ready again after the delay, up to 90 days.
 
         receipts: as with `ack`; a Nack entry is used as it is, and the arguments apply to the other entries.
         metadata: replaces the item's metadata.  dead_letter: True to make the items dead letters.
@@ -319,7 +319,7 @@ class Client(BaseClient):
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> PositionErrors:
-        """Return deliveries unused; they are ready again, and no attempt is counted. Otherwise like `nack`."""
+        """Give deliveries back unused; they are ready again, and no attempt is counted. Otherwise like `nack`."""
         delay_ms = duration_ms("delay_ms", delay_ms, delay)
         terms = self._within(deadline_ms, deadline)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class LateAnswers:
-    """Waits for responses without a waiting caller, each in a thread, and returns their items.
+    """Waits for responses without a waiting caller, each in a thread, and gives their items back.
 
     The pool of a client owns it and hands over the connections of these responses. `run` executes a verb; the client
     sets it. Safe for threads. Open responses are recorded by owner instead of counted, so that every step that a signal
@@ -27,7 +27,7 @@ class LateAnswers:
     def __init__(self) -> None:
         self.run: Callable[[Flow[None]], None] | None = None
         self._open: dict[object, bool] = {}
-        """Owners of responses that might still arrive or are being returned; True once the owner's thread has begun."""
+        """Owners of responses that are expected or being given back; True once the owner's thread has begun."""
         self._changed = Monitor()
 
     def take(self, connection: ClientConnection, call: Call) -> bool:
@@ -72,7 +72,7 @@ class LateAnswers:
         self._open[caller] = True
 
     def came(self, caller: object, call: Call, response: Any) -> None:
-        """Return the items of an expected response."""
+        """Give back the items of an expected response."""
         try:
             self._give_back(call, response)
         finally:
@@ -94,5 +94,5 @@ class LateAnswers:
 
     @guarded
     def close(self) -> None:
-        """Wait until all responses have arrived and their items are returned, for a limited time."""
+        """Wait until all responses have arrived and their items are given back, for a limited time."""
         self._changed.wait_for(lambda: not self._open, LATE_ON_CLOSE_MS_MAX / 1000)

@@ -192,7 +192,7 @@ class Places:
             return holder in self._holders
 
     def leave(self, holder: object) -> None:
-        """Return the place or the wait of the holder, if any. Safe to repeat, and after an interrupted `take`."""
+        """Give up the place or the wait of the holder, if any. Safe to repeat, and after an interrupted `take`."""
         with self._lock:
             self._waiting.pop(holder, None)
             self._patient.pop(holder, None)
