@@ -1,4 +1,4 @@
-"""Addresses of hosts as texts, HOST:PORT: which of them can be dialled at all, without asking anybody."""
+"""Addresses of hosts as texts, HOST:PORT: the check of their form, without asking a resolver."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class HostPort(NamedTuple):
 
 
 def bracketed(host: str) -> str:
-    """The host as it stands before a port."""
+    """Return the host in the form that stands before a port."""
     return f"[{host}]" if ":" in host else host
 
 
 def host_problem(host: str) -> str:
-    """Why nothing can be reached by this name or IP address, which stands in no brackets; empty if that is not known.
+    """Return the reason why no host can be reached by this name or IP address (without brackets), or an empty text.
 
-    It looks at the form alone. What it lets through makes no resolver fail with anything but OSError.
+    It checks the form alone. A name that passes makes no resolver fail with anything but OSError.
     """
     if ":" in host:
         return _v6_problem(host)
@@ -64,7 +64,7 @@ def _v6_problem(host: str) -> str:
 
 
 def _v4_problem(name: str) -> str:
-    """A name whose last part is a number can only be an IPv4 address, as resolvers read it: 127.1 is one, too."""
+    """Check a name with a number as its last part: it can only be an IPv4 address, as resolvers read 127.1."""
     numbers = [_number(part) for part in name.split(".")]
     *first, last = numbers
     is_one = len(numbers) <= 4 and all(0 <= one <= 255 for one in first) and 0 <= last < 256 ** (5 - len(numbers))
@@ -72,7 +72,7 @@ def _v4_problem(name: str) -> str:
 
 
 def _number(text: str) -> int:
-    """A part of an address: decimal, octal after a 0, hexadecimal after 0x. It is negative for what is none."""
+    """Read a part of an address: decimal, octal after a 0, hexadecimal after 0x. Returns -1 if it is invalid."""
     base = 16 if text[:2].lower() == "0x" else 8 if text.startswith("0") else 10
     try:
         return int(text, base) if len(text) <= _DIGITS_MAX and "_" not in text else -1
@@ -87,7 +87,7 @@ def _first_line(error: Exception) -> str:
 def parse_address(text: str, port_default: int | None = None) -> HostPort:
     """Read HOST:PORT, [V6]:PORT, and with a default port also HOST, V6 and [V6].
 
-    Raises ValueError, which says what is wrong with it, for what cannot be dialled.
+    Raises ValueError, which names the problem, if no connection to the address is possible.
     """
     host, port = _halves(text)
     if problem := host_problem(host):
@@ -102,7 +102,7 @@ def parse_address(text: str, port_default: int | None = None) -> HostPort:
 
 
 def _halves(text: str) -> tuple[str, str | None]:
-    """The host, without brackets, and the port if there is one."""
+    """Split the text into the host, without brackets, and the port, if it has one."""
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):

@@ -1,8 +1,9 @@
-"""Which host serves which shard: computed by every host for itself, from what all of them read in the meta database.
+"""The plan of which host serves which shard. Every host computes it for itself, from the same rows of the meta
+database.
 
-A shard stays where it is as long as that is fair. What has no owner, and what is too much for its owner, goes to the
-host with the highest score for it (rendezvous hashing) that has room. So a host that leaves moves its own shards and no
-others, and a host that comes takes no more than its part (docs/decisions/0031-sharing-shards.md).
+A shard stays where it is while that is fair. A shard without an owner, or beyond its owner's share, moves to the host
+with room that has the highest score for it (rendezvous hashing). So a host that leaves moves only its own shards, and a
+host that joins takes no more than its share (docs/decisions/0031-sharing-shards.md).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from foqs.model import limits
 
 
 class ClusterMember(NamedTuple):
-    """A host of the cluster that lives and wants to serve shards."""
+    """A living host of the cluster that can serve shards."""
 
     id: str
     """The name of its process, which no other process ever has."""
@@ -26,23 +27,23 @@ class ClusterMember(NamedTuple):
 
 
 class ShardWish(NamedTuple):
-    """A shard, and who may serve it."""
+    """A shard, and the hosts that are eligible to serve it."""
 
     shard_id: int
     tier: str = ""
     pinned_to: str = ""
-    """The name of the host that is to serve it while it is there; empty for any."""
+    """The name of the host that must serve it while that host is a member; empty for any host."""
 
 
 def plan(
     members: Collection[ClusterMember], shards: Collection[ShardWish], owners: Mapping[int, str], shards_max: int = 0
 ) -> dict[int, str]:
-    """The id of the member that is to serve each shard; those that nobody can serve are left out.
+    """Return the id of the member that must serve each shard, without the shards that no member can serve.
 
-    `owners` are the ids of those that have the shards now, members or not. Within a tier the loads of members differ by
-    one shard at most, apart from what is pinned, and no member gets more than `shards_max`, which by default is
-    limits.SHARDS_PER_HOST_MAX. The same arguments give the same plan, in whatever order, and a plan that has been
-    carried out is planned again.
+    `owners` are the ids of the present owners of the shards, members or not. Within a tier the loads of members differ
+    by one shard at most, apart from pinned shards, and no member gets more than `shards_max`, which by default is
+    limits.SHARDS_PER_HOST_MAX. The same arguments in any order give the same plan, and a plan that was carried out
+    gives itself again.
     """
     assigned: dict[int, str] = {}
     for tier in {shard.tier for shard in shards}:
@@ -56,7 +57,7 @@ def plan(
 def heirs_of(
     member_id: str, members: Collection[ClusterMember], shards: Collection[ShardWish], owners: Mapping[int, str]
 ) -> dict[int, str]:
-    """The members that are to serve the shards which this one has by `owners`, should it end now."""
+    """Return the members that would serve the shards of this one (by `owners`) if it ended now."""
     mine = {shard_id for shard_id, owner in owners.items() if owner == member_id}
     others = [member for member in members if member.id != member_id]
     return {shard_id: heir for shard_id, heir in plan(others, shards, owners).items() if shard_id in mine}
@@ -77,7 +78,7 @@ def _plan_tier(
         kept.get(owners.get(shard_id, ""), homeless).append(shard_id)
     level, extra_count = _level(list(loads.values()), len(free), shards_max)
     names = {member.id: member.name for member in members}
-    # Those that have more than the lower level keep one more, as far as that goes.
+    # Members above the lower level keep one more shard each, while `extra_count` lasts.
     rooms = {member_id: max(0, level - 1 - load) for member_id, load in loads.items()}
     can_have_more = [member_id for member_id, load in loads.items() if load < level]
     for member_id in sorted(can_have_more, key=lambda at: (-len(kept[at]) + rooms[at], at)):
@@ -97,9 +98,9 @@ def _plan_tier(
 
 
 def _level(loads: Collection[int], count: int, shards_max: int) -> tuple[int, int]:
-    """How high members with these loads are filled with `count` shards, and how many of them to the full height.
+    """Return the level to which `count` shards fill members with these loads, and how many members reach it in full.
 
-    The others are filled to one less. Members that have as much already get none.
+    The other members are filled to one less. Members at or above the level get no shard.
     """
     low = max(min(loads), (count + sum(loads)) // len(loads) - 1, 0)
     while sum([max(0, low + 1 - load) for load in loads]) < count and low < shards_max:
@@ -122,7 +123,7 @@ def _place(
     for shard_id in homeless:
         with_room = [at for at, room in rooms.items() if room > 0 or (extra_count and at in can_have_more)]
         if not with_room:
-            return  # They all have as many as a host may have.
+            return  # All members are at `shards_max`.
         member_id = max(with_room, key=lambda at: (_score(names[at], shard_id), at))
         assigned[shard_id] = member_id
         if rooms[member_id] > 0:
@@ -134,5 +135,5 @@ def _place(
 
 @lru_cache(1 << 18)
 def _score(name: str, shard_id: int) -> int:
-    """How well a host suits a shard: by its name, so that a host that comes back suits the same ones."""
+    """Return how well a host suits a shard. It uses the host's name, so a host that returns suits the same shards."""
     return int.from_bytes(blake2b(f"{shard_id} {name}".encode(), digest_size=8).digest())

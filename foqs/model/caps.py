@@ -6,74 +6,79 @@ import math
 from typing import Protocol
 
 CAP_BURST_MS = 100
-"""A cap that was not used gives at once what it gives in this time."""
+"""Burst of a cap that was idle, in milliseconds of its rate."""
 CAP_BURST_ITEMS_MIN = 2
-"""It gives at least so many items, so that none is lost to the time that a claim takes."""
+"""The smallest burst, in items, so that no token is lost during the time that a claim takes."""
 
 SHARED_BURST_MS = 700
-"""Where hosts share a cap, tokens of this time may be in their hands; they are used late, but all are counted."""
+"""Tokens of a shared cap that hosts can hold, in milliseconds of its rate. They are used late, but all are counted."""
 SHARED_BURST_ITEMS = 2
-"""Further tokens for each host: one in hand, and one that is being used."""
+"""Further tokens for each host: one in hand, and one in use."""
 
 _ALMOST = 1e-9
-"""Sums of many small parts of a token fall short of a whole one by less than this."""
+"""Sums of many small parts of a token fall short of a whole token by less than this."""
 
 
 class TokenSource(Protocol):
-    """Where the tokens of a cap come from.
+    """A source of the tokens of a cap.
 
-    `TokenBucket` makes them of time alone. `SharedCap` has what the home of a cap gives to several hosts.
+    `TokenBucket` makes them from time alone. `SharedCap` holds the tokens that the home of a cap grants to several
+    hosts.
     """
 
     @property
     def is_asking(self) -> bool:
-        """Another host was just asked for tokens: also a call that does not wait should wait for what it says."""
+        """True while an ask for tokens is under way to another host: even a call that does not wait should await its
+        answer.
+        """
 
     def take(self, count: int, now_s: float) -> int:
-        """Take up to `count` tokens, and hold them. Returns how many there were."""
+        """Take up to `count` tokens, and hold them. Returns the number taken."""
 
     def spend(self, count: int, now_s: float) -> None:
-        """Count so many of the held tokens as used."""
+        """Count held tokens as used."""
 
     def unspend(self, count: int, now_s: float) -> None:
-        """Take back so many tokens that were used for deliveries which have reached nobody."""
+        """Take back used tokens whose deliveries have reached no consumer."""
 
     def give_back(self, count: int, now_s: float) -> None:
-        """Take back so many of the held tokens, which are not needed now."""
+        """Take back held tokens, which are not needed now."""
 
     def count(self, now_s: float) -> int:
-        """How many there are."""
+        """Return the number of tokens."""
 
     def wait_s(self, now_s: float) -> float:
-        """How long it takes until there is a token; infinite if nobody knows: then the dispatcher is told of it."""
+        """Return the time until a token exists. It is infinite if that is unknown; the source then notifies the
+        dispatcher.
+        """
 
     def weigh(self, weight: int) -> None:
-        """Note how much waits on this host: where hosts share a cap, it gets its part of the tokens by that."""
+        """Note how much waits on this host. Hosts that share a cap divide its tokens by these weights."""
 
 
 class Cap(TokenSource, Protocol):
-    """A token source that a topic or a namespace keeps until it has another cap."""
+    """A token source that a topic or a namespace keeps until its cap changes."""
 
     @property
     def rate(self) -> float: ...
 
     def at_rate(self, rate: float, now_s: float) -> Cap:
-        """The cap of another rate that takes its place; what this one is given back goes to that."""
+        """Return the cap of another rate that replaces this one. Tokens that return to this one are passed on to it."""
 
     def end(self, now_s: float) -> None:
-        """Note that there is no such cap any more."""
+        """Note that the cap no longer exists."""
 
 
 class TokenBucket:
     """Tokens at a rate: in any time t no more than rate * t + burst are spent.
 
-    What is held counts against the burst, so a claim that takes long lets no more through at its end.
+    Held tokens count against the burst, so that the end of a long claim lets no more items through.
     """
 
     __slots__ = ("_at_s", "_heir", "_held_count", "_tokens", "burst", "is_asking", "rate")
 
     def __init__(self, rate: float, now_s: float, tokens: float = 1.0, held_count: int = 0) -> None:
-        """`rate` is in items a second, and above 0. There are so many tokens at once, and others that are held."""
+        """Start with `tokens` free ones and `held_count` held ones. `rate` is in items a second, and above 0."""
         self.rate = rate
         self.is_asking = False
         self.burst = burst_of(rate)
@@ -81,17 +86,19 @@ class TokenBucket:
         self._held_count = held_count
         self._at_s = now_s
         self._heir: TokenBucket | None = None
-        """The one that has taken its place: it gets what comes back late."""
+        """The bucket that has replaced this one. It gets the tokens that return late."""
 
     def at_rate(self, rate: float, now_s: float) -> TokenBucket:
-        """A bucket of another rate with what was saved up here, as far as that allows; what is held comes later."""
+        """Return a bucket of another rate with the tokens saved up here, up to its burst. Held tokens follow when they
+        return.
+        """
         self._refill(now_s)
         other = self._heir = TokenBucket(rate, now_s)
         other._tokens = min(self._tokens, other.burst)
         return other
 
     def end(self, now_s: float) -> None:
-        """Note nothing: nobody else has a part in it."""
+        """Note nothing, because no other host shares the bucket."""
 
     def take(self, count: int, now_s: float) -> int:
         self._refill(now_s)
@@ -101,7 +108,7 @@ class TokenBucket:
         return granted
 
     def spend(self, count: int, now_s: float) -> None:
-        self._refill(now_s)  # While these were held there was no room for as many.
+        self._refill(now_s)  # Held tokens left less room for new ones.
         self._held_count -= count
 
     def unspend(self, count: int, now_s: float) -> None:
@@ -128,7 +135,7 @@ class TokenBucket:
         return 0.0 if self._tokens >= 1 - _ALMOST else (1 - self._tokens) / self.rate
 
     def weigh(self, weight: int) -> None:
-        """Note nothing: all tokens of the bucket are this host's."""
+        """Note nothing, because all tokens of the bucket are this host's."""
 
     def _refill(self, now_s: float) -> None:
         elapsed_s = now_s - self._at_s
@@ -140,14 +147,14 @@ class TokenBucket:
 
 
 def shared_burst_of(rate: float, hosts_count: int) -> float:
-    """The burst of a cap that several hosts share: the tokens that all of them can have in hand, in items."""
+    """Return the burst of a cap that several hosts share: the tokens that all hosts together can hold, in items."""
     return burst_of(rate) + rate * SHARED_BURST_MS / 1000 + SHARED_BURST_ITEMS * hosts_count
 
 
 def burst_of(rate: float) -> float:
-    """The items that a cap lets through at once after it was not used."""
+    """Return the number of items that a cap lets through at once after it was idle."""
     return max(float(CAP_BURST_ITEMS_MIN), rate * CAP_BURST_MS / 1000)
 
 
 NEVER_S = math.inf
-"""A wait that no time ends."""
+"""An endless wait."""

@@ -1,7 +1,7 @@
 """A census: one question to every shard of the cluster, asked through the meta database.
 
 How many items of a namespace do you hold, which is the highest namespace number that you ever saw, and which slot table
-do you know? A namespace is created and deleted, and the first slot table is made, only on the answers of all shards
+do you know? A namespace is created or deleted, and the first slot table is made, only on the answers of all shards
 (docs/decisions/0022-deleting-namespaces.md, 0026-slots.md).
 """
 
@@ -13,15 +13,15 @@ from typing import NamedTuple
 
 class Census(NamedTuple):
     id: int
-    """Drawn at random: a meta database that was restored from an older state does not know it."""
+    """A random number. A meta database that was restored from an older state does not know it."""
     namespace: int
-    """The number of the namespace that is closed meanwhile, because it is being deleted; 0 for none."""
+    """The number of the namespace that is closed during the census, because it is being deleted; 0 for none."""
 
 
 class CensusAnswer(NamedTuple):
-    """The response of one shard's owner, which has committed a transaction since it saw the census.
+    """The answer of one shard's owner, which has committed a transaction since it saw the census.
 
-    Until the owner sees that the census is over, it lets no item of the closed namespace in.
+    Until the owner sees that the census is over, it admits no item of the closed namespace.
     """
 
     shard_id: int
@@ -31,15 +31,15 @@ class CensusAnswer(NamedTuple):
     number_max: int
     """The highest namespace number that the shard, or its owner's process, ever saw."""
     slots_version: int
-    """The version of the slot table that the shard, or its owner's process, knows, or that slots are on their way to
-    the shard for; 0 for none.
+    """The highest version of a slot table that the shard or its owner's process knows, or that is under way to the
+    shard; 0 for none.
     """
 
 
 def unanswered(epochs: Mapping[int, int], answers: Iterable[CensusAnswer]) -> list[int]:
-    """The shards whose present owner has not answered; `epochs` has the last epoch that was taken, by shard.
+    """Return the shards whose present owner has not answered. `epochs` has the last epoch taken of each shard.
 
-    A restored meta database may know an older epoch than the shard has: the answer of a later owner counts.
+    A restored meta database can know an older epoch than the shard has, so the answer of a later owner counts.
     """
     answered = {answer.shard_id: answer.epoch for answer in answers}
     return sorted(shard_id for shard_id, epoch in epochs.items() if answered.get(shard_id, -1) < epoch)

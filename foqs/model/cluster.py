@@ -1,4 +1,4 @@
-"""The rows of the meta database on hosts and shards of a cluster, as values."""
+"""Values of the meta database's rows on the hosts and shards of a cluster."""
 
 from __future__ import annotations
 
@@ -11,79 +11,78 @@ from foqs.model import limits
 from foqs.model.errors import AlreadyExistsError, shown
 
 PROCESS_MARK = "#"
-"""This stands between the name of a host and the start of its process. No name of a host has it."""
+"""Separates the name of a host from the start time of its process. No name of a host contains it."""
 _TIER = re.compile(rf"[A-Za-z0-9._-]{{0,{limits.TIER_CHARS_MAX}}}")
 _SHARDS_NAMED_MAX = 10
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 class ShardUse(IntEnum):
-    """Whether a shard takes items."""
+    """The state of a shard with regard to new items."""
 
     SERVING = 0
     DRAINING = 1
-    """It takes no new items without dedup ids; what it holds is served."""
+    """It takes no new items without dedup ids; the items that it holds are served."""
     REMOVED = 2
-    """Nobody serves it."""
+    """No host serves it."""
 
 
 class ShardHealth(IntEnum):
-    """How a shard of the cluster is served, as its hosts say themselves."""
+    """How a shard of the cluster is served, by the reports of its hosts."""
 
     UNKNOWN = 0
-    """The host that took it last lives, and has not said in time whether it serves it."""
+    """The host that took it last lives, and has not reported in time that it serves the shard."""
     SERVED = 1
     SICK = 2
-    """A host has it, whose breaker for it is open."""
+    """A host has it, and the circuit breaker for it is open."""
     UNSERVED = 3
-    """No host that lives serves it."""
+    """No living host serves it."""
 
 
 class HostRow(NamedTuple):
-    """A process that serves shards, as it says itself."""
+    """A process that serves shards, by its own report."""
 
     id: str
     address: str
-    """Where peers and clients reach it."""
+    """The address for peers and clients."""
     started_at_ms: int
     beat_number: int
-    """The number of the last heartbeat."""
     is_leaving: bool = False
-    """Whether it hands its shards on and takes none."""
+    """True if it hands over its shards and takes none."""
     tier: str = ""
     proof: int = 1
-    """The newest way that it knows to prove to others that it is of the cluster: foqs/model/peer_proof.py."""
+    """The newest version of the proof between hosts that it knows: foqs/model/peer_proof.py."""
     is_starting: bool = False
-    """Whether it has not opened its port yet, and so has no address."""
+    """True if it has not opened its port yet, and so has no address."""
 
 
 class ShardRow(NamedTuple):
-    """A shard of the cluster. Its owner took its last epoch, and lives or not."""
+    """A shard of the cluster. Its owner is the process that took its last epoch, living or not."""
 
     shard_id: int
     epoch: int
     owner: str
-    """The id of the process, or empty when nobody ever had it."""
+    """The id of the process; empty if the shard never had an owner."""
     owned_since_ms: int
     place: str
-    """The URL of its database without user and password; empty where only configurations of hosts know it."""
+    """The URL of its database without user and password; empty if only configurations of hosts have it."""
     use: ShardUse
     tier: str
     pinned_to: str
-    """The name of the host that is to serve it while that is there; empty for any."""
+    """The name of the host that must serve it while that host lives; empty for any host."""
     moving_to: str
     """The id of the process that is ready to take it over from its living owner; empty for none."""
     changed_at_ms: int
     server: str = ""
-    """The server on which the owner serves it; empty where nobody knows, or once the owner has lost it."""
+    """The server on which the owner serves it; empty if unknown, or once the owner has lost it."""
     first_number: int = 0
     """The number of its last transaction when the epoch was taken."""
     last_number: int = 0
-    """The same as its owner told it last."""
+    """The number of its last transaction in the owner's last report."""
 
 
 class ShardIdentity(NamedTuple):
-    """The identity that the database of a shard has on record."""
+    """The identity on record in the database of a shard."""
 
     cluster: bytes
     """The id of the cluster."""
@@ -91,14 +90,14 @@ class ShardIdentity(NamedTuple):
 
 
 class OpenedShard(NamedTuple):
-    """A shard that a host has opened, and the epoch in which it owns it."""
+    """A shard that a host has opened, and the epoch in which the host owns it."""
 
     shard_id: int
     epoch: int
 
 
 def process_id(host_name: str, started_at_ms: int) -> str:
-    """A text that no other process has, be it a host that was given the same name or an earlier life of this one."""
+    """Return an id that no other process has, neither a host with the same name nor an earlier process of this one."""
     digits, rest = "", max(0, started_at_ms)
     while rest or not digits:
         rest, digit = divmod(rest, len(_DIGITS))
@@ -107,14 +106,14 @@ def process_id(host_name: str, started_at_ms: int) -> str:
 
 
 def host_name_of(host_id: str) -> str:
-    """The name of the host whose process this is."""
+    """Return the name of the host of this process."""
     return host_id.partition(PROCESS_MARK)[0]
 
 
 def identity_problem(found: ShardIdentity | None, wanted: ShardIdentity) -> str:
-    """Why a shard cannot be served from a database that says `found` of itself, or nothing.
+    """Return the reason why a shard cannot be served from a database with the identity `found`, or an empty text.
 
-    The cluster of `wanted` is empty while it is not known.
+    The cluster of `wanted` is empty while it is unknown.
     """
     remedy = "drop the database and make another one for this shard (foqs schema apply)"
     if found is None:
@@ -133,7 +132,9 @@ def identity_problem(found: ShardIdentity | None, wanted: ShardIdentity) -> str:
 
 
 def lost_database_problem(shard_id: int, epoch: int) -> str:
-    """Why a shard is not served from a database that is new, though the meta database has given this epoch of it."""
+    """Return the reason why a shard is not served from a new database, if the meta database has recorded this epoch of
+    it.
+    """
     return (
         f"hosts have served it, in epoch {epoch} last, and its database is not there, empty or new: restore the "
         f"database, or correct its URL; foqs schema apply --new-shard {shard_id} makes it anew, and gives up all items "
@@ -142,7 +143,7 @@ def lost_database_problem(shard_id: int, epoch: int) -> str:
 
 
 def check_id_is_free(found: ShardRow | None, place: str) -> None:
-    """Raise AlreadyExistsError when no shard can be added at the place under the id of this row."""
+    """Raise AlreadyExistsError if no shard can be added at the place under the id of this row."""
     if found is not None and (found.use is not ShardUse.REMOVED or found.place not in ("", place)):
         raise AlreadyExistsError(
             f"shard {found.shard_id} exists already, or was elsewhere ({found.place or 'in configurations alone'}): "
@@ -151,7 +152,7 @@ def check_id_is_free(found: ShardRow | None, place: str) -> None:
 
 
 def shards_named(shard_ids: Collection[int]) -> str:
-    """These shards for a message: `shard 3`, or `shards 0, 2`, or the first ones and how many there are."""
+    """Return the shards for a message: `shard 3`, or `shards 0, 2`, or the first ones and the total."""
     some = [str(shard_id) for shard_id in sorted(shard_ids)]
     if len(some) == 1:
         return f"shard {some[0]}"
@@ -161,7 +162,7 @@ def shards_named(shard_ids: Collection[int]) -> str:
 
 
 def tier_problem(value: object) -> str:
-    """The fault in the name of a tier, or an empty text."""
+    """Return the fault in the name of a tier, or an empty text."""
     if not isinstance(value, str):
         return f"tier {value!r} is not a text"
     return "" if _TIER.fullmatch(value) else f"tier {shown(value)} is not valid: it does not match {_TIER.pattern}"

@@ -1,7 +1,7 @@
 """One tree of errors, with the codes of the contract (idl/foqs.thrift).
 
-A code for machines, a sentence for people, `retryable` and `nothing_done` as data. A sentence says what was wrong,
-with the value and the limit, and what to do.
+An error has a code for machines, a sentence for people, and `retryable` and `nothing_done` as data. The sentence names
+the fault, the value and the limit, and the remedy.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class ErrorCode(IntEnum):
 class FoqsError(Exception):
     """Base of every error a caller can get.
 
-    `retry_after_ms` says when trying again can succeed; None when the host cannot tell.
-    `nothing_done`: certainly nothing of what was asked was done, so asking again, here or elsewhere, does nothing
-    twice. False: nobody knows. It goes without saying for a refusal; UNAVAILABLE and INTERNAL are said for each error.
+    `retry_after_ms` is the time after which a retry can succeed; None if the host cannot know. `nothing_done` is True
+    if the host certainly did nothing, so that a retry, here or elsewhere, does nothing twice, and False if that is
+    unknown. It is True by default for a refusal; UNAVAILABLE and INTERNAL set it for each error.
     """
 
     code: ClassVar[ErrorCode] = ErrorCode.INTERNAL
     retryable: ClassVar[bool] = False
     is_refusal: ClassVar[bool] = True
-    """The code itself says that nothing was done."""
+    """True if the code itself says that nothing was done."""
 
     def __init__(self, message: str, *, retry_after_ms: int | None = None, nothing_done: bool | None = None) -> None:
         super().__init__(message)
@@ -64,25 +64,25 @@ class TooLargeError(FoqsError):
 
 
 class RateLimitedError(FoqsError):
-    """The namespace has used up its enqueues per minute, or a job its rate. `retry_after_ms` says when to try again."""
+    """The namespace has used up its enqueues per minute, or a job its rate. Retry after `retry_after_ms`."""
 
     code = ErrorCode.RATE_LIMITED
     retryable = True
 
 
 class OverloadedError(FoqsError):
-    """The host cannot take this call now: it is full, it is draining, or none of its shards takes items."""
+    """The host cannot take this call now, because it is full, is draining, or has no shard that takes items."""
 
     code = ErrorCode.OVERLOADED
     retryable = True
 
 
 class NoShardError(OverloadedError):
-    """No shard of this host takes items now, whatever its load. Another host may have one that does."""
+    """No shard of this host takes items now, regardless of its load. Another host can have a shard that does."""
 
 
 class NotWrittenError(FoqsError):
-    """The shard cannot take items now and certainly wrote nothing. Another shard may take them."""
+    """The shard cannot take items now and certainly wrote nothing. Another shard can take them."""
 
     code = ErrorCode.OVERLOADED
     retryable = True
@@ -97,7 +97,7 @@ class UnavailableError(FoqsError):
 
 
 class ShardElsewhereError(UnavailableError):
-    """This host does not serve the shard, so that nothing was done; another one may."""
+    """This host does not serve the shard, so nothing was done; another host can serve it."""
 
     is_refusal = True
 
@@ -110,14 +110,14 @@ class ShardElsewhereError(UnavailableError):
         retry_after_ms: int | None = None,
         nothing_done: bool | None = None,
     ) -> None:
-        """`is_sick` when the shard is this host's and stays here: nobody else has it soon."""
+        """`is_sick` is True if the shard is this host's and stays here, so that no other host has it soon."""
         super().__init__(message, retry_after_ms=retry_after_ms, nothing_done=nothing_done)
         self.shard_id = shard_id
         self.is_sick = is_sick
 
 
 class HostUnreachableError(UnavailableError):
-    """Another host of the cluster was to do it, and cannot be reached: it was not asked, so that nothing was done."""
+    """Another host of the cluster has to do this call and is unreachable. It was not asked, so nothing was done."""
 
     is_refusal = True
 
@@ -126,7 +126,7 @@ class HostUnreachableError(UnavailableError):
 
 
 class NotFoundError(FoqsError):
-    """There is no such item, job or shard."""
+    """No such item, job or shard exists."""
 
     code = ErrorCode.NOT_FOUND
 
@@ -138,7 +138,7 @@ class StaleLeaseError(FoqsError):
 
 
 class PermissionDeniedError(FoqsError):
-    """Only hosts of the cluster may make this call."""
+    """Only hosts of the cluster are permitted to make this call."""
 
     code = ErrorCode.PERMISSION_DENIED
 
@@ -183,13 +183,13 @@ ERROR_BY_CODE: dict[int, type[FoqsError]] = {
 
 
 def shown(value: object) -> str:
-    """The start of what a caller sent, for a message. Text is cut before it is made printable: it may be megabytes."""
+    """Return the start of a caller's value, for a message. Text is cut before repr(), because it can have megabytes."""
     return repr(value[:80] if isinstance(value, str) else value)[:80]
 
 
 def error_for_code(
     code: int, message: str, retry_after_ms: int | None = None, nothing_done: bool | None = None
 ) -> FoqsError:
-    """The typed error of a code that came over the wire; a code of a newer host becomes InternalError."""
+    """Return the typed error of a code from the wire; a code of a newer host becomes InternalError."""
     cls = ERROR_BY_CODE.get(code, InternalError)
     return cls(message, retry_after_ms=retry_after_ms, nothing_done=nothing_done)

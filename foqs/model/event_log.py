@@ -1,4 +1,4 @@
-"""The form of the event log: what a host writes, and what reports read of it."""
+"""The form of the event log, for the hosts that write it and the reports that read it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Final
 
 FORMAT = 1
-"""The `v` of each line. It changes when a reader must know."""
+"""The `v` of each line. It changes when readers have to handle the lines differently."""
 LIVES = "lives"
 """The folder of the ends of lives."""
 ROLLUPS = "rollups"
@@ -16,15 +16,13 @@ BOUNDS_MS: Final = (
     1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 30_000, 60_000, 120_000, 300_000, 600_000,
     1_800_000, 3_600_000, 7_200_000, 21_600_000, 43_200_000, 86_400_000,
 )  # fmt: skip
-"""Bounds of the buckets of a roll-up's times: a time is in the first bucket whose bound it does not exceed, or in one
-more after the last.
-"""
+"""Upper bounds of the buckets of a roll-up's times, in milliseconds. One more bucket holds all longer times."""
 SERIES_ENQUEUED = "enqueued"
-"""The outcome of roll-up rows that count items which were enqueued."""
+"""The outcome of roll-up rows that count enqueued items."""
 SERIES_RATE_LIMITED = "rate_limited"
-"""The outcome of roll-up rows that count items which the quota of their namespace refused."""
+"""The outcome of roll-up rows that count items refused by the quota of their namespace."""
 SERIES_LOST = "lost"
-"""The outcome of roll-up rows that count what the host did not take down, because its event log did not keep up."""
+"""The outcome of roll-up rows that count events the host did not record, because its event log did not keep up."""
 LIFE_COLUMNS: Final = (
     "key",
     "priority",
@@ -35,29 +33,30 @@ LIFE_COLUMNS: Final = (
     "ended_at_ms",
     "attempts",
 )
-"""The columns of a line of lives. A column of one value has that for all of the line."""
+"""The columns of a line of lives. A column of one value has that value in the whole line."""
 _MIX = 0x9E3779B97F4A7C15
 _WORD = (1 << 64) - 1
 
 
 def threshold_of(per_mille: int) -> int:
-    """The limit that `sample_point_of` an item must be below: so the sample has so many items in a thousand."""
+    """Return the bound on `sample_point_of` below which an item is in a sample of `per_mille` items in a thousand."""
     return (per_mille << 32) // 1000
 
 
 def sample_point_of(key: int) -> int:
-    """Where an item stands among all samples, 0 to 2**32 - 1: its key decides, so it is in or out as a whole.
+    """Return the place of an item in all samples, 0 to 2**32 - 1. It depends on the key alone, as each life is sampled
+    whole.
 
-    The key is multiplied by the golden ratio (Fibonacci hashing, Knuth), so that keys in a row are spread evenly, and
-    a larger sample has all items of a smaller one.
+    The key is multiplied by the golden ratio (Fibonacci hashing, Knuth), so that keys in a row are spread evenly, and a
+    larger sample has all items of a smaller one.
     """
     return (key * _MIX & _WORD) >> 32
 
 
 def inflated_up_to_error(decompressor: zlib._Decompress, chunk: bytes) -> bytes:
-    """The bytes of a part of a gzipped file up to the byte that makes no sense, on which inflating it whole failed.
+    """Inflate a part of a gzipped file up to its first invalid byte, after inflating it whole has failed.
 
-    `decompressor` is as it was before that.
+    `decompressor` is in the state before that attempt.
     """
     found = bytearray()
     with suppress(zlib.error):

@@ -1,9 +1,9 @@
 """The book of one namespace's quota: tokens with dates, which all hosts of a cluster get from it.
 
-A token lets one item in, on the host that has it and until its date. It counts in the minute of its date, whenever it
-was spent before, and leaves the book a minute after it. So all tokens that are spent in (a, a + 60 s] have dates after
-a, and were granted at a + 60 s at the latest, when the book held them all: no more than the limit. Nothing that a host
-does or leaves undone can change that (docs/decisions/0032-dated-tokens.md).
+A token admits one item, on the host that has it and until its date. It counts in the minute of its date, even if it was
+spent earlier, and leaves the book a minute after it. So all tokens spent in (a, a + 60 s] have dates after a, and were
+granted at a + 60 s at the latest, when the book held them all: no more than the limit. No action or omission of a host
+can change that (docs/decisions/0032-dated-tokens.md).
 
 Pure: times are milliseconds of the clock of the meta database's server, and come in as arguments.
 """
@@ -18,88 +18,86 @@ from foqs.model import limits
 
 QUOTA_WINDOW_MS = limits.MINUTE_MS
 BUCKET_MS = 100
-"""Dates are multiples of it. Tokens leave the book so much later than need be: clocks are not equally fast."""
+"""Granularity of dates. Tokens leave the book later by this much than necessary, because clocks differ in speed."""
 VALID_MS = 2 * limits.SECOND_MS
-"""How long tokens are valid as a rule."""
+"""The usual validity of tokens."""
 VALID_SCARCE_MS = 600
-"""How long they are valid while hosts want nearly all there are."""
+"""The validity of tokens while hosts want nearly all of the limit."""
 VALID_PLENTY_MS = 10 * limits.SECOND_MS
-"""How long they are valid while less than half of them are in use."""
+"""The validity of tokens while less than half of the limit is in use."""
 SCARCE_PERCENT = 90
 PLENTY_PERCENT = 50
 SLOW_ANSWERS_VALID = 1
-"""Tokens are valid for longer by so many times what answers of the book take: they are so old when they come."""
+"""Validity added to tokens, in multiples of the time that answers of the book take: tokens are that old on arrival."""
 SLOW_ANSWERS_KEPT = 3
-"""Demand is kept for longer by so many times that: hosts ask less often."""
+"""Time added to the keeping of demand, in multiples of the same time, because hosts then ask less often."""
 DEMAND_KEPT_MS = limits.SECOND_MS
-"""A host that has not asked for so long has no part in what is scarce."""
+"""A host that has not asked for this long has no share of a scarce limit."""
 HOLD_MS = 6 * limits.SECOND_MS
-"""After the meta database was away, nothing is granted until every host has had the time to say what it spent without
-tokens. That may take the answer to a statement that hangs.
+"""After an outage of the meta database, nothing is granted for this long, so that every host can report the items it
+admitted without tokens. That can take until the answer to a statement that hangs.
 """
 STEP_MS = limits.SECOND_MS
-"""A clock that shows so much less than before was stepped."""
+"""A clock that is behind its last reading by more than this was stepped."""
 HOSTS_KEPT_MAX = 300
-"""Hosts whose demand the book keeps. Beyond it, it forgets those that asked first."""
+"""Hosts whose demand the book keeps. Beyond it, it forgets the hosts that asked longest ago."""
 BOOK_BYTES_MAX = 8_192
 """The size of the column that holds a book, in bytes."""
 _COUNT_MAX = (1 << 32) - 1
 
 _FORMAT = 1
 _HEAD = Struct("<BIQQHQ")
-"""The format; the book's era, time, and when it grants again; how many tokens there are, and the first date."""
+"""The format; the book's era, its time, and the end of its hold; the number of dates, and the first date."""
 _TOKENS_BYTES = 6
 """The date in buckets after the first one, of two bytes, and the count, of four: first all dates, then all counts."""
 _DEMAND = Struct("<IHI")
-"""The host, how many milliseconds ago it asked, and its demand in items per second."""
+"""The host, the age of its ask in milliseconds, and its demand in items per second."""
 _DATES_MAX = (QUOTA_WINDOW_MS + VALID_PLENTY_MS) // BUCKET_MS + 3
 
 assert _HEAD.size + _DATES_MAX * _TOKENS_BYTES + HOSTS_KEPT_MAX * _DEMAND.size <= BOOK_BYTES_MAX
 
 
 class Ask(NamedTuple):
-    """The report of one host to the book, and its wish for tokens."""
+    """The report of one host to the book, and its request for tokens."""
 
     wanted_count: int = 0
-    """Tokens that it could use now."""
+    """Tokens that the host could use now."""
     need: int = 0
-    """Tokens that the call lacks that waits first. Fewer of them are no use to it."""
+    """Tokens that the first waiting call lacks. A smaller grant is of no use to it."""
     demand_per_s: int = 0
     """Items a second that its callers want to enqueue."""
     era: int = 0
-    """The era of the book in which it got the tokens that it gives back; 0 when it knows none."""
+    """The era of the book that granted the returned tokens; 0 if the host knows none."""
     returned: Sequence[tuple[int, int]] = ()
-    """Tokens that it has not spent and will not spend, as dates and counts."""
+    """Tokens that the host will not spend, as dates and counts."""
     spent: Sequence[tuple[int, int]] = ()
-    """Items that it let in without tokens: how long ago at least, in milliseconds, and how many."""
+    """Items that it admitted without tokens: their minimum age in milliseconds, and their count."""
     was_away: bool = False
-    """The meta database was away for this host: others may have let in items without tokens as well."""
+    """True if the meta database was unreachable for this host. Others can then have admitted items without tokens."""
     slow_ms: int = 0
-    """The time that an answer of the book takes longer than where the meta database is near."""
+    """Extra time that an answer of the book takes because the meta database is far away."""
 
 
 class Grant(NamedTuple):
-    """The answer of the book."""
-
     now_ms: int
     era: int
     limit: int
     granted_count: int
     date_ms: int
-    """The tokens may be spent until then."""
+    """The last time at which the tokens can be spent."""
     hold_ms: int
-    """Nothing is granted for so long."""
+    """Nothing is granted for this long."""
     is_scarce: bool
     is_plenty: bool
     excess: int
     """Tokens in the book less the limit."""
     tokens: Sequence[tuple[int, int]]
-    """The dates of all tokens in the book, and their counts. Not told when there is plenty."""
+    """The dates of all tokens in the book, and their counts; empty if the limit is plenty and the request is met."""
 
     def wait_ms(self, count: int) -> int:
-        """When so many more tokens will fit, in milliseconds from `now_ms`; a whole minute if they never will.
+        """Return when `count` more tokens will fit, in milliseconds from `now_ms`; a whole minute if they never will.
 
-        Where the book did not tell, it is soon: whoever asks again knows more.
+        Without the dates of the tokens it is BUCKET_MS, because the next answer will have them.
         """
         excess = self.excess + count
         if excess <= 0:
@@ -112,31 +110,33 @@ class Grant(NamedTuple):
 
 
 class GrantBook:
-    """The tokens of a namespace by their dates, and what hosts wanted of late.
+    """The tokens of a namespace by their dates, and the recent demand of hosts.
 
     Its row in the meta database is unpacked, asked by one host, and packed again, in one transaction at a time.
     """
 
     def __init__(self, era: int) -> None:
-        """A book that knows of nothing. `era` tells hosts that it is none that they have tokens of; it is not 0."""
+        """Start an empty book. `era` is not 0; it differs from earlier books, so that hosts know their tokens are not
+        of it.
+        """
         self.era = era
         self.at_ms = 0
         self._hold_until_ms = 0
         self._tokens: dict[int, int] = {}
         self._demands: dict[int, tuple[int, int]] = {}
-        """When each host asked, by its number, and its demand. Who asked first comes first."""
+        """The time of each host's last ask and its demand, by host number, the oldest ask first."""
 
     @property
     def count(self) -> int:
         return sum(self._tokens.values())
 
     def ask(self, host: int, ask: Ask, limit: int, now_ms: int) -> Grant:
-        """Take what the host gives back and tells, and grant what it may have."""
+        """Apply the host's returned tokens and its report, and grant it tokens."""
         self._move_to(now_ms, ask.slow_ms)
         now_ms = self.at_ms
         if ask.era == self.era:
             for date_ms, count in ask.returned:
-                if date_ms in self._tokens:  # Else they have left the book, and the host stood still meanwhile.
+                if date_ms in self._tokens:  # Else they have left the book, because the host stood still.
                     self._tokens[date_ms] = max(0, self._tokens[date_ms] - count)
         for age_ms, count in ask.spent:
             if age_ms < QUOTA_WINDOW_MS:
@@ -171,7 +171,7 @@ class GrantBook:
         )
 
     def pack(self) -> bytes:
-        """The row, of BOOK_BYTES_MAX bytes at most."""
+        """Return the row, of BOOK_BYTES_MAX bytes at most."""
         dates = sorted(self._tokens)
         first_ms, count = dates[0] if dates else 0, len(dates)
         parts = [
@@ -187,7 +187,7 @@ class GrantBook:
 
     @classmethod
     def unpack(cls, packed: bytes) -> GrantBook:
-        """Raises ValueError for what no `pack` of this format made."""
+        """Read a row. Raises ValueError if no `pack` of this format made it."""
         if len(packed) < _HEAD.size or packed[0] != _FORMAT:
             raise ValueError(
                 f"a book of a quota has format {packed[:1].hex() or 'none'}, and this host knows {_FORMAT}"
@@ -206,10 +206,10 @@ class GrantBook:
         return book
 
     def _move_to(self, now_ms: int, slow_ms: int = 0) -> None:
-        """Let go of tokens whose minute is over, and of demand of long ago.
+        """Drop tokens whose minute is over, and old demand.
 
-        A clock that was stepped back takes all times with it, as if it had stood still: tokens stay too long rather
-        than too short. Hosts cannot give back any from before that.
+        A clock that was stepped back moves all times back with it, as if it had stood still, because tokens must rather
+        stay too long than too short. Hosts cannot return tokens from before the step.
         """
         if now_ms < self.at_ms - STEP_MS:
             back_ms = (self.at_ms - now_ms) // BUCKET_MS * BUCKET_MS
@@ -225,7 +225,7 @@ class GrantBook:
         self._demands = {host: told for host, told in self._demands.items() if told[0] > old_ms}
 
     def _add(self, date_ms: int, count: int) -> int:
-        """Count tokens at the last bucket that is not after their date, which is returned."""
+        """Count tokens at the last bucket that is not after their date. Returns that bucket."""
         date_ms -= date_ms % BUCKET_MS
         if count:
             self._tokens[date_ms] = min(self._tokens.get(date_ms, 0) + count, _COUNT_MAX)
@@ -246,9 +246,9 @@ class GrantBook:
         return min(ask.wanted_count, max(ask.need, self._part_of(host, limit, room)))
 
     def _part_of(self, host: int, limit: int, room: int) -> int:
-        """The host's part of the room: as its demand is to all demands, of which none counts above a fair level.
+        """Return the host's part of the room: its demand in proportion to all demands, each capped at a fair level.
 
-        The level is the one up to which all demands can be met by what the limit gives a second (max-min fairness).
+        The level is the one up to which the limit's items per second can meet all demands (max-min fairness).
         """
         demands = sorted([demand for _, demand in self._demands.values()])
         if len(demands) < 2 or host not in self._demands:

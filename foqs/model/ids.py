@@ -1,7 +1,7 @@
 """Item ids and receipts: strings that carry the shard, the primary key and the delivery number.
 
-The shard in the id routes a call without a look-up (after FOQS); the delivery number in the receipt
-tells a stale holder from the present one.
+The shard in the id routes a call without a look-up (after FOQS); the delivery number in the receipt distinguishes a
+stale holder from the present one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HEX = r"(0|[1-9a-f][0-9a-f]{{0,{}}})"
 _TEXT = re.compile(rf"{_HEX.format(3)}-([1-9a-f][0-9a-f]{{0,15}})(?::([1-9a-f][0-9a-f]{{0,7}}))?")
 
 
-# Format strings are slower, above all when they are compiled.
+# Format strings are slower, above all in compiled code.
 def item_id(shard_id: int, key: int) -> str:
     return "%x-%x" % (shard_id, key)  # noqa: UP031
 
@@ -31,11 +31,11 @@ def item_id_of(receipt: str) -> str:
 
 
 def parse(text: object) -> tuple[int, int, int]:
-    """The shard id, primary key and delivery number of a receipt; the delivery number of a bare id is 0.
+    """Return the shard id, primary key and delivery number of a receipt; the delivery number of a bare id is 0.
 
-    Raises InvalidArgumentError for anything that this module did not write.
+    Raises InvalidArgumentError for any text that this module did not write.
     """
-    # Only what this module writes matches, so nothing else can be spelled two ways; int() alone takes more.
+    # The pattern matches only the one spelling that this module writes; int() alone accepts others.
     match = _TEXT.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise InvalidArgumentError(f"{shown(text)} is neither an item id nor a receipt of this service")

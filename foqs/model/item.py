@@ -1,4 +1,4 @@
-"""One item in the memory of its owner, from its enqueue or claim until it is gone, and its life cycle."""
+"""One item in the memory of its owner, from its enqueue or claim until it leaves, and its life cycle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Phase(IntEnum):
-    """Where an item is in its life. `move` is the only code that changes it."""
+    """The state of an item in its life. Only `move` and `move_all` change it."""
 
     INSERTING = 0
     """Its row is on the way to the database."""
@@ -23,15 +23,13 @@ class Phase(IntEnum):
     READY = 2
     """It is in the database and claimable; in memory only because its payload is still resident."""
     CLAIMING = 3
-    """Its claim waits or is on the way to the database."""
+    """Its claim is queued or on the way to the database."""
     PREFETCHED = 4
-    """Claimed, in the prefetch buffer."""
     LEASED = 5
-    """Delivered."""
     SETTLING = 6
-    """Its ack, nack or expiry waits or is on the way to the database."""
+    """Its ack, nack or expiry is queued or on the way to the database."""
     GONE = 7
-    """Its row is deleted, or has become that of a ready, delayed or dead item which is not in memory."""
+    """Its row is deleted, or has become that of a ready, delayed or dead item that is not in memory."""
 
 
 class ItemEvent(IntEnum):
@@ -51,17 +49,17 @@ class ItemEvent(IntEnum):
 
 
 class Outcome(IntEnum):
-    """How a delivery or the life of an item ends. The event log names them so, in lower case."""
+    """The end of a delivery or of the life of an item. The event log uses these names in lower case."""
 
     ACKED = 0
     NACKED = 1
-    """A failed attempt; the item is to be delivered again."""
+    """A failed attempt; the item will be delivered again."""
     RELEASED = 2
-    """The consumer gave it back without a failed attempt."""
+    """The consumer returned the item without a failed attempt."""
     LEASE_ENDED = 3
-    """A failed attempt without a word from the consumer; the item is to be delivered again."""
+    """A failed attempt without a response from the consumer; the item will be delivered again."""
     DEAD = 4
-    """The last attempt failed, or the consumer said so: the item is a dead letter."""
+    """The last attempt failed, or the consumer asked for it: the item is a dead letter."""
     EXPIRED = 5
     DELETED = 6
     """An operator deleted the item."""
@@ -70,12 +68,12 @@ class Outcome(IntEnum):
 
     @property
     def ends_life(self) -> bool:
-        """Whether there is nothing to come, unless a dead letter is redriven."""
+        """True if no delivery follows, unless a dead letter is redriven."""
         return self not in (Outcome.NACKED, Outcome.RELEASED, Outcome.LEASE_ENDED)
 
 
 class Claim:
-    """One row of the claim journal, which is deleted when none of its items needs it any more."""
+    """One row of the claim journal, which is deleted once no item needs it."""
 
     __slots__ = ("due_at", "id", "is_ahead", "is_inherited", "keys", "open_count")
 
@@ -85,17 +83,17 @@ class Claim:
         self.id = claim_id
         self.due_at = due_at
         self.is_ahead = is_ahead
-        """It was made before it was known who would get the items, or whether anybody would."""
+        """True if it was made before the consumer of the items was known, if any."""
         self.is_inherited = is_inherited
-        """Another owner made it."""
+        """True if another owner made it."""
         self.keys = array("Q", keys)
-        """The row's entries; those whose item is settled or ready again say nothing any more."""
+        """The row's entries; the entries of items that are settled or ready again have no meaning."""
         self.open_count = len(self.keys)
-        """How many of the items need the row."""
+        """The number of items that need the row."""
 
 
 class ShardItem:
-    """An item that its shard has in memory. Its fields but `phase` are written by whoever has the item at the time."""
+    """An item that its shard has in memory. Its present holder writes its fields, except `phase`."""
 
     __slots__ = (
         "at_most_once",
@@ -149,33 +147,32 @@ class ShardItem:
         self.content = content
         """None while it is not in memory."""
         self.size_bytes = size_bytes if size_bytes or content is None else sum(map(len, content))
-        """Size of the content as it was read or enqueued, also once it is not in memory any more."""
+        """Size of the content as it was read or enqueued, even after it has left memory."""
         self.deliveries = 0
-        """How many deliveries have ended; the present one has the next number."""
+        """The number of ended deliveries; the present one has the next number."""
         self.failed_attempts = 0
         self.was_dead = False
-        """It was a dead letter, and was redriven."""
+        """True if it was a dead letter and was redriven."""
         self.delivered_at = 0
-        """When the present delivery was handed out, on the server's clock; 0 if there is none, or it is not known."""
+        """The start of the present delivery, on the server's clock; 0 if none, or unknown."""
         self.claim: Claim | None = None
         self.prefetched_at = 0
         """When its claim was committed, on the steady clock."""
         self.lease_due_at = 0
-        """When its lease ends, on the steady clock; 0 unless it was delivered."""
+        """The end of its lease, on the steady clock; 0 unless it was delivered."""
         self.lease_wanted_ms = 0
-        """The lease for which its claim is made; 0 when it is claimed ahead."""
+        """The lease for which its claim is made; 0 if it is claimed ahead."""
         self.receipt = ""
-        """The receipt of the last delivery."""
 
     @property
     def is_claimed_ahead(self) -> bool:
         return self.claim is not None and self.claim.is_ahead
 
     def is_claimed_for(self, lease_due_at: int) -> bool:
-        """Whether its claim backs a lease until then.
+        """Return True if its claim backs a lease until then.
 
-        A claim that was made ahead does not back the lease of an item that is delivered at most once: a new owner would
-        take the item for undelivered.
+        A claim that was made ahead does not back the lease of an at-most-once item, because a new owner would take the
+        item for undelivered.
         """
         claim = self.claim
         return claim is not None and claim.due_at >= lease_due_at and not (claim.is_ahead and self.at_most_once)
@@ -184,7 +181,7 @@ class ShardItem:
 # ---- the life cycle ----
 
 _MOVES: Final = {
-    #                         to                 rows, leased: what the topic counts more or less
+    #                         to                 rows, leased: changes of the topic's counts
     Phase.INSERTING: {
         Phase.ARRIVING: (0, 0),
         Phase.READY: (1, 0),
@@ -222,14 +219,14 @@ _MOVES: Final = {
     },
     Phase.GONE: {},
 }  # fmt: skip
-"""The life cycle of an item, as docs/concepts.md draws it: from each phase those that may follow it."""
+"""The life cycle of an item, as docs/concepts.md draws it: the phases that can follow each phase."""
 
 _COUNTS: Final = [[_MOVES[old].get(new) for new in Phase] for old in Phase]
-"""The same by number: to hash a member of an enumeration costs more than all the rest of a move."""
+"""The same table by number, because hashing an enumeration member costs more than the rest of a move."""
 
 
 def move(item: ShardItem, new: Phase) -> None:
-    """Let the item enter its next phase, and keep its topic's counts in step."""
+    """Move the item to its next phase, and keep its topic's counts in step."""
     counts = _COUNTS[item.phase][new]
     assert counts is not None, f"an item that is {item.phase.name} cannot become {new.name}"
     item.phase = new
@@ -240,7 +237,7 @@ def move(item: ShardItem, new: Phase) -> None:
 
 
 def move_all(topic: ShardTopic, items: Collection[ShardItem], old: Phase, new: Phase) -> None:
-    """Move items of one topic that all are in the phase `old`."""
+    """Move items of one topic that are all in the phase `old`."""
     counts = _COUNTS[old][new]
     assert counts is not None, f"items that are {old.name} cannot become {new.name}"
     for item in items:
@@ -253,9 +250,9 @@ def move_all(topic: ShardTopic, items: Collection[ShardItem], old: Phase, new: P
 
 
 def rows_came(topic: ShardTopic, lane: int, count: int) -> None:
-    """Count rows of items that are not in memory, or fewer of them: ready, delayed or dead ones, as their lane says.
+    """Count more or fewer rows of ready, delayed or dead items that are not in memory.
 
-    A lane above 0 is that of the topic's ready items, 0 that of delayed ones, and one below 0 that of dead letters.
+    A lane above 0 means ready items of the topic, 0 delayed ones, and a lane below 0 dead letters.
     """
     if lane > 0:
         topic.count(rows=count)
@@ -266,7 +263,7 @@ def rows_came(topic: ShardTopic, lane: int, count: int) -> None:
 
 
 def by_topic(items: Iterable[ShardItem]) -> dict[ShardTopic, list[ShardItem]]:
-    """The items of each topic, in the order in which they come."""
+    """Return the items of each topic, in their given order."""
     found: dict[ShardTopic, list[ShardItem]] = {}
     for item in items:
         if item.topic in found:

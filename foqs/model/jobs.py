@@ -1,4 +1,4 @@
-"""A job: a load that comes in many calls, such as what Spark writes; its record counts it and keeps its rate."""
+"""A job: a load of many calls, such as a Spark write. Its record counts the items and keeps the rate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ID = re.compile(rf"[A-Za-z0-9._-]{{1,{limits.JOB_ID_CHARS_MAX}}}", re.ASCII)
 
 
 class JobState(IntEnum):
-    """Whether a job goes on. It is what the client of the job says; a host never changes it."""
+    """The state of a job, as its client sets it; a host never changes it."""
 
     RUNNING = 0
     SUCCEEDED = 1
@@ -24,9 +24,9 @@ class JobState(IntEnum):
 class Job:
     """A job record. Times are milliseconds since the epoch, on the clock of the meta database's server.
 
-    updated_at_ms: of the last update or count.  items_per_second_max: 0 for no limit.
-    items_count, duplicates_count, rejected_count: what hosts have counted of the calls that named the job.
-    rows_count: what the client of the job has told at its end.
+    updated_at_ms: time of the last update or count.  items_per_second_max: 0 for no limit.
+    items_count, duplicates_count, rejected_count: the hosts' counts for the calls that named the job.
+    rows_count: the client's own count at the end of the job.
     """
 
     id: str
@@ -44,7 +44,7 @@ class Job:
 
 @dataclass(slots=True)
 class JobPage:
-    """A page of jobs, the newest first. `next_page_token` asks for the one behind it; it is "" on the last page."""
+    """A page of jobs, the newest first. `next_page_token` is for the next page; it is "" on the last page."""
 
     jobs: list[Job]
     next_page_token: str
@@ -52,7 +52,7 @@ class JobPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobChanges:
-    """Changes of a job; what is None stays as it is."""
+    """Changes of a job. Fields that are None stay as they are."""
 
     state: JobState | None = None
     items_per_second_max: int | None = None
@@ -72,7 +72,7 @@ def check_job_id(job_id: object) -> str:
 def checked_changes(
     state: int | None, items_per_second_max: int | None, rows_count: int | None, detail: str | None
 ) -> JobChanges:
-    """Return the changes. Raises InvalidArgumentError that names every one that is out of its bounds."""
+    """Return the changes. Raises InvalidArgumentError, which names every field out of its bounds."""
     problems = []
     if state is not None and state not in frozenset(JobState):
         problems.append(f"state {state!r:.40} is not one of RUNNING (0), SUCCEEDED (1), FAILED (2)")

@@ -18,16 +18,17 @@ _NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{limits.NAMESPACE_NAME_CHARS_MAX}}}", re
 
 
 class DedupScope(IntEnum):
-    """Where two items with one dedup id are the same item: anywhere in their namespace, or in one topic alone."""
+    """The scope in which two items with one dedup id are the same item: their namespace, or one topic alone."""
 
     NAMESPACE = 0
     TOPIC = 1
 
 
 class DedupWhenAway(IntEnum):
-    """The treatment of an item with a dedup id while the shard of its slot is away.
+    """The treatment of an item with a dedup id while the shard of its slot is unserved.
 
-    It is refused, or another shard takes it as if it had no id: each call makes an item of each of its ids meanwhile.
+    It is refused, or another shard takes it as if it had no id; then each call with an id makes an item until the shard
+    is served again.
     """
 
     REFUSE = 0
@@ -83,12 +84,12 @@ SETTING_RATES = ("deliveries_per_second_max",)
 """Settings that are numbers with fractions, or 0 for none."""
 SETTING_TEXTS = ("pause_reason", "tier")
 SETTINGS_OF_CREATION = ("dedup_scope", "key_spread")
-"""Settings that never change: by them a dedup id finds the shard that knows it, and its place there."""
+"""Settings that never change, because they determine the shard that knows a dedup id, and the id's place there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """A namespace as it is stored.
+    """A stored namespace.
 
     Its number stands in the rows of the shards and is never used for another namespace.
     """
@@ -98,14 +99,14 @@ class Namespace:
     settings: NamespaceSettings
     created_at_ms: int
     closing: bool = False
-    """Whether it is being deleted, and lets no item in meanwhile."""
+    """True while it is being deleted, and admits no items."""
     former_name: str = ""
-    """The name that the shards know its number by, if it was recovered under another one."""
+    """The name under which the shards know its number, if it was recovered under another name."""
     policies_version: int = 0
-    """Another number with every change of a policy of one of its topics."""
+    """A number that changes with every change of a topic policy of the namespace."""
 
     def is_known_as(self, name: str) -> bool:
-        """Whether items that a shard stored under this number and `name` are its own."""
+        """True if items that a shard stored under this number and `name` are its own."""
         return name in (self.name, self.former_name)
 
 
@@ -119,30 +120,32 @@ class SettingsTable:
 
     def __init__(self) -> None:
         self.by_number: Mapping[int, Namespace] = {}
-        """All namespaces at one time: replaced, never changed, so that any thread may do so."""
+        """All namespaces at one time. It is replaced as a whole and never changed, so any thread can read it."""
         self.dequeue_paused: frozenset[int] = frozenset()
-        """The numbers of those whose dequeues are paused."""
+        """The numbers of the namespaces whose dequeues are paused."""
         self.caps: Mapping[int, float] = {}
-        """The caps of those that have one, in items a second."""
+        """The caps of the namespaces that have one, in items a second."""
         self.policies: Policies = {}
-        """What operators have said of topics, by namespace and name: replaced, too."""
+        """The topic policies that operators have set, by namespace and name; replaced as a whole."""
         self.prefix_policies: Policies = {}
-        """What they have said of prefixes of topics."""
+        """The prefix policies that operators have set; replaced as a whole."""
         self._policies_in_force: Mapping[int, NamespacePolicies] = {}
-        """Both, of the namespaces that have any: replaced as a whole, so that no thread sees half of a change."""
+        """Both kinds of policies, by namespace, if it has any. They are replaced as a whole, so that no thread sees
+        half of a change.
+        """
         self.policy_changes: deque[tuple[int, str]] = deque()
-        """Topics that have other policies than before, by namespace and name; the dispatcher takes them out."""
+        """Topics whose policies have changed, by namespace and name; the dispatcher takes them out."""
         self.prefix_changes: deque[tuple[int, str]] = deque()
-        """Prefixes that have other policies than before; the dispatcher looks for their topics."""
+        """Prefixes whose policies have changed; the dispatcher looks for their topics."""
         self.version = 0
-        """Another number with everything that is replaced."""
+        """A number that changes whenever one of the tables is replaced."""
         self.has_event_log = False
-        """Shards tell how deliveries and lives end. The host sets it before it opens a shard."""
+        """True if shards report the ends of deliveries and lives. The host sets it before it opens a shard."""
         self.item_bytes_seen: dict[int, int] = {}
-        """The largest item that was claimed, by namespace, if it was larger than what is allowed now."""
+        """The largest claimed item by namespace, if it was larger than the limit allows now."""
 
     def replace(self, by_number: Mapping[int, Namespace]) -> None:
-        """Let these be all namespaces from now on."""
+        """Set all namespaces."""
         self.dequeue_paused = frozenset(number for number, found in by_number.items() if found.settings.dequeue_paused)
         caps = {number: found.settings.deliveries_per_second_max for number, found in by_number.items()}
         self.caps = {number: cap for number, cap in caps.items() if cap}
@@ -150,9 +153,9 @@ class SettingsTable:
         self.version += 1
 
     def replace_policies(self, policies: Policies, prefix_policies: Policies = NO_POLICIES) -> None:
-        """Let these be the policies of all topics and prefixes from now on.
+        """Set the policies of all topics and prefixes.
 
-        Those that have not changed are the same objects.
+        Unchanged policies must be the same objects as before.
         """
         before, in_force = self._policies_in_force, dict(self._policies_in_force)
         numbers = before.keys() | policies.keys() | prefix_policies.keys()
@@ -175,12 +178,12 @@ class SettingsTable:
             self.prefix_changes.extend([(number, prefix) for prefix in found.changed_prefixes(known)])
 
     def policy(self, number: int, name: str) -> TopicPolicy:
-        """The policy that holds for a topic."""
+        """Return the policy in force for a topic."""
         found = self._policies_in_force.get(number)
         return NO_POLICY if found is None else found.of(name)
 
     def enqueue_pauses(self, number: int) -> NamespacePolicies | None:
-        """The policies of a namespace of which some may pause enqueues of topics; None for one that has no such."""
+        """Return the policies of a namespace if one can pause enqueues of topics, else None."""
         found = self._policies_in_force.get(number)
         return found if found is not None and found.may_pause_enqueues else None
 
@@ -189,48 +192,49 @@ class SettingsTable:
         return limits.ATTEMPTS_DEFAULT if namespace is None else namespace.settings.attempts_max
 
     def dead_letter_on_expiry(self, number: int) -> bool:
-        """Whether an item of the namespace that expires and never failed becomes a dead letter, too."""
+        """True if an item of the namespace that expires becomes a dead letter even if it never failed."""
         namespace = self.by_number.get(number)
         return namespace is not None and namespace.settings.dead_letter_on_expiry
 
     def events_per_mille(self, number: int) -> int:
-        """How many in a thousand items of the namespace are in the event log. For any thread."""
+        """Return how many in a thousand items of the namespace are in the event log. Any thread can call it."""
         namespace = self.by_number.get(number)
         return 0 if namespace is None else namespace.settings.events_per_mille
 
     def item_bytes_max(self, number: int) -> int:
-        """The most that the content of one item of the namespace may have."""
+        """Return the largest content of one item of the namespace, in bytes."""
         namespace = self.by_number.get(number)
         allowed_bytes = limits.CONTENT_BYTES_MAX
         if namespace is not None:
-            # The rest of the content has the same bound in every namespace.
+            # The trace context has the same bound in every namespace.
             allowed_bytes -= limits.PAYLOAD_BYTES_MAX - namespace.settings.payload_bytes_max
             allowed_bytes -= limits.METADATA_BYTES_MAX - namespace.settings.metadata_bytes_max
         return max(allowed_bytes, self.item_bytes_seen.get(number, 0))
 
     def dedup_ids(self, number: int) -> int:
-        """The dedup ids that a shard remembers of the namespace at least, if they are young enough.
+        """Return how many dedup ids of the namespace a shard remembers at least, if they are young enough.
 
-        Of a namespace that is not there it remembers the most, because that may be recovered.
+        For a namespace that does not exist it is the maximum, because the namespace can still be recovered.
         """
         namespace = self.by_number.get(number)
         return limits.DEDUP_IDS_MAX if namespace is None else namespace.settings.dedup_ids
 
     def dedup_ms(self, number: int) -> int:
-        """The age up to which a shard remembers dedup ids of the namespace."""
+        """Return the age up to which a shard remembers dedup ids of the namespace, in milliseconds."""
         namespace = self.by_number.get(number)
         return limits.DEDUP_MS_MAX if namespace is None else namespace.settings.dedup_ms
 
     def note_item_bytes(self, number: int, size_bytes: int) -> None:
-        """An item was claimed that has so many: those of the namespace that are still to be read may have as many."""
+        """Note the size of a claimed item, because unread items of the namespace can be as large."""
         if size_bytes > self.item_bytes_max(number):
             self.item_bytes_seen[number] = size_bytes
 
 
 def number_in_use(namespace: Namespace, name: str, shard_id: int) -> FoqsError:
-    """The shard has items of `name` under the number of `namespace`, as only a meta database that lost its past does.
+    """Return the error for a shard that has items of `name` under the number of `namespace`.
 
-    Neither may see the other's items, so the host serves none.
+    That happens only after the meta database has lost its past. Neither namespace must see the other's items, so the
+    host serves no items of either.
     """
     return UnavailableError(
         f"namespace {namespace.name!r} has number {namespace.number}, under which shard {shard_id} holds items of "
@@ -250,9 +254,9 @@ def check_namespace_name(name: object) -> str:
 
 
 def with_changes(settings: NamespaceSettings, changes: object | None) -> NamespaceSettings:
-    """`settings` with every field of `changes` that is not None, all of them checked.
+    """Return `settings` with every field of `changes` that is not None, after a check of all.
 
-    Raises InvalidArgumentError that names every field out of its bounds.
+    Raises InvalidArgumentError, which names every field out of its bounds.
     """
     given = {f.name: value for f in fields(settings) if (value := getattr(changes, f.name, None)) is not None}
     problems = [problem for name, value in given.items() if (problem := _problem_of(name, value))]
@@ -269,10 +273,10 @@ def with_changes(settings: NamespaceSettings, changes: object | None) -> Namespa
 
 
 def updated(settings: NamespaceSettings, changes: object) -> NamespaceSettings:
-    """Settings of a namespace that exists, changed: its SETTINGS_OF_CREATION have to stay as they are.
+    """Return the changed settings of an existing namespace, whose SETTINGS_OF_CREATION must stay as they are.
 
-    Ids that it has seen would not be found again, and while hosts learn of a change, two of them would send the same
-    id to two shards. Raises InvalidArgumentError.
+    Otherwise ids it has seen would not be found again, and two hosts would send the same id to two shards while the
+    change spreads. Raises InvalidArgumentError.
     """
     changed = with_changes(settings, changes)
     for name in SETTINGS_OF_CREATION:
@@ -291,7 +295,7 @@ def _text_of(value: int) -> str:
 
 
 def _problem_of(name: str, value: object) -> str:
-    """The fault in the value of a setting, or an empty text."""
+    """Return the fault in the value of a setting, or an empty text."""
     if name in SETTING_RATES:
         return rate_problem(name, value)
     if name == "tier":

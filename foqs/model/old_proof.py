@@ -1,7 +1,7 @@
 """The proof between hosts of builds that do not know foqs/model/peer_proof.py yet: hello and prove.
 
-Whoever is asked signs what it is sent, so a stranger can have one host sign what another one asks. Therefore it is done
-only with hosts whose rows say that they know nothing better, for as long as such hosts run.
+The callee signs any challenge, so a stranger can have one host sign the challenge of another. Therefore hosts use this
+proof only with hosts whose rows show no newer version, while such hosts run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ CHALLENGE_BYTES = 16
 
 
 def proof_of(secret: bytes, shown_by: str, shown_to: str, challenge: bytes) -> bytes:
-    """The proof that host `shown_by` shows to host `shown_to`, which has sent the challenge."""
+    """Return the proof that host `shown_by` shows to host `shown_to`, which has sent the challenge."""
     names = [name.encode() for name in (shown_by, shown_to)]
     message = b"".join(len(part).to_bytes(4, "big") + part for part in (*names, challenge))
     return hmac.digest(secret, message, "sha256")
@@ -26,7 +26,7 @@ def is_proof(proof: bytes, secret: bytes, shown_by: str, shown_to: str, challeng
 
 
 def said_hello(link: PeerLink, host_id: str, challenge: bytes, mine: bytes) -> None:
-    """A host of an older build begins, and is sent the challenge `mine`."""
+    """Begin with a host of an older build, to which the challenge `mine` is sent."""
     link.begin()
     check_host_id(host_id)
     if len(challenge) != CHALLENGE_BYTES:

@@ -14,9 +14,9 @@ _KEY_MASK = (1 << 64) - 1
 _DUE_MASK = (1 << 48) - 1
 
 FIRST = -1
-"""Before every sort key."""
+"""A bound below every sort key."""
 LAST = 1 << (32 + _URGENCY_SHIFT)
-"""After every sort key."""
+"""A bound above every sort key."""
 
 
 def sort_key(urgency: int, due_at: int, key: int, shard_id: int) -> int:
@@ -44,5 +44,5 @@ def are_as_urgent(packed: int, other: int) -> bool:
 
 
 def on_last_shard(packed: int) -> int:
-    """The last sort key of the same urgency, due time and key, whatever the shard."""
+    """Return the last sort key of the same urgency, due time and key on any shard."""
     return packed | _SHARD_MASK

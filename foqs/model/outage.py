@@ -1,4 +1,4 @@
-"""The log of an outage: told when it begins and once a minute, not with each attempt that fails."""
+"""The log of an outage: one entry when it begins and one a minute, not one for each failed attempt."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ from collections.abc import Callable
 from foqs.model import limits
 
 LOSS_LOG_MS = limits.MINUTE_MS
-"""A host that waits for a shard or the meta database says so this often, for each reason."""
+"""How often a host that waits for a shard or the meta database logs each reason."""
 
 
 class Outage:
-    """The failures of one thing that is tried again and again; `now_s` is a monotonic clock."""
+    """The failures of one action that is repeated; `now_s` is a monotonic clock."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
         self._told_s: dict[str, float] = {}
-        """When each reason was told, within the last LOSS_LOG_MS: two of them may come in turns, twice a second."""
+        """The time at which each reason was logged, within the last LOSS_LOG_MS. Two reasons can alternate, twice a
+        second.
+        """
         self._has_failed = False
 
     def is_to_be_told(self, reason: str) -> bool:
-        """Note a failure. Returns whether it is news, as each reason is and what was told LOSS_LOG_MS ago."""
+        """Note a failure. Returns True if its reason was not logged within the last LOSS_LOG_MS."""
         now_s = self._now_s()
         self._has_failed = True
         self._told_s = {told: at_s for told, at_s in self._told_s.items() if now_s - at_s < LOSS_LOG_MS / 1000}
@@ -30,7 +32,7 @@ class Outage:
         return True
 
     def has_ended(self) -> bool:
-        """Note a success. Returns whether it failed before."""
+        """Note a success. Returns True if it failed before."""
         has_failed, self._has_failed = self._has_failed, False
         self._told_s.clear()
         return has_failed

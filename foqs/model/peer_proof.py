@@ -1,8 +1,9 @@
-"""How a host proves to another one that it is of the cluster, and who it is: docs/decisions/0042-proof-of-hosts.md.
+"""The proof with which a host shows another host its identity and its membership:
+docs/decisions/0042-proof-of-hosts.md.
 
-Both know a secret. The host that calls sends a nonce (`greet`) and gets one, and nothing that is made of the secret.
-Then it sends its proof (`join`) and gets that of the other side. A proof is made of who calls whom over which
-connection, and of the role of who shows it, so that it is good for nothing else. Pure: no sockets, no chance, no clock.
+Both know a secret. The host that calls sends a nonce (`greet`) and gets one, but nothing derived from the secret. Then
+it sends its proof (`join`) and gets the proof of the other side. A proof covers the caller, the callee, the connection
+and the role of the prover, so it is good for nothing else. Pure: no sockets, no chance, no clock.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from foqs.model.errors import InvalidArgumentError, PermissionDeniedError, Unava
 PROOF = 2
 """The version of this proof, in the row of each host that knows it."""
 OLD_PROOF = 1
-"""The version of hello and prove (foqs/model/old_proof.py), which hosts of older builds alone have."""
+"""The version of hello and prove (foqs/model/old_proof.py), the only one of older builds."""
 NONCE_BYTES = 32
 HOST_ID_BYTES_MAX = 255
 JOIN_MS_MAX = 5 * limits.SECOND_MS
-"""A host that has greeted proves within this time who it is, or is refused."""
+"""A host that has greeted must send its proof within this time, or is refused."""
 
 _KEY = b"foqs peers 2"
 _CALLER, _CALLEE = b"caller\0", b"callee\0"
 
 
 class PeerRefusedError(PermissionDeniedError):
-    """Whoever calls is taken for no host of this cluster. The connection is closed."""
+    """The caller is refused as a host of this cluster, and its connection is closed."""
 
     def __init__(self, reason: str, message: str) -> None:
         """`reason` is one of a few fixed words, for the log."""
@@ -36,7 +37,7 @@ class PeerRefusedError(PermissionDeniedError):
 
 
 class Greeting(NamedTuple):
-    """What both sides have said in `greet`, and the proofs are made of."""
+    """The content of `greet` from both sides, from which the proofs are made."""
 
     cluster: str
     """The name of the cluster, on which all hosts of a meta database agree."""
@@ -45,14 +46,14 @@ class Greeting(NamedTuple):
     nonce_caller: bytes
     nonce_callee: bytes
     binding: bytes = b""
-    """What ties the proof to the channel: empty where there is no TLS."""
+    """The value that ties the proof to the channel; empty without TLS."""
 
     def caller_proof(self, secret: bytes) -> bytes:
-        """The proof of the side that calls."""
+        """Return the proof of the calling side."""
         return self._proof(secret, _CALLER)
 
     def callee_proof(self, secret: bytes) -> bytes:
-        """The proof of the side that is called."""
+        """Return the proof of the called side."""
         return self._proof(secret, _CALLEE)
 
     def _proof(self, secret: bytes, role: bytes) -> bytes:
@@ -63,28 +64,28 @@ class Greeting(NamedTuple):
 
 
 class PeerLink:
-    """What a connection to this host has shown so far of the host that calls over it. The connection owns it.
+    """The state of a connection to this host with regard to the proof of its caller. The connection owns it.
 
-    It says itself what may come next: each word once, in this order, and nothing else before the end.
+    It checks the order of calls: each verb comes once, in this order, and no other call before the end.
     """
 
     __slots__ = ("challenge", "greeting", "has_failed", "host_id", "is_fresh", "refusal", "since_s")
 
     def __init__(self, *, is_fresh: bool, since_s: float) -> None:
-        """`is_fresh` if nothing else was called over the connection before. `since_s` is the time of a steady clock."""
+        """`is_fresh` is True if the connection has had no other call. `since_s` is the time of a steady clock."""
         self.is_fresh = is_fresh
         self.since_s = since_s
         self.greeting: Greeting | None = None
         self.challenge = b""
-        """What a host of an older build was asked to make its proof of."""
+        """The challenge that was sent to a host of an older build."""
         self.host_id = ""
         """The host that has proven to be on the other side."""
         self.has_failed = False
         self.refusal: PeerRefusedError | None = None
-        """Why the connection is to be closed, once the caller has its response."""
+        """The reason to close the connection, once the caller has its response."""
 
     def begin(self) -> None:
-        """A host says who it is. Raises PeerRefusedError where that is not the first thing that is said."""
+        """Begin the proof. Raises PeerRefusedError if another call came first."""
         if not self.is_fresh:
             raise PeerRefusedError(
                 "not_first", "greet is the first call of a host on a connection, and comes once: open another one"
@@ -92,19 +93,19 @@ class PeerLink:
         self.is_fresh = False
 
     def end(self, now_s: float) -> None:
-        """The host shows its proof, for which it has one try. Raises PeerRefusedError where nobody has greeted."""
+        """Begin the check of the proof, for which the host has one try. Raises PeerRefusedError without a greeting."""
         if self.host_id or self.has_failed or not (self.greeting or self.challenge):
             raise PeerRefusedError("not_greeted", "join comes once, after greet, on the same connection")
         if self.is_late(now_s):
             raise PeerRefusedError("late", f"no proof has come within {JOIN_MS_MAX} ms of the first call")
 
     def is_late(self, now_s: float) -> bool:
-        """Whether the host has taken too long to prove who it is."""
+        """True if the host has taken too long for its proof."""
         return not self.host_id and now_s - self.since_s > JOIN_MS_MAX / 1000
 
 
 def greeted(link: PeerLink, said: Greeting, version: int, me: str) -> None:
-    """Take the first word of a host that calls host `me`. Raises PeerRefusedError and InvalidArgumentError."""
+    """Take the greeting of a host that calls host `me`. Raises PeerRefusedError and InvalidArgumentError."""
     link.begin()
     check_host_id(said.caller_id)
     if version != PROOF:
@@ -119,7 +120,7 @@ def greeted(link: PeerLink, said: Greeting, version: int, me: str) -> None:
 
 
 def joined(link: PeerLink, proof: bytes, secret: bytes, now_s: float) -> bytes:
-    """Take the proof of the host that has greeted. Returns the one of this side. Raises PeerRefusedError."""
+    """Check the proof of the host that has greeted. Returns the proof of this side. Raises PeerRefusedError."""
     link.end(now_s)
     said = link.greeting
     if said is None or not hmac.compare_digest(proof, said.caller_proof(secret)):
@@ -130,12 +131,12 @@ def joined(link: PeerLink, proof: bytes, secret: bytes, now_s: float) -> bytes:
 
 
 def is_of_callee(said: Greeting, proof: bytes, secret: bytes) -> bool:
-    """Whether the host that was meant has answered, and no other one."""
+    """True if the intended host has answered."""
     return hmac.compare_digest(proof, said.callee_proof(secret))
 
 
 def check_host_id(host_id: str) -> None:
-    """Raises InvalidArgumentError for what can be no id of a host."""
+    """Raise InvalidArgumentError if this cannot be the id of a host."""
     if not 0 < len(host_id.encode()) <= HOST_ID_BYTES_MAX:
         raise InvalidArgumentError(f"an id of a host has 1..{HOST_ID_BYTES_MAX} bytes, not {len(host_id.encode())}")
 

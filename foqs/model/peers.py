@@ -1,7 +1,7 @@
-"""What hosts of one cluster ask of each other, without Thrift and without sockets.
+"""The calls between hosts of one cluster, without Thrift and without sockets.
 
-A host is taken for a peer once it has proven to be one: foqs/model/peer_proof.py. What it may claim then, and for how
-long that is believed, is in docs/decisions/0042-proof-of-hosts.md.
+A host counts as a peer once it has proven to be one: foqs/model/peer_proof.py. Its claims from then on, and how long
+they are believed, are in docs/decisions/0042-proof-of-hosts.md.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ SECRET_BYTES = 32
 
 
 class GreetResult(NamedTuple):
-    """The answer of a host to one that greets it."""
+    """The answer of a host to a greeting."""
 
     nonce: bytes
 
 
 class JoinResult(NamedTuple):
-    """The answer of a host to one that has proven who it is: its own proof."""
+    """The answer of a host to the proof of its caller: its own proof."""
 
     proof: bytes
 
 
 class HelloResult(NamedTuple):
-    """The answer of a host to one of an older build that calls it first."""
+    """The answer of a host to the first call of a host of an older build."""
 
     host_id: str
     proof: bytes
-    """Over the caller's challenge."""
+    """The proof for the caller's challenge."""
     challenge: bytes
     """A challenge for the caller, good for one proof."""
 
@@ -104,7 +104,7 @@ class CapGrantFields(Protocol):
 
 
 class CapGrantTold(NamedTuple):
-    """Tokens of a cap, for a host that has asked its home."""
+    """Tokens of a cap, for a host that has asked the cap's home."""
 
     namespace_number: int
     topic: str
@@ -125,7 +125,7 @@ class PeerCalls(Protocol):
     """The verbs of service FoqsPeer."""
 
     def is_living(self, host_id: str) -> bool:
-        """Whether a peer that has proven to be this host may still call as such."""
+        """True if a peer that has proven to be this host is still permitted to call as such."""
 
     async def greet(
         self, context: CallContext, version: int, caller_id: str, callee_id: str, nonce: bytes

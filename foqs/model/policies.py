@@ -1,4 +1,4 @@
-"""The policies of all topics of a namespace: each topic's own word over that of the longest prefix."""
+"""The policies of all topics of a namespace. A topic's own settings override those of its longest prefix."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Iterable, Mapping
 from foqs.model.policy import NO_POLICY, OwnPolicy, TopicPolicy
 
 Policies = Mapping[int, Mapping[str, OwnPolicy]]
-"""What operators have said of topics, or of prefixes, by the number of the namespace and by name."""
+"""The policies that operators have set for topics or prefixes, by the number of the namespace and by name."""
 NO_POLICIES: Policies = {}
 
 
 class Prefixes:
-    """Finds the longest of some prefixes with which a name begins."""
+    """Finds the longest prefix of a name in a set of prefixes."""
 
     __slots__ = ("_outer", "_sorted")
 
     def __init__(self, prefixes: Iterable[str]) -> None:
         self._sorted = sorted(prefixes)
         self._outer: list[int] = []
-        """The place of the longest other prefix with which each begins, or -1."""
+        """The index of the longest other prefix of each prefix, or -1."""
         nested: list[int] = []
         for at, prefix in enumerate(self._sorted):
             while nested and not prefix.startswith(self._sorted[nested[-1]]):
@@ -29,10 +29,10 @@ class Prefixes:
             nested.append(at)
 
     def longest(self, name: str) -> str | None:
-        """The longest prefix of the name, or None.
+        """Return the longest prefix of the name, or None.
 
-        All prefixes between it and the name in their order begin with it. So it is the last one before the name, or one
-        with which that begins.
+        All prefixes between it and the name in sorted order begin with it. So it is the last prefix before the name, or
+        a prefix of that one.
         """
         at = bisect_right(self._sorted, name) - 1
         while at >= 0:
@@ -43,9 +43,10 @@ class Prefixes:
 
 
 class NamespacePolicies:
-    """What operators have said of topics of a namespace and of their prefixes, and what holds by that. For any thread.
+    """The policies that operators have set for topics and prefixes of a namespace, and the policies in force. For any
+    thread.
 
-    Nothing of it changes: with a change there is another one, made on the thread that reads the meta database.
+    It is immutable: the thread that reads the meta database makes a new one for each change.
     """
 
     __slots__ = ("_in_force", "_prefixes", "may_pause_enqueues", "prefixes", "topics")
@@ -56,12 +57,12 @@ class NamespacePolicies:
         prefixes: Mapping[str, OwnPolicy],
         before: NamespacePolicies | None = None,
     ) -> None:
-        """What has not changed is the same object as in `before`, and what holds is so, too."""
+        """Keep the objects of `before` for unchanged policies, set and in force."""
         self.topics = topics
         self.prefixes = prefixes
         self._prefixes = Prefixes(prefixes) if prefixes else None
         self._in_force: Mapping[str, TopicPolicy] = topics
-        """The policies of topics of which something was said."""
+        """The policies in force for the topics that have a policy of their own."""
         if prefixes:
             known = {} if before is None else before._in_force
             found = {name: own.over(self._of_prefix(name)) for name, own in topics.items()}
@@ -70,7 +71,7 @@ class NamespacePolicies:
         self.may_pause_enqueues = any(pausing)
 
     def of(self, name: str) -> TopicPolicy:
-        """The policy that holds for a topic."""
+        """Return the policy in force for a topic."""
         found = self._in_force.get(name)
         if found is not None:
             return found
@@ -82,11 +83,11 @@ class NamespacePolicies:
         return NO_POLICY if prefix is None else self.prefixes[prefix]
 
     def changed_topics(self, before: NamespacePolicies) -> list[str]:
-        """Topics of which something is or was said and for which another policy holds now, in order."""
+        """Return, in order, the topics with a policy of their own, now or before, whose policy in force has changed."""
         return _changed(self._in_force, before._in_force)
 
     def changed_prefixes(self, before: NamespacePolicies) -> list[str]:
-        """Prefixes that have another policy now, in order: any topic that begins so may have one."""
+        """Return, in order, the prefixes whose policy has changed. Any topic that begins so can be affected."""
         return _changed(self.prefixes, before.prefixes)
 
 

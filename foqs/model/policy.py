@@ -1,4 +1,4 @@
-"""The policy of a topic: whether it is paused, how fast it is delivered, and its weight beside others."""
+"""The policy of a topic: its pauses, its cap on deliveries, and its weight among other topics."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from foqs.model.errors import InvalidArgumentError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPolicy:
-    """The policy that holds for a topic. One of which operators have said nothing has the defaults."""
+    """The policy in force for a topic. A topic without settings by operators has the defaults."""
 
     enqueue_paused: bool = False
     dequeue_paused: bool = False
     reason: str = ""
-    """Why it is paused; callers are told."""
+    """The reason of the pause, which callers get."""
     deliveries_per_second_max: float = 0.0
-    """Its cap, whatever the priorities of the items; 0 for none."""
+    """The cap on its deliveries, for items of all priorities; 0 for none."""
     weight: int = 1
-    """Its share of what calls for any topic get, beside the other topics that have something."""
+    """Its share of the deliveries to calls for any topic, relative to other topics that have items."""
 
 
 NO_POLICY = TopicPolicy()
@@ -31,13 +31,13 @@ _BITS = {name: 1 << at for at, name in enumerate(FIELDS)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnPolicy(TopicPolicy):
-    """What operators have said of one topic, or of one prefix of topics; what they have not has the default.
+    """The fields that operators have set for one topic, or for one prefix of topics; other fields have the default.
 
     A field is set if it has another value than the default, or if its bit in `explicit` is set.
     """
 
     explicit: int = 0
-    """Bits of the fields that are set to the default, in the order of FIELDS: storage has it so."""
+    """Bits of the fields that are set to the default, in the order of FIELDS, as in storage."""
 
     def is_set(self, name: str) -> bool:
         return bool(self.explicit & _BITS[name]) or getattr(self, name) != getattr(NO_POLICY, name)
@@ -48,13 +48,13 @@ class OwnPolicy(TopicPolicy):
         return tuple([name for name in FIELDS if self.is_set(name)])
 
     def over(self, base: TopicPolicy) -> TopicPolicy:
-        """The policy that holds where `base` would without this."""
+        """Return the policy in force if `base` would be in force without this one."""
         if base == NO_POLICY:
             return self
         return replace(base, **{name: getattr(self, name) for name in self.own_fields})
 
     def with_field(self, name: str, value: object, *, is_set: bool) -> OwnPolicy:
-        """The same with another value of a field. One that is not set has the default."""
+        """Return the same policy with another value of a field. A field that is not set has the default."""
         default = getattr(NO_POLICY, name)
         bit = _BITS[name] if is_set and value == default else 0
         changes: dict[str, Any] = {name: value if is_set else default, "explicit": self.explicit & ~_BITS[name] | bit}
@@ -72,18 +72,18 @@ class TopicPolicyEntry(TopicPolicy):
     """The name of the topic, or the prefix."""
     is_prefix: bool = False
     own_fields: tuple[str, ...] = ()
-    """The fields that are set for it itself. The others have the values of the longest prefix, or the defaults."""
+    """The fields that are set for the entry itself. Others have the values of the longest prefix, or the defaults."""
 
     @classmethod
     def of(cls, topic: str, policy: TopicPolicy, own: OwnPolicy | None = None, *, is_prefix: bool) -> TopicPolicyEntry:
-        """The entry of `policy`, which holds, of which `own` was said of the topic or prefix itself."""
+        """Return the entry of `policy`, which is in force, and in which the topic or prefix itself has set `own`."""
         values = {name: getattr(policy, name) for name in FIELDS}
         return cls(topic=topic, is_prefix=is_prefix, own_fields=own.own_fields if own else (), **values)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPolicyChange:
-    """A change of the policy of a topic, or of a prefix. What is None stays as it is."""
+    """A change of the policy of a topic, or of a prefix. Fields that are None stay as they are."""
 
     topic: str
     """The name of the topic, or the prefix."""
@@ -97,18 +97,18 @@ class TopicPolicyChange:
 
 @dataclass(slots=True)
 class TopicPolicyPage:
-    """A page of policies. `next_page_token` asks for the one behind it; it is "" on the last page."""
+    """A page of policies. `next_page_token` is for the next page; it is "" on the last page."""
 
     policies: list[TopicPolicyEntry]
     next_page_token: str
 
 
 _PREFIX_MARK = "\x00"
-"""The first character of the page token of a prefix. No topic has it in its name, which is the token of a topic."""
+"""The first character of a page token for a prefix. The token for a topic is its name, which never has this."""
 
 
 def policy_page(found: list[TopicPolicyEntry], limit: int) -> TopicPolicyPage:
-    """A page of up to `limit` of those that were found, of which one more says that there are others."""
+    """Return a page of up to `limit` entries. One further entry in `found` shows that more pages follow."""
     if len(found) <= limit:
         return TopicPolicyPage(found, "")
     last = found[limit - 1]
@@ -116,15 +116,17 @@ def policy_page(found: list[TopicPolicyEntry], limit: int) -> TopicPolicyPage:
 
 
 def place_of(page_token: str) -> tuple[bool, str]:
-    """Where a page begins: whether behind a prefix, and behind which name. Prefixes come before topics."""
+    """Return the start of a page: True if it is after a prefix, and the name that it is after. Prefixes come before
+    topics.
+    """
     is_prefix = page_token.startswith(_PREFIX_MARK) or not page_token
     return is_prefix, page_token.removeprefix(_PREFIX_MARK)
 
 
 def policy_changes_of(changes: object) -> dict[str, Any]:
-    """The fields of a policy that are not None in `changes`, all of them checked.
+    """Return the fields of a policy that are not None in `changes`, after a check of all.
 
-    Raises InvalidArgumentError that names every field out of its bounds.
+    Raises InvalidArgumentError, which names every field out of its bounds.
     """
     given = {name: value for name in FIELDS if (value := getattr(changes, name, None)) is not None}
     problems = [problem for name, value in given.items() if (problem := _problem_of(name, value))]
@@ -145,7 +147,7 @@ def _problem_of(name: str, value: object) -> str:
 
 
 def reason_problem(name: str, value: object) -> str:
-    """The fault in the reason of a pause, or an empty text."""
+    """Return the fault in the reason of a pause, or an empty text."""
     if not isinstance(value, str):
         return f"{name} {value!r} is not a text"
     size_bytes = len(value.encode(errors="replace"))
@@ -155,10 +157,10 @@ def reason_problem(name: str, value: object) -> str:
 
 
 def rate_problem(name: str, value: object) -> str:
-    """The fault in the rate of a cap, or an empty text."""
+    """Return the fault in the rate of a cap, or an empty text."""
     low, high = limits.DELIVERIES_PER_SECOND_MIN, limits.DELIVERIES_PER_SECOND_MAX
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    # A NaN is within no bounds.
+    # A NaN is out of any bounds.
     if isinstance(value, int | float) and is_number and (value == 0 or low <= value <= high):
         return ""
     return f"{name} {value!r} is neither 0, which is no cap, nor within {low}..{high}"

@@ -1,4 +1,4 @@
-"""What becomes of the policies of a namespace when some are changed: which fields are set, and which rows are left."""
+"""The result of changes to the policies of a namespace: the set fields, and the rows that remain."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class NamedChange:
     name: str
     is_prefix: bool
     changes: object
-    """Its fields of TopicPolicy that are not None."""
+    """The object whose fields of TopicPolicy are changed, unless they are None."""
 
 
 @dataclass(slots=True)
 class PolicyCounts:
-    """How many entries there are."""
+    """The number of entries."""
 
     topics: int = 0
     """Topics of the namespace."""
@@ -40,10 +40,9 @@ class PolicyCounts:
 
 
 class PolicyBook:
-    """The policies of one namespace while changes are made, one after the other: a later one sees the earlier ones.
+    """The policies of one namespace during a series of changes, each of which sees the earlier ones.
 
-    It does no I/O. Whoever has made the changes stores `topics_changed` and `prefixes_changed`, of which an entry that
-    says nothing has no row.
+    It does no I/O. The caller stores `topics_changed` and `prefixes_changed`; an entry without set fields has no row.
     """
 
     def __init__(
@@ -53,7 +52,7 @@ class PolicyBook:
         prefixes: Mapping[str, OwnPolicy],
         counts: PolicyCounts,
     ) -> None:
-        """`topics` has those that are to be changed, where they have entries, and `prefixes` all of the namespace."""
+        """`topics` has the existing entries of the topics to change, and `prefixes` all prefixes of the namespace."""
         self._namespace_name = namespace_name
         self._topics = dict(topics)
         self._prefixes = dict(prefixes)
@@ -62,7 +61,7 @@ class PolicyBook:
         self.prefixes_changed: dict[str, OwnPolicy] = {}
 
     def change(self, wanted: NamedChange) -> TopicPolicyEntry:
-        """Make one change, and return what holds then. Raises InvalidArgumentError, and then nothing has changed."""
+        """Make one change. Returns the policy in force after it. Raises InvalidArgumentError without any change."""
         given = policy_changes_of(wanted.changes)
         some, changed = self._topics, self.topics_changed
         if wanted.is_prefix:
@@ -84,7 +83,7 @@ class PolicyBook:
         return TopicPolicyEntry.of(wanted.name, policy, after, is_prefix=wanted.is_prefix)
 
     def _base(self, name: str, *, is_prefix: bool) -> TopicPolicy:
-        """What would hold for the topic, or for topics of the prefix, if nothing was said of it."""
+        """Return the policy in force for the topic, or for topics of the prefix, without its own entry."""
         for size in range(len(name) - is_prefix, 0, -1):
             found = self._prefixes.get(name[:size])
             if found is not None:
@@ -116,9 +115,9 @@ class PolicyBook:
 
 
 def _is_word(field: str, value: object, base: TopicPolicy, *, is_prefix: bool) -> bool:
-    """Whether a field that is given this value is set, where `base` would hold otherwise.
+    """True if a field that gets this value counts as set, if `base` would be in force without it.
 
-    A prefix overrides shorter ones as a whole: only the default can be what its field has anyway.
+    A prefix overrides shorter ones as a whole, so only a default value can be left unset.
     """
     if is_prefix and value != getattr(NO_POLICY, field):
         return True

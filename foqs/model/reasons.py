@@ -1,6 +1,6 @@
-"""Why a dequeue got nothing: reasons with codes for machines, and sentences for people that are made here alone.
+"""The reasons for an empty dequeue: codes for machines, and sentences for people. All sentences are made here.
 
-`judge` makes them of facts that were gathered before. It is pure.
+`judge` derives them from facts that were gathered before. It is pure.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import NamedTuple, Protocol
 from foqs.model.calls import CallContext, TopicDemand, TopicStats
 
 REASONS_MAX = 8
-"""The reasons that a response has at most."""
+"""The most reasons in a response."""
 REASONS_OF_KIND_MAX = 3
-"""Those of one code: the last one says how many others there are."""
+"""The most reasons of one code. The last one counts the rest."""
 TOPICS_JUDGED_MAX = 4
-"""The topics of a call that are looked at, if it names more."""
+"""The most topics of a call that are checked."""
 
 
 class ReasonCode(IntEnum):
-    """Numbers are never given again."""
+    """Codes of the reasons. Numbers are never reused."""
 
     DEAD = 2
     DELAYED = 3
@@ -41,15 +41,15 @@ class ReasonCode(IntEnum):
 
 
 NOT_ASKED = frozenset({ReasonCode.SHARD_SICK, ReasonCode.UNSERVED, ReasonCode.HOST_SILENT, ReasonCode.NOT_LOOKED_AT})
-"""Where one of these is told there may be ready items all the same: not all shards, hosts or topics were asked."""
+"""Reasons with which ready items can exist all the same, because not all shards, hosts or topics were asked."""
 NOT_READY = frozenset({ReasonCode.DEAD, ReasonCode.DELAYED, ReasonCode.LEASED, ReasonCode.NOTHING_THERE})
-"""Where these alone are told there is certainly no ready item."""
+"""Reasons that prove, if no others are given, that no item is ready."""
 
 
 @dataclass(slots=True)
 class Reason:
-    """One reason. text: for people.  until_ms: when it ends, by the host's clock; 0 if nobody knows.
-    count: of the items that it holds back.  topic, host, shard_id: whom it is of; empty, or -1.  remedy: a command.
+    """One reason. text: for people.  until_ms: when it ends, by the host's clock; 0 if unknown.
+    count: of the items that it holds back.  topic, host, shard_id: its subject; empty, or -1.  remedy: a command.
     """
 
     code: int
@@ -64,18 +64,18 @@ class Reason:
 
 @dataclass(slots=True)
 class TopicFacts:
-    """What is known of a topic, or of all topics of a prefix together, which has the name of none."""
+    """The facts about a topic, or about all topics of a prefix together, in which case `topic` is empty."""
 
     topic: str
     stats: TopicStats | None
-    """None where it holds no item on any shard that was asked."""
+    """None if it holds no item on any shard that was asked."""
     is_paused: bool = False
     pause_reason: str = ""
     cap: float = 0.0
     """Deliveries a second; 0 for none."""
     cap_until_ms: int = 0
     lacks_room: bool = False
-    """It may have no more leases."""
+    """True if its leases have reached their bound."""
 
 
 class ShardFact(NamedTuple):
@@ -88,7 +88,7 @@ class ShardFact(NamedTuple):
 
 @dataclass(slots=True)
 class Facts:
-    """What is known of all that a dequeue asked for."""
+    """The facts about all that a dequeue asked for."""
 
     namespace: str
     topics: Sequence[TopicFacts] = ()
@@ -98,17 +98,17 @@ class Facts:
     sick: Sequence[ShardFact] = ()
     unserved: Sequence[ShardFact] = ()
     silent: Sequence[tuple[str, str]] = ()
-    """Hosts that do not answer, and why."""
+    """Hosts that do not answer, with the reason."""
     unjudged_count: int = 0
-    """Topics that were not looked at."""
+    """Topics that were not checked."""
     is_partial: bool = False
-    """Not all hosts have told what they have of the topics."""
+    """True if not all hosts have reported their stocks of the topics."""
     prefix: str | None = None
     missing: list[str] = field(default_factory=list)
 
 
 class WhyCalls(Protocol):
-    """What the front door asks after a dequeue that got nothing."""
+    """The call of the front door after an empty dequeue."""
 
     def why_empty(
         self, context: CallContext, namespace_name: str, topics: Sequence[TopicDemand], topic_prefix: str | None
@@ -116,7 +116,7 @@ class WhyCalls(Protocol):
 
 
 def judge(facts: Facts) -> list[Reason]:
-    """The reasons, the one that decides first: REASONS_MAX of them at most, and at least one."""
+    """Return the reasons, the decisive one first: at least one, and REASONS_MAX at most."""
     reasons: list[Reason] = []
     if facts.is_paused:
         text = f"dequeues of namespace {facts.namespace!r} are paused by an operator{_why(facts.pause_reason)}"
@@ -141,7 +141,7 @@ def judge(facts: Facts) -> list[Reason]:
 
 
 def _held_back(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:
-    """Why its ready items are not delivered."""
+    """Return the reasons why its ready items are not delivered."""
     ready_count = 0 if topic.stats is None else topic.stats.ready
     name, told = topic.topic, f"{ready_count} ready items of topic {topic.topic!r}"
     if topic.is_paused:
@@ -165,7 +165,7 @@ def _held_back(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:
 
 
 def _not_ready(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:
-    """What it has that nobody may have now."""
+    """Return the reasons for its items that are not ready."""
     name, stats = topic.topic, topic.stats
     if stats is None:
         if not topic.is_paused and not facts.is_partial and not facts.sick and not facts.unserved and not facts.silent:
@@ -214,7 +214,7 @@ def _silent(host: str, why: str) -> str:
 
 
 def _of_kind(reasons: Sequence[Reason]) -> list[Reason]:
-    """Those of one kind, not too many."""
+    """Keep REASONS_OF_KIND_MAX reasons of one kind."""
     some = list(reasons[:REASONS_OF_KIND_MAX])
     if left_count := len(reasons) - len(some):
         some[-1].text += f"; and {left_count} others like it"

@@ -1,9 +1,9 @@
-"""The dedup ids that a shard has seen lately: in memory only where each of them stands in the log of ids.
+"""The dedup ids that a shard has seen lately. Memory holds only where each id stands in the log of ids.
 
-An id is known by its digest of 128 bits. The log, which the database keeps, has the digests in the order in which they
-came, in blocks of BLOCK_IDS. Memory has a *located filter*: a hash table of fingerprints that says in which block a
-digest would stand, if it was seen, and nothing for nearly all that were not. So a new id costs no read, a repeat costs
-one of its block, and an id costs about 6.4 bytes of memory (docs/decisions/0025-dedup.md).
+An id is known by its digest of 128 bits. The log, which the database keeps, has the digests in their order of arrival,
+in blocks of BLOCK_IDS. Memory has a *located filter*: a hash table of fingerprints that gives the possible block of a
+digest that was seen, and no block for nearly all others. So a new id costs no read, a repeat costs one read of its
+block, and an id costs about 6.4 bytes of memory (docs/decisions/0025-dedup.md).
 """
 
 from __future__ import annotations
@@ -19,52 +19,52 @@ BLOCK_IDS: Final = 128
 """Ids of one block. A row of the log is part of one block, so that a block is one range of the log's key."""
 DIGEST_BYTES: Final = 16
 _SLOT_BYTES: Final = 2
-"""The end of a digest: the slot of its id, by which the ids of a slot are found when it moves."""
+"""Bytes at the end of a digest with the slot of its id. A move of a slot finds its ids by them."""
 _KNOWN_BYTES: Final = DIGEST_BYTES - _SLOT_BYTES
 SLOTS: Final = 64
 """Slots of one bucket of a table."""
 BUCKET_IDS: Final = 50
-"""Ids of a table by bucket, on the average, when it is full. At this load 3 in 100 buckets have no slot left."""
+"""Average ids per bucket of a full table. At this load 3 in 100 buckets have no slot left."""
 FINGERPRINT_BYTES: Final = 3
 BUCKET_BYTES: Final = SLOTS * (FINGERPRINT_BYTES + 2) + 1
-"""Memory for a bucket: its fingerprints, the places of their ids, and how many they are."""
+"""Memory for a bucket: its fingerprints, the places of their ids, and their count."""
 TABLE_BYTES: Final = 600
 """Memory for a table beside its buckets."""
 KEPT_HASH_BYTES: Final = 8
 """Memory for the hash of an id of a small table."""
 TABLE_IDS_FIRST: Final = BUCKET_IDS
-"""The ids that the first table of a window has room for. Most namespaces have few ids."""
+"""The capacity of the first table of a window. Most namespaces have few ids."""
 TABLE_IDS_RATIO: Final = 4
-"""Each further table has room for so many times as many ids, up to half a window."""
+"""Growth of the capacity from one table to the next, up to half a window."""
 SMALL_TABLE_IDS_MAX: Final = 3_200
-"""A window has one table up to so many ids: a small one is made anew, larger. So few are to be searched."""
+"""A window has one table up to this many ids; a small table is rebuilt larger, so that few tables are searched."""
 TABLE_IDS_MAX: Final = 3_072_000
 """The most ids of one table. The places of more than 8 million would not fit into 16 bits."""
 _COUNT_BITS: Final = 4
-"""Numbers of buckets are rounded up to so many binary digits and zeros, so that tables can be halved."""
+"""Significant binary digits of the number of buckets, which is rounded up so that tables can be halved."""
 TABLES_MAX: Final = 24
-"""The most tables of a window. Only ids that were made for that purpose crowd tables so that there are more."""
+"""The most tables of a window. Only ids made for that purpose crowd tables enough to need more."""
 CROWDED_BUCKETS: Final = 8
-"""A table in which an id met so many buckets in a row without a free slot takes no more."""
+"""A table takes no more ids once an id has met this many full buckets in a row."""
 WINDOW_BYTES: Final = 1_000
 """Memory for a window beside its tables."""
 _MARK_MS_MIN: Final = 1_000
 _MARKS_SHIFT: Final = 6
-"""Marks are at least a second apart, and a sixty-fourth of the window's age: so they are some hundreds at most."""
+"""Marks are at least a second and a sixty-fourth of the window's age apart, so a window has some hundreds at most."""
 
 _FINGERPRINTS_BYTES: Final = SLOTS * FINGERPRINT_BYTES
 _KEPT_HASH: Final = Struct(">I3s")
 _hashes: Final = Struct(">I3s9x").iter_unpack
 
 Hash = tuple[int, bytes]
-"""The part of a digest that a table goes by: 32 bits that lead to its bucket, and its fingerprint."""
+"""The part of a digest that a table uses: 32 bits that lead to its bucket, and its fingerprint."""
 
 
 def digest_of(namespace_number: int, scope: bytes, slot: int, dedup_id: str) -> bytes:
-    """The digest by which an id is known on its shard: the first 112 bits of blake2b, and the slot of the id.
+    """Return the digest by which an id is known on its shard: the first 112 bits of blake2b, and the slot of the id.
 
-    `scope` is empty, or the name of the topic where ids count by topic. The digest is cryptographic: else a tenant
-    could make an id that is taken for a repeat of another tenant's.
+    `scope` is empty, or the name of the topic if ids count by topic. The digest is cryptographic: otherwise a tenant
+    could make an id that counts as a repeat of another tenant's.
     """
     return digests_of(namespace_number, [scope], [slot], [dedup_id])[0]
 
@@ -72,7 +72,7 @@ def digest_of(namespace_number: int, scope: bytes, slot: int, dedup_id: str) -> 
 def digests_of(
     namespace_number: int, scopes: Sequence[bytes], slots: Sequence[int], dedup_ids: Sequence[str]
 ) -> list[bytes]:
-    """The digests of many ids in their order; `scopes` and `slots` have those of each, or one for all."""
+    """Return the digests of many ids in their order; `scopes` and `slots` have one entry for each, or one for all."""
     number = namespace_number.to_bytes(4, "big")
     if len(scopes) == len(slots) == 1:
         head, tail = number + bytes([len(scopes[0])]) + scopes[0], slots[0].to_bytes(_SLOT_BYTES, "big")
@@ -88,15 +88,15 @@ def digests_of(
 
 
 def known_by(digest: bytes) -> bytes:
-    """The part of a digest by which an id is known: the slot says no more of it.
+    """Return the part of a digest by which an id is known. The slot adds no information.
 
-    Digests of before the sixth migration of shards have 16 bits more of the hash in the place of the slot.
+    Digests from before the sixth migration of shards have 16 more bits of the hash in the place of the slot.
     """
     return digest[:_KNOWN_BYTES]
 
 
 def slot_of_digest(digest: bytes) -> int:
-    """The slot of the id whose digest this is."""
+    """Return the slot of the id with this digest."""
     return int.from_bytes(digest[-_SLOT_BYTES:], "big")
 
 
@@ -105,32 +105,35 @@ def hashes_of(digests: Sequence[bytes]) -> list[Hash]:
 
 
 def hashes_in(digests: bytes) -> list[Hash]:
-    """The hashes of digests that stand side by side."""
+    """Return the hashes of digests that stand side by side."""
     return list(_hashes(digests))
 
 
 class SeenTable:
-    """A located filter of a stretch of the log: it says in which blocks a digest may stand, and never denies one.
+    """A located filter of a stretch of the log: it gives the possible blocks of a digest, and never denies one.
 
-    A digest leads to a bucket, or to the next one that is not full. There its fingerprint is looked for among those of
-    the bucket, which stand side by side so that one search of bytes finds it.
+    A digest leads to a bucket, or to the next one that is not full. Its fingerprint is searched among those of the
+    bucket, which stand side by side so that one search of bytes finds it.
     """
 
     __slots__ = ("_block", "_bucket_count", "_counts", "_fingerprints", "_kept", "_places", "capacity", "count",
                  "first", "is_crowded", "is_made_smaller", "last_hash", "whole_count")  # fmt: skip
 
     def __init__(self, first: int, capacity: int) -> None:
-        """`first` is the number in the log of the first id that will be added; `capacity` how many it has room for."""
+        """Start an empty table. `first` is the number in the log of the first id to be added; `capacity` is in ids."""
         assert 0 < capacity <= TABLE_IDS_MAX
         self.first = first
         self.capacity = capacity
         self.count = 0
         self.is_crowded = False
-        """It takes no more, whatever its capacity."""
+        """True if it takes no more ids, regardless of its capacity."""
         self.is_made_smaller = False
-        """It was made of a larger one (foqs/model/seen_shrink.py): ids may stand in two buckets, and in any order."""
+        """True if it was made from a larger one (foqs/model/seen_shrink.py). Ids can then stand in two buckets, in any
+        order.
+        """
         self.whole_count = 0
-        """Its ids up to the end of a block, or all of them when it takes no more: those of which there can be an image.
+        """The number of its ids up to the end of a block, or of all its ids once it takes no more. An image can hold
+        these.
         """
         self.last_hash: Hash = (0, bytes(FINGERPRINT_BYTES))
         """The hash of the last of these ids."""
@@ -140,10 +143,10 @@ class SeenTable:
         self._places = array("H", [0]) * (SLOTS * bucket_count)
         self._counts = bytearray(bucket_count)
         self._kept = bytearray() if capacity * TABLE_IDS_RATIO <= SMALL_TABLE_IDS_MAX else None
-        """The hashes of a small table's ids: buckets do not tell them whole, and a larger table needs them."""
+        """The hashes of a small table's ids, because a larger table needs them and buckets have only a part."""
 
     def enlarged(self, capacity: int) -> SeenTable | None:
-        """A table of the same ids with more room; None if this one does not know their hashes."""
+        """Return a table of the same ids with more room, or None if this table does not know their hashes."""
         if self._kept is None or len(self._kept) < self.count * _KEPT_HASH.size or self.is_crowded:
             return None
         larger = SeenTable(self.first, capacity)
@@ -151,7 +154,7 @@ class SeenTable:
         return larger
 
     def stays_small(self) -> None:
-        """Note that there will be no larger table of these ids."""
+        """Drop the hashes, because no larger table of these ids will be made."""
         self._kept = None
 
     @property
@@ -172,7 +175,7 @@ class SeenTable:
         return self._bucket_count
 
     def add(self, hashes: Sequence[Hash]) -> None:
-        """Note the next ids of the log, for which there is room."""
+        """Add the next ids of the log, which must fit."""
         assert len(hashes) <= self.capacity - self.count
         bucket_count, counts, fingerprints, places = (
             self._bucket_count, self._counts, self._fingerprints, self._places
@@ -203,7 +206,7 @@ class SeenTable:
             self.whole_count, self.last_hash = whole_count, hashes[whole_count - count_before - 1]
 
     def _next_with_room(self, bucket: int) -> int:
-        """The next bucket with a free slot: there is one, because there are more slots than ids."""
+        """Return the next bucket with a free slot. One exists, because a table has more slots than ids."""
         step_count = 0
         while self._counts[bucket] == SLOTS:
             bucket = (bucket + 1) % self._bucket_count
@@ -213,7 +216,9 @@ class SeenTable:
         return bucket
 
     def may_have(self, hashes: Sequence[Hash]) -> list[int]:
-        """The positions of those that may have been added: all that were, and few others; `blocks_of` knows better."""
+        """Return the positions of the digests that might have been added: all added ones, and a few others. `blocks_of`
+        is more exact.
+        """
         find, bucket_count, counts = self._fingerprints.find, self._bucket_count, self._counts
         return [
             position
@@ -226,7 +231,7 @@ class SeenTable:
         ]
 
     def blocks_of(self, sought: Hash) -> list[int]:
-        """The blocks of the log in which the digest may stand. Of those not added, 3 in a million have one."""
+        """Return the possible blocks of the digest in the log. Of ids that were not added, 3 in a million have one."""
         high, fingerprint = sought
         find, counts = self._fingerprints.find, self._counts
         bucket = high * self._bucket_count >> 32
@@ -245,7 +250,7 @@ class SeenTable:
         return found
 
     def put(self, bucket: int, fingerprints: bytes, places: array[int]) -> None:
-        """Put ids into a bucket, or into the next one that has room. They are not counted."""
+        """Put ids into a bucket, or into the next ones that have room, without counting them."""
         done, counts = 0, self._counts
         while done < len(places):
             if counts[bucket] == SLOTS:
@@ -260,13 +265,13 @@ class SeenTable:
             done += part
 
     def is_full_at(self, bucket: int) -> bool:
-        """Whether ids that lead to this bucket may stand in the next one."""
+        """True if ids that lead to this bucket can stand in the next one."""
         return self._counts[bucket] == SLOTS
 
     def buckets(self, start: int, stop: int, count: int) -> tuple[bytes, bytes, array[int]]:
-        """The content of these buckets once the first `count` ids are in: their counts, fingerprints and places.
+        """Return the content of these buckets with the first `count` ids: their counts, fingerprints and places.
 
-        They are all ids, or end a block. An id never moves, so a bucket begins with the older ones.
+        These are all ids, or they end a block. An id never moves, so a bucket begins with the older ids.
         """
         counts, places, fingerprints = self._counts[start:stop], self._places, self._fingerprints
         if count < self.count:
@@ -282,7 +287,7 @@ class SeenTable:
         return bytes(counts), bytes(some_fingerprints), some_places
 
     def put_buckets(self, start: int, counts: bytes, fingerprints: bytes, places: array[int]) -> None:
-        """Take over what `buckets` has told of the buckets from `start` on; they are empty."""
+        """Fill the empty buckets from `start` on with a result of `buckets`."""
         done = 0
         for bucket, in_bucket in enumerate(counts, start):
             slot, end = bucket * SLOTS, done + in_bucket
@@ -297,66 +302,65 @@ class SeenTable:
 
 
 def buckets_of(capacity: int) -> int:
-    """The buckets of a table with room for so many ids."""
+    """Return the buckets of a table with this capacity."""
     return -(-capacity // BUCKET_IDS)
 
 
 def rounded_up(capacity: int) -> int:
-    """The next capacity whose buckets can be halved again and again."""
+    """Return the next capacity whose buckets can be halved repeatedly."""
     bucket_count = buckets_of(capacity)
     zeros = bucket_count.bit_length() - _COUNT_BITS
     return capacity if zeros <= 0 else (-(-bucket_count >> zeros) << zeros) * BUCKET_IDS
 
 
 def size_of(capacity: int) -> int:
-    """The memory of a table that has room for so many ids, in bytes."""
+    """Return the memory of a table of this capacity, in bytes."""
     return TABLE_BYTES + buckets_of(capacity) * BUCKET_BYTES
 
 
 class SeenWindow:
-    """The window of the ids of one namespace on one shard that are known: those from `edge` to `end` of its log.
+    """The window of known ids of one namespace on one shard, from `edge` to `end` of its log.
 
-    Tables follow each other, each of a stretch of the log, and go as a whole once the edge has passed them. The shard
-    adds what is committed, moves the edge, and deletes rows before it.
+    Tables follow each other, each for a stretch of the log, and are dropped as a whole once the edge has passed them.
+    The shard adds committed ids, moves the edge, and deletes rows before it.
     """
 
     __slots__ = ("dropped_to", "edge", "end", "expected_end", "fill_end", "is_doomed", "last_first", "last_ms", "marks",
                  "moved_end", "namespace", "tables")  # fmt: skip
 
     def __init__(self, namespace: int, first: int = 0) -> None:
-        """`first` is the number of the first id whose row is there, or of the next one if there is none."""
+        """`first` is the number of the first id with a row, or of the next id if the log is empty."""
         self.namespace = namespace
         self.tables: list[SeenTable] = []
         self.edge = first
-        """No id before it is known any more."""
+        """Ids before it are no longer known."""
         self.end = first
         """The number in the log that the next id will have."""
         self.is_doomed = False
-        """Its namespace is deleted: all of it goes."""
+        """True if its namespace is deleted, so that the whole log will be deleted."""
         self.expected_end = first
-        """The end that it is to have when its log is read."""
+        """The end that it will have when its log is read."""
         self.fill_end = first
         """The number up to which its log is being read now."""
         self.dropped_to = first
         """All rows before it are deleted."""
         self.last_first = first
-        """The number at which the last row begins, which always stays: numbers must not begin anew."""
+        """The number at which the last row begins. That row always stays, because numbers must not begin anew."""
         self.last_ms = 0
-        """When the last id came, on the shard's steady clock."""
+        """The time of the last id, on the shard's steady clock."""
         self.moved_end = 0
-        """Ids that came with slots from other shards stand before this number, behind younger ones: until so many came
-        after it that it is beyond the bound as well, no id goes by number.
+        """Ids from other shards stand before this number, behind younger ids. No id is dropped by number until as many
+        later ids have come that this number is out of bounds as well.
         """
         self.marks: list[tuple[int, int]] = []
-        """Numbers in the log with the time at which that id came, both in order: the first one is of the edge."""
+        """Numbers in the log with the time at which that id came, both in order; the first one is that of the edge."""
 
     @property
     def ids_count(self) -> int:
-        """The ids that are known."""
         return self.end - self.edge
 
     def probe(self, digests: Sequence[bytes]) -> dict[int, list[int]]:
-        """The blocks in which a digest may stand, newest first, by the positions of those digests that may be known."""
+        """Return the possible blocks of digests, newest first, by the positions of the digests that have any."""
         if not self.tables:
             return {}
         hashes = hashes_of(digests)
@@ -370,11 +374,11 @@ class SeenWindow:
         return found
 
     def add(self, digests: Sequence[bytes], at_ms: int, table_ids_max: int) -> None:
-        """The next ids of the log are committed, at this time. A new table has room for about `table_ids_max`."""
+        """Add the next ids of the log, committed at this time. A new table has room for about `table_ids_max`."""
         self.add_hashes(hashes_of(digests), at_ms, table_ids_max)
 
     def add_hashes(self, hashes: list[Hash], at_ms: int, table_ids_max: int) -> None:
-        """Note the next ids of the log by the hashes of their digests."""
+        """Add the next ids of the log by the hashes of their digests."""
         self.mark(self.end, at_ms)
         done = 0
         while done < len(hashes):
@@ -387,7 +391,7 @@ class SeenWindow:
             self.end += len(part)
 
     def attach(self, table: SeenTable, marks: Sequence[tuple[int, int]]) -> None:
-        """The next ids of the log are those of this table, which may begin before the edge if it is the first one."""
+        """Append a table with the next ids of the log. The first table can begin before the edge."""
         self.begin_at(table.first)
         assert table.end > self.end
         assert table.first == self.end or not self.tables
@@ -398,7 +402,7 @@ class SeenWindow:
         self.move_edge(self.tables[1].first if len(self.tables) > TABLES_MAX else self.edge)
 
     def begin_at(self, number: int) -> None:
-        """The next id has this number, which is not before the end: what may have been between is not known."""
+        """Give the next id this number, if that is after the end. Ids between are unknown."""
         if number > self.end:
             self.end = number
             self.move_edge(number)
@@ -422,14 +426,14 @@ class SeenWindow:
         return table
 
     def mark(self, number: int, at_ms: int) -> None:
-        """The id of this number came at this time. A time before that of an earlier id counts as that one."""
+        """Note the time at which the id of this number came. A time before that of an earlier id counts as that one."""
         self.last_ms = max(self.last_ms, at_ms)
         marks = self.marks
         if not marks or self.last_ms - marks[-1][1] >= max(_MARK_MS_MIN, (self.last_ms - marks[0][1]) >> _MARKS_SHIFT):
             marks.append((number, self.last_ms))
 
     def age(self, now_ms: int, ids_max: int, ms_max: int) -> None:
-        """Move the edge past what is beyond the last `ids_max` ids, and past what is older than `ms_max`."""
+        """Move the edge past all ids before the last `ids_max`, and past ids older than `ms_max`."""
         oldest_ms = now_ms - ms_max
         edge = self.end - ids_max
         if edge < self.moved_end:
@@ -440,13 +444,13 @@ class SeenWindow:
         for number, at_ms in marks:
             if at_ms > oldest_ms:
                 break
-            # What is before a mark came no later than that.
+            # An id before a mark is no younger than the mark.
             edge = max(edge, number)
         if edge > self.edge:
             self.move_edge(edge)
 
     def move_edge(self, edge: int) -> None:
-        """Nothing before it is known any more."""
+        """Forget the ids before this number."""
         assert self.edge <= edge <= self.end
         self.edge = edge
         while len(self.tables) > 1 and self.tables[0].end <= edge:
@@ -460,20 +464,20 @@ class SeenWindow:
         del marks[:passed]
 
     def replace(self, table: SeenTable, smaller: SeenTable) -> None:
-        """Put a smaller table in the place of one: nothing before the ids of the oldest table is known any more."""
+        """Replace a table by a smaller one. Ids before the oldest table are no longer known."""
         self.tables[self.tables.index(table)] = smaller
         if smaller.first > table.first:
             self.move_edge(max(self.edge, smaller.first))
 
     @property
     def droppable_to(self) -> int:
-        """The rows before it may be deleted: whole blocks before the edge, and never the last row."""
+        """The number before which rows can be deleted: whole blocks before the edge, and never the last row."""
         if self.is_doomed:
             return self.end
         return max(self.dropped_to, min(self.edge, self.last_first) // BLOCK_IDS * BLOCK_IDS)
 
     def age_ms(self, now_ms: int) -> int | None:
-        """All ids that came later than so long ago are known; None where all are that ever came."""
+        """Return the age up to which all ids are known, in milliseconds; None if all ids that ever came are known."""
         if not self.edge:
             return None
         passed_ms = next((at_ms for number, at_ms in self.marks if number >= self.edge), self.last_ms)
@@ -481,5 +485,4 @@ class SeenWindow:
 
     @property
     def size_bytes(self) -> int:
-        """The memory of the window and of its tables."""
         return WINDOW_BYTES + sum([table.size_bytes for table in self.tables])

@@ -1,11 +1,12 @@
-"""Images of tables of dedup ids: as bytes in parts, of which the first one is made last and vouches for the others.
+"""Images of tables of dedup ids, as bytes in parts. The first part is made last and vouches for the others.
 
-The first byte of each part is the version of the format: the number of the migration of schema/shard that it came with,
-as with the formats of foqs/storage/formats.py. But an image only saves time: one that this host cannot read, or that is
-not whole, or that is of another log, is left aside and the log read instead. So a writer writes its newest version.
+The first byte of each part is the version of the format: the number of the migration of schema/shard that introduced
+it, as with the formats of foqs/storage/formats.py. But an image only saves time: the host ignores one that it cannot
+read, that is incomplete, or that belongs to another log, and reads the log instead. So a writer writes its newest
+version.
 
-An image is of the first ids of a table, up to the end of a block of the log, or of all of them when it is full. The
-table may take more meanwhile.
+An image has the first ids of a table, up to the end of a block of the log, or all ids once the table is full. The table
+can take more ids while the image is made.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from foqs.model.seen import FINGERPRINT_BYTES, SLOTS, TABLE_IDS_MAX, Hash, SeenT
 
 IMAGE_VERSIONS: Final = [5]
 IMAGE_PART_BUCKETS = 408
-"""Buckets of a table of which one part is made: about 100 KiB, if the table is full."""
+"""Buckets of a table in one part: about 100 KiB, if the table is full."""
 HEAD_PART: Final = 0
 
 _VERSION: Final = IMAGE_VERSIONS[-1].to_bytes(1, "big")
@@ -30,15 +31,15 @@ _MARK: Final = Struct(">Qq")
 _CRC_BYTES: Final = 4
 
 Mark = tuple[int, int]
-"""A number in the log, and when that id came."""
+"""A number in the log, and the time of that id."""
 
 
 class BadImageError(Exception):
-    """An image is none that can be used: the message says what it has instead."""
+    """An image cannot be used. The message states the fault."""
 
 
 class ImageKey(NamedTuple):
-    """Where an image is stored: by the stretch of a namespace's log that it knows."""
+    """The key of a stored image: the stretch of a namespace's log that it knows."""
 
     namespace: int
     first: int
@@ -46,7 +47,7 @@ class ImageKey(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The number in the log of the first id that it does not know."""
+        """The number in the log of the first id after the image."""
         return self.first + self.ids_count
 
 
@@ -55,11 +56,9 @@ class ImageHead(NamedTuple):
 
     key: ImageKey
     capacity: int
-    """The capacity of the table."""
     is_crowded: bool
     last_hash: Hash
-    """The hash of the last id that the image knows: it ties the image to its log, whose numbers might have begun anew.
-    """
+    """The hash of the last id in the image. It ties the image to its log, whose numbers might have begun anew."""
     part_buckets: int
     checksums: list[int]
     """The checksums of the parts from 1 on."""
@@ -67,10 +66,10 @@ class ImageHead(NamedTuple):
 
 
 class ImageMaker:
-    """Makes an image of what a table has now, part by part."""
+    """Makes an image of the present content of a table, part by part."""
 
     def __init__(self, namespace: int, table: SeenTable, marks: list[Mark]) -> None:
-        """`marks` are those of the window; the image has the ones of its stretch."""
+        """`marks` are those of the window; the image gets the ones in its stretch."""
         self.key = key = ImageKey(namespace, table.first, table.whole_count)
         self.table = table
         self.part_buckets = IMAGE_PART_BUCKETS
@@ -83,19 +82,19 @@ class ImageMaker:
 
     @property
     def next_number(self) -> int:
-        """The number of the part that is to be written next: the head, when all others are."""
+        """The number of the next part to write: the head, once all others are written."""
         written_count = len(self._checksums)
         return written_count + 1 if written_count < self.parts_count else HEAD_PART
 
     def next_part(self) -> bytes:
-        """The bytes of the next part, the same ones until it is `written`."""
+        """Return the bytes of the next part, the same ones until it is `written`."""
         if self._next is None:
             number = self.next_number
             self._next = self._head() if number == HEAD_PART else self._part(number)
         return self._next
 
     def written(self) -> bool:
-        """The next part is committed. Returns whether the image is whole."""
+        """Note that the next part is committed. Returns True if the image is complete."""
         assert self._next is not None
         if self.next_number == HEAD_PART:
             return True
@@ -121,12 +120,12 @@ class ImageMaker:
 
 
 def parts_of(capacity: int, part_buckets: int) -> int:
-    """The parts of an image of a table, the head aside."""
+    """Return the number of parts of a table's image, without the head."""
     return -(-buckets_of(capacity) // part_buckets)
 
 
 def read_head(key: ImageKey, body: bytes) -> ImageHead:
-    """Raises BadImageError when it is no head of the image that is stored under this key."""
+    """Read the head. Raises BadImageError if it is not that of the image stored under this key."""
     _check_version(body)
     content = body[:-_CRC_BYTES]
     if crc32(content) != int.from_bytes(body[-_CRC_BYTES:], "big"):
@@ -150,7 +149,7 @@ def read_head(key: ImageKey, body: bytes) -> ImageHead:
 
 
 class ImageReader:
-    """Makes the table again out of the parts of an image, which come in order from part 1 on."""
+    """Rebuilds a table from the parts of an image, in order from part 1 on."""
 
     def __init__(self, head: ImageHead) -> None:
         self.head = head
@@ -159,11 +158,11 @@ class ImageReader:
 
     @property
     def next_number(self) -> int:
-        """The number of the part that `take` wants next; HEAD_PART when it has all of them."""
+        """The number of the part that `take` expects next; HEAD_PART once it has all parts."""
         return self._number if self._number <= len(self.head.checksums) else HEAD_PART
 
     def take(self, number: int, body: bytes) -> None:
-        """Raises BadImageError when that is not the next part."""
+        """Take the next part. Raises BadImageError if it is another one, or is invalid."""
         if number != self._number or number > len(self.head.checksums):
             raise BadImageError(f"it has part {number}, and part {self._number} is missing")
         if crc32(body) != self.head.checksums[number - 1]:
@@ -181,7 +180,7 @@ class ImageReader:
         self._number += 1
 
     def table(self) -> SeenTable:
-        """Raises BadImageError when it does not have all ids."""
+        """Return the table. Raises BadImageError if ids are missing."""
         head = self.head
         if self.next_number != HEAD_PART:
             raise BadImageError(f"its part {self._number} is missing")
@@ -200,7 +199,7 @@ def _check_version(body: bytes) -> None:
 
 
 def _swapped(places: array[int]) -> array[int]:
-    """Places are stored in little endian."""
+    """Convert places between the native byte order and little endian, in which they are stored."""
     if sys.byteorder != "little":
         places.byteswap()
     return places

@@ -1,8 +1,8 @@
-"""Tables of dedup ids are made smaller where memory is short: the older half of the ids goes, or the room for more.
+"""Makes tables of dedup ids smaller if memory is short. The older half of the ids is dropped, or the spare room.
 
-A table does not have the hashes of its ids, but buckets that stand side by side are one bucket of a table with fewer of
-them. Only an id behind a full bucket may be one that leads there: if those are two buckets of the smaller table, it is
-put into both. So a table with some ids too many comes out, and never one that denies an id.
+A table does not have the hashes of its ids, but buckets that stand side by side form one bucket of a table with fewer
+buckets. An id can lead to an earlier bucket only if the buckets from there on are full. If those are two buckets of the
+smaller table, the id is put into both. So the result can have a few extra ids, but never denies an id.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from foqs.model import seen
 from foqs.model.seen import BLOCK_IDS, FINGERPRINT_BYTES, SLOTS, SeenTable, SeenWindow
 
 _SPARE_IDS: Final = 10
-"""Places of a bucket, on the average, that ids may take which stand in several: there is room for the others."""
+"""Average places per bucket for ids that stand in several buckets, which leaves room for the others."""
 
 
 class TableShrink:
-    """Makes a table with fewer buckets of one that takes no more meanwhile, a few buckets at a time."""
+    """Makes a table with fewer buckets from one that is closed to new ids, a few buckets at a time."""
 
     def __init__(self, window: SeenWindow, table: SeenTable, first: int, shift: int) -> None:
-        """The ids from `first` on stay, which begins a block or the table; `1 << shift` buckets become one."""
+        """Keep the ids from `first` on, which begins a block or the table; `1 << shift` buckets become one."""
         self.window = window
         self.table = table
         self.smaller = SeenTable(first, (table.bucket_count >> shift) * seen.BUCKET_IDS)
         self.smaller.is_made_smaller = True
         self.smaller.stays_small()
         self.has_failed = False
-        """Too many ids would have to stand in several buckets: somebody made them for that purpose."""
+        """True if too many ids would have to stand in several buckets, as only ids made for that purpose do."""
         self._shift = shift
         self._next = 0
         self._full_count = 0
@@ -41,11 +41,11 @@ class TableShrink:
 
     @property
     def is_over(self) -> bool:
-        """Whether it is done, or of no use any more."""
+        """True if it is done, or no longer useful."""
         return self.has_failed or self._next == self.table.bucket_count or self.table not in self.window.tables
 
     def go_on(self, buckets_max: int) -> int:
-        """Take in so many buckets at most, but at least those that become one. Returns how many they were."""
+        """Convert up to `buckets_max` buckets, but at least a group that becomes one. Returns their number."""
         width = 1 << self._shift
         start = self._next
         stop = min(self.table.bucket_count, start + max(width, buckets_max // width * width))
@@ -62,7 +62,7 @@ class TableShrink:
         return stop - start
 
     def _younger(self, fingerprints: bytes, places: array[int]) -> tuple[bytes, array[int]]:
-        """The ids of a bucket that stay, with their places in the smaller table."""
+        """Return the ids of a bucket that stay, with their places in the smaller table."""
         before = self.smaller.first // BLOCK_IDS - self.table.first // BLOCK_IDS
         if not before:
             return fingerprints, places
@@ -74,7 +74,7 @@ class TableShrink:
         return found, array("H", [places[slot] - before for slot in kept])
 
     def _put(self, bucket: int, fingerprints: bytes, places: array[int]) -> None:
-        """Ids that stand in a bucket lead to it, or to one of those before it that are full."""
+        """Put the ids of a bucket into the buckets that they can lead to: this one, or full ones before it."""
         if not places:
             return
         homes = {
@@ -89,7 +89,7 @@ class TableShrink:
                 self.smaller.put(home, fingerprints, places)
 
     def end(self) -> None:
-        """Put the smaller table in the place of the other one, which takes ids again if it stays."""
+        """Replace the table by the smaller one. If the table stays, it takes ids again."""
         table, smaller = self.table, self.smaller
         if self.has_failed or table not in self.window.tables:
             table.is_crowded = self._was_crowded
@@ -99,7 +99,7 @@ class TableShrink:
 
 
 def shrink(window: SeenWindow, table: SeenTable, first: int) -> TableShrink | None:
-    """Keep the ids of a table from this number on, in as few buckets as they need; None if those are not fewer."""
+    """Start to keep the ids of a table from this number on, in as few buckets as they need; None if that saves none."""
     needed, shift = max(1, seen.buckets_of(table.end - first)), 0
     while table.bucket_count % (2 << shift) == 0 and table.bucket_count >> (shift + 1) >= needed:
         shift += 1
@@ -107,16 +107,16 @@ def shrink(window: SeenWindow, table: SeenTable, first: int) -> TableShrink | No
 
 
 def least_loss(window: SeenWindow, ids_kept: int) -> int | TableShrink | None:
-    """How a window gives up memory: a number before which all ids go, or a table that is made smaller.
+    """Return how a window can free memory: a number before which all ids are dropped, or a table to make smaller.
 
-    At least half of its ids stay, and the last `ids_kept`. None if it has nothing to give then.
+    At least half of its ids stay, and the last `ids_kept`. None if it can then free nothing.
     """
     tables = window.tables
     if not tables:
         return None
     oldest, youngest = tables[0], tables[-1]
     if 2 * seen.size_of(max(1, youngest.room)) > window.size_bytes:
-        # Nothing is lost with room that is not used.
+        # Unused room is freed without a loss of ids.
         smaller = shrink(window, youngest, youngest.first)
         if smaller is not None:
             return smaller

@@ -1,7 +1,7 @@
-"""The one shape of everything that runs in the background.
+"""The common form of all background services.
 
-After river's start/stop contract: a service tolerates being stopped without having been started, and being
-stopped twice. drain() finishes what was accepted and takes nothing new; stop() ends at once.
+After river's start/stop contract: a service can be stopped without having been started, and stopped twice. drain()
+finishes accepted work and takes nothing new; stop() ends at once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Service(ABC):
         self._ending: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Return once the service works. Raises what keeps it from working; then nothing is left running."""
+        """Return once the service works. Raises the error that prevents it; then no thread or task is left."""
         assert self.state is ServiceState.NEW, f"{self.name} was started before"
         try:
             await self._start()
@@ -37,15 +37,15 @@ class Service(ABC):
         self.state = ServiceState.RUNNING
 
     async def drain(self) -> None:
-        """Take nothing new and return when all that was accepted is done, or its bound has passed."""
+        """Take no new work, and return once all accepted work is done, or its time limit has passed."""
         if self.state is ServiceState.RUNNING:
             self.state = ServiceState.DRAINING
             await self._drain()
 
     async def stop(self) -> None:
-        """End now. Every thread and task of the service is gone when this returns.
+        """End now. Every thread and task of the service has ended when this returns.
 
-        Who is cancelled meanwhile only waits no more: the service ends all the same, and another stop waits for that.
+        A cancelled caller only stops waiting: the service ends all the same, and another stop waits for that.
         """
         if self._ending is None or self._ending.cancelled():
             self.state = ServiceState.STOPPED

@@ -1,7 +1,7 @@
-"""Which of several copies of a shard's database may be served, and what was lost with the others: pure.
+"""The decision which copy of a shard's database can be served, and how much was lost with another copy. Pure.
 
-The lock of a shard is one server's, so that it decides between hosts that reach this one, and says nothing of a copy of
-the database on another server. The row of the shard in the meta database does.
+The lock of a shard belongs to one server. It decides between hosts that reach that server, and says nothing about a
+copy of the database on another server. The row of the shard in the meta database does.
 docs/decisions/0046-one-place-of-a-shard.md.
 """
 
@@ -14,15 +14,14 @@ from foqs.model.cluster import ShardRow
 
 
 class FoundShard(NamedTuple):
-    """What the holder of a shard's lock finds in the database."""
+    """The state of the database that the holder of a shard's lock finds."""
 
     server: str
-    """The server that the database is on, as it calls itself; empty where that is not known."""
+    """The server of the database, by its own name; empty if unknown."""
     epoch: int
     """The epoch of the owner that wrote its name there last."""
     owner: str
     transaction_number: int
-    """The number of the last transaction there."""
 
 
 FOUND_NOTHING = FoundShard("", 0, "", 0)
@@ -33,9 +32,9 @@ class EpochAsk(NamedTuple):
 
     found: FoundShard
     at_least: int
-    """The new epoch is to be above it."""
+    """The bound that the new epoch must exceed."""
     is_renewal: bool = False
-    """The shard is served already, under an earlier epoch, and goes on being served as it is."""
+    """True if the shard is already served, under an earlier epoch, and will be served further as it is."""
 
 
 class EpochGiven(NamedTuple):
@@ -43,26 +42,27 @@ class EpochGiven(NamedTuple):
 
     epoch: int
     before: ShardRow | None
-    """The row of the shard before; None where there was none."""
+    """The row of the shard before; None if it had none."""
 
 
 def nobody_is_dead(owner: str, epoch: int) -> bool:
-    """What somebody knows who has watched nobody."""
+    """Return False: a process that has watched no owner knows of no death."""
     return False
 
 
 def refusal(row: ShardRow, me: str, ask: EpochAsk, is_dead: Callable[[str, int], bool]) -> str:
-    """Why the process `me`, which holds the shard's lock on one server, must not take it there; empty if it may.
+    """Return why the process `me`, which holds the shard's lock on one server, must not take it there, or an empty
+    text.
 
-    It may on the server on which the last owner served: that one's lock was free. Elsewhere it may if the last owner is
-    itself, is dead, or has said that it has no session with its server any more.
+    It can take the shard on the server of the last owner, because the lock there was free. It can take it elsewhere if
+    the last owner is itself, is dead, or has reported that it has lost its session with its server.
     """
     found = ask.found
     if row.owner in ("", me):
         return ""
     is_same = row.server == found.server
     if ask.is_renewal:
-        # Who served meanwhile has written what this one does not know, however dead it is now.
+        # An owner in between has written data that this one does not know, even if it is dead now.
         return "" if is_same else _elsewhere(row, found)
     if row.server and not is_same and not is_dead(row.owner, row.epoch):
         return _elsewhere(row, found)
@@ -73,7 +73,9 @@ def refusal(row: ShardRow, me: str, ask: EpochAsk, is_dead: Callable[[str, int],
 
 
 def refusal_without_row(shard_id: int, me: str, found: FoundShard, is_dead: Callable[[str, int], bool]) -> str:
-    """The same where the meta database has no row: it may have lost that of an owner which lives elsewhere."""
+    """Return the refusal if the meta database has no row, because the lost row can be that of an owner on another
+    server.
+    """
     if found.owner in ("", me) or is_dead(found.owner, found.epoch):
         return ""
     return _not_known(shard_id, found)
@@ -95,20 +97,20 @@ def _not_known(shard_id: int, found: FoundShard) -> str:
 
 
 class Remembered(NamedTuple):
-    """What a process remembers of its last tenure of a shard, to say what was lost of it."""
+    """A process's memory of its last tenure of a shard, from which it determines the loss."""
 
     epoch: int
     committed_number: int
     """The number of the last transaction that it saw committed."""
     told_number: int
-    """The number up to which it has told the meta database."""
+    """The last number that it has reported to the meta database."""
 
 
 def lost_by_row(before: ShardRow | None, found: FoundShard) -> int:
-    """The transactions that the last owners told of and that a database lacks which is served from now on."""
+    """Return how many transactions that the last owners reported are missing in the database to be served."""
     if before is None:
         return 0
-    # Of an owner that never wrote its name there nothing is there, whatever the numbers say.
+    # Without a row of that owner, the database lacks its transactions, regardless of the numbers.
     kept = (
         found.transaction_number if found.epoch >= before.epoch else min(found.transaction_number, before.first_number)
     )
@@ -116,9 +118,9 @@ def lost_by_row(before: ShardRow | None, found: FoundShard) -> int:
 
 
 def lost_by_memory(before: ShardRow | None, found: FoundShard | None, mine: Remembered) -> int:
-    """The same of which this process alone knows; `found` is None if another one has taken the shard."""
+    """Return the loss that only this process knows of; `found` is None if another process has taken the shard."""
     if before is not None and before.epoch > mine.epoch:
-        # The next owner has counted what it was told of. It may never have served, or elsewhere.
+        # The next owner has counted the reported transactions. It might never have served, or elsewhere.
         is_as_left = found is not None and found.epoch == mine.epoch
         there = found.transaction_number if found is not None and is_as_left else 0
         return max(0, mine.committed_number - max(before.first_number, mine.told_number, there))

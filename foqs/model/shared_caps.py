@@ -1,7 +1,7 @@
-"""A cap that several hosts share, as each of them has it: tokens that the home of the cap grants, asked for ahead.
+"""A cap that several hosts share, from the side of one host: it asks the home of the cap for tokens ahead of need.
 
-Every topic and namespace with a cap has one home among the hosts that live (foqs/cluster/cap_news.py), which makes all
-of its tokens. A grant is a few tokens that may be used from some moment on, and for a short time. Pure.
+Every topic and namespace with a cap has one home among the living hosts (foqs/cluster/cap_news.py), which makes all of
+its tokens. A grant is a few tokens that are valid from some moment on, and for a short time. Pure.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ CapKey = tuple[int, str]
 """The number of a namespace and the name of a topic, which is empty for the cap of the namespace."""
 
 AHEAD_MS = 300
-"""A host asks for the tokens of this time at most; what it holds counts."""
+"""A host asks for the tokens of this time at most, including the tokens that it holds."""
 VALID_MS = 400
-"""A token may be used for so long, or for the time in which the cap makes one, whichever is longer."""
+"""Validity of a token. The time in which the cap makes one token counts instead, if it is longer."""
 VALID_MS_MAX = 10_000
 RETRY_MS = 500
-"""A home that could not be reached, or hands out no tokens, is asked again after this time."""
+"""Pause before a home that was unreachable, or that grants no tokens, is asked again."""
 
 
 class CapAsk(NamedTuple):
-    """The ask of a host to the home of a cap. A host that wants nothing has no part in the cap until it asks again."""
+    """The ask of a host to the home of a cap. A host that wants no tokens has no part in the cap until its next ask."""
 
     key: CapKey
     rate: float
-    """The cap as the host knows it. The home takes it while it knows none itself."""
+    """The cap as the host knows it. The home uses it while it knows none itself."""
     wanted_count: int
     held_count: int
     """Tokens that the host has, used for claims or not."""
     unused_count: int
-    """Tokens that were not used in time since it asked last."""
+    """Tokens that expired unused since the last ask."""
     weight: int
     is_short: bool
-    """Items have waited for tokens since it asked last."""
+    """True if items have waited for tokens since the last ask."""
 
     @property
     def is_for_nothing(self) -> bool:
-        """Whether the host has no part in the cap from then on."""
+        """True if the host has no part in the cap from then on."""
         return self.wanted_count <= 0 and not self.held_count
 
 
@@ -48,11 +48,11 @@ class CapGrant(NamedTuple):
     key: CapKey
     granted_count: int
     after_ms: float
-    """The tokens may be used after this time, counted from the response."""
+    """Start of the tokens' validity, counted from the response."""
     ends_ms: float
-    """And for so long, counted from the question. A host without tokens asks again then."""
+    """End of the tokens' validity, counted from the ask. A host without tokens asks again then."""
     share: float
-    """Tokens a second that the host makes by itself from then on, if it cannot reach the home."""
+    """Tokens a second that the host makes itself from then on if it cannot reach the home."""
 
 
 class CapHomes(Protocol):
@@ -60,7 +60,7 @@ class CapHomes(Protocol):
 
     @property
     def version(self) -> int:
-        """Another number whenever other hosts live than before."""
+        """A number that changes with every change of the living hosts."""
 
     @property
     def hosts_count(self) -> int: ...
@@ -68,17 +68,17 @@ class CapHomes(Protocol):
     def home_of(self, key: CapKey) -> str: ...
 
     def wants(self, cap: SharedCap) -> None:
-        """Ask its home for it soon."""
+        """Ask the cap's home for tokens soon."""
 
     def left(self, home: str, ask: CapAsk) -> None:
-        """Tell what was its home, by this question for nothing, that this host has no part in it any more."""
+        """Release this host's part at the former home, by this ask for nothing."""
 
 
 class SharedCap:
     """A TokenSource whose tokens come from the home of the cap.
 
-    A host that is alone makes all of them itself. One whose home cannot be reached goes on with the share that this
-    home told it last, and has none if it told it none. A share is that of one home: it ends when the cap has another.
+    A single host makes all tokens itself. A host whose home is unreachable continues with the share from the home's
+    last answer, or without tokens if it has no share. A share belongs to one home and ends when the cap gets another.
     """
 
     __slots__ = (
@@ -113,45 +113,45 @@ class SharedCap:
         self.rate = rate
         self.weight = 1
         self.home = ""
-        """The home that has answered last, or is to."""
+        """The home that answered last, or whose answer is expected."""
         self.is_asking = False
-        """A question is on its way, or about to be."""
+        """True if an ask is under way, or will be sent soon."""
         self.watched_s = NEVER_S
-        """When `CapNews` looks at it."""
+        """The time at which `CapNews` checks it."""
         self.is_over = False
-        """Another one has taken its place, or there is no such cap any more."""
+        """True if another cap has replaced it, or the cap no longer exists."""
         self.heir: SharedCap | None = None
-        """The one that has taken its place: it gets the tokens that come back late."""
+        """The cap that has replaced it, which gets the tokens that return late."""
         self._until_s = now_s
-        """When the last token ends."""
+        """The end of the last token's validity."""
         self._again_s = now_s
         """The time before which its home is not asked."""
         self._asked: CapAsk | None = None
-        """The question that is on its way."""
+        """The ask under way."""
         self._is_short = False
-        """Somebody has waited for a token since the last question."""
+        """True if a claim has waited for a token since the last ask."""
         self._homes = homes
         self._own: TokenBucket | None = None
-        """Makes the tokens while no home does."""
+        """The source of tokens while no home grants any."""
         self._batches: list[tuple[float, float, int]] = []
-        """Tokens in hand: from when, until when, how many."""
+        """Tokens in hand: start and end of their validity, and their count."""
         self._held_count = 0
         self._target = 1
-        """Tokens to have in hand: twice as many whenever that was not enough, fewer when some were not used."""
+        """The number of tokens to have in hand: doubled when it was not enough, reduced when tokens expired unused."""
         self._target_max = max(1, int(rate * AHEAD_MS / 1000))
         self._unused_count = 0
         self._share = 0.0
         self._has_part = False
-        """The home may have set something aside for this host, and takes it from the others until it hears of it."""
+        """True if the home can have a share reserved for this host, until it gets an ask for nothing."""
         self._is_lost = False
-        """The home did not answer the last question."""
+        """True if the home did not answer the last ask."""
         self._is_used = False
-        """Tokens were asked for since the last question."""
+        """True if tokens were taken since the last ask."""
         self._version = -1
         self._follow(now_s)
 
     def check_s(self, now_s: float) -> float:
-        """When it is to be looked at: its home may be asked again then, or some of its tokens have ended."""
+        """Return the time of its next check, at which its home can be asked again, or some of its tokens have ended."""
         if self._again_s > now_s:
             return self._again_s
         if self._unused_count:
@@ -160,20 +160,20 @@ class SharedCap:
 
     @property
     def is_to_tell(self) -> bool:
-        """Whether its home is to hear of it, also where nobody uses it any more."""
+        """True if its home must get an ask even if no claim uses the cap."""
         return self._has_part or self._unused_count > 0
 
     @property
     def in_hand_count(self) -> int:
-        """Tokens that may be used now or later, and are not in use."""
+        """The number of tokens that are valid now or later, and not in use."""
         return sum([count for _, _, count in self._batches])
 
     # ---- TokenSource ----
 
     def at_rate(self, rate: float, now_s: float) -> SharedCap:
-        """The cap of another rate, which takes the place of this one: its part of the cap, and its tokens.
+        """Return the cap of another rate that replaces this one, with its part of the cap and its tokens.
 
-        It keeps of them what it gives at once after it was not used. The others go back to the home.
+        The new cap keeps as many of the tokens as its burst allows. The others return to the home.
         """
         self._follow(now_s)
         self.is_over = True
@@ -193,7 +193,9 @@ class SharedCap:
         return other
 
     def _inherit(self, batches: Sequence[tuple[float, float, int]], unused_count: int, now_s: float) -> None:
-        """Take the tokens of the cap before: those of the time to come were counted by its rate, and go back."""
+        """Take over the tokens of the cap before. Tokens that are not valid yet were made at its rate, and return to
+        the home.
+        """
         room = int(burst_of(self.rate))
         for from_s, until_s, count in batches:
             kept_count = min(count, room) if from_s <= now_s < until_s else 0
@@ -204,7 +206,7 @@ class SharedCap:
         self._unused_count = unused_count
 
     def end(self, now_s: float) -> None:
-        """There is no such cap any more: its home has the tokens, should it be set again."""
+        """End the cap. Its home gets the tokens, in case the cap is set again."""
         self._follow(now_s)
         self.is_over = True
         unused_count = self._unused_count + self.in_hand_count
@@ -213,14 +215,14 @@ class SharedCap:
         self._batches, self._unused_count, self._has_part = [], 0, False
 
     def _pass_on(self, count: int, now_s: float) -> None:
-        """Some of its tokens come back after its end."""
+        """Pass on tokens that return after the end."""
         if self.heir is not None:
             self.heir.unspend(count, now_s)
         else:
             self._leave(count)
 
     def _leave(self, unused_count: int) -> None:
-        """Tell its home that this host has no part in it any more, and did not use so many tokens."""
+        """Release this host's part at the home, and report unused tokens."""
         if self._homes.hosts_count >= 2:
             nothing = CapAsk(self.key, self.rate, 0, 0, unused_count, self.weight, is_short=False)
             self._homes.left(self.home, nothing)
@@ -250,7 +252,7 @@ class SharedCap:
         if self._own is not None:
             self._own.unspend(count, now_s)
             return
-        # Those whose deliveries they were are here again. But they may be many, and of any time.
+        # The items that these tokens were for are on this host again. But they can be many, and of any age.
         room = int(burst_of(self.rate)) + self._target_max - self.in_hand_count if self._until_s > now_s else 0
         kept_count = max(0, min(count, room))
         if kept_count:
@@ -282,7 +284,7 @@ class SharedCap:
         return sum([count for from_s, _, count in self._batches if from_s <= now_s])
 
     def wait_s(self, now_s: float) -> float:
-        """The seconds until there is a token. If none is in hand the home is asked; its answer ends the wait."""
+        """Return the seconds until a token exists. If none is in hand the home is asked; its answer ends the wait."""
         self._follow(now_s)
         if self._own is not None:
             return self._own.wait_s(now_s)
@@ -296,10 +298,10 @@ class SharedCap:
     def weigh(self, weight: int) -> None:
         self.weight = weight
 
-    # ---- what CapNews does with it ----
+    # ---- for CapNews ----
 
     def ask(self) -> CapAsk:
-        """The ask to its home."""
+        """Return the ask to its home."""
         in_hand_count = self.in_hand_count
         is_wanted = self._is_short or self._is_used
         ask = CapAsk(
@@ -311,7 +313,7 @@ class SharedCap:
         return ask
 
     def granted(self, grant: CapGrant, sent_s: float, now_s: float) -> None:
-        """The home has answered."""
+        """Take the home's answer."""
         asked, self._asked = self._asked, None
         self.is_asking, self._is_lost, self._own = False, False, None
         self._share = grant.share
@@ -319,7 +321,7 @@ class SharedCap:
             self._has_part = False
         ends_s = sent_s + grant.ends_ms / 1000
         self._until_s = max(self._until_s, ends_s) if self._batches else ends_s
-        # What went back meanwhile can be had sooner than a token of the time to come.
+        # Returned tokens are available sooner than a token that is not valid yet.
         is_ahead_of_unused = self._unused_count > 0 and grant.after_ms > 0
         if grant.granted_count and ends_s > now_s and not is_ahead_of_unused:
             self._batches.append((now_s + grant.after_ms / 1000, ends_s, grant.granted_count))
@@ -331,19 +333,19 @@ class SharedCap:
                 self._again_s = ends_s
 
     def came_late(self, grant: CapGrant, now_s: float) -> None:
-        """The home has answered a question that was given up, or is of the cap before: its tokens go back."""
+        """Return the tokens of an answer that came too late, or is for the cap before."""
         if self.is_over:
             self._pass_on(grant.granted_count, now_s)
         else:
             self._note_unused(grant.granted_count, now_s)
 
     def missed(self, now_s: float) -> None:
-        """The home has not answered."""
+        """Note that the home has not answered."""
         self._not_answered(now_s)
         self._fall_back(now_s)
 
     def unaided(self, now_s: float) -> None:
-        """The home is of an older build and hands out nothing: each host makes an equal part."""
+        """Make an equal share of the tokens here, because the home is of an older build and grants none."""
         self._not_answered(now_s)
         self._share, self._has_part = 0.0, False
         rate = self.rate / max(1, self._homes.hosts_count)
@@ -352,7 +354,7 @@ class SharedCap:
             self._own = TokenBucket(rate, now_s, 0.0, self._held_count)
 
     def lapse(self, now_s: float) -> bool:
-        """Look at the time that has passed. Returns whether there is something to be asked or told."""
+        """Handle the time that has passed. Returns True if an ask is to be sent."""
         self._follow(now_s)
         self._drop_old(now_s)
         if self._own is not None and not self._is_lost:
@@ -404,7 +406,7 @@ class SharedCap:
         return count - left_count
 
     def _ask_soon(self, now_s: float) -> None:
-        """Unless it is asked already, or too soon: then it is looked at in time."""
+        """Ask the home, unless an ask is under way or it is too soon; `check_s` then has the time of the next check."""
         if not self.is_asking and now_s >= self._again_s:
             self.is_asking = True
             self._homes.wants(self)
@@ -420,16 +422,17 @@ class SharedCap:
             self._note_unused(ended_count, now_s)
 
     def _note_unused(self, count: int, now_s: float) -> None:
-        """Note that so many tokens go back to the home.
+        """Note tokens that return to the home.
 
-        Those of the time to come go with them: the home has the unused ones to give in their place, sooner.
+        Tokens that are not valid yet return with them, because the home can grant the unused ones in their place,
+        sooner.
         """
         if count:
             self._unused_count += count + sum([some for from_s, _, some in self._batches if from_s > now_s])
             self._batches = [batch for batch in self._batches if batch[0] <= now_s]
 
     def _fall_back(self, now_s: float) -> None:
-        """Make its share itself, once what was granted has ended: until then the home has not set it aside."""
+        """Make the share here, once the granted tokens have ended. Until then the home has not reserved it."""
         if self._own is None and self._share > 0 and now_s >= self._until_s:
             self._batches = []
             self._own = TokenBucket(self._share, now_s, 0.0, self._held_count)

@@ -1,9 +1,9 @@
-"""Slots: which shard takes an item with a dedup id, so that all repeats of it meet on one shard.
+"""Slots: the choice of the shard for an item with a dedup id, so that all its repeats meet on one shard.
 
-A hash leads to one of 1,024 slots, and a table leads from the slot to its shard. Both are short enough to be computed
-and kept by any client in any language, which may then send each call's items to the shard that takes them.
+A hash leads to one of 1,024 slots, and a table leads from the slot to its shard. Both are simple enough for a client in
+any language, which can then send each call's items to the right shard.
 
-Slots move from shard to shard, a few at a time (docs/decisions/0036-moving-slots.md): here is which ones, and where to.
+Slots move from shard to shard, a few at a time (docs/decisions/0036-moving-slots.md). This module plans the moves.
 """
 
 from __future__ import annotations
@@ -17,52 +17,52 @@ from zlib import crc32
 
 SLOTS_COUNT = 1024
 SLOTS_MOVED_MAX = 64
-"""Slots of one move: ids of so many wait while a move ends."""
+"""Slots of one move. The ids of its slots wait while a move ends."""
 _PACKED = Struct(f">{SLOTS_COUNT}H")
 
 
 class SlotTable(NamedTuple):
-    """Which shard each slot leads to. A table with a higher version takes the place of one with a lower."""
+    """The shard of each slot. A table with a higher version replaces one with a lower version."""
 
     version: int
     shards: tuple[int, ...]
     """The shard by slot; empty in NO_SLOTS alone."""
 
     def packed(self) -> bytes:
-        """The shards as a shard's copy of the table holds them."""
+        """Return the shards in the form of a shard's copy of the table."""
         return _PACKED.pack(*self.shards)
 
 
 NO_SLOTS = SlotTable(0, ())
-"""Before the first table is made."""
+"""The table before the first one is made."""
 
 
 class MovePhase(IntEnum):
-    """How far a move has come, as the meta database has it. The databases of the two shards say the rest."""
+    """The progress of a move in the meta database. The databases of the two shards have the rest."""
 
     COPYING = 0
-    """The shard that gets the slots reads what ids of them the other one knows; that one goes on taking new ones."""
+    """The receiving shard reads the ids of the slots that the other shard knows, while that one still takes new ids."""
     GIVING = 1
-    """The shard that has the slots is to give them: it takes no more ids of them, and says so in its copy."""
+    """The giving shard must give the slots. It takes no more of their ids, and records that in its copy."""
 
 
 class SlotMove(NamedTuple):
-    """A few slots go from one shard to another. There is one move at a time in a cluster."""
+    """A move of a few slots from one shard to another. A cluster has one move at a time."""
 
     version: int
-    """The version of the table in which the slots lead to the other shard: the one after the present table's."""
+    """The version of the table in which the slots lead to the other shard: one above the present table's."""
     from_shard: int
     to_shard: int
     slots: tuple[int, ...]
     phase: MovePhase = MovePhase.COPYING
 
     def is_same(self, other: SlotMove) -> bool:
-        """Whether both are one move, however far it has come."""
+        """True if both are the same move, regardless of its progress."""
         return self[:4] == other[:4]
 
 
 def moved(table: SlotTable, move: SlotMove) -> SlotTable:
-    """The table once the slots are given."""
+    """Return the table after the slots are given."""
     assert table.version == move.version - 1, "a move is made for one table"
     slots = set(move.slots)
     shards = [move.to_shard if slot in slots else shard for slot, shard in enumerate(table.shards)]
@@ -70,9 +70,9 @@ def moved(table: SlotTable, move: SlotMove) -> SlotTable:
 
 
 def next_move(table: SlotTable, serving: Collection[int], draining: Collection[int]) -> SlotMove | None:
-    """The next move that brings all slots to the shards that are `serving`, and as many to each; None if they are.
+    """Return the next move towards an equal number of slots on all `serving` shards, or None if they are balanced.
 
-    Slots of `draining` shards go first. A shard that is in neither keeps what it has.
+    Slots of `draining` shards move first. A shard that is neither serving nor draining keeps its slots.
     """
     if not table.version or not serving:
         return None
@@ -87,7 +87,7 @@ def next_move(table: SlotTable, serving: Collection[int], draining: Collection[i
         count = min(counts[giver], most - counts[smallest])
     else:
         giver = max(sorted(serving), key=lambda shard_id: counts[shard_id])
-        # No more than the one has too many, or the other too few.
+        # Move no more than the surplus of the giver or the deficit of the receiver.
         is_even = counts[giver] - counts[smallest] < 2
         count = 0 if is_even else max(1, min(counts[giver] - most, fewest - counts[smallest]))
     if not count:
@@ -96,13 +96,13 @@ def next_move(table: SlotTable, serving: Collection[int], draining: Collection[i
 
 
 def _spread(table: SlotTable, shard_id: int, count: int) -> tuple[int, ...]:
-    """Some of a shard's slots, far from each other: those of one namespace follow each other."""
+    """Choose some of a shard's slots far from each other, because the slots of one namespace are adjacent."""
     mine = [slot for slot, shard in enumerate(table.shards) if shard == shard_id]
     return tuple(mine[number * len(mine) // count] for number in range(count))
 
 
 def pack_slots(slots: Iterable[int]) -> bytes:
-    """The slots of a move, as databases hold them."""
+    """Return the slots of a move in the form of the databases."""
     numbers = list(slots)
     return Struct(f">{len(numbers)}H").pack(*numbers)
 
@@ -112,21 +112,21 @@ def unpack_slots(packed: bytes) -> tuple[int, ...]:
 
 
 def first_table(shard_ids: Sequence[int]) -> SlotTable:
-    """The table that a cluster begins with: slot s leads to the (s mod n)-th of its n shards.
+    """Return the table that a cluster begins with: slot s leads to the (s mod n)-th of its n shards.
 
-    Slots that follow each other lead to different shards, so that the slots of one namespace do.
+    Adjacent slots lead to different shards, so that the slots of one namespace do.
     """
     ordered = sorted(shard_ids)
     return SlotTable(1, tuple(ordered[slot % len(ordered)] for slot in range(SLOTS_COUNT)))
 
 
 def unpacked(version: int, packed: bytes) -> SlotTable:
-    """The table of a shard's copy."""
+    """Return the table of a shard's copy."""
     return SlotTable(version, _PACKED.unpack(packed))
 
 
 def slot_of(namespace: str, dedup_id: str, key_spread: int) -> int:
-    """The slot of a dedup id: the namespace has `key_spread` slots in a row, and the id falls on one of them.
+    """Return the slot of a dedup id. The namespace has `key_spread` adjacent slots, and the id selects one.
 
     The hash is CRC-32 of the UTF-8 bytes, as zlib has it. `key_spread` is a power of two of at most SLOTS_COUNT.
     """

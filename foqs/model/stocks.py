@@ -1,4 +1,4 @@
-"""The stocks of topics that hosts tell each other of, as values."""
+"""The stocks of topics that hosts report to each other, as values."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Stock(NamedTuple):
 
     ready_count: int
     priority: int = 0
-    """The most urgent one."""
+    """The most urgent priority."""
     oldest_at_ms: int = 0
-    """When the first item of that priority was due."""
+    """The time at which the first item of that priority was due."""
 
 
 NO_STOCK = Stock(0)
@@ -26,12 +26,12 @@ _SOME_MAX = 1_000_000_000
 
 
 def some_stock(weight: int) -> Stock:
-    """The stock of all topics of a namespace together, of this weight. Nobody adds up their items."""
+    """Return the stock of all topics of a namespace together, by this weight, because no host adds up their items."""
     return Stock(min(_SOME_MAX, weight * _ITEMS_PER_WEIGHT))
 
 
 def weight_of(stock: Stock) -> int:
-    """The weight of all topics of a namespace together, from 1, by `some_stock`."""
+    """Return the weight of all topics of a namespace together, at least 1. It reverses `some_stock`."""
     return max(1, -(-stock.ready_count // _ITEMS_PER_WEIGHT))
 
 

@@ -1,4 +1,4 @@
-"""The topics of one shard: of each its number, its ready window and its exact counts; by namespace in order."""
+"""The topics of one shard, with the number, ready window and exact counts of each; by namespace in order."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from foqs.model import limits, order
 OLDEST_URGENCIES_MAX = 16
 """Priorities of a topic that are checked for its oldest item."""
 OPEN_LEASES_OF_TOPIC_RATIO = 4
-"""A topic may have this many times the leases that are left free: 200,000 if it is alone, 111,111 each if there are
-two.
+"""Ratio of a topic's leases to the free leases of the shard: one topic can have 200,000 leases, two can have 111,111
+each.
 """
 
 _FEW = 16
-"""Sort keys that are fewer than one in so many of a list are inserted one by one, and more are sorted with it."""
+"""Sort keys are inserted one by one if fewer than one in this many of the list; more are sorted with it."""
 
 
 class ItemCounts:
-    """How many items are in which state: those of a topic, of a namespace on a shard, or of a shard.
+    """The number of items in each state, of a topic, of a namespace on a shard, or of a shard.
 
-    What a part counts its parent counts as well, so that nobody has to add them up over all topics.
+    Counts of a part are added to its parent as well, so that no reader has to sum over all topics.
     """
 
     __slots__ = ("dead", "delayed", "leased", "parent", "rows")
 
     def __init__(self, parent: ItemCounts | None) -> None:
         self.parent = parent
-        """The counts that this is a part of."""
+        """The counts of which these are a part."""
         self.rows = 0
         """Items that are ready, claimed or under lease."""
         self.leased = 0
@@ -44,11 +44,11 @@ class ItemCounts:
 
     @property
     def total(self) -> int:
-        """All items, whatever their state."""
+        """The number of items in all states."""
         return self.rows + self.delayed + self.dead
 
     def count(self, rows: int = 0, leased: int = 0, delayed: int = 0, dead: int = 0) -> None:
-        """Count so many more, or fewer, in these states."""
+        """Add these changes to the counts, of this part and its parents."""
         part: ItemCounts | None = self
         while part is not None:
             part.rows += rows
@@ -58,7 +58,7 @@ class ItemCounts:
             part = part.parent
 
     def count_leased(self, count: int) -> None:
-        """Do the same for leases, which begin and end most often."""
+        """Add a change of leases, which begin and end most often."""
         part: ItemCounts | None = self
         while part is not None:
             part.leased += count
@@ -66,7 +66,7 @@ class ItemCounts:
 
 
 class WindowBudget:
-    """How large each window of a shard may be, so that all of them together stay within a bound."""
+    """The bound of each window of a shard, by which all windows together stay within the shard's bound."""
 
     __slots__ = ("items_max",)
 
@@ -74,13 +74,13 @@ class WindowBudget:
         self.items_max = limits.WINDOW_ITEMS_MAX
 
     def share(self, window_count: int) -> None:
-        """Divide the shard's bound among its windows; each follows when it next grows."""
+        """Divide the shard's bound among its windows; each adapts when it next grows."""
         fair = limits.WINDOWS_OF_SHARD_ITEMS_MAX // max(1, window_count)
         self.items_max = max(limits.WINDOW_ITEMS_MIN, min(limits.WINDOW_ITEMS_MAX, fair))
 
     @property
     def items_low(self) -> int:
-        """A window that holds fewer, and is not complete, is refilled."""
+        """A window with fewer items that is not complete is refilled."""
         return self.items_max // 4
 
     @property
@@ -91,10 +91,10 @@ class WindowBudget:
 class ReadyWindow:
     """The most urgent ready items of one lane, by sort key, up to an edge beyond which only the database knows.
 
-    Each topic of a shard has one, and so has the timer lane. It takes what is added before the edge, gives up its least
-    urgent part when the shard's budget asks for that, and wants a refill when it runs short. Every row of the lane at
-    or before `edge` that is not taken is in the window, and rows after it are only in the database. So neither memory
-    nor the time from a take-over to its first item grows with the backlog.
+    Each topic of a shard has one, and so has the timer lane. It takes items before the edge, drops its least urgent
+    part if the shard's budget requires it, and wants a refill when it runs short. Every row of the lane at or before
+    `edge` that is not taken is in the window, and rows after it are only in the database. So neither memory nor the
+    time from a take-over to its first item grows with the backlog.
     """
 
     __slots__ = ("budget", "edge", "refilling", "sort_keys")
@@ -119,7 +119,7 @@ class ReadyWindow:
 
     @property
     def head(self) -> int:
-        """No row of the lane that is not taken stands before this; order.LAST when there is none."""
+        """A bound that no row of the lane stands before, unless it is taken; order.LAST if no row is left."""
         return self.sort_keys[0] if self.sort_keys else self.edge
 
     def add(self, sort_key: int) -> None:
@@ -143,7 +143,7 @@ class ReadyWindow:
             self._trim()
 
     def remove(self, sort_key: int) -> bool:
-        """Take one sort key out; False when it is not here."""
+        """Remove one sort key. Returns False if it is not in the window."""
         at = bisect_left(self.sort_keys, sort_key)
         if at == len(self.sort_keys) or self.sort_keys[at] != sort_key:
             return False
@@ -151,7 +151,7 @@ class ReadyWindow:
         return True
 
     def first(self, count: int, before: int = order.FIRST, bound: int = limits.WINDOW_ITEMS_MAX) -> list[int]:
-        """The first `count` sort keys, and those after them that stand before `before`; `bound` in all."""
+        """Return the first `count` sort keys, and all before `before`, up to `bound` in all."""
         return self.sort_keys[: min(bound, max(count, bisect_left(self.sort_keys, before)))]
 
     def take(self, count: int) -> list[int]:
@@ -168,10 +168,10 @@ class ReadyWindow:
             self._trim()
 
     def oldest_due_at(self) -> int | None:
-        """The earliest due time here; None when empty.
+        """Return the earliest due time in the window; None if it is empty.
 
-        Within one urgency the first is the oldest, so only the urgencies are looked at, and of those the
-        OLDEST_URGENCIES_MAX most urgent.
+        Within one urgency the first item is the oldest, so only the OLDEST_URGENCIES_MAX most urgent urgencies are
+        checked.
         """
         sort_keys = self.sort_keys
         if not sort_keys:
@@ -180,7 +180,7 @@ class ReadyWindow:
         oldest = order.due_at_of(first)
         for _ in range(OLDEST_URGENCIES_MAX - 1):
             if order.are_as_urgent(first, last):
-                break  # At once in most topics, and a host looks at all of its topics in turn.
+                break  # Most topics end here at once, which matters because a host checks all topics in turn.
             first = sort_keys[bisect_left(sort_keys, order.sort_key(order.urgency_of(first) + 1, 0, 0, 0))]
             oldest = min(oldest, order.due_at_of(first))
         return oldest
@@ -203,7 +203,7 @@ class NamespaceTopics(ItemCounts):
         """ShardTopic by name."""
 
     def after(self, name: str, prefix: str) -> Iterator[ShardTopic]:
-        """Its topics whose names come after `name` and begin with `prefix`, in the order of their names."""
+        """Yield its topics whose names come after `name` and begin with `prefix`, in the order of their names."""
         is_within = prefix <= name
         by_name = self.by_name
         for found in by_name.irange(name if is_within else prefix, inclusive=(not is_within, True)):
@@ -225,11 +225,10 @@ class TopicTable:
         """Topics by namespace and name."""
         self.by_number: dict[int, ShardTopic] = {}
         self.namespaces: dict[int, NamespaceTopics] = {}
-        """Namespaces by number, those that have topics: one that holds items is always here."""
+        """The namespaces that have topics, by number. A namespace that holds items is always among them."""
         self.counts = ItemCounts(None)
-        """The counts of the shard."""
         self.empty_since_ms: OrderedDict[ShardTopic, int] = OrderedDict()
-        """When a topic was empty last, the first one first; it may hold items again."""
+        """The time at which a topic was last empty, the earliest first; it can hold items again."""
         self.steady_ms = steady_ms
         """The time of the last tick."""
 
@@ -254,13 +253,15 @@ class TopicTable:
             del self.namespaces[topic.namespace]
 
     def note_empty(self, topic: ShardTopic) -> None:
-        """Let the topic be empty from now on, as far as is known."""
+        """Note that the topic is empty, as far as is known."""
         self.empty_since_ms.pop(topic, None)
         self.empty_since_ms[topic] = self.steady_ms
 
 
 class ShardTopic(ItemCounts):
-    """The counts are what changed since the take-over until the shard's rows are counted, and exact after."""
+    """A topic of a shard. Its counts are changes since the take-over until the shard's rows are counted, and exact
+    after.
+    """
 
     __slots__ = (
         "_leases",
@@ -288,13 +289,13 @@ class ShardTopic(ItemCounts):
     ) -> None:
         super().__init__(None)
         self.of_namespace: NamespaceTopics | None = None
-        """None while it is no topic of the shard: then nothing counts."""
+        """None while it is not a topic of the shard; then its changes are not counted."""
         self.shard_id = shard_id
         self.number = number
         self.namespace = namespace
         self.name = name
         self.stored = stored
-        """Its row is in the topic table."""
+        """True if its row is in the topic table."""
         self._leases = leases
         """The open leases of the shard."""
         self.window = ReadyWindow(budget, complete=not stored)
@@ -314,18 +315,18 @@ class ShardTopic(ItemCounts):
 
     @property
     def room(self) -> int:
-        """How many items more may be claimed.
+        """The number of further items that can be claimed.
 
-        A topic may have so many times what is left free to all: one that never settles leaves room for the others
-        (dynamic thresholds, Choudhury and Hahne 1998).
+        A topic can have a multiple of the leases that are free for all, so one that never settles leaves room for the
+        others (dynamic thresholds, Choudhury and Hahne 1998).
         """
         ratio, free = OPEN_LEASES_OF_TOPIC_RATIO, limits.OPEN_LEASES_MAX - len(self._leases)
         spare = ratio * free - self.leased - self.claiming_count
-        return (spare + ratio) // (ratio + 1) if spare > 0 else 0  # Each one claimed is one less that is free, too.
+        return (spare + ratio) // (ratio + 1) if spare > 0 else 0  # Each claim also reduces the free leases by one.
 
     @property
     def first_sort_key(self) -> int:
-        """The most urgent item that can be claimed or is being claimed; the last sort key when there is none."""
+        """The most urgent item that can be claimed or is being claimed; the last sort key if none."""
         head = self.window.head
         return head if head < self.claim_head and self.room else self.claim_head
 
