@@ -25,12 +25,12 @@ class Refill:
     edge: int
     limit: int
     with_payload: bool = False
-    """Whether to read what a claim needs of the rows, too, so that it needs no fetch."""
+    """True if rows are read with all that a claim needs, so that it needs no fetch."""
 
 
 @dataclass(slots=True)
 class Rewrite:
-    """Give a row a new sort key and new counts; what is None of metadata, death_reason and expires_at stays."""
+    """Give a row a new sort key and new counts. If metadata, death_reason or expires_at is None, it stays."""
 
     key: int
     lane: int
@@ -41,7 +41,7 @@ class Rewrite:
     metadata: bytes | None = None
     death_reason: bytes | None = None
     is_in_place: bool = False
-    """The row stands there already, as that of an item under lease does: only its counts are others."""
+    """True if the row already has this sort key, as that of an item under lease has; only its counts change."""
     expires_at: int | None = None
 
 
@@ -53,25 +53,25 @@ class ClaimEntries:
     due_at: int
     items: list[ShardItem]
     is_ahead: bool = False
-    """Nobody may have seen these deliveries."""
+    """True if certainly no consumer has seen these deliveries, unless a call has them."""
 
 
 class SeenIds(NamedTuple):
-    """Dedup ids for one row of a namespace's log of them, in the order in which they came, each with its item."""
+    """Dedup ids for one row of a namespace's log, in their order of arrival, each with its item."""
 
     namespace: int
     first: int
-    """The number of the first of them in the log."""
+    """The number of the first id in the log."""
     at_ms: int
-    """When they came, on the shard's steady clock."""
+    """Their time of arrival, on the shard's steady clock."""
     digests: list[bytes]
     keys: list[int]
     shard_ids: list[int] | None = None
-    """The shards of the items; None where all are on this one. Ids that came with a slot have items elsewhere."""
+    """The shards of the items; None if all are on this one. Ids that arrived with a slot have items elsewhere."""
 
 
 class SeenRow(NamedTuple):
-    """A row of the log, as it is stored: each id has its digest, and the shard and key of its item."""
+    """A stored row of the log: the digest of each id, and the shard and key of its item."""
 
     namespace: int
     first: int
@@ -81,7 +81,7 @@ class SeenRow(NamedTuple):
 
 
 class SeenExtent(NamedTuple):
-    """The rows that the log of a namespace has."""
+    """The extent of a namespace's log."""
 
     namespace: int
     first: int
@@ -91,9 +91,9 @@ class SeenExtent(NamedTuple):
     end: int
     """The number that the next id will have."""
     last_ms: int
-    """When the last id came, on the shard's steady clock."""
+    """The time of the last id, on the shard's steady clock."""
     moved_end: int = 0
-    """The number behind the last id that came with a slot from another shard."""
+    """The number after the last id that arrived with a slot from another shard."""
 
 
 class SeenName(NamedTuple):
@@ -105,12 +105,12 @@ class SeenName(NamedTuple):
     first: int
     end: int
     moved_slots: frozenset[int] = frozenset()
-    """Slots that were elsewhere and came back, or came: their ids before `moved_first` stand behind it once more."""
+    """Slots that arrived, or returned after a move. Their ids before `moved_first` stand after it once more."""
     moved_first: int = 0
 
 
 class SeenDigests(NamedTuple):
-    """A row of the log as a new owner reads it: only what its memory is to have."""
+    """A row of the log as a new owner reads it, with the parts that its memory needs."""
 
     first: int
     at_ms: int
@@ -127,7 +127,7 @@ class SeenPart(NamedTuple):
 
 
 class StoredImage(NamedTuple):
-    """The parts of an image that are there: those from one on and before another one."""
+    """The stored parts of an image: those from `parts_first` on and before `parts_end`."""
 
     key: ImageKey
     parts_first: int
@@ -136,63 +136,64 @@ class StoredImage(NamedTuple):
 
 
 class SlotArrival(NamedTuple):
-    """Slots that are on their way to this shard, which takes no ids of them before it knows all that are known."""
+    """Slots under way to this shard, which takes their ids once it knows all their earlier ids."""
 
     move: SlotMove
     read_to: dict[int, int]
-    """Numbers up to which the logs of the shard that had the slots are read, by namespace."""
+    """The numbers up to which the logs of the former shard are read, by namespace."""
 
 
 class SlotIds(NamedTuple):
-    """The ids of a namespace that came with slots last."""
+    """The ids of a namespace that last arrived with slots."""
 
     namespace: int
     version: int
     """The version of the table of the move."""
     slots: tuple[int, ...]
-    """All that moved."""
+    """All moved slots."""
     read_to: int
     """The number up to which the log of the other shard is read."""
     first: int
-    """The number of the first of them in this shard's own log."""
+    """The number of the first arrived id in this shard's own log."""
     moved_end: int
-    """The number behind the last one."""
+    """The number after the last arrived id."""
 
 
 class SlotChanges(NamedTuple):
-    """The changes of a transaction to the slots that the shard has."""
+    """The changes of a transaction to the slots of the shard."""
 
     kept: SlotTable | None = None
-    """The table that its copy is to be, from now on."""
+    """The new table of its copy."""
     arriving: SlotMove | None = None
-    """A move to this shard begins."""
+    """The move to this shard that begins."""
     learned: SlotIds | None = None
-    """Ids of the slots come with it."""
+    """The ids of the slots that arrive with the transaction."""
     has_arrived: bool = False
-    """The move to this shard has ended."""
+    """True if the move to this shard has ended."""
 
 
 class SeenLog(Protocol):
-    """The logs of dedup ids as a new owner reads them: beside transactions, on another thread, one call at a time.
+    """The logs of dedup ids for a new owner, which reads them on another thread during transactions, one call at a
+    time.
 
-    Raises SessionLostError, after which a call may be tried again.
+    Raises SessionLostError, after which a call can be repeated.
     """
 
     def read(self, namespace: int, first: int, limit: int) -> list[SeenDigests]:
-        """Read up to so many rows of a namespace's log, from the one that begins at `first` or is the next."""
+        """Read up to `limit` rows of a namespace's log, from the one that begins at `first` or is the next."""
 
     def read_parts(self, key: ImageKey, first: int, limit: int) -> list[SeenPart]:
-        """Read up to so many parts of an image, from the one with this number or the next."""
+        """Read up to `limit` parts of an image, from the one with this number or the next."""
 
     def interrupt(self) -> None:
-        """Make the call that is under way fail, and those that come; any thread may call it."""
+        """Make the call under way and all later ones fail. Any thread can call it."""
 
     def close(self) -> None: ...
 
 
 @dataclass(slots=True)
 class Transaction:
-    """All reads but the look-ups come first, so that they see no row of this transaction.
+    """One transaction. All reads but the look-ups come first, so that they see no row of this transaction.
 
     The order of the writes is that of `foqs.storage.script.write_script`.
     """
@@ -209,16 +210,16 @@ class Transaction:
     """Number and name of each namespace that has its first topic here."""
     inserts: list[ShardItem] = field(default_factory=list)
     inserts_short_lived: list[ShardItem] = field(default_factory=list)
-    """More of them, which are likely to be deleted within seconds; the store may keep them in another way."""
+    """Inserts of items that are likely to be deleted within seconds; the store can keep them in another form."""
     seen_new: list[SeenIds] = field(default_factory=list)
     """The dedup ids of inserted items."""
     seen_gone: list[tuple[int, int, int]] = field(default_factory=list)
-    """Namespace, and the numbers from which on and before which its log of dedup ids goes."""
+    """Namespace, first number and end number of each range to delete from a log of dedup ids."""
     seen_over: list[int] = field(default_factory=list)
-    """Namespaces whose logs go with these: what came to them with slots is forgotten, too."""
+    """Namespaces whose whole logs are deleted by these ranges; the ids that arrived with slots are forgotten, too."""
     seen_parts_new: list[SeenPart] = field(default_factory=list)
     seen_parts_gone: list[tuple[ImageKey, int, int]] = field(default_factory=list)
-    """The parts of images of dedup ids that go: those from one number on and before another one."""
+    """Image, first number and end number of the parts of images of dedup ids to delete."""
     slot_changes: SlotChanges | None = None
     seen_reads: list[tuple[int, int]] = field(default_factory=list)
     """Namespace and number of each block of a log of dedup ids that is read."""
@@ -232,13 +233,13 @@ class Transaction:
     deletes: list[int] = field(default_factory=list)
     claims_gone: list[int] = field(default_factory=list)
     look_ups: list[int] = field(default_factory=list)
-    """Read last, so that the rows are as this transaction leaves them."""
+    """Keys to look up. They are read last, so that the rows are as this transaction leaves them."""
     look_ups_with_payload: bool = False
-    """Whether to read content and reason of death, which are empty otherwise."""
+    """True if content and reason of death are read; otherwise they are empty."""
 
 
 class ItemRow(NamedTuple):
-    """All that is stored of an item: `foqs.storage.columns.ITEM_COLUMNS`, of which the last ones are its content."""
+    """A stored item: `foqs.storage.columns.ITEM_COLUMNS`, of which the last ones are its content."""
 
     key: int
     lane: int
@@ -257,12 +258,12 @@ class ItemRow(NamedTuple):
 
     @property
     def was_dead(self) -> bool:
-        """Whether the item is a dead letter, or was one and was redriven: a redrive leaves an empty reason."""
+        """True if the item is a dead letter, or was redriven from one: a redrive leaves an empty reason."""
         return self.death_reason is not None
 
 
 class ClaimedRow(NamedTuple):
-    """An item under a claim, as a new owner needs it before it is delivered; of these there may be many."""
+    """An item under a claim, with the columns that a new owner needs before delivery; a shard can have many."""
 
     key: int
     lane: int
@@ -280,7 +281,7 @@ class ClaimedRow(NamedTuple):
 
 
 class FetchedRow(NamedTuple):
-    """The rest of an item that is known by its sort key alone, as a claim needs it."""
+    """The rest of an item that is known by its sort key alone, with the columns that a claim needs."""
 
     key: int
     enqueued_at: int
@@ -296,24 +297,24 @@ class FetchedRow(NamedTuple):
 @dataclass(slots=True)
 class TransactionResult:
     read_us: int = 0
-    """How long the refills and fetches took the server."""
+    """Time of the refills and fetches on the server, in microseconds."""
     read_count: int = 0
-    """Rows that they read."""
+    """Rows read by the refills and fetches."""
     refilled: list[list[tuple[int, int, int, int, int]]] = field(default_factory=list)
     """The rows of each refill: (urgency, due_at, key, topic, priority), the last two being 0 outside the timer lane."""
     read_ahead: dict[int, FetchedRow] = field(default_factory=dict)
     """Rows by key, of the refills that are with_payload."""
     fetched: Mapping[int, ItemRow | FetchedRow] = field(default_factory=dict)
     unread: set[int] = field(default_factory=set)
-    """Keys of both whose contents were left out, because with those before them they would have been too many bytes."""
+    """Keys in `read_ahead` or `fetched` whose contents were left out, because the size limit was reached before."""
     seen: dict[tuple[int, int], list[SeenRow]] = field(default_factory=dict)
-    """The rows of each block of `seen_reads` that has any."""
+    """The rows of each non-empty block of `seen_reads`."""
     packed_count: int = 0
     """Inserted items that the store keeps without rows of their own."""
     promoted_count: int = 0
-    """Items that it kept so and that have got rows."""
+    """Items without rows of their own that have got rows."""
     looked_up: dict[int, ItemRow] | None = None
-    """None until they are read: a transaction whose answer was lost has happened without."""
+    """The looked up rows; None until they are read, as after a committed transaction whose answer was lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,25 +326,25 @@ class LaneCounts:
 
 
 class Tenure(NamedTuple):
-    """The last ownership of a shard, as a process remembers it; with it the shard may be opened again as it was left.
+    """A process's memory of its last ownership of a shard, with which it can reopen the shard as it was left.
 
-    The meta database is not needed for that, since no new epoch is.
+    That needs no new epoch, and so no meta database.
     """
 
     epoch: int
     transaction_number: int
     """The number of the last transaction that the process saw committed."""
     last_key: int
-    """No key of the epoch beyond it was ever assigned."""
+    """No key of the epoch above this one was ever assigned."""
     server: str = ""
     """The server on which the process had it."""
 
     def goes_on(self, found: FoundShard) -> bool:
-        """Whether a shard of which this is found is the one that was left.
+        """True if a shard in this found state is the one that was left.
 
-        With a smaller number it is not, whoever's the epoch is: a replica that was behind was promoted, or a backup
-        restored, and what is missing there was acknowledged. Nor is it on another server: others may have the shard on
-        the one where it was left.
+        With a smaller number it is not, even with the same epoch: a replica that was behind was promoted, or a backup
+        was restored, and acknowledged items are missing there. On another server it is not either, because other hosts
+        might have the shard on the server where it was left.
         """
         is_there = found.epoch == self.epoch and found.server == self.server
         return is_there and found.transaction_number >= self.transaction_number
@@ -364,12 +365,12 @@ class ShardImage:
 
     epoch: int
     last_key: int
-    """The first key that may be assigned is the one after it."""
+    """The key before the first one that can be assigned."""
     transaction_number: int
     delay_checkpoint: int
     topic_number_last: int
     now_ms: int
-    """The shard server's clock."""
+    """The time of the shard server's clock."""
     steady_ms: int
     """The shard's steady clock, as the last transaction wrote it."""
     topics: list[tuple[int, int, bytes]]
@@ -377,53 +378,53 @@ class ShardImage:
     namespaces: list[tuple[int, bytes]]
     """Number and name of each namespace that has topics, and of the one with the greatest number."""
     count: Callable[[], LaneCounts]
-    """Counts the rows as they were at the take-over; slow, and safe beside transactions on another thread."""
+    """Counts the rows as of the take-over. It is slow, and safe on another thread during transactions."""
     claims: list[StoredClaim]
     claimed_rows: dict[int, ClaimedRow]
     seen: list[SeenExtent] = field(default_factory=list)
-    """The logs of dedup ids that there are; their rows are read while the shard is served."""
+    """The existing logs of dedup ids, whose rows are read while the shard is served."""
     seen_images: list[StoredImage] = field(default_factory=list)
-    """The images of them that are there, whole or in parts."""
+    """The existing images of dedup ids, whole or in parts."""
     seen_log: SeenLog | None = None
-    """Reads both; None where there are no logs."""
+    """Reads logs and images; None without logs."""
     found: FoundShard = FOUND_NOTHING
-    """What was there before."""
+    """The state of the database before this opening."""
     given: EpochGiven | None = None
-    """The epoch, if it is a new one; None if the tenure of this process goes on."""
+    """The new epoch; None if the tenure of this process continues."""
 
 
 class TransactionFailedError(Exception):
-    """Certainly nothing of the transaction happened; the session still works."""
+    """The transaction certainly did not happen; the session still works."""
 
 
 class DeadlockError(TransactionFailedError):
-    """The server rolled the transaction back to resolve a deadlock: the same one may well succeed now."""
+    """The server rolled the transaction back to resolve a deadlock; a retry is likely to succeed."""
 
 
 class NoWritesError(TransactionFailedError):
-    """The server takes no writes now, or none of some kind: the next ones would fail as well."""
+    """The server takes no writes, or not all kinds, so the next ones would fail as well."""
 
 
 class DiskFullError(NoWritesError):
-    """It has no room for a row."""
+    """The server has no room for a row."""
 
 
 class NewSessionError(NoWritesError):
-    """It takes none on this session, and may take them on a new one."""
+    """The server takes no writes on this session, but might on a new one."""
 
 
 class ReadOnlyError(NewSessionError):
-    """Like a primary that is none any more: another session may find the one that is."""
+    """The server is read-only, like a former primary. Another session can find the present one."""
 
 
 class PrivilegeMissingError(NewSessionError):
-    """The user may not do it. A session keeps the privileges that it began with, whatever is granted meanwhile."""
+    """The user lacks a privilege. A session keeps the privileges that it began with, regardless of later grants."""
 
 
 class SessionLostError(Exception):
-    """The session is gone, or of no more use. Whether the transaction happened shows after reopening.
+    """The session is lost, or useless. The outcome of the transaction shows after reopening.
 
-    Unless `nothing_done`: certainly it has not, for its COMMIT was not sent.
+    With `nothing_done` the transaction has certainly not happened, because its COMMIT was not sent.
     """
 
     def __init__(self, message: str, *, nothing_done: bool = False) -> None:
@@ -432,22 +433,22 @@ class SessionLostError(Exception):
 
 
 class OwnershipLostError(Exception):
-    """Another owner has the shard, or this host cannot have it now. Nothing of a transaction that meets it happened."""
+    """Another owner has the shard, or this host cannot have it now. The failed transaction did not happen."""
 
 
 class OwnedError(OwnershipLostError):
-    """A living owner has it."""
+    """A living owner has the shard."""
 
 
 class BeingTakenError(OwnershipLostError):
-    """Another process has its lock, and has not said yet that it is the owner."""
+    """Another process holds the shard's lock, and has not yet reported that it is the owner."""
 
 
 class ElsewhereError(OwnershipLostError):
-    """A living owner may have it on another server: what is here is a copy of its database, and nothing was done."""
+    """A living owner might serve the shard on another server. This is a copy of its database; nothing was done."""
 
     def __init__(self, message: str, row: ShardRow | None = None) -> None:
-        """`row` is what the meta database has of the shard."""
+        """`row` is the meta database's row of the shard."""
         super().__init__(message)
         self.row = row
 
@@ -455,12 +456,12 @@ class ElsewhereError(OwnershipLostError):
 class Store(Protocol):
     """A shard's storage, as its writer uses it; foqs.storage.shard_store.ShardStore is the real one.
 
-    One call is under way at a time. What is not async blocks, and runs on a thread.
+    One call is under way at a time. Methods that are not async block, and run on a thread.
     """
 
     @property
     def server(self) -> str:
-        """The server that its last session led to, as that calls itself."""
+        """The server of its last session, by its own name."""
 
     def open(self, tenure: Tenure | None = None) -> ShardImage: ...
     def wait_for_owner(self, *, stay: bool = False) -> bool: ...
@@ -476,13 +477,13 @@ class Store(Protocol):
     async def run(self, transaction: Transaction) -> TransactionResult: ...
 
     def outcome(self, transaction: Transaction) -> TransactionResult | None:
-        """The result of a transaction whose session was lost, or None when it certainly has not happened.
+        """Return the result of a transaction whose session was lost, or None if it certainly has not happened.
 
-        To be asked once, on the event loop, after `reopen`.
+        Call it once, on the event loop, after `reopen`.
         """
 
     def rows_count(self, transaction: Transaction) -> int:
-        """Rows of items that the transaction would write, and may read before."""
+        """Return the rows of items that the transaction would write, and might read before."""
 
     def wants_transaction(self, steady_ms: int) -> bool:
-        """Whether the store has work of its own that goes with any transaction, an empty one too."""
+        """True if the store has work of its own that any transaction can carry, even an empty one."""

@@ -1,1 +1,1 @@
-"""The state of one shard: pure, told the time, and written down transaction by transaction."""
+"""The state of one shard: pure, with the time as an argument, and written down transaction by transaction."""

@@ -1,9 +1,9 @@
-"""One shard's state: what is ready, delayed, claimed and under lease, and what the next transaction shall do.
+"""One shard's state: its ready, delayed, claimed and leased items, and the plan of the next transaction.
 
-Pure: the time comes in as an argument, the database is somebody else's. The owner calls `take` for the
-next transaction when the last one has ended, runs it, and reports `committed` or `failed`. It calls nobody: what
-consumers want of a topic comes in as a value, and what has happened goes out as one (`Events`), for whoever called to
-hand on. All state lives on one thread, so there are no locks; it runs unchanged in a simulation.
+Pure: the time comes in as an argument, and another module owns the database. The owner calls `take` for the next
+transaction when the last one has ended, runs it, and reports `committed` or `failed`. The state calls no other part:
+the consumers' demand for topics comes in as a value, and `Events` come out as one, which the caller passes on. All
+state lives on one thread, so it needs no locks; it runs unchanged in a simulation.
 """
 
 from __future__ import annotations
@@ -40,16 +40,18 @@ STEADY_WRITE_MS = 2 * limits.SECOND_MS
 """How often a shard with open leases writes its steady clock. After a takeover, leases can run this much longer."""
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)  # The simulation watches it so.
+@mypyc_attr(allow_interpreted_subclasses=True)  # The simulation subclasses it to observe it.
 class ShardState:
     """One shard as its owner knows it, and the plan of its transactions.
 
-    The host submits what callers want (`insert`, `claim`, `settle`, `extend`, `delete`, ...), each of which waits in
-    its own file of foqs/shard/state/ops. The shard's writer plans a transaction, and tells how it has ended.
+    The host submits the calls (`insert`, `claim`, `settle`, `extend`, `delete`, ...), and each kind waits in its own
+    file of foqs/shard/state/ops. The shard's writer plans a transaction, and reports how it has ended.
     """
 
     def __init__(self, shard_id: int, image: ShardImage, settings: SettingsTable, unseen: Collection[int] = ()) -> None:
-        """`unseen`: keys of items whose claims in the image back no lease: this process knows that nobody has them."""
+        """`unseen`: keys of items whose claims in the image back no lease, because this process knows that no consumer
+        has them.
+        """
         self.shard_id = shard_id
         self.epoch = image.epoch
         self.in_flight: Transaction | None = None
@@ -57,9 +59,9 @@ class ShardState:
         self._batch: list[Operation] = []
         """The operations of the transaction in flight."""
         self._has_failed = False
-        """The last transaction failed."""
+        """True if the last transaction failed."""
         self.has_events = False
-        """The plan of the transaction has brought events, which are to be taken before it runs."""
+        """True if planning the transaction has produced events, which must be taken before it runs."""
         self.leases = leases = LeaseTable(index)
         self.journal = journal = Journal(index)
         self.refills = Refills(index)
@@ -74,7 +76,7 @@ class ShardState:
         self.checks, self.forgetfulness, self.images = dedup.checks, dedup.forgetfulness, dedup.images
         self.fences = Fences(index, self.inserts, dedup)
         self.slot_moves = SlotMoves(index, self.inserts, dedup)
-        # What others may ask of a shard; they reach for none of its parts.
+        # The calls that other parts can make on a shard; they never use its parts directly.
         self.insert, self.topics_arriving = self.inserts.add, self.inserts.topics_arriving
         self.insert_once, self.load_seen, self.load_seen_from = dedup.insert_once, dedup.load, dedup.load_from
         self.next_seen_image, self.load_seen_image = dedup.next_image, dedup.load_image
@@ -118,24 +120,26 @@ class ShardState:
         return self.index.counts.total
 
     def unseen_keys(self) -> frozenset[int]:
-        """Items that were or may be claimed, and that no consumer got. For any thread once the shard is lost."""
+        """Return the keys of items that no consumer got, though they were claimed or might be. Any thread can call it
+        once the shard is lost.
+        """
         return frozenset([key for key, item in self.index.leases.items() if not item.lease_due_at])
 
     def items_of(self, namespace: int) -> int:
-        """Items of the namespace; exact once they are counted."""
+        """Return the number of items of the namespace; exact once they are counted."""
         counts = self.index.namespaces.get(namespace)
         return 0 if counts is None else counts.total
 
     def take_events(self) -> Events:
-        """Take the events that have happened since the last call.
+        """Take the events since the last call.
 
-        To be called after `tick`, after `take` if it `has_events`, and after a deletion.
+        Call it after `tick`, after `take` if it `has_events`, and after a deletion.
         """
         events, self.index.events = self.index.events, Events()
         return events
 
     def tick(self, now: Now) -> bool:
-        """Do what is due by time alone; True when that needs a transaction."""
+        """Do the work that is due by time alone. Returns True if that needs a transaction."""
         ended = self.settlements.tick(now)
         warmed = self.refills.warm_up()
         self._forget_idle_topics(now.steady_ms)
@@ -149,13 +153,13 @@ class ShardState:
         return bool(ended or warmed or self._topics_gone) or is_due
 
     def _is_steady_due(self, now: Now) -> bool:
-        """A new owner lets leases run for so long as was left of them when the steady clock was last written."""
+        """True if the steady clock must be written: a new owner restarts it from there, which prolongs leases."""
         return bool(self.index.leases) and now.steady_ms - self._steady_written_ms >= STEADY_WRITE_MS
 
     def take(self, now: Now, demand: Mapping[ShardTopic, Demand], *, probe: bool = False) -> Transaction | None:
-        """The next transaction with all that waits, or None when nothing does and no `probe` is wanted.
+        """Return the next transaction with all waiting work, or None if nothing waits and no `probe` is wanted.
 
-        `demand`: by topic what consumers want; what is inserted of others is not claimed with it.
+        `demand` is the consumers' demand by topic. Inserted items of other topics are not claimed with the insert.
         """
         assert self.in_flight is None, "one transaction at a time"
         transaction = Transaction(self._transaction_number + 1, delay_checkpoint=now.server_ms)
@@ -172,7 +176,7 @@ class ShardState:
         transaction.steady_ms = self._steady_written_ms = now.steady_ms
         transaction.topic_number_last = self.index.topic_number_last
         transaction.claim_checkpoint = journal.checkpoint() if journal.open or journal.gone else self.index.last_key
-        # No delayed row is due before this after the transaction, whatever becomes of the clock.
+        # No delayed row is due before this after the transaction, regardless of the outcome on the clock.
         starts = (transaction.delay_checkpoint, self.timers.first_due_ms, *self.timers.changing.values())
         transaction.delay_checkpoint = min(starts)
         transaction.topics_gone, self._topics_gone = self._topics_gone, []
@@ -181,10 +185,10 @@ class ShardState:
         return transaction
 
     def _plan(self, transaction: Transaction, now: Now, demand: Mapping[ShardTopic, Demand]) -> list[Operation]:
-        """One operation of each kind that waits, in the order in which they write and in which they end.
+        """Begin one operation of each kind that waits, in the order in which they write and end.
 
-        Reads come first, so that they see no row of the transaction. What is enqueued comes before claims, since what
-        somebody waits for is claimed with it, and before other claims are taken.
+        Reads come first, so that they see no row of the transaction. Inserts come before claims, because items with
+        waiting consumers are claimed with their insert, and before other claims are taken.
         """
         batch: list[Operation] = []
         if self.checks.waiting:
@@ -219,13 +223,13 @@ class ShardState:
         return batch
 
     def begin_epoch(self, epoch: int) -> None:
-        """Begin an epoch, between two transactions: new items have keys of it from now on. All else stays as it is."""
+        """Begin an epoch between two transactions: new items get keys of it from now on. All else stays."""
         assert self.in_flight is None, "a transaction is of one epoch"
         self.epoch = epoch
         self.index.begin_epoch(epoch)
 
     def committed(self, result: TransactionResult, now: Now) -> Events:
-        """All of the transaction happened, and the state now is what it made of the shard."""
+        """Apply the committed transaction to the state."""
         if result.read_count:
             self.index.read_budget.read(result.read_count, result.read_us)
         for operation in self._end():
@@ -234,7 +238,7 @@ class ShardState:
         return events
 
     def failed(self, reason: str) -> Events:
-        """Certainly nothing of the transaction happened: everything is as it was before."""
+        """Undo the plan of the transaction, which certainly did not happen."""
         assert self.in_flight is not None
         self._topics_gone += self.in_flight.topics_gone
         error = UnavailableError(f"shard {self.shard_id} could not write: {reason}", nothing_done=True)
@@ -244,22 +248,22 @@ class ShardState:
         return self.take_events()
 
     def _end(self) -> list[Operation]:
-        """The operations of the transaction, which is in flight no more."""
+        """End the transaction in flight. Returns its operations."""
         assert self.in_flight is not None
         batch, self._batch, self.in_flight = self._batch, [], None
         return batch
 
     def evict(self, reason: str) -> Events:
-        """Give back the enqueued items that no transaction has taken yet, so that they may go to another shard."""
+        """Give back the enqueued items that no transaction has taken yet, so that another shard can take them."""
         self.inserts.evict(reason)
         self.dedup.evict(reason)
         return self.take_events()
 
     def give_back(self, reason: str) -> Events:
-        """The server hangs: who waits for what it certainly has not done is told so.
+        """Refuse all calls whose work is certainly not done, because the server hangs.
 
-        That is all which no transaction has taken, and what the transaction under way only reads. What it writes has
-        to wait for an answer, and what has no caller waits on.
+        These are all calls that no transaction has taken, and the reads of the transaction under way. Its writes have
+        to wait for an answer, and work without a caller continues to wait.
         """
         undone = UnavailableError(
             f"shard {self.shard_id} is sick, {reason}: nothing was done, try again",
@@ -278,7 +282,7 @@ class ShardState:
         return self.take_events()
 
     def abandon(self, reason: str) -> Events:
-        """The shard is lost: what everyone who waits is to be told of the outcome."""
+        """End all waiting calls with their known or unknown outcome, because the shard is lost."""
         lost = f"this host lost shard {self.shard_id}"
         unknown = UnavailableError(f"{lost}, the outcome is unknown: {reason}")
         undone = UnavailableError(f"{lost} before anything was written: {reason}", nothing_done=True)
@@ -298,9 +302,9 @@ class ShardState:
         return events
 
     def add_counts(self, counts: LaneCounts) -> Iterator[None]:
-        """How many rows there were at the take-over; the topics count what changed since.
+        """Add the numbers of rows at the take-over; until then the topics count changes since.
 
-        Yields where the rest is for another turn of the event loop.
+        Yields where the rest is left for another turn of the event loop.
         """
         lanes = [(lane, rows, 0) for lane, rows in counts.lanes] + [
             (number, 0, rows) for number, rows in counts.delayed
@@ -315,10 +319,10 @@ class ShardState:
         self.index.counted = True
 
     def _forget_idle_topics(self, steady_ms: int) -> None:
-        """Topics exist while they hold an item; one that was empty for a while leaves the topic table.
+        """Forget topics that were empty for a while: they leave the topic table.
 
-        Only those are looked at that were empty for long enough, a bounded number of them in a tick. All that are
-        forgotten go with one transaction, since their names may come back with the next one.
+        Each tick checks only a bounded number of topics, which were empty for long enough. All forgotten topics are
+        deleted by one transaction, because the next one can use their names again.
         """
         index = self.index
         index.topic_table.steady_ms = steady_ms
@@ -350,9 +354,9 @@ class ShardState:
         self.index.events.topics_gone.append(topic)
 
     def _adopt_claims(self, image: ShardImage) -> None:
-        """Honour the open claims: the newest of an item counts, if it is of the row's present delivery.
+        """Adopt the open claims: the newest claim of an item counts, if it is for the row's present delivery.
 
-        What is delivered at most once is handed out under a call's claim alone: of those claimed ahead nobody has any.
+        An at-most-once item is delivered only under the claim of a call, so no consumer has one that was claimed ahead.
         """
         newest: dict[int, StoredClaim] = {}
         for claim in image.claims:

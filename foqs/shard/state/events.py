@@ -1,7 +1,7 @@
-"""The values that go into a shard from its host, and that come out: plain ones, so that the shard calls nobody.
+"""The values that a shard exchanges with its host. They are plain, so that the shard calls no other part.
 
-As with the Ready of etcd's raft: demand comes in before a transaction is planned, and whoever called the shard takes
-the events afterwards, when all of the call is done.
+As with the Ready of etcd's raft: demand comes in before a transaction is planned, and the caller takes the events
+afterwards, when the whole call is done.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from foqs.shard.port import ItemRow
 
 
 class Demand(NamedTuple):
-    """The items of one topic that are to be claimed of those that are ready, at most `items_max` of them.
+    """The number of ready items of one topic to claim, at most `items_max`.
 
-    What is short, and whatever stands before an item that is prefetched for the demand: as a ready item it would hold
+    It is the shortage, and all items before a prefetched item of this demand, because as ready items they would hold
     that one back.
     """
 
     items_max: int
     shortage: int
     before: int
-    """The sort key before which all are to be claimed."""
+    """The sort key before which all items are to be claimed."""
 
     def count_of(self, sort_keys: list[int]) -> int:
-        """How many of what stands at these sort keys, which are in order."""
+        """Return how many items at these sort keys, which are in order, are to be claimed."""
         return min(self.items_max, max(self.shortage, bisect_left(sort_keys, self.before)))
 
 
 class Completion:
-    """A caller's part of transactions, over as soon as all of it is durable or has failed.
+    """A caller's part of transactions. It is complete once every part is durable or has failed.
 
-    `on_done` is the caller's own address, for the host to tell it: the shard never calls it.
+    `on_done` is the caller's own callback, which the host calls; the shard never does.
     """
 
     __slots__ = ("errors", "failure", "on_done", "open_count")
@@ -46,32 +46,34 @@ class Completion:
         self.errors: dict[int, FoqsError] = {}
         """The errors of items that failed alone, by position in the call."""
         self.failure: FoqsError | None = None
-        """Why the whole call failed."""
+        """The reason why the whole call failed."""
         self.open_count = 0
-        """How many of its items and other parts have not ended: whoever takes one on counts it here."""
+        """The number of its items and other parts that have not ended. The operation that accepts a part counts it
+        here.
+        """
 
 
 class OnceOutcome:
-    """The outcome of one `insert_once`, by the keys of its items. An item in none of these is still on its way."""
+    """The outcome of one `insert_once`, by the keys of its items. Items without an entry are still under way."""
 
     __slots__ = ("errors", "firsts", "made", "refusal")
 
     def __init__(self, refusal: FoqsError | None = None) -> None:
-        """`refusal`: the error of what is no repeat; nothing is made then."""
+        """`refusal`: the error for items that are no repeats, in which case no item is made."""
         self.refusal = refusal
         self.made: list[int] = []
-        """The keys of items that are durable, and the first ones with their dedup ids."""
+        """The keys of durable items that are the first ones with their dedup ids."""
         self.firsts: dict[int, tuple[int, int]] = {}
-        """Shard and key of the item that was made before with the same dedup id, by the one that was not made."""
+        """Shard and key of the item made earlier with the same dedup id, by the key of the item that was not made."""
         self.errors: dict[int, FoqsError] = {}
-        """Why they were not made; of an error that is not `nothing_done`, nobody knows whether they were."""
+        """The errors of items that were not made. Unless the error is `nothing_done`, they might have been made."""
 
 
 class LookUp:
-    """Rows to read, for `on_rows` to be told as soon as the state knows the same; or `on_failed` is told why not.
+    """Rows to read. `on_rows` gets them once the state is in step with them, or `on_failed` gets the error.
 
-    Both are the caller's own addresses, for the host to tell it: the shard calls neither.
-    `with_payload`: with metadata and payload, which a thousand rows may have a gigabyte of; without they are empty.
+    Both are the caller's own callbacks, which the host calls; the shard calls neither. `with_payload`: with metadata
+    and payload, which can be a gigabyte for a thousand rows; without it they are empty.
     """
 
     __slots__ = ("keys", "on_failed", "on_rows", "with_payload")
@@ -91,7 +93,7 @@ class LookUp:
 
 
 class LookedUp(NamedTuple):
-    """The outcome of a look-up: its rows by key, as they are when the state knows the same, or the error."""
+    """The outcome of a look-up: its rows by key, in step with the state, or the error."""
 
     look_up: LookUp
     rows: dict[int, ItemRow]
@@ -99,7 +101,7 @@ class LookedUp(NamedTuple):
 
 
 class ClaimsStarted(NamedTuple):
-    """Claims that are made with the inserts of a transaction: the least urgent one is of the item at `last`."""
+    """Claims that are made with the inserts of a transaction. The least urgent one is that of the item at `last`."""
 
     topic: ShardTopic
     claims_count: int
@@ -107,7 +109,7 @@ class ClaimsStarted(NamedTuple):
 
 
 class ClaimsEnded:
-    """Claims of one topic that are not on the way any more; `items` of them are prefetched now."""
+    """Ended claims of one topic, of which `items` are now prefetched."""
 
     __slots__ = ("count", "items")
 
@@ -117,9 +119,9 @@ class ClaimsEnded:
 
 
 class Ends(NamedTuple):
-    """Deliveries, or lives without one, of which it is durable since `at_ms` that they ended, all in the same way.
+    """Ends of deliveries, or of lives without one, all with the same outcome and durable since `at_ms`.
 
-    Nobody changes the items any more, and they have no contents.
+    The items no longer change, and they have no contents.
     """
 
     outcome: Outcome
@@ -137,7 +139,7 @@ class Enqueued(NamedTuple):
 
 
 class Events:
-    """The events since they were taken last, in the order in which they are to be told."""
+    """The events since they were last taken, in the order in which they are to be reported."""
 
     __slots__ = (
         "claims_ended", "claims_started", "completed", "counted", "ends", "enqueued", "looked_up", "topics_changed",
@@ -147,21 +149,21 @@ class Events:
     def __init__(self) -> None:
         self.completed: list[Completion] = []
         self.withdrawn: list[ShardItem] = []
-        """Items that were prefetched, and are not to be handed out any more."""
+        """Prefetched items that must not be delivered any more."""
         self.claims_started: list[ClaimsStarted] = []
         self.claims_ended: dict[ShardTopic, ClaimsEnded] = {}
         self.counted: dict[tuple[int, ItemEvent], int] = {}
         """Items for the counts of operators, by namespace and event."""
         self.ends: list[Ends] = []
-        """These and what was enqueued are for the event log, and there only if the host has one."""
+        """Ends for the event log. They and `enqueued` are empty if the host has no event log."""
         self.enqueued: list[Enqueued] = []
         self.looked_up: list[LookedUp] = []
         self.topics_changed: dict[ShardTopic, None] = {}
-        """Their ready or prefetched items are others than before."""
+        """Topics whose ready or prefetched items have changed."""
         self.topics_gone: list[ShardTopic] = []
 
     def done(self, completion: Completion, count: int = 1) -> None:
-        """Note that so many parts of the call are durable."""
+        """Note that `count` parts of the call are durable."""
         completion.open_count -= count
         if not completion.open_count:
             self.completed.append(completion)
@@ -172,7 +174,7 @@ class Events:
         self.done(completion, len(positions))
 
     def refuse(self, completion: Completion, error: FoqsError) -> None:
-        """All of it was not done."""
+        """Note that no part of the call was done."""
         completion.failure = error
         self.done(completion)
 
@@ -187,6 +189,6 @@ class Events:
         self.counted[namespace, event] = self.counted.get((namespace, event), 0) + count
 
     def forget_items(self) -> None:
-        """The shard is lost: of its items there is nothing to hand out, and only callers are left to be told."""
+        """Drop the events on items, because the shard is lost; only the outcomes for callers remain."""
         self.withdrawn, self.claims_started, self.claims_ended = [], [], {}
         self.topics_changed, self.topics_gone = {}, []

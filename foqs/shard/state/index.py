@@ -16,23 +16,24 @@ from foqs.shard.state.events import Events
 ENQUEUE_BUFFER_RETRY_MS = 200
 """The retry_after_ms of an enqueue for which all buffers are full."""
 READ_US_TARGET = 10_000
-"""The time that the reads of a transaction should take. If they take longer, the next transaction reads less, because
-everything else in it waits.
+"""Target time of the reads of a transaction, in microseconds. If they take longer, the next transaction reads less,
+because everything else in it waits.
 """
 READ_ROWS_FIRST = 1_000
-"""Rows that a transaction may read while it is not known how fast the server reads."""
+"""Rows that a transaction can read before the speed of the server is known."""
 READ_ROWS_MIN = 32
-"""The fewest rows that a transaction reads, however slow reads are."""
+"""The fewest rows that a transaction reads, even if reads are slow."""
 READ_ROWS_MAX = 8_000
-"""The most rows that a transaction reads to refill windows, and again for claims. READ_ROWS_MIN more may be among them.
+"""The most rows that a transaction reads to refill windows, and as many again for claims. Either can exceed it by
+READ_ROWS_MIN.
 """
 
 
 class ShardIndex:
     """The facts that the parts of one shard's state share: topics by name and number, open leases, resident items.
 
-    The engine makes it when the shard is opened. It owns the sequence of keys and the counts of items; every part reads
-    and changes it, and nobody outside of the state does but for reading.
+    The engine makes it when the shard is opened. It owns the sequence of keys and the counts of items. Every part of
+    the state reads and changes it; other modules only read it.
     """
 
     def __init__(self, shard_id: int, image: ShardImage, settings: SettingsTable) -> None:
@@ -40,28 +41,29 @@ class ShardIndex:
         self.epoch = image.epoch
         self.settings = settings
         self.events = Events()
-        """The events until somebody takes them."""
+        """The events since they were last taken."""
         self.topic_table = TopicTable(image.steady_ms)
         self.topics = self.topic_table.topics
         """Topics by namespace and name."""
         self.by_number = self.topic_table.by_number
         self.topic_number_last = image.topic_number_last
         self.namespace_names = {number: name.decode() for number, name in image.namespaces}
-        """Names by number, as the shard has them: of all with topics here, and of the one with the greatest number."""
+        """Names of namespaces by number, as the shard has them: those with topics here, and the greatest number."""
         self.budget = WindowBudget()
         self.read_budget = ReadBudget()
         self.leases: dict[int, ShardItem] = {}
-        """Every item that is not ready: claimed, held, handed out or being settled."""
+        """Every item that is not ready: claimed, held, delivered or being settled."""
         self.resident: OrderedDict[int, ShardItem] = OrderedDict()
         self.waiting_calls_count = 0
         """Calls that enqueued or settled items here and wait for the next transaction."""
         self.expires_first_ms = 0
-        """No TTL ends before it but of dead letters, and of rows that the TTL scan has yet to see; 0 while unknown."""
+        """No TTL ends before it, except of dead letters and of rows that the TTL scan has not read yet; 0 while
+        unknown.
+        """
         self.counted = False
-        """The topics' counts are exact."""
+        """True if the topics' counts are exact."""
         self._resident_bytes = 0
         self.last_key = image.last_key
-        """The last key that was assigned."""
         for number, namespace, name in image.topics:
             topic = ShardTopic(shard_id, number, namespace, name.decode(), self.budget, self.leases, stored=True)
             self.topic_table.add(topic)
@@ -76,14 +78,14 @@ class ShardIndex:
     def namespaces(self) -> dict[int, NamespaceTopics]:
         """The namespaces that have topics here by number, each with the counts of its items and its topics by name.
 
-        Exact once `counted`. Another thread may walk a copy of it.
+        Exact once `counted`. Another thread can walk a copy of it.
         """
         return self.topic_table.namespaces
 
     def name_namespace(self, namespace: Namespace) -> None:
-        """Learn the name of a namespace before items of it come.
+        """Record the name of a namespace before its first items.
 
-        Raises UnavailableError when another one has its number.
+        Raises UnavailableError if another one has its number.
         """
         name = self.namespace_names.setdefault(namespace.number, namespace.name)
         if not namespace.is_known_as(name):
@@ -95,7 +97,7 @@ class ShardIndex:
 
     @property
     def keys_left_count(self) -> int:
-        """How many keys are left of the epoch; the first one beyond them is of the next epoch."""
+        """The number of keys left in the epoch; the first key beyond it is of the next epoch."""
         return ((self.epoch + 1) << ids.SEQUENCE_BITS) - 1 - self.last_key
 
     def begin_epoch(self, epoch: int) -> None:
@@ -109,7 +111,7 @@ class ShardIndex:
         )
 
     def topic(self, namespace: int, name: str) -> ShardTopic:
-        """The topic, made on first use. Raises OverloadedError."""
+        """Return the topic, which is made on first use. Raises OverloadedError."""
         topic = self.topics.get((namespace, name))
         if topic is None:
             topic = self.new_topic(namespace, name)
@@ -117,7 +119,7 @@ class ShardIndex:
         return topic
 
     def new_topic(self, namespace: int, name: str, beside: int = 0) -> ShardTopic:
-        """A topic that is not there until `add_topic`; `beside` so many others. Raises OverloadedError."""
+        """Make a topic that counts only after `add_topic`, besides `beside` others. Raises OverloadedError."""
         count, number = len(self.topics) + beside, self.topic_number_last + beside + 1
         if count >= limits.TOPICS_PER_SHARD_MAX:
             raise OverloadedError(
@@ -132,11 +134,11 @@ class ShardIndex:
         return ShardTopic(self.shard_id, number, namespace, name, self.budget, self.leases, stored=False)
 
     def draft_topic(self, namespace: int, name: str) -> ShardTopic:
-        """A topic without a number, for items that may not be made: `add_drafts` puts the real one in its place."""
+        """Make a topic without a number, for items that might not be made; `add_drafts` replaces it by the real one."""
         return ShardTopic(self.shard_id, 0, namespace, name, self.budget, self.leases, stored=False)
 
     def add_drafts(self, items: Sequence[ShardItem]) -> dict[ShardTopic, FoqsError]:
-        """The items are made: let each be in a topic that is there. Returns drafts for which there is no room."""
+        """Move items, which are now made, from drafts to real topics. Returns the drafts for which no room is left."""
         drafts = [topic for topic in dict.fromkeys([item.topic for item in items]) if not topic.number]
         if not drafts:
             return {}
@@ -152,7 +154,7 @@ class ShardIndex:
         return refused
 
     def add_topic(self, topic: ShardTopic) -> None:
-        """Let a new topic be one of the shard; topics are added in the order in which they were made."""
+        """Add a new topic to the shard. Topics are added in the order in which they were made."""
         self.topic_number_last = topic.number
         self.topic_table.add(topic)
         self.budget.share(len(self.topics))
@@ -165,9 +167,9 @@ class ShardIndex:
         return order.sort_key(row.urgency, row.due_at, row.key, self.shard_id)
 
     def make_ready(self, topic: ShardTopic, items: Sequence[ShardItem], old: Phase) -> None:
-        """Let items of the topic, which all are in the phase `old`, be claimed, and keep their contents in memory.
+        """Make items of the topic, all in the phase `old`, claimable, and keep their contents in memory.
 
-        That the topic has changed is an event where it is not the dispatcher's own doing: for the caller to say.
+        The caller must report the change of the topic, unless the dispatcher itself caused it.
         """
         for item in items:
             item.lease_due_at = item.delivered_at = 0
@@ -177,7 +179,7 @@ class ShardIndex:
         topic.window.add_all(sort_keys)
 
     def take_ready(self, row: ItemRow) -> ShardItem:
-        """A ready row out of its window, so that nobody claims it."""
+        """Take a ready row out of its window, so that it is not claimed."""
         sort_key = self.sort_key_of(row)
         item = self.resident.get(row.key) or ShardItem(
             row.key, self.by_number[row.topic], row.priority, row.due_at, sort_key
@@ -193,36 +195,37 @@ class ShardIndex:
             self._resident_bytes -= limits.RESIDENT_ITEM_BYTES + item.size_bytes
 
     def keep_resident(self, items: Sequence[ShardItem]) -> None:
-        """Keep the contents of ready items in memory, as long as there is room."""
+        """Keep the contents of ready items in memory while room is left."""
         resident = self.resident
         for item in items:
             if item.content is not None:
                 resident[item.key] = item
                 self._resident_bytes += limits.RESIDENT_ITEM_BYTES + item.size_bytes
         while self._resident_bytes > limits.RESIDENT_BYTES_MAX:
-            # Of a plain dict the first entry is behind the sort keys of all that went before it.
+            # In a plain dict the first entry stands behind the gaps of all removed entries.
             _, oldest = resident.popitem(last=False)
             self._resident_bytes -= limits.RESIDENT_ITEM_BYTES + oldest.size_bytes
 
 
 class ReadBudget:
-    """How many rows a transaction may read, so that what commits with it does not wait long for them.
+    """The number of rows that a transaction can read without a long delay for its other work.
 
     In the server's cache a row takes microseconds, on its disk a hundred times as much, and a backlog can outgrow the
-    cache. Nobody says which rows are where: so the number follows the time that reads took, as a congestion window
-    follows what became of packets (Jacobson, Congestion Avoidance and Control, 1988).
+    cache. The place of a row is unknown, so the number follows the time of past reads, as a congestion window follows
+    the fate of packets (Jacobson, Congestion Avoidance and Control, 1988).
 
-    `rows_max` holds for the topics whose windows a transaction refills together, and for the items that it claims.
+    `rows_max` applies to the topics whose windows a transaction refills together, and to the items that it claims.
     """
 
     def __init__(self) -> None:
         self.rows_max = READ_ROWS_FIRST
 
     def read(self, row_count: int, elapsed_us: int) -> None:
-        """A transaction has read so many rows, which took the server so long.
+        """Note a transaction's reads: their rows, and their time on the server in microseconds.
 
-        Rows of many topics share a page: after a slow read come fast ones, which say little of the next page. So it
-        grows slowly, and only by reads that made use of it. One that was slow by chance costs three quarters at most.
+        Rows of many topics share a page, so fast reads follow a slow one and say little of the next page. Therefore the
+        number grows slowly, and only by reads that made use of it. A read that was slow by chance costs three quarters
+        at most.
         """
         target_us = READ_US_TARGET
         if elapsed_us > target_us and row_count > READ_ROWS_MIN:
@@ -233,7 +236,7 @@ class ReadBudget:
 
 
 def fill(item: ShardItem, row: ItemRow | FetchedRow) -> None:
-    """Fill in from its row an item that was known by its sort key alone."""
+    """Fill in an item that was known by its sort key alone, from its row."""
     fill_head(item, row)
     item.content = row.content
     item.size_bytes = sum(map(len, row.content))

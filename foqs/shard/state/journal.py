@@ -1,7 +1,7 @@
-"""The claim journal: one row leases all that one transaction claims.
+"""The claim journal: one row leases all items that one transaction claims.
 
-A delivery does not touch the wide item row; the owner keeps all open claims in memory and a new owner reads
-them back (docs/decisions/0002: 14.6 µs of MySQL per item instead of 23.0 with a row update per delivery).
+A delivery does not touch the wide item row; the owner keeps all open claims in memory and a new owner reads them back
+(docs/decisions/0002: 14.6 µs of MySQL per item instead of 23.0 with a row update per delivery).
 """
 
 from __future__ import annotations
@@ -27,23 +27,25 @@ CLAIM_REWRITE_EVERY_MS = 10 * limits.SECOND_MS
 
 
 class Journal:
-    """The journal of claims: its rows say which deliveries a new owner has to honour, and until when.
+    """The journal of claims: the deliveries that a new owner has to honour, and until when.
 
-    Claims and extensions add rows, and whatever ends a lease leaves its row. It owns the open rows, deletes those that
-    say nothing any more, and rewrites those of which little is left.
+    Claims and extensions add rows, and every end of a lease leaves its row. The journal owns the open rows, deletes
+    rows without open items, and rewrites rows with few.
     """
 
     def __init__(self, index: ShardIndex) -> None:
         self.exact = False
-        """Claims that went are a reason for a transaction (on drain), not only company for other work."""
+        """True if ended claims justify a transaction of their own (on drain); otherwise they are written with other
+        work.
+        """
         self.open: OrderedDict[int, Claim] = OrderedDict()
-        """The rows by id, which grows: a plain dict would look for its first entry behind the gaps of those before."""
+        """The rows by id, which grows. A plain dict would search its first entry behind the gaps of removed ones."""
         self.new: list[Claim] = []
         """Rows of the transaction that is being planned."""
         self.gone: list[int] = []
-        """Rows that are to be deleted."""
+        """Rows to delete."""
         self.sparse: dict[int, Claim] = {}
-        """Rows that are to be rewritten."""
+        """Rows to rewrite."""
         self._index = index
         self._rewritten_at = 0
 
@@ -57,7 +59,7 @@ class Journal:
         return claim
 
     def adopt(self, stored: StoredClaim, items: list[ShardItem]) -> None:
-        """A claim as it was at the take-over, with those of its items that it still leases."""
+        """Adopt a claim found at the take-over, with those of its items that it still leases."""
         if not items:
             self.gone.append(stored.id)
             return
@@ -69,7 +71,7 @@ class Journal:
             item.claim = claim
 
     def leave(self, items: Sequence[ShardItem]) -> None:
-        """The items need their claims no more."""
+        """Note that the items no longer need their claims."""
         left: dict[Claim, None] = {}
         last: Claim | None = None
         for item in items:
@@ -94,19 +96,20 @@ class Journal:
         self.gone.append(claim.id)
 
     def make_exact(self) -> None:
-        """Let no entry stay whose item was given back, so that a new owner can serve it at once."""
+        """Drop the entries of all returned items, so that a new owner can serve these at once."""
         self.exact = True
         self.sparse = {claim.id: claim for claim in self.open.values() if claim.open_count < len(claim.keys)}
 
     def checkpoint(self) -> int:
-        """No claim that is open, or still to be deleted, has a smaller id."""
+        """Return a bound on the ids of claims: no open claim, and none still to be deleted, has a smaller one."""
         first = next(iter(self.open), self._index.last_key)
         return min([first, *self.gone])
 
     def begin(self, transaction: Transaction, now: Now, *, is_worth_commit: bool) -> list[Journaling]:
-        """Take what the next transaction changes of the journal, last of all its operations.
+        """Take the next transaction's changes to the journal, last of all its operations.
 
-        What says nothing any more goes with whatever else there is to write; `is_worth_commit` tells that there is.
+        Deletions and rewrites need another reason for a transaction, unless `exact`; `is_worth_commit` is True if one
+        exists.
         """
         new, self.new = self.new, []
         gone: list[int] = []
@@ -125,7 +128,7 @@ class Journal:
         return [operation]
 
     def take_back(self, new: list[Claim], gone: list[int], sparse: list[tuple[Claim, array[int]]]) -> None:
-        """Make the journal what it was before `begin`: the transaction has failed."""
+        """Undo `begin`, because the transaction has failed."""
         self.gone += gone
         for claim in new:
             del self.open[claim.id]
@@ -136,7 +139,7 @@ class Journal:
 
 
 class Journaling(Operation):
-    """The changes of one transaction to the journal: rows that are new, gone, and rewritten with fewer entries."""
+    """The changes of one transaction to the journal: rows that are new, deleted, and rewritten with fewer entries."""
 
     __slots__ = ("_gone", "_index", "_new", "_rewritten", "_source", "_sparse")
 
@@ -150,7 +153,7 @@ class Journaling(Operation):
         self._gone = gone
         self._sparse = sparse
         self._rewritten: list[tuple[Claim, array[int]]] = []
-        """The rows that are rewritten, each with the keys that it had before."""
+        """The rewritten rows, each with its former keys."""
 
     def write(self, transaction: Transaction, now: Now) -> None:
         transaction.claims_gone = self._gone
@@ -162,10 +165,10 @@ class Journaling(Operation):
             claim.keys = array("Q", [item.key for item in items])
 
     def committed(self, result: TransactionResult, now: Now) -> None:
-        """Nothing follows."""
+        """Do nothing."""
 
     def rolled_back(self, error: FoqsError) -> None:
         self._source.take_back(self._new, self._gone, self._rewritten)
 
     def lost(self, unknown: FoqsError, undone: FoqsError) -> None:
-        """Nobody waits for it."""
+        """Do nothing, because no caller waits for it."""

@@ -1,4 +1,4 @@
-"""The leases of one shard: who has which item, and when each lease ends."""
+"""The leases of one shard: the item of each receipt, and the end of each lease."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from foqs.shard.state.index import ShardIndex
 T = TypeVar("T")
 
 SUSPECTS_MAX = 10_000
-"""Suspects that a shard remembers; the oldest are forgotten, and come with others again."""
+"""Suspects that a shard remembers; the oldest are forgotten, and delivered together with others again."""
 SLOT_MS = 100
 _SLOTS_SPARE = 1_000
-"""The most numbers of gone slots that stay in the order, unless there are more slots than these."""
+"""The most numbers of removed slots that stay in the order, unless it has more slots than these."""
 
 
 class LeaseTable:
     """The items under lease by receipt, and the wheel of the leases' ends.
 
-    The dispatcher begins leases here. An operation ends one before it settles the item, so that nobody else does.
+    The dispatcher begins leases here. An operation ends a lease before it settles the item, so that no other one does.
     """
 
     def __init__(self, index: ShardIndex) -> None:
         self.by_receipt: dict[str, ShardItem] = {}
         self.unbegun: set[int] = set()
-        """The keys of items whose consumers say what they begin to work on, and have not said it of these."""
+        """The keys of items whose consumers report the start of work, and have not reported it for these."""
         self.suspects: dict[int, None] = {}
-        """The keys of items whose lease has ended while somebody worked on them, the oldest first."""
+        """The keys of items whose lease has ended during work on them, the oldest first."""
         self._index = index
         self._wheel: Wheel[ShardItem] = Wheel()
 
     def find(self, key: int, delivery: int) -> ShardItem:
-        """The item under this lease; `delivery` 0 asks for any. Raises StaleLeaseError when the lease has ended."""
+        """Return the item under this lease; `delivery` 0 means any. Raises StaleLeaseError if the lease has ended."""
         item = self._index.leases.get(key)
         if item is None or item.receipt not in self.by_receipt or delivery not in (0, item.deliveries + 1):
             raise stale_lease()
@@ -51,15 +51,15 @@ class LeaseTable:
         self._wheel.add(item.key, lease_due_at, item)
 
     def hand_over(self, item: ShardItem) -> None:
-        """Note that the item under lease was handed over to one who says what work begins."""
+        """Note that the leased item was delivered to a consumer that reports the start of work."""
         self.unbegun.add(item.key)
 
     def work_begins(self, item: ShardItem) -> None:
-        """Note that its consumer works on the item under lease from now on."""
+        """Note that its consumer works on the leased item from now on."""
         self.unbegun.discard(item.key)
 
     def ended_in_work(self, item: ShardItem) -> bool:
-        """Tell, of a lease that is over, whether its consumer may have worked on the item: then it is a suspect."""
+        """Return True if the consumer of an ended lease might have worked on the item, which is then a suspect."""
         if item.key in self.unbegun:
             self.unbegun.remove(item.key)
             return False
@@ -70,35 +70,35 @@ class LeaseTable:
         return True
 
     def know_tries(self, past: LeaseTable) -> None:
-        """Know what the same owner knew of the same leases, before it lost the shard and got it again."""
+        """Take over the same owner's notes on the same leases, from before it lost the shard and got it again."""
         self.unbegun.update([key for key in past.unbegun if key in self._index.leases])
         self.suspects.update(past.suspects)
 
     def end(self, item: ShardItem) -> None:
-        """Let nobody else end the lease; what ends it is to be settled at once."""
+        """Reserve the end of the lease for the caller, which must settle the item at once."""
         self.by_receipt.pop(item.receipt, None)
         self.unbegun.discard(item.key)
         self._wheel.remove(item.key, item.lease_due_at)
 
     def go_on(self, item: ShardItem) -> None:
-        """Let the lease that `end` took out run on: how it ended was not written."""
+        """Let the lease that `end` took out run on, because its end was not written."""
         move(item, Phase.LEASED)
         self.by_receipt[item.receipt] = item
         self._wheel.add(item.key, item.lease_due_at, item)
 
     def pause(self, item: ShardItem) -> None:
-        """Let the lease not end while its extension is on the way."""
+        """Keep the lease from ending while its extension is under way."""
         self._wheel.remove(item.key, item.lease_due_at)
 
     def resume(self, item: ShardItem, lease_due_at: int) -> None:
-        """Let a lease that was paused end at `lease_due_at`."""
+        """Let a paused lease end at `lease_due_at`."""
         if item.phase is Phase.LEASED:
-            self._wheel.remove(item.key, item.lease_due_at)  # Another extension may be in the same transaction.
+            self._wheel.remove(item.key, item.lease_due_at)  # The same transaction might have another extension.
             self._wheel.add(item.key, lease_due_at, item)
-        item.lease_due_at = lease_due_at  # Also while the item is being settled: that may fail.
+        item.lease_due_at = lease_due_at  # Also while the item is being settled, because that can fail.
 
     def pop_due(self, steady_ms: int, count_max: int) -> list[ShardItem]:
-        """End the leases that are over, at most so many of them, and return their items."""
+        """End up to `count_max` leases that are over, and return their items."""
         due = self._wheel.pop_due(steady_ms, count_max)
         ended = [item for item in due if item.phase is Phase.LEASED]
         for item in ended:
@@ -111,9 +111,9 @@ def stale_lease() -> StaleLeaseError:
 
 
 class Wheel(Generic[T]):
-    """Entries by key in slots of SLOT_MS; an entry comes out within SLOT_MS after its time, never before.
+    """Entries by key in slots of SLOT_MS; an entry is taken out within SLOT_MS after its time, never before.
 
-    What is removed takes no memory: a lease of twelve hours costs no more than its item.
+    A removed entry takes no memory, so a lease of twelve hours costs no more than its item.
     """
 
     def __init__(self) -> None:
@@ -139,7 +139,7 @@ class Wheel(Generic[T]):
                 del self._slots[number]
 
     def pop_due(self, now_ms: int, count_max: int) -> list[T]:
-        """Take out what is due, at most so many; the rest comes with the next call."""
+        """Take out up to `count_max` due entries; the rest follows with the next call."""
         due: list[T] = []
         while self._order and self._order[0] * SLOT_MS <= now_ms:
             slot = self._slots.get(self._order[0], {})

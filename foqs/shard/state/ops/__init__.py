@@ -1,1 +1,1 @@
-"""The operations of a shard: each owns its rows in a transaction and what follows of the transaction's end."""
+"""The operations of a shard. Each owns its rows in a transaction, and the effects of the transaction's end."""

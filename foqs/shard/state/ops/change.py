@@ -21,7 +21,7 @@ from foqs.shard.state.ops.wake import Timers
 
 
 class RowChange:
-    """A change of a delayed or dead row; `rewrite` None deletes it, and `outcome` says why."""
+    """A change of a delayed or dead row. If `rewrite` is None it is deleted, for the reason in `outcome`."""
 
     __slots__ = ("completion", "outcome", "position", "rewrite", "row")
 
@@ -41,7 +41,7 @@ class RowChange:
 
 
 class Changes:
-    """The changes of delayed and dead rows that wait for a transaction. Those of other rows are settlements."""
+    """The changes of delayed and dead rows that wait for a transaction. Changes of other rows are settlements."""
 
     def __init__(
         self, index: ShardIndex, settlements: Settlements, claims: Claims, timers: Timers, leases: LeaseTable
@@ -57,7 +57,7 @@ class Changes:
         return self._index.by_number[row.topic]
 
     def state_of(self, row: ItemRow) -> ItemState:
-        """The state of the item whose row was just looked up."""
+        """Return the state of the item whose row was just looked up."""
         if row.lane < 0:
             return ItemState.DEAD
         if row.lane == TIMER_LANE:
@@ -67,10 +67,10 @@ class Changes:
         return ItemState.LEASED if held else ItemState.READY
 
     def expire(self, row: ItemRow, now_ms: int, completion: Completion, position: int) -> None:
-        """End the item of a row that was just looked up, whose TTL is over and which nobody has under lease.
+        """End the item of a row that was just looked up, whose TTL is over and which is not under lease.
 
         It is deleted, or becomes a dead letter (`Settlements.expiry`). Raises UnavailableError while another end of it
-        is on the way.
+        is under way.
         """
         item = ShardItem(row.key, self.topic_of(row), row.priority, row.due_at, 0)
         fill_head(item, row)
@@ -90,10 +90,10 @@ class Changes:
         self._settlements.settle([item], [rewrite], completion, [position])
 
     def delete(self, row: ItemRow, completion: Completion, position: int, outcome: Outcome = Outcome.DELETED) -> None:
-        """Delete a row that was just looked up, whatever its state; `outcome` says why.
+        """Delete a row that was just looked up, in any state, for the reason in `outcome`.
 
-        The shard's events are to be taken before anything else is handed out: the item may be prefetched.
-        Raises UnavailableError while another end of it is on the way.
+        The caller must take the shard's events before the next delivery, because the item might be prefetched. Raises
+        UnavailableError while another end of it is under way.
         """
         item = self._index.leases.get(row.key)
         if row.key in self._timers.changing or (item is not None and item.phase is Phase.SETTLING):
@@ -117,8 +117,8 @@ class Changes:
     def redrive(self, row: ItemRow, now_ms: int, ttl_ms_max: int, completion: Completion, position: int) -> None:
         """Make a dead row that was just looked up ready again. Its TTL starts anew, `ttl_ms_max` at most.
 
-        The row does not have the TTL itself: it lasts as long as it was from the enqueue to its end, a delay included.
-        Raises NotFoundError if it is not dead, InvalidArgumentError if it may not be delivered again.
+        The row does not have the TTL itself: it is the time from the enqueue to the expiry, a delay included. Raises
+        NotFoundError if the item is not dead, InvalidArgumentError if another delivery of it is forbidden.
         """
         if row.lane >= 0 or row.key in self._timers.changing:
             raise NotFoundError("the item is not a dead letter")
@@ -135,7 +135,7 @@ class Changes:
         self.waiting.append(change)
 
     def begin(self, transaction: Transaction, now: Now) -> Changing:
-        """Take the first ones."""
+        """Take the first changes."""
         count = min(len(self.waiting), limits.TRANSACTION_CHANGES_MAX)
         taken = [self.waiting.popleft() for _ in range(count)]
         operation = Changing(self, self._index, self._settlements, self._timers, taken)
@@ -143,13 +143,13 @@ class Changes:
         return operation
 
     def give_back(self, undone: FoqsError) -> None:
-        """Let nothing of a caller wait that no transaction has taken: the rows are as they were."""
+        """Refuse all changes that no transaction has taken; the rows are unchanged."""
         waiting, self.waiting = self.waiting, deque()
         for change in waiting:
             self.undo(change, undone)
 
     def undo(self, change: RowChange, error: FoqsError) -> None:
-        """The change was certainly not written."""
+        """Undo a change that was certainly not written."""
         row = change.row
         self._timers.changed(row.key)
         if row.lane == TIMER_LANE:
@@ -196,7 +196,7 @@ class Changing(Operation):
                 expires_at = change.rewrite.expires_at or row.expires_at
                 self._index.expires_first_ms = min(self._index.expires_first_ms, expires_at)
                 self._settlements.apply_rewrite(topic, row.priority, change.rewrite)
-            if row.lane == TIMER_LANE and self._index.settings.has_event_log:  # Others had ended before.
+            if row.lane == TIMER_LANE and self._index.settings.has_event_log:  # Other items had ended before.
                 item = ShardItem(row.key, topic, row.priority, row.due_at, 0, Phase.GONE)
                 fill_head(item, row)
                 outcome = change.outcome if change.rewrite is None else Outcome.DEAD
@@ -213,7 +213,7 @@ class Changing(Operation):
 
 
 def being_settled() -> UnavailableError:
-    """Whether the item is deleted is not known before that is written, and it may come back."""
+    """Return the error for an item whose deletion is being written: until then it can come back."""
     return UnavailableError(
         "the item is being settled by another call: ask again", retry_after_ms=limits.TICK_MS, nothing_done=True
     )

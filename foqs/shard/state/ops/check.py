@@ -1,4 +1,4 @@
-"""Items whose dedup ids may have been seen: the block of the log where an id would stand is read, and tells."""
+"""Items whose dedup ids might have been seen. The log's blocks in which the id would stand are read to decide."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Check(NamedTuple):
-    """An item whose digest is pending, and the blocks of its namespace's log in which that may stand."""
+    """An item whose digest is pending, and the possible blocks of the digest in its namespace's log."""
 
     item: ShardItem
     digest: bytes
@@ -31,15 +31,15 @@ class Check(NamedTuple):
 
 
 class Checks:
-    """The items that wait for a look into the log."""
+    """The items that wait for a check of the log."""
 
     def __init__(self, index: ShardIndex, dedup: Dedup) -> None:
         self.waiting: deque[Check] = deque()
         self.in_flight: list[Check] = []
         self.repeats_count = 0
-        """The items that were found to be repeats in the log, since the shard was opened."""
+        """Repeats found in the log since the shard was opened."""
         self.misses_count = 0
-        """The items that the log did not have although the filter had said that it may."""
+        """Items that the log did not have, although the filter had not excluded them."""
         self._index = index
         self._dedup = dedup
 
@@ -55,7 +55,7 @@ class Checks:
         return any(check.item.topic.namespace == namespace for check in self.held())
 
     def told(self, completion: Completion, count: int) -> None:
-        """Note that so many items of a call wait no more."""
+        """Note that `count` items of a call no longer wait."""
         self._index.events.done(completion, count)
 
     def refuse_waiting(self, error: FoqsError) -> None:
@@ -67,7 +67,7 @@ class Checks:
         self._dedup.refuse_held(check, error)
 
     def begin(self, transaction: Transaction, now: Now) -> Checking:
-        """Take the first ones, as many as read the blocks that one transaction may."""
+        """Take the first checks, as many as the bound on the blocks of one transaction allows."""
         blocks: dict[tuple[int, int], None] = {}
         taken: list[Check] = []
         while self.waiting and len(blocks) < limits.TRANSACTION_DEDUP_BLOCKS_MAX:
@@ -130,7 +130,7 @@ class Checking(Operation):
 
 
 def _find(check: Check, seen: dict[tuple[int, int], list[SeenRow]]) -> tuple[int, int] | None:
-    """Shard and key of the item that was the first with the digest, the youngest one if there were several."""
+    """Return shard and key of the first item with the digest; if several count as first, of the youngest."""
     namespace, known = check.item.topic.namespace, known_by(check.digest)
     for block in sorted(check.blocks, reverse=True):
         for row in reversed(seen.get((namespace, block), [])):

@@ -1,4 +1,4 @@
-"""Claims: the step that leases items in the database, committed before anybody sees them."""
+"""Claims: the step that leases items in the database, committed before any consumer sees them."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from foqs.shard.state.ops.settle import Settlements
 
 
 class Claims:
-    """The claims that wait for a transaction: of ready items, at the word of the dispatcher, and of arriving ones.
+    """The claims that wait for a transaction, of ready items at the dispatcher's request, and of arriving items.
 
-    The dispatcher claims ahead of who will get the items, and anew for a call whose lease the first claim does not
-    back. What consumers want of the items that a transaction inserts is claimed with them.
+    The dispatcher claims items before their consumer is known, and anew for a call whose lease the first claim does not
+    back. Items that a transaction inserts are claimed with it up to the consumers' demand.
     """
 
     def __init__(self, index: ShardIndex, journal: Journal, settlements: Settlements) -> None:
         self.waiting: OrderedDict[int, ShardItem] = OrderedDict()
         """Items by key, in the order in which they are claimed."""
         self.waiting_for_calls: OrderedDict[int, ShardItem] = OrderedDict()
-        """The waiting items that are claimed anew for a call, which go before all others."""
+        """The waiting items that are claimed anew for a call, before all others."""
         self.fresh: list[ShardItem] = []
-        """Items that the transaction which is being planned inserts and claims."""
+        """Items that the transaction being planned inserts and claims."""
         self.demand: Mapping[ShardTopic, Demand] = {}
-        """The demand of consumers for the topics of which the transaction that is being planned inserts items."""
+        """The consumers' demand for the topics of which the transaction being planned inserts items."""
         self.in_flight: list[ShardItem] = []
         self._index = index
         self._journal = journal
         self._settlements = settlements
         self._sort_keys: dict[ShardTopic, set[int]] = {}
-        """Sort keys of claims that wait or are on the way, by topic; those of fresh items are not here."""
+        """Sort keys of claims that wait or are under way, by topic, without those of fresh items."""
 
     def claim(self, topic: ShardTopic, sort_keys: list[int]) -> None:
-        """Lease items that were just taken from the head of the topic's window, ahead of who will get them."""
+        """Lease items just taken from the head of the topic's window, before their consumer is known."""
         index = self._index
         items: list[ShardItem] = []
         for sort_key in sort_keys:
@@ -62,8 +62,9 @@ class Claims:
     def claim_for_call(self, topic: ShardTopic, items: list[ShardItem]) -> None:
         """Claim prefetched items of one topic anew, in order, each for its `lease_wanted_ms`.
 
-        They go before all that waits, and cannot hold it up for long: each is in memory. Until that is committed the
-        claims stand that they have: a new owner would take what was claimed for a call before for delivered.
+        They are taken before all other claims, and cannot delay these for long, because each is in memory. Until the
+        commit their present claims stay, because a new owner would take an item that was claimed for a call before for
+        delivered.
         """
         move_all(topic, items, Phase.PREFETCHED, Phase.CLAIMING)
         for item in items:
@@ -76,10 +77,10 @@ class Claims:
         topic.claiming_count += len(sort_keys)
 
     def claim_fresh(self, topic: ShardTopic, items: list[ShardItem]) -> None:
-        """Flow-through: of the items that the next transaction inserts, claim those that consumers wait for with it."""
+        """Flow-through: claim, with the next transaction, those of its inserted items that consumers wait for."""
         items.sort(key=_sort_key)
         wanted = self.demand[topic].count_of([item.sort_key for item in items])
-        # Half of a transaction is for claims that wait already: of other topics, maybe of other namespaces.
+        # Half of a transaction is for claims that wait already, of other topics, perhaps of other namespaces.
         kept = min(len(self.waiting_for_calls) + len(self.waiting), limits.TRANSACTION_CLAIMS_MAX // 2)
         count = min(wanted, topic.room, limits.TRANSACTION_CLAIMS_MAX - kept - len(self.fresh), len(items))
         if count <= 0:
@@ -93,15 +94,15 @@ class Claims:
         self._index.events.claims_started.append(ClaimsStarted(topic, count, items[count - 1].sort_key))
 
     def withdraw(self, item: ShardItem) -> None:
-        """Do not claim the item after all, unless its claim is under way already."""
+        """Withdraw the claim of the item, unless it is under way already."""
         if self.waiting.pop(item.key, None) or self.waiting_for_calls.pop(item.key, None):
             self.end(item.topic, [item], [])
 
     def withdraw_for_calls(self, topic: ShardTopic) -> bool:
-        """No call waits for the topic any more: unclaim what is still to be claimed for one.
+        """Unclaim the items still to be claimed for a call, because no call waits for the topic any more.
 
-        A new owner would take the items for delivered if they were claimed for a call that is over. Returns whether
-        there is something to do for the next transaction.
+        A new owner would take the items for delivered if they were claimed for a call that is over. Returns True if the
+        next transaction has work from this.
         """
         of_topic = [self.waiting_for_calls.pop(order.key_of(at), None) for at in self._sort_keys.get(topic, ())]
         withdrawn = [item for item in of_topic if item is not None]
@@ -112,7 +113,7 @@ class Claims:
         return bool(withdrawn)
 
     def begin(self, transaction: Transaction, now: Now) -> list[Claiming]:
-        """Take the fresh claims, then the first of those that wait, as far as what is to be read of them allows."""
+        """Take the fresh claims, then the first waiting ones, within the bounds on reads."""
         fresh, self.fresh = self.fresh, []
         taken: list[ShardItem] = []
         put_off: list[ShardItem] = []
@@ -126,7 +127,7 @@ class Claims:
             _, item = waiting.popitem(last=False)
             if item.content is None:
                 if len(transaction.fetches) >= fetches_max:
-                    # What is in memory need not wait for it; the order is kept where items are handed out.
+                    # Items in memory need not wait for it; delivery keeps the order.
                     put_off.append(item)
                     continue
                 transaction.fetches.append(item)
@@ -143,7 +144,7 @@ class Claims:
         return [operation]
 
     def end(self, topic: ShardTopic, items: list[ShardItem], prefetched: list[ShardItem]) -> None:
-        """The claims of these items of a topic are over, and those of `prefetched` are made."""
+        """End the claims of these items of a topic; those of `prefetched` are made."""
         sort_keys = self._sort_keys.get(topic)
         if sort_keys is not None:
             sort_keys.difference_update([item.sort_key for item in items])
@@ -205,21 +206,21 @@ class Claiming(Operation):
         self._source.in_flight = []
 
     def _read(self, items: list[ShardItem], result: TransactionResult) -> list[ShardItem]:
-        """Fill those that were fetched. Returns the items that are still to be had, with their contents."""
+        """Fill the fetched items. Returns the items that are still claimed, with their contents."""
         claimed: list[ShardItem] = []
         for item in items:
             if item.content is None and item.phase is Phase.CLAIMING:
-                # That a row did not come says nothing of the item.
+                # A missing row does not mean a missing item.
                 if item.key in result.unread or item.key not in result.fetched:
                     self._settlements.unclaim(item)
                     continue
                 fill(item, result.fetched[item.key])
-            if item.phase is Phase.CLAIMING:  # Else it was deleted while its claim was on the way.
+            if item.phase is Phase.CLAIMING:  # Else it was deleted during its claim.
                 claimed.append(item)
         return claimed
 
     def _end(self, topic: ShardTopic, items: list[ShardItem], claimed: list[ShardItem], old: Phase, now: Now) -> None:
-        """Let the dispatcher have the items of a topic that are claimed and have not expired."""
+        """Give the dispatcher the claimed items of a topic that have not expired."""
         expired = [item for item in claimed if item.expires_at <= now.server_ms]
         prefetched = [item for item in claimed if item.expires_at > now.server_ms] if expired else claimed
         for item in prefetched:
@@ -244,7 +245,7 @@ class Claiming(Operation):
             self._source.end(topic, items, [])
 
     def lost(self, unknown: FoqsError, undone: FoqsError) -> None:
-        """Nobody waits for a claim but the dispatcher, which forgets the shard's items."""
+        """Do nothing: only the dispatcher waits for a claim, and it forgets the shard's items."""
 
 
 def _sort_key(item: ShardItem) -> int:

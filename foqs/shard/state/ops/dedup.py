@@ -1,9 +1,9 @@
 """Enqueue exactly once: of the items with one dedup id the first is made, and the others get its id.
 
-A call's items are sorted out when they come. A digest that is on its way already hangs on the outcome of its first
-item. One that the window of its namespace knows nothing of goes with the next transaction, as any item does. One that
-may have been seen waits until its block of the log is read (foqs/shard/state/ops/check.py). The ids are written to the
-log by the transaction that inserts their items, and the window takes them in when that is committed.
+A call's items are sorted on arrival. An item whose digest is already pending waits for the outcome of the first item
+with it. An item whose digest is new to the window of its namespace is inserted by the next transaction, as any item. An
+item whose digest might have been seen waits until its block of the log is read (foqs/shard/state/ops/check.py). The
+transaction that inserts the items writes their ids to the log, and the window adds them once it is committed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class OnceCall(NamedTuple):
     completion: Completion
     outcome: OnceOutcome
     until_ms: int
-    """When the wait ends, on the shard's steady clock."""
+    """The end of the wait, on the shard's steady clock."""
 
 
 class RepeatedItem(NamedTuple):
@@ -52,7 +52,7 @@ class RepeatedItem(NamedTuple):
 
 
 class Firsts:
-    """Items of one call of which none is known to be a repeat: a batch of `Inserts` has it."""
+    """Items of one call, none known to be a repeat, for a batch of `Inserts`."""
 
     __slots__ = ("_source", "completion", "digests", "items", "outcome")
 
@@ -76,7 +76,7 @@ class Firsts:
 
 
 class Dedup:
-    """Knows which dedup ids the shard has seen and which are on their way, and lets in items that are no repeats.
+    """Knows which dedup ids the shard has seen and which are pending, and admits items that are no repeats.
 
     The host submits calls by `insert_once`. A new owner gives it the rows of the log by `load`, namespace by namespace.
     """
@@ -89,17 +89,17 @@ class Dedup:
         self.loading: dict[int, list[OnceCall]] = {}
         """The namespaces whose log is still to be read, each with the calls that wait for it."""
         self._waits: list[tuple[int, int]] = []
-        """A heap of namespaces with such calls, each with when the wait of its first call ends: a new owner may have
-        thousands of logs to read, and a tick looks at none but those whose callers have waited for too long.
+        """A heap of namespaces with such calls, each with the end of the first call's wait. A new owner can have
+        thousands of logs to read, and a tick checks only those whose callers have waited for too long.
         """
         self.pending: dict[bytes, int] = {}
-        """The digests that are on their way, each with the key of the item that is the first with it."""
+        """The pending digests, each with the key of the first item that has it."""
         self.repeats: dict[bytes, list[RepeatedItem]] = {}
-        """The items that hang on them."""
+        """The items that wait for the outcome of a pending digest."""
         self.firsts_count = 0
         """The batches of `Inserts` that have dedup ids."""
         self.closed_slots: frozenset[int] = frozenset()
-        """The slots that are on their way to this shard or from it: no ids of them are taken."""
+        """The slots that move to this shard or from it, whose ids are refused."""
         self.checks = Checks(index, self)
         self._index = index
         self._inserts = inserts
@@ -113,7 +113,7 @@ class Dedup:
         self.images = Images(self.windows, self.loading, images)
         self.forgetfulness = Forgetfulness(index, self.windows, self.loading, self.images)
 
-    # ---- what comes in ----
+    # ---- calls ----
 
     def insert_once(
         self,
@@ -123,10 +123,10 @@ class Dedup:
         completion: Completion,
         outcome: OnceOutcome,
     ) -> None:
-        """Insert the items of one call and namespace, but not one whose digest was seen. `digests` are in their order.
+        """Insert the items of one call and namespace, except those whose digest was seen. `digests` are in their order.
 
-        The completion is over when `outcome` has all of them, which may be at once, and never fails itself. Raises
-        OverloadedError when the buffer is full, and UnavailableError while the slot of one of them moves.
+        The completion is over when `outcome` has all items, which can be at once, and never fails itself. Raises
+        OverloadedError if the buffer is full, and UnavailableError while the slot of an item moves.
         """
         if self.closed_slots:
             self._check_open(digests)
@@ -172,7 +172,7 @@ class Dedup:
     def _hang_repeats(
         self, items: list[ShardItem], digests: list[bytes], completion: Completion, outcome: OnceOutcome
     ) -> tuple[list[ShardItem], list[bytes]]:
-        """The items that are the first ones with their digests. The others get the outcome of the first."""
+        """Return the items that are the first ones with their digests. The others get the outcome of the first."""
         firsts: dict[bytes, ShardItem] = {}
         for item, digest in zip(items, digests, strict=True):
             if digest in firsts or digest in self.pending:
@@ -185,13 +185,13 @@ class Dedup:
     def insert(
         self, items: list[ShardItem], digests: list[bytes], completion: Completion, outcome: OnceOutcome
     ) -> None:
-        """Items that are no repeats, and whose digests are pending, go with the next transaction.
+        """Put items that are no repeats, and whose digests are pending, into the next transaction.
 
-        Only now do they get topics that were not there: repeats leave none behind. Where the call wants repeats alone
-        they are refused instead.
+        Only now do they get new topics, so that repeats leave none behind. If the call wants repeats alone they are
+        refused instead.
         """
         if outcome.refusal is not None:
-            completion.open_count += 1  # It is over with them.
+            completion.open_count += 1  # It ends with these items.
             for item in items:
                 self._inserts.release(1, item.size_bytes)
             self.refuse(items, digests, completion, outcome, outcome.refusal)
@@ -201,7 +201,7 @@ class Dedup:
             left = [(item, digest) for item, digest in zip(items, digests, strict=True) if item.topic not in refused]
             if left:
                 self.insert([item for item, _ in left], [digest for _, digest in left], completion, outcome)
-            completion.open_count += 1  # It is over with the last of them.
+            completion.open_count += 1  # It ends with the last refused item.
             for item, digest in zip(items, digests, strict=True):
                 if (error := refused.get(item.topic)) is not None:
                     completion.open_count += 1
@@ -214,10 +214,10 @@ class Dedup:
         firsts = Firsts(self, items, digests, completion, outcome)
         self._inserts.put(EnqueuedBatch(items, size_bytes, completion, firsts))
 
-    # ---- what becomes of it ----
+    # ---- outcomes ----
 
     def told(self, digests: Iterable[bytes], shard_id: int, keys: Iterable[int]) -> None:
-        """The first items with these digests are these: who hangs on them gets their ids."""
+        """Note the first items with these digests. The items that wait for them get their ids."""
         pending, repeats = self.pending, self.repeats
         for digest, key in zip(digests, keys, strict=True):
             del pending[digest]
@@ -234,7 +234,7 @@ class Dedup:
         outcome: OnceOutcome,
         error: FoqsError,
     ) -> None:
-        """Items that are pending are not made, or nobody knows: the same holds for who hangs on them."""
+        """Refuse pending items that are not made or of unknown outcome, and the items that wait for them."""
         outcome.errors.update(dict.fromkeys([item.key for item in items], error))
         self._index.events.done(completion)
         for digest in digests:
@@ -249,12 +249,12 @@ class Dedup:
         self.refuse([check.item], [check.digest], check.completion, check.outcome, error)
 
     def end(self, item: ShardItem, completion: Completion) -> None:
-        """An item that is not inserted is told."""
+        """End an item that is not inserted."""
         self._inserts.release(1, item.size_bytes)
         self._index.events.done(completion)
 
     def evict(self, reason: str) -> None:
-        """Give back what no transaction has taken yet."""
+        """Give back all items that no transaction has taken yet."""
         self._refuse_waiting(NotWrittenError(f"shard {self._index.shard_id} takes no items now: {reason}"))
 
     def abandon(self, undone: FoqsError) -> None:
@@ -272,39 +272,39 @@ class Dedup:
         call.outcome.errors.update(dict.fromkeys([item.key for item in call.items], error))
         self._index.events.done(call.completion)
 
-    # ---- what others ask ----
+    # ---- queries ----
 
     def holds(self, namespace: int) -> bool:
-        """Whether items of the namespace wait here that may still be inserted."""
+        """True if items of the namespace wait here that can still be inserted."""
         return bool(self.loading.get(namespace)) or self.checks.holds(namespace)
 
     def holds_slots(self, slots: frozenset[int]) -> bool:
-        """Whether ids of these slots are on their way."""
+        """True if ids of these slots are pending."""
         waiting = [digest for calls in self.loading.values() for call in calls for digest in call.digests]
         return not slots.isdisjoint(map(slot_of_digest, [*self.pending, *waiting]))
 
     def window_ms(self, namespace: int) -> int | None:
-        """How old the oldest ids of the namespace are that are surely known here; None where none was forgotten yet."""
+        """Return the age up to which ids of the namespace are surely known here; None if none was forgotten yet."""
         window = self.windows.get(namespace)
         if window is None or namespace in self.loading:
             return None
         return window.age_ms(self._index.topic_table.steady_ms)
 
     def topics_waiting(self) -> set[ShardTopic]:
-        """The topics of the items that wait here."""
+        """Return the topics of the items that wait here."""
         waiting = {item.topic for calls in self.loading.values() for call in calls for item in call.items}
         return waiting | {check.item.topic for check in self.checks.held()}
 
     # ---- time, and a new owner ----
 
     def tick(self) -> None:
-        """End the waits for a log that has not been read for too long."""
+        """End the waits for logs that have not been read for too long."""
         steady_ms = self._index.topic_table.steady_ms
         while self._waits and self._waits[0][0] <= steady_ms:
             _, namespace = heappop(self._waits)
             calls = self.loading.get(namespace)
             if not calls or calls[0].until_ms > steady_ms:
-                continue  # The call has ended otherwise, and those that came after it stand here as well.
+                continue  # The call has ended otherwise; later ones have entries of their own.
             error = UnavailableError(
                 f"shard {self._index.shard_id} has not read the dedup ids of this namespace for "
                 f"{limits.DEDUP_WAIT_MS_MAX} ms: nothing was done, try again",
@@ -319,25 +319,25 @@ class Dedup:
                     self._refuse_call(call, error)
 
     def next_image(self, namespace: int) -> StoredImage | None:
-        """The image that a new owner is to read next, after the log up to where it begins."""
+        """Return the image that a new owner must read next, after the log up to its start."""
         return self.images.next_of(self.windows[namespace])
 
     def load_image(self, image: StoredImage, table: SeenTable, marks: Sequence[Mark]) -> None:
-        """Take in the table of an image, and the times of its ids."""
+        """Add the table of an image, and the times of its ids."""
         window = self.windows[image.key.namespace]
         window.attach(table, marks)
         self.images.used(image)
         self.forgetfulness.read(window, image.key.ids_count)
 
     def load_from(self, namespace: int) -> int:
-        """The number from which on the log is to be read: rows may begin before what is not known yet."""
+        """Return the number from which on the log must be read; rows can begin before the first unknown id."""
         return self.windows[namespace].end // BLOCK_IDS * BLOCK_IDS
 
     def load(self, namespace: int, rows: Sequence[SeenDigests], until: int | None = None) -> bool:
-        """Take in the next rows of a log that is being read, its ids before the number `until`.
+        """Add the next rows of a log that is being read, with ids before the number `until`.
 
-        Returns whether these were the last ones. Without `until` all is known then that the log has. No rows are no
-        end: of what is missing then nothing is known, and its ids would be taken for new ones.
+        Returns True if these were the last ones. Without `until`, the whole log is then known. An empty `rows` does not
+        end the log, because unknown ids would then count as new ones.
         """
         window = self.windows[namespace]
         window.fill_end = window.expected_end if until is None else until
@@ -370,7 +370,7 @@ class Dedup:
     # ---- the ids of a transaction ----
 
     def begin(self, transaction: Transaction, now: Now) -> list[Remembering]:
-        """The ids of the items that the transaction inserts, if they have any."""
+        """Take the ids of the items that the transaction inserts, if they have any."""
         taken = [batch.firsts for batch in self._inserts.in_flight if batch.firsts is not None]
         if not taken:
             return []
@@ -380,7 +380,7 @@ class Dedup:
 
 
 class Remembering(Operation):
-    """The dedup ids of the items that a transaction inserts, which go to the log with them."""
+    """The dedup ids of the items that a transaction inserts and logs together."""
 
     __slots__ = ("_by_namespace", "_index", "_rows", "_source")
 
@@ -423,7 +423,7 @@ class Remembering(Operation):
                 source.firsts_count -= 1
 
     def rolled_back(self, error: FoqsError) -> None:
-        """Its batches were refused by the operation that inserts them, and their ids with them."""
+        """Do nothing: the operation that inserts the batches refused them, and their ids with them."""
 
     def lost(self, unknown: FoqsError, undone: FoqsError) -> None:
-        """The same holds."""
+        """Do nothing, for the same reason."""

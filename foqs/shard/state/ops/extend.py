@@ -17,7 +17,7 @@ from foqs.shard.state.ops.operation import Operation
 
 
 class Extension:
-    """One lease that shall end `lease_ms` after now."""
+    """An extension of one lease to `lease_ms` from now."""
 
     __slots__ = ("claim", "completion", "item", "lease_ms", "position")
 
@@ -40,14 +40,14 @@ class Extensions:
         self._leases = leases
 
     def extend(self, item: ShardItem, lease_ms: int, completion: Completion, position: int) -> None:
-        """Let the lease end `lease_ms` after its commit. Raises OverloadedError when too many wait for that."""
+        """Let the lease end `lease_ms` after its commit. Raises OverloadedError if too many extensions wait."""
         if len(self.waiting) >= limits.EXTENSIONS_WAITING_MAX:
             raise self._index.overloaded(f"{len(self.waiting)} extensions of leases wait for it")
         completion.open_count += 1
         self.waiting.append(Extension(item, lease_ms, completion, position))
 
     def begin(self, transaction: Transaction, now: Now) -> list[Extending]:
-        """Take the first ones of those whose leases have not ended."""
+        """Take the first extensions whose leases have not ended."""
         taken: list[Extension] = []
         while self.waiting and len(taken) < limits.TRANSACTION_EXTENSIONS_MAX:
             extension = self.waiting.popleft()
@@ -62,7 +62,7 @@ class Extensions:
         return [operation]
 
     def give_back(self, undone: FoqsError) -> None:
-        """Let none wait that no transaction has taken."""
+        """Refuse the extensions that no transaction has taken."""
         waiting, self.waiting = self.waiting, deque()
         for extension in waiting:
             if extension.claim is None:
@@ -72,7 +72,7 @@ class Extensions:
 
     def abandon(self, undone: FoqsError, unknown: FoqsError) -> None:
         for extension in self.waiting:
-            # One that waits may have been written before, for a time that was over too soon.
+            # A waiting extension might have been written before, for a time that proved too short.
             self.fail(extension, undone if extension.claim is None else unknown)
 
     def fail(self, extension: Extension, error: FoqsError) -> None:
@@ -107,8 +107,8 @@ class Extending(Operation):
             if item.phase not in (Phase.LEASED, Phase.SETTLING):
                 self._journal.close(claim)  # The item was given back meanwhile.
             elif claim.due_at < lease_due_at:
-                # It took so long that the claim does not cover the lease: claimed anew before anybody is told, and
-                # until then the one before backs what was promised before.
+                # The write took too long for the claim to cover the lease. It is claimed anew before the caller gets an
+                # answer; until then the earlier claim backs the earlier promise.
                 self._journal.close(claim)
                 self._source.waiting.append(extension)
                 continue

@@ -1,4 +1,4 @@
-"""Proof that the shard is still ours, and that what was let in before is written."""
+"""Proof that this owner still has the shard, and that all items admitted before are written."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from foqs.shard.state.ops.operation import Operation
 
 
 class Fences:
-    """The fences that wait. One is passed with a transaction that was begun after it was asked for, and committed.
+    """The waiting fences. A fence is passed with a committed transaction that began after the request for it.
 
-    An owner that lost its shard passes none: it cannot commit.
+    An owner that lost its shard passes no fence, because it cannot commit.
     """
 
     def __init__(self, index: ShardIndex, inserts: Inserts, dedup: Dedup) -> None:
@@ -25,23 +25,23 @@ class Fences:
         self._dedup = dedup
 
     def holds(self, namespace: int) -> bool:
-        """Whether items of the namespace are on their way."""
+        """True if items of the namespace are under way."""
         return self._inserts.holds(namespace) or self._dedup.holds(namespace)
 
     def ask(self, namespace: int, completion: Completion) -> None:
-        """The completion is over when the fence is passed and no item of the namespace is on its way; it may fail."""
+        """Complete the completion once the fence is passed and no item of the namespace is under way; it can fail."""
         completion.open_count += 1
         self.waiting.append((namespace, completion))
 
     def begin(self, transaction: Transaction, now: Now) -> Fencing:
-        """Take all that wait."""
+        """Take all waiting fences."""
         taken, self.waiting = self.waiting, []
         operation = Fencing(self, self._index, taken)
         operation.write(transaction, now)
         return operation
 
     def give_back(self, undone: FoqsError) -> None:
-        """Let none wait that no transaction has taken."""
+        """Refuse the fences that no transaction has taken."""
         waiting, self.waiting = self.waiting, []
         self.refuse(waiting, undone)
 
@@ -68,7 +68,7 @@ class Fencing(Operation):
         self._fences = []
 
     def write(self, transaction: Transaction, now: Now) -> None:
-        """Nothing is to be written: the transaction, empty or not, commits only while this owner has the shard."""
+        """Write nothing: the transaction, empty or not, commits only while this owner has the shard."""
 
     def committed(self, result: TransactionResult, now: Now) -> None:
         for namespace, completion in self._fences:

@@ -1,4 +1,4 @@
-"""Dedup ids that are too many or too old are forgotten: in memory at once, in the log a few with each transaction."""
+"""Dedup ids beyond the bounds of number or age are forgotten: in memory at once, in the log a few per transaction."""
 
 from __future__ import annotations
 
@@ -17,50 +17,52 @@ from foqs.shard.state.ops.image import Images
 from foqs.shard.state.ops.operation import Operation
 
 FORGET_IDS = 1_024
-"""Ids whose rows one transaction deletes. It deletes twice as many more as it adds, so that a log does not grow on."""
+"""Ids whose rows one transaction deletes, besides twice as many as it adds, so that a log does not keep growing."""
 WINDOWS_PER_TICK = 50
-"""Windows of a shard whose ages are looked at in one tick."""
+"""Windows of a shard whose ages are checked in one tick."""
 ID_BYTES = 8
 """Memory for an id in a table that is nearly full, at most."""
 SHRINK_BUCKETS_MAX = 512
-"""Buckets of tables that are made smaller in one go: about 3 ms, if they are full."""
+"""Buckets converted in one step when a table is made smaller: about 3 ms, if they are full."""
 SHRINK_BUCKETS_PER_TICK = 128
 SHRINK_IDS_PER_BUCKET = 4
-"""One bucket is looked at for so many new ids: it has 50, and half of them go."""
+"""New ids for each bucket that is converted. A bucket has 50 ids, and half are dropped."""
 UNKNOWN_NAMESPACE_MS = limits.HOUR_MS
-"""The ids of a namespace that was deleted go after so long: it may be gone because the meta database was restored."""
+"""The ids of a deleted namespace are kept for this long, because it can be missing after a restore of the meta
+database.
+"""
 
 
 class Forgetfulness:
-    """Moves the edges of windows by number, by time and by memory, and knows whose log has rows before its edge."""
+    """Moves the edges of windows by number, age and memory, and knows whose log has rows before its edge."""
 
     def __init__(
         self, index: ShardIndex, windows: dict[int, SeenWindow], loading: Mapping[int, object], images: Images
     ) -> None:
-        """`windows` and `loading` are those of `Dedup`: of a log that is being read nothing is forgotten."""
+        """`windows` and `loading` are those of `Dedup`. Nothing is forgotten of a log that is being read."""
         self.waiting: dict[int, None] = {}
         """The namespaces whose logs have rows to delete."""
         self.filters_bytes = 0
         """The memory of all windows. A table that is being made smaller counts until it is done."""
         self._bytes_of: dict[int, int] = {}
         self._largest: list[tuple[int, int]] = []
-        """A heap of windows by their memory, negated: one that has nothing to give is out until its memory changes.
-        What was pushed before a change is still there, and not heeded.
+        """A heap of windows by their memory, negated. A window that can free nothing is out until its memory changes.
+        Outdated entries stay in the heap, and are ignored.
         """
         self._shrink: TableShrink | None = None
         """The table that is being made smaller."""
         self._shrink_buckets = float(SHRINK_BUCKETS_MAX)
-        """How many of its buckets may be looked at now."""
+        """The number of its buckets that can be converted now."""
         self._index = index
         self._windows = windows
         self._loading = loading
         self._images = images
         self._round: deque[int] = deque()
-        """The namespaces whose ages are still to be looked at in this round."""
+        """The namespaces whose ages are still to be checked in this round."""
         self._unknown_since_ms: dict[int, int] = {}
 
     def tick(self, now: Now) -> bool:
-        """Look at some windows. Returns whether there are rows to delete."""
+        """Check some windows. Returns True if rows are to be deleted."""
         if not self._round:
             self._round.extend(self._windows)
         for _ in range(min(len(self._round), WINDOWS_PER_TICK)):
@@ -75,16 +77,16 @@ class Forgetfulness:
         return bool(self.waiting)
 
     def age(self, window: SeenWindow, steady_ms: int) -> None:
-        """Forget what is beyond the bounds of the window's namespace, as they are now."""
+        """Forget ids beyond the present bounds of the window's namespace."""
         settings, namespace = self._index.settings, window.namespace
         window.age(steady_ms, settings.dedup_ids(namespace), settings.dedup_ms(namespace))
         self._note(window)
 
     def table_ids_max(self, window: SeenWindow) -> int:
-        """How many ids the next table of a window is to have room for at most.
+        """Return the most ids for which the next table of a window needs room.
 
-        That is half of those which its namespace may have. Where memory is short it is half of those that it has, or
-        an eighth of its share: so it gives up no more than it must when others need some.
+        That is half of its namespace's bound. If memory is short, it is half of the window's ids, or an eighth of its
+        share, so that the window loses no more ids than necessary when others need memory.
         """
         half = self._index.settings.dedup_ids(window.namespace) // 2
         free_ids = (limits.DEDUP_FILTERS_OF_SHARD_BYTES_MAX - self.filters_bytes) // ID_BYTES
@@ -94,19 +96,19 @@ class Forgetfulness:
         return min(half, max(free_ids, window.ids_count // 2, share_ids // 8))
 
     def added(self, window: SeenWindow, steady_ms: int, ids_count: int) -> None:
-        """The window has so many more ids. Where memory is short, whoever has most of it gives some up."""
+        """Note new ids of the window. If memory is short, the largest window frees some."""
         self._unknown_since_ms.pop(window.namespace, None)
         window.is_doomed = False
         self.age(window, steady_ms)
         self._make_room(ids_count / SHRINK_IDS_PER_BUCKET)
 
     def read(self, window: SeenWindow, ids_count: int) -> None:
-        """Note a window whose log is being read, and make room; how old its ids are shows at the end."""
+        """Note a window whose log is being read, and make room; the age of its ids is known only at the end."""
         self._note(window)
         self._make_room(ids_count / SHRINK_IDS_PER_BUCKET)
 
     def _make_room(self, buckets: float) -> None:
-        """Give up memory until there is enough. What is dear is done for so many more buckets now, the rest later."""
+        """Free memory up to the bound. Costly steps are limited to `buckets` more buckets now, and continue later."""
         self._shrink_buckets = min(self._shrink_buckets + buckets, SHRINK_BUCKETS_MAX)
         while self._shrink_buckets >= 1:
             if self._shrink is not None:
@@ -124,7 +126,7 @@ class Forgetfulness:
                 self._note(shrink.window)
 
     def _give_up(self) -> bool:
-        """Let the largest window that can give up some of its memory do so, or begin to."""
+        """Let the largest window that can free memory do so, or begin to."""
         while self._largest and self._shrink_buckets >= 1:
             self._shrink_buckets -= 1
             size_bytes, namespace = self._largest[0]
@@ -156,7 +158,7 @@ class Forgetfulness:
             self.waiting[namespace] = None
 
     def _look_for_deleted(self, window: SeenWindow, steady_ms: int) -> None:
-        """Doom the window of a namespace that is not there, and has not been for a while, once it holds no items."""
+        """Doom the window of a namespace that has been missing for a while, once it holds no items."""
         namespace, index = window.namespace, self._index
         if namespace in index.settings.by_number or namespace in index.namespaces or not index.settings.by_number:
             self._unknown_since_ms.pop(namespace, None)
@@ -167,7 +169,7 @@ class Forgetfulness:
                 self.done([(namespace, window.end, window.end)])
 
     def begin(self, transaction: Transaction, now: Now) -> Forgetting:
-        """Take as many ids as this transaction may delete."""
+        """Take as many ids as this transaction can delete."""
         left = FORGET_IDS + 2 * sum([len(row.digests) for row in transaction.seen_new])
         spans: list[tuple[int, int, int]] = []
         over: list[int] = []
@@ -190,7 +192,7 @@ class Forgetfulness:
         return operation
 
     def done(self, spans: list[tuple[int, int, int]]) -> None:
-        """The rows of these spans are deleted."""
+        """Note that the rows of these spans are deleted."""
         for namespace, _, end in spans:
             window = self._windows[namespace]
             window.dropped_to = end
@@ -210,7 +212,7 @@ class Forgetting(Operation):
     __slots__ = ("_over", "_source", "_spans")
 
     def __init__(self, source: Forgetfulness, spans: list[tuple[int, int, int]], over: list[int]) -> None:
-        """`spans`: namespace, first number and the number behind the last one. `over`: namespaces that keep none."""
+        """`spans`: namespace, first number and end number. `over`: namespaces whose log is deleted as a whole."""
         self._source = source
         self._spans = spans
         self._over = over
@@ -223,7 +225,7 @@ class Forgetting(Operation):
         self._source.done(self._spans)
 
     def rolled_back(self, error: FoqsError) -> None:
-        """The rows wait on."""
+        """Do nothing: the rows are still waiting."""
 
     def lost(self, unknown: FoqsError, undone: FoqsError) -> None:
-        """The next owner finds those that are left."""
+        """Do nothing: the next owner finds the remaining rows."""

@@ -1,8 +1,8 @@
-"""Images of full tables of dedup ids go to the database in the background, so that a new owner need not read all ids.
+"""Images of full tables of dedup ids are stored in the background, so that a new owner need not read all ids.
 
-One image is made at a time, a part with each of some transactions; when it is whole, the earlier one of the same table
-goes. What a shard knows is committed, so an image never has an id that the log has not. A new owner reads images and
-then only the rest of the log (foqs/shard/writer/seen_loading.py).
+One image is made at a time, one part per transaction; when it is whole, the earlier image of the same table is deleted.
+A shard knows only committed ids, so an image never has an id that the log has not. A new owner reads images and then
+only the rest of the log (foqs/shard/writer/seen_loading.py).
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from foqs.shard.port import SeenPart, StoredImage, Transaction, TransactionResul
 from foqs.shard.state.ops.operation import Operation
 
 IMAGE_IDS_MIN = 10_000
-"""Ids of a table of which an image is made. Fewer are read from the log as fast."""
+"""The fewest ids of a table for an image. Fewer are read from the log as fast."""
 IMAGE_STEPS = 4
-"""A table that still grows gets an image anew when so large a part of it has come: so a new owner reads at most that
-part from the log, and images have about 13 bytes for each id in all.
+"""A growing table gets a new image after each such fraction of its capacity. So a new owner reads at most that part
+from the log, and images have about 13 bytes for each id in all.
 """
 IMAGE_PAUSE_MS = 25
-"""The pause between two parts of images: at most 4 MiB of them go to a shard's database in a second."""
+"""The pause between two parts of images, which limits them to 4 MiB a second for a shard's database."""
 IMAGE_PARTS_GONE = 16
 """Parts of an image that one transaction deletes."""
 
 
 class Images:
-    """Knows which images are stored, makes the ones that are missing, and deletes those that nobody needs."""
+    """Knows which images are stored, makes missing ones, and deletes unneeded ones."""
 
     def __init__(self, windows: Mapping[int, SeenWindow], loading: Mapping[int, object], found: Sequence[StoredImage]):
-        """`windows` and `loading` are those of `Dedup`; `found` is what a new owner finds."""
+        """`windows` and `loading` are those of `Dedup`; `found` are the images that a new owner finds."""
         self.making: ImageMaker | None = None
         self.gone: dict[ImageKey, StoredImage] = {}
-        """Images to be deleted, with the parts that are left of them."""
+        """Images to be deleted, with their remaining parts."""
         self.unused: dict[int, list[StoredImage]] = {}
         """The stored images of the namespaces whose log is still to be read."""
         self.stored: dict[int, dict[int, StoredImage]] = {}
-        """The images of the tables that are in memory, by namespace and the number of the table's first id."""
+        """The images of the tables in memory, by namespace and the number of the table's first id."""
         self._windows = windows
         self._due_ms = 0
         for image in found:
@@ -51,7 +51,7 @@ class Images:
     # ---- a new owner ----
 
     def next_of(self, window: SeenWindow) -> StoredImage | None:
-        """The image that is to be read next, if there is one of what the window does not know yet."""
+        """Return the next image to read, if one has ids that the window does not know yet."""
         fitting = [
             image
             for image in self.unused.get(window.namespace, ())
@@ -66,12 +66,12 @@ class Images:
         self.stored.setdefault(image.key.namespace, {})[image.key.first] = image
 
     def refuse(self, image: StoredImage) -> None:
-        """Refuse an image that is none of this log, or broken."""
+        """Refuse an image that is broken, or not of this log."""
         self._take_out(image)
         self._drop(image)
 
     def loaded(self, namespace: int) -> None:
-        """The log is read: what was not used of the images is of no use."""
+        """Drop unused images, because the log is read."""
         for image in self.unused.pop(namespace, ()):
             self._drop(image)
 
@@ -81,10 +81,10 @@ class Images:
     def _drop(self, image: StoredImage) -> None:
         self.gone[image.key] = image
 
-    # ---- what is to be done ----
+    # ---- work to do ----
 
     def look(self, window: SeenWindow) -> None:
-        """Find out what there is to do for a window whose log is read."""
+        """Find the work for a window whose log is read."""
         stored = self.stored.get(window.namespace)
         if stored:
             tables = {table.first for table in window.tables}
@@ -104,14 +104,14 @@ class Images:
         if new_count <= 0 or min(table.whole_count, left_count) < IMAGE_IDS_MIN or window.is_doomed:
             return False
         if table.is_made_smaller:
-            return False  # It does not tell which of its ids came first.
+            return False  # The order of its ids is lost.
         if ImageKey(window.namespace, table.first, table.whole_count) in self.gone:
-            return False  # First what is left of it goes.
+            return False  # Its remaining parts are deleted first.
         grows = table is window.tables[-1] and table.room > 0
         return not grows or new_count >= max(IMAGE_IDS_MIN, table.capacity // IMAGE_STEPS)
 
     def forget(self, namespace: int) -> None:
-        """Forget the images of a namespace that has no window any more."""
+        """Forget the images of a namespace that no longer has a window."""
         for image in self.stored.pop(namespace, {}).values():
             self._drop(image)
 
@@ -121,7 +121,7 @@ class Images:
     # ---- the parts of a transaction ----
 
     def begin(self, transaction: Transaction, now: Now) -> list[Imaging]:
-        """Write one part of the image that is made, or delete some of one that goes."""
+        """Write one part of the image being made, or delete some parts of an old one."""
         self._give_up_needless()
         if self.gone:
             image = next(iter(self.gone.values()))
@@ -135,13 +135,13 @@ class Images:
         return [operation]
 
     def _give_up_needless(self) -> None:
-        """The table of the image that is being made may have gone meanwhile."""
+        """Stop making an image whose table is no longer in use."""
         maker = self.making
         if maker is not None:
             window = self._windows.get(maker.key.namespace)
             if window is None or maker.table not in window.tables:
                 self.making = None
-                # The head comes last: there is none.
+                # The head comes last, so it was not written.
                 parts_end = maker.next_number or maker.parts_count + 1
                 if parts_end > 1:
                     self._drop(StoredImage(maker.key, 1, parts_end, False))
@@ -164,7 +164,7 @@ class Images:
 
 
 class Imaging(Operation):
-    """A part of an image that one transaction writes, or some that it deletes."""
+    """A part of an image that one transaction writes, or some parts that it deletes."""
 
     __slots__ = ("_gone", "_maker", "_parts_end", "_source")
 
@@ -188,7 +188,7 @@ class Imaging(Operation):
             self._source.deleted(self._gone, self._parts_end)
 
     def rolled_back(self, error: FoqsError) -> None:
-        """Nothing: the part is written or deleted again."""
+        """Do nothing: the part is written or deleted again."""
 
     def lost(self, unknown: FoqsError, undone: FoqsError) -> None:
-        """The next owner finds what is there."""
+        """Do nothing: the next owner finds the stored parts."""

@@ -1,4 +1,4 @@
-"""Enqueue: the buffer of enqueued items, and what becomes of them with the transaction that inserts them."""
+"""Enqueue: the buffer of enqueued items, and their state after the transaction that inserts them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class FirstItems(Protocol):
     """A batch of items that are the first ones with their dedup ids."""
 
     def refuse(self, error: FoqsError) -> None:
-        """Note that items were not made. The batch leaves it to this to tell the call."""
+        """Note that items were not made. This method reports it to the call in place of the batch."""
 
 
 class EnqueuedBatch:
@@ -52,10 +52,10 @@ class EnqueuedBatch:
             else:
                 ready[topic] = [item]
         self.expires_first_ms = expires_first_ms
-        """When the first of them expires."""
+        """The time at which its first item expires."""
 
     def enqueued(self, at_ms: int) -> list[Enqueued]:
-        """All of the items by topic, as they are durable since then."""
+        """Return all items by topic, durable since this time."""
         return [
             Enqueued(topic, at_ms, [item.priority for item in items])
             for some in (self.ready, by_topic(self.delayed))
@@ -64,9 +64,9 @@ class EnqueuedBatch:
 
 
 class Inserts:
-    """The buffer of enqueued items: each call's items go into one transaction.
+    """The buffer of enqueued items: each call's items are inserted by one transaction.
 
-    The host adds calls. They stay here until their transaction has ended, and count as buffered for so long.
+    The host adds calls. They stay here, and count as buffered, until their transaction has ended.
     """
 
     def __init__(self, index: ShardIndex, claims: Claims, timers: Timers) -> None:
@@ -81,18 +81,18 @@ class Inserts:
         self._namespaces_stored = set(index.namespace_names)
 
     def add(self, items: list[ShardItem], size_bytes: int, completion: Completion) -> None:
-        """Buffer one call's items. Raises OverloadedError when the buffer is full."""
+        """Buffer one call's items. Raises OverloadedError if the buffer is full."""
         self.hold(len(items), size_bytes)
         self.put(EnqueuedBatch(items, size_bytes, completion))
 
     def put(self, batch: EnqueuedBatch) -> None:
-        """Let items that are held go with the next transaction."""
+        """Put held items into the next transaction."""
         batch.completion.open_count += 1
         self.waiting.append(batch)
         self._index.waiting_calls_count += 1
 
     def hold(self, count: int, size_bytes: int) -> None:
-        """Count so many items as buffered, until they are released. Raises OverloadedError when the buffer is full."""
+        """Count items as buffered until they are released. Raises OverloadedError if the buffer is full."""
         if (
             self.buffered_count + count > limits.ENQUEUE_BUFFER_ITEMS_MAX
             or self.buffered_bytes + size_bytes > limits.ENQUEUE_BUFFER_BYTES_MAX
@@ -110,14 +110,16 @@ class Inserts:
         self.buffered_bytes -= size_bytes
 
     def evict(self, reason: str) -> None:
-        """Give back what no transaction has taken yet: certainly not written, so it may go to another shard."""
+        """Give back the batches that no transaction has taken yet. They are certainly not written, so another shard can
+        take them.
+        """
         evicted, self.waiting = self.waiting, deque()
         self._index.waiting_calls_count -= len(evicted)
         for batch in evicted:
             self.refuse(batch, NotWrittenError(f"shard {self._index.shard_id} takes no items now: {reason}"))
 
     def holds(self, namespace: int) -> bool:
-        """Whether items of the namespace wait here, or are on their way."""
+        """True if items of the namespace wait here, or are under way."""
         return any(batch.items[0].topic.namespace == namespace for batch in self.batches())
 
     def batches(self) -> Iterator[EnqueuedBatch]:
@@ -125,11 +127,11 @@ class Inserts:
         yield from self.in_flight
 
     def topics_arriving(self) -> Iterable[ShardTopic]:
-        """The topics of which the next transaction inserts ready items: the demand for them is to be known by then."""
+        """Return the topics of the ready items in the next transaction, for which it needs the demand."""
         return dict.fromkeys([topic for batch in self._first() for topic in batch.ready])
 
     def begin(self, transaction: Transaction, now: Now) -> Inserting:
-        """Take the calls whose items the next transaction inserts, in the order in which they came."""
+        """Take the calls whose items the next transaction inserts, in their order of arrival."""
         self.in_flight = self._first()
         for _ in self.in_flight:
             self.waiting.popleft()
@@ -150,7 +152,7 @@ class Inserts:
         return batches
 
     def store_topics(self, topics: Iterable[ShardTopic]) -> tuple[list[ShardTopic], dict[int, bytes]]:
-        """Take the topics for stored. Returns those that were not, and the names of the namespaces that were not."""
+        """Mark the topics as stored. Returns the new topics, and the names of new namespaces."""
         topics_new: list[ShardTopic] = []
         namespaces_new: dict[int, bytes] = {}
         for topic in topics:
@@ -168,7 +170,7 @@ class Inserts:
         self._namespaces_stored.difference_update(namespaces)
 
     def store_name(self, namespace: int, name: bytes) -> bool:
-        """Take the name of a namespace for stored. Returns whether it was not."""
+        """Mark the name of a namespace as stored. Returns True if it was not."""
         self._index.namespace_names.setdefault(namespace, name.decode())
         is_new = namespace not in self._namespaces_stored
         self._namespaces_stored.add(namespace)
@@ -178,7 +180,7 @@ class Inserts:
         self.evict(undone.message)
 
     def end(self, batch: EnqueuedBatch) -> None:
-        """The transaction of the batch has ended, or the batch has none."""
+        """Release the items of a batch whose transaction has ended, or that has none."""
         self.release(len(batch.items), batch.size_bytes)
 
     def refuse(self, batch: EnqueuedBatch, error: FoqsError) -> None:
@@ -222,10 +224,10 @@ class Inserting(Operation):
         transaction.inserts = delayed
         transaction.delay_checkpoint = min([transaction.delay_checkpoint, *[item.due_at for item in delayed]])
         for topic, ready_items in ready.items():
-            # What has no backlog before it has its turn soon.
+            # Items of a topic without a backlog have their turn soon.
             is_soon = topic.window.edge == order.LAST
             (transaction.inserts_short_lived if is_soon else transaction.inserts).extend(ready_items)
-        transaction.inserts.sort(key=_key)  # Keys in their order cost the server less.
+        transaction.inserts.sort(key=_key)  # Keys in order cost the server less.
         demand = self._claims.demand
         for topic, ready_items in ready.items():
             if topic in demand:
@@ -236,7 +238,7 @@ class Inserting(Operation):
         for batch in self._batches:
             self._source.end(batch)
             for topic, items in batch.ready.items():
-                # The claims of the others are in the same transaction.
+                # The claims of the other items are in the same transaction.
                 index.make_ready(topic, [item for item in items if item.phase is Phase.INSERTING], Phase.INSERTING)
                 events.topics_changed[topic] = None
             if index.settings.has_event_log:

@@ -21,13 +21,13 @@ class LookUps:
         self._index = index
 
     def look_up(self, look_up: LookUp) -> None:
-        """Read rows in the next transaction, in step with this state. Raises OverloadedError when too many wait."""
+        """Read rows in the next transaction, in step with this state. Raises OverloadedError if too many wait."""
         if len(self.waiting) >= limits.LOOK_UPS_WAITING_MAX:
             raise self._index.overloaded(f"{len(self.waiting)} look-ups wait for it")
         self.waiting.append(look_up)
 
     def begin(self, transaction: Transaction, now: Now) -> LookingUp:
-        """Take the first ones that are alike: those that read payloads are fewer."""
+        """Take the first look-ups of the same kind; fewer if they read payloads."""
         with_payload = self.waiting[0].with_payload
         count_max = limits.TRANSACTION_PAYLOAD_LOOK_UPS_MAX if with_payload else limits.TRANSACTION_LOOK_UPS_MAX
         taken: list[LookUp] = []
@@ -41,7 +41,7 @@ class LookUps:
         return operation
 
     def give_back(self, undone: FoqsError) -> None:
-        """Let nothing wait that no transaction has taken."""
+        """Refuse all look-ups that no transaction has taken."""
         waiting, self.waiting = self.waiting, deque()
         self.fail(list(waiting), undone)
 
@@ -53,7 +53,7 @@ class LookUps:
 
 
 class LookingUp(Operation):
-    """Look-ups in one transaction, which reads them last: the rows are as it leaves them."""
+    """Look-ups in one transaction, which reads them last, so that the rows are as it leaves them."""
 
     __slots__ = ("_index", "_look_ups", "_source")
 

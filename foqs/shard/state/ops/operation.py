@@ -1,4 +1,4 @@
-"""The operations that make up a transaction: each stands in one file with everything that becomes of it."""
+"""The operations that make up a transaction. Each stands in one file with all its effects."""
 
 from __future__ import annotations
 
@@ -12,25 +12,27 @@ from foqs.shard.port import Transaction, TransactionResult
 class Operation(Protocol):
     """One kind of work in one transaction, for many calls or items at a time.
 
-    What waits of a kind begins its operation while the engine plans a transaction, and lets it write. When the
+    The owner of the waiting work begins its operation while the engine plans a transaction, and lets it write. When the
     transaction has ended the engine calls exactly one of the operation's ends.
     """
 
     def write(self, transaction: Transaction, now: Now) -> None:
-        """Put the rows into the transaction. The state changes only as far as others must see it meanwhile."""
+        """Put the rows into the transaction. The state changes only as far as other operations must see it before the
+        end.
+        """
 
     def give_back(self, undone: FoqsError) -> None:
-        """The transaction gets no answer for long: callers for whom it only reads are told so, and wait no more.
+        """Refuse the callers for whom the transaction only reads, because it has had no answer for long.
 
-        It may still end, as if they had asked for nothing.
+        It can still end, as if they had asked for nothing.
         """
         return
 
     def committed(self, result: TransactionResult, now: Now) -> None:
-        """All of the transaction happened."""
+        """Apply the committed operation to the state."""
 
     def rolled_back(self, error: FoqsError) -> None:
-        """Certainly nothing of the transaction happened: everything is as it was before `write`."""
+        """Restore the state before `write`, because the transaction certainly did not happen."""
 
     def lost(self, unknown: FoqsError, undone: FoqsError) -> None:
-        """The shard is lost, and whether the transaction happened is `unknown`; what only reads is `undone`."""
+        """End the operation because the shard is lost. The outcome of writes is `unknown`; reads are `undone`."""

@@ -1,4 +1,4 @@
-"""Reading on beyond the edge of a topic's window."""
+"""Reads beyond the edges of topics' windows."""
 
 from __future__ import annotations
 
@@ -15,31 +15,33 @@ from foqs.shard.state.index import ShardIndex, fill
 from foqs.shard.state.ops.operation import Operation
 
 WARM_UPS_PER_TICK = 4
-"""Topics without consumers of which a new owner reads the first items in one tick."""
+"""Topics without consumers whose first items a new owner reads in one tick."""
 
 
 class Refills:
-    """The topics whose windows are to be read on for.
+    """The topics whose windows need further reads.
 
-    The dispatcher asks for topics that consumers wait for, and `warm_up` for those that nobody has asked for yet.
+    The dispatcher asks for topics that consumers wait for, and `warm_up` for topics without any request.
     """
 
     def __init__(self, index: ShardIndex) -> None:
         self.wanted: OrderedDict[ShardTopic, bool] = OrderedDict()
-        """Whether the rows' contents are wanted, by topic; the first one asked for is the first to be read."""
+        """The topics to read, in order of request, each with True if the rows' contents are wanted."""
         self._index = index
         self._cold: deque[ShardTopic] = deque(index.topics.values())
-        """Topics that nobody has asked for since the take-over."""
+        """Topics without a request since the take-over."""
         self._has_failed = False
-        """The last transaction: the next one does without, since a refill may be what failed, and will again."""
+        """True if the last transaction failed. The next one then skips refills, because one might have caused that, and
+        would again.
+        """
 
     def want(self, topic: ShardTopic, *, with_payload: bool) -> None:
-        """Read on in the next transaction; `with_payload`: consumers will have what is read next."""
+        """Read on in the next transaction; `with_payload` is True if consumers will get the rows."""
         if topic.window.edge != order.LAST and not topic.window.refilling:
             self.wanted[topic] = with_payload
 
     def warm_up(self) -> bool:
-        """Learn the heads of topics that nobody asks for, a few at a time, for whoever discovers topics."""
+        """Read the heads of topics without a request, a few at a time, for calls that discover topics."""
         for _ in range(min(len(self._cold), WARM_UPS_PER_TICK)):
             topic = self._cold.popleft()
             if topic.window.wants_refill and not topic.window.sort_keys and not self.is_gone(topic):
@@ -53,7 +55,7 @@ class Refills:
         self.wanted.pop(topic, None)
 
     def begin(self, transaction: Transaction, now: Now) -> list[Refilling]:
-        """Take the first topics, as many rows in all as the read budget allows."""
+        """Take the first topics, up to the read budget in rows."""
         if self._has_failed:
             self._has_failed = False
             return []
@@ -68,8 +70,8 @@ class Refills:
             window.refilling = True
             wanted = window.budget.refill_items
             if topic.leased > wanted:
-                # Most of what comes next is under lease, maybe, and not to be had: get past it in fewer steps. What is
-                # none the less ready fits into the window, of which a refill is a quarter.
+                # Most of the next rows are probably under lease, so pass them in fewer steps. The ready ones among them
+                # fit into the window, of which a refill is a quarter.
                 wanted, with_payload = 3 * wanted, False
             limit = min(wanted, max(shard_index.READ_ROWS_MIN, min(part, rows_left)))
             refill = Refill(topic.number, window.edge, limit)
@@ -86,11 +88,11 @@ class Refills:
         return [operation]
 
     def _part_count(self) -> int:
-        """How many equal parts of the budget there are; one, for whoever comes first, once rows are counted."""
+        """Return the number of equal parts of the budget; one, for the first topic, once rows are counted."""
         return 1 if self._index.counted else min(max(1, len(self.wanted)), limits.TRANSACTION_REFILLS_MAX)
 
     def put_back(self, topic: ShardTopic, *, with_payload: bool) -> None:
-        """Let the topic wait for another transaction, and the next one do without refills."""
+        """Let the topic wait for another transaction, and skip refills in the next one."""
         self._has_failed = True
         topic.window.refilling = False
         if not self.is_gone(topic):
@@ -99,7 +101,7 @@ class Refills:
 
 
 class Refilling(Operation):
-    """Reads beyond the edges of windows, in one transaction: they see no row of it."""
+    """Reads beyond the edges of windows, in one transaction, of which they see no row."""
 
     __slots__ = ("_index", "_refills", "_source")
 
@@ -119,7 +121,7 @@ class Refilling(Operation):
             if self._source.is_gone(topic):
                 continue
             if window.edge != refill.edge:
-                continue  # A trim has moved the edge back meanwhile: what was read lies beyond it, is read again.
+                continue  # A trim has moved the edge back, so these rows lie beyond it and are read again.
             edge = order.LAST
             if len(found) == refill.limit:
                 edge = order.sort_key(found[-1][0], found[-1][1], found[-1][2], shard_id)
@@ -150,4 +152,4 @@ class Refilling(Operation):
             self._source.put_back(topic, with_payload=refill.with_payload)
 
     def lost(self, unknown: FoqsError, undone: FoqsError) -> None:
-        """Nobody waits for it."""
+        """Do nothing, because no caller waits for it."""

@@ -1,4 +1,4 @@
-"""How leases end: ack, nack, release and expiry. The item's row is deleted, or it is rewritten."""
+"""The ends of leases: ack, nack, release and expiry. The item's row is deleted or rewritten."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class Settlement:
         self.items = items
         self.topics = by_topic(items)
         self.rewrites = rewrites
-        """The new row of each item; None deletes the item, and no list at all deletes all of them."""
+        """The new row of each item; None deletes the item. Without a list all items are deleted."""
         self.completion = completion
         self.positions = positions
         self.outcome = outcome
-        """How all of them end, if there are no rewrites, which tell by themselves."""
+        """The outcome of all items if `rewrites` is None; otherwise each rewrite determines it."""
 
     def ends(self, at_ms: int) -> list[Ends]:
-        """How they ended, at that time. What no consumer has seen ended in no way."""
+        """Return the outcomes at that time, without deliveries that no consumer has seen."""
         if self.rewrites is None:
             return [Ends(self.outcome, at_ms, self.topics)]
         found: dict[Outcome, list[ShardItem]] = {}
@@ -60,13 +60,13 @@ class Settlement:
 class Settlements:
     """The settlements that wait for a transaction: acks, nacks and ended leases, each kind by itself.
 
-    The verbs settle here, the dispatcher gives back what it has claimed, and `tick` ends the leases that nobody
-    settled. Acks wait neither for nacks nor for many leases that end together.
+    The verbs settle here, the dispatcher gives back its claims, and `tick` ends leases that were not settled. Acks wait
+    neither for nacks nor for many leases that end together.
     """
 
     def __init__(self, index: ShardIndex, journal: Journal, timers: Timers, leases: LeaseTable) -> None:
         self.acks: deque[Settlement] = deque()
-        """Settlements by callers that delete all of their items."""
+        """Settlements by callers that delete all their items."""
         self.nacks: deque[Settlement] = deque()
         """All other settlements by callers."""
         self.ended: deque[Settlement] = deque()
@@ -84,9 +84,9 @@ class Settlements:
         positions: Sequence[int] = (),
         outcome: Outcome = Outcome.ACKED,
     ) -> None:
-        """Write how these leases ended with the next transaction; `completion` expects each item of it.
+        """Write the ends of these leases in the next transaction; `completion` expects each item.
 
-        `outcome` says why items are deleted, where there are no rewrites.
+        `outcome` is the reason for the deletion of items if `rewrites` is None.
         """
         settlement = Settlement(items, rewrites, completion, list(positions), outcome)
         for topic, some in settlement.topics.items():
@@ -99,14 +99,14 @@ class Settlements:
             completion.open_count += len(items)
 
     def expire(self, item: ShardItem, now_ms: int) -> None:
-        """End an item that turned out to have expired when it was about to be delivered."""
+        """End an item that has expired just before its delivery."""
         self._leases.end(item)
         self.expire_all([item], now_ms)
 
     def expire_all(self, items: Sequence[ShardItem], now_ms: int) -> None:
-        """End items of one topic whose TTL is over and that no consumer has: delete them, but for what `expiry` keeps.
+        """End items of one topic whose TTL is over and that no consumer has: delete them, unless `expiry` keeps them.
 
-        They are under claim, so the deliveries that nobody has seen count, as with any other end of a claim.
+        They are under claim, so their unseen deliveries count, as with any other end of a claim.
         """
         gone: list[ShardItem] = []
         kept: list[ShardItem] = []
@@ -126,7 +126,7 @@ class Settlements:
             self.settle(kept, rewrites)
 
     def expiry(self, item: ShardItem, now_ms: int, *, deliveries: int) -> Rewrite | None:
-        """The row of an item whose TTL is over: that of a dead letter if it ever failed, or its namespace wants it.
+        """Return the row of a dead letter for an item whose TTL is over, if it ever failed or its namespace wants it.
 
         None deletes it.
         """
@@ -141,10 +141,10 @@ class Settlements:
         return Rewrite(item.key, -item.topic.number, 0, now_ms, deliveries, item.failed_attempts, None, reason.encode())
 
     def unclaim(self, item: ShardItem) -> bool:
-        """Make an item ready again under the same delivery number: nobody has seen the delivery, so nothing is written.
+        """Make an item ready again under the same delivery number. The delivery was not seen, so nothing is written.
 
-        One that was claimed for a call a new owner would take for delivered, so its row gets the next number first.
-        Returns whether there is that for the next transaction.
+        A new owner would take an item that was claimed for a call for delivered, so its row gets the next number first.
+        Returns True if the next transaction has that work.
         """
         if item.lease_due_at:
             self._leases.end(item)
@@ -171,7 +171,7 @@ class Settlements:
         return len(ahead) < len(items)
 
     def tick(self, now: Now) -> int:
-        """End the leases that are over, up to a bound; returns how many."""
+        """End the leases that are over, up to a bound. Returns their number."""
         items = self._leases.pop_due(now.steady_ms, TICK_LEASE_ENDS_MAX)
         for start in range(0, len(items), wake.SWEEP_CHUNK_ITEMS):
             some = items[start : start + wake.SWEEP_CHUNK_ITEMS]
@@ -181,8 +181,8 @@ class Settlements:
         return len(items)
 
     def _ended_lease(self, item: ShardItem, now_ms: int) -> Rewrite | None:
-        """The row of an item whose lease ended: a failed attempt, unless only a past owner knew if anybody had the
-        item, or its consumer had not begun to work on it.
+        """Return the row of an item whose lease ended. It is a failed attempt, unless only a past owner knew if the
+        item was delivered, or its consumer had not begun to work on it.
         """
         claim = item.claim
         is_unseen = claim is not None and claim.is_ahead and claim.is_inherited
@@ -195,9 +195,9 @@ class Settlements:
     def failed_attempt(self, item: ShardItem, now_ms: int, *, delay_ms: int = 0, reason: str = "", dead: bool = False,
                        release: bool = False, unseen: bool = False,
                        metadata: bytes | None = None) -> Rewrite | None:  # fmt: skip
-        """The row of an item after a nack, a release or the end of its lease; None deletes it (at-most-once).
+        """Return the row of an item after a nack, a release or the end of its lease; None deletes it (at-most-once).
 
-        `unseen`: the owner's own hand-out reached no caller, so an at-most-once item has not been delivered yet.
+        `unseen`: the owner's own delivery reached no caller, so an at-most-once item has not been delivered yet.
         """
         if item.at_most_once and not dead and not unseen:
             return None
@@ -207,7 +207,7 @@ class Settlements:
         if dead or (failed >= self._index.settings.attempts_max(item.topic.namespace) and not release):
             return Rewrite(item.key, -number, 0, now_ms, deliveries, failed, metadata, reason.encode())
         if failed and now_ms + delay_ms >= item.expires_at:
-            # It would expire before anybody saw it again, and nobody would learn of the failure.
+            # Otherwise it would expire before its next delivery, and the failure would be lost.
             reason = f"{reason}, and its TTL ends before {'its delay' if delay_ms else 'another attempt'}"
             return Rewrite(item.key, -number, 0, now_ms, deliveries, failed, metadata, reason.encode())
         if delay_ms > 0:
@@ -216,10 +216,10 @@ class Settlements:
         return Rewrite(item.key, *sort_key, deliveries, failed, metadata, is_in_place=True)
 
     def begin(self, transaction: Transaction, now: Now, *, after_failure: bool) -> Settling:
-        """Take what the next transaction settles, the callers' acks first.
+        """Take the settlements of the next transaction, the callers' acks first.
 
-        `after_failure`: the last transaction failed. Then acks go alone: a server without room for a row may have some
-        for them.
+        `after_failure`: the last transaction failed. Then acks are written alone, because a server without room for a
+        row might have room for them.
         """
         taken = _take(self.acks, limits.TRANSACTION_CHANGES_MAX)
         is_acks_only = after_failure and bool(taken)
@@ -233,7 +233,7 @@ class Settlements:
         return operation
 
     def apply_rewrite(self, topic: ShardTopic, priority: int, rewrite: Rewrite) -> None:
-        """Know a row as the rewrite has left it."""
+        """Update the state with a row as the rewrite has left it."""
         rows_came(topic, rewrite.lane, 1)
         if rewrite.lane == TIMER_LANE:
             self._timers.add(rewrite.key, topic, priority, rewrite.due_at)
@@ -244,7 +244,7 @@ class Settlements:
             self._index.events.topics_changed[topic] = None
 
     def undo(self, settlement: Settlement) -> None:
-        """The ends of a caller's settlement were not written: leases go on, and what nobody saw is ready again."""
+        """Undo a caller's settlement that was not written: leases run on, and unseen items are ready again."""
         for item in settlement.items:
             if item.lease_due_at:
                 self._leases.go_on(item)
@@ -257,7 +257,7 @@ class Settlements:
         self.ended.append(settlement)
 
     def give_back(self, undone: FoqsError) -> None:
-        """Let none of a caller wait that no transaction has taken: the leases go on."""
+        """Refuse the callers' settlements that no transaction has taken; the leases run on."""
         waiting = [*self.acks, *self.nacks]
         self.acks, self.nacks = deque(), deque()
         self._index.waiting_calls_count -= len(waiting)
@@ -307,7 +307,7 @@ class Settling(Operation):
                 del leases[item.key]
             for topic, some in settlement.topics.items():
                 move_all(topic, some, Phase.SETTLING, Phase.GONE)
-                if was_crowded:  # Topics may have had no room.
+                if was_crowded:  # Topics might have had no room.
                     events.topics_changed[topic] = None
             for rewrite, item in zip(settlement.rewrites or (), settlement.items, strict=False):
                 if rewrite is not None:
@@ -331,7 +331,7 @@ class Settling(Operation):
 
 
 def _outcome_of(item: ShardItem, rewrite: Rewrite | None, *, is_of_call: bool) -> Outcome | None:
-    """How the delivery ended that the rewrite is for; None if no consumer has seen it."""
+    """Return the outcome of the rewrite's delivery, or None if no consumer has seen it."""
     if rewrite is None:
         return Outcome.AT_MOST_ONCE
     if rewrite.lane < 0:

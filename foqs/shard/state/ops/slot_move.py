@@ -1,9 +1,9 @@
-"""Slots that come and go: what the owner of a shard does for a move (docs/decisions/0036-moving-slots.md).
+"""Slots that leave and arrive: the owner's part of a move (docs/decisions/0036-moving-slots.md).
 
-The shard that gives slots lets no more of their ids in, waits for those that are on their way, and writes the table in
-which the slots lead elsewhere. The shard that gets them notes so before that, appends the ids that the other one knows
-to its own log, and takes new ones once it has them all. All of it goes with the owner's transactions, so that nobody
-who has lost the shard can do any of it.
+The shard that gives slots admits no more of their ids, waits for pending ones, and writes the table in which the slots
+lead elsewhere. The receiving shard records the move before that, appends the ids that the other one knows to its own
+log, and takes new ids once it has them all. All steps are part of the owner's transactions, so that a host that has
+lost the shard cannot do any.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class MovedId(NamedTuple):
 
 
 class MovedIds(NamedTuple):
-    """The next ids of a namespace that come with slots, oldest first."""
+    """The next ids of a namespace that arrive with slots, oldest first."""
 
     namespace: int
     name: bytes
@@ -45,19 +45,19 @@ class MovedIds(NamedTuple):
 
 
 class _Work(NamedTuple):
-    """The part of a move that goes with one transaction."""
+    """The part of a move in one transaction."""
 
     changes: SlotChanges
     completion: Completion
     given: frozenset[int] = frozenset()
-    """No id of these slots is on its way when it goes."""
+    """Slots without pending ids when the transaction begins."""
     taken: frozenset[int] = frozenset()
     """The slots whose ids are taken from then on."""
     moved: MovedIds | None = None
 
 
 class SlotMoves:
-    """The steps of moves that wait for a transaction, in their order. The host asks for them."""
+    """The steps of moves that wait for a transaction, in the order of the host's requests."""
 
     def __init__(self, index: ShardIndex, inserts: Inserts, dedup: Dedup) -> None:
         self.waiting: deque[_Work] = deque()
@@ -66,25 +66,25 @@ class SlotMoves:
         self._dedup = dedup
 
     def give(self, table: SlotTable, slots: frozenset[int], completion: Completion) -> None:
-        """Take no more ids of these slots, and make `table` the shard's own once those on their way are written."""
+        """Take no more ids of these slots, and make `table` the shard's own once the pending ids are written."""
         self._dedup.closed_slots |= slots
         self._ask(_Work(SlotChanges(kept=table), completion, given=slots))
 
     def close(self, slots: frozenset[int]) -> None:
-        """A new owner has found that these slots are on their way here."""
+        """Close slots that a new owner has found to be under way to this shard."""
         self._dedup.closed_slots |= slots
 
     def expect(self, move: SlotMove, completion: Completion) -> None:
-        """Take no ids of the slots of the move until they have `arrived`, under whatever owner."""
+        """Take no ids of the slots of the move until they have `arrived`, under any owner."""
         self._dedup.closed_slots |= frozenset(move.slots)
         self._ask(_Work(SlotChanges(arriving=move), completion))
 
     def learn(self, moved: MovedIds, completion: Completion) -> None:
-        """Append these ids, of which there are some, to the log of their namespace, as the youngest ones."""
+        """Append these ids, at least one, to the log of their namespace, as the youngest ones."""
         self._ask(_Work(SlotChanges(), completion, moved=moved))
 
     def arrived(self, table: SlotTable, slots: frozenset[int], completion: Completion) -> None:
-        """All ids of the slots are known here: take new ones."""
+        """Take new ids of the slots, because all their known ids are known here."""
         self._ask(_Work(SlotChanges(kept=table, has_arrived=True), completion, taken=slots))
 
     def is_due(self) -> bool:
@@ -100,7 +100,7 @@ class SlotMoves:
         return work.moved is None or work.moved.namespace not in self._dedup.loading
 
     def begin(self, transaction: Transaction, now: Now) -> list[Operation]:
-        """The first step that waits, unless it has to wait on."""
+        """Begin the first step that waits, unless it has to wait on."""
         if not self.is_due():
             return []
         operation = SlotMoving(self, self._index, self._inserts, self._dedup, self.waiting.popleft())
@@ -129,7 +129,7 @@ class SlotMoving(Operation):
         self._moved_end = 0
 
     def write(self, transaction: Transaction, now: Now) -> None:
-        # Nothing of them comes while the transaction is under way, even if an earlier try has opened them again.
+        # No id of these slots is taken during the transaction, even if an earlier try has opened them again.
         self._dedup.closed_slots |= self._work.given
         transaction.slot_changes = self._work.changes
         moved = self._work.moved
@@ -137,13 +137,13 @@ class SlotMoving(Operation):
             return
         self._name_is_new = self._inserts.store_name(moved.namespace, moved.name)
         if self._name_is_new:
-            # A log of a namespace without a name is not found by the next owner.
+            # The next owner does not find the log of a namespace without a name.
             transaction.namespaces_new.append((moved.namespace, moved.name))
         windows = self._dedup.windows
         window = windows.get(moved.namespace)
         if window is None:
             window = windows[moved.namespace] = SeenWindow(moved.namespace)
-        # Behind those of the items that this transaction inserts.
+        # Number the ids after those of the items that this transaction inserts.
         before = [len(row.digests) for row in transaction.seen_new if row.namespace == moved.namespace]
         number = window.end + sum(before)
         self._rows = _rows(moved, number, now.steady_ms)
@@ -170,7 +170,7 @@ class SlotMoving(Operation):
         work = self._work
         if self._name_is_new and work.moved is not None:
             self._inserts.unstore_topics((), [work.moved.namespace])
-        # They are this shard's as before.
+        # They belong to this shard as before.
         self._dedup.closed_slots -= work.given
         if work.changes.arriving is not None:
             self._dedup.closed_slots -= frozenset(work.changes.arriving.slots)
@@ -181,7 +181,7 @@ class SlotMoving(Operation):
 
 
 def _rows(moved: MovedIds, number: int, steady_ms: int) -> list[SeenIds]:
-    """The ids as rows of this shard's log, from this number on. A row is as young as the youngest id that it has."""
+    """Return the ids as rows of this shard's log, from this number on. A row is as young as its youngest id."""
     rows: list[SeenIds] = []
     start = 0
     while start < len(moved.ids):

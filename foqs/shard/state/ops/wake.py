@@ -1,7 +1,7 @@
 """Delayed items: the sweep that makes them ready when they are due.
 
-The timer lane has a bounded window like any topic. Its head is the checkpoint: no delayed row is due before
-it, so a sweep never reads the delete-marked index entries of the past (after FOQS's checkpointed scans).
+The timer lane has a bounded window like any topic. Its head is the checkpoint: no delayed row is due before it, so a
+sweep never reads the delete-marked index entries of the past (after FOQS's checkpointed scans).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from foqs.shard.state.index import ShardIndex
 from foqs.shard.state.ops.operation import Operation
 
 TIMER_ENTRIES_SPARE = 4_000
-"""Entries that the timers may hold beyond the delayed items in their window."""
+"""Entries that the timers can hold beyond the delayed items in their window."""
 SWEEP_CHUNK_ITEMS = 200
-"""Delayed items that one transaction makes ready. The more there are, the longer enqueues wait beside many of them."""
+"""Delayed items that one transaction makes ready. Larger chunks make enqueues wait longer beside many delayed items."""
 
 
 class Timer(NamedTuple):
@@ -35,17 +35,17 @@ class Timer(NamedTuple):
 class Timers:
     """Delayed items: their window, and the sweep that makes them ready when they are due.
 
-    Inserts and settlements add to it, changes take out of it, and every transaction sweeps. It owns the checkpoint
-    before which no delayed row is due.
+    Inserts and settlements add items, changes remove them, and every transaction sweeps. It owns the checkpoint before
+    which no delayed row is due.
     """
 
     def __init__(self, index: ShardIndex, delay_checkpoint: int) -> None:
         self.changing: dict[int, int] = {}
-        """Delayed and dead rows with a change on the way, by key: when they are due, dead ones never."""
+        """The due times of delayed and dead rows with a change under way, by key; dead rows are never due."""
         self.first_due_ms = 0
-        """No delayed row is due before, but for those in `changing`."""
+        """No delayed row is due before this, except those in `changing`."""
         self.sweep_at_ms = 0
-        """When the sweep may have something to do; 0 while its window runs low."""
+        """The earliest time at which the sweep can have work; 0 while its window runs low."""
         self._index = index
         self._window = ReadyWindow(WindowBudget(), complete=False)
         self._window.edge = order.sort_key(0, max(0, delay_checkpoint - 1), (1 << 64) - 1, (1 << 16) - 1)
@@ -67,18 +67,18 @@ class Timers:
                 self._topics = {key: entry for key, entry in self._topics.items() if key in kept}
 
     def change(self, key: int, due_at: int | None) -> None:
-        """A change of the row waits or is on the way: it does not wake. `due_at` is None for a dead letter."""
+        """Keep a row with a waiting or pending change from waking. `due_at` is None for a dead letter."""
         self.changing[key] = limits.NEVER_MS if due_at is None else due_at
         if due_at is not None and self._window.remove(order.sort_key(0, due_at, key, self._index.shard_id)):
             del self._topics[key]
         self._note_first()
 
     def changed(self, key: int) -> None:
-        """The change has ended, whether it was written or not."""
+        """Note that the change has ended, written or not."""
         del self.changing[key]
 
     def lag_ms(self, now_ms: int) -> int:
-        """How long the first delayed item has been due: what the sweep is behind."""
+        """Return the delay of the sweep: how long the first delayed item has been due."""
         return max(0, now_ms - order.due_at_of(self._window.head)) if len(self._window) else 0
 
     def _note_first(self) -> None:
@@ -88,12 +88,12 @@ class Timers:
         self.sweep_at_ms = 0 if window.wants_refill else due_at if window.sort_keys else limits.NEVER_MS
 
     def begin(self, transaction: Transaction, now: Now) -> list[Waking]:
-        """Take what is due, and read on where the window runs low."""
+        """Take due items, and read on if the window runs low."""
         window = self._window
         refill: Refill | None = None
         if window.wants_refill:
             window.refilling = True
-            # It reads no fewer rows than are swept at a time.
+            # It reads at least as many rows as one sweep takes.
             limit = min(window.budget.refill_items, max(SWEEP_CHUNK_ITEMS, self._index.read_budget.rows_max))
             refill = Refill(TIMER_LANE, window.edge, limit)
         due = 0
@@ -114,11 +114,11 @@ class Timers:
         return [operation]
 
     def refilled(self, refill: Refill, rows: list[tuple[int, int, int, int, int]]) -> None:
-        """Take what a read beyond the edge of the window has found."""
+        """Add the rows that a read beyond the edge of the window has found."""
         self._window.refilling = False
         if self._window.edge != refill.edge:
             self._note_first()
-            return  # A trim has moved the edge back meanwhile: what was read lies beyond it and is read again.
+            return  # A trim has moved the edge back, so these rows lie beyond it and are read again.
         sort_keys = [order.sort_key(row[0], row[1], row[2], self._index.shard_id) for row in rows]
         edge = sort_keys[-1] if len(sort_keys) == refill.limit else order.LAST
         kept = []
@@ -130,7 +130,7 @@ class Timers:
         self._note_first()
 
     def put_back(self, timers: list[Timer]) -> None:
-        """Let them be due again: the transaction has failed."""
+        """Make these items due again, because the transaction has failed."""
         self._window.refilling = False
         for timer in timers:
             self.add(*timer)
@@ -166,4 +166,4 @@ class Waking(Operation):
         self._source.put_back(self._timers)
 
     def lost(self, unknown: FoqsError, undone: FoqsError) -> None:
-        """Nobody waits for it."""
+        """Do nothing, because no caller waits for it."""
