@@ -1,4 +1,4 @@
-"""The topics of a shard, told to those who deliver in slices: there may be very many, and others go on meanwhile."""
+"""Announces the topics of a shard to its listener in slices, because very many would hold up the event loop."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from foqs.shard.writer.listener import ShardListener
 
 
 class Announcing:
-    """`current` gives the state of the shard that is owned now: of another one nothing more is adopted."""
+    """Announces topics. `current` returns the state of the shard owned now; topics of another one are not adopted."""
 
     def __init__(self, shard_id: int, listener: ShardListener, current: Callable[[], ShardState | None]) -> None:
         self._shard_id = shard_id
         self._listener = listener
         self._current = current
         self._health_task: asyncio.Task[None] | None = None
-        """While not all topics are told yet that the breaker has opened or closed."""
+        """The task that runs until all topics are announced after the breaker has opened or closed."""
 
     async def opened(self, shard: ShardState) -> None:
         slices = _slices(shard)
@@ -28,7 +28,7 @@ class Announcing:
         await self._adopt(shard, slices)
 
     def health_changed(self, shard: ShardState, *, healthy: bool) -> None:
-        """Tell some topics now and the others in turns of their own, of the last change alone."""
+        """Announce some topics now and the others in turns of their own, for the last change alone."""
         slices = _slices(shard)
         self._listener.shard_health(self._shard_id, next(slices), healthy=healthy)
         if self._health_task is not None:
@@ -36,7 +36,7 @@ class Announcing:
         self._health_task = asyncio.create_task(self._adopt(shard, slices), name=f"shard-{self._shard_id}-health")
 
     def lost(self, shard: ShardState) -> list[Callable[[], None]]:
-        """The steps that are due at its loss, each in a turn of its own and all before the shard is opened again."""
+        """Return the steps due at its loss, each in a turn of its own and all before the shard is opened again."""
         first, *others = _slices(shard)
         return [
             partial(self._listener.shard_lost, self._shard_id, first),
@@ -44,7 +44,7 @@ class Announcing:
         ]
 
     async def stop(self) -> None:
-        """Tell nothing more."""
+        """Announce nothing more."""
         if self._health_task is not None:
             self._health_task.cancel()
             await asyncio.gather(self._health_task, return_exceptions=True)
@@ -54,12 +54,12 @@ class Announcing:
             await asyncio.sleep(0)
             if self._current() is not shard:
                 return
-            # One that was empty may have been forgotten by now.
+            # A topic that was empty might be forgotten by now.
             self._listener.adopt([topic for topic in topics if shard.index.by_number.get(topic.number) is topic])
 
 
 def _slices(shard: ShardState) -> Iterator[list[ShardTopic]]:
-    """The topics of a shard in slices, of which there is at least one."""
+    """Yield the topics of a shard in slices, at least one."""
     topics = list(shard.index.topics.values())
     size = limits.TOPICS_PER_TICK_MAX
     for start in range(0, max(1, len(topics)), size):

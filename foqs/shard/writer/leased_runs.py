@@ -1,4 +1,4 @@
-"""After a take-over: what stands first in a topic is under lease, mostly, and need not be read to be got past."""
+"""After a take-over, the first items of a topic are mostly under lease. Windows skip them without reading them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from foqs.model.topic import ShardTopic
 from foqs.shard.state.index import ShardIndex
 
 LEASED_RUN_MIN = 1_000
-"""A run of so many items under lease in a row is worth a question to the server."""
+"""The fewest items under lease in a row that are worth a question to the server."""
 
 
 def skip_leased(index: ShardIndex, sort_key_after: Callable[[int, int, int], int | None]) -> None:
     """Put the edges of unchanged windows behind the leases that stand first in their lanes.
 
-    `sort_key_after(lane, edge, count)` is the sort key of the `count`-th row of the lane after `edge`. All of it
+    `sort_key_after(lane, edge, count)` is the sort key of the `count`-th row of the lane after `edge`. Everything
     happens before the shard's first transaction.
     """
     sort_keys: dict[ShardTopic, list[int]] = {}
@@ -28,10 +28,10 @@ def skip_leased(index: ShardIndex, sort_key_after: Callable[[int, int, int], int
 
 
 def _end_of_run(lane: int, leased: Sequence[int], sort_key_after: Callable[[int, int, int], int | None]) -> int:
-    """A sort key up to which all rows of the lane are `leased`, and behind which soon one is not.
+    """Return a sort key up to which all rows of the lane are `leased`, and soon after which one is not.
 
-    Every sort key here is one of a row. So where the n-th row stands at the n-th of these, no other is among the
-    first n.
+    Every sort key here is one of a row. So if the n-th row has the n-th of these keys, no other row is among the first
+    n.
     """
     edge, passed, step = order.FIRST, 0, len(leased)
     while step >= LEASED_RUN_MIN:

@@ -1,4 +1,4 @@
-"""Those whom the writer of a shard asks and tells: the listener, which hands out its items, and the meter."""
+"""The partners of a shard's writer: the listener, which delivers the shard's items, and the meter."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ from foqs.shard.state.events import Demand, Events
 
 
 class ShardListener(Protocol):
-    """The one whom a writer asks and tells of its shard. The real one is foqs.host.dispatch.Dispatcher."""
+    """Gives a writer its demand and gets its reports. The real one is foqs.host.dispatch.Dispatcher."""
 
     settings: SettingsTable
     """The settings of namespaces, as its shards read them."""
 
     def demand(self, topics: Iterable[ShardTopic]) -> Mapping[ShardTopic, Demand]:
-        """The demand of its consumers for these topics now; a topic that is missing is not wanted."""
+        """Return the present demand of its consumers for these topics; a missing topic is not wanted."""
 
     def on_events(self, events: Events) -> None:
-        """Take in the events of a shard that is served."""
+        """Take the events of a served shard."""
 
     def shard_opened(self, shard_id: int, topics: Collection[ShardTopic]) -> None:
-        """The shard is served; `topics` are some of it, and the others come by `adopt`."""
+        """Note that the shard is served; `topics` are some of its topics, and the others come by `adopt`."""
 
     def adopt(self, topics: Collection[ShardTopic]) -> None:
-        """Topics of a shard that was opened, or whose breaker has opened or closed."""
+        """Take topics of a shard that was opened, or whose breaker has opened or closed."""
 
     def shard_lost(self, shard_id: int, topics: Collection[ShardTopic]) -> None:
-        """Forget the claims of a lost shard: they are not ours any more. `disown` gets the topics not in `topics`."""
+        """Forget the claims of a lost shard, which are no longer this host's. `disown` gets the other topics."""
 
     def disown(self, topics: Collection[ShardTopic]) -> None:
-        """Topics of a shard that was lost, before it is opened again."""
+        """Drop topics of a lost shard, before it is opened again."""
 
     def shard_health(self, shard_id: int, topics: Collection[ShardTopic], *, healthy: bool) -> None:
         """Note that a shard's breaker opened or closed, for some of its topics; the others come by `adopt`."""
 
 
 class TransactionMeter(Protocol):
-    """Counts the transactions of a host's shards for operators; each shard's writer tells it of them."""
+    """Counts the transactions of a host's shards for operators, by the reports of each shard's writer."""
 
     def waited(self, shard_id: int, wait_s: float) -> None:
-        """The shard has waited for a slot of the server, before a transaction."""
+        """Note the shard's wait for a slot of the server, before a transaction."""
 
     def ended(self, shard_id: int, elapsed_s: float, outcome: str) -> None:
-        """`outcome` is committed, failed or unknown."""
+        """Note the end of a transaction; `outcome` is committed, failed or unknown."""
 
     def committed(self, shard_id: int, transaction: Transaction, result: TransactionResult) -> None:
-        """The transaction happened, whether that was known at once or not."""
+        """Note that the transaction happened, even if its outcome was unknown for a while."""
 
     def lost(self, shard_id: int, count: int) -> None:
-        """Transactions that had happened are not there any more: the shard went back to an older state."""
+        """Note that committed transactions are missing, because the shard was reset to an older state."""

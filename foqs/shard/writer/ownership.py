@@ -1,4 +1,4 @@
-"""A shard in the hands of this process: how it is opened, opened again when its session is lost, and given up."""
+"""The ownership of a shard by this process: its opening, its reopening after a lost session, and its end."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ from foqs.shard.writer.seen_loading import SeenLoading
 from foqs.shard.writer.worker_thread import WorkerThread
 
 BEING_TAKEN_MS_MAX = 10 * limits.SECOND_MS
-"""A process that takes a shard says so by then; else it is told that somebody has its lock."""
+"""A process that takes a shard reports it within this time; after that, its lock is reported as held."""
 REOPEN_PAUSE_MS = 500
 """The pause between two tries to open a shard, or to get a new session for it."""
 REOPEN_TRIES_MAX = 120
 """The tries to get a new session. Then the shard's state is given up, and its callers get unknown outcomes."""
 OWNER_RETURN_MS = 100
-"""An owner whose session was ended may have its shard back before others take it; it notices within TICK_MS."""
+"""Head start of an owner whose session was ended, before others take its shard; it notices within TICK_MS."""
 KEYS_LEFT_TO_RENEW = 1 << 39
-"""An owner with fewer of the 2^40 keys of its epoch left takes a new epoch and goes on."""
+"""An owner with fewer of the 2^40 keys of its epoch left takes a new epoch."""
 KEYS_LEFT_MIN = 1 << 24
-"""A shard with fewer left, and without a new epoch, is not served: a key must not be one of the next epoch."""
+"""A shard with fewer keys left, and without a new epoch, is not served: a key must not be one of the next epoch."""
 EPOCH_RETRY_MS = 10 * limits.SECOND_MS
-"""Before an epoch that could not be renewed is tried to be renewed again."""
+"""The pause after a failed renewal of the epoch."""
 EPOCH_OVER_RETRY_MS = 500
-"""The same if somebody else was given a later one, who may serve a copy."""
+"""The same pause if another process was given a later epoch, because it might serve a copy."""
 OWNED = "owned"
-"""The detail of a shard that is owned, and of which there is nothing else to say."""
+"""The detail of an owned shard without other news."""
 
 assert 2 * (limits.ENQUEUE_BUFFER_ITEMS_MAX + limits.OPEN_LEASES_MAX) < KEYS_LEFT_MIN < KEYS_LEFT_TO_RENEW, (
     "one transaction must fit"
@@ -61,16 +61,16 @@ _log = structlog.get_logger(__name__)
 
 
 def log_defect(shard_id: int) -> None:
-    """Log the current exception. A bug costs a takeover, which reads everything anew, and not the shard."""
+    """Log the current exception. A bug costs a takeover, which reads everything anew, but not the shard."""
     _log.error("shard_defect", shard=shard_id, exc_info=True)
 
 
 class Ownership:
-    """The ownership of one shard: how it is won and kept, and what this process remembers of it in between.
+    """The ownership of one shard: how it is won and kept, and this process's memory of it in between.
 
-    The loop of `ShardWriter` calls `open`, then `reopen` and `keep_epoch` between transactions, and `lost` when one of
-    them has raised an error; others read `shard`. It owns the shard's state, the count of its rows, and what lets the
-    shard be opened again as it was left, without the meta database.
+    The loop of `ShardWriter` calls `open`, then `reopen` and `keep_epoch` between transactions, and `lost` once one of
+    these has raised an error; other parts read `shard`. It owns the shard's state, the count of its rows, and the data
+    with which the shard can be reopened as it was left, without the meta database.
     """
 
     def __init__(
@@ -86,32 +86,34 @@ class Ownership:
         meter: TransactionMeter,
         tenure: Tenure | None = None,
     ) -> None:
-        """`opened` is told of the shard when it was opened, before it serves anybody; `wake` wakes the loop.
+        """`opened` gets the shard after its opening, before it serves any call; `wake` wakes the loop.
 
-        `tenure` is what this process remembers of the shard, if it had it before and has given it up for good.
+        `tenure` is this process's memory of the shard, if it had it before and has given it up for good.
 
-        `changed` is told of the shard when it is owned from now on, and of None when it is owned no more.
+        `changed` gets the shard when it becomes owned, and None when it is no longer owned.
         """
         self.shard: ShardState | None = None
         """None while it is not owned."""
         self.detail = "not opened yet"
         """The state of the ownership, in words for operators."""
         self.counted = asyncio.Event()
-        """The counts of the topics are exact."""
+        """Set once the counts of the topics are exact."""
         self.is_given_up = False
-        """Whether the shard is to be taken over anew, after the transaction that is under way."""
+        """True if the shard must be taken over anew, after the transaction under way."""
         self.is_epoch_due = False
-        """`keep_epoch` has something to do."""
+        """True if `keep_epoch` has work."""
         self.given_epoch = 0
-        """The last epoch that the meta database has given to anybody, as far as it is known."""
+        """The last epoch that the meta database has given to any process, as far as it is known."""
         self.is_expected = False
-        """The living owner was asked to hand the shard to this host, which takes it as soon as the lock is free."""
+        """True if the living owner was asked to hand the shard to this host, which takes it as soon as the lock is
+        free.
+        """
         self.is_standing_by = False
-        """The last try to open the shard found that a living owner has it."""
+        """True if the last try to open the shard found a living owner."""
         self._taken_since_s: float | None = None
         """The time since which another process has been taking the shard, if one is."""
         self._hurry = asyncio.Event()
-        """The owner that is waited for is dead."""
+        """Set if the awaited owner is dead."""
         self.committed_number = 0
         """The number of the last transaction that this process saw committed."""
         self._shard_id = shard_id
@@ -129,29 +131,29 @@ class Ownership:
         self._ticked_s = self._loop.time()
         self._has_ticked = self._has_stood_still = False
         self._is_doubtful = False
-        """Whether the meta database is to be asked if the shard is still this process's."""
+        """True if the meta database must be asked if the shard is still this process's."""
         self._renewed_epoch = 0
-        """The epoch that the shard is to go on under, between two transactions; 0 for none."""
+        """The epoch that the shard takes up between two transactions; 0 for none."""
         self._outage = Outage(self._loop.time)
         self._losses = Outage(self._loop.time)
         """The sessions that are lost while the breaker is open."""
         self._count_task: asyncio.Task[None] | None = None
         self._seen_task: asyncio.Task[None] | None = None
-        """While the dedup ids are not all read."""
+        """The task that runs until all dedup ids are read."""
         self._epoch_due_s = 0.0
         self.tenure = tenure
-        """The tenure of the last opening or of the last ownership; None before, and without keys to go on with."""
+        """The tenure of the last opening or of the last ownership; None before, and if too few keys are left."""
         self._left: ShardState | None = None
         """The state of a lost shard, until it is opened again."""
         self._unseen: frozenset[int] = frozenset()
-        """Items of it that were claimed and that no consumer got: nobody but this process can know."""
+        """Its items that were claimed and that no consumer got, which only this process knows."""
         self._tries: LeaseTable | None = None
-        """Its leases, from which it is known which items somebody worked on."""
+        """Its leases, which show the items whose consumers had begun to work."""
 
-    # ---- to have it ----
+    # ---- taking it ----
 
     async def open(self) -> ShardState:
-        """Take the shard over and announce its topics. Raises what Store.open does."""
+        """Take the shard over and announce its topics. Raises the errors of Store.open."""
         if self._left is not None:
             self._tries = self._left.leases
             self._unseen, self._left = await self._thread.run(self._left.unseen_keys), None
@@ -163,7 +165,7 @@ class Ownership:
             self._taken(error)
             raise
         if tenure is None or image.epoch != tenure.epoch:
-            self._unseen, self._tries = frozenset(), None  # Others may have delivered them since.
+            self._unseen, self._tries = frozenset(), None  # Other owners might have delivered them since.
         self._renewed_epoch = 0
         self.place.opened(image, self.committed_number)
         self.committed_number = image.transaction_number
@@ -172,7 +174,7 @@ class Ownership:
             await self._come_back(image.transaction_number, self._store.server)
             shard = await self._state_of(image, began_s)
         except Exception:
-            # The sessions of the shard: the lock would stay, and a snapshot that keeps the server from purging rows.
+            # Close the sessions: otherwise the lock would stay, and a snapshot that keeps the server from purging rows.
             await self._thread.run(self._store.close)
             raise
         if self._tries is not None:
@@ -199,9 +201,9 @@ class Ownership:
         return f"{OWNED}; {lost} committed transactions were lost, see shard_went_back" if lost else OWNED
 
     async def _state_of(self, image: ShardImage, began_s: float) -> ShardState:
-        """The state of a shard that was opened just now. Raises SessionLostError."""
+        """Return the state of a shard that was opened just now. Raises SessionLostError."""
         self._keeper.begin(began_s, image)
-        # It may take a second for many leases, and the others' shards are served meanwhile.
+        # Many leases can take a second, in which the other shards must be served.
         shard = await self._thread.run(
             partial(ShardState, self._shard_id, image, self._listener.settings, self._unseen)
         )
@@ -214,7 +216,7 @@ class Ownership:
         self._changed(shard)
 
     async def wait_for_next_try(self, error: BaseException) -> None:
-        """After `error` ended an ownership, or kept the shard from being opened."""
+        """Wait after `error`, which ended an ownership or kept the shard from being opened."""
         pause_ms = REOPEN_PAUSE_MS
         self.is_standing_by = isinstance(error, OwnedError)
         if self.is_standing_by:
@@ -222,20 +224,22 @@ class Ownership:
                 has_lock = await self._thread.run(partial(self._store.wait_for_owner, stay=self.is_expected))
                 pause_ms = 0 if has_lock else OWNER_RETURN_MS
             except (SessionLostError, OwnershipLostError):
-                self.is_standing_by = False  # Nobody can tell when it is free.
+                self.is_standing_by = False  # Its release cannot be observed.
         with suppress(TimeoutError):
             async with asyncio.timeout(pause_ms / 1000):
                 await self._hurry.wait()
         self._hurry.clear()
 
     def look_again(self) -> None:
-        """The owner is dead: let `wait_for_next_try` return, if this process does not have the shard."""
+        """Let `wait_for_next_try` return, because the owner is dead and this process does not have the shard."""
         if self.shard is None:
             self._hurry.set()
             self._store.look_again()
 
     async def _supervised(self, shard: ShardState, load: Callable[[], Awaitable[None]]) -> None:
-        """`load` makes its coroutine here: nobody would await it where the task is cancelled before its first step."""
+        """Run `load`, which makes its coroutine here: it would not be awaited if the task is cancelled before its first
+        step.
+        """
         try:
             await load()
         except SessionLostError as error:
@@ -250,7 +254,7 @@ class Ownership:
         try:
             counts = await counting
         except SessionLostError as error:
-            # How many there were at the take-over cannot be known any more: take over once more.
+            # The counts at the take-over are lost, so take over once more.
             if self.shard is shard:
                 self.give_up(f"its rows could not be counted: {error}")
             return
@@ -266,14 +270,14 @@ class Ownership:
                     return
             self.counted.set()
 
-    # ---- to keep it ----
+    # ---- keeping it ----
 
     async def reopen(self, reason: str) -> None:
-        """Get a new session for the shard, as the same owner; the store knows then which transaction was the last.
+        """Get a new session for the shard, as the same owner. The store then knows which transaction was the last.
 
-        Waits while the server is away. A server that gives a new session at once is not sick: somebody ended the old
-        one. Raises OwnershipLostError when there was another owner, or the server is away for too long, and
-        ElsewhereError when somebody else has the shard on another server.
+        Waits while the server is unreachable. A server that gives a new session at once is not sick; its old session
+        was ended. Raises OwnershipLostError if the shard had another owner, or the server is unreachable for too long,
+        and ElsewhereError if another process has the shard on another server.
         """
         self.place.has_no_session()
         self.detail = f"its session is lost ({reason}); reconnecting"
@@ -289,7 +293,7 @@ class Ownership:
                 await asyncio.sleep(REOPEN_PAUSE_MS / 1000)
                 continue
             if number < self.committed_number:
-                # What is known of the shard is not what is there: a fail-over to a replica that was behind.
+                # The state is ahead of the database, after a fail-over to a replica that was behind.
                 raise OwnershipLostError(f"its server has lost transactions {number + 1} to {self.committed_number}")
             try:
                 await self._come_back(number, self.place.server)
@@ -304,9 +308,9 @@ class Ownership:
         raise OwnershipLostError(self.detail)
 
     async def _come_back(self, number: int, known_server: str) -> None:
-        """There is a session again: with a new epoch if it is another server's than the others know, or may know.
+        """Resume with a session, under a new epoch if its server differs, or might differ, from the published one.
 
-        They may be told so while they are asked, and then are asked once more. Raises what `_renew` does.
+        The published state can change during the renewal, which is then repeated. Raises the errors of `_renew`.
         """
         server = self._store.server
         while self.place.is_left or server != known_server:
@@ -315,7 +319,7 @@ class Ownership:
         self.place.has_session(server)
 
     async def _renew(self, number: int) -> None:
-        """Get a new epoch, for the server on which the shard is now, which its state takes up between two transactions.
+        """Get a new epoch for the shard's present server. The state takes it up between two transactions.
 
         Raises ElsewhereError, FoqsError, SessionLostError.
         """
@@ -328,10 +332,10 @@ class Ownership:
         self.is_epoch_due = True
 
     def tick(self, shard: ShardState) -> None:
-        """Notice that `keep_epoch` has something to do. Between two ticks few of the keys that are left are used.
+        """Notice work for `keep_epoch`. Few of the remaining keys are used between two ticks.
 
-        An epoch that was given to a host which then lost the shard, before it could say so there, makes all hosts take
-        that one for the owner, and no census is answered for it: the owner needs a later one.
+        If a host was given an epoch and then lost the shard before it wrote the epoch there, all hosts take it for the
+        owner, and no census is answered for the shard. The owner then needs a later epoch.
         """
         self._look_at_clock()
         self._has_ticked, now_s = True, self._loop.time()
@@ -340,19 +344,19 @@ class Ownership:
         self.is_epoch_due = bool(self._renewed_epoch) or (is_wanted and now_s >= self._epoch_due_s)
 
     def doubt(self) -> None:
-        """Ask for a new epoch soon: others may not know where the shard is served, or have taken it elsewhere."""
+        """Ask for a new epoch soon, because others might not know where the shard is served, or took it elsewhere."""
         self._is_doubtful = True
 
     def is_to_ask_first(self) -> bool:
-        """Whether `keep_epoch` comes before the next transaction, since this process stood still.
+        """Return True if `keep_epoch` must run before the next transaction, because this process stood still.
 
-        The others may take it for dead after so long, and serve a copy.
+        After such a time others might take it for dead, and serve a copy.
         """
         self._look_at_clock()
         return self._has_stood_still
 
     def _look_at_clock(self) -> None:
-        """A process that does not tick yet has stood still for nobody."""
+        """Check for a stall, which counts only once this process ticks."""
         before_s, self._ticked_s = self._ticked_s, self._loop.time()
         if self._has_ticked and self._ticked_s - before_s > (limits.HOST_DEAD_MS - limits.HEARTBEAT_MS) / 1000:
             self._has_stood_still = self._is_doubtful = True
@@ -360,10 +364,10 @@ class Ownership:
         self.is_epoch_due = self.is_epoch_due or self._has_stood_still
 
     async def keep_epoch(self, shard: ShardState) -> None:
-        """Go on under a new epoch when it is due, long before the keys of this one are used up.
+        """Take up a new epoch when it is due, long before the keys of this one are used up.
 
-        Raises OwnershipLostError when there is none to be had and too few keys are left, ElsewhereError when somebody
-        else has the shard on another server, SessionLostError.
+        Raises OwnershipLostError if no new epoch is available and too few keys are left, ElsewhereError if another
+        process has the shard on another server, and SessionLostError.
         """
         if not self.is_epoch_due:
             return
@@ -385,7 +389,7 @@ class Ownership:
         _log.info("epoch_renewed", shard=self._shard_id, epoch=epoch)
 
     def health_changed(self, healthy: bool, reason: str) -> None:
-        """The breaker of the shard has opened or closed."""
+        """Report that the breaker of the shard has opened or closed."""
         if healthy:
             self._losses.has_ended()
         _log.warning("breaker_closed" if healthy else "breaker_opened", shard=self._shard_id, reason=reason)
@@ -395,16 +399,16 @@ class Ownership:
             if not healthy:
                 self._listener.on_events(shard.evict(reason))
 
-    # ---- to lose it ----
+    # ---- losing it ----
 
     def give_up(self, reason: str) -> None:
-        """Let the shard be taken over anew, after the transaction that is under way."""
+        """Let the shard be taken over anew, after the transaction under way."""
         self.detail = reason
         self.is_given_up = True
         self._wake()
 
     def _is_being_taken(self, error: BaseException) -> bool:
-        """Whether another process takes the shard just now, as when several start at once: it will soon say so."""
+        """True while another process takes the shard, as when several start at once; it will soon report it."""
         now_s = self._loop.time()
         if not isinstance(error, BeingTakenError):
             self._taken_since_s = None
@@ -413,7 +417,7 @@ class Ownership:
         return now_s - since_s < BEING_TAKEN_MS_MAX / 1000
 
     async def lost(self, error: BaseException) -> None:
-        """The shard is not ours any more, or could not be opened: tell everybody who waits."""
+        """End the ownership, or a failed opening, and notify all waiting callers."""
         self.detail = reason = str(error)
         self.place.has_no_session()
         if not self._is_being_taken(error) and self._outage.is_to_be_told(reason):
@@ -440,24 +444,25 @@ class Ownership:
             while left:
                 await asyncio.sleep(0)
                 self._try(left.popleft())
-        finally:  # Who stops the shard meanwhile must not leave topics behind of which nobody knows that they are gone.
+        finally:  # If the writer is stopped during this, no lost topic must be left unannounced.
             while left:
                 self._try(left.popleft())
 
     def _remember(self, shard: ShardState) -> None:
-        """Remember what is needed to open the shard again without the meta database."""
+        """Keep the data with which the shard can be opened again without the meta database."""
         if shard.index.keys_left_count < KEYS_LEFT_MIN or self.place.is_left:
             self.tenure = None
         else:
             self.tenure = Tenure(shard.epoch, self.committed_number, shard.index.last_key, self.place.server)
 
     def _taken(self, error: ElsewhereError) -> None:
-        """Another one has, or had, the shard under a later epoch: with that of this process nobody goes on."""
+        """Note that another process has, or had, the shard under a later epoch, which ends this process's epoch."""
         self.tenure = None
         self.place.taken(error.row, self.committed_number)
 
     def leave_server(self) -> int:
-        """Before the others are told that they may take the shard elsewhere. Returns the number to tell them.
+        """Prepare for the others to take the shard on another server. Returns the number of the last transaction to
+        report.
 
         From now on it is not opened again without the meta database.
         """
@@ -466,14 +471,14 @@ class Ownership:
         return self.committed_number
 
     def _try(self, work: Callable[[], None]) -> None:
-        """Do the work, and log its defect: what comes after it has to, whatever it meets."""
+        """Do the work, and log its defect, so that the following steps run in any case."""
         try:
             work()
         except Exception:
             log_defect(self._shard_id)
 
     async def stop(self) -> None:
-        """Give the shard up for good. Nothing else of it may be under way."""
+        """Give the shard up for good. No other call of it must be under way."""
         for task in (self._count_task, self._seen_task):
             if task is not None:
                 task.cancel()
@@ -482,7 +487,7 @@ class Ownership:
         shard = self.shard
         if shard is not None:
             self._remember(shard)
-            # Whatever this meets, the session has to end, and the lock with it.
+            # The session has to end in any case, and the lock with it.
             self._try(lambda: self._listener.on_events(shard.abandon("it was handed on, or the host stops")))
             self._hold(None)
         await self._thread.run(self._store.close)

@@ -1,4 +1,4 @@
-"""The server on which this process has a shard: what it has told the others of it, and what was lost with another one.
+"""The server on which this process has a shard, the facts reported about it, and the transactions lost on another one.
 
 docs/decisions/0046-one-place-of-a-shard.md.
 """
@@ -16,23 +16,23 @@ from foqs.shard.port import ShardImage
 from foqs.shard.writer.listener import TransactionMeter
 
 LEAVE_SERVER_MS = 2 * limits.SECOND_MS
-"""An owner that has had no session with its server for so long tells the others, who may take the shard elsewhere."""
+"""An owner without a session for this long reports that, and others can then take the shard on another server."""
 
 _log = structlog.get_logger(__name__)
 
 
 class ShardPlace:
-    """`Ownership` owns it and tells it what becomes of the shard's sessions; it counts what was lost."""
+    """The place of a shard's sessions, as `Ownership` reports them. It counts lost transactions."""
 
     def __init__(self, shard_id: int, meter: TransactionMeter, now_s: Callable[[], float]) -> None:
         self.server = ""
-        """The server on which the shard was opened, or opened again."""
+        """The server on which the shard was last opened."""
         self.is_left = False
-        """The others may have heard that they may take the shard: only a new epoch makes it this process's again."""
+        """True if others might know that they can take the shard, so that this process needs a new epoch for it."""
         self.epoch = 0
-        """That of the last tenure of which it is not known what was lost; 0 for none."""
+        """The epoch of the last tenure whose losses are unknown; 0 for none."""
         self.told_number = 0
-        """The number of the last transaction that the others were told of."""
+        """The number of the last reported transaction."""
         self.lost_count = 0
         """The transactions that were lost while this process had the shard, or before it took it."""
         self._shard_id = shard_id
@@ -42,16 +42,16 @@ class ShardPlace:
 
     @property
     def is_to_leave(self) -> bool:
-        """There was no session for so long that others may take the shard on another server."""
+        """True if the session has been missing for long enough to let others take the shard on another server."""
         since_s = self._without_session_s
         return since_s is not None and self._now_s() - since_s >= LEAVE_SERVER_MS / 1000
 
     def leave(self) -> None:
-        """Before the others are told, who may hear it whatever the teller hears."""
+        """Note that others will be notified; they can learn of it even if the report seems to fail."""
         self.is_left = True
 
     def told(self, number: int) -> None:
-        """The others know of the transactions up to this one."""
+        """Note that the transactions up to this one are reported."""
         self.told_number = max(self.told_number, number)
 
     def has_no_session(self) -> None:
@@ -59,19 +59,19 @@ class ShardPlace:
             self._without_session_s = self._now_s()
 
     def opening(self) -> None:
-        """The shard is taken anew: with a new epoch if the others were told that it can be."""
+        """Note a new opening, with a new epoch if others were notified that they can take the shard."""
         self.is_left = False
 
     def has_session(self, server: str) -> None:
-        """The shard is served on this server, and nobody was told of another one since."""
+        """Note that the shard is served on this server, and that no later report names another one."""
         self.server, self.is_left, self._without_session_s = server, False, None
 
     def renewed(self, epoch: int, number: int) -> None:
-        """The shard goes on under a later epoch, and the others were told of the transactions up to this one."""
+        """Note that the shard continues under a later epoch, with the transactions up to this one reported."""
         self.epoch, self.told_number = epoch, number
 
     def opened(self, image: ShardImage, committed_number: int) -> None:
-        """The shard was taken over; `committed_number` is of the last transaction that this process had seen before."""
+        """Note a take-over; `committed_number` is the last transaction that this process had seen before."""
         given, found = image.given, image.found
         lost = 0
         if given is not None:
@@ -83,9 +83,10 @@ class ShardPlace:
         self._report(lost)
 
     def taken(self, row: ShardRow | None, committed_number: int) -> None:
-        """Another one has the shard, by the row of the meta database: count once what it lacks on another server.
+        """Note that the meta database's row gives the shard to another process, and count once the transactions that it
+        lacks there.
 
-        It may have left that, or never have served the shard: then the next opening counts.
+        If that one has left the shard, or never served it, the next opening counts.
         """
         self.is_left = True
         if row is None or not row.server or not self.epoch or row.epoch <= self.epoch:

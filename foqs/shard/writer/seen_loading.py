@@ -1,4 +1,4 @@
-"""The dedup ids of a shard that was opened: images and their log are read into its state while the shard serves."""
+"""Loads the dedup ids of an opened shard, from images and logs, into its state while the shard serves."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from foqs.shard.writer.worker_thread import WorkerThread
 SEEN_READ_ROWS = 256
 """Rows of the log that are read at a time: 0.8 MiB, if they are full."""
 SEEN_SOUGHT_ROWS = 8
-"""Rows of the log that are read at a time where one is sought."""
+"""Rows of the log that are read at a time in a search for one row."""
 SEEN_READ_PARTS = 8
 """Parts of an image that are read at a time: 0.8 MiB, if its table is full."""
 SEEN_SLICE_IDS = 2_000
-"""Ids that one turn of the event loop takes in: about 3 ms. A part of an image costs less than that."""
+"""Ids that one turn of the event loop adds: about 3 ms. A part of an image costs less than that."""
 SEEN_RETRY_MS = 500
-"""The pause before a log is read on after its session was lost."""
+"""The pause before a log is read further after its session was lost."""
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
@@ -34,12 +34,12 @@ _log = structlog.get_logger(__name__)
 class SeenLoading:
     """Reads the logs of one ownership, small ones first, so that most namespaces wait least.
 
-    `Ownership` runs it as a task when it has opened the shard, and cancels it with the ownership. Enqueues with ids of
-    a namespace wait until its log is read; nothing else does.
+    `Ownership` runs it as a task when it has opened the shard, and cancels it with the ownership. Only enqueues with
+    ids of a namespace wait until its log is read.
     """
 
     def __init__(self, shard_id: int, shard: ShardState, log: SeenLog, wake: Callable[[], None]) -> None:
-        """`wake` is called when items may be inserted that have waited."""
+        """`wake` is called when items that have waited can be inserted."""
         self._shard_id = shard_id
         self._shard = shard
         self._log = log
@@ -47,7 +47,7 @@ class SeenLoading:
         self._thread = WorkerThread(f"shard-{self._shard_id}-seen")
         self._outage = Outage(asyncio.get_running_loop().time)
         self._imaged_count = 0
-        """Ids that were not read from the log."""
+        """Ids that were loaded from images."""
 
     async def run(self, extents: list[SeenExtent]) -> None:
         loop = asyncio.get_running_loop()
@@ -56,7 +56,7 @@ class SeenLoading:
             for extent in sorted(extents, key=lambda extent: extent.end - extent.first):
                 await self._read(extent.namespace)
         finally:
-            # Python waits for its threads when it ends, and this one may wait for a server that hangs.
+            # Python waits for its threads when it ends, and this one might wait for a server that hangs.
             self._log.interrupt()
             self._thread.run(self._log.close)
             self._thread.leave()
@@ -67,7 +67,7 @@ class SeenLoading:
         )  # fmt: skip
 
     async def _read(self, namespace: int) -> None:
-        """The images of a namespace, and what of its log is before, between and after them."""
+        """Read the images of a namespace, and the parts of its log before, between and after them."""
         while (image := self._shard.next_seen_image(namespace)) is not None:
             await self._read_log(namespace, image.key.first)
             await self._read_image(image)
@@ -75,7 +75,7 @@ class SeenLoading:
         self._wake()
 
     async def _read_log(self, namespace: int, until: int | None) -> None:
-        """The ids before the number `until`, or all."""
+        """Read the ids before the number `until`, or all."""
         first = self._shard.load_seen_from(namespace)
         if until is not None and first >= until:
             return
@@ -89,7 +89,7 @@ class SeenLoading:
             first = rows[-1].first + 1
 
     async def _take_in(self, namespace: int, rows: list[SeenDigests], until: int | None) -> bool:
-        """Whether the log is read to its end, or to there."""
+        """Add rows to the state. Returns True if the log is read to its end, or to `until`."""
         if not rows:
             return self._shard.load_seen(namespace, rows, until)
         start = 0
@@ -105,7 +105,7 @@ class SeenLoading:
         return False
 
     async def _read_image(self, image: StoredImage) -> None:
-        """Let the state take in its table, if it is whole and of this log."""
+        """Add the image's table to the state, if it is whole and of this log."""
         try:
             head = await self._read_head(image.key)
             reader = ImageReader(head)
@@ -134,7 +134,7 @@ class SeenLoading:
         return head
 
     async def _hash_at(self, namespace: int, number: int) -> Hash | None:
-        """The hash of the id which has this number in the log: a block has one row, or many small ones."""
+        """Return the hash of the id with this number in the log. A block has one row, or many small ones."""
         first = number // BLOCK_IDS * BLOCK_IDS
         while rows := await self._ask(partial(self._log.read, namespace, first, SEEN_SOUGHT_ROWS)):
             for row in rows:
@@ -147,7 +147,7 @@ class SeenLoading:
         return None
 
     async def _ask(self, read: Callable[[], T]) -> T:
-        """The result of `read`, as soon as the server lets it."""
+        """Return the result of `read`, after retries while the session is lost."""
         while True:
             try:
                 found = await self._thread.run(read)

@@ -1,7 +1,7 @@
 """The writer of one shard: the service that owns it and runs its transactions, one after the other.
 
-While one transaction commits, the next one collects, and for a moment after it: the busier the shard, the bigger the
-batch, and there is no timer to tune.
+The next transaction collects work while one commits, and for a moment after it. A busier shard thus gets larger
+batches, without a timer to tune.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from foqs.shard.writer.ownership import Ownership, log_defect
 from foqs.shard.writer.worker_thread import WorkerThread
 
 SHARD_OPEN_WAIT_MS_MAX = 2 * limits.SECOND_MS
-"""A host that starts waits so long for a shard before it serves without it."""
+"""A host that starts waits this long for a shard before it serves without it."""
 DEADLOCK_TRIES_MAX = 5
-"""A transaction is run so often; each time it waits only for the other one that it met."""
+"""Tries of a transaction after deadlocks; each waits only for the other transaction that it met."""
 
 _log = structlog.get_logger(__name__)
 
@@ -47,9 +47,9 @@ _log = structlog.get_logger(__name__)
 class ShardWriter(Service):
     """Owns one shard of this host while it can, and writes to it.
 
-    The host makes one for each shard and ticks it; whoever has put something into `shard` calls `wake`. It has a task,
-    the loop of transactions, and two threads for what blocks. `Ownership` opens the shard and loses it, `Keeper`
-    watches its server, and the server's scheduler says when a transaction begins. Transactions run on the event loop
+    The host makes one for each shard and ticks it; a caller that has put work into `shard` calls `wake`. It has a task,
+    the loop of transactions, and two threads for blocking calls. `Ownership` opens the shard and loses it, `Keeper`
+    watches its server, and the server's scheduler decides when a transaction begins. Transactions run on the event loop
     (docs/decisions/0008).
     """
 
@@ -63,16 +63,15 @@ class ShardWriter(Service):
         opened: Callable[[ShardState], None] = lambda _: None,
         tenure: Tenure | None = None,
     ) -> None:
-        """`opened` is told whenever the shard has been opened, before it serves anybody.
+        """`opened` is called after each opening of the shard, before it serves any call.
 
-        `tenure` is that of the writer which this host had for the shard before, if there was one.
+        `tenure` is that of this host's earlier writer for the shard, if it had one.
         """
         super().__init__(f"shard-{shard_id}")
         self.shard_id = shard_id
         self.shard: ShardState | None = None
-        """The state of the shard while it takes what is new; None while it is not owned, and once it is drained."""
+        """The state of the shard while it takes new work; None while it is not owned, and once it is drained."""
         self.scheduler = server.scheduler
-        """The scheduler of the shard's server."""
         self._permit = server.scheduler.join()
         self._store = store
         self._listener = listener
@@ -87,91 +86,93 @@ class ShardWriter(Service):
         )  # fmt: skip
         self.clock, self.health = self._keeper.clock, self._keeper.health
         self.counted = self._ownership.counted
-        """The counts of the topics are exact."""
+        """Set once the counts of the topics are exact."""
         self._store_is_due = False
-        """The store had work of its own at the last tick, which goes with any transaction."""
+        """True if the store had work of its own at the last tick, which any transaction can carry."""
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
-        """Set while there is nothing for the store to do."""
+        """Set while the store has nothing to do."""
         self._tried = asyncio.Event()
-        """The shard has been opened, or could not be."""
+        """Set after the first opening of the shard, or its failure."""
         self._task: asyncio.Task[None] | None = None
 
-    # ---- what others ask ----
+    # ---- queries ----
 
     @property
     def detail(self) -> str:
-        """How it stands with the shard, in words for operators."""
+        """The state of the shard, in words for operators."""
         return self._ownership.detail
 
     @property
     def tenure(self) -> Tenure | None:
-        """The tenure of the shard as this host has left it; to be asked once the writer has stopped."""
+        """The tenure of the shard as this host has left it; read it once the writer has stopped."""
         return self._ownership.tenure
 
     def expect(self, *, is_expected: bool) -> None:
-        """Say whether the living owner of the shard was asked to hand it to this host."""
+        """Note if the living owner of the shard was asked to hand it to this host."""
         self._ownership.is_expected = is_expected
 
     def knows_epoch(self, epoch: int) -> None:
-        """The meta database has given this epoch of the shard to somebody, and no later one."""
+        """Note that the meta database has given this epoch of the shard to some process, and no later one."""
         self._ownership.given_epoch = epoch
 
     @property
     def served_on(self) -> str:
-        """The server on which the shard is served, or was served last, as that calls itself."""
+        """The server on which the shard is served, or was last served, by its own name."""
         return self._ownership.place.server
 
     @property
     def is_to_leave_server(self) -> bool:
-        """There was no session with its server for a while, so that others may take the shard on another one."""
+        """True if its session has been missing for long enough to let others take the shard on another server."""
         return self._ownership.place.is_to_leave
 
     def leave_server(self) -> int:
-        """Before the others are told so. Returns the number of the last transaction, to tell them."""
+        """Prepare for the others to take the shard on another server. Returns the number of the last transaction to
+        report.
+        """
         return self._ownership.leave_server()
 
     def news_of_number(self) -> int | None:
-        """The number of the last transaction; None if the others know it."""
+        """Return the number of the last transaction, or None if it is already reported."""
         number = self._ownership.committed_number
         return number if number > self._ownership.place.told_number else None
 
     def number_told(self, number: int) -> None:
-        """The others know of the transactions up to this one."""
+        """Note that the transactions up to this one are reported."""
         self._ownership.place.told(number)
 
     def doubt_epoch(self) -> None:
-        """The others may not know on which server the shard is served: get an epoch for it soon."""
+        """Get an epoch for the shard soon, because others might not know on which server it is served."""
         self._ownership.doubt()
 
     def look_again(self) -> None:
-        """The owner of the shard is dead: who waits for it tries to open the shard now."""
+        """Try to open the shard now, because its owner is dead."""
         self._ownership.look_again()
 
     @property
     def is_expected(self) -> bool:
-        """The shard is about to come from its living owner."""
+        """True if the shard will soon come from its living owner."""
         return self._ownership.is_expected and self.shard is None
 
     @property
     def is_standing_by(self) -> bool:
-        """This process has reached the shard, and found that its living owner has it."""
+        """True if this process has reached the shard, and found that its living owner has it."""
         return self._ownership.is_standing_by and self.held is None
 
     @property
     def held(self) -> ShardState | None:
-        """The state of the shard while it is owned, also while what was accepted is written and nothing new is."""
+        """The state of the shard while it is owned, even while it only writes accepted work."""
         return self._ownership.shard
 
     def now(self) -> Now:
         return self.clock.at(self._loop.time())
 
     def now_ms(self) -> int:
-        """The shard server's clock."""
+        """Return the time of the shard server's clock."""
         return self.now().server_ms
 
     def wake(self) -> None:
-        """Wake the writer: there is something for the next transaction."""
+        """Wake the writer, because the next transaction has work."""
         self._work.set()
         shard = self.shard
         if shard is None or not self._permit.is_coalescing:
@@ -180,7 +181,7 @@ class ShardWriter(Service):
             self._permit.stop_coalescing()
 
     def tick(self) -> None:
-        """Notice what is due, and a server that hangs; to be called every limits.TICK_MS."""
+        """Notice due work, and a server that hangs; call it every limits.TICK_MS."""
         shard = self.held
         is_served = shard is not None and not self._ownership.is_given_up
         is_due = self._keeper.tick(is_owned=shard is not None, is_idle=is_served and self._idle.is_set())
@@ -202,13 +203,13 @@ class ShardWriter(Service):
             self.wake()
 
     def _store_wants_transaction(self, now: Now) -> bool:
-        """Whether the store has work of its own, which can wait until the server is well."""
+        """Return True if the store has work of its own, which can wait until the server is well."""
         return self.health.healthy and self._store.wants_transaction(now.steady_ms)
 
     # ---- service ----
 
     async def _start(self) -> None:
-        """Return when the shard was opened, or could not be; a server that hangs does not hold the others up."""
+        """Return when the shard was opened, or its opening failed; a server that hangs does not delay other shards."""
         self._task = asyncio.create_task(self._run(), name=self.name)
         try:
             async with asyncio.timeout(SHARD_OPEN_WAIT_MS_MAX / 1000):
@@ -218,10 +219,11 @@ class ShardWriter(Service):
             _log.warning("shard_lost", shard=self.shard_id, error=self.detail)
 
     async def _drain(self) -> None:
-        """Write all that was accepted, and leave a journal that says no more than what is leased.
+        """Write all accepted work, and reduce the journal to the open leases.
 
-        Nothing new is taken from now on: who asks is refused before anything is done, whatever is under way. A shard
-        that is sick by now is given up at once: what waits for its server would most likely wait in vain.
+        No new work is taken from now on: a call is refused before anything is done, even while a transaction is under
+        way. A shard that is sick by now is given up at once, because its calls would most likely wait for the server in
+        vain.
         """
         shard, self.shard = self.shard, None
         if shard is None:
@@ -248,7 +250,7 @@ class ShardWriter(Service):
         self.scheduler.leave()
 
     async def _run(self) -> None:
-        """Own the shard and serve it, over and over: whatever goes wrong costs an ownership, and no more than that."""
+        """Own the shard and serve it, over and over. Any error costs an ownership, and no more than that."""
         while True:
             loss: Exception
             try:
@@ -270,7 +272,7 @@ class ShardWriter(Service):
         """Run transactions until the shard is lost, which raises an error."""
         permit, keeper, store, listener = self._permit, self._keeper, self._store, self._listener
         last_rows_count: int | None = None
-        """Rows of the last transaction; None after a while in which there was nothing to do."""
+        """Rows of the last transaction; None after an idle while."""
         while not self._ownership.is_given_up:
             if keeper.is_due or self._ownership.is_epoch_due:
                 await self._keep(shard)
@@ -285,11 +287,11 @@ class ShardWriter(Service):
                     continue
                 self._work.clear()
                 if keeper.hangs:
-                    # Only a probe is sent: of all else it would not be known whether it was done.
+                    # Only a probe is sent, because the outcome of other work would be unknown.
                     self._give_back(shard)
                 now = self.clock.at(self._loop.time())
                 is_probe = (self._store_is_due or not self.health.healthy) and self._wants_probe(now)
-                # Demand is kept nowhere: it changes with every call, and a transaction needs that of few topics.
+                # Demand is not kept, because it changes with every call, and a transaction needs that of few topics.
                 demand = listener.demand(shard.topics_arriving()) if shard.inserts.waiting else {}
                 transaction = shard.take(now, demand, probe=is_probe)
                 if shard.has_events:
@@ -323,20 +325,20 @@ class ShardWriter(Service):
                 await self._work.wait()
                 self._idle.clear()
             elif not self.health.healthy and self._ownership.committed_number < transaction.number:
-                # It failed: what has no caller waits for the next one already, which might fail as fast.
+                # It failed. Work without a caller waits for the next transaction already, which might fail as fast.
                 await asyncio.sleep(self.health.retry_pause_s)
         raise OwnershipLostError(self.detail)
 
     def _wants_probe(self, now: Now) -> bool:
-        """Whether an empty transaction is to be run: to show that the server is well again, or for the store.
+        """Return True if an empty transaction is to be run, to show that the server is well again, or for the store.
 
-        What the store wanted at the last tick may have gone with another transaction meanwhile.
+        Another transaction might have carried the store's work since the last tick.
         """
         store_is_due, self._store_is_due = self._store_is_due, False
         return self._keeper.wants_probe or (store_is_due and self._store_wants_transaction(now))
 
     async def _keep(self, shard: ShardState) -> None:
-        """Do what is due beside transactions."""
+        """Do the work that is due between transactions."""
         try:
             await self._keeper.keep(shard)
             await self._ownership.keep_epoch(shard)
@@ -344,7 +346,7 @@ class ShardWriter(Service):
             await self._ownership.reopen(str(error))
 
     async def _commit(self, shard: ShardState, transaction: Transaction) -> TransactionResult:
-        """Run a transaction. If the shard is another owner's, whoever waits for it is told that it failed."""
+        """Run a transaction. If the shard is another owner's, its callers are notified that it failed."""
         try:
             return await self._store.run(transaction)
         except OwnershipLostError as error:
@@ -360,11 +362,11 @@ class ShardWriter(Service):
         *,
         again: bool = True,
     ) -> TransactionResult | None:
-        """Go on after `error` of a transaction that began at `began_s`.
+        """Handle `error` of a transaction that began at `began_s`.
 
-        A deadlock is no matter of the transaction: it is run again. It is run once more, if `again`, when its session
-        was lost and it certainly has not happened. Returns what it has read if it has happened, and None when it has
-        not, of which its callers are told.
+        A deadlock does not depend on the transaction, which is run again. It is run once more, if `again`, when its
+        session was lost and it certainly has not happened. Returns its reads if it has happened, or None if it has not;
+        its callers are then notified.
         """
         for _ in range(DEADLOCK_TRIES_MAX - 1):
             if not isinstance(error, DeadlockError):
@@ -382,7 +384,7 @@ class ShardWriter(Service):
             try:
                 await self._ownership.reopen(str(error))
             except OwnershipLostError:
-                # What another owner has done since says nothing of this transaction.
+                # The actions of another owner since then prove nothing about this transaction.
                 if error.nothing_done:
                     self._not_done(shard, error)
                 raise
@@ -414,11 +416,11 @@ class ShardWriter(Service):
         return result
 
     def _give_back(self, shard: ShardState) -> None:
-        """The server hangs: tell the callers who wait that nothing was done, but for what a transaction has taken."""
+        """Refuse waiting calls, except those that a transaction has taken, because the server hangs."""
         self._listener.on_events(shard.give_back(self.health.reason))
 
     def _not_done(self, shard: ShardState, error: Exception) -> None:
-        """Tell the callers of the transaction that certainly nothing of it has happened."""
+        """Notify the callers of the transaction that certainly nothing happened."""
         self._listener.on_events(shard.failed(str(error)))
 
     def _ended(self, began_s: float, outcome: str) -> None:

@@ -1,4 +1,4 @@
-"""A thread for what blocks, beside the event loop."""
+"""A thread for blocking calls, beside the event loop."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ T = TypeVar("T")
 
 
 class WorkerThread:
-    """Runs one call after the other; whoever waits for one lets the event loop turn."""
+    """Runs one call after the other; the event loop turns while a caller waits."""
 
     def __init__(self, name: str) -> None:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Begin `work` when all before it has ended; to be called on the event loop."""
+        """Begin `work` once all earlier calls have ended; call it on the event loop."""
         return asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     def leave(self) -> None:
-        """Let it end when all has ended that was begun; returns at once."""
+        """Let the thread end after all begun calls; return at once."""
         self._executor.shutdown(wait=False)
 
     def end(self) -> None:
-        """Return when all has ended that was begun."""
+        """Return once all begun calls have ended."""
         self._executor.shutdown(wait=True)
