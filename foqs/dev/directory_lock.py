@@ -1,4 +1,4 @@
-"""The lock on the directory of a private server: one server at a time, for as long as it lives."""
+"""The lock on the directory of a private server, which one server at a time holds for its whole life."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ _PROBE_MS = 20
 
 
 class DirectoryTakenError(Exception):
-    """Another server has the directory; the message says which one, and what to do."""
+    """Another server has the directory; the message has its process id and the remedy."""
 
 
 class DirectoryLock:
     """A locked file in the directory, with the process id of the server in it.
 
-    The server inherits `fileno`, and with it the lock, which so outlives who started it as long as the server does.
+    The server inherits `fileno`, and with it the lock, which therefore lasts as long as the server, even if the process
+    that started it ends first.
     """
 
     def __init__(self, directory: Path) -> None:
-        """Raises DirectoryTakenError when another server has the directory."""
+        """Take the lock. Raises DirectoryTakenError if another server has the directory."""
         self._file = (directory / "lock").open("a+")
         try:
-            # A process that another thread starts has our files, and with them the lock, until it is the new program.
+            # A process being started by another thread has our files, and with them the lock, until it runs the new
+            # program.
             deadline_s = time.monotonic() + _LOCK_MS_MAX / 1000
             while not _try_lock(self._file):
                 if time.monotonic() > deadline_s:
@@ -49,7 +51,7 @@ class DirectoryLock:
         self._file.flush()
 
     def close(self) -> None:
-        """Let it go, as far as this process is concerned."""
+        """Release the lock, as far as this process is concerned."""
         self._file.close()
 
 

@@ -10,9 +10,9 @@ _PORTS = range(20_000, 32_000)
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on now, for a server that must come back under the same address.
+    """Return a port of 127.0.0.1 that is free now, for a server that must come back under the same address.
 
-    It is none of those that the system gives out by itself: a connection of another program could have it meanwhile.
+    It is outside the range that the system assigns by itself, because a connection could take such a port meanwhile.
     """
     while True:
         port = random.choice(_PORTS)

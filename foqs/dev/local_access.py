@@ -1,7 +1,7 @@
-"""Access to a private server: for the user who runs it, and by TCP, where it listens, with the password.
+"""Access to a private server: by socket for the user who runs it, and by TCP, if it listens, with the password.
 
-Access is by the permissions of directories and not by MySQL's socket authentication, whose plugin not every MySQL has:
-to connect to a socket one has to be able to pass through its directory. Over the network nobody is root.
+Access depends on the permissions of directories and not on MySQL's socket authentication, whose plugin not every MySQL
+has: to connect to a socket, a process must be able to pass through its directory. Over the network nobody is root.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from urllib.parse import quote
 from pymysql.converters import escape_string
 
 USER = "foqs"
-"""The account that gets in over the network."""
+"""The account for access over the network."""
 _FILES_OF_A_SERVER = frozenset({"lock", "mysql", "error.log"})
-"""A directory that has all of them was used before. Fewer will not do: /etc and /var/lib have a `mysql`, /var has a
-`lock`.
+"""A directory with all these files was used by a server before. Fewer are no proof: /etc and /var/lib have a `mysql`,
+/var has a `lock`.
 """
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _PASSWORD_CHARACTERS_MIN = 12
 
 
 class LocalAccessError(Exception):
-    """The directory cannot be kept to one user; the message says what to do."""
+    """The directory cannot be closed to other users; the message has the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class TcpListener:
-    """Where a private server listens beside its socket, and the one account that gets in there.
+    """The address at which a private server listens besides its socket, and the only account there.
 
-    `port` has to be free. The account, `foqs`, may do everything in databases whose names begin with foqs_, and nothing
-    beside: who may change the server's variables can have it write files. Raises ValueError for a password of fewer
-    than 12 characters, for anybody on this machine can try; `secrets.token_urlsafe()` makes one.
+    `port` has to be free. The account, `foqs`, has all privileges in databases whose names begin with foqs_, and no
+    others, because a user who can change the server's variables can make it write files. Raises ValueError for a
+    password of fewer than 12 characters, because any user of this machine can try; `secrets.token_urlsafe()` makes one.
     """
 
     port: int
@@ -48,14 +48,14 @@ class TcpListener:
             )
 
     def url(self, database: str = "") -> str:
-        """The SQLAlchemy URL of a database, with the password."""
+        """Return the SQLAlchemy URL of a database, with the password."""
         return f"mysql+pymysql://{USER}:{quote(self.password, safe='')}@{self.address}:{self.port}/{database}"
 
     def statements(self) -> list[str]:
-        """The statements that a server runs before it accepts anybody: they make this account, and no other is left."""
+        """Return the statements that the server runs before its first login: they make its only account over TCP."""
         account = f"'{USER}'@'%'"
         return [
-            # MariaDB makes these, without a password, and they match an address on the network.
+            # MariaDB makes these accounts without a password, and they match an address on the network.
             "DROP USER IF EXISTS 'root'@'127.0.0.1', 'root'@'::1', ''@'localhost'",
             f"DROP USER IF EXISTS {account}",
             f"CREATE USER {account} IDENTIFIED BY '{escape_string(self.password)}'",
@@ -64,10 +64,10 @@ class TcpListener:
 
 
 def make_private(directory: Path) -> None:
-    """Make the directory, or close one that is there, so that its user alone reaches what is in it.
+    """Make the directory, or close an existing one, so that only its user can reach its contents.
 
-    Raises LocalAccessError when the directory is another user's, and when it is open to others and neither empty nor
-    that of a private server: it is not ours to close then.
+    Raises LocalAccessError if the directory belongs to another user, or if it is open to others and neither empty nor
+    that of a private server, because it is then not ours to close.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = directory.stat()
@@ -86,7 +86,7 @@ def make_private(directory: Path) -> None:
 
 
 def listen_options(listener: TcpListener | None, init_file: Path) -> list[str]:
-    """Server options; the file is written, for who runs the server alone, when the server listens."""
+    """Return server options; if the server listens, write its init file, readable only by its user."""
     if listener is None:
         init_file.unlink(missing_ok=True)
         return ["--skip-networking"]
@@ -101,7 +101,7 @@ def listen_options(listener: TcpListener | None, init_file: Path) -> list[str]:
 
 
 def file_options(files_dir: Path, *, is_mariadb: bool) -> list[str]:
-    """Server options: no statement reads or writes files, but, on MariaDB, in this directory, which has none."""
+    """Return server options that keep statements from files, except, on MariaDB, in this empty directory."""
     files_dir.mkdir(mode=0o700, exist_ok=True)
-    # MariaDB has no word for nowhere, and takes the empty one for everywhere.
+    # MariaDB has no value for "nowhere", and an empty value means "everywhere".
     return [f"--secure-file-priv={files_dir if is_mariadb else 'NULL'}", "--local-infile=OFF"]

@@ -1,6 +1,6 @@
 """A private MySQL or MariaDB server on a unix socket: for `foqs dev`, the demo, benches and tests.
 
-Durable like production (every commit flushed, doublewrite on), and for the user alone who runs it: see
+Durable like production (every commit flushed, doublewrite on), and accessible only to the user who runs it: see
 foqs.dev.local_access. Its directory survives restarts. Not for production: the server belongs to the process that
 started it and ends with it.
 """
@@ -41,23 +41,23 @@ _BINARY_DIRECTORIES = (
     "/usr/local/mysql/bin",
 )
 _SOCKET_PATH_BYTES_MAX = 99
-"""The kernel's limit is 107 on Linux and 103 on macOS, and mysqld puts a suffix behind the name."""
+"""The kernel's limit is 107 on Linux and 103 on macOS, and mysqld appends a suffix to the name."""
 _START_MS_MAX = 60_000
 _STOP_MS_MAX = 60_000
 _LOGIN_MS_MAX = 30_000
-"""A machine with many servers is busy, and a login of the caller's own server is no attack."""
+"""Generous, because a machine with many servers is busy, and a login at the caller's own server is no attack."""
 _PROBE_MS = 20
 _LOG_TAIL_LINES = 15
 _DATABASE_NAME = re.compile(r"[A-Za-z0-9_]{1,64}", re.ASCII)
 
 
 class LocalServerError(Exception):
-    """The private server could not be found, initialised, started or stopped; the message says what to do."""
+    """The private server could not be found, initialised, started or stopped; the message has the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerBinary:
-    """A server program and what it said about itself. `path` may be a script that execs the server."""
+    """A server program and its reported version. `path` can be a script that execs the server."""
 
     path: Path
     version: str
@@ -68,9 +68,9 @@ class ServerBinary:
 
 
 def find_server_binary(path: str | os.PathLike[str] | None = None) -> ServerBinary:
-    """The server at `path`, else the one FOQS_MYSQLD names, else mariadbd or mysqld from the usual places.
+    """Find the server at `path`, else the one named by FOQS_MYSQLD, else mariadbd or mysqld in the usual places.
 
-    Raises LocalServerError when there is none or it does not run.
+    Raises LocalServerError if none is found or it does not run.
     """
     named = path or os.environ.get(BINARY_VARIABLE)
     if named:
@@ -93,10 +93,10 @@ def find_server_binary(path: str | os.PathLike[str] | None = None) -> ServerBina
 class LocalServer:
     """One server process in one data directory.
 
-    `binary`: see find_server_binary. `options` are further server options (`--name=value`); they win over the
-    ones chosen here. `listener`: where it listens beside its socket. `die_with_parent` (Linux, through setpriv of
-    util-linux) has the kernel kill the server when the thread that called start() is gone, even after kill -9;
-    start it from a thread that lives on.
+    `binary`: see find_server_binary. `options` are further server options (`--name=value`); they win over the defaults
+    chosen here. `listener`: its address besides its socket. `die_with_parent` (Linux, through setpriv of util-linux)
+    makes the kernel kill the server when the thread that called start() ends, even by kill -9; start it from a
+    thread that lives on.
     Methods are for one thread at a time. As a context manager it starts and stops.
     """
 
@@ -130,17 +130,17 @@ class LocalServer:
 
     @property
     def socket_path(self) -> Path:
-        """The path is shorter than 100 bytes, however long that of the data directory is."""
+        """Return the socket's path, which is shorter than 100 bytes even if the data directory's is longer."""
         if self._socket_dir is None:
             raise self._not_started()
         return self._socket_dir / "mysql.sock"
 
     def url(self, database: str = "") -> str:
-        """The SQLAlchemy URL of a database of this server, as root and by the socket."""
+        """Return the SQLAlchemy URL of a database of this server, as root and by the socket."""
         return f"mysql+pymysql://root@localhost/{database}?unix_socket={quote(str(self.socket_path), safe='/')}"
 
     def connect(self, database: str | None = None, **arguments: Any) -> pymysql.Connection[Any]:
-        """A raw autocommit session; `arguments` are those of pymysql."""
+        """Open a raw autocommit session; `arguments` are those of pymysql."""
         defaults: dict[str, Any] = {"user": "root", "autocommit": True, "connect_timeout": _LOGIN_MS_MAX / 1000}
         return GuardedConnection(
             unix_socket=str(self.socket_path), database=database, **(defaults | {"ssl_disabled": True} | arguments)
@@ -159,8 +159,8 @@ class LocalServer:
     def start(self) -> None:
         """Initialise the directory if it is new, start the server and return when it answers.
 
-        Raises LocalServerError when another server uses the directory, when the directory is another user's or is
-        shared with others, and, with the tail of the error log, when the server ends or does not answer within 60 s.
+        Raises LocalServerError if another server uses the directory, if the directory belongs to another user or is
+        shared with others, and, with the tail of the error log, if the server ends or does not answer within 60 s.
         """
         if self._process is not None:
             raise LocalServerError(f"the server in {self.data_dir} is started already (pid {self._process.pid})")
@@ -172,8 +172,8 @@ class LocalServer:
         try:
             self._initialise()
             self._socket_dir = self._choose_socket_dir()
-            # Whoever left these is dead, for the lock is ours. MySQL would go by the pid in its file alone, which
-            # may be another process by now, and refuse to start.
+            # The owner of these files is dead, because we have the lock. MySQL would check only the pid in its file,
+            # which can belong to another process by now, and refuse to start.
             self._remove_socket()
             self._spawn()
             self._wait_until_it_answers()
@@ -182,9 +182,9 @@ class LocalServer:
             raise
 
     def stop(self) -> None:
-        """Shut down cleanly, paused or not. Does nothing when it does not run.
+        """Shut down cleanly, paused or not. Does nothing if it does not run.
 
-        Raises LocalServerError when the server had to be killed after 60 s; it recovers at its next start.
+        Raises LocalServerError if the server had to be killed after 60 s; it recovers at its next start.
         """
         if self._process is None:
             return
@@ -201,7 +201,7 @@ class LocalServer:
             self._abandon()
 
     def kill(self) -> None:
-        """Kill the server as in a crash (kill -9). start() recovers what was committed."""
+        """Kill the server as in a crash (kill -9). start() recovers all committed data."""
         self._running()
         self._abandon()
 
@@ -234,7 +234,7 @@ class LocalServer:
         return LocalServerError(f"the server in {self.data_dir} is not started")
 
     def _initialise(self) -> None:
-        """Make the system tables aside and move them in place, so that a crash leaves no half of them."""
+        """Make the system tables in another directory and move them in place, so that a crash leaves no half of it."""
         database_dir = self.data_dir / "mysql"
         if database_dir.exists():
             return
@@ -287,7 +287,7 @@ class LocalServer:
         return ["--user=root"] if os.geteuid() == 0 else []
 
     def _log_size_option(self) -> str:
-        # MySQL before 8.0.30 knows the capacity by another name: there its default has to do.
+        # MySQL before 8.0.30 has another name for the capacity, so there its default applies.
         name = "innodb-log-file-size" if self.binary.is_mariadb else "loose-innodb-redo-log-capacity"
         return f"--{name}={self._log_file_mib}M"
 
@@ -301,9 +301,9 @@ class LocalServer:
             f"--socket={self.socket_path}",
             f"--pid-file={self.data_dir / 'mysql.pid'}",
             f"--log-error={self.error_log}",
-            # A shared directory would not do: a server that starts removes others' temporary tables there.
+            # A shared directory is unsafe, because a starting server removes other servers' temporary tables there.
             f"--tmpdir={self._tmp_dir()}",
-            # Else who comes from 127.0.0.1 is taken for root@localhost, which has no password.
+            # Otherwise a client from 127.0.0.1 counts as root@localhost, which has no password.
             "--skip-name-resolve",
             *listen_options(self._listener, self.data_dir / "init.sql"),
             *file_options(self.data_dir / "files", is_mariadb=self.binary.is_mariadb),
@@ -323,7 +323,8 @@ class LocalServer:
     def _spawn(self) -> None:
         assert self._lock is not None
         with self.error_log.open("ab") as log:
-            # Its own session: Ctrl-C in a terminal is for the parent alone, which stops the server in order.
+            # A session of its own, so that Ctrl-C in a terminal reaches only the parent, which stops the server in
+            # order.
             self._process = subprocess.Popen(
                 self._command(),
                 stdin=subprocess.DEVNULL,
@@ -363,7 +364,7 @@ class LocalServer:
             path.unlink(missing_ok=True)
 
     def _abandon(self) -> None:
-        """Leave nothing behind but the data: no process, socket or lock."""
+        """Remove everything but the data, including the process, the socket and the lock."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -1,6 +1,6 @@
 """A private ZooKeeper server on 127.0.0.1, by which hosts find each other: for `foqs dev`, loads and tests.
 
-It is a single node with a small heap and without an admin server, and keeps what it has in a directory that survives
+It is a single node with a small heap and without an admin server, and keeps its data in a directory that survives
 restarts. Not for production: the server belongs to the process that started it and ends with it.
 """
 
@@ -27,14 +27,14 @@ INSTALL_HINT = (
 )
 _JAVA_HINT = "install a Java runtime (Debian: apt-get install default-jre-headless) or name one in JAVA_HOME"
 _HOMES = ("/usr/share/java", "/opt/homebrew/opt/zookeeper/libexec", "/usr/local/opt/zookeeper/libexec")
-"""Debian's package has its JAR files in the first one, Homebrew's under the others."""
+"""Debian's package has its JAR files in the first directory, Homebrew's under the others."""
 _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _ADDRESS = "127.0.0.1"
 _TICK_MS = 500
 _SESSION_MS_MAX = 600_000
 _HEAP_MIB = 64
 _LOG_FILE_KIB = 1_024
-"""The space that is set aside for transactions at once; 64 MiB by default, at each start."""
+"""The space preallocated for transactions; the default is 64 MiB at each start."""
 _START_MS_MAX = 60_000
 _STOP_MS_MAX = 10_000
 _PROBE_MS = 50
@@ -43,21 +43,20 @@ _OUTPUT_LINES = 15
 
 
 class LocalZookeeperError(Exception):
-    """The private server could not be found, started or stopped; the message says what to do."""
+    """The private server could not be found, started or stopped; the message has the remedy."""
 
 
 class ZookeeperProgram(NamedTuple):
-    """The program as Java starts it."""
+    """The program and its class path, to be started by Java."""
 
     java: str
     jars: str
-    """The class path."""
 
 
 def find_zookeeper() -> ZookeeperProgram:
-    """The ZooKeeper in the directory that FOQS_ZOOKEEPER names, else one of the usual places, and a Java for it.
+    """Find the ZooKeeper in the directory named by FOQS_ZOOKEEPER, else in one of the usual places, and a Java for it.
 
-    Raises LocalZookeeperError when one of them is missing.
+    Raises LocalZookeeperError if one is missing.
     """
     named = os.environ.get(HOME_VARIABLE)
     jars = next((jars for home in ([named] if named else _HOMES) if (jars := _jars_in(Path(home)))), None)
@@ -73,21 +72,21 @@ def find_zookeeper() -> ZookeeperProgram:
 
 
 def require_client() -> None:
-    """Raises LocalZookeeperError when hosts could not talk to the server."""
+    """Raise LocalZookeeperError if hosts could not talk to the server."""
     if find_spec("kazoo") is None:
         raise LocalZookeeperError("hosts need the package kazoo for ZooKeeper: pip install 'foqs[zookeeper]'")
 
 
 class LocalZookeeper:
-    """One server process in one directory, on a free port that it keeps when it is started again.
+    """One server process in one directory, on a free port that it keeps across restarts.
 
-    The kernel kills it (Linux, through setpriv of util-linux) when the thread that called start() is gone, even after
+    The kernel kills it (Linux, through setpriv of util-linux) when the thread that called start() ends, even by
     kill -9; start it from a thread that lives on. Methods are for one thread at a time. As a context manager it starts
     and stops.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
-        """Raises LocalZookeeperError when the program is missing."""
+        """Choose a port. Raises LocalZookeeperError if the program is missing."""
         self.directory = Path(directory).absolute()
         self.output = self.directory / "output"
         self.port = free_port()
@@ -100,14 +99,14 @@ class LocalZookeeper:
         return self._running().pid
 
     def url(self, path: str = "") -> str:
-        """The value of the setting `membership` for hosts that use this server."""
+        """Return the value of the setting `membership` for hosts that use this server."""
         return f"zookeeper://{_ADDRESS}:{self.port}{path}"
 
     def start(self) -> None:
-        """Return when it answers.
+        """Start the server, and return when it answers.
 
-        Raises LocalZookeeperError when another server uses the directory, when the directory is another user's, and,
-        with the end of what the server said, when it ends or does not answer within 60 s.
+        Raises LocalZookeeperError if another server uses the directory, if the directory belongs to another user, and,
+        with the tail of the server's output, if the server ends or does not answer within 60 s.
         """
         if self._process is not None:
             raise LocalZookeeperError(
@@ -126,7 +125,7 @@ class LocalZookeeper:
             raise
 
     def stop(self) -> None:
-        """Shut it down, if it runs; it is killed when that takes longer than 10 s, which loses nothing."""
+        """Shut the server down, if it runs; kill it if that takes longer than 10 s, which loses nothing."""
         if self._process is not None:
             self._process.terminate()
             with suppress(subprocess.TimeoutExpired):
@@ -134,7 +133,7 @@ class LocalZookeeper:
             self._abandon()
 
     def kill(self) -> None:
-        """End it at once, if it runs: sessions that it knows count on when it is back."""
+        """Kill the server, if it runs. Sessions that it knows continue after its restart."""
         self._abandon()
 
     def __enter__(self) -> Self:
@@ -158,7 +157,7 @@ class LocalZookeeper:
             "maxSessionTimeout": _SESSION_MS_MAX,
             "admin.enableServer": "false",
             "4lw.commands.whitelist": "srvr",
-            # The fewest that it allows: what it had before is of no use to anybody.
+            # The smallest number that it allows, because nobody needs old snapshots.
             "autopurge.snapRetainCount": 3,
             "autopurge.purgeInterval": 1,
         }
@@ -175,7 +174,8 @@ class LocalZookeeper:
             f"-Dzookeeper.preAllocSize={_LOG_FILE_KIB}", "-cp", self._program.jars, _MAIN, str(configuration),
         ]  # fmt: skip
         with self.output.open("ab") as output:
-            # Its own session: Ctrl-C in a terminal is for the parent alone, which stops the server in order.
+            # A session of its own, so that Ctrl-C in a terminal reaches only the parent, which stops the server in
+            # order.
             self._process = subprocess.Popen(
                 command,
                 cwd=self.directory,
@@ -210,7 +210,7 @@ class LocalZookeeper:
         return "\n".join(self.output.read_text(errors="replace").splitlines()[-_OUTPUT_LINES:])
 
     def _abandon(self) -> None:
-        """Leave nothing behind but the data: no process and no lock."""
+        """Remove everything but the data, including the process and the lock."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -221,7 +221,7 @@ class LocalZookeeper:
 
 
 def _jars_in(home: Path) -> str | None:
-    """The class path of the ZooKeeper there, if there is one."""
+    """Return the class path of the ZooKeeper in this directory, or None."""
     for directory in (home, home / "lib"):
         if any(directory.glob("zookeeper*.jar")):
             return f"{directory}/*"

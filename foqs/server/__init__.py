@@ -1,1 +1,1 @@
-"""The package of what the shards of one MySQL server share."""
+"""The package of everything that the shards of one MySQL server share."""

@@ -1,4 +1,4 @@
-"""The table of what is stored of an item, from which statements, prepared inserts, packs and rows derive.
+"""The table of an item's stored columns, from which statements, prepared inserts, packs and rows derive.
 
 A new field gets a line here, at the end of its group, with a default, and a migration in schema/shard that adds its
 column with the same default: `since` is that migration's number.
@@ -22,15 +22,14 @@ UNSIGNED: Final = 0x8000
 class Column(NamedTuple):
     name: str
     sql_type: str
-    """The type in the schema."""
     wire_type: int
-    """The type by which the server reads the values in a prepared statement."""
+    """The type of the value in a prepared statement."""
     code: str
-    """The code for `struct` of the integers in prepared statements and packs, or of the length of bytes in a pack."""
+    """The `struct` code of an integer in prepared statements and packs, or of the length of bytes in a pack."""
     default: int | bytes | None = None
-    """The value for items that were stored before the column existed, or whose insert leaves it out."""
+    """The value for items stored before the column existed, or inserted without it."""
     since: int = 1
-    """The migration of schema/shard that it came with, which is also the format version of the packs that have it."""
+    """The migration of schema/shard that added it, which is also the format version of the packs that have it."""
 
 
 KEY_COLUMNS: Final = (
@@ -38,7 +37,7 @@ KEY_COLUMNS: Final = (
     Column("lane", "int NOT NULL", FIELD_TYPE.LONG, "i"),
     Column("urgency", "int NOT NULL", FIELD_TYPE.LONG, "i"),
 )
-"""Where the row stands. A pack has none of them: it says which ids it holds, and what it holds is ready."""
+"""The place of a row. A pack omits these columns: its header has the ids, and all its items are ready."""
 
 GIVEN_COLUMNS: Final = (
     Column("due_at", "bigint NOT NULL", FIELD_TYPE.LONGLONG, "q"),
@@ -49,25 +48,25 @@ GIVEN_COLUMNS: Final = (
     Column("lease_ms", "int unsigned NOT NULL", FIELD_TYPE.LONG | UNSIGNED, "I"),
     Column("at_most_once", "tinyint NOT NULL", FIELD_TYPE.TINY, "b"),
 )
-"""Integers that an insert and a pack give."""
+"""Integers that both an insert and a pack contain."""
 
 STATE_COLUMNS: Final = (
     Column("deliveries", "int unsigned NOT NULL DEFAULT 0", FIELD_TYPE.LONG | UNSIGNED, "I", default=0),
     Column("failed_attempts", "int unsigned NOT NULL DEFAULT 0", FIELD_TYPE.LONG | UNSIGNED, "I", default=0),
     Column("death_reason", "varbinary(255) NULL", FIELD_TYPE.BLOB, "B"),
 )
-"""The columns that deliveries change: inserts leave them out, and a packed item has the defaults."""
+"""The columns that deliveries change: inserts omit them, and a packed item has the defaults."""
 
 CONTENT_COLUMNS: Final = (
     Column("payload", "mediumblob NOT NULL", FIELD_TYPE.BLOB, "I"),
     Column("metadata", "blob NOT NULL", FIELD_TYPE.BLOB, "H"),
     Column("trace_context", "varbinary(128) NOT NULL DEFAULT ''", FIELD_TYPE.BLOB, "B", default=b"", since=2),
 )
-"""Bytes, as foqs.model.calls.ItemContent has them."""
+"""Bytes, in the order of foqs.model.calls.ItemContent."""
 
 INSERTED_COLUMNS: Final = (*KEY_COLUMNS, *GIVEN_COLUMNS, *CONTENT_COLUMNS)
 ITEM_COLUMNS: Final = (*KEY_COLUMNS, *GIVEN_COLUMNS, *STATE_COLUMNS, *CONTENT_COLUMNS)
-"""Columns in the order of foqs.shard.port.ItemRow, which says `key` for the id and has the content as one object."""
+"""Columns in the order of foqs.shard.port.ItemRow, which names the id `key` and has the content as one object."""
 
 _HEAD_COUNT: Final = len(ITEM_COLUMNS) - len(CONTENT_COLUMNS)
 _STATE_DEFAULTS: Final = tuple([column.default for column in STATE_COLUMNS])
@@ -78,7 +77,7 @@ def names(columns: Sequence[Column]) -> list[str]:
 
 
 def packed_integers(item: ShardItem) -> tuple[int, ...]:
-    """The values of GIVEN_COLUMNS, and how many bytes the values of CONTENT_COLUMNS have."""
+    """Return the values of GIVEN_COLUMNS, and the lengths of the values of CONTENT_COLUMNS."""
     assert item.content is not None
     payload, metadata, trace_context = item.content
     return (
@@ -96,7 +95,7 @@ def packed_integers(item: ShardItem) -> tuple[int, ...]:
 
 
 def inserted_integers(item: ShardItem) -> tuple[int, ...]:
-    """The values of KEY_COLUMNS and GIVEN_COLUMNS."""
+    """Return the values of KEY_COLUMNS and GIVEN_COLUMNS."""
     topic = item.topic.number
     is_delayed = item.due_at > item.enqueued_at
     return (
@@ -114,17 +113,17 @@ def inserted_integers(item: ShardItem) -> tuple[int, ...]:
 
 
 def stored_row(values: Sequence[Any]) -> ItemRow:
-    """The values of ITEM_COLUMNS, as a SELECT finds them."""
+    """Convert the values of ITEM_COLUMNS, as read by a SELECT."""
     return ItemRow._make((*values[:_HEAD_COUNT], ItemContent._make(values[_HEAD_COUNT:])))
 
 
 def packed_row(key: int, given: tuple[Any, ...], contents: Sequence[bytes]) -> ItemRow:
-    """An item of a pack, from the values of GIVEN_COLUMNS and CONTENT_COLUMNS."""
+    """Build an item of a pack from the values of GIVEN_COLUMNS and CONTENT_COLUMNS."""
     _, topic, priority, *_ = given
     return ItemRow._make((key, topic, priority, *given, *_STATE_DEFAULTS, ItemContent._make(contents)))
 
 
 def fetched_row(integers: Iterable[int], contents: Sequence[bytes | None]) -> FetchedRow:
-    """The integers of a FetchedRow, and the values of CONTENT_COLUMNS, which are all NULL where they were left out."""
+    """Build a FetchedRow from its integers and the values of CONTENT_COLUMNS, which are all NULL if left out."""
     content = NO_CONTENT if contents[0] is None else ItemContent._make(contents)
     return FetchedRow._make((*integers, content))

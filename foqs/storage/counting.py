@@ -1,4 +1,4 @@
-"""Counting a shard's rows after a take-over, beside its transactions."""
+"""Counts a shard's rows after a take-over, in parallel to its transactions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from foqs.storage.whole_reads import without_end
 
 
 def open_snapshot(url: str) -> Any:
-    """A session with a snapshot of the shard as it is now. Raises what pymysql raises."""
+    """Open a session with a snapshot of the shard's current state. Raises pymysql's errors."""
     snapshot = connect(url, limits.COUNT_MS_MAX, limits.COUNT_MS_MAX)
     with snapshot.cursor() as cursor:
         cursor.execute(sql.REPEATABLE)
@@ -23,7 +23,7 @@ def open_snapshot(url: str) -> Any:
 
 
 def count_lanes(snapshot: Any) -> LaneCounts:
-    """Count what the session, which has a snapshot of the shard, sees, and close it. Raises SessionLostError."""
+    """Count the rows in the snapshot of this session, and close the session. Raises SessionLostError."""
     try:
         with snapshot.cursor() as cursor:
             cursor.execute(sql.COUNT_LANES)

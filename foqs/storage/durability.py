@@ -1,7 +1,7 @@
-"""Is this server durable: does an answered COMMIT survive a power cut?
+"""Checks that a server is durable, so that an answered COMMIT survives a power cut.
 
-kill -9 of the server proves nothing about it, because the kernel keeps what was written; so the settings are
-read. A host does so when it takes a shard and regularly after, for a setting may change under way.
+kill -9 of the server proves nothing about it, because the kernel keeps the written data; so this module reads the
+settings. A host checks them when it takes a shard and regularly after, because they can change at run time.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _VARIABLES = (
     "sync_binlog",
 )
 _VARIABLES_OF_ALL = ("innodb_flush_log_at_trx_commit", "innodb_doublewrite", "log_bin")
-"""Every server has these."""
+"""The variables that every server has."""
 _SAFE_DOUBLEWRITE = {"ON", "1", "DETECT_AND_RECOVER", "FAST"}
-"""MySQL 8.0.30 and MariaDB 11 know more than ON; DETECT_ONLY finds torn pages and cannot repair them."""
+"""MySQL 8.0.30 and MariaDB 11 have more values than ON; DETECT_ONLY finds torn pages but cannot repair them."""
 
 
 def check_durable(connection: pymysql.Connection[Any]) -> list[str]:
-    """The settings that keep this server from being durable, each a sentence with the value found; empty when it is.
+    """Return the settings that keep this server from being durable, each as a sentence with the value; empty if none.
 
-    Raises what the connection raises.
+    Raises the connection's errors.
     """
     with connection.cursor() as cursor:
         names = ", ".join(f"'{name}'" for name in _VARIABLES)
@@ -44,7 +44,7 @@ def check_durable(connection: pymysql.Connection[Any]) -> list[str]:
 
 
 def durability_problems(values: dict[str, str]) -> list[str]:
-    """The judgement of check_durable on the server's variables and status (upper-case values by lower-case name)."""
+    """Judge the server's variables and status for check_durable (upper-case values by lower-case name)."""
     problems = []
     flush = values.get("innodb_flush_log_at_trx_commit")
     if flush != "1":
@@ -54,7 +54,7 @@ def durability_problems(values: dict[str, str]) -> list[str]:
     doublewrite = values.get("innodb_doublewrite")
     if doublewrite not in _SAFE_DOUBLEWRITE:
         problems.append(f"innodb_doublewrite is {doublewrite}: set it to ON, or a power cut can tear pages")
-    if values.get("innodb_redo_log_enabled") == "OFF":  # Which only MySQL can do.
+    if values.get("innodb_redo_log_enabled") == "OFF":  # Only MySQL can disable it.
         problems.append("the redo log is disabled: enable it by ALTER INSTANCE ENABLE INNODB REDO_LOG")
     if "NOSYNC" in values.get("innodb_flush_method", ""):
         problems.append("innodb_flush_method is nosync: nothing is flushed to the disk")

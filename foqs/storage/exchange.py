@@ -1,9 +1,9 @@
 """The exchange with a MySQL server: many statements in one round trip, sent and answered on the event loop.
 
-pymysql opens a session, and all that is rare goes through it. It reads an answer on a thread that blocks, and that
-thread wants the interpreter's lock back for every piece: up to 5 ms each on a busy host, several times a transaction.
-So a transaction is sent as a whole, its COMMIT included, and its answer is read here
-(docs/decisions/0008-transactions-on-the-loop.md). The form of an answer is that of MySQL's text protocol,
+pymysql opens a session, and does all rare work on it. It reads an answer on a blocking thread, which has to take the
+interpreter's lock back for every piece: up to 5 ms each on a busy host, several times per transaction. So a transaction
+is sent as a whole, its COMMIT included, and its answer is read here (docs/decisions/0008-transactions-on-the-loop.md).
+Answers have the form of MySQL's text protocol,
 https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_query_response.html, with its EOF packets.
 """
 
@@ -26,9 +26,7 @@ from pymysql.err import Error, OperationalError, raise_mysql_exception
 from foqs.model import limits
 
 AFTER_ERROR_MS_MAX = 1 * limits.SECOND_MS
-"""How long a host waits for the responses to what it had sent along with a failed statement. Then it gives the session
-up.
-"""
+"""Timeout for the remaining responses after a failed statement. The host then abandons the session."""
 
 Row = tuple[Any, ...]
 Rows = list[Row]
@@ -40,7 +38,7 @@ _HEAD: Final = Struct("<IB").pack
 """Packs the head of a packet: its length with the command, sequence number 0, and the command."""
 _RECEIVE_BYTES: Final = 64 * limits.KIB
 _LEAVE_S_MAX: Final = 10.0
-"""A thread that wants to use a session itself waits so long for the event loop to leave it."""
+"""Timeout, in seconds, of a thread that waits for the event loop to leave a session."""
 _WOULD_BLOCK: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _OK: Final = 0x00
 _EOF: Final = 0xFE
@@ -48,7 +46,7 @@ _EOF_BYTES_MAX: Final = 8
 _ERROR: Final = 0xFF
 _NULL: Final = 0xFB
 _LENGTH_BYTES: Final = {0xFC: 2, 0xFD: 3, 0xFE: 8}
-"""The size of a length that does not fit into one byte, by that byte."""
+"""The size of a length that does not fit into one byte, by its first byte."""
 _INTEGER_TYPES: Final = frozenset(
     {FIELD_TYPE.TINY, FIELD_TYPE.SHORT, FIELD_TYPE.INT24, FIELD_TYPE.LONG, FIELD_TYPE.LONGLONG}
 )
@@ -57,7 +55,7 @@ _u16 = Struct("<H").unpack_from
 
 
 def command_packet(command: int, body: bytes) -> bytes:
-    """A command as it goes to the server."""
+    """Return the packet of a command."""
     assert len(body) + 1 < PACKET_BYTES_MAX, "a statement has at most a row more than limits.STATEMENT_BYTES_MAX"
     return _HEAD(len(body) + 1, command) + body
 
@@ -65,14 +63,13 @@ def command_packet(command: int, body: bytes) -> bytes:
 async def run_script(
     session: Any, statements: Sequence[str], results: list[Rows] | None = None, ahead: Sequence[bytes] = ()
 ) -> list[Rows]:
-    """Run the statements in order, limits.PACKET_BYTES_MAX in one round trip; the rows of each.
+    """Run the statements in order, limits.PACKET_BYTES_MAX per round trip; return the rows of each.
 
-    The server stops at the first statement that fails, so a COMMIT at the end means that all went before it.
-    `ahead`: packets of commands without rows, sent with the first statements and run before them. One that fails does
-    not stop what follows: it is for the statements to find out. Its error is raised all the same.
-    `results` grows as the answers come: after a failure it has those of the statements before.
-    Raises what pymysql raises. The session must be used by nobody else meanwhile, and is of no more use when the
-    call is cancelled.
+    The server stops at the first statement that fails, so a COMMIT at the end means that all earlier ones succeeded.
+    `ahead`: packets of commands without rows, sent with the first statements and run before them. A failing command
+    does not stop the statements, which have to check for it; its error is raised all the same.
+    `results` grows as the answers come, so after a failure it has those of the earlier statements.
+    Raises pymysql's errors. No other code may use the session meanwhile, and it is useless after a cancelled call.
     """
     results = [] if results is None else results
     exchange: Exchange | None = session.exchange
@@ -103,17 +100,17 @@ def _queries(statements: Sequence[str]) -> Iterator[bytes]:
 class Exchange:
     """Commands and their answers on the event loop, over the socket of a session that pymysql has opened.
 
-    `run_script` makes one for a session and uses it again and again: the loop reads the socket from then on, until the
-    session is lost, or `leave_loop` is called because somebody is about to use the session in another way.
+    `run_script` makes one for a session and reuses it. The loop reads the socket from then on, until the session is
+    lost, or `leave_loop` is called before another use of the session.
 
-    A socket of TLS can have bytes that no poll tells of: so it is read until it would block. Any other one is read
-    again when the loop says so, unless it has filled the buffer. Answers are read while commands are sent, or else the
-    two sides could wait for each other.
+    A TLS socket can have bytes that no poll reports, so it is read until it would block. Any other socket is read again
+    when the loop reports it, unless a read has filled the buffer. Answers are read while commands are sent, because
+    otherwise the two sides could wait for each other.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         self.lost = ""
-        """Why nothing more can be exchanged; empty while it can."""
+        """The reason why the session is lost; empty while it works."""
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
         self._sock = sock
@@ -121,14 +118,14 @@ class Exchange:
         self._received = memoryview(bytearray(_RECEIVE_BYTES))
         self._unsent = memoryview(b"")
         self._awaits_room = False
-        """The loop calls `_write` when the socket takes more."""
+        """True while the loop calls `_write` once the socket has room."""
         self._reader = ReplyReader(0)
         self._answered: asyncio.Future[None] | None = None
-        """Done when the commands that are under way are answered; None while there are none."""
+        """Done when the running commands are answered; None if no command runs."""
         self._timer: asyncio.TimerHandle | None = None
         self._deadline_s = 0.0
         self._unasked = select.poll()
-        """Tells whether the socket has bytes, or its end, that no reader has asked for."""
+        """Polls the socket for unasked bytes, or its end."""
         self._unasked.register(sock, select.POLLIN)
         self._sock.setblocking(False)
         self._loop.add_reader(sock, self._read)
@@ -140,13 +137,13 @@ class Exchange:
     async def run(self, packets: Sequence[bytes], reader: ReplyReader) -> None:
         """Send the commands, and return when `reader` has their answers.
 
-        Raises what pymysql raises; CR_SERVER_GONE_ERROR means that nothing was sent.
+        Raises pymysql's errors; CR_SERVER_GONE_ERROR means that nothing was sent.
         """
         if not self.lost:
             if self._sock.gettimeout() != 0:
                 self._sock.setblocking(False)  # pymysql has used it meanwhile.
             if self._unasked.poll(0):
-                # The loop may tell of the end of the session later, when this process was stopped for a while.
+                # After a pause of this process, the loop can report the end of the session late.
                 self._read()
         if self.lost:
             raise OperationalError(CR.CR_SERVER_GONE_ERROR, self.lost)
@@ -168,7 +165,7 @@ class Exchange:
                 self._await_room(False)
 
     def leave_loop(self) -> None:
-        """Let the event loop leave the socket, and return when it has; any thread may call it. Raises TimeoutError."""
+        """Make the event loop leave the socket, and wait until it has; any thread may call it. Raises TimeoutError."""
         if threading.get_ident() == self._thread_id or not self._loop.is_running():
             self._leave()
             return
@@ -200,7 +197,7 @@ class Exchange:
             self._await_room(bool(self._unsent))
 
     def _await_room(self, wanted: bool) -> None:
-        if wanted is not self._awaits_room:  # The loop asks the kernel each time, also for nothing.
+        if wanted is not self._awaits_room:  # The loop makes a system call each time, even without a change.
             self._awaits_room = wanted
             if wanted:
                 self._loop.add_writer(self._sock, self._write)
@@ -208,7 +205,7 @@ class Exchange:
                 self._loop.remove_writer(self._sock)
 
     def _read(self) -> None:
-        """The socket has something to read. While nothing is under way that is the end of the session."""
+        """Read from the socket. Data without a running command means the end of the session."""
         reader = self._reader
         try:
             while True:
@@ -237,7 +234,7 @@ class Exchange:
         self._end(None)
 
     def _hurry_after_error(self) -> None:
-        """Shorten the wait: each command behind one that failed may wait for the same lock, one after the other."""
+        """Shorten the timeout, because each command behind the failed one can wait for the same lock in turn."""
         assert self._timer is not None
         self._timer.cancel()
         left_s = self._deadline_s - self._loop.time()
@@ -256,7 +253,7 @@ class Exchange:
         self._end(OperationalError(CR.CR_SERVER_LOST, reason))
 
     def _end(self, error: Exception | None) -> None:
-        """End what is under way, if anything is."""
+        """End the running commands, if any."""
         answered = self._answered
         if answered is None or answered.done():
             return
@@ -267,7 +264,7 @@ class Exchange:
 
 
 class AnswerError(Exception):
-    """These bytes are no answer: nothing more can be read from the session."""
+    """The bytes are no valid answer, so the session cannot be read any further."""
 
 
 class _Next(Enum):
@@ -278,10 +275,10 @@ class _Next(Enum):
 
 
 class ReplyReader:
-    """`results` has the rows of every statement of the last command that is answered.
+    """Collects the rows of every statement of the last answered command in `results`.
 
-    Integers are int, NULL is None, all else bytes. A command that fails does not stop those that were sent after it:
-    their answers are read before the first error is raised.
+    Integers are int, NULL is None, all else bytes. A failing command does not stop those sent after it, so their
+    answers are read before the first error is raised.
     """
 
     __slots__ = ("_column_count", "_commands_left", "_integers", "_next", "_rest", "_rows", "done", "error", "results")
@@ -289,19 +286,18 @@ class ReplyReader:
     def __init__(self, command_count: int = 1) -> None:
         self.results: list[Rows] = []
         self.done = False
-        """The last command is answered."""
         self._commands_left = command_count
         self.error: Error | None = None
-        """The first one that the server answered."""
+        """The first error that the server answered."""
         self._rest = b""
         self._next = _Next.RESULT
         self._column_count = 0
         self._integers: list[bool] = []
-        """Whether each column is one of integers."""
+        """True for each column that holds integers."""
         self._rows: Rows = []
 
     def feed(self, chunk: bytes) -> None:
-        """Read on. Raises AnswerError, or at the end the pymysql.err.Error that the server answered first."""
+        """Parse a chunk. Raises AnswerError, or at the end the pymysql.err.Error that the server answered first."""
         data = self._rest + chunk if self._rest else chunk
         at, size = 0, len(data)
         while size - at >= HEADER_BYTES:
@@ -336,7 +332,7 @@ class ReplyReader:
         elif self._next is _Next.END_OF_COLUMNS:
             self._next = _Next.ROWS
         elif kind == _OK:
-            # The count of rows and the id of the last one, which fit into a byte each, mostly; then the status.
+            # The count of rows and the id of the last one, which usually fit into a byte each; then the status.
             is_short = data[at + 1] < _NULL and data[at + 2] < _NULL
             status_at = at + 3 if is_short else _length(data, _length(data, at + 1)[1])[1]
             self._end_result(_u16(data, status_at)[0])
@@ -395,7 +391,7 @@ def _column_type(data: bytes, at: int) -> int:
 
 
 def _length(data: bytes, at: int) -> tuple[int, int]:
-    """A length or count at `at`, and where it ends."""
+    """Read a length or count at `at`; return it and its end."""
     first = data[at]
     if first < _NULL:
         return first, at + 1
@@ -404,7 +400,7 @@ def _length(data: bytes, at: int) -> tuple[int, int]:
 
 
 async def in_slices(texts: Iterable[str]) -> list[str]:
-    """Make texts, each of which costs about 10 µs, while the event loop turns."""
+    """Collect texts, each of which takes about 10 µs to make, while the event loop turns."""
     made: list[str] = []
     for text in texts:
         made.append(text)

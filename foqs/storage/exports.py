@@ -1,7 +1,7 @@
-"""Pages of an export: the items of a key range in the order of their keys, rows and packed items as one.
+"""Pages of an export: the items of a key range in the order of their keys, rows and packed items together.
 
-A page is planned on the event loop, where packed items are known, and read on a thread, from one snapshot. What is
-behind a page is known by a key alone, so whoever reads the next one needs nothing of this one.
+A page is planned on the event loop, where packed items are known, and read on a thread, from one snapshot. The next
+page begins after its last key, so any reader can continue without this page.
 """
 
 from __future__ import annotations
@@ -20,52 +20,52 @@ from foqs.storage.whole_reads import only_row
 RunStatement = Callable[..., Any]
 
 SCAN_ROWS = 5_000
-"""Rows that one page looks at in the order of their keys, whatever it wants of them."""
+"""Rows that one page examines at most, in the order of their keys, wanted or not."""
 CHUNK_ROWS = 100
-"""Rows of one answer of the server. The thread that reads them lets the event loop run in between."""
+"""Rows in one answer of the server. The reading thread lets the event loop run between two answers."""
 FIRST_CHUNK_ROWS = 10
-"""Rows of the first answer, which tells how large the others may be."""
+"""Rows in the first answer, whose size determines the size of the next ones."""
 EPOCHS_SAMPLED_MAX = 64
-"""Epochs of keys that a sample looks at one by one. The last one stands for all further ones."""
+"""Epochs of keys that a sample examines separately. The last one stands for all later epochs."""
 CELLS_PER_EPOCH = 32
-"""Parts of an epoch's keys, in each of which a sample looks once."""
+"""Parts of an epoch's keys; a sample measures each part once."""
 SAMPLE_ROWS = 50
-"""Rows after a key that tell how densely the keys stand there."""
+"""Rows after a key whose spread measures the density of keys there."""
 
 _LANES = {ItemState.READY: "lane > 0", ItemState.LEASED: "lane > 0", ItemState.DELAYED: "lane = 0",
           ItemState.DEAD: "lane < 0"}  # fmt: skip
 
 
 class ExportWish(NamedTuple):
-    """The wish for a page of the rows of a shard."""
+    """The request for a page of a shard's rows."""
 
     after_key: int
     to_key: int
     limit: int
     bytes_max: int
     states: frozenset[ItemState]
-    """Ready and leased items are told apart by the shard's state alone: who wants one of them gets both."""
+    """Only the shard's state tells ready from leased items, so a request for one state gets both."""
     topics: frozenset[int] | None
-    """Numbers of the topics, limits.EXPORT_TOPICS_MAX at most; None for all of `namespace` that begin with `prefix`."""
+    """Numbers of the topics, limits.EXPORT_TOPICS_MAX at most; None for all topics of `namespace` with `prefix`."""
     namespace: int
     prefix: bytes
     by_lane: bool
-    """Whether to look for keys in the lanes of the topics, which hold few rows, instead of walking all keys."""
+    """True to find keys by the lanes of the topics, which hold few rows, instead of walking all keys."""
     with_payload: bool
     with_metadata: bool
     keys: tuple[list[int], int] | None = None
-    """The only keys to look at, in order, and up to which key these are all. They are of the wanted topics."""
+    """The only keys to read, in order, and the key up to which they are complete. They belong to the wanted topics."""
 
 
 class KeyPage(NamedTuple):
-    """All that was wanted of the keys up to `up_to`, in their order."""
+    """All wanted rows with keys up to `up_to`, in the order of their keys."""
 
     rows: list[ItemRow]
     up_to: int
 
 
 def merged_by_key(packed: KeyPage, stored: KeyPage, wish: ExportWish) -> KeyPage:
-    """One page of what was packed and of what was stored a moment later: an item of both has got a row meanwhile."""
+    """Merge the packed rows and the rows stored a moment later into one page; a stored row replaces its packed item."""
     up_to = min(packed.up_to, stored.up_to)
     found = {row.key: row for row in [*packed.rows, *stored.rows] if row.key <= up_to}
     rows: list[ItemRow] = []
@@ -80,7 +80,7 @@ def merged_by_key(packed: KeyPage, stored: KeyPage, wish: ExportWish) -> KeyPage
 
 
 def is_wanted(row: ItemRow, states: frozenset[ItemState]) -> bool:
-    """Whether the row's lane is that of one of the states."""
+    """True if the row's lane is the lane of one of the states."""
     if row.lane < 0:
         return ItemState.DEAD in states
     if row.lane == 0:
@@ -89,17 +89,17 @@ def is_wanted(row: ItemRow, states: frozenset[ItemState]) -> bool:
 
 
 def without_contents(row: ItemRow, wish: ExportWish) -> ItemRow:
-    """The row with as much of its content as is wanted."""
+    """Return the row with only the wanted parts of its content."""
     payload, metadata, trace_context = row.content
     kept = (payload if wish.with_payload else b"", metadata if wish.with_metadata else b"", trace_context)
     return row._replace(content=ItemContent(*kept))
 
 
-# ---- what is read of rows, within a snapshot ----
+# ---- reading rows, within a snapshot ----
 
 
 def read_stored(rows: RunStatement, wish: ExportWish, rest: Callable[[], None]) -> KeyPage:
-    """The rows of a page. `rest` is called between the server's answers."""
+    """Return the rows of a page. `rest` is called between the server's answers."""
     if wish.topics is not None and not wish.topics:
         return KeyPage([], wish.to_key)
     if wish.keys is not None:
@@ -112,7 +112,7 @@ def read_stored(rows: RunStatement, wish: ExportWish, rest: Callable[[], None]) 
 
 
 def _keys_by_walk(rows: RunStatement, wish: ExportWish) -> tuple[list[int], int]:
-    """Keys of the wanted ones of the next SCAN_ROWS rows, and the last key that was looked at."""
+    """Return the wanted keys among the next SCAN_ROWS rows, and the last key examined."""
     last_key, count = only_row(rows(sql.EXPORT_EDGE, (wish.after_key, wish.to_key, SCAN_ROWS)), "a page")
     up_to = wish.to_key if count < SCAN_ROWS else int(last_key)
     if not count:
@@ -126,7 +126,7 @@ def _keys_by_walk(rows: RunStatement, wish: ExportWish) -> tuple[list[int], int]
 
 
 def _keys_by_lane(rows: RunStatement, wish: ExportWish) -> tuple[list[int], int]:
-    """The first keys of the lanes of the topics, and of their rows among the delayed ones."""
+    """Return the first keys in the lanes of the topics, and those of the topics' delayed rows."""
     assert wish.topics is not None
     lanes = []
     if wish.states & {ItemState.READY, ItemState.LEASED}:
@@ -147,7 +147,7 @@ def _keys_by_lane(rows: RunStatement, wish: ExportWish) -> tuple[list[int], int]
 
 
 def _contents(rows: RunStatement, wish: ExportWish, keys: list[int], up_to: int, rest: Callable[[], None]) -> KeyPage:
-    """The rows with these keys, as far as their contents fit. How large they are is asked before any is read."""
+    """Return the rows with these keys until their contents fill the page. Sizes are read before contents."""
     columns = columns_of(with_payload=wish.with_payload, with_metadata=wish.with_metadata)
     sizes = content_bytes_of(with_payload=wish.with_payload, with_metadata=wish.with_metadata)
     found: list[ItemRow] = []
@@ -165,14 +165,14 @@ def _contents(rows: RunStatement, wish: ExportWish, keys: list[int], up_to: int,
             fitting.append(key)
         found += map(stored_row, _of_keys(rows, sql.EXPORT_ITEMS, columns, fitting))
         rest()
-        # The server reads what it measures: so it is not asked of many more rows than are likely to fit.
+        # The server has to read contents to measure them, so ask for few more rows than are likely to fit.
         rows_to_fit = (wish.bytes_max - size_bytes) * start // max(1, size_bytes)
         chunk_rows = min(CHUNK_ROWS, 1 + max(0, rows_to_fit))
     return KeyPage(found, up_to)
 
 
 def _of_keys(rows: RunStatement, statement: str, columns: str, keys: list[int]) -> list[Sequence[Any]]:
-    """The rows that have these keys and are still there, in order."""
+    """Return the remaining rows with these keys, in order."""
     if not keys:
         return []
     conditions = [condition for condition, _ in key_conditions("id", keys)]
@@ -180,13 +180,13 @@ def _of_keys(rows: RunStatement, statement: str, columns: str, keys: list[int]) 
 
 
 def content_bytes_of(*, with_payload: bool, with_metadata: bool) -> str:
-    """How many bytes the contents have that are to be read."""
+    """Return the SQL expression for the bytes of the contents to read."""
     unread = {"payload": not with_payload, "metadata": not with_metadata}
     return " + ".join([f"OCTET_LENGTH({name})" for name in names(CONTENT_COLUMNS) if not unread.get(name)])
 
 
 def columns_of(*, with_payload: bool, with_metadata: bool) -> str:
-    """The columns of an item, with nothing in place of what is not to be read."""
+    """Return the columns of an item, with an empty value in place of each unwanted content."""
     empty = {"payload": not with_payload, "metadata": not with_metadata}
     return ", ".join(["x''" if empty.get(name) else name for name in names(ITEM_COLUMNS)])
 
@@ -200,11 +200,11 @@ def _conditions(wish: ExportWish) -> str:
 
 
 def _in(column: str, numbers: Sequence[int] | frozenset[int]) -> list[str]:
-    """A condition that names the numbers, if there are any. They may be negative."""
+    """Return a condition that lists the numbers, or no condition if the list is empty. Numbers can be negative."""
     return [f"{column} IN ({', '.join([f'{number:d}' for number in sorted(numbers)])})"] if numbers else []
 
 
-# ---- how the keys of a shard are spread ----
+# ---- the spread of a shard's keys ----
 
 
 class Cell(NamedTuple):
@@ -216,9 +216,9 @@ class Cell(NamedTuple):
 
 
 def sample_keys(rows: RunStatement, to_key: int) -> list[Cell]:
-    """How the rows up to `to_key` are spread over their keys, by looking at few of them.
+    """Estimate the spread of the rows up to `to_key` over their keys, by examining few rows.
 
-    Keys of one epoch stand close together, and between two epochs there are none: so each epoch is looked at by itself.
+    Keys of one epoch are dense, and the range between two epochs is empty, so each epoch is sampled separately.
     """
     cells: list[Cell] = []
     after_key, epochs_count = 0, 0
@@ -240,7 +240,7 @@ def _cells(rows: RunStatement, after_key: int, last_key: int) -> list[Cell]:
     for start in range(after_key, last_key, width):
         end = min(start + width, last_key)
         found = rows(sql.EXPORT_NEXT_KEY, (start, end, SAMPLE_ROWS - 1))
-        if found:  # So many keys are no further apart in the rest of the cell.
+        if found:  # Assume the same density of keys in the rest of the cell.
             count = SAMPLE_ROWS * (end - start) / (found[0][0] - start)
         else:
             count = float(len(rows(sql.EXPORT_FEW_KEYS, (start, end, SAMPLE_ROWS))))
@@ -249,9 +249,9 @@ def _cells(rows: RunStatement, after_key: int, last_key: int) -> list[Cell]:
 
 
 def even_bounds(cells: Sequence[Cell], to_key: int, parts: int) -> list[tuple[int, int, float]]:
-    """Cut the keys up to `to_key` into at most so many ranges (from, to] with as many items each.
+    """Cut the keys up to `to_key` into at most `parts` ranges (from, to] with about the same number of items each.
 
-    Returns them with the share of all items that each has.
+    Returns each range with its share of all items.
     """
     total = sum(cell.items_count for cell in cells)
     parts = min(parts, int(total))

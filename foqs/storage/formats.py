@@ -1,13 +1,13 @@
 """The stored formats: items of a pack, keys of a tombstone, entries of a claim and dedup ids, as bytes and back.
 
-The first byte is the version of the format: the number of the migration of schema/shard that it came with. A host opens
-a shard only when the schema of the shard is exactly that of the host. So the rule for an upgrade is:
+The first byte is the version of the format: the number of the migration of schema/shard that introduced it. A host
+opens a shard only if the schema of the shard is exactly that of the host. So the rules for an upgrade are:
 
 - A reader reads every version up to its newest one, and refuses any other one by UnknownFormatError.
-- A writer writes its newest version from its first transaction on. Whoever gets the shard later has that migration
-  too, and reads it.
-- A migration leaves alone what a host does that owned the shard before: columns come with a default, and nothing else
-  changes. That host writes the version before until it ends.
+- A writer writes its newest version from its first transaction on. Any later owner of the shard has that migration too,
+  and reads it.
+- A migration must not disturb the host that owned the shard before: it adds columns with defaults, and changes nothing
+  else. That host writes the previous version until it ends.
 - No version ever changes. tests/golden has the bytes of each.
 """
 
@@ -29,11 +29,11 @@ PACK_VERSIONS: Final = sorted({column.since for column in (*GIVEN_COLUMNS, *CONT
 TOMBSTONE_VERSIONS: Final = [1]
 CLAIM_VERSIONS: Final = [1]
 SEEN_VERSIONS: Final = [3, 6]
-"""The sixth has the slot of each id in the end of its digest."""
+"""The sixth has the slot of each id at the end of its digest."""
 
 
 class UnknownFormatError(OwnershipLostError):
-    """The message says which version it is, and ends with what to do."""
+    """The message has the version, and ends with the remedy."""
 
     def __init__(self, version: int, known: Sequence[int]) -> None:
         listed = ", ".join(map(str, known))
@@ -46,7 +46,7 @@ class _PackLayout(NamedTuple):
     head: Struct
     given_count: int
     given_defaults: tuple[Any, ...]
-    """The defaults of the columns that came later."""
+    """The defaults of the columns that were added later."""
     content_defaults: tuple[Any, ...]
 
 
@@ -73,17 +73,17 @@ assert _LAYOUTS[_PACK_VERSION].head.size + _COUNT.size + 8 <= limits.PACKED_ITEM
 
 
 def pack_items(items: Sequence[ShardItem]) -> bytes:
-    """The version, the count of the items, their keys, and the items; none is delayed, none was delivered."""
+    """Encode the version, the count of the items, their keys, and the items, which are not delayed or delivered yet."""
     count = len(items)
     parts = [Struct(f">BI{count}Q").pack(_PACK_VERSION, count, *[item.key for item in items])]
     for item in items:
         parts.append(_pack_head(*packed_integers(item)))
-        parts += item.content  # type: ignore[arg-type]  # packed_integers has seen that it is there.
+        parts += item.content  # type: ignore[arg-type]  # packed_integers has checked it.
     return b"".join(parts)
 
 
 def unpack_items(packed: bytes) -> list[ItemRow]:
-    """The items as they were packed. Raises UnknownFormatError."""
+    """Decode the items of a pack. Raises UnknownFormatError."""
     layout = _LAYOUTS[_version(packed, PACK_VERSIONS)]
     _, count = _COUNT.unpack_from(packed)
     keys = Struct(f">{count}Q")
@@ -96,19 +96,19 @@ def unpack_items(packed: bytes) -> list[ItemRow]:
 
 
 def packed_starts(items: Sequence[ShardItem]) -> array[int]:
-    """Where each of the items begins in what `pack_items` makes of them."""
+    """Return the start of each item in the result of `pack_items`."""
     first = _COUNT.size + 8 * len(items)
     head_bytes = _LAYOUTS[_PACK_VERSION].head.size
     return array("I", accumulate([head_bytes + item.size_bytes for item in items[:-1]], initial=first))
 
 
 def unpack_item(packed: bytes, start: int, key: int) -> ItemRow:
-    """The item that begins at `start` in what this version of `pack_items` has made."""
+    """Decode the item at `start` in a pack made by this version of `pack_items`."""
     return _item_at(packed, start, key, _LAYOUTS[_PACK_VERSION])[0]
 
 
 def _item_at(packed: bytes, at: int, key: int, layout: _PackLayout) -> tuple[ItemRow, int]:
-    """An item, and where the next one begins."""
+    """Decode an item, and return it with the start of the next one."""
     values = layout.head.unpack_from(packed, at)
     at += layout.head.size
     contents: list[bytes] = []
@@ -125,13 +125,13 @@ def pack_keys(keys: Sequence[int]) -> bytes:
 
 
 def unpack_keys(packed: bytes) -> tuple[int, ...]:
-    """Raises UnknownFormatError."""
+    """Decode the keys of a tombstone. Raises UnknownFormatError."""
     _version(packed, TOMBSTONE_VERSIONS)
     return Struct(f">{len(packed) // 8}Q").unpack_from(packed, 1)
 
 
 def pack_entries(keys: Sequence[int], delivery_numbers: Sequence[int]) -> bytes:
-    """Encode the entries of a claim: each key with the number of the delivery that it is claimed for."""
+    """Encode the entries of a claim: each key with the number of the claimed delivery."""
     return _CLAIM_VERSION + b"".join(map(_pack_entry, keys, delivery_numbers))
 
 
@@ -142,13 +142,13 @@ def unpack_entries(packed: bytes) -> list[tuple[int, int]]:
 
 
 def pack_seen(digests: Sequence[bytes], shard_ids: Sequence[int], keys: Sequence[int]) -> bytes:
-    """Encode dedup ids, as a row of the log has them: the digests, then the shard of each one's item, then its key."""
+    """Encode dedup ids as a row of the log: the digests, then the shard of each id's item, then its key."""
     count = len(digests)
     return _SEEN_VERSION + b"".join(digests) + Struct(f">{count}H{count}Q").pack(*shard_ids, *keys)
 
 
 def unpack_seen(packed: bytes) -> tuple[list[bytes], list[tuple[int, int]]]:
-    """Return the digests, and shard and key of each one's item. Raises UnknownFormatError."""
+    """Return the digests, with shard and key of each id's item. Raises UnknownFormatError."""
     _version(packed, SEEN_VERSIONS)
     count = seen_count(len(packed))
     end = 1 + count * DIGEST_BYTES
@@ -158,13 +158,13 @@ def unpack_seen(packed: bytes) -> tuple[list[bytes], list[tuple[int, int]]]:
 
 
 def seen_digests(packed: bytes) -> bytes:
-    """The digests alone, side by side. Raises UnknownFormatError."""
+    """Return the digests alone, side by side. Raises UnknownFormatError."""
     _version(packed, SEEN_VERSIONS)
     return packed[1 : 1 + seen_count(len(packed)) * DIGEST_BYTES]
 
 
 def seen_count(size_bytes: int) -> int:
-    """How many ids a row has whose entries have so many bytes."""
+    """Return the number of ids in a row whose entries have `size_bytes`."""
     return size_bytes // SEEN_ENTRY_BYTES
 
 

@@ -1,6 +1,6 @@
-"""The identity of a database: it says of which cluster and of which shard it is, and others leave it alone.
+"""The identity of a database: its cluster and its shard, so that no other cluster or shard uses it.
 
-The place of a shard is a text, and two texts may lead to one database. docs/decisions/0038-whose-database.md.
+The place of a shard is a text, and two texts can lead to one database. docs/decisions/0038-whose-database.md.
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ _log = structlog.get_logger(__name__)
 
 
 class ClusterId:
-    """The id of the cluster, as this process knows it: what the meta database has, and once known it stays so.
+    """The cluster's id in this process, read from the meta database and constant once known.
 
-    The host reads it at its start. Stores confirm it on their threads when they take a shard over: that makes one where
-    there is none, or brings back the one that the shards have. `Namespaces` gives it back to a meta database that has
-    lost it.
+    The host reads it at its start. Stores confirm it on their threads during a take-over, which makes an id if none
+    exists, or restores the id of the shards. `Namespaces` writes it back to a meta database that has lost it.
     """
 
     def __init__(
@@ -42,14 +41,14 @@ class ClusterId:
         told_by_shards: Callable[[], bytes],
         epoch_of: Callable[[int], int] = lambda _: 0,
     ) -> None:
-        """`tell(found)` returns the id in the meta database, which is `found` from now on where it had none.
+        """Set the functions that read and make the id, all of which block.
 
-        `make` has it make one. Both raise UnavailableError. `told_by_shards` returns the id that databases of other
-        shards have, or nothing. `epoch_of(shard_id)` returns the last epoch that the meta database has given for a
-        shard, or 0, and raises UnavailableError. All of them block.
+        `tell(found)` returns the id in the meta database, storing `found` if it had none. `make` makes an id there.
+        Both raise UnavailableError. `told_by_shards` returns the id in the databases of other shards, or nothing.
+        `epoch_of(shard_id)` returns the last epoch in the meta database of a shard, or 0, and raises UnavailableError.
         """
         self.known = b""
-        """Empty until it is known."""
+        """Empty until the id is known."""
         self._tell = tell
         self._make = make
         self._told_by_shards = told_by_shards
@@ -57,33 +56,33 @@ class ClusterId:
         self._lock = threading.Lock()
 
     def learn(self) -> bytes:
-        """Read what the meta database has, if anything. Raises UnavailableError."""
+        """Read the id from the meta database, if it has one. Raises UnavailableError."""
         with self._lock:
             self.known = self.known or self._tell(b"")
             return self.known
 
     def confirm(self, found: bytes) -> bytes:
-        """The id, now that a shard is taken over whose database has `found`, or nothing. Raises UnavailableError.
+        """Return the id for the take-over of a shard whose database has `found`, or nothing. Raises UnavailableError.
 
-        Other shards are asked before an id is made: with another id than theirs they could not be served.
+        Other shards are asked before an id is made, because a shard with another id could not be served.
         """
         with self._lock:
             self.known = self.known or self._tell(found) or self._find()
             return self.known
 
     def _find(self) -> bytes:
-        """An id where neither the meta database nor the shard that is taken over has one."""
+        """Find or make an id if neither the meta database nor the shard has one."""
         return self._tell(self._told_by_shards()) or self._make()
 
     def give_back(self) -> None:
-        """Tell a meta database that is new, or was restored, which id the cluster has. Raises UnavailableError."""
+        """Write the known id to a meta database that is new, or was restored. Raises UnavailableError."""
         known = self.known
         if known and (told := self._tell(known)) != known:
             _log.error("cluster_ids_differ", known=known.hex(), meta=told.hex())
 
 
 def read_identity(rows: RunStatement) -> ShardIdentity | None:
-    """The identity of the database; None before a shard in it was ever taken over."""
+    """Read the identity of the database; None before its first take-over."""
     found = [ShardIdentity(cluster, shard_id) for cluster, shard_id in rows(sql.READ_IDENTITY)]
     return found[0] if found else None
 
@@ -95,13 +94,13 @@ def check_identity(found: ShardIdentity | None, mine: ShardIdentity) -> None:
 
 
 def confirm_identity(rows: RunStatement, shard_id: int, cluster: ClusterId, epoch: int) -> None:
-    """Have the database say whose it is, in a transaction that the caller commits before it asks for an epoch.
+    """Write the shard's identity to the database, in a transaction that the caller commits before it takes an epoch.
 
-    So every shard for which the meta database has given an epoch has an identity, or, if it is of a version before
-    that, the epoch of an owner. `epoch` is the one that the database has.
-    Whoever calls it has the shard's lock. Raises OwnershipLostError when it is another's, also when that one is faster:
-    two shards have two locks; and when hosts have served the shard, of which this database knows nothing. Raises
-    UnavailableError when the id of the cluster, or the epoch in the meta database, cannot be had.
+    So every shard with an epoch in the meta database has an identity, or, from an earlier version, the epoch of an
+    owner. `epoch` is the epoch in the database. The caller holds the shard's lock. Raises OwnershipLostError if the
+    database belongs to another shard, even one that was faster just now, because two shards have two locks. Raises it
+    also if hosts have served the shard but this database is empty. Raises UnavailableError if the id of the cluster, or
+    the epoch in the meta database, cannot be read.
     """
     found = read_identity(rows)
     if found is None and not epoch and (given := cluster.epoch_of(shard_id)):
@@ -114,9 +113,9 @@ def confirm_identity(rows: RunStatement, shard_id: int, cluster: ClusterId, epoc
 
 
 def identity_at(shard_id: int, url: str) -> ShardIdentity | None:
-    """The identity of the database at the URL, by which a shard is to be served; None where it has none.
+    """Read the identity of the database at a shard's URL; None if it has none.
 
-    Raises UnavailableError when it cannot be read.
+    Raises UnavailableError if it cannot be read.
     """
     try:
         with closing(connect(url)) as session, session.cursor() as cursor:
@@ -130,9 +129,9 @@ def identity_at(shard_id: int, url: str) -> ShardIdentity | None:
 
 
 def keep_identity_at(url: str, identity: ShardIdentity) -> None:
-    """Have a database without an identity say that it is this shard's.
+    """Write this identity to a database that has none.
 
-    Raises UnavailableError when it cannot be written, or when it is another shard's.
+    Raises UnavailableError if it cannot be written, or if the database belongs to another shard.
     """
     try:
         with closing(connect(url)) as session, session.cursor() as cursor:

@@ -1,8 +1,9 @@
-"""The login of every MySQL session of foqs: no server gets the password that may be another one than the meant one.
+"""The login of every MySQL session of foqs, which never sends the password to a server that could be an impostor.
 
-pymysql sends it in clear to whoever asks by the right plugin, over TLS that nobody verified, and encrypted for whoever
-sends a key. Here are the few plugins that are answered, the links that may carry the password, and the bounds of a
-login. docs/decisions/0043-database-logins.md says what this holds against, and what it cannot.
+pymysql sends the password in clear over unverified TLS, or encrypted with a key that the server itself supplies, if the
+server asks with the right plugin. This module defines the few plugins that get an answer, the links that can carry the
+password, and the bounds of a login. docs/decisions/0043-database-logins.md lists the attacks that this stops, and those
+it cannot stop.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from pymysql.constants import CLIENT, CR
 from pymysql.err import OperationalError
 
 LOGIN_BYTES_MAX: Final = 64 * 1024
-"""The most that a server may say until the session is open: it says a few hundred bytes, and an error a few more."""
+"""The most bytes accepted from a server until the session is open; it needs a few hundred, an error a few more."""
 
 _FULL_LOGIN: Final = "caching_sha2_password"
 _PLUGINS: Final = frozenset({_FULL_LOGIN, "mysql_native_password", "client_ed25519"})
-"""Each answers with something that holds for one challenge, or, the first, asks before it sends the password."""
+"""Each plugin's answer is valid for one challenge only; the first can also send the password, after a check."""
 _NEVER_GIVEN: Final = frozenset(
     {"auth_plugin_map", "local_infile", "read_default_file", "read_default_group", "server_public_key"}
 )
@@ -36,18 +37,17 @@ _THREE_WAYS: Final = (
 
 
 class NamedBy(StrEnum):
-    """Who names the server of a session: not every server that is named may have the password."""
+    """The source of a server's address, because not every named server is trusted with the password."""
 
     CONFIGURATION = ""
-    """The host's own configuration."""
     META = "meta"
-    """A row of the meta database, and the configuration allows the server without naming it."""
+    """A row of the meta database; the configuration allows the server without naming it."""
     NOBODY = "nobody"
-    """A row of the meta database, and the configuration does not allow it: no session is opened."""
+    """A row of the meta database that the configuration does not allow; no session is opened."""
 
 
 class GuardedConnection(pymysql.connections.Connection):
-    """A connection of pymysql whose login shows the password to no server that may be another one."""
+    """A pymysql connection whose login shows the password to no server that could be an impostor."""
 
     _sock: Any
     _rfile: Any
@@ -63,10 +63,10 @@ class GuardedConnection(pymysql.connections.Connection):
     def __init__(
         self, *, named_by: str = NamedBy.CONFIGURATION, login_timeout: float | None = None, **arguments: Any
     ) -> None:
-        """`arguments` are those of pymysql, which connects at once unless `defer_connect` says otherwise.
+        """Connect at once unless `defer_connect` is set; `arguments` are those of pymysql.
 
-        The whole login takes at most `login_timeout` seconds, or `connect_timeout` where that is not given. Its first
-        step, the link to the server, takes at most `connect_timeout`, and each other one `read_timeout`.
+        The whole login takes at most `login_timeout` seconds, or `connect_timeout` if that is not given. Its first
+        step, the link to the server, takes at most `connect_timeout`, and each later step at most `read_timeout`.
         Raises pymysql.err.OperationalError, and ValueError for an argument that would weaken the login.
         """
         if weak := sorted(_NEVER_GIVEN & arguments.keys()):
@@ -76,7 +76,7 @@ class GuardedConnection(pymysql.connections.Connection):
         super().__init__(**arguments, auth_plugin_map={_FULL_LOGIN: _CachingSha2Password})
 
     def connect(self, sock: Any = None) -> None:
-        """Open the session in the time of a login. Raises pymysql.err.OperationalError, whatever the server says."""
+        """Open the session within the login timeout. Raises pymysql.err.OperationalError for any bad answer."""
         if self._local_infile or self.client_flag & CLIENT.LOCAL_FILES:
             raise ValueError("local_infile is on: a server could have any file of this machine")
         if self._named_by is NamedBy.NOBODY:
@@ -90,7 +90,7 @@ class GuardedConnection(pymysql.connections.Connection):
             super().connect(sock)
         except pymysql.err.Error:
             raise
-        except Exception as error:  # What a server says may break pymysql's reading in any way.
+        except Exception as error:  # A malformed answer can break pymysql's parser in any way.
             raise OperationalError(
                 CR.CR_SERVER_HANDSHAKE_ERR, f"{self._server} does not answer as a MySQL server does: {error!r}"
             ) from error
@@ -99,13 +99,13 @@ class GuardedConnection(pymysql.connections.Connection):
             self._current_timeout = _TIMEOUT_UNKNOWN  # The next read or write sets it.
 
     def refuse(self, problem: str) -> NoReturn:
-        """Give the login up. Raises pymysql.err.OperationalError."""
+        """Abandon the login. Raises pymysql.err.OperationalError."""
         self._force_close()  # type: ignore[attr-defined]
         raise OperationalError(CR.CR_AUTH_PLUGIN_ERR, f"the login at {self._server} was given up: {problem}")
 
     @property
     def may_carry_password(self) -> bool:
-        """Whether nobody but the meant server can be at the other end, and nobody listens in between."""
+        """True if the other end must be the intended server, and nobody can listen in between."""
         sock = self._sock
         if sock.family == socket.AF_UNIX:
             return True
@@ -124,7 +124,7 @@ class GuardedConnection(pymysql.connections.Connection):
         if self._auth_plugin_name == "sha256_password":
             # Its answer to the greeting is the password.
             self.refuse(f"the server begins with sha256_password, which is not answered; {_THREE_WAYS}")
-        self._connect_attrs = {}  # They are in the packet that must not have the password in it.
+        self._connect_attrs = {}  # They are in the packet that must not contain the password.
         super()._request_authentication()  # type: ignore[misc]
         self._login.is_logged_in = True
 
@@ -145,7 +145,7 @@ class GuardedConnection(pymysql.connections.Connection):
         data = b""
         try:
             while len(data) < num_bytes:
-                # A server that says a byte now and then would never be too late for a timeout of each read.
+                # A server that sends single bytes slowly would never exceed a timeout of each read.
                 self._sock.settimeout(login.step_s())
                 chunk = self._rfile.read1(num_bytes - len(data))
                 if not chunk:
@@ -165,8 +165,8 @@ class GuardedConnection(pymysql.connections.Connection):
         super()._write_bytes(data)  # type: ignore[misc]
 
     def _check_secret(self, data: bytes) -> None:
-        """The last word, whatever path of pymysql has led here: the password is on no link that may not carry it."""
-        for name in _PLUGINS:  # "password" is a bad one, and is in most of these.
+        """Stop the password, on any path through pymysql, before it is written to a link that must not carry it."""
+        for name in _PLUGINS:  # "password" is a bad password, and is part of most plugin names.
             data = data.replace(name.encode() + b"\0", b"\0")
         if self.password and self.password in data and not self.may_carry_password:
             self.refuse(
@@ -177,7 +177,7 @@ class GuardedConnection(pymysql.connections.Connection):
     def _read_query_result(self, unbuffered: bool = False) -> int:
         try:
             return super()._read_query_result(unbuffered)  # type: ignore[misc, no-any-return]
-        except RuntimeError as error:  # What pymysql raises for LOCAL INFILE.
+        except RuntimeError as error:  # pymysql raises it for LOCAL INFILE.
             self._force_close()  # type: ignore[attr-defined]
             raise OperationalError(
                 CR.CR_MALFORMED_PACKET, f"{self._server} asks for a file of this machine, which it does not get"
@@ -185,23 +185,23 @@ class GuardedConnection(pymysql.connections.Connection):
 
 
 class _Login:
-    """What is left of the time and the bytes of a login."""
+    """The remaining time and bytes of a login."""
 
     def __init__(self, seconds: float, step_s_max: float | None) -> None:
-        """A server that says nothing is waited for as long as `step_s_max`, if that is given."""
+        """Wait at most `step_s_max` for a silent server, if that is given."""
         self.is_logged_in = False
-        """What follows is no part of the exchange about the password."""
+        """True once the exchange about the password is over."""
         self._deadline_s = time.monotonic() + seconds
         self._step_s_max = step_s_max
         self._bytes = 0
 
     def count(self, num_bytes: int) -> int:
-        """The bytes that were read, these included."""
+        """Add to the bytes read, and return their total."""
         self._bytes += num_bytes
         return self._bytes
 
     def step_s(self) -> float:
-        """How long to wait for the server now. Raises TimeoutError when nothing is left."""
+        """Return the wait for the server, in seconds. Raises TimeoutError when no time is left."""
         left_s = self._deadline_s - time.monotonic()
         if left_s <= 0:
             raise TimeoutError("it took too long")
@@ -209,13 +209,13 @@ class _Login:
 
 
 class _CachingSha2Password:
-    """The plugin of MySQL 8, without the server's key: the short exchange on any link, the password on few."""
+    """The plugin of MySQL 8, without the server's key: the short exchange on any link, the password on few links."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
     def authenticate(self, packet: Any) -> Any:
-        """Answer a switch to this plugin, or what the server made of the first answer. Returns its last packet."""
+        """Answer a switch to this plugin, or the server's verdict on the first answer. Returns its last packet."""
         connection = self._connection
         if packet.is_auth_switch_request():
             salt = packet.read_all().removesuffix(b"\0")
@@ -247,7 +247,7 @@ _FULL: Final = 4
 
 
 def _is_loopback(host: str, peer: str) -> bool:
-    """Whether the host was called by a loopback address and is at one; any other name may lead there by chance."""
+    """True if the host was given as a loopback address and is at one; any other name could lead there by chance."""
     try:
         is_called_so = host == "localhost" or ipaddress.ip_address(host).is_loopback
         return is_called_so and ipaddress.ip_address(peer).is_loopback

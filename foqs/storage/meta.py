@@ -1,7 +1,7 @@
 """The meta database: namespaces, epochs of shards and heartbeats of hosts, shared by all hosts of a cluster.
 
-Its methods block for a bounded time a statement: call them from a worker thread. Hosts keep
-serving what they own while it is away, so nothing here stands on the path of an item.
+Each statement of its methods blocks for a bounded time, so call them from a worker thread. Hosts keep serving the
+shards they own while the database is unreachable, so no item waits for it.
 """
 
 from __future__ import annotations
@@ -39,17 +39,16 @@ _DEADLOCK_TRIES = 5
 
 
 class MetaStore(MetaCluster, MetaNamespaces, MetaPolicies, MetaJobs, MetaQuotas, MetaSessions):
-    """The meta database at an SQLAlchemy URL. Connects on first use, and again after the server was away.
+    """The meta database at an SQLAlchemy URL. Connects on first use, and reconnects after an outage of the server.
 
-    Safe for use by several threads; at most META_SESSIONS_MAX of them talk to the server at a time. Every
-    method raises UnavailableError, with its cause, when the server does not answer in time; whether a write
-    happened is unknown then.
+    Safe for use by several threads; at most META_SESSIONS_MAX threads talk to the server at a time. Every method raises
+    UnavailableError, with its cause, when the server does not answer in time; the outcome of a write is then unknown.
     """
 
     def __init__(self, url: str, statement_ms_max: int = limits.META_STATEMENT_MS_MAX, process_id: str = "") -> None:
-        """A statement waits for its response for up to `statement_ms_max`, and a new session for each of its steps.
+        """Limit the wait for the response of a statement, and of each step of a new session, to `statement_ms_max`.
 
-        The sessions of a host have marks by its `process_id`, by which others find them once it is dead.
+        Sessions of a host are marked with its `process_id`, by which other hosts find them once it is dead.
         """
         super().__init__()
         self._url = url
@@ -63,22 +62,22 @@ class MetaStore(MetaCluster, MetaNamespaces, MetaPolicies, MetaJobs, MetaQuotas,
             max_overflow=0,
             pool_timeout=self._statement_s,
             pool_pre_ping=True,
-            # Every transaction ends by itself, and another ROLLBACK would be another round trip.
+            # Every transaction ends by itself, so another ROLLBACK would cost a round trip for nothing.
             pool_reset_on_return=None,
             creator=self._connect,
         )
 
     def use_url(self, url: str) -> None:
-        """The next sessions are opened by this one, which leads to the same database; any thread may call it."""
+        """Open future sessions with this URL, which must lead to the same database. Safe to call from any thread."""
         self._url = url
 
     def close(self) -> None:
-        """Close the sessions that are not in use; those in use close when their call ends."""
+        """Close the idle sessions; a session in use closes when its call ends."""
         self._engine.dispose()
         self._scripts.close()
 
     def check_durable(self) -> list[str]:
-        """Why the server could lose what it acknowledged; empty when it cannot."""
+        """Return the settings by which the server could lose acknowledged writes; empty if it is durable."""
         with self._transaction() as connection:
             session = connection.connection.driver_connection
             assert isinstance(session, Session)
@@ -91,14 +90,14 @@ class MetaStore(MetaCluster, MetaNamespaces, MetaPolicies, MetaJobs, MetaQuotas,
         return self._open(statement_s, autocommit=True)
 
     def _open(self, statement_s: float, *, autocommit: bool = False) -> Session:
-        """A session with what it relies on and a mark of this process, by which others end it once that is dead."""
+        """Open a session with its variables and a mark of this process, by which others end it after its death."""
         arguments = session_arguments(self._url)
-        # A wait for a lock ends before the wait for the response: then it is certain that nothing was done.
+        # The wait for a lock ends before the wait for the response, so a lock timeout proves that nothing was done.
         lock_wait_s = max(1, math.ceil(statement_s) - 1)
         wanted = {
             "cursorclass": WholeCursor,
             "client_flag": CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS,
-            # A login has some steps, each of which takes as long as a statement where the database is far.
+            # A login takes several steps, each of which takes as long as a statement if the database is far away.
             "connect_timeout": min(arguments["connect_timeout"], statement_s),
             "login_timeout": arguments["connect_timeout"],
             "read_timeout": statement_s,
@@ -136,7 +135,7 @@ class MetaStore(MetaCluster, MetaNamespaces, MetaPolicies, MetaJobs, MetaQuotas,
             ) from error
 
     def _retry_deadlocks(self, work: Callable[[Connection], T]) -> T:
-        """Run `work` in a transaction; again when the server rolled it back to resolve a deadlock."""
+        """Run `work` in a transaction; repeat it if the server rolled it back to resolve a deadlock."""
         for attempt in range(1, _DEADLOCK_TRIES + 1):
             try:
                 with self._transaction() as connection:
@@ -148,7 +147,7 @@ class MetaStore(MetaCluster, MetaNamespaces, MetaPolicies, MetaJobs, MetaQuotas,
 
 
 def _cause_of(error: Exception) -> BaseException:
-    """The driver's own words: SQLAlchemy's are the statement and its parameters at length."""
+    """Return the driver's own error, because SQLAlchemy's text repeats the statement and its parameters at length."""
     return error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
 
 

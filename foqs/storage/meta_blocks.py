@@ -1,6 +1,6 @@
-"""All namespaces, again and again: only what has changed is read.
+"""The list of all namespaces, of which repeated reads fetch the changed ones only.
 
-A host wants to know of every change within a second. To read 20,000 rows takes it most of that second.
+A host has to notice every change within a second, and reading 20,000 rows would take it most of that second.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from foqs.storage.meta_tables import NAMESPACE
 _BLOCK_BITS = 8
 _BLOCK = NAMESPACE.c.number.op(">>")(_BLOCK_BITS)
 _HEX_DIGITS = 16
-# MySQL 9.7 has neither MD5 nor SHA1 any more.
+# MySQL 9.7 no longer has MD5 and SHA1.
 _ROW_DIGEST = cast(
     func.conv(func.left(func.sha2(func.concat_ws(",", *NAMESPACE.c), 256), _HEX_DIGITS), 16, 10), BIGINT(unsigned=True)
 )
@@ -25,7 +25,7 @@ _DIGESTS = select(_BLOCK, func.count(), func.bit_xor(_ROW_DIGEST)).group_by(_BLO
 
 
 class NamespaceBlocks:
-    """The namespaces as they were read last, in blocks of 256 numbers with a digest of each. For any thread."""
+    """The namespaces of the last read, in blocks of 256 numbers with a digest of each. For any thread."""
 
     def __init__(self, namespace_of: Callable[[RowMapping], Namespace]) -> None:
         self._namespace_of = namespace_of
@@ -35,9 +35,9 @@ class NamespaceBlocks:
         self._by_name: list[Namespace] = []
 
     def read(self, connection: Connection) -> list[Namespace]:
-        """All namespaces, by name: the same list as the last time when none of them has changed.
+        """Return all namespaces by name, as the same list object if no namespace has changed since the last call.
 
-        What changes while this reads is read again the next time, since its digest is of before.
+        A change during this read is found by the next one, because the digests are read before the rows.
         """
         with self._lock:
             digests = {block: (count, digest) for block, count, digest in connection.execute(_DIGESTS)}

@@ -1,4 +1,4 @@
-"""Hosts and shards in the meta database: who lives, which shards there are, who has them, and who is to have them."""
+"""Hosts and shards in the meta database: the live hosts, the shards, their owners and their next owners."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from foqs.storage.meta_scripts import RunScript
 from foqs.storage.meta_tables import CLUSTER_ID, CLUSTER_NAME, CLUSTER_SECRET, HOST, SERVER_NOW_MS, SHARD, SLOT_MOVE
 
 BEATING_MS = 10 * limits.SECOND_MS
-"""A host that has beaten within this time counts as running when another one starts with another membership."""
+"""A host with a heartbeat in this time counts as running when another host starts with another membership."""
 NAMESAKE_ROW_MS = limits.MINUTE_MS
-"""A host that starts deletes the rows of earlier processes of its name that are older than this."""
+"""A starting host deletes the rows of earlier processes of its name that are older than this."""
 
 _ELSEWHERE = 2
-"""The state of a host that has another membership than this database. To those that beat here it takes no shards."""
+"""The state of a host with another membership than this database. Hosts that beat here count it as having no shards."""
 
 _CLUSTER_ID_BYTES = 16
 _TAKE_TRIES_MAX = 100
-"""A row that changes between being read and written is read again: each time somebody else has taken an epoch."""
+"""Number of tries to take an epoch; a try fails if another host takes one between the read and the write."""
 
 T = TypeVar("T")
 
 
 class MetaCluster(ABC):
-    """The part of MetaStore that hosts find each other by."""
+    """The part of MetaStore by which hosts find each other."""
 
     @abstractmethod
     def _transaction(self) -> AbstractContextManager[Connection]: ...
@@ -51,19 +51,19 @@ class MetaCluster(ABC):
     # --- hosts ---
 
     def beat(self, host: HostRow) -> list[HostRow]:
-        """Say that this host is alive, with another `beat_number` than before. Returns all rows of the last minute.
+        """Record that this host is alive, with a new `beat_number`. Returns all rows of the last minute.
 
-        It takes one round trip, and waits for nobody's lock but one on the row itself. A row that no process beats
-        any more counts for nothing. Raises UnavailableError, once the heartbeat is written, for more hosts than can be
-        watched.
+        It takes one round trip, and waits for no lock but one on its own row. Hosts ignore a row without new
+        heartbeats. Raises UnavailableError, after the heartbeat is written, if there are more than limits.HOSTS_MAX
+        hosts.
 
-        Hosts of earlier versions do not count their beats: the time of the last one is as good a sign of life.
+        Hosts of earlier versions do not count their beats, so the time of the last one serves as their `beat_number`.
         """
         beat = (sql.BEAT, _host_values(host, int(host.is_leaving)))
         read = (sql.READ_HOSTS, (HOST_ROW_READ_MS, HOST_ROW_READ_MS, limits.HOSTS_MAX + 1))
         _, rows = self._run_scripts(lambda run: run(beat, read))
         if len(rows) > limits.HOSTS_MAX:
-            # Those that are left out would look as if they had ended.
+            # The hosts left out of the result would look dead.
             raise UnavailableError(
                 f"more than {limits.HOSTS_MAX} hosts have beaten in the meta database within a minute, which is the "
                 "limit: stop those that are not needed"
@@ -83,7 +83,7 @@ class MetaCluster(ABC):
         ]
 
     def hosts_beating(self, *, elsewhere: bool) -> list[str]:
-        """Hosts whose rows were written a moment ago: those that find others by this table, or those that do not."""
+        """Return the hosts with a recent heartbeat that find others by this table, or not by it if `elsewhere`."""
         is_fresh = HOST.c.heartbeat_at > SERVER_NOW_MS - BEATING_MS
         is_of_kind = HOST.c.state == _ELSEWHERE if elsewhere else HOST.c.state != _ELSEWHERE
         with self._transaction() as connection:
@@ -91,34 +91,34 @@ class MetaCluster(ABC):
         return [row.name.decode() for row in rows]
 
     def note_elsewhere(self, host: HostRow) -> None:
-        """Note a host that finds others by something else than this table, for those that would look for it here."""
+        """Record a host that does not use this table, so that hosts which look for it here can notice that."""
         self._run_scripts(lambda run: run((sql.BEAT, _host_values(host, _ELSEWHERE))))
 
     def forget_hosts(self, name: str) -> None:
-        """Delete the rows of earlier processes of a host that starts: nobody else does so soon where it crashed.
+        """Delete the rows of earlier processes of a starting host, which otherwise stay for long after a crash.
 
-        A host that lives all the same, beside a clock that was stepped, has its row back with its next heartbeat.
+        A live process whose row looked old after a clock step writes it again with its next heartbeat.
         """
         first = (name + PROCESS_MARK).encode()
         found = (sql.FIND_NAMESAKES, (first, first + b"\xff", NAMESAKE_ROW_MS, HOSTS_SWEPT_MAX))
         self._run_scripts(lambda run: _delete_hosts(run, found, NAMESAKE_ROW_MS))
 
     def sweep_hosts(self) -> int:
-        """Delete up to HOSTS_SWEPT_MAX rows that no process has beaten for HOST_ROW_MS, and return how many."""
+        """Delete up to HOSTS_SWEPT_MAX rows without a heartbeat for HOST_ROW_MS, and return their number."""
         found = (sql.FIND_OLD_HOSTS, (HOST_ROW_MS, HOST_ROW_MS, HOSTS_SWEPT_MAX))
         return self._run_scripts(lambda run: _delete_hosts(run, found, HOST_ROW_MS))
 
     def agree_on_name(self, cluster: str) -> None:
-        """Take this for the name of the cluster, as all of its hosts do. Raises InvalidArgumentError.
+        """Agree with all hosts on the name of the cluster. Raises InvalidArgumentError for another name.
 
-        The name in the database is replaced by another one only while no host runs, or ran a moment ago: hosts of two
-        names have two locks for each shard, and would take all shards from each other again and again.
+        A new name replaces the one in the database only if no host runs or ran a moment ago. Hosts of two names would
+        use two locks for each shard, and take all shards from each other repeatedly.
         """
 
         def agree(connection: Connection) -> None:
             values = {"name": cluster.encode(), "taken_at": SERVER_NOW_MS}
             connection.execute(insert(CLUSTER_NAME).prefix_with("IGNORE").values(one=1, **values))
-            # The row is locked until the end: of two hosts that start the later one sees what the first has taken.
+            # The row stays locked to the end, so the second of two starting hosts sees the first one's name.
             is_fresh = CLUSTER_NAME.c.taken_at > SERVER_NOW_MS - BEATING_MS
             statement = select(CLUSTER_NAME.c.name, is_fresh.label("is_fresh")).with_for_update()
             found = connection.execute(statement).one()
@@ -134,14 +134,14 @@ class MetaCluster(ABC):
         self._retry_deadlocks(agree)
 
     def cluster_secret(self, proposed: bytes) -> bytes:
-        """The secret that the hosts of the cluster show each other; the first host that asks proposes it."""
+        """Return the secret that the hosts of the cluster show each other; the first host proposes it."""
         with self._transaction() as connection:
             connection.execute(insert(CLUSTER_SECRET).prefix_with("IGNORE").values(one=1, secret=proposed))
             secret: bytes = connection.execute(select(CLUSTER_SECRET.c.secret)).scalar_one()
         return secret
 
     def cluster_id(self, found: bytes) -> bytes:
-        """The id of the cluster, which is `found` from now on where this database has none; empty if that is, too."""
+        """Return the id of the cluster, storing `found` if this database has none; empty if both are empty."""
         with self._transaction() as connection:
             if found:
                 connection.execute(insert(CLUSTER_ID).prefix_with("IGNORE").values(one=1, id=found))
@@ -149,15 +149,15 @@ class MetaCluster(ABC):
         return kept
 
     def make_cluster_id(self) -> bytes:
-        """A new id for the cluster, unless it has one."""
+        """Return the id of the cluster, making a new one if it has none."""
         return self.cluster_id(secrets.token_bytes(_CLUSTER_ID_BYTES))
 
     def remove_host(self, host_id: str) -> None:
-        """The host ended in order. Does nothing when there is no such host."""
+        """Delete the row of a host that ended in order. Does nothing if the row does not exist."""
         with self._transaction() as connection:
             connection.execute(delete(HOST).where(HOST.c.name == host_id.encode()))
 
-    # --- who has which shard ---
+    # --- owners of shards ---
 
     def take_shard_epoch(
         self,
@@ -170,12 +170,12 @@ class MetaCluster(ABC):
         is_renewal: bool = False,
         is_dead: Callable[[str, int], bool] = nobody_is_dead,
     ) -> EpochGiven:
-        """Make `owner` the owner of the shard, with an epoch above all before it and above `at_least`.
+        """Make `owner` the owner of the shard, with an epoch above all earlier ones and above `at_least`.
 
-        `at_least` is in case this database lost its own. No epoch is given twice; one whose answer was lost is never
-        used. `found` is what the owner has found with the shard's lock, and on which server; with `is_renewal` it has
-        served the shard there before. `is_dead(owner, epoch)` tells of the last owner. Raises ElsewhereError when that
-        one may serve the shard on another server.
+        `at_least` protects against a database that lost its own epochs. No epoch is given twice; an epoch whose answer
+        was lost is never used. `found` describes the shard as read under its lock, and the server. With `is_renewal`
+        the owner has served the shard there before. `is_dead(owner, epoch)` judges the last owner. Raises
+        ElsewhereError if the last owner could still serve the shard on another server.
         """
         ask = EpochAsk(found, at_least, is_renewal)
 
@@ -186,28 +186,28 @@ class MetaCluster(ABC):
         raise UnavailableError(f"shard {shard_id} went from owner to owner {_TAKE_TRIES_MAX} times meanwhile")
 
     def leave_servers(self, owner: str, left: Mapping[int, tuple[int, int]]) -> list[int]:
-        """Note that the owner has no session with the servers of these shards: they may be taken on others.
+        """Note that the owner has left the servers of these shards, so that any server can serve them.
 
-        `left` has the epoch of each, and the number of the last transaction that the owner saw committed. Returns those
-        that are the owner's under these epochs.
+        `left` has the epoch of each shard, and the number of the last transaction that the owner saw committed. Returns
+        the shards that the owner still has under these epochs.
         """
         return self._run_scripts(lambda run: leave_servers(run, owner, left))
 
     def note_numbers(self, owner: str, numbers: Mapping[int, tuple[int, int]]) -> list[int]:
-        """Note, for who misses some later, the number of the last transaction of shards, with the epoch of each.
+        """Note the number of the last transaction of shards, with the epoch of each, so that a later loss is noticed.
 
-        Returns those that are the owner's under these epochs.
+        Returns the shards that the owner still has under these epochs.
         """
         return self._run_scripts(lambda run: note_numbers(run, owner, numbers))
 
     def shard_owner(self, shard_id: int) -> str | None:
-        """The process that took the last epoch of the shard, alive or not; None when nobody ever did."""
+        """Return the process that took the last epoch of the shard, alive or not; None if no process ever did."""
         with self._transaction() as connection:
             owner = connection.execute(select(SHARD.c.owner).where(SHARD.c.shard_id == shard_id)).scalar()
         return None if owner is None else owner.decode()
 
     def ask_for_shards(self, by_owner: Mapping[int, str], heir: str) -> None:
-        """Tell the owners of shards that `heir` is ready to take them over; `by_owner` has the owner of each.
+        """Ask the owners of shards to hand over to `heir`, which is ready; `by_owner` has the owner of each shard.
 
         Does nothing for a shard that has another owner meanwhile.
         """
@@ -220,7 +220,7 @@ class MetaCluster(ABC):
         self._retry_deadlocks(ask)
 
     def decline_shards(self, by_heir: Mapping[int, str], owner: str) -> None:
-        """Take back that shards of `owner` are on their way; `by_heir` has the host that asked for each.
+        """Refuse to hand over shards of `owner`; `by_heir` has the host that asked for each shard.
 
         Does nothing for a shard that has another owner meanwhile, or that another host has asked for.
         """
@@ -234,17 +234,17 @@ class MetaCluster(ABC):
 
         self._retry_deadlocks(decline)
 
-    # --- which shards there are ---
+    # --- existing shards ---
 
     def list_shards(self) -> list[ShardRow]:
-        """All shards that there are or were, by id."""
+        """Read all present and former shards, by id."""
         with self._transaction() as connection:
             return _read_shards(connection)
 
     def adopt_shards(self, places: Mapping[int, str], tier: str) -> dict[int, int]:
-        """Tell a database that does not know them where shards are, from the configuration of a host of this tier.
+        """Add the places of shards from the configuration of a host of this tier, if the database lacks them.
 
-        Returns those that it was not told of, because another shard is at their places, with that one.
+        Returns the shards whose places another shard already has, each with that other shard.
         """
 
         def adopt(connection: Connection) -> dict[int, int]:
@@ -260,7 +260,7 @@ class MetaCluster(ABC):
                     shard_id=shard_id, place=place.encode(), changed_at=SERVER_NOW_MS, **values
                 )
                 kept = SHARD.c.place
-                # In this order: the place that is compared with must be the old one.
+                # The order matters, because the comparison needs the old place.
                 changes = [
                     ("tier", func.if_(kept == b"", statement.inserted.tier, SHARD.c.tier)),
                     ("changed_at", func.if_(kept == b"", SERVER_NOW_MS, SHARD.c.changed_at)),
@@ -272,10 +272,10 @@ class MetaCluster(ABC):
         return self._retry_deadlocks(adopt)
 
     def add_shard(self, shard_id: int, place: str, tier: str) -> ShardRow:
-        """A new shard, which hosts of the tier serve from now on.
+        """Add a shard, which hosts of the tier serve from now on.
 
-        Raises AlreadyExistsError when there is a shard of this id, or was one with another place, and
-        InvalidArgumentError when another shard is there.
+        Raises AlreadyExistsError if the id is in use, or was used with another place, and InvalidArgumentError if
+        another shard has the place.
         """
 
         def add(connection: Connection) -> ShardRow:
@@ -295,7 +295,7 @@ class MetaCluster(ABC):
         return self._retry_deadlocks(add)
 
     def update_shard(self, shard_id: int, use: ShardUse | None, pinned_to: str | None, tier: str | None) -> ShardRow:
-        """Change what is not None. Raises NotFoundError for a shard that is not there or was removed."""
+        """Change the values that are not None. Raises NotFoundError for a missing or removed shard."""
         assert use is not ShardUse.REMOVED, "see remove_shard"
 
         def change(connection: Connection) -> ShardRow:
@@ -316,10 +316,10 @@ class MetaCluster(ABC):
         return self._retry_deadlocks(change)
 
     def remove_shard(self, shard_id: int, epoch: int) -> None:
-        """The owner of this epoch has found the draining shard empty: nobody serves it from now on.
+        """Remove a draining shard that its owner of this epoch has found empty; no host serves it from now on.
 
-        Raises UnavailableError when it has another owner meanwhile or does not drain any more, and
-        InvalidArgumentError when slots are on their way to it or from it.
+        Raises UnavailableError if it has another owner meanwhile or no longer drains, and InvalidArgumentError if a
+        move of slots to or from it is under way.
         """
 
         def remove(connection: Connection) -> None:
@@ -330,7 +330,7 @@ class MetaCluster(ABC):
                     retry_after_ms=limits.META_CALLS_RETRY_MS,
                     nothing_done=True,
                 )
-            # Until a move has ended, the one shard reads what the other one has: nobody may drop either.
+            # Until a move has ended, one shard reads from the other, so neither must be removed.
             is_of_shard = or_(SLOT_MOVE.c.from_shard == shard_id, SLOT_MOVE.c.to_shard == shard_id)
             if (move := connection.execute(select(SLOT_MOVE).where(is_of_shard)).first()) is not None:
                 raise InvalidArgumentError(
@@ -357,7 +357,7 @@ def not_known(shard_id: int) -> NotFoundError:
 
 
 def _host_values(host: HostRow, state: int) -> tuple[object, ...]:
-    """The arguments of sql.BEAT."""
+    """Return the arguments of sql.BEAT."""
     return (
         host.id.encode(), host.address.encode(), host.started_at_ms, host.beat_number, state,
         host.tier.encode(), host.proof, int(host.is_starting),

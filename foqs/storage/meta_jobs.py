@@ -1,7 +1,7 @@
 """The job records in the meta database: made and changed by admin calls, counted by hosts.
 
-A host writes what it has counted of a job in all, in a row of its own, and never what came since the last time: so a
-write whose response was lost may be repeated. Why, and what a crash loses: docs/decisions/0028-bulk-and-jobs.md.
+A host writes its total counts of a job, in a row of its own, and never the difference to the last write, so it can
+repeat a write whose response was lost. Why, and the losses in a crash: docs/decisions/0028-bulk-and-jobs.md.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from foqs.storage.meta_tables import JOB, JOB_HOST, NAMESPACE, NAMESPACE_NUMBER,
 T = TypeVar("T")
 
 _EXPIRED_AT_ONCE_MAX = 100
-"""Old records that one creation deletes."""
+"""Old records that one creation deletes at most."""
 _OF_JOB = (JOB.c.namespace, JOB.c.id)
 _OF_HOST_ROW = (JOB_HOST.c.namespace, JOB_HOST.c.job)
 
@@ -36,7 +36,7 @@ class JobKey(NamedTuple):
 
 
 class JobCounts(NamedTuple):
-    """Counts of the positions of calls that named a job, by outcome."""
+    """Counts of the positions in calls that named a job, by outcome."""
 
     items: int = 0
     duplicates: int = 0
@@ -44,17 +44,17 @@ class JobCounts(NamedTuple):
 
 
 class JobView(NamedTuple):
-    """A job record as hosts need it."""
+    """The part of a job record that hosts need."""
 
     items_per_second_max: int
     hosts_count: int
-    """Hosts that have had calls of the job of late, this one included."""
+    """Hosts that had calls of the job within limits.JOB_ACTIVE_MS, including this one."""
     counts: JobCounts
-    """The counts that this process of this host has written."""
+    """The counts written by this process of this host."""
 
 
 class MetaJobs(ABC):
-    """A part of foqs.storage.meta.MetaStore, which says what its methods raise besides."""
+    """A part of foqs.storage.meta.MetaStore, which documents the common errors of these methods."""
 
     @abstractmethod
     def _transaction(self) -> AbstractContextManager[Connection]: ...
@@ -66,7 +66,7 @@ class MetaJobs(ABC):
         """Make a record. Raises AlreadyExistsError, UnknownNamespaceError, and InvalidArgumentError without room."""
 
         def create(connection: Connection) -> Job:
-            # One at a time, so that the counts of records hold.
+            # Serialize creations, so that the counts of records hold.
             connection.execute(select(NAMESPACE_NUMBER.c.last).with_for_update())
             if (
                 connection.execute(select(NAMESPACE.c.number).where(NAMESPACE.c.number == namespace.number)).first()
@@ -99,7 +99,7 @@ class MetaJobs(ABC):
         return self._retry_deadlocks(create)
 
     def update_job(self, namespace: Namespace, job_id: str, changes: JobChanges) -> Job:
-        """Change what is not None in `changes`. Raises NotFoundError."""
+        """Change the fields that are not None in `changes`. Raises NotFoundError."""
         values: dict[str, object] = {name: value for name, value in asdict(changes).items() if value is not None}
         if changes.detail is not None:
             values["detail"] = changes.detail.encode()
@@ -113,7 +113,7 @@ class MetaJobs(ABC):
         return self._retry_deadlocks(change)
 
     def get_job(self, namespace: Namespace, job_id: str) -> Job:
-        """Raises NotFoundError."""
+        """Read a job. Raises NotFoundError."""
         with self._transaction() as connection:
             found = _read(connection, namespace, [job_id])
         if not found:
@@ -121,25 +121,25 @@ class MetaJobs(ABC):
         return found[0]
 
     def page_jobs(self, namespace: Namespace, after: tuple[int, str] | None, limit: int) -> list[Job]:
-        """Return `limit` jobs, the newest first, that come after one with this time of creation and id."""
+        """Return `limit` jobs, newest first, that come after a job with this creation time and id."""
         mine = select(JOB.c.id).where(JOB.c.namespace == namespace.number)
         if after is not None:
             created_at_ms, last_id = after
             is_older = JOB.c.created_at < created_at_ms
             mine = mine.where(or_(is_older, and_(JOB.c.created_at == created_at_ms, JOB.c.id > last_id.encode())))
         with self._transaction() as connection:
-            # Of one namespace there are few enough to be sorted.
+            # A namespace has few enough jobs for a sort.
             found = connection.execute(mine.order_by(JOB.c.created_at.desc(), JOB.c.id).limit(limit))
             return _read(connection, namespace, [row.id.decode() for row in found])
 
     def count_jobs(
         self, host_name: str, started_at_ms: int, counts: Mapping[JobKey, JobCounts], asked: Collection[JobKey] = ()
     ) -> dict[JobKey, JobView]:
-        """Write what this process has counted in all of each job, and read the records of these and of those asked for.
+        """Write this process's total counts of each job, and read the records of these jobs and of the `asked` ones.
 
-        A job is missing in the result if it has no record. A process asks for a job first, and goes on from the counts
-        that it gets: they are 0 unless it had forgotten the job. What an earlier process of this host has counted goes
-        into the record.
+        A job without a record is missing in the result. A process asks for a job first, and counts on from the result,
+        which is 0 unless the process had forgotten the job. The counts of an earlier process of this host are added to
+        the record.
         """
         keys = sorted({*counts, *asked})
 
@@ -165,7 +165,7 @@ class MetaJobs(ABC):
 
 
 def delete_jobs_of(connection: Connection, namespace: int) -> None:
-    """Delete the records of a namespace that is deleted itself."""
+    """Delete the records of a namespace that is being deleted."""
     connection.execute(delete(JOB_HOST).where(JOB_HOST.c.namespace == namespace))
     connection.execute(delete(JOB).where(JOB.c.namespace == namespace))
 
@@ -183,7 +183,7 @@ def _exists(namespace: Namespace, job_id: str) -> AlreadyExistsError:
 
 
 def _make_room(connection: Connection, namespace: Namespace) -> None:
-    """Delete what is too old, and what ended first where there are too many."""
+    """Delete expired records, and the job that ended first if the limit is reached."""
     oldest = select(*_OF_JOB).order_by(JOB.c.updated_at)
     expired = oldest.where(JOB.c.updated_at < SERVER_NOW_MS - limits.JOB_KEPT_MS).limit(_EXPIRED_AT_ONCE_MAX)
     _delete(connection, expired)
@@ -202,7 +202,7 @@ def _make_room(connection: Connection, namespace: Namespace) -> None:
 
 
 def _delete(connection: Connection, found: Select[Any]) -> int:
-    """Delete the jobs that the query finds, and return how many they were."""
+    """Delete the jobs that the query finds, and return their number."""
     keys = [JobKey(row.namespace, row.id.decode()) for row in connection.execute(found)]
     if keys:
         connection.execute(delete(JOB_HOST).where(tuple_(*_OF_HOST_ROW).in_(_pairs(keys))))
@@ -211,7 +211,7 @@ def _delete(connection: Connection, found: Select[Any]) -> int:
 
 
 def _rates(connection: Connection, keys: Sequence[JobKey]) -> dict[JobKey, int]:
-    """Say that the jobs are alive, and return the rates of those that exist."""
+    """Mark the jobs as alive, and return the rates of the existing ones."""
     if not keys:
         return {}
     mine = tuple_(*_OF_JOB).in_(_pairs(keys))
@@ -228,7 +228,7 @@ def _host_rows(keys: Collection[JobKey]) -> Select[Any]:
 
 
 def _fold(connection: Connection, key: JobKey, host_name: str, started_at_ms: int) -> None:
-    """Add what a process that is gone has counted to the record."""
+    """Add the counts of an ended process to the record."""
     row = and_(
         JOB_HOST.c.namespace == key.namespace,
         JOB_HOST.c.job == key.id.encode(),
@@ -264,7 +264,7 @@ def _write(connection: Connection, host_name: str, started_at_ms: int, counts: M
 
 
 def _read(connection: Connection, namespace: Namespace, job_ids: Sequence[str]) -> list[Job]:
-    """The jobs with these ids, in their order, with what all hosts have counted."""
+    """Read the jobs with these ids, in their order, with the counts of all hosts."""
     if not job_ids:
         return []
     ids = [job_id.encode() for job_id in job_ids]

@@ -1,4 +1,4 @@
-"""The namespaces in the meta database: read, changed, and created and deleted on the answers of all shards.
+"""The namespaces in the meta database, whose creation and deletion need the answers of all shards.
 
 Why a creation and a deletion ask every shard, and why the answers suffice: docs/decisions/0022-deleting-namespaces.md.
 """
@@ -57,11 +57,11 @@ from foqs.storage.meta_tables import CENSUS, CENSUS_ANSWER, NAMESPACE, NAMESPACE
 T = TypeVar("T")
 
 _REMOVED = int(ShardUse.REMOVED)
-"""A shard in this state has no owner who could be asked."""
+"""A shard in this state has no owner to ask."""
 
 _ID_BITS = 63
 _SETTING_TYPES = {field.name: type(getattr(NamespaceSettings(), field.name)) for field in fields(NamespaceSettings)}
-"""The type of each setting, made of the number that the table holds."""
+"""The type of each setting, to convert the number in the table."""
 
 
 class NamespaceList(NamedTuple):
@@ -69,17 +69,17 @@ class NamespaceList(NamedTuple):
     """The namespaces in order of their names."""
     censuses: list[Census]
     epochs: dict[int, int]
-    """The last epoch that was taken, by shard. Removed ones are there: a host may own them for a moment yet."""
+    """The last epoch by shard, including removed shards, because a host can still own one for a moment."""
     slots: SlotTable
     slot_move: SlotMove | None
     policies: Policies
-    """What was said of topics. The same object as the last time while nothing has changed."""
+    """Policies of topics. The same object as the last time if unchanged."""
     prefix_policies: Policies
-    """What was said of prefixes of topics, likewise."""
+    """Policies of topic prefixes, likewise."""
 
 
 class MetaNamespaces(ABC):
-    """A part of foqs.storage.meta.MetaStore, which says what its methods raise besides."""
+    """A part of foqs.storage.meta.MetaStore, which documents the common errors of these methods."""
 
     def __init__(self) -> None:
         self._blocks = NamespaceBlocks(_namespace_of)
@@ -94,13 +94,13 @@ class MetaNamespaces(ABC):
     def _retry_deadlocks(self, work: Callable[[Connection], T]) -> T: ...
 
     def list_namespaces(self) -> list[Namespace]:
-        """All namespaces, by name."""
+        """Read all namespaces, by name."""
         return self.read_namespaces().namespaces
 
     def page_namespaces(self, prefix: str, after: str, limit: int) -> list[Namespace]:
         """Return the first `limit` namespaces, by name, whose names begin with `prefix` and come after `after`."""
         name, first = NAMESPACE.c.name, prefix.encode()
-        # Names are of ASCII: a byte above all of it comes after every name that begins so.
+        # Names are ASCII, so a byte above ASCII comes after every name with this prefix.
         mine = select(NAMESPACE).where(name > after.encode(), name >= first, name < first + b"\xff")
         with self._transaction() as connection:
             closing = set(connection.execute(select(CENSUS.c.namespace)).scalars())
@@ -108,24 +108,25 @@ class MetaNamespaces(ABC):
         return [_namespace_of(row, closing=row["number"] in closing) for row in rows]
 
     def read_namespaces(self) -> NamespaceList:
-        """All namespaces, and what is asked of the shards. Ends the censuses that have expired.
+        """Read all namespaces, and the open questions to shards. Ends expired censuses.
 
-        The list of namespaces is the same object as the last time while nothing has changed.
+        The list of namespaces is the same object as the last time if unchanged.
         """
         with self._transaction() as connection:
-            # Before the namespaces: a deletion that ends in between must not leave its namespace here, and open.
+            # Read before the namespaces: otherwise a deletion that ends in between would leave its namespace here, and
+            # open.
             found = connection.execute(select(CENSUS.c.id, CENSUS.c.namespace, CENSUS.c.expires_at < SERVER_NOW_MS))
             censuses = found.all()
             namespaces = self._blocks.read(connection)
             found = connection.execute(select(SHARD.c.shard_id, SHARD.c.epoch))
             epochs = {row.shard_id: row.epoch for row in found}
-            # Before the table: one that ends in between has brought its table then.
+            # Read before the table: a move that ends in between has already written its table.
             slot_move = read_move(connection)
             slots = self._slots.read(connection)
             policies = self._policies.read(connection, namespaces)
             prefix_policies = self._prefix_policies.read(connection, namespaces)
         if any(is_over for _, _, is_over in censuses):
-            self._retry_deadlocks(_end_expired)  # Until its row is gone it counts as open: clocks may be stepped.
+            self._retry_deadlocks(_end_expired)  # It counts as open up to here: clocks can step.
         closing = {namespace for _, namespace, _ in censuses if namespace}
         if closing:
             namespaces = [replace(one, closing=True) if one.number in closing else one for one in namespaces]
@@ -145,9 +146,9 @@ class MetaNamespaces(ABC):
         return after
 
     def insert_namespace(self, name: str, settings: NamespaceSettings, now_ms: int) -> Namespace:
-        """Create a namespace without asking the shards: only where none of them has been served yet.
+        """Create a namespace without asking the shards, which is only allowed before any shard has been served.
 
-        Raises as begin_creation does.
+        Raises the errors of begin_creation.
         """
         check_namespace_name(name)
         with self._transaction() as connection:
@@ -157,10 +158,9 @@ class MetaNamespaces(ABC):
     def recover_namespace(
         self, number: int, name: str, former_name: str, settings: NamespaceSettings, now_ms: int
     ) -> Namespace:
-        """Bring back the namespace of a number that shards hold and this database lacks.
+        """Restore the namespace of a number that shards hold and this database lacks.
 
-        `former_name` is the name that the shards know it by. Raises AlreadyExistsError when the number or the name is
-        in use.
+        `former_name` is its name in the shards. Raises AlreadyExistsError if the number or the name is in use.
         """
         check_namespace_name(name)
         namespace = Namespace(number, name, settings, now_ms, former_name=former_name)
@@ -172,9 +172,9 @@ class MetaNamespaces(ABC):
     # --- censuses ---
 
     def begin_creation(self, name: str) -> Census:
-        """Ask every shard which numbers it has seen.
+        """Ask every shard for the greatest number it has seen.
 
-        Raises AlreadyExistsError, InvalidArgumentError (the name, or that there are NAMESPACES_MAX namespaces) and
+        Raises AlreadyExistsError, InvalidArgumentError (a bad name, or NAMESPACES_MAX namespaces already) and
         OverloadedError.
         """
         check_namespace_name(name)
@@ -183,10 +183,10 @@ class MetaNamespaces(ABC):
             return _insert_census(connection, 0)
 
     def begin_deletion(self, name: str) -> Census:
-        """Close the namespace and ask every shard how many of its items it holds.
+        """Close the namespace and ask every shard for the number of its items there.
 
-        Raises UnknownNamespaceError, OverloadedError, and UnavailableError while another call is at it: what was
-        answered to that one may be of a state that a restored database has gone back behind.
+        Raises UnknownNamespaceError and OverloadedError. Raises UnavailableError while another call deletes the
+        namespace, because answers to that call can come from a state before a restore of the database.
         """
         with self._transaction() as connection:
             namespace = _lock_namespace(connection, name)
@@ -201,7 +201,7 @@ class MetaNamespaces(ABC):
             return _insert_census(connection, namespace.number)
 
     def answer_census(self, census: Census, answers: Sequence[CensusAnswer]) -> None:
-        """Does nothing for a census that is over, and leaves the answers of later owners."""
+        """Write answers to a census, keeping those of later owners. Does nothing after the census is over."""
 
         def write(connection: Connection) -> None:
             if not _lock_census(connection, census):
@@ -210,7 +210,7 @@ class MetaNamespaces(ABC):
                 statement = insert(CENSUS_ANSWER).values(census=census.id, **answer._asdict())
                 given, kept = statement.inserted, CENSUS_ANSWER.c
                 is_later = given.epoch >= kept.epoch
-                # In this order: the epoch that is compared with must be the old one.
+                # The order matters, because the comparison needs the old epoch.
                 columns = ("items_count", "number_max", "slots_version", "epoch")
                 changes = [(name, func.if_(is_later, given[name], kept[name])) for name in columns]
                 connection.execute(statement.on_duplicate_key_update(changes))
@@ -220,9 +220,9 @@ class MetaNamespaces(ABC):
     def finish_creation(
         self, census: Census, name: str, settings: NamespaceSettings, now_ms: int
     ) -> Namespace | list[int]:
-        """The new namespace, or the shards that have not answered yet.
+        """Return the new namespace, or the shards that have not answered yet.
 
-        Raises AlreadyExistsError, and UnavailableError when the census is over.
+        Raises AlreadyExistsError, and UnavailableError if the census is over.
         """
 
         def finish(connection: Connection) -> Namespace | list[int]:
@@ -238,14 +238,14 @@ class MetaNamespaces(ABC):
         return self._retry_deadlocks(finish)
 
     def begin_slots(self) -> Census:
-        """Ask every shard which slot table it knows. Raises OverloadedError."""
+        """Ask every shard for its version of the slot table. Raises OverloadedError."""
         with self._transaction() as connection:
             return _insert_census(connection, 0)
 
     def finish_slots(self, census: Census) -> list[int]:
-        """Make the first slot table over all shards, unless there is one; or return those that have not answered yet.
+        """Make the first slot table over all shards, unless one exists, or return the shards without an answer.
 
-        Raises UnavailableError as make_slots does, and when the census is over.
+        Raises the UnavailableError of make_slots, also if the census is over.
         """
 
         def finish(connection: Connection) -> list[int]:
@@ -259,9 +259,9 @@ class MetaNamespaces(ABC):
         return self._retry_deadlocks(finish)
 
     def begin_slot_move(self, census: Census, move: SlotMove) -> list[int]:
-        """Note a move for the table that all shards know; or return those that have not answered yet.
+        """Note a move for the table that all shards know, or return the shards that have not answered yet.
 
-        Raises UnavailableError as begin_move does, and when the census is over.
+        Raises the UnavailableError of begin_move, also if the census is over.
         """
 
         def begin(connection: Connection) -> list[int]:
@@ -275,21 +275,21 @@ class MetaNamespaces(ABC):
         return self._retry_deadlocks(begin)
 
     def restore_slot_move(self, move: SlotMove) -> None:
-        """Bring back a move that this database has lost."""
+        """Restore a move that this database has lost."""
         self._retry_deadlocks(lambda connection: restore_move(connection, move))
 
     def set_slot_move(self, move: SlotMove) -> bool:
-        """The move has come to this phase. Returns whether it is the one that is under way."""
+        """Write the phase of the move. Returns False if this move is not the one under way."""
         return self._retry_deadlocks(lambda connection: set_phase(connection, move))
 
     def restore_slots(self, table: SlotTable) -> None:
-        """Tell the database the slot table: it is new, was restored from an older state, or a move has ended."""
+        """Write the slot table to a database that is new or restored from an older state, or at the end of a move."""
         self._retry_deadlocks(lambda connection: restore_slots(connection, table))
 
     def finish_deletion(self, census: Census, name: str) -> list[int]:
-        """Delete the closed namespace; when some shards have not answered yet, return them and change nothing.
+        """Delete the closed namespace; if some shards have not answered yet, return them and change nothing.
 
-        Raises InvalidArgumentError when it holds items, and UnavailableError when the census is over.
+        Raises InvalidArgumentError if it holds items, and UnavailableError if the census is over.
         """
 
         def finish(connection: Connection) -> list[int]:
@@ -312,15 +312,15 @@ class MetaNamespaces(ABC):
         return self._retry_deadlocks(finish)
 
     def end_census(self, census: Census) -> None:
-        """Give it up: its namespace is open again. Does nothing when it is over."""
+        """Abandon the census, which reopens its namespace. Does nothing if it is over."""
         self._retry_deadlocks(lambda connection: _delete_census(connection, census))
 
     def raise_epochs(
         self, owner: str, epochs: Mapping[int, int], now_ms: int, servers: Mapping[int, str] = MappingProxyType({})
     ) -> None:
-        """Tell a database that is new, or was restored from an older state, which shards there are and who has them.
+        """Restore the shards and their owners in a database that is new, or was restored from an older state.
 
-        `servers` are those on which the owner serves them.
+        `servers` are the servers on which the owner serves them.
         """
         self._retry_deadlocks(lambda connection: raise_epochs(connection, owner, epochs, servers, now_ms))
 
@@ -344,7 +344,7 @@ def _check_room_for(connection: Connection, name: str) -> None:
 
 
 def _next_number(connection: Connection, above: int) -> int:
-    """A number above all that this database ever gave, and above `above`."""
+    """Take a number above all that this database ever gave, and above `above`."""
     last: int = connection.execute(select(NAMESPACE_NUMBER.c.last).with_for_update()).scalar_one()
     number = max(last, above) + 1
     if number > limits.NAMESPACE_NUMBER_MAX:
@@ -389,13 +389,13 @@ def _insert_census(connection: Connection, namespace: int) -> Census:
 
 
 def _lock_census(connection: Connection, census: Census) -> bool:
-    """Whether it still goes on."""
+    """Lock the census. False if it is over."""
     mine = select(CENSUS.c.id).where(CENSUS.c.id == census.id).with_for_update()
     return connection.execute(mine).first() is not None
 
 
 def _counted(connection: Connection, census: Census) -> tuple[list[CensusAnswer], list[int]]:
-    """The answers, and the shards that have not answered."""
+    """Return the answers, and the shards that have not answered."""
     if not _lock_census(connection, census):
         raise UnavailableError(
             "this took too long or was given up by another call, or the meta database was restored meanwhile: "
@@ -410,7 +410,7 @@ def _counted(connection: Connection, census: Census) -> tuple[list[CensusAnswer]
 
 
 def _epochs(connection: Connection) -> dict[int, int]:
-    """The last epoch of every shard that was not removed."""
+    """Read the last epoch of every shard that was not removed."""
     known = select(SHARD.c.shard_id, SHARD.c.epoch).where(SHARD.c.state != _REMOVED)
     return {row.shard_id: row.epoch for row in connection.execute(known)}
 

@@ -1,4 +1,4 @@
-"""Where shards are served, in the meta database: epochs go with the server that they are taken for."""
+"""The serving places of shards in the meta database, where each epoch is bound to the server it was taken for."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from foqs.storage.meta_tables import SHARD
 def take_epoch(
     run: RunScript, shard_id: int, owner: str, now_ms: int, ask: EpochAsk, is_dead: Callable[[str, int], bool]
 ) -> EpochGiven | None:
-    """Make `owner` the owner of the shard; None if another one was it meanwhile.
+    """Make `owner` the owner of the shard; None if another host took it meanwhile.
 
-    The statement that writes checks what was decided by, and commits by itself: a host that dies anywhere here holds no
-    lock. Raises ElsewhereError.
+    The writing statement checks the values that the decision is based on, and commits by itself, so a host that dies
+    anywhere in here holds no lock. Raises ElsewhereError.
     """
     (rows,) = run((sql.READ_SHARD, (shard_id,)))
     before = shard_of(rows[0]) if rows else None
@@ -42,7 +42,7 @@ def take_epoch(
 
 
 def shard_of(row: Any) -> ShardRow:
-    """The shard of a row with the columns of sql.READ_SHARD, which are those of the table."""
+    """Convert a row with the columns of sql.READ_SHARD, which are all columns of the table."""
     shard_id, epoch, owner, owned_since, place, state, tier, pinned_to, moving_to, changed_at, *served = row
     server, first_number, last_number = served
     return ShardRow(
@@ -54,7 +54,7 @@ def shard_of(row: Any) -> ShardRow:
 def check_place(
     shard_id: int, owner: str, ask: EpochAsk, before: ShardRow | None, is_dead: Callable[[str, int], bool]
 ) -> None:
-    """Raise ElsewhereError when the process must not take the shard where it has its lock."""
+    """Raise ElsewhereError if the process must not take the shard on the server where it holds the lock."""
     if before is None:
         problem = refusal_without_row(shard_id, owner, ask.found, is_dead)
     else:
@@ -64,21 +64,21 @@ def check_place(
 
 
 def leave_servers(run: RunScript, owner: str, left: Mapping[int, tuple[int, int]]) -> list[int]:
-    """Note that the owner has no session with the servers of these shards, which may be taken elsewhere.
+    """Note that the owner has no session with the servers of these shards any more, so that any server can serve them.
 
-    `left` has the epoch of each, and the number of the last transaction that the owner saw committed. Returns those
-    that are the owner's under these epochs.
+    `left` has the epoch of each shard, and the number of the last transaction that the owner saw committed. Returns the
+    shards that the owner still has under these epochs.
     """
     return _note(run, sql.LEAVE_SERVER, owner, left)
 
 
 def note_numbers(run: RunScript, owner: str, numbers: Mapping[int, tuple[int, int]]) -> list[int]:
-    """Note the number of the last transaction of shards, with the epoch of each. Returns those that are the owner's."""
+    """Note the number of the last transaction of shards, with the epoch of each. Returns the shards still owned."""
     return _note(run, sql.NOTE_NUMBER, owner, numbers)
 
 
 def _note(run: RunScript, statement: str, owner: str, numbers: Mapping[int, tuple[int, int]]) -> list[int]:
-    """Each row by itself: one that is locked fails the rest of the script, which is said again."""
+    """Write each row by itself: a locked row fails the rest of the script, which is then sent again."""
     shard_ids, statements = sorted(numbers), []
     for shard_id in shard_ids:
         epoch, number = numbers[shard_id]
@@ -90,14 +90,14 @@ def _note(run: RunScript, statement: str, owner: str, numbers: Mapping[int, tupl
 def raise_epochs(
     connection: Connection, owner: str, epochs: Mapping[int, int], servers: Mapping[int, str], now_ms: int
 ) -> None:
-    """Tell a database of these epochs, where it knows no later ones, and of the servers that they are served on."""
+    """Bring these epochs, and the servers they are served on, to a database that has no later epochs."""
     for shard_id, epoch in sorted(epochs.items()):
         server = servers.get(shard_id, "") if epoch else ""
         values = {"owner": owner.encode() if epoch else b"", "owned_since": now_ms, "server": server.encode()}
         statement = insert(SHARD).values(shard_id=shard_id, epoch=epoch, **values)
         given, kept = statement.inserted, SHARD.c
         is_later = given.epoch > kept.epoch
-        # In this order: the epoch that is compared with must be the old one.
+        # The order matters, because the comparison needs the old epoch.
         changes = [
             *((name, func.if_(is_later, given[name], kept[name])) for name in values),
             ("epoch", func.greatest(kept.epoch, given.epoch)),

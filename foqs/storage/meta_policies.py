@@ -1,4 +1,4 @@
-"""The policies of topics and of prefixes in the meta database: changed, and read again and again by every host."""
+"""The policies of topics and of prefixes in the meta database: changed by calls, and read repeatedly by every host."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from foqs.storage.meta_tables import NAMESPACE, TOPIC_POLICY, TOPIC_PREFIX_POLIC
 _VERSION_BITS = 63
 _HEX_DIGITS = 16
 _NAMESPACES_AT_ONCE = 100
-"""The namespaces with changed policies that one statement asks for."""
+"""Namespaces with changed policies that one statement reads."""
 
 
 class _Kind:
-    """Policies of one kind, which are in a table of their own: those of topics, or those of prefixes."""
+    """Policies of one kind, in a table of their own: policies of topics, or of prefixes."""
 
     def __init__(self, table: Table, name_column: str) -> None:
         self.table = table
@@ -37,8 +37,8 @@ class _Kind:
         self.name_column = name_column
         self.name = table.c[name_column]
         self.block = func.crc32(self.name).op(">>")(24)
-        """Those of a namespace are in 256 blocks by their names."""
-        # MySQL 9.7 has neither MD5 nor SHA1 any more.
+        """The names in a namespace are split into 256 blocks by hash."""
+        # MySQL 9.7 no longer has MD5 and SHA1.
         digest = func.conv(func.left(func.sha2(func.concat_ws(",", *table.c), 256), _HEX_DIGITS), 16, 10)
         row_digest = cast(digest, BIGINT(unsigned=True))
         self.digests = select(table.c.namespace, self.block, func.count(), func.bit_xor(row_digest))
@@ -60,7 +60,7 @@ _PREFIXES = _Kind(TOPIC_PREFIX_POLICY, "prefix")
 
 
 class PolicyBlocks:
-    """The policies of one kind as they were read last, by namespace, with a digest of each block. For any thread."""
+    """The policies of one kind as of the last read, by namespace, with a digest of each block. For any thread."""
 
     def __init__(self, kind: _Kind) -> None:
         self._kind = kind
@@ -70,10 +70,10 @@ class PolicyBlocks:
         self._policies: dict[int, dict[str, OwnPolicy]] = {}
 
     def read(self, connection: Connection, namespaces: Sequence[Namespace]) -> Policies:
-        """All policies: the same object as the last time when none of them has changed.
+        """Return all policies, as the same object as the last time if no policy has changed.
 
-        Only namespaces with other versions than then are asked for, and of those only the blocks that have changed.
-        What changes while this reads is read again the next time, since the version is of before.
+        Only namespaces whose version has changed are examined, and only their changed blocks are read. A change during
+        this read is found by the next one, because versions are read before policies.
         """
         with self._lock:
             versions = {one.number: one.policies_version for one in namespaces if one.policies_version}
@@ -93,7 +93,7 @@ class PolicyBlocks:
     def _read_blocks(
         self, connection: Connection, digests: Mapping[int, Mapping[int, tuple[int, int]]]
     ) -> dict[int, dict[str, OwnPolicy]]:
-        """The policies of these namespaces, of which blocks that are known by their digests are not read."""
+        """Return the policies of these namespaces, reading only blocks with an unknown digest."""
         wanted, gone = {}, {}
         for number, blocks in digests.items():
             known = self._digests.get(number, {})
@@ -141,7 +141,7 @@ def prefix_policy_blocks() -> PolicyBlocks:
 
 
 class MetaPolicies(ABC):
-    """A part of foqs.storage.meta.MetaStore, which says what its methods raise besides."""
+    """A part of foqs.storage.meta.MetaStore, which documents the common errors of these methods."""
 
     @abstractmethod
     def _transaction(self) -> AbstractContextManager[Connection]: ...
@@ -149,9 +149,9 @@ class MetaPolicies(ABC):
     def set_topic_policies(
         self, namespace_name: str, changes: Sequence[NamedChange]
     ) -> list[TopicPolicyEntry | FoqsError]:
-        """Change policies one after the other in one transaction, and return what holds then, or why a change failed.
+        """Change policies in order in one transaction, and return each resulting policy, or the error of its change.
 
-        One that fails changes nothing, and the others are made. Raises UnknownNamespaceError.
+        A failing change has no effect, and the others are made. Raises UnknownNamespaceError.
         """
         with self._transaction() as connection:
             mine = select(NAMESPACE.c.number).where(NAMESPACE.c.name == namespace_name.encode()).with_for_update()
@@ -181,10 +181,10 @@ class MetaPolicies(ABC):
     def page_topic_policies(
         self, number: int, prefix: str, after: tuple[bool, str], limit: int, *, with_prefixes: bool
     ) -> list[TopicPolicyEntry]:
-        """The first `limit` policies of a namespace whose names begin with `prefix` and come after `after`.
+        """Return the first `limit` policies of a namespace whose names begin with `prefix` and come after `after`.
 
-        First those of prefixes, if they are wanted, then those of topics, each by name. `after` says whether the last
-        one was of a prefix, and its name.
+        Policies of prefixes, if wanted, come before policies of topics; each kind is in order of names. `after` has the
+        last entry's kind (True for a prefix) and its name.
         """
         is_after_prefix, after_name = after
         with self._transaction() as connection:
@@ -195,7 +195,7 @@ class MetaPolicies(ABC):
                 for one in names[: limit if with_prefixes and is_after_prefix else 0]
             ]
             topic, first = TOPIC_POLICY.c.topic, prefix.encode()
-            # Names are of UTF-8, which has no byte 0xff.
+            # Names are UTF-8, which has no byte 0xff.
             mine = and_(topic >= first, topic < first + b"\xff", TOPIC_POLICY.c.namespace == number)
             if not is_after_prefix:
                 mine = and_(mine, topic > after_name.encode())
@@ -236,9 +236,9 @@ def _store(
     before: Mapping[str, OwnPolicy],
     after: Mapping[str, OwnPolicy],
 ) -> bool:
-    """Let the rows be so, whatever there is of them. Returns whether any of them has changed."""
+    """Store the changed policies in place of the former rows. Returns True if any policy has changed."""
     changed = {name: policy for name, policy in after.items() if before.get(name, NOTHING_SAID) != policy}
-    # Only rows that are there: others would lock gaps, where namespaces that change at the same time want rows.
+    # Delete existing rows only: others would lock gaps, where concurrent changes of other namespaces insert rows.
     old = [name.encode() for name in changed if name in before]
     if old:
         connection.execute(delete(kind.table).where(kind.namespace == number, kind.name.in_(old)))

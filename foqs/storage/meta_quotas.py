@@ -1,4 +1,4 @@
-"""The books of quotas in the meta database (foqs.model.grants): one row a namespace, asked by one host at a time."""
+"""The books of quotas in the meta database (foqs.model.grants): one row per namespace, used by one host at a time."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _ERA_MAX = (1 << 32) - 1
 
 
 class MetaQuotas(ABC):
-    """A part of foqs.storage.meta.MetaStore, which says what its methods raise besides."""
+    """A part of foqs.storage.meta.MetaStore, which documents the common errors of these methods."""
 
     @abstractmethod
     def _run_scripts(self, work: Callable[[RunScript], T]) -> T: ...
 
     def ask_quotas(self, host_name: str, asks: Mapping[int, Ask], *, waits: bool = False) -> dict[int, Answer]:
-        """Ask the books of namespaces, by number, for one host. A namespace that is gone is not in the result.
+        """Ask the books of namespaces, by number, for one host. A deleted namespace is not in the result.
 
-        All answers are of one moment: the time is read once all books are locked. It takes two round trips, and one
-        more for books that begin. A book that cannot be asked now holds up no other one: its answer is an error, and
-        certainly nothing was done to it. It is another session's at the moment, or of a format that this version does
-        not know. With `waits` it waits for its turn at them, for two seconds at most: then all of them are another's.
+        All answers are from one moment, because the time is read once all books are locked. It takes two round trips,
+        and one more if a book is new. A book that another session holds, or whose format this version does not know,
+        gets an error for an answer and certainly stays unchanged; it does not delay the other books. With `waits` the
+        call waits for the locks, for up to two seconds; after that every answer is this error.
         """
         host, lock = number_of(host_name), sql.WAIT_FOR_BOOKS if waits else sql.LOCK_BOOKS
 
@@ -55,7 +55,7 @@ class MetaQuotas(ABC):
 
 
 def _ask_books(run: RunScript, asks: Mapping[int, Ask], host: int, lock: str) -> tuple[dict[int, Answer], list[int]]:
-    """The answers of the books that there are, and the namespaces that have none yet."""
+    """Return the answers of the existing books, and the namespaces that have no book yet."""
     listed = _listed(asks)
     _, there, books, limit_rows, ((now_ms,),) = run(
         (sql.BEGIN, ()),
@@ -84,7 +84,7 @@ def _ask_books(run: RunScript, asks: Mapping[int, Ask], host: int, lock: str) ->
 
 
 def locked_elsewhere() -> UnavailableError:
-    """The answer of a book that another session is at."""
+    """Return the answer for a book that another session has locked."""
     return UnavailableError("the book of the quota is another session's at the moment")
 
 
@@ -97,7 +97,7 @@ def _listed(numbers: Collection[int]) -> str:
 
 
 def settle(packed: bytes, host: int, ask: Ask, limit: int, now_ms: int) -> tuple[Grant, bytes]:
-    """Ask a packed book; an empty one begins. Returns its answer, and the book to be written."""
+    """Ask a packed book, or begin one if it is empty. Returns the answer and the new packed book."""
     try:
         book = GrantBook.unpack(packed) if packed else GrantBook(now_ms % _ERA_MAX + 1)
     except ValueError as error:
@@ -107,10 +107,10 @@ def settle(packed: bytes, host: int, ask: Ask, limit: int, now_ms: int) -> tuple
 
 
 def number_of(host_name: str) -> int:
-    """The number by which the book knows a host. Two hosts of one number count as one when tokens are scarce."""
+    """Return a host's number in the book. Two hosts with one number count as one when tokens are scarce."""
     return zlib.crc32(host_name.encode())
 
 
 def delete_quota_of(connection: Connection, namespace: int) -> None:
-    """Delete the book of a namespace that is deleted itself."""
+    """Delete the book of a namespace that is being deleted."""
     connection.execute(delete(QUOTA).where(QUOTA.c.namespace == namespace))

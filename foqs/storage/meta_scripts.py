@@ -1,7 +1,7 @@
-"""Work on the meta database in scripts of one round trip each, for what must be fast though the database is far.
+"""Work on the meta database in scripts of one round trip each, for operations that must be fast on a far database.
 
-A script is some statements, sent and answered together. Without a transaction around it each of them commits by itself,
-so that a host which dies holds no lock, whenever that is.
+A script is a few statements, sent and answered together. Without a transaction around it each statement commits by
+itself, so a host that dies at any point holds no lock.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ T = TypeVar("T")
 Statement = tuple[str, tuple[object, ...]]
 """A statement, with %s for each of its arguments."""
 Answers = list[tuple[tuple[Any, ...], ...]]
-"""The rows of each statement of a script, in order; none for one that finds no rows."""
+"""The rows of each statement of a script, in order; empty for a statement that finds no rows."""
 RunScript = Callable[..., Answers]
 _LAST: Statement = ("SELECT @@sql_select_limit", ())
-"""A script ends with it: a limit that somebody else has set in the session leaves rows out without a word."""
+"""The end of every script, because a limit set in the session by another party cuts results short without an error."""
 
 _IDLE_S_MAX = META_SILENT_MS_MAX / 2_000
-"""A session that was idle for longer is not used again: the server is about to end it."""
+"""Idle time after which a session is not used again, because the server is about to end it."""
 _ANSWERS_IN_TIME = 4
-"""A statement may take so many times what the last one took."""
+"""The statement timeout, as a multiple of the slowest script's time in the last work."""
 
 
 class _Scripting:
@@ -51,7 +51,7 @@ class _Scripting:
         self.scripts_count += 1
         began_s = time.monotonic()
         answers: Answers = []
-        # Not by the session's own cursor, which counts the rows of single statements.
+        # The session's own cursor counts the rows of single statements, so do not use it here.
         with self._session.cursor(Cursor) as cursor:
             text = [cursor.mogrify(statement, arguments) for statement, arguments in (*statements, _LAST)]
             cursor.execute(";".join(text))
@@ -69,25 +69,25 @@ class MetaScripts:
     """The sessions for scripts. Safe for use by several threads, each of which gets a session of its own meanwhile."""
 
     def __init__(self, connect: Callable[[float], Session], statement_ms_max: int) -> None:
-        """`connect` makes a session whose steps and statements wait for so many seconds.
+        """Make sessions with `connect`, which takes the timeout of a session's steps and statements in seconds.
 
-        A statement waits for its response for `statement_ms_max`. Where that is short, and was too short, it waits
-        longer the next time, for limits.META_STATEMENT_MS_MAX at most: a database that is far is not away.
+        A statement waits `statement_ms_max` for its response. After a timeout the next wait is longer, up to
+        limits.META_STATEMENT_MS_MAX, because a far database is not an unreachable one.
         """
         self._connect = connect
         self._least_s = statement_ms_max / 1000
         self._most_s = max(self._least_s, limits.META_STATEMENT_MS_MAX / 1000)
         self.statement_s = self._least_s
         self._idle: list[tuple[Session, float]] = []
-        """Sessions that nobody uses now, and since when."""
+        """Idle sessions, and the time at which each became idle."""
         self._room = threading.BoundedSemaphore(limits.META_SESSIONS_MAX)
         self._lock = threading.Lock()
 
     def run(self, work: Callable[[RunScript], T]) -> T:
         """Do `work`, which runs scripts, in a session that commits each statement by itself.
 
-        A session that was lost while it was idle costs the work nothing but a new one: its first script is sent once
-        more. `work` must allow for that, and must not leave a transaction open. Raises UnavailableError.
+        If the session was lost while it was idle, the first script is sent again in a new session. `work` must allow
+        for that, and must not leave a transaction open. Raises UnavailableError.
         """
         if not self._room.acquire(timeout=self._most_s):
             raise UnavailableError(
@@ -108,7 +108,7 @@ class MetaScripts:
             self._room.release()
 
     def close(self) -> None:
-        """Close the sessions that are not in use."""
+        """Close the idle sessions."""
         with self._lock:
             idle, self._idle = self._idle, []
         for session, _ in idle:
@@ -127,7 +127,7 @@ class MetaScripts:
                 done = work(scripting)
             except BaseException as error:
                 if session is not None:
-                    # It may be in the middle of a transaction, which ends with it.
+                    # A transaction can be open, and ends with the session.
                     session._force_close()
                 is_late = isinstance(error.__context__, TimeoutError) or isinstance(error, TimeoutError)
                 if is_late:
@@ -135,14 +135,14 @@ class MetaScripts:
                 is_first = scripting is not None and scripting.scripts_count == 1
                 if is_new or is_late or not is_first or not isinstance(error, Exception) or not is_lost(error):
                     raise
-                self.close()  # What ended this one has ended the others as well, as a fail-over does.
+                self.close()  # The same cause, such as a fail-over, has ended the other sessions.
                 continue
             self._give(session)
             self.statement_s = min(max(self._least_s, _ANSWERS_IN_TIME * scripting.slowest_s), self._most_s)
             return done
 
     def _take(self) -> Session | None:
-        """The session that was used last, unless all were idle for too long."""
+        """Take the most recently used session, unless all have been idle for too long."""
         with self._lock:
             found = self._idle.pop() if self._idle else None
         if found is None:

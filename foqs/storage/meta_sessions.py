@@ -1,7 +1,7 @@
-"""The marks of a host's sessions with the meta database, by which others end them once the host is dead.
+"""The marks of a host's sessions with the meta database, by which other hosts end them once the host is dead.
 
-A mark is a named lock of the server, which ends with its session: it is never another session's. A host that hangs in
-the middle of a transaction there holds row locks, which others wait for until its session ends.
+A mark is a named lock of the server. It ends with its session, so it never points at another session. A host that hangs
+in the middle of a transaction holds row locks, and other hosts wait for them until its session ends.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ T = TypeVar("T")
 
 
 class EndedSessions(NamedTuple):
-    """What became of the sessions of a dead host."""
+    """The numbers of a dead host's sessions that were ended, and that could not be ended."""
 
     ended_count: int
     denied_count: int
-    """Those that are another user's, which this host's user must not KILL."""
+    """Sessions of another database user, which this host's user is not allowed to KILL."""
 
 
 class MetaSessions(ABC):
-    """A part of foqs.storage.meta.MetaStore, which says what its methods raise besides."""
+    """A part of foqs.storage.meta.MetaStore, which documents the common errors of these methods."""
 
     @abstractmethod
     def _run_scripts(self, work: Callable[[RunScript], T]) -> T: ...
@@ -41,7 +41,7 @@ class MetaSessions(ABC):
     def _database(self) -> str: ...
 
     def end_sessions(self, process_id: str) -> EndedSessions:
-        """End the sessions of a process that is known to be dead, and its row locks with them."""
+        """End the sessions of a dead process, which frees its row locks."""
 
         def end(run: RunScript) -> EndedSessions:
             marks = marks_of(self._database, process_id)
@@ -53,15 +53,15 @@ class MetaSessions(ABC):
 
 
 def marks_of(database: str, process_id: str) -> list[str]:
-    """The names of the locks that the sessions of a process have, of which each has one."""
+    """Return the lock names for the sessions of a process, one name per session."""
     of_process = sha256(f"{database} {process_id}".encode()).hexdigest()[:32]
     return [f"foqs.meta.{of_process}.{number}" for number in range(META_SESSIONS_MARKED_MAX)]
 
 
 def mark(session: Any, database: str, process_id: str) -> None:
-    """Let a new session take the first mark of the process that is free.
+    """Mark a new session with the first free lock name of the process.
 
-    A session beyond them has none, and ends when it is silent for too long.
+    A session beyond META_SESSIONS_MARKED_MAX has no mark; the server ends it after a long silence.
     """
     if process_id:
         tries = " OR ".join([f"GET_LOCK('{name}', 0)" for name in marks_of(database, process_id)])
@@ -73,7 +73,7 @@ def _kill(run: RunScript, session_id: int) -> bool:
         run((sql.KILL_SESSION.format(session_id), ()))
     except pymysql.err.Error as error:
         if error.args[0] == ER.NO_SUCH_THREAD:
-            return True  # It has ended by itself.
+            return True  # It has already ended.
         if error.args[0] in KILL_DENIED_CODES:
             return False
         raise

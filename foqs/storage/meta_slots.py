@@ -1,7 +1,7 @@
-"""The slot table in the meta database: made once, read again and again, and given back to a database that lost it.
+"""The slot table in the meta database: made once, read repeatedly, and restored to a database that lost it.
 
-It is made on the answers of all shards, none of which may know a table: docs/decisions/0026-slots.md. The move of slots
-that is under way stands beside it: docs/decisions/0036-moving-slots.md.
+It is made from the answers of all shards, and only if no shard knows a table: docs/decisions/0026-slots.md. The move of
+slots that is under way stands beside it: docs/decisions/0036-moving-slots.md.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ _STAMP = select(func.count(), func.max(SLOT.c.version))
 
 
 class SlotRows:
-    """The slot table as it was read last: its rows are read again only when its version has changed. For any thread."""
+    """The slot table of the last read. Rows are read again only after their version has changed. For any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._table = NO_SLOTS
 
     def read(self, connection: Connection) -> SlotTable:
-        """The table, or NO_SLOTS: the same object as the last time when it has not changed."""
+        """Return the table, or NO_SLOTS: the same object as the last time if it has not changed."""
         with self._lock:
             count, version = connection.execute(_STAMP).one()
             if not count:
                 self._table = NO_SLOTS
             elif version != self._table.version:
                 rows = connection.execute(select(SLOT.c.shard, SLOT.c.version).order_by(SLOT.c.slot)).all()
-                # Of one moment, which the version above may not be.
+                # All rows are from one moment, which can be later than that of the version above.
                 self._table = SlotTable(max(row.version for row in rows), tuple(row.shard for row in rows))
             return self._table
 
 
 def make_slots(connection: Connection, answers: Iterable[CensusAnswer]) -> None:
-    """Make the first table over the shards that have answered, unless there is a table.
+    """Make the first table over the shards that have answered, unless a table exists.
 
-    The caller holds the row of namespace_number, so that two hosts do not make it at once. Raises UnavailableError when
-    one of them knows a table: this database has lost it, and gets it back from that one's owner.
+    The caller locks the row of namespace_number, so that two hosts do not make it at once. Raises UnavailableError if a
+    shard knows a table, because this database has then lost it; that shard's owner restores it.
     """
     answers = list(answers)
     if not answers or connection.execute(select(SLOT.c.slot).limit(1)).first() is not None:
@@ -63,7 +63,6 @@ def make_slots(connection: Connection, answers: Iterable[CensusAnswer]) -> None:
 
 
 def read_move(connection: Connection) -> SlotMove | None:
-    """The move that is under way."""
     row = connection.execute(select(SLOT_MOVE)).one_or_none()
     if row is None:
         return None
@@ -71,10 +70,11 @@ def read_move(connection: Connection) -> SlotMove | None:
 
 
 def begin_move(connection: Connection, move: SlotMove, answers: Iterable[CensusAnswer]) -> None:
-    """Note the move, which was made for the table that all shards have said they know.
+    """Note the move, which was made for the table that all shards have reported to know.
 
-    The caller holds the row of namespace_number. Raises UnavailableError when the shard that is to get the slots
-    drains, when this database has another table or a move, or when a shard knows a newer table, which comes back here.
+    The caller locks the row of namespace_number. Raises UnavailableError if the shard that is to receive the slots
+    drains, if this database has another table or a move, or if a shard knows a newer table, which is then restored
+    here.
     """
     version = connection.execute(select(func.max(SLOT.c.version))).scalar() or 0
     taker = select(SHARD.c.state).where(SHARD.c.shard_id == move.to_shard).with_for_update()
@@ -92,14 +92,14 @@ def begin_move(connection: Connection, move: SlotMove, answers: Iterable[CensusA
 
 
 def restore_move(connection: Connection, move: SlotMove) -> None:
-    """Bring back a move that this database has lost; nothing if it has one, or the table that the move leads to."""
+    """Restore a move that this database has lost, unless it has a move or the table that the move leads to."""
     version = connection.execute(select(func.max(SLOT.c.version))).scalar() or 0
     if version < move.version and read_move(connection) is None:
         connection.execute(insert(SLOT_MOVE).values(**_columns_of(move)))
 
 
 def set_phase(connection: Connection, move: SlotMove) -> bool:
-    """The move has come to this phase. Returns whether it is the one that is under way."""
+    """Write the phase of the move. Returns False if this move is not the one under way."""
     found = read_move(connection)
     if found is None or not found.is_same(move):
         return False
@@ -115,11 +115,11 @@ def _columns_of(move: SlotMove) -> dict[str, object]:
 
 
 def restore_slots(connection: Connection, table: SlotTable) -> None:
-    """Write the table where this database has none or an older one. The move that leads to it has ended."""
+    """Write the table unless this database has the same or a newer one, and end the move that leads to it."""
     rows = [{"slot": slot, "shard": shard, "version": table.version} for slot, shard in enumerate(table.shards)]
     statement = insert(SLOT).values(rows)
     given, kept = statement.inserted, SLOT.c
-    # In this order: the version that is compared with must be the old one.
+    # The order matters, because the comparison needs the old version.
     changes = [
         ("shard", func.if_(given.version > kept.version, given.shard, kept.shard)),
         ("version", func.greatest(given.version, kept.version)),

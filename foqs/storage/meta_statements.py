@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 NOW_MS = "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)"
-"""Right only in a session in UTC: elsewhere an hour comes twice a year."""
+"""Correct only in a session in UTC: any other zone can repeat an hour each year."""
 
 # --- sessions ---
 
@@ -29,7 +29,7 @@ FIND_OLD_HOSTS = (
 )
 FIND_NAMESAKES = f"SELECT name FROM host WHERE name >= %s AND name < %s AND heartbeat_at < {NOW_MS} - %s LIMIT %s"
 DELETE_OLD_HOST = f"DELETE FROM host WHERE name = %s AND (heartbeat_at < {NOW_MS} - %s OR heartbeat_at > {NOW_MS} + %s)"
-"""It finds the row by its name alone: to look at the rows of others it would wait for their locks."""
+"""It finds its row by name alone, because a search by time would wait for locks on other rows."""
 
 # --- shards ---
 
@@ -45,7 +45,7 @@ TAKE_SHARD = (
     "UPDATE shard SET epoch = %s, owner = %s, owned_since = %s, moving_to = '', server = %s, first_number = %s, "
     "last_number = %s WHERE shard_id = %s AND epoch = %s AND owner = %s AND server = %s"
 )
-"""It checks what was decided by, so that no lock is held between two statements."""
+"""It checks the values that the decision is based on, so that no lock is held between two statements."""
 LEAVE_SERVER = (
     "UPDATE shard SET last_number = GREATEST(last_number, %s), server = '' "
     "WHERE shard_id = %s AND owner = %s AND epoch = %s"
@@ -54,7 +54,7 @@ NOTE_NUMBER = (
     "UPDATE shard SET last_number = GREATEST(last_number, %s) WHERE shard_id = %s AND owner = %s AND epoch = %s"
 )
 WRITTEN_COUNT = "SELECT ROW_COUNT()"
-"""The rows that the statement before has found, since sessions ask for those, whether it changed them or not."""
+"""The rows that the last statement found, changed or not, because sessions use FOUND_ROWS."""
 
 # --- quotas ---
 
@@ -63,7 +63,7 @@ COMMIT = "COMMIT"
 FIND_BOOKS = "SELECT namespace FROM quota WHERE namespace IN ({})"
 WAIT_FOR_BOOKS = "SELECT namespace, book FROM quota WHERE namespace IN ({}) ORDER BY namespace FOR UPDATE"
 LOCK_BOOKS = f"{WAIT_FOR_BOOKS} SKIP LOCKED"
-"""Books that another host is at are left out, and asked again: none holds up the others."""
+"""Books that another host has locked are left out and asked again, so that they do not delay the others."""
 READ_LIMITS = "SELECT number, enqueues_per_minute_max FROM namespace WHERE number IN ({})"
 READ_NOW = f"SELECT {NOW_MS}"
 WRITE_BOOK = "UPDATE quota SET book = %s WHERE namespace = %s"
@@ -71,4 +71,4 @@ MAKE_BOOKS = (
     "INSERT IGNORE INTO quota (namespace, book) "
     "SELECT number, '' FROM namespace WHERE number IN ({}) FOR UPDATE SKIP LOCKED"
 )
-"""The lock lets no deletion come in between, which would leave the book behind."""
+"""The lock keeps out a deletion in between, which would leave the book behind."""

@@ -177,4 +177,4 @@ CLUSTER_ID = Table(
 )
 
 SERVER_NOW_MS = literal_column("CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)", BigInteger)
-"""Right only in a session in UTC: elsewhere an hour comes twice a year."""
+"""Correct only in a session in UTC: any other zone can repeat an hour each year."""

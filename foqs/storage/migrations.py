@@ -1,8 +1,8 @@
 """Numbered forward-only migrations of the shard and meta databases.
 
-A migration is a file `schema/<kind>/NNNN_name.sql`; a statement ends with ';' at the end of a line. Each
-database keeps its own record in `schema_migration`. MySQL commits every DDL statement on its own, so the
-record counts statements: a migration that was interrupted goes on where it stopped.
+A migration is a file `schema/<kind>/NNNN_name.sql`; a statement ends with ';' at the end of a line. Each database keeps
+its own record in `schema_migration`. MySQL commits every DDL statement on its own, so the record counts statements, and
+an interrupted migration continues at the first statement not yet counted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FILE_NAME = re.compile(r"(?P<number>\d{4})_(?P<name>[a-z0-9_]+)\.sql")
 _STATEMENT_END = re.compile(r";[ \t]*$", re.MULTILINE)
 _LOCK_WAIT_S = 60
 _DONE_ALREADY = (ER.TABLE_EXISTS_ERROR, ER.DUP_FIELDNAME, ER.DUP_KEYNAME, ER.CANT_DROP_FIELD_OR_KEY)
-"""The errors of a DDL statement that was carried out before."""
+"""The errors of a DDL statement that was already carried out."""
 _CONNECTION_LOST = (CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST)
 
 _CREATE_RECORD = """
@@ -55,7 +55,7 @@ class SchemaKind(StrEnum):
 
 
 class MigrationError(Exception):
-    """The database cannot be brought to this version's schema; the message says why and what to do."""
+    """The database cannot be brought to this version's schema; the message has the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Migration:
 
     @property
     def checksum(self) -> str:
-        """The checksum of the statements alone: a comment may be corrected later."""
+        """Return the checksum of the statements without comments, so that a comment can be corrected later."""
         return hashlib.sha256("\0".join(self.statements).encode()).hexdigest()
 
     def __str__(self) -> str:
@@ -75,9 +75,9 @@ class Migration:
 
 @dataclass(frozen=True, slots=True)
 class SchemaStatus:
-    """`applied` and `pending` name migrations; `problems` is what keeps apply() from working.
+    """Names the `applied` and `pending` migrations, and the `problems` that keep apply() from working.
 
-    `warnings` tell what may cost data some day; the schema is none the worse for it.
+    `warnings` are risks of data loss that do not affect the schema itself.
     """
 
     database: str
@@ -104,12 +104,12 @@ class _Record:
 
     @property
     def is_in_doubt(self) -> bool:
-        """The process ended under way: the next statement may have been carried out."""
+        """True if the process ended in between, so that the next statement was possibly carried out."""
         return self.applied_at == 0
 
 
 def load_migrations(kind: SchemaKind, directory: Path | None = None) -> tuple[Migration, ...]:
-    """The migrations of a kind in order. Raises MigrationError when they are not numbered 1, 2, 3, ..."""
+    """Load the migrations of a kind in order. Raises MigrationError if they are not numbered 1, 2, 3, ..."""
     directory = directory or _schema_directory(kind)
     migrations = []
     for path in sorted(directory.glob("*.sql")):
@@ -125,7 +125,7 @@ def load_migrations(kind: SchemaKind, directory: Path | None = None) -> tuple[Mi
 
 
 def split_statements(sql: str) -> list[str]:
-    """The statements of a migration, without lines that are comments."""
+    """Split a migration into statements, without comment lines."""
     code = "\n".join(line for line in sql.splitlines() if not line.lstrip().startswith("--"))
     return [statement.strip() for statement in _STATEMENT_END.split(code) if statement.strip()]
 
@@ -164,7 +164,7 @@ def _apply_pending(
 
 
 def schema_version(kind: SchemaKind) -> int:
-    """The number of the newest migration that this version has. Raises MigrationError."""
+    """Return the number of this version's newest migration. Raises MigrationError."""
     return load_migrations(kind)[-1].number
 
 
@@ -182,15 +182,16 @@ def check_current(url: str, kind: SchemaKind) -> None:
 
 
 def status(url: str, kind: SchemaKind, directory: Path | None = None) -> SchemaStatus:
-    """The migrations that are applied and pending. A database that does not exist has everything pending.
+    """Return the applied and pending migrations. All are pending for a database that does not exist.
 
-    Raises UnavailableError when there is no connection.
+    Raises UnavailableError if there is no connection.
     """
     migrations = load_migrations(kind, directory)
     records: dict[int, _Record] = {}
     warning = ""
     try:
-        # Only migrations themselves may take long: a host that starts must not wait for a server that hangs.
+        # Use a short timeout, because a starting host must not wait for a hanging server; only migrations can take
+        # long.
         with closing(_connect(url, read_timeout=limits.CONNECT_MS_MAX // 1000)) as connection:
             warning = _read_only_warning(connection)
             records = _read_records(connection)
@@ -235,7 +236,7 @@ def _connect(url: str, **arguments: Any) -> pymysql.Connection[Any]:
             **session_arguments(parsed) | {"client_flag": CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS} | arguments
         )
         try:
-            # An ALTER TABLE may wait for transactions that were there before it.
+            # An ALTER TABLE waits for earlier transactions.
             set_variables(session, lock_wait_s=_LOCK_WAIT_S)
         except BaseException:
             session._force_close()
@@ -260,14 +261,14 @@ def _create_database_if_missing(url: str) -> None:
 
 @contextmanager
 def _database_lock(connection: pymysql.Connection[Any], database: str) -> Iterator[None]:
-    # Named locks belong to the whole server and hold 64 characters at most.
+    # Named locks belong to the whole server and have at most 64 characters.
     name = "foqs.schema." + hashlib.sha256(database.encode()).hexdigest()[:32]
     with connection.cursor() as cursor:
         cursor.execute("SELECT GET_LOCK(%s, %s)", (name, _LOCK_WAIT_S))
         row = cursor.fetchone()
         if row is None or row[0] != 1:
             raise MigrationError(f"database {database}: another migration has run for over {_LOCK_WAIT_S} s")
-        # Closing the session frees the lock, whatever happened before.
+        # Closing the session frees the lock in any case.
         yield
 
 
@@ -321,7 +322,7 @@ def _apply_one(connection: pymysql.Connection[Any], migration: Migration, record
 def _note_progress(
     connection: pymysql.Connection[Any], migration: Migration, statements_done: int, applied_at: int
 ) -> None:
-    """Commits the statement before it too, when that was not DDL: both or none."""
+    """Record the progress; this also commits the last statement, unless it was DDL, so both or neither take effect."""
     _execute(
         connection,
         "UPDATE schema_migration SET statements_done = %s, applied_at = %s WHERE number = %s",

@@ -1,4 +1,4 @@
-"""Where a shard is: the URL of its database without user and password, as all hosts of a cluster may read it."""
+"""The place of a shard: its database's URL without user and password, which all hosts of a cluster can read."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from foqs.storage.login import NamedBy
 PLACE_CHARS_MAX = 255
 PORT_DEFAULT = 3306
 NAMED_BY = "named_by"
-"""The option in the URL of a session that says who names its server (NamedBy). No configuration can have it."""
+"""The option in the URL of a session for the source of its server (NamedBy). Configurations cannot set it."""
 _SOCKET = "unix_socket"
 
 
 def place_of(url: str) -> str:
-    """The place that a URL leads to."""
+    """Return the place of a URL."""
     parsed = make_url(url)
     socket = {key: value for key, value in parsed.query.items() if key == _SOCKET}
     port = None if socket else parsed.port or PORT_DEFAULT
@@ -29,7 +29,7 @@ def place_of(url: str) -> str:
 
 
 def check_place(place: str) -> str:
-    """Return a place that an operator names in the one form that it has, or raise InvalidArgumentError."""
+    """Return a place given by an operator in its canonical form, or raise InvalidArgumentError."""
     try:
         parsed = make_url(place)
     except (ArgumentError, ValueError) as error:
@@ -51,7 +51,7 @@ def check_place(place: str) -> str:
 
 
 def server_at(url: str) -> str:
-    """The server of a place or a URL: HOST:PORT, or the path of its socket. Raises ValueError for no URL."""
+    """Return the server of a place or a URL: HOST:PORT, or the path of its socket. Raises ValueError for no URL."""
     parsed = _parsed(url)
     if socket := _socket_of(parsed):
         return re.sub("/+", "/", socket)
@@ -62,10 +62,10 @@ def server_at(url: str) -> str:
 
 
 def url_at(place: str, login_url: str, named_by: NamedBy = NamedBy.CONFIGURATION) -> str:
-    """The URL of a place for the user of another one, with that one's password and TLS options.
+    """Return the URL of a place, with the user, password and TLS options of another URL.
 
-    Sessions that are opened by it go by who names the server. Of a place, which strangers may have written, nothing is
-    taken but its server and its database; one that is no URL leads nowhere.
+    Sessions opened with it obey the source of the server's address. A place can come from a stranger, so only its
+    server and its database are used; an invalid place leads nowhere.
     """
     login = make_url(login_url)
     try:

@@ -1,4 +1,4 @@
-"""The insert of many items as a prepared statement, to which the rows go as binary values.
+"""The insert of many items as a prepared statement, to which the rows are sent as binary values.
 
 The server parses it once; a row in SQL text costs it a third more (`python -m loadtest.bench shapes`), and hexadecimal
 literals have twice the bytes. The protocol describes an execution
@@ -23,8 +23,7 @@ from foqs.storage.columns import GIVEN_COLUMNS, INSERTED_COLUMNS, KEY_COLUMNS, U
 from foqs.storage.exchange import command_packet
 
 PREPARED_INSERT_ROWS: Final = 32
-"""Rows of one prepared insert. The remaining rows of a transaction go as SQL text, which costs the server a third more.
-"""
+"""Rows in one prepared insert. The remaining rows of a transaction are sent as SQL text, which costs a third more."""
 
 _integers = Struct("<" + "".join([column.code for column in (*KEY_COLUMNS, *GIVEN_COLUMNS)])).pack
 _COUNT: Final = len(INSERTED_COLUMNS)
@@ -35,7 +34,7 @@ _SEEN_TYPES: Final = Struct("<4H").pack(
     FIELD_TYPE.LONG | UNSIGNED, FIELD_TYPE.LONGLONG | UNSIGNED, FIELD_TYPE.LONGLONG, FIELD_TYPE.BLOB
 )
 _SIZES: Final = [bytes([size]) for size in range(251)]
-"""The length that goes before a value of few bytes, by their number."""
+"""The length prefix of a value of less than 251 bytes, by its length."""
 _pack_id = Struct("<Q").pack
 _seen_head = Struct("<IQq").pack
 _execution = Struct("<IBI").pack
@@ -48,9 +47,9 @@ assert limits.TRANSACTION_INSERTS_MAX + limits.BATCH_ITEMS_MAX < _COUNT_STEP, "p
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """Commands to be sent before a script, and what is left for its SQL text.
+    """The commands to send before a script, and the items left for its SQL text.
 
-    The script may commit only where `guard` holds: all rows of the commands are there.
+    The script must commit only if `guard` holds, which proves that all rows of the commands were inserted.
     """
 
     packets: list[bytes]
@@ -59,13 +58,12 @@ class Ahead:
 
 
 class PreparedInserts:
-    """The prepared inserts of one session. Every execution tells the types: the first one may have failed.
+    """The prepared inserts of one session. Every execution repeats the types, because the first one can fail.
 
-    Every script counts its rows from a number of its own: what a count of before left behind is never the right one.
+    Every script counts its rows from a different number, so that a count left by an earlier script never matches.
     """
 
     def __init__(self, items_id: int, pack_id: int, seen_id: int) -> None:
-        """The ids of the statements."""
         self._count_from = 0
         self._items_head = _execution(items_id, 0, 1) + _NO_NULLS + b"\x01" + _TYPES
         self._pack_head = _execution(pack_id, 0, 1) + b"\x00\x01" + _PACK_TYPES
@@ -77,10 +75,10 @@ class PreparedInserts:
         packs: Sequence[tuple[int, bytes]] = (),
         seen: Sequence[tuple[int, int, int, bytes]] = (),
     ) -> Ahead:
-        """Executions for the packs, the rows of seen ids, and as many of the items as fill them.
+        """Build executions for the packs, the rows of seen ids, and the items that fill whole executions.
 
-        Each is followed by a count of its rows. Of a pack there are its id and its contents, of seen ids the values of
-        statements.INSERT_SEEN.
+        A count of the inserted rows follows each execution. A pack is given as its id and contents, a row of seen ids
+        as the values of statements.INSERT_SEEN.
         """
         self._count_from += _COUNT_STEP
         executions = [
@@ -112,7 +110,7 @@ class PreparedInserts:
 
 
 def prepare_inserts(session: Any) -> PreparedInserts | None:
-    """None when the server has no room for more prepared statements. Blocks; raises what pymysql raises."""
+    """Prepare the inserts, or return None if the server has no room for them. Blocks; raises pymysql's errors."""
     row = f"({','.join('?' * _COUNT)})"
     try:
         rows = ",".join([row] * PREPARED_INSERT_ROWS)
@@ -126,7 +124,7 @@ def prepare_inserts(session: Any) -> PreparedInserts | None:
 
 
 def _prepare(session: Any, statement: str, expected_count: int) -> int:
-    """The id of the statement."""
+    """Prepare a statement and return its id."""
     session._execute_command(COMMAND.COM_STMT_PREPARE, statement)
     statement_id, column_count, parameter_count = _prepared(session._read_packet().get_all_data(), 1)
     assert (column_count, parameter_count) == (0, expected_count)
@@ -136,7 +134,7 @@ def _prepare(session: Any, statement: str, expected_count: int) -> int:
 
 
 def _rows(items: Sequence[ShardItem]) -> bytes:
-    """Nothing when one has a number that its column cannot hold: the server says so of SQL text."""
+    """Encode the items; empty if a number does not fit its column. SQL text then gets the server's error."""
     parts: list[bytes] = []
     try:
         for item in items:
@@ -152,7 +150,7 @@ def _rows(items: Sequence[ShardItem]) -> bytes:
 
 
 def _blob_size(size: int) -> bytes:
-    """The length that goes before a value of so many bytes."""
+    """Return the length prefix of a value of `size` bytes."""
     if size < len(_SIZES):
         return _SIZES[size]
     if size < 1 << 16:

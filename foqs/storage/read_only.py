@@ -1,6 +1,6 @@
-"""Whether read_only binds the user of a session: a planned switch to another server relies on it.
+"""Checks that read_only binds the user of a session, because a planned switch to another server relies on it.
 
-docs/operations.md, "The user of the hosts", has the least privileges that a host needs.
+docs/operations.md, "The user of the hosts", lists the least privileges that a host needs.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from foqs.storage import statements as sql
 
 _GLOBAL_GRANT = re.compile(r"GRANT (.+) ON \*\.\* TO ", re.IGNORECASE)
 _UNBOUND = frozenset({"ALL", "ALL PRIVILEGES", "SUPER", "READ ONLY ADMIN", "READ_ONLY ADMIN", "CONNECTION_ADMIN"})
-"""Whoever has one of these for the whole server writes under read_only: of MariaDB, of MySQL, or of both."""
+"""Each of these global privileges lets its user write under read_only; they belong to MariaDB, MySQL, or both."""
 
 _log = structlog.get_logger(__name__)
 
 
 def unbound_by(grants: Iterable[str]) -> list[str]:
-    """The privileges in the lines of SHOW GRANTS that let their user write under read_only."""
+    """Return the privileges in the lines of SHOW GRANTS that let their user write under read_only."""
     found = [match[1] for grant in grants if (match := _GLOBAL_GRANT.match(grant)) is not None]
     return sorted({name for privileges in found for name in re.split(", ?", privileges.upper()) if name in _UNBOUND})
 
 
 def read_only_problem(rows: Callable[..., Any]) -> str:
-    """Why read_only would not keep the user of this session from writing; empty if it would."""
+    """Return the reason why read_only would not stop this session's user from writing; empty if it would."""
     privileges = unbound_by([grant for (grant,) in rows(sql.READ_GRANTS)])
     if not privileges:
         return ""
@@ -39,7 +39,7 @@ def read_only_problem(rows: Callable[..., Any]) -> str:
 
 
 def warn_of_read_only(rows: Callable[..., Any], shard_id: int) -> None:
-    """Tell operators once a shard is taken over. A server without a network has no replica to switch to."""
+    """Warn the operator after the take-over of a shard. A server without a network has no replica to switch to."""
     found = rows(sql.READ_NETWORKING)
     if any(str(value).upper() in ("ON", "1") for _, value in found):
         return

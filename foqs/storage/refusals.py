@@ -27,9 +27,9 @@ _PRIVILEGE_CODES = frozenset({ER.DBACCESS_DENIED_ERROR, ER.TABLEACCESS_DENIED_ER
 
 
 async def roll_back(session: Any, cause: Exception, shard_id: int, epoch: int) -> Exception:
-    """Undo all of a transaction, and return the meaning of `cause`, for which nothing of it has happened.
+    """Undo all of a transaction, and return the meaning of `cause`; the transaction then had no effect.
 
-    The server itself undoes but one statement when a lock wait times out. Raises SessionLostError.
+    After a lock wait timeout the server itself undoes only one statement. Raises SessionLostError.
     """
     try:
         *_, ((found_epoch, changed_count),), _ = await run_script(
@@ -47,7 +47,7 @@ async def roll_back(session: Any, cause: Exception, shard_id: int, epoch: int) -
 
 
 def refusal_of(error: Exception, shard_id: int, epoch: int) -> TransactionFailedError | OwnershipLostError:
-    """The meaning of a server's error for a transaction under this epoch that is rolled back."""
+    """Return the meaning of a server's error for a rolled-back transaction under this epoch."""
     code = error.args[0]
     if isinstance(error, ShortReadError):
         return OwnershipLostError(f"shard {shard_id}: {error.args[1]}")

@@ -1,8 +1,8 @@
-"""A transaction as statements: first what it reads, then what it writes, which may need what was read.
+"""A transaction as statements: first its reads, then its writes, which can depend on them.
 
-This is the one place that writes values into SQL text. It does so by hand, because the driver escapes each value by
-several calls of Python. Integers are formatted with `%d`, which refuses anything else; bytes become hex literals, which
-no content can leave.
+Only this module writes values into SQL text. It does so by hand, because the driver escapes each value with several
+Python calls. Integers are formatted with `%d`, which refuses anything else; bytes become hex literals, which no content
+can break out of.
 """
 
 from __future__ import annotations
@@ -48,12 +48,11 @@ STATEMENT_IDS_MAX = 900
 """Ids in one list of SQL. From 1,000 on (in_predicate_conversion_threshold), MariaDB joins with a derived table."""
 
 STATEMENT_RANGES_MAX = 64
-"""Ranges in one condition."""
 
 _INSERT_SEEN: Final = sql.INSERT_SEEN.format("%s", "%s", "%s", "%s")
 _RANGE_KEYS_MIN: Final = 8
 _SPARSE: Final = 4
-"""Keys among so many times as many numbers have no ranges worth a look."""
+"""Keys spread over this many times their number contain no ranges worth finding."""
 _VALUES = ["x'%s'" if column in CONTENT_COLUMNS else "%d" for column in INSERTED_COLUMNS]
 _ROW = f"({','.join(_VALUES)})"
 """The values of statements.INSERT_ITEMS."""
@@ -65,11 +64,11 @@ _STORED_ROW = f"({','.join(_STORED_VALUES)})"
 """A row of values for statements.INSERT_STORED_ITEMS."""
 
 
-# ---- what a transaction reads ----
+# ---- the reads of a transaction ----
 
 
 def read_statements(transaction: Transaction, plan: PackPlan) -> list[str]:
-    """READS_BEGIN, the refills, the fetches and READS_END; none where there is nothing to read."""
+    """Return READS_BEGIN, the refills, the fetches and READS_END; empty for a transaction without reads."""
     script = [_refill_statement(refill) for refill in transaction.refills]
     if plan.fetches:
         fetched = key_conditions("id", plan.fetches)
@@ -80,7 +79,7 @@ def read_statements(transaction: Transaction, plan: PackPlan) -> list[str]:
 
 
 def take_reads(transaction: Transaction, plan: PackPlan, rows: list[Rows], result: TransactionResult) -> None:
-    """Take the rows that `read_statements` found. Raises ShortReadError unless they are all."""
+    """Take the rows that `read_statements` found. Raises ShortReadError if any are missing."""
     (result.read_us,) = only_row(rows[-1], "the end of the reads")
     refilled = [without_end(found) for found in rows[1 : 1 + len(transaction.refills)]]
     for refill, found in zip(transaction.refills, refilled, strict=True):
@@ -96,7 +95,7 @@ def take_reads(transaction: Transaction, plan: PackPlan, rows: list[Rows], resul
 
 
 def _read_ahead(found: Rows, result: TransactionResult) -> Rows:
-    """The sort keys of a whole refill; its contents go to `result.read_ahead`."""
+    """Return the sort keys of a whole refill, and put its contents into `result.read_ahead`."""
     sort_keys: Rows = []
     for integers, *contents in found:
         urgency, due_at, *others = map(int, integers.split()[:-1])
@@ -107,7 +106,7 @@ def _read_ahead(found: Rows, result: TransactionResult) -> Rows:
 
 
 def _fetched(integers: Iterable[int], contents: list[bytes | None], unread: set[int]) -> FetchedRow:
-    """A row whose contents are empty, and its key in `unread`, when those before it filled what one may read."""
+    """Build a row. If its contents were left out for their size, they are empty, and its key is added to `unread`."""
     row = fetched_row(integers, contents)
     if contents[0] is None:
         unread.add(row.key)
@@ -115,7 +114,7 @@ def _fetched(integers: Iterable[int], contents: list[bytes | None], unread: set[
 
 
 def seen_statements(transaction: Transaction) -> list[str]:
-    """The reads of blocks of the log of dedup ids; blocks in a row are one range."""
+    """Return the reads of blocks of the log of dedup ids; adjacent blocks are one range."""
     by_namespace: dict[int, list[int]] = {}
     for namespace, block in transaction.seen_reads:
         by_namespace.setdefault(namespace, []).append(block)
@@ -133,7 +132,7 @@ def seen_statements(transaction: Transaction) -> list[str]:
 
 
 def take_seen(rows: list[Rows], result: TransactionResult) -> None:
-    """Take the rows that `seen_statements` found. Raises ShortReadError unless they are all."""
+    """Take the rows that `seen_statements` found. Raises ShortReadError if any are missing."""
     for found in rows:
         for values in without_end(found):
             row = seen_row(values)
@@ -141,13 +140,13 @@ def take_seen(rows: list[Rows], result: TransactionResult) -> None:
 
 
 def seen_row(values: Sequence[Any]) -> SeenRow:
-    """The columns of READ_SEEN. Raises UnknownFormatError."""
+    """Convert the columns of READ_SEEN. Raises UnknownFormatError."""
     namespace, first, at_ms, entries = values
     return SeenRow(namespace, first, at_ms, *unpack_seen(entries))
 
 
 def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The first and last of each run of numbers that follow each other."""
+    """Yield the first and last number of each run of consecutive numbers."""
     first = last = numbers[0]
     for number in numbers[1:]:
         if number != last + 1:
@@ -157,14 +156,14 @@ def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
     yield first, last
 
 
-# ---- what it writes ----
+# ---- its writes ----
 
 
 @dataclass(frozen=True, slots=True)
 class Writes:
-    """`ahead` are commands that go before the statements, and `statements` all that is up to COMMIT.
+    """The commands sent `ahead` of the statements, and all `statements` up to COMMIT.
 
-    The last two are not look-ups, and as many as `look_up_count` before them are.
+    The `look_up_count` statements before the last two are look-ups.
     """
 
     ahead: list[bytes]
@@ -182,13 +181,13 @@ def write_script(
     promoted: Sequence[str] = (),
     rewrites: Sequence[str] = (),
 ) -> Writes:
-    """The writer row comes last: with another epoch than ours in it the statement fails, and nothing is committed.
+    """Build the writes. The writer row comes last, and fails the script if it has another epoch than ours.
 
-    So it does when a statement has found fewer rows to change than it names: each of them is there by what the shard's
-    owner knows, so its knowledge is wrong, or what it reads.
+    It also fails if the statements have found fewer rows to change than they name. The owner knows each of these rows,
+    so in that case its knowledge, or its reads, must be wrong.
 
-    `promoted` are the rows of what leaves packs, and `rewrites` the statements of rewrites: they may be thousands, and
-    are made before so that the event loop can turn.
+    `promoted` are the rows for items that leave packs, and `rewrites` the statements of rewrites. There can be
+    thousands, so the caller makes them in slices that let the event loop turn.
     """
     script: list[str] = [sql.COUNT_NO_CHANGES]
     changed_count = len(plan.rewrites)
@@ -278,7 +277,7 @@ def _seen_rows(transaction: Transaction, shard_id: int) -> list[tuple[int, int, 
 
 
 def rewrite_statements(rewrites: Sequence[Rewrite]) -> Iterator[str]:
-    """A statement a row, but one for all rows that stay where they are and have the same counts then."""
+    """Yield one statement per row, but only one for all rows that stay in place and get the same counts."""
     recounts: dict[tuple[int, int], list[int]] = {}
     for change in sorted(rewrites, key=lambda rewrite: rewrite.key):
         counts = (change.deliveries, change.failed_attempts)
@@ -294,7 +293,7 @@ def rewrite_statements(rewrites: Sequence[Rewrite]) -> Iterator[str]:
 
 
 def take_look_ups(look_up_count: int, rows: list[Rows]) -> dict[int, ItemRow]:
-    """The rows that the look-ups of a `write_script` found. Raises ShortReadError unless they are all."""
+    """Return the rows that the look-ups of a `write_script` found. Raises ShortReadError if any are missing."""
     found = map(without_end, rows[len(rows) - 2 - look_up_count : len(rows) - 2])
     return {row.key: row for part in found for row in map(stored_row, part)}
 
@@ -314,7 +313,7 @@ def _refill_statement(refill: Refill) -> str:
 
 
 def edge_arguments(edge: int) -> tuple[int, int, int, int, int]:
-    """The arguments (urgency, urgency, due_at, due_at, key) of a scan of what stands after `edge`."""
+    """Return the arguments (urgency, urgency, due_at, due_at, key) of a scan that begins after `edge`."""
     if edge == order.FIRST:
         return -(1 << 31) - 1, -(1 << 31) - 1, -1, -1, 0
     urgency, due_at = order.urgency_of(edge), order.due_at_of(edge)
@@ -325,7 +324,7 @@ def edge_arguments(edge: int) -> tuple[int, int, int, int, int]:
 
 
 def filled(statement: str, *values: int | bytes | None) -> str:
-    """The statement with these values in place of its `%s`."""
+    """Return the statement with these values in place of its `%s`."""
     return statement % tuple([_integer(value) if isinstance(value, int) else _bytes(value) for value in values])
 
 
@@ -348,7 +347,7 @@ def _bytes(value: bytes | None) -> str:
 
 
 def chunks_by_bytes(rows: Sequence[str]) -> Iterator[str]:
-    """The rows joined into VALUES lists of at most limits.STATEMENT_BYTES_MAX, or one row where it is larger."""
+    """Join the rows into VALUES lists of at most limits.STATEMENT_BYTES_MAX, or one row if it alone is larger."""
     start = size = 0
     for position, row in enumerate(rows):
         if size and size + len(row) > limits.STATEMENT_BYTES_MAX:
@@ -360,7 +359,7 @@ def chunks_by_bytes(rows: Sequence[str]) -> Iterator[str]:
 
 
 def _add_by_keys(script: list[str], statement: str, keys: Collection[int], column: str = "id") -> int:
-    """Add the statements that change the rows with these keys, and count them there; returns how many these are."""
+    """Add the statements that change the rows with these keys and count them; return the number of keys."""
     changed_count = 0
     for condition, count in key_conditions(column, keys):
         script += [statement.format(condition, count), sql.COUNT_CHANGED]
@@ -369,7 +368,7 @@ def _add_by_keys(script: list[str], statement: str, keys: Collection[int], colum
 
 
 def key_conditions(column: str, keys: Collection[int]) -> Iterator[tuple[str, int]]:
-    """Conditions that name all the keys, with their counts. Sorted: keys lock in one order everywhere."""
+    """Yield conditions that name all keys, with their counts, sorted so that locks are always taken in one order."""
     if len(keys) == 1:
         (key,) = keys
         yield f"{column} IN ({key:d})", 1
@@ -381,7 +380,7 @@ def key_conditions(column: str, keys: Collection[int]) -> Iterator[tuple[str, in
 
 
 def _condition(column: str, ordered: Sequence[int]) -> str:
-    """Keys in a row as a range, which costs the server less than a list of them."""
+    """Return a condition for the keys, with runs as ranges, because a range costs the server less than a list."""
     if ordered[-1] - ordered[0] >= _SPARSE * len(ordered):
         return f"{column} IN ({_listed(ordered)})"
     ranges: list[str] = []

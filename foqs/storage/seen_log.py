@@ -1,4 +1,4 @@
-"""The dedup ids as a new owner reads them: where their logs begin and end, then images and rows, while it serves."""
+"""A new owner's reads of dedup ids: first both ends of each log, then images and rows, while it serves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from foqs.storage.whole_reads import complete
 
 
 def read_seen_extents(rows: Callable[..., Any]) -> list[SeenExtent]:
-    """The logs that there are, each of a namespace that has a name; `rows` runs a statement in the owner's session."""
+    """Read the extents of all logs of named namespaces; `rows` runs a statement in the owner's session."""
     moved = {namespace: moved_end for namespace, *_, moved_end in rows(sql.READ_ARRIVED)}
     return [
         SeenExtent(namespace, first, last_first, last_first + seen_count(size_bytes), at_ms, moved.get(namespace, 0))
@@ -26,7 +26,7 @@ def read_seen_extents(rows: Callable[..., Any]) -> list[SeenExtent]:
 
 
 def read_seen_images(rows: Callable[..., Any]) -> list[StoredImage]:
-    """The images that are there, whole or in parts; `rows` runs a statement in the owner's session."""
+    """Read the stored images, whole or partial; `rows` runs a statement in the owner's session."""
     return [
         StoredImage(ImageKey(*key), first, last + 1, first == HEAD_PART and count == last + 1)
         for *key, first, last, count in rows(sql.READ_SEEN_IMAGES)
@@ -34,10 +34,10 @@ def read_seen_images(rows: Callable[..., Any]) -> list[StoredImage]:
 
 
 class SeenLogReader:
-    """Reads in a session of its own, beside the owner's transactions; one call at a time, on any thread.
+    """Reads in a session of its own, in parallel to the owner's transactions; one call at a time, on any thread.
 
-    A namespace's log and images do not change while they are read: its owner takes no ids for it meanwhile, and drops
-    none. After SessionLostError a call may be tried again.
+    A namespace's log and images do not change while they are read, because its owner takes no ids for it meanwhile, and
+    drops none. After SessionLostError a call can be repeated.
     """
 
     def __init__(self, url: Callable[[], str], shard_id: int) -> None:
@@ -47,12 +47,12 @@ class SeenLogReader:
         self._is_interrupted = False
 
     def read(self, namespace: int, first: int, limit: int) -> list[SeenDigests]:
-        """Read up to so many rows, from the one that begins at `first` or is the next; none are the end of the log."""
+        """Read up to `limit` rows, from the one that begins at `first` or the next one; empty at the log's end."""
         found = self._rows(sql.READ_SEEN_LOG, namespace, first, limit)
         return [SeenDigests(at, at_ms, seen_digests(entries)) for _, at, at_ms, entries in found]
 
     def read_parts(self, key: ImageKey, first: int, limit: int) -> list[SeenPart]:
-        """Read up to so many parts of an image, from the one with this number or the next."""
+        """Read up to `limit` parts of an image, from the one with this number or the next."""
         return [SeenPart(key, number, body) for number, body in self._rows(sql.READ_SEEN_PARTS, *key, first, limit)]
 
     def _rows(self, statement: str, *arguments: object) -> Any:
@@ -71,11 +71,11 @@ class SeenLogReader:
             hung = isinstance(error.__context__, TimeoutError)
             if not was_open or not is_lost(error) or hung or self._is_interrupted:
                 raise SessionLostError(f"shard {self._shard_id}: {error}") from error
-            return self._rows(statement, *arguments)  # It was ended while it was idle.
+            return self._rows(statement, *arguments)  # The session ended while it was idle.
         return found
 
     def interrupt(self) -> None:
-        """Make the call that is under way fail, and those that come; any thread may call it."""
+        """Make the running call and all later ones fail; any thread may call it."""
         self._is_interrupted = True
         interrupt(self._session)
 

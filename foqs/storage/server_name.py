@@ -1,4 +1,4 @@
-"""What a server calls itself: two copies of a database are on two of them."""
+"""The name of a server, which distinguishes two copies of a database."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 from foqs.storage import statements as sql
 
 NAME_BYTES_MAX = 255
-"""The bytes of the column."""
+"""The width of the column."""
 _DIGEST_CHARS = 32
 
 
 def read_server(rows: Callable[..., Any]) -> str:
-    """The name of the server of a session; it stays the same when that is started anew as it was."""
+    """Read the name of a session's server; it stays the same across restarts with the same settings."""
     return server_name({str(name).lower(): str(value) for name, value in rows(sql.READ_SERVER)})
 
 
 def server_name(variables: Mapping[str, str]) -> str:
-    """A text that no two servers have, of the variables of READ_SERVER.
+    """Build a name that no other server has, from the variables of READ_SERVER.
 
-    MySQL's server_uuid is a file in the data directory, which a clone of the volume shares, and MariaDB's server_uid,
-    which versions before 10.6.19 lack, is of the machine and the port. So the host's name, the port and the directory
-    are part of it.
+    MySQL's server_uuid is a file in the data directory, so a clone of the volume has the same one. MariaDB's
+    server_uid, which versions before 10.6.19 lack, depends on the machine and the port only. So the name includes the
+    host name, the port and the directory.
     """
     own = variables.get("server_uuid") or variables.get("server_uid") or "-"
     name = f"{variables.get('hostname', '')}:{variables.get('port', '')} {variables.get('datadir', '')} {own}"

@@ -1,4 +1,4 @@
-"""A session with a MySQL server: how it is opened by pymysql, and when it is lost."""
+"""A session with a MySQL server: opened by pymysql, and judged lost by its errors."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _PORT_DEFAULT: Final = 3306
 _LOST_CODES = frozenset(
     {0, 1053, 1077, 1078, 1079, 1080, 1152, 1158, 1159, 1160, 1161, 1927, 2003, 2006, 2013, 2014, 2055, 4031}
 ) | {1243, 1615}
-"""The last two: the server does not know the session's prepared statement any more."""
+"""The last two mean that the server no longer knows the session's prepared statements."""
 
 
 class Session(GuardedConnection):
     """A session with a guarded login, on which scripts run on the event loop in between (`run_script`).
 
-    Where its URL names no certificates, it has the TLS context of all others: to make one takes 25 ms of the
-    interpreter and more, and a server that is away is tried again and again.
+    If its URL names no certificates, it shares the TLS context of all such sessions, because making one takes the
+    interpreter 25 ms or more, and a host retries an unreachable server repeatedly.
     """
 
     _shared_context: ClassVar[ssl.SSLContext | None] = None
     _read_timeout: float | None
     exchange: Exchange | None = None
-    """How the event loop uses the session; None before the first script, and after pymysql has used it."""
+    """The event loop's use of the session; None before the first script, and after pymysql has used it."""
 
     def _execute_command(self, command: int, sql: str | bytes) -> None:
         if self.exchange is not None:
@@ -51,7 +51,7 @@ class Session(GuardedConnection):
         super()._force_close()  # type: ignore[misc]
 
     def _leave_loop(self) -> None:
-        """Have the event loop leave the socket, which only one of the two may read. Raises TimeoutError."""
+        """Make the event loop leave the socket, because only one side can read it. Raises TimeoutError."""
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
             exchange.leave_loop()
@@ -66,50 +66,51 @@ class Session(GuardedConnection):
 
 
 def session_arguments(url: str | URL) -> dict[str, Any]:
-    """The arguments of pymysql for a URL: its server, its user and its TLS, and a bound for connecting."""
+    """Return pymysql's arguments for a URL: its server, its user and its TLS, and a connect timeout."""
     parsed = make_url(url)
     named_by = parsed.query.get(NAMED_BY)
     _, arguments = MySQLDialect_pymysql().create_connect_args(parsed.difference_update_query([NAMED_BY]))
     if named_by is not None:
         arguments["named_by"] = named_by
     if "unix_socket" in arguments:
-        # On a socket of this machine nothing is encrypted, and a context costs 25 ms to make.
+        # A local socket is not encrypted, and a context takes 25 ms to make.
         arguments["ssl_disabled"] = True
     return {"connect_timeout": limits.CONNECT_MS_MAX // 1000, **arguments}
 
 
 def server_of(url: str) -> str:
-    """The server's address in the URL: shards that have it in common share a server."""
+    """Return the server's address in the URL, which is the same for all shards on one server."""
     found = session_arguments(url)
     return found.get("unix_socket") or f"{found.get('host', 'localhost')}:{found.get('port', _PORT_DEFAULT)}"
 
 
 def database_and_user(url: str | URL) -> URL:
-    """The URL without the password and what it says of TLS: what is left tells the database and who opens it."""
+    """Return the URL without its password and TLS options, so that it identifies the database and its user only."""
     parsed = make_url(url)
     bare = parsed.difference_update_query([key for key in parsed.query if key.startswith("ssl")])
     return bare._replace(password=None)
 
 
 def check_tls_files(url: str) -> None:
-    """Read what the URL names for TLS. Raises OSError, which ssl.SSLError is, when a session could not use it."""
+    """Read the URL's TLS files. Raises OSError, or its subclass ssl.SSLError, if a session could not use them."""
     Session(**session_arguments(url) | {"defer_connect": True})
 
 
 def connect(
     url: str, statement_ms_max: int = limits.STATEMENT_MS_MAX, silent_ms_max: int = limits.OWNER_SILENT_MS_MAX
 ) -> Any:
-    """A pymysql session with bounded waits, READ COMMITTED, UTC, no autocommit, several statements in one query.
+    """Open a pymysql session: bounded waits, READ COMMITTED, UTC, no autocommit, several statements in one query.
 
-    A statement waits for its response for `statement_ms_max`, in whole seconds. The server ends the session, and what
-    it holds, when it is silent for `silent_ms_max`, as that of a host that hangs is. Raises what pymysql raises.
+    A statement waits up to `statement_ms_max` for its response, in whole seconds. The server ends the session, and
+    frees its locks, after `silent_ms_max` of silence, as from a host that hangs. Raises pymysql's errors.
     """
     connect_s = limits.CONNECT_MS_MAX // 1000
     session: Any = Session(
         **session_arguments(url)
         | {
             "charset": "utf8mb4",
-            # pymysql's connect_timeout does not cover the handshake: a server that hangs accepts and says nothing.
+            # pymysql's connect_timeout does not cover the handshake, but a hanging server accepts and then stays
+            # silent.
             "read_timeout": connect_s,
             "write_timeout": connect_s,
             "client_flag": CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS,
@@ -127,26 +128,26 @@ def connect(
 
 
 def has_ended(session: Any) -> bool:
-    """Whether the server has ended the session, or there is none; to be asked when no call is under way."""
+    """True if the server has ended the session, or if it is None. Ask only when no call is under way."""
     if session is None or session._sock is None:
         return True
     if session.exchange is not None and session.exchange.lost:
         return True
     poll = select.poll()
     poll.register(session._sock, select.POLLIN)
-    # It says nothing unasked, but that it goes.
+    # The only unasked data from a server is a notice of the session's end.
     return bool(poll.poll(0))
 
 
 def is_lost(error: Exception) -> bool:
-    """Whether the error means that the session is gone: then the outcome of its last statement is unknown."""
+    """True if the error means that the session is lost, so that the outcome of its last statement is unknown."""
     code = error.args[0] if error.args else 0
     return code in _LOST_CODES or isinstance(error, pymysql.err.InterfaceError | OSError)
 
 
 def interrupt(session: Any) -> None:
-    """Make a statement of the session that is under way fail; any thread may call it."""
-    # The thread that uses the session may close it in between.
+    """Make the running statement of the session fail; any thread may call it."""
+    # The thread that uses the session can close it in between.
     sock = session._sock if session is not None else None
     if sock is not None:
         with suppress(OSError):  # It has failed by itself meanwhile.

@@ -1,8 +1,8 @@
-"""The variables that a session relies on: it sets what it may, and is refused where one has another value all the same.
+"""The variables that a session relies on. It sets them if it can, and is refused if one still has another value.
 
-A session begins with the server's global values, with what `init_connect` has changed of them, and with what a proxy
-makes of it. Some of them change what a statement means, or how much of its result comes back, and no error tells.
-docs/decisions/0044-what-a-session-relies-on.md has the table of all that were looked at.
+A session begins with the server's global values, as changed by `init_connect` and by a proxy. Some of these change the
+meaning of a statement, or cut its result short, without any error. docs/decisions/0044-what-a-session-relies-on.md has
+the table of all variables that were examined.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from foqs.model import limits
 NO_LIMIT: Final = (1 << 64) - 1
 """More rows than any table has."""
 LOCK_WAIT_S: Final = 5
-"""A statement of a shard's session waits so long for a lock, and fails."""
+"""Lock wait timeout of a shard's session, in seconds; the statement then fails."""
 PACKET_BYTES_MIN: Final = 16 * limits.MIB
-"""The smallest `max_allowed_packet` of a server that takes every statement of a host."""
+"""The smallest `max_allowed_packet` of a server that accepts every statement of a host."""
 
 SET: Final[Mapping[str, str]] = {
-    # What could make a result short, or refuse a statement for the rows that it looks at.
+    # These could cut a result short, or refuse a statement because of the rows that it examines.
     "sql_select_limit": str(NO_LIMIT),
     "max_join_size": str(NO_LIMIT),
     "sql_big_selects": "1",
     "sql_safe_updates": "0",
-    # How transactions begin and end.
+    # The beginning and end of transactions.
     "autocommit": "0",
     "completion_type": "'NO_CHAIN'",
-    # The meaning of a statement, and of a value that does not fit: nothing is cut or turned into a default.
+    # The meaning of a statement, and of a value that does not fit: no value is cut or replaced by a default.
     "sql_mode": "'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",
     "sql_auto_is_null": "0",
     "foreign_key_checks": "1",
     "unique_checks": "1",
-    # A zone with daylight saving repeats an hour, and UNIX_TIMESTAMP(NOW()) cannot tell which one it is.
+    # A zone with daylight saving repeats an hour, and UNIX_TIMESTAMP(NOW()) cannot distinguish the two.
     "time_zone": "'+00:00'",
-    # How long the server waits for the host. Shorter ones end a session while a large result is on its way.
+    # The server's wait for the host. A shorter one ends a session during the transfer of a large result.
     "net_read_timeout": "30",
     "net_write_timeout": "60",
 }
-"""What every session is given, as SET takes it; `set_variables` adds what differs among sessions."""
+"""The common values of all sessions, in the form that SET takes; `set_variables` adds the others."""
 SET_OF_MARIADB: Final[Mapping[str, str]] = {
     "tx_isolation": "'READ-COMMITTED'",
     "tx_read_only": "0",
@@ -55,9 +55,9 @@ SET_OF_MYSQL: Final[Mapping[str, str]] = {
     "max_execution_time": "0",
 }
 CHECKED: Final[Mapping[str, str]] = {
-    # A user of few rights must not set it. Without it replicas and backups lack what was acknowledged.
+    # Only a privileged user can set it. Without it replicas and backups lack acknowledged writes.
     "sql_log_bin": "1",
-    # A session whose time was set stands still.
+    # The clock of a session stands still once its time was set.
     "ABS(@@timestamp - UNIX_TIMESTAMP(SYSDATE(6))) < 60": "1",
     f"@@max_allowed_packet >= {PACKET_BYTES_MIN}": "1",
 }
@@ -65,17 +65,17 @@ _TRUTHS: Final = {"ON": "1", "OFF": "0"}
 
 
 class UnfitSessionError(OperationalError):
-    """The session has another value of a variable than it was given, so its answers are not to be trusted."""
+    """A variable of the session has another value than the one set, so its answers cannot be trusted."""
 
 
 def set_variables(
     session: Any, *, lock_wait_s: int = LOCK_WAIT_S, silent_s: int | None = None, autocommit: bool = False
 ) -> None:
-    """Give a new pymysql session what it relies on, and read it back, in one round trip.
+    """Set the variables of a new pymysql session and read them back, in one round trip.
 
-    lock_wait_s: a statement waits so long for a lock.
-    silent_s: the server ends the session after so long without a word; None leaves that to the server.
-    Raises UnfitSessionError, and what pymysql raises. The session must take several statements in one query.
+    lock_wait_s: lock wait timeout of a statement, in seconds.
+    silent_s: silence in seconds after which the server ends the session; None keeps the server's own value.
+    Raises UnfitSessionError, and pymysql's errors. The session must accept several statements in one query.
     """
     wanted = {**SET, **(SET_OF_MARIADB if is_mariadb(session) else SET_OF_MYSQL)}
     wanted |= {"autocommit": str(int(autocommit)), "innodb_lock_wait_timeout": str(lock_wait_s)}
@@ -99,7 +99,6 @@ def set_variables(
 
 
 def is_mariadb(session: Any) -> bool:
-    """Whether the server of a pymysql session says that it is MariaDB."""
     return "MariaDB" in session.get_server_info()
 
 
@@ -115,6 +114,6 @@ def _problem(name: str, wanted: str, found: object) -> str:
 
 
 def _plain(value: object) -> frozenset[str]:
-    """A value as it may be compared: text that SET takes or that SELECT returns. Flags of a set have no order."""
+    """Normalize a value for comparison: a text for SET, or a result of SELECT. Flags of a set have no order."""
     text = value.decode() if isinstance(value, bytes) else f"{value:g}" if isinstance(value, float) else str(value)
     return frozenset([_TRUTHS.get(flag, flag) for flag in text.strip("'").upper().split(",")])

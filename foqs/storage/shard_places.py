@@ -1,7 +1,7 @@
-"""The servers at which a host logs in for shards: those that its configuration names, lists, or leaves to others.
+"""The servers at which a host logs in for shards: its configuration names them, lists them, or leaves them to others.
 
-A place comes from whoever calls `addShard`, or writes into the meta database. A host that logged in wherever such a
-text leads would show itself to strangers, and one of them could pass what it says on to the true server.
+A place comes from a caller of `addShard`, or from a writer of the meta database. A host that logged in at any such
+place would reveal itself to strangers, who could relay its login to the true server.
 docs/decisions/0043-database-logins.md.
 """
 
@@ -24,7 +24,7 @@ _FORM: Final = "allowed: HOST:PORT, with * and ? in HOST beside letters or digit
 
 
 def check_pattern(entry: str) -> str:
-    """Return an entry of `shard_places` in the one form that it has. Raises ValueError."""
+    """Return an entry of `shard_places` in its canonical form. Raises ValueError."""
     if entry.startswith("/"):
         return re.sub("/+", "/", entry)
     found = _PATTERN.fullmatch(entry.lower())
@@ -40,7 +40,7 @@ def check_pattern(entry: str) -> str:
 
 
 def entries_of(value: object) -> tuple[str, ...]:
-    """The entries of `shard_places`: a list, or a text with white space between them. Raises ValueError."""
+    """Parse the entries of `shard_places`: a list, or a text separated by white space. Raises ValueError."""
     words = value.split() if isinstance(value, str) else value
     if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
         raise ValueError("is no list; allowed: a list of HOST:PORT, or a text with spaces between them")
@@ -48,20 +48,20 @@ def entries_of(value: object) -> tuple[str, ...]:
 
 
 class ShardPlaces:
-    """What one configuration says of servers. It knows no rows of the meta database: those are told."""
+    """The rules of one configuration for servers. The caller passes in the rows of the meta database."""
 
     def __init__(self, own_urls: Iterable[str], entries: Collection[str]) -> None:
-        """`own_urls` are those that the configuration has for databases, `entries` is its `shard_places`."""
+        """`own_urls` are the configuration's database URLs, `entries` its `shard_places`."""
         exact = {entry for entry in entries if not _WILD.search(entry) or entry.startswith("/")}
         self._named = set(_servers(own_urls)) | exact
         self._patterns = [entry for entry in entries if entry not in exact]
         self._leaves_it_to_others = not entries
 
     def named_by(self, place: str) -> NamedBy:
-        """Who names the server of a place that a row of the meta database has.
+        """Return the source of the server's address, for a place in a row of the meta database.
 
-        Sockets are those of this machine: no row can name one that the configuration does not. Without
-        `shard_places` any other server is allowed that a row names.
+        A socket belongs to this machine, so a row can only name one that the configuration names too. Without
+        `shard_places` every other server that a row names is allowed.
         """
         try:
             server = server_at(place)
@@ -75,9 +75,9 @@ class ShardPlaces:
         return NamedBy.META if is_allowed else NamedBy.NOBODY
 
     def may_add(self, place: str, places_before: Iterable[str]) -> bool:
-        """Whether a row for the place may be written, beside those that are there already.
+        """True if a row for the place is allowed, given the places of the existing rows.
 
-        Without `shard_places` its server has to be one that a row named before, so that no caller names a new one.
+        Without `shard_places` an existing row must already name its server, so that no caller introduces a new one.
         """
         named_by = self.named_by(place)
         if named_by is NamedBy.META and self._leaves_it_to_others:
@@ -87,21 +87,21 @@ class ShardPlaces:
 
 @lru_cache(maxsize=8)
 def shard_places(own_urls: tuple[str, ...], entries: tuple[str, ...]) -> ShardPlaces:
-    """The same for the same configuration: a host asks for each shard, and to read 256 URLs takes milliseconds."""
+    """Cache by configuration: a host asks for each shard, and parsing 256 URLs takes milliseconds."""
     return ShardPlaces(own_urls, entries)
 
 
 def _servers(places: Iterable[str]) -> Iterator[str]:
     for place in places:
-        with suppress(ValueError):  # A row that is no place names nothing.
+        with suppress(ValueError):  # An invalid place names no server.
             yield server_at(place)
 
 
 def _matches(server: str, pattern: str) -> bool:
-    """Whether they match as for fnmatch, and no pattern lets strangers choose a name that it fits.
+    """True if they match as in fnmatch, and the pattern leaves strangers no name to register that it fits.
 
-    What begins like an address has to be one: 10.0.*:3306 is not for 10.0.example.com. And a wildcard in the last label
-    stands for no dot: db-*:3306 is not for db-1.example.com.
+    A pattern that looks like an address only matches addresses: 10.0.*:3306 does not match 10.0.example.com. A wildcard
+    in the last label does not match a dot: db-*:3306 does not match db-1.example.com.
     """
     host, _, port = server.rpartition(":")
     pattern_host, _, pattern_port = pattern.rpartition(":")

@@ -1,4 +1,4 @@
-"""Reads of a shard that must not hold up its writer: pages for operators, the TTL scan. It writes the slot copy alone.
+"""Reads of a shard that must not delay its writer: pages for operators, the TTL scan. The only write is the slot copy.
 
 Each read is prepared on the event loop, where the packed items are known, and done on a thread. An item that gets a row
 in between is found twice, and shown once, by its row.
@@ -25,7 +25,7 @@ from foqs.storage.session import connect, interrupt, is_lost
 from foqs.storage.whole_reads import check_found, complete, only_row
 
 EXPORT_REST_S = 0.001
-"""The pause between two answers of the server to the read of a page of an export."""
+"""The pause between two answers of the server while a page of an export is read, in seconds."""
 
 T = TypeVar("T")
 
@@ -33,12 +33,12 @@ T = TypeVar("T")
 class ShardReader:
     """Not thread-safe: one reader thread does all reads. The session opens on first use and after a loss.
 
-    A session that was lost while it was idle, by the server's timeout, a KILL or a fail-over, costs a read nothing
-    but a new one: the read is sent once more.
+    If a session was lost while idle, by the server's timeout, a KILL or a fail-over, the read is sent again in a new
+    one.
     """
 
     def __init__(self, shard_id: int, url: str, packs: PackIndex) -> None:
-        """`packs` is that of the shard's store."""
+        """`packs` belongs to the shard's store."""
         self._shard_id = shard_id
         self._url = url
         self._packs = packs
@@ -46,13 +46,13 @@ class ShardReader:
         self._interrupted = False
 
     def use_url(self, url: str) -> None:
-        """The next sessions are opened by this one, which leads to the same database; any thread may call it."""
+        """Open future sessions with this URL, which must lead to the same database. Safe to call from any thread."""
         self._url = url
 
     def page(self, lane: int, edge: int, limit: int, bytes_max: int = limits.PAGE_BYTES_MAX) -> Callable[[], Page]:
-        """A read of up to `limit` items of a lane after `edge`, in order, and of whether there may be more.
+        """Return a read of up to `limit` items of a lane after `edge`, in order, and a bool, True if more can follow.
 
-        Their contents have at most `bytes_max` together, a single larger one excepted. The read raises
+        Their contents have at most `bytes_max` together, except for a single larger item. The read raises
         UnavailableError.
         """
         packed = self._packs.page(lane, edge, limit, bytes_max)
@@ -64,7 +64,7 @@ class ShardReader:
         return read
 
     def _page(self, lane: int, edge: int, limit: int, bytes_max: int) -> Page:
-        """Read a page from one snapshot: between two others a row can go, or get another sort key or lane."""
+        """Read a page from one snapshot, because between two snapshots a row can be deleted or change its place."""
         self._rows(sql.SNAPSHOT)
         keys: list[int] = []
         size_bytes = 0
@@ -83,9 +83,9 @@ class ShardReader:
         return sorted(rows, key=lambda row: (row.urgency, row.due_at, row.key)), more
 
     def expired_page(self, after_key: int, now_ms: int) -> Callable[[], ExpiredPage]:
-        """A read of the next limits.EXPIRY_SCAN_ITEMS rows, for those that have expired, dead letters excepted.
+        """Return a read of the expired ones among the next limits.EXPIRY_SCAN_ITEMS rows, dead letters excepted.
 
-        The first page of a walk has packed items too, as many at most. The read raises UnavailableError.
+        The first page of a walk also has up to as many expired packed items. The read raises UnavailableError.
         """
         packed = ([], limits.NEVER_MS) if after_key else self._packs.expired(now_ms, limits.EXPIRY_SCAN_ITEMS)
 
@@ -104,10 +104,10 @@ class ShardReader:
         return ExpiredPage(expired, last_key, expires_first)
 
     def export_page(self, wish: ExportWish, is_of_namespace: Callable[[int], bool]) -> Callable[[], KeyPage]:
-        """A read of the next items of a key range in the order of their keys, packed ones among them.
+        """Return a read of the next items of a key range in the order of their keys, packed items included.
 
-        `is_of_namespace` says of the number of a topic whether its packed items are wanted, where `wish.topics` does
-        not. The read raises UnavailableError.
+        If `wish.topics` is None, `is_of_namespace` decides by the number of a topic if its packed items are wanted. The
+        read raises UnavailableError.
         """
         packed = self._packs.export_places(wish, is_of_namespace)
 
@@ -123,7 +123,7 @@ class ShardReader:
         return page
 
     def sample_keys(self, to_key: int) -> Callable[[], list[Cell]]:
-        """A read of how the items up to `to_key` are spread over their keys. It raises UnavailableError."""
+        """Return a read of the spread of the items up to `to_key` over their keys. It raises UnavailableError."""
         packed = self._packs.cells()
 
         def read() -> list[Cell]:
@@ -132,14 +132,14 @@ class ShardReader:
         return read
 
     def keep_slots(self, known: SlotTable) -> SlotTable:
-        """See that the shard has a copy of the slot table, and return what it has now: `known` or a newer table.
+        """Give the shard a copy of the slot table, and return the copy it has now: `known` or a newer table.
 
-        Raises UnavailableError; then the copy may be there.
+        Raises UnavailableError; the outcome of the write is then unknown.
         """
         return self._read(lambda: self._keep_slots(known))
 
     def _keep_slots(self, known: SlotTable) -> SlotTable:
-        # Twice: another host may keep a newer one just now.
+        # Try twice, because another host can write a newer copy at the same time.
         for _ in range(2):
             found = [unpacked(version, packed) for version, packed in self._rows(sql.READ_SLOTS)]
             kept = found[0] if found else NO_SLOTS
@@ -149,7 +149,7 @@ class ShardReader:
         return known
 
     def read_arrival(self) -> SlotArrival | None:
-        """The slots that are on their way to the shard. Raises UnavailableError."""
+        """Read the slots on their way to the shard. Raises UnavailableError."""
         return self._read(self._read_arrival)
 
     def _read_arrival(self) -> SlotArrival | None:
@@ -160,7 +160,7 @@ class ShardReader:
         return None
 
     def interrupt(self) -> None:
-        """Make a read that is under way fail, and open no more sessions; another thread may call it."""
+        """Make a running read fail, and open no more sessions; another thread may call it."""
         self._interrupted = True
         interrupt(self._session)
 
@@ -181,12 +181,12 @@ class ShardReader:
             return read()
         except (pymysql.err.Error, OSError) as error:
             self.close()
-            # A server that hung once would hold the reader up as long again.
+            # A server that hung once would delay the reader by as long again.
             hung = isinstance(error.__context__, TimeoutError)
             if not was_open or not is_lost(error) or hung or self._interrupted:
                 raise UnavailableError(f"shard {self._shard_id} cannot be read now: {error}") from error
         except BaseException:
-            self.close()  # It may be within a snapshot.
+            self.close()  # A snapshot can be open.
             raise
         return self._read(read)
 
@@ -197,5 +197,5 @@ class ShardReader:
 
 
 def _rest() -> None:
-    """Let the event loop run, after an answer that took the interpreter some time."""
+    """Let the event loop run, after an answer whose parsing held the interpreter."""
     time.sleep(EXPORT_REST_S)

@@ -1,7 +1,7 @@
 """A shard in MySQL: one session that holds the shard's named lock does every write.
 
-The lock goes with the session, so an owner that lost it cannot commit. Every transaction writes its number
-into the `writer` row: after a lost answer that number tells whether the transaction happened.
+The lock ends with the session, so an owner that lost it cannot commit. Every transaction writes its number into the
+`writer` row; after a lost answer that number proves the outcome of the transaction.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class ShardAccess:
 
 
 class ShardStore:
-    """Not thread-safe: the shard's writer is its only user, with one call at a time. What is not async blocks."""
+    """Not thread-safe: its only user is the shard's writer, with one call at a time. All but async methods block."""
 
     def __init__(
         self,
@@ -90,9 +90,9 @@ class ShardStore:
         owner_is_dead: Callable[[str, int], bool],
         packs: PackIndex,
     ) -> None:
-        """`take_epoch` gives a new epoch from the meta database; `owner_is_dead(owner, epoch)` allows a KILL.
+        """`take_epoch` gets a new epoch from the meta database; `owner_is_dead(owner, epoch)` allows a KILL.
 
-        `packs` is for this store and for what reads the shard beside it.
+        This store and the shard's other readers share `packs`.
         """
         self._access = access
         self._take_epoch = take_epoch
@@ -102,14 +102,14 @@ class ShardStore:
         self._snapshot: Any = None
         """The session that counts the rows."""
         self._is_counting = False
-        """Whether the session counts rows, or has done so, and closes itself."""
+        """True if the session counts rows, or has done so, and closes itself."""
         self._owning_session_id = 0
-        """The session that holds the lock, or held it last."""
+        """The last session that held the lock."""
         self._kill_check = KillCheck(access.shard_id, access.lock_name)
         self._is_prepared = False
-        """The session holds the lock for the next `open`."""
+        """True if the session holds the lock for the next `open`."""
         self._is_waiting = self._is_hurried = False
-        """Whether the store waits for the owner, and whether it need not wait any longer."""
+        """`_is_waiting` is True while the store waits for the owner, `_is_hurried` once it need not wait any longer."""
         self.packs = packs
         self._plan: PackPlan | None = None
         """The plan of the last transaction."""
@@ -121,16 +121,16 @@ class ShardStore:
         self.server = ""
 
     def use_url(self, url: str) -> None:
-        """The next sessions are opened by this one, which leads to the same database; any thread may call it."""
+        """Open future sessions with this URL, which must lead to the same database. Safe to call from any thread."""
         self._access = replace(self._access, url=url)
 
     def open(self, tenure: Tenure | None = None) -> ShardImage:
-        """Take the shard over: lock, epoch, name, then read what the last owner left.
+        """Take the shard over: lock, epoch, name, then read the state left by the last owner.
 
-        With a `tenure` that goes on the epoch stays and the meta database is not asked. Raises OwnedError when a living
-        owner has the shard, OwnershipLostError when another one takes it just now, its server is not durable or its
-        database is another shard's, ElsewhereError when it may be a copy, SessionLostError when it cannot be reached,
-        and UnavailableError when there is no new epoch to be had.
+        An unbroken `tenure` keeps its epoch, without asking the meta database. Raises OwnedError if a living owner has
+        the shard, OwnershipLostError if another host is taking it, its server is not durable or its database is
+        another shard's, ElsewhereError if it is possibly a copy, SessionLostError if it is unreachable, and
+        UnavailableError if no new epoch is available.
         """
         self.packs.clear()
         is_prepared, self._is_prepared, own = self._is_prepared, False, self._access.owner
@@ -143,7 +143,7 @@ class ShardStore:
         with self._closing_on_error():
             self._take_lock(lambda writer: writer.owner == own or self._owner_is_dead(writer.owner, writer.epoch))
             written = read_writer(self._rows)
-            # A server that takes no writes says so here: each try would use up an epoch, and there are 2^24.
+            # A read-only server fails here, before the epoch: each try would use one up, and only 2^24 exist.
             self._rows(sql.NOTE_SESSION, written.epoch)
             self._session.rollback()
             confirm_identity(self._rows, self._access.shard_id, self._access.cluster, written.epoch)
@@ -152,7 +152,7 @@ class ShardStore:
             if tenure is not None and tenure.goes_on(found):
                 self.epoch, last_key = tenure.epoch, tenure.last_key
             else:
-                # The shard may be a replica that was behind, and the meta database restored.
+                # The shard can be a replica that lagged, and the meta database a restored one.
                 given = self._take_epoch(EpochAsk(found, max(written.epoch, self.epoch)))
                 self.epoch, last_key = given.epoch, given.epoch << ids.SEQUENCE_BITS
             self._put_name()
@@ -164,9 +164,9 @@ class ShardStore:
     def wait_for_owner(self, *, stay: bool = False) -> bool:
         """After OwnedError: return when the shard's lock is free, or limits.OWNER_WAIT_MS_MAX later.
 
-        It takes nothing, unless the owner is about to hand the shard to this host: with `stay` the lock is kept for
-        `open`, which comes next, and True is returned. After `look_again` it returns at once. Raises SessionLostError,
-        and with `stay` what `open` does of a server.
+        It takes nothing, unless the owner is about to hand the shard to this host: with `stay` the lock is kept for the
+        next call, which must be `open`, and True is returned. After `look_again` it returns at once. Raises
+        SessionLostError, and with `stay` the errors of `open` for a server.
         """
         self.close()
         self._is_waiting = True
@@ -184,19 +184,19 @@ class ShardStore:
         finally:
             self._is_waiting = self._is_hurried = False
         if not self._is_prepared:
-            self.close()  # With the session the lock goes.
+            self.close()  # The lock ends with the session.
         return self._is_prepared
 
     def look_again(self) -> None:
-        """The owner is dead: let `wait_for_owner` return, this one or the next. Any thread may call it."""
+        """Make this or the next `wait_for_owner` return, because the owner is dead. Any thread may call it."""
         self._is_hurried = True
         if self._is_waiting:
             interrupt(self._session)
 
     def sort_key_after(self, lane: int, edge: int, count: int) -> int | None:
-        """The sort key of the `count`-th row of the lane after `edge`; None when there are fewer.
+        """Return the sort key of the `count`-th row of the lane after `edge`; None if the lane has fewer rows.
 
-        Raises SessionLostError. The server counts in the index, which takes it less than a microsecond a row.
+        Raises SessionLostError. The server counts in the index, which takes less than a microsecond per row.
         """
         self._require_session()
         with self._losing_session():
@@ -210,7 +210,7 @@ class ShardStore:
     def reopen(self) -> int:
         """Take the lock again after SessionLostError, as the same owner. Returns the last transaction's number.
 
-        Raises OwnershipLostError when there was another owner since, SessionLostError when it is worth another try.
+        Raises OwnershipLostError if another owner took it since, SessionLostError if it is worth another try.
         """
         self._connect()
         with self._closing_on_error():
@@ -219,15 +219,15 @@ class ShardStore:
                 self._take_lock(lambda writer: writer.epoch == self.epoch)
             except OwnershipLostError as error:
                 raise SessionLostError(str(error)) from error
-            # Only now is the lost session's last transaction over for certain.
+            # Only now is the lost session's last transaction certainly over.
             number = self._reopened_number = self._own_writer().transaction_number
             self._note_session()
             return number
 
     def outcome(self, transaction: Transaction) -> TransactionResult | None:
-        """The result of a transaction whose session was lost, or None when it certainly has not happened.
+        """Return the result of a transaction whose session was lost, or None if it certainly had no effect.
 
-        To be asked once, on the event loop, after `reopen`.
+        Call it once, on the event loop, after `reopen`.
         """
         plan = self._plan_of(transaction)
         if self._reopened_number < transaction.number:
@@ -237,15 +237,15 @@ class ShardStore:
         return self._result
 
     def renew_epoch(self) -> int:
-        """Go on under a new epoch, between two transactions, and return it.
+        """Change to a new epoch, between two transactions, and return it.
 
-        Raises UnavailableError when there is none to be had, and ElsewhereError when another owner has one for another
-        server: nothing has changed. After SessionLostError `reopen` takes the shard for another's if the change was
-        committed: then it has to be opened anew.
+        Raises UnavailableError if none is available, and ElsewhereError if another owner has an epoch for another
+        server; nothing has then changed. After a SessionLostError whose change was committed, `reopen` takes the shard
+        for another owner's, so it has to be opened anew.
         """
         self._require_session()
         with self._losing_session():
-            # Who has lost the shard must not say in the meta database that it has it.
+            # A host that has lost the shard must not register as its owner in the meta database.
             written = self._own_writer()
             epoch = self._take_epoch(EpochAsk(written.found(self.server), self.epoch, is_renewal=True)).epoch
             with self._session.cursor() as cursor:
@@ -257,10 +257,10 @@ class ShardStore:
         return epoch
 
     def _put_name(self) -> None:
-        """Say who the owner is and whose the database, and commit it before anything that takes long.
+        """Write the owner's name and epoch, and commit them before any long work.
 
-        Others that want the shard see the name of a living host from now on. Whoever comes after this process, should
-        it die before the next commit, finds the packs as they were.
+        From now on, other hosts that want the shard see the name of a living host. If this process dies before the next
+        commit, the next owner finds the packs unchanged.
         """
         with self._session.cursor() as cursor:
             taken = cursor.execute(sql.TAKE_WRITER, (self.epoch, self._access.owner, self.epoch))
@@ -276,11 +276,11 @@ class ShardStore:
         except pymysql.err.Error as error:
             if error.args[0] not in READ_ONLY_CODES:
                 raise
-            # Its name is there, and its next transaction will meet the same.
+            # Its name is stored, and its next transaction will meet the same error.
             self._session.rollback()
 
     def _own_writer(self) -> WriterRow:
-        """Raises OwnershipLostError when the shard has another owner."""
+        """Read the writer row. Raises OwnershipLostError if the shard has another owner."""
         written = read_writer(self._rows)
         self._session.commit()
         if written.epoch != self.epoch:
@@ -299,16 +299,16 @@ class ShardStore:
             self._snapshot = None
 
     def interrupt(self) -> None:
-        """Make a statement that is under way fail; the one method that another thread may call."""
+        """Make a running statement fail. This is the only method that another thread may call."""
         for session in (self._session, self._snapshot):
             interrupt(session)
 
     def is_session_lost(self) -> bool:
-        """Whether the server has ended the session; to be asked when no call is under way. Does not block."""
+        """True if the server has ended the session. Ask only when no call is under way. Does not block."""
         return has_ended(self._session)
 
     def check(self) -> list[str]:
-        """Why the server could lose acknowledged items now; empty when it cannot. Raises SessionLostError."""
+        """Return the reasons why the server could lose acknowledged items; empty if none. Raises SessionLostError."""
         if self._access.allow_undurable:
             return []
         self._require_session()
@@ -318,26 +318,26 @@ class ShardStore:
             return problems
 
     async def now_ms(self) -> int:
-        """The shard server's clock, asked on the event loop. Raises SessionLostError."""
+        """Return the shard server's clock, read on the event loop. Raises SessionLostError."""
         self._require_session()
         with self._losing_session():
             (rows,) = await run_script(self._session, [sql.NOW_MS])
             return int(only_row(rows, "the time")[0])
 
     def wants_transaction(self, steady_ms: int) -> bool:
-        """Whether the store has work of its own that goes with any transaction, an empty one too."""
+        """True if the store has work of its own to add to any transaction, even an empty one."""
         return self.packs.is_due(steady_ms)
 
     def rows_count(self, transaction: Transaction) -> int:
-        """Rows of items that the transaction would write, and may read before."""
+        """Return the number of item rows that the transaction reads or writes at most."""
         self._plan = self.packs.plan(transaction)
         return self._plan.rows_count
 
     async def run(self, transaction: Transaction) -> TransactionResult:
         """Run one transaction and commit it, on the event loop.
 
-        Raises TransactionFailedError (nothing happened; DeadlockError and NoWritesError say why) or
-        SessionLostError (`outcome` says whether it happened).
+        Raises TransactionFailedError (nothing happened; its subclasses DeadlockError and NoWritesError have the reason)
+        or SessionLostError (`outcome` returns the result, if it happened).
         """
         self._require_session()
         plan = self._plan_of(transaction)
@@ -354,7 +354,7 @@ class ShardStore:
             )
             await run_script(self._session, writes.statements, answers, writes.ahead)
         except (pymysql.err.Error, OSError) as error:
-            # The last one is COMMIT: an error in answer to it does not say how far it came.
+            # The last statement is COMMIT: an error in answer to it leaves the outcome open.
             commit_failed = writes is not None and len(answers) >= len(writes.statements) - 1
             if is_lost(error) or commit_failed:
                 nothing_done = writes is None or error.args[:1] == (CR.CR_SERVER_GONE_ERROR,)
@@ -367,7 +367,7 @@ class ShardStore:
             try:
                 looked_up = take_look_ups(writes.look_up_count, answers)
             except ShortReadError as error:
-                # All else has happened, as a new session will find.
+                # All the rest has happened, as a new session will find.
                 raise SessionLostError(error.args[1]) from error
         self.packs.commit(plan)
         result.looked_up = looked_up
@@ -376,7 +376,7 @@ class ShardStore:
         return result
 
     async def _read(self, transaction: Transaction, plan: PackPlan, result: TransactionResult) -> None:
-        """The refills and fetches of rows and of packed items."""
+        """Do the refills and fetches, from rows and from packs."""
         reads, seen = read_statements(transaction, plan), seen_statements(transaction)
         if reads or seen:
             rows = await run_script(self._session, [*reads, *seen])
@@ -386,7 +386,7 @@ class ShardStore:
         add_packed(self.packs, transaction, result)
 
     def _plan_of(self, transaction: Transaction) -> PackPlan:
-        """The plan that was made when the transaction's rows were counted, if they were."""
+        """Return the plan from the count of the transaction's rows, or make one."""
         plan = self._plan
         if plan is None or plan.transaction is not transaction:
             plan = self._plan = self.packs.plan(transaction)
@@ -398,7 +398,7 @@ class ShardStore:
             return complete(statement, cursor.fetchall())
 
     def _connect(self) -> None:
-        """A new session, on a server that is durable, with the database of this shard."""
+        """Open a session to the shard's own database, on a durable server."""
         self.close()
         with self._losing_session():
             self._session = connect(self._access.url)
@@ -413,15 +413,15 @@ class ShardStore:
                 raise OwnershipLostError(
                     f"shard {self._access.shard_id}: its server can lose acknowledged items: {'; '.join(problems)}"
                 )
-            # Before the lock: who has another shard here has another lock, and no session of another cluster is ended.
+            # Before the lock, because another shard's owner has another lock; and no other cluster's session is ended.
             check_identity(read_identity(self._rows), ShardIdentity(self._access.cluster.known, self._access.shard_id))
             self._session.commit()
 
     def _take_lock(self, may_put_out: Callable[[WriterRow], bool]) -> None:
-        """Raises OwnershipLostError when another session keeps the lock.
+        """Take the lock. Raises OwnershipLostError if another session keeps it.
 
-        The session of an owner that `may_put_out` gives free is killed. No other one ever is: that of a contender who
-        was faster has the lock before its name is in the writer row.
+        The session of an owner is killed if `may_put_out` allows that. No other session is, because a faster contender
+        holds the lock before its name is in the writer row.
         """
         if self._lock(0):
             return
@@ -485,7 +485,7 @@ class ShardStore:
         return image
 
     def _count(self, snapshot: Any) -> LaneCounts:
-        """Runs beside everything else: what becomes of the shard's session does not end the count."""
+        """Count in parallel to all other work; the loss of the shard's session does not end the count."""
         if snapshot is self._snapshot:
             self._is_counting = True
         return count_lanes(snapshot)
@@ -494,7 +494,7 @@ class ShardStore:
         promote_all(self._rows, self._access.shard_id)
 
     def _open_snapshot(self) -> None:
-        """A session that sees the rows as they are now, between the last owner's transactions and ours."""
+        """Open a session with a snapshot of the rows between the last owner's transactions and ours."""
         interrupt(self._snapshot)  # Nobody waits for the count of an earlier take-over.
         self._is_counting = False
         self._snapshot = open_snapshot(self._access.url)

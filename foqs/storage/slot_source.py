@@ -1,4 +1,4 @@
-"""A shard as the one that gets slots from it reads it: its copy of the slot table, and its dedup ids."""
+"""A shard as read by the shard that receives its slots: its copy of the slot table, and its dedup ids."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from foqs.storage.whole_reads import complete, only_row
 
 
 class SlotSource:
-    """Reads in a session of its own, whoever owns the shard; one call at a time, on any thread.
+    """Reads in a session of its own, whichever host owns the shard; one call at a time, on any thread.
 
-    Each call sees what was committed before it. All raise UnavailableError, and may be tried again.
+    Each call sees all transactions committed before it. All calls raise UnavailableError, and can be repeated.
     """
 
     def __init__(self, shard_id: int, url: str) -> None:
@@ -31,14 +31,15 @@ class SlotSource:
         self._is_interrupted = False
 
     def slots(self) -> SlotTable:
-        """The shard's copy of the slot table."""
+        """Read the shard's copy of the slot table."""
         found = [unpacked(version, packed) for version, packed in self._rows(sql.READ_SLOTS)]
         return found[0] if found else NO_SLOTS
 
     def logs(self) -> list[SeenName]:
-        """The logs of dedup ids that the shard has.
+        """Read the shard's logs of dedup ids.
 
-        A log begins with its name, and ends before it: so the names are read last, and a log without one is gone.
+        A log's name is written before its first row and deleted after its last one. So the names are read last, and a
+        log without a name no longer exists.
         """
         extents = read_seen_extents(self._rows)
         moved = {row[0]: (frozenset(unpack_slots(row[2])), row[4]) for row in self._rows(sql.READ_ARRIVED)}
@@ -50,16 +51,16 @@ class SlotSource:
         ]
 
     def read(self, namespace: int, first: int, end: int) -> tuple[int, list[SeenRow]]:
-        """The rows of a log that begin with these numbers, without `end`, and the shard's steady clock.
+        """Read the rows of a log whose first numbers are from `first` to before `end`, and the shard's steady clock.
 
-        That is as its owner wrote it last: a shard where nothing happens seems a little younger than it is.
+        The clock is as its owner last wrote it, so an idle shard seems a little younger than it is.
         """
         found = [seen_row(values) for values in self._rows(sql.READ_SEEN_SPAN, namespace, first, end)]
         (steady_ms,) = only_row(self._rows(sql.READ_STEADY), "its table writer")
         return steady_ms, found
 
     def interrupt(self) -> None:
-        """Make the call that is under way fail, and those that come; any thread may call it."""
+        """Make the running call and all later ones fail; any thread may call it."""
         self._is_interrupted = True
         interrupt(self._session)
 
@@ -69,7 +70,7 @@ class SlotSource:
             session._force_close()
 
     def _check_shard(self) -> None:
-        """Ids of another shard must not be taken for this one's."""
+        """Refuse the ids of any other shard."""
         identity = read_identity(self._rows)
         if problem := identity_problem(identity, ShardIdentity(b"", self._shard_id)):
             self.close()
@@ -91,5 +92,5 @@ class SlotSource:
             self.close()
             hung = isinstance(error.__context__, TimeoutError)
             if was_open and is_lost(error) and not hung and not self._is_interrupted:
-                return self._rows(statement, *arguments)  # It was ended while it was idle.
+                return self._rows(statement, *arguments)  # The session ended while it was idle.
             raise UnavailableError(f"shard {self._shard_id} cannot be read now: {error}", nothing_done=True) from error

@@ -1,6 +1,6 @@
 """Every statement on a shard, by name. Works on MariaDB >= 10.6 and MySQL >= 8.0.
 
-`{…}` takes what `foqs.storage.script` makes, a guard (NONE_AHEAD, ALL_INSERTED), and integers.
+`{…}` stands for SQL made by `foqs.storage.script`, a guard (NONE_AHEAD, ALL_INSERTED), or integers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from foqs.storage.whole_reads import ended
 
 _CONTENTS = names(CONTENT_COLUMNS)
 _ITEM_ENDS = "".join(["u" if "unsigned" in column.sql_type else "s" for column in ITEM_COLUMNS])
-"""The kinds of ITEM_COLUMNS, as `ended` wants them."""
+"""The kinds of ITEM_COLUMNS, in the form that `ended` takes."""
 _HEADS = [name for name in names(ITEM_COLUMNS) if name not in _CONTENTS]
 _CONTENT_BYTES = " + ".join([f"OCTET_LENGTH({name})" for name in _CONTENTS])
 _REASON_LEFT_OUT = "IF(death_reason IS NULL, NULL, x'')"
@@ -19,13 +19,13 @@ _LEAST_OF_HEAD = ", ".join(
     [_REASON_LEFT_OUT if name == "death_reason" else name for name in _HEADS] + ["x''"] * len(_CONTENTS)
 )
 _COLUMN_OF = {"key": "id", "was_dead": "death_reason IS NOT NULL"}
-"""The columns that fields of rows have other names than."""
+"""The fields of rows whose columns have other names."""
 
 
 def _fetched(*first: str) -> str:
-    """The columns of a FetchedRow, as one text of integers and the contents.
+    """Return the columns of a FetchedRow, as one text of integers followed by the contents.
 
-    The last integer is how many bytes of contents the rows up to this one have; past @contents_max those are NULL.
+    The last integer is the running total of content bytes; contents beyond a total of @contents_max are NULL.
     """
     integers = [*first, *[_COLUMN_OF.get(name, name) for name in FetchedRow._fields if name != "content"]]
     contents = [f"IF(@contents > @contents_max, NULL, {name})" for name in _CONTENTS]
@@ -55,8 +55,8 @@ READ_WRITER = (
 TAKE_WRITER = "UPDATE writer SET epoch = %s, owner = %s, session_id = CONNECTION_ID() WHERE one = 1 AND epoch <= %s"
 RENEW_EPOCH = "UPDATE writer SET epoch = %s WHERE one = 1 AND epoch = %s"
 NOTE_SESSION = "UPDATE writer SET session_id = CONNECTION_ID() WHERE one = 1 AND epoch = %s"
-# The epoch of another owner makes the row's epoch NULL, which it cannot be: the statement fails. So does an insert
-# sent ahead of the script that failed: the script runs all the same, but must not come to its COMMIT.
+# Another owner's epoch sets the row's epoch to NULL, which the column forbids, so the statement fails. So does an
+# insert that was sent ahead and failed: the script still runs, but must not reach its COMMIT.
 MARK_TRANSACTION = (
     "UPDATE writer SET epoch = IF(epoch = %s AND {}, epoch, NULL), transaction_number = %s, delay_checkpoint = %s, "
     "claim_checkpoint = %s, topic_number_last = %s, steady_ms = %s WHERE one = 1"
@@ -65,15 +65,14 @@ NONE_AHEAD = "TRUE"
 ALL_INSERTED = "@inserted = {}"
 COUNT_FIRST_INSERTED = "SET @inserted = {} + ROW_COUNT()"
 COUNT_INSERTED = "SET @inserted = @inserted + ROW_COUNT()"
-# The rows of a script that were there to be changed or deleted. A session of FOUND_ROWS counts what it finds, not what
-# becomes different.
+# Count the rows that a script found to change or delete. With FOUND_ROWS a session counts found rows, not changed ones.
 COUNT_NO_CHANGES = "SET @changed = 0"
 COUNT_CHANGED = "SET @changed = @changed + ROW_COUNT()"
 ALL_CHANGED = "@changed = {}"
 READ_CHANGED = "SELECT epoch, @changed FROM writer WHERE one = 1"
 
 READ_IDENTITY = ended("SELECT cluster, shard_id FROM identity WHERE one = 1", "su")
-# Who was faster stays.
+# The first writer wins.
 KEEP_IDENTITY = "INSERT INTO identity (one, cluster, shard_id) VALUES (1, %s, %s) ON DUPLICATE KEY UPDATE one = one"
 
 READ_SLOTS = ended("SELECT version, shards FROM slot_copy WHERE one = 1", "us")
@@ -84,7 +83,7 @@ KEEP_SLOTS = (
 
 READ_ARRIVAL = ended("SELECT version, from_shard, slots FROM slot_arrival WHERE one = 1", "uus")
 READ_ARRIVED = ended("SELECT namespace, version, slots, read_to, first, moved_end FROM slot_arrived", "uusuuu")
-# A host that does not know whether it has begun begins again.
+# A host that does not know the outcome of its first attempt begins again.
 BEGIN_ARRIVAL = (
     "INSERT INTO slot_arrival (one, version, from_shard, slots) VALUES (1, %s, %s, %s) "
     "ON DUPLICATE KEY UPDATE one = one"
@@ -106,14 +105,14 @@ COUNT_LANES = ended("SELECT lane, COUNT(*) FROM item FORCE INDEX (lane_order) GR
 COUNT_DELAYED = ended("SELECT topic, COUNT(*) FROM item FORCE INDEX (lane_order) WHERE lane = 0 GROUP BY topic", "ss")
 READ_CLAIMS = ended("SELECT id, due_at, ahead, entries FROM claim WHERE id >= %s ORDER BY id", "usss")
 READ_HEADS = ended(f"SELECT {_LEAST_OF_HEAD} FROM item FORCE INDEX (PRIMARY) WHERE {{}} ORDER BY id", _ITEM_ENDS)
-# One text of all integers, here and below: the host splits it in half the time that it takes to read a column each.
+# Send all integers as one text, here and below, because the host splits it in half the time of reading single columns.
 READ_CLAIMED = ended(f"SELECT CONCAT_WS(' ', {_CLAIMED}) FROM item FORCE INDEX (PRIMARY) WHERE {{}} ORDER BY id", "s")
 FETCH_ITEMS = f"SELECT {_fetched()} FROM item FORCE INDEX (PRIMARY) WHERE {{}} ORDER BY id"
 READ_FIRST_PACK = ended("SELECT id, items FROM pack ORDER BY id LIMIT 1", "us")
 READ_TOMBSTONES = ended("SELECT id, entries FROM tombstone ORDER BY id", "us")
 _FIRST_SEEN = "(SELECT {} FROM seen WHERE seen.namespace = number ORDER BY first LIMIT 1)"
 _LAST_SEEN = "(SELECT {} FROM seen WHERE seen.namespace = number ORDER BY first DESC LIMIT 1)"
-# A look at both ends of each log. MIN and MAX would read all of it.
+# Look at both ends of each log. MIN and MAX would read all of it.
 READ_SEEN_EXTENTS = ended(
     f"SELECT number, {_FIRST_SEEN.format('first')}, {_LAST_SEEN.format('first')}, "
     f"{_LAST_SEEN.format('OCTET_LENGTH(entries)')}, {_LAST_SEEN.format('at_ms')} FROM namespace",
@@ -128,7 +127,7 @@ READ_SEEN_SPAN = ended(
     "WHERE namespace = %s AND first >= %s AND first < %s ORDER BY first",
     "uuss",
 )
-# The bodies are not read: they stand beside the rows.
+# Do not read the bodies, which are stored outside the rows.
 READ_SEEN_IMAGES = ended(
     "SELECT namespace, first, ids_count, MIN(part), MAX(part), COUNT(*) FROM seen_table "
     "GROUP BY namespace, first, ids_count",
@@ -238,7 +237,8 @@ DELETE_SEEN_PARTS = (
 REWRITE_CLAIM = "UPDATE claim SET entries = %s WHERE id = %s"
 INSERT_CLAIM = "INSERT INTO claim (id, due_at, ahead, entries) VALUES (%s, %s, %s, %s)"
 REWRITE_ITEM = (
-    # It counts itself: there may be thousands of these in a script, and a statement more for each of them.
+    # It counts itself, because a script can have thousands of these, and a count after each would double its
+    # statements.
     "UPDATE item SET lane = %s, urgency = %s, due_at = %s, deliveries = IF(@changed := @changed + 1, %s, 0), "
     "failed_attempts = %s, "
     "expires_at = COALESCE(%s, expires_at), metadata = COALESCE(%s, metadata), "

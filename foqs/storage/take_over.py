@@ -1,6 +1,6 @@
-"""The work of a new owner on a shard's tables before it serves: packed items get rows, and the rest is read.
+"""The work of a new owner on a shard's tables before it serves: it gives packed items rows and reads the rest.
 
-`rows` runs a statement with its arguments in the owner's session and returns what that finds.
+`rows` runs a statement with its arguments in the owner's session and returns the rows found.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ RunStatement = Callable[..., Any]
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 _KILL_GRANTS = ("CONNECTION ADMIN", "CONNECTION_ADMIN", "SUPER", "ALL PRIVILEGES ON *.*")
-"""Any of these lets a user KILL sessions of others: of MariaDB, of MySQL, and of both."""
+"""Each of these grants lets a user KILL other users' sessions; they belong to MariaDB, MySQL, or both."""
 KILL_REMEDY = "let all hosts use one user, or grant it CONNECTION ADMIN (MySQL: CONNECTION_ADMIN)"
 KILL_DENIED_CODES = frozenset({ER.KILL_DENIED_ERROR, ER.SPECIFIC_ACCESS_DENIED_ERROR})
 
 
 class WriterRow(NamedTuple):
-    """The writer row, as READ_WRITER has its columns."""
+    """The writer row, with the columns of READ_WRITER."""
 
     epoch: int
     owner: str
@@ -43,7 +43,7 @@ class WriterRow(NamedTuple):
     steady_ms: int
 
     def found(self, server: str) -> FoundShard:
-        """What there is of the shard on this server, for the meta database."""
+        """Return the description of the shard on this server, for the meta database."""
         return FoundShard(server, self.epoch, self.owner, self.transaction_number)
 
 
@@ -53,12 +53,12 @@ def read_writer(rows: RunStatement) -> WriterRow:
 
 
 def kill_owner(rows: RunStatement, shard_id: int, session_id: int, owner: str) -> None:
-    """End the session of a dead owner. Raises OwnershipLostError when this user must not."""
+    """End the session of a dead owner. Raises OwnershipLostError if this user is not allowed to."""
     try:
         rows(sql.KILL_SESSION.format(session_id))
     except pymysql.err.Error as error:
         if error.args[0] == ER.NO_SUCH_THREAD:
-            return  # It has ended by itself.
+            return  # It has already ended.
         if error.args[0] not in KILL_DENIED_CODES:
             raise
         raise OwnershipLostError(
@@ -68,7 +68,7 @@ def kill_owner(rows: RunStatement, shard_id: int, session_id: int, owner: str) -
 
 
 class KillCheck:
-    """Tells operators while the owner of a shard lives that its session could not be ended once it is dead."""
+    """Warns the operator, while a shard's owner lives, if this host could not end its session after its death."""
 
     def __init__(self, shard_id: int, lock_name: str) -> None:
         self._shard_id = shard_id
@@ -76,7 +76,7 @@ class KillCheck:
         self._checked_session_id = 0
 
     def look(self, rows: RunStatement, session_id: int, owner: str) -> None:
-        """Check it once for each session that has the lock."""
+        """Check once for each session that holds the lock."""
         if session_id == self._checked_session_id:
             return
         self._checked_session_id = session_id
@@ -94,13 +94,13 @@ class KillCheck:
         if found and found[0][0] == found[0][1]:
             return True
         if not found and only_row(rows(sql.LOCK_HOLDER, self._lock_name), "a lock")[0] != session_id:
-            return True  # It has ended. Sessions of others are shown to few users.
+            return True  # It has ended. Few users can see sessions of others.
         grants = [grant for (grant,) in rows(sql.READ_GRANTS)]
         return any(name in grant for grant in grants for name in _KILL_GRANTS)
 
 
 def promote_all(rows: RunStatement, shard_id: int) -> None:
-    """Give rows to all that is left in packs: only who put them together knows them. Raises OwnershipLostError."""
+    """Give rows to all packed items, because only the owner that packed them knows them. Raises OwnershipLostError."""
     tombstones = rows(sql.READ_TOMBSTONES)
     gone: set[int] = set()
     for tombstone_id, packed in tombstones:
@@ -125,7 +125,7 @@ def read_image(
 ) -> ShardImage:
     """Read the state of a shard, as the last owner left it. Raises OwnershipLostError.
 
-    `url` tells at any time how the shard is reached, and `count` counts its rows.
+    `url` returns the shard's current URL, and `count` counts its rows.
     """
     writer = read_writer(rows)
     claims = read_claims(rows, shard_id, writer.claim_checkpoint)
@@ -154,7 +154,7 @@ def read_image(
 
 
 def read_claims(rows: RunStatement, shard_id: int, checkpoint: int) -> list[StoredClaim]:
-    """The claim journal from the claim checkpoint on. Raises OwnershipLostError."""
+    """Read the claim journal from the claim checkpoint on. Raises OwnershipLostError."""
     return [
         StoredClaim(claim_id, due_at, bool(ahead), _decoded(shard_id, "claim", claim_id, unpack_entries, packed))
         for claim_id, due_at, ahead, packed in rows(sql.READ_CLAIMS, checkpoint)
@@ -162,7 +162,7 @@ def read_claims(rows: RunStatement, shard_id: int, checkpoint: int) -> list[Stor
 
 
 def read_claimed(rows: RunStatement, claims: Iterable[StoredClaim]) -> dict[int, ClaimedRow]:
-    """Return, by key, what is there of the items that the claims name."""
+    """Return, by key, the remaining rows of the items that the claims name."""
     claimed: dict[int, ClaimedRow] = {}
     for text, _ in key_conditions("id", {key for claim in claims for key, _ in claim.entries}):
         found = [ClaimedRow._make(map(int, integers.split())) for (integers,) in rows(sql.READ_CLAIMED.format(text))]
@@ -171,7 +171,7 @@ def read_claimed(rows: RunStatement, claims: Iterable[StoredClaim]) -> dict[int,
 
 
 def read_namespaces(rows: RunStatement, used: set[int]) -> list[tuple[int, bytes]]:
-    """Return number and name of these and of the one with the greatest number; forget the others."""
+    """Return number and name of the used namespaces and of the one with the greatest number; delete the others."""
     found = list(rows(sql.READ_NAMESPACES))
     gone = {number for number, _ in found[:-1]} - used
     for condition, count in key_conditions("number", gone):
@@ -180,14 +180,14 @@ def read_namespaces(rows: RunStatement, used: set[int]) -> list[tuple[int, bytes
 
 
 def forget_moved(rows: RunStatement, used: set[int]) -> None:
-    """Forget which ids came with slots where a namespace has no log any more."""
+    """Delete the records of ids that came with slots, for namespaces that no longer have a log."""
     for namespace, *_ in rows(sql.READ_ARRIVED):
         if namespace not in used:
             rows(sql.FORGET_ARRIVED, namespace)
 
 
 def _decoded(shard_id: int, table: str, row_id: int, decode: Callable[[bytes], T], packed: bytes) -> T:
-    """Decode a row. Raises OwnershipLostError: an owner that cannot read all of a shard must not serve it."""
+    """Decode a row. Raises OwnershipLostError, because an owner must be able to read all of its shard."""
     try:
         return decode(packed)
     except UnknownFormatError as error:

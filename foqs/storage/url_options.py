@@ -1,4 +1,4 @@
-"""The options in the URL of a database, behind the question mark: they are for its sessions, and most are for TLS."""
+"""The options in the URL of a database, after the question mark, which apply to its sessions; most are for TLS."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OPTIONS: Mapping[str, str] = {
     "ssl_verify_identity": _TRUTH,
     "ssl_check_hostname": _TRUTH,
 }
-"""The options that are allowed, each with the kind or the range of its value."""
+"""The allowed options, each with the kind or the range of its value."""
 
 _CHECK_NAME, _CHECK_NAME_TOO = "ssl_check_hostname", "ssl_verify_identity"
 _AUTHORITIES = ("ssl_ca", "ssl_capath")
@@ -44,8 +44,8 @@ _HINTS = {
 def with_checked_options(text: str) -> URL:
     """Check the options of a URL, and return the URL with those options in the form that the driver needs.
 
-    Raises ValueError, which says what is wrong with each. `ssl_verify_cert` and `ssl_verify_identity` make the driver
-    forget `ssl_ca`, so that both are put in terms of `ssl_check_hostname` here.
+    Raises ValueError with the fault of each. `ssl_verify_cert` and `ssl_verify_identity` make the driver ignore
+    `ssl_ca`, so both are expressed by `ssl_check_hostname` here.
     """
     url = make_url(text)
     if problems := list(_problems_of_each(text, url)) or list(_misfits(url.query)):
@@ -55,13 +55,13 @@ def with_checked_options(text: str) -> URL:
     if check_name is not None:
         query[_CHECK_NAME] = check_name
     if verify_cert == "false":
-        # Any option of TLS asks for encryption, and without an authority there is nothing to verify by.
+        # Any TLS option requests encryption, and without an authority there is nothing to verify against.
         query[_CHECK_NAME] = "false"
     return url.set(query=query)
 
 
 def password_problems(url: URL) -> list[str]:
-    """A login shows the names to any server, and must not show the password along with them."""
+    """Find a password inside the names of user or database, which a login shows to any server."""
     names = (url.username or "", url.database or "")
     if not url.password or not any(str(url.password) in name for name in names):
         return []
@@ -75,7 +75,7 @@ def check_tls(url: str) -> None:
     """
     query = {key: str(value) for key, value in make_url(url).query.items() if key.startswith("ssl_")}
     if not query or "unix_socket" in make_url(url).query:
-        return  # On a socket of this machine nothing is encrypted.
+        return  # A local socket is not encrypted.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     certificate, key = query.get("ssl_cert"), query.get("ssl_key")
     files = [name for name in ("ssl_ca", "ssl_cert", "ssl_key") if name in query]
@@ -86,7 +86,7 @@ def check_tls(url: str) -> None:
     if "ssl_ca" in query:
         _try(query, ["ssl_ca"], lambda: context.load_verify_locations(query["ssl_ca"]))
     if certificate:
-        # A key with a pass phrase would have the host ask for it at its terminal.
+        # For a key with a pass phrase, the host would prompt at its terminal.
         _try(query, [name for name in files if name != "ssl_ca"], lambda: context.load_cert_chain(certificate, key, ""))
     if "ssl_cipher" in query:
         _try(query, ["ssl_cipher"], lambda: context.set_ciphers(query["ssl_cipher"]))
@@ -107,7 +107,7 @@ def _problems_of_each(text: str, url: URL) -> Iterator[str]:
     unknown = [f"the option {key:.80}, which is none of foqs: {_hint(key)}" for key in url.query if key not in OPTIONS]
     if unknown:
         yield f"has {', and '.join(unknown)}; allowed: {', '.join(OPTIONS)}"
-    # Whoever gave an option without a value would not have it, and not know.
+    # An option without a value would have no effect, and its author would not notice.
     for key in _keys_without_value(text, url):
         yield f"has the option {key:.80} without a value; allowed: {OPTIONS.get(key, 'nothing')}"
     for key, value in url.query.items():
@@ -126,7 +126,7 @@ def _hint(key: str) -> str:
 
 
 def _misfits(query: Mapping[str, object]) -> Iterator[str]:
-    """The faults of options which do not go together, though each of them is allowed by itself."""
+    """Yield the faults of options that are allowed each, but not together."""
     if "ssl_key" in query and "ssl_cert" not in query:
         yield "has ssl_key without ssl_cert; allowed: both, or ssl_cert alone with the key in its file"
     has_authority = any(key in query for key in _AUTHORITIES)
@@ -141,7 +141,7 @@ def _misfits(query: Mapping[str, object]) -> Iterator[str]:
 
 
 def _keys_without_value(text: str, url: URL) -> list[str]:
-    # The first @ ends the password, which may have any other sign in it.
+    # The first @ ends the password, which can contain any other character.
     behind = text.partition("@")[2] if url.username is not None else text
     pairs = parse_qsl(behind.partition("?")[2], keep_blank_values=True)
     return [key for key, value in pairs if not value]

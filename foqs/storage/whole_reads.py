@@ -1,8 +1,8 @@
-"""Reads that show whether they are whole: what a server or a proxy leaves out of a result must not look like absence.
+"""Reads that prove that they are complete, so that rows left out by a server or a proxy do not look absent.
 
-Nothing in the protocol tells that rows were left out: a result of ten rows is well formed, whether there are ten or
-three hundred. So a read of rows that nobody can count beforehand returns one row more, which is its end, and a read of
-rows that are known by their keys returns each of them. docs/decisions/0044-what-a-session-relies-on.md.
+The protocol does not report rows left out: a result of ten rows is well formed even if three hundred exist. So a read
+of an unknown number of rows returns one more row as its end mark, and a read of rows with known keys has to return each
+key. docs/decisions/0044-what-a-session-relies-on.md.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NULLS: Final = {"u": "CAST(NULL AS UNSIGNED)", "s": "NULL"}
 
 
 class ShortReadError(OperationalError):
-    """Fewer rows came than there are, so nothing follows from what is missing."""
+    """Fewer rows came than exist, so a missing row proves nothing."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(
@@ -33,25 +33,25 @@ class ShortReadError(OperationalError):
 
 
 def ended(statement: str, columns: str) -> str:
-    """The SELECT with one more row at its end, which has NULL in its first column, as no row before it has.
+    """Return the SELECT with one more row at its end, the only one with NULL in its first column.
 
-    columns: a letter for each of its columns, `u` for an unsigned integer and `s` for all else: with a NULL that has
-    another type, a server returns decimals.
+    columns: a letter for each column, `u` for an unsigned integer and `s` for all else. A NULL of another type makes a
+    server return decimals.
     """
     if " LIMIT " not in statement:
-        statement += f" LIMIT {NO_LIMIT}"  # Without one the order within a UNION is nobody's.
+        statement += f" LIMIT {NO_LIMIT}"  # Without a LIMIT the order within a UNION is undefined.
     nulls = ", ".join([_NULLS[column] for column in columns])
     first = _NULLS[columns[0]]
     return f"({statement}) UNION ALL (SELECT {first} AS ended{nulls[len(first) :]})"
 
 
 def is_ended(statement: str) -> bool:
-    """Whether `ended` has made the statement."""
+    """True if `ended` has made the statement."""
     return _BEFORE_END in statement
 
 
 def without_end(rows: Collection[Any]) -> list[Any]:
-    """The rows before the end of a read that has one. Raises ShortReadError when that is missing."""
+    """Return the rows before the end mark. Raises ShortReadError if the mark is missing."""
     found = [row for row in rows if row[0] is not None]
     if len(found) != len(rows) - 1:
         raise ShortReadError(f"a read came to no end, after {len(found)} rows")
@@ -59,33 +59,33 @@ def without_end(rows: Collection[Any]) -> list[Any]:
 
 
 def complete(statement: str, rows: Any) -> Any:
-    """What the statement has found, without the row that is its end, if it has one. Raises ShortReadError."""
+    """Return the statement's rows, without the end mark if it has one. Raises ShortReadError."""
     return without_end(rows) if is_ended(statement) else rows
 
 
 def check_found(what: str, wanted: Collection[int], found: Mapping[int, Any]) -> None:
-    """Raise ShortReadError unless each of the keys was found. They are of rows that are there."""
+    """Raise ShortReadError unless each key of these existing rows was found."""
     if len(found) < len(wanted) and (missing := [key for key in wanted if key not in found]):
         raise ShortReadError(f"{len(missing)} of {len(wanted)} {what} did not come, the first being {missing[0]:x}")
 
 
 def only_row(rows: Any, what: str) -> Any:
-    """The one row of a read that has always one. Raises ShortReadError."""
+    """Return the row of a read that always has exactly one. Raises ShortReadError."""
     if len(rows) != 1:
         raise ShortReadError(f"{what} has {len(rows)} rows where there is always one")
     return rows[0]
 
 
 class WholeCursor(Cursor):
-    """A pymysql cursor that has the server count the rows of every SELECT, in the same round trip.
+    """A pymysql cursor that makes the server count the rows of every SELECT, in the same round trip.
 
-    It is for sessions with many kinds of reads, of few rows each: none of them can be forgotten. A SELECT with a LIMIT
-    of its own is not judged by the count, which some servers make without that. The session must take several
-    statements in one query.
+    It suits sessions with many kinds of small reads, because it checks every one. It ignores the count of a SELECT with
+    its own LIMIT, because some servers count without regard to that. The session must accept several statements in one
+    query.
     """
 
     def execute(self, query: Any, args: Any = None) -> int:
-        """Run one statement. Raises ShortReadError when fewer rows came than the server has found."""
+        """Run one statement. Raises ShortReadError if fewer rows came than the server has found."""
         if query[:6] not in ("SELECT", b"SELECT"):  # The driver makes bytes of an insert of many rows.
             return int(super().execute(query, args))
         is_text = isinstance(query, str)

@@ -1,4 +1,4 @@
-"""The bounds of a server, and where it tells what it counts."""
+"""The bounds of a server, and the interface of its metrics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from foqs.transport.fair_scheduler import SchedulerLimits
 from foqs.wire.frames import FrameTimes
 
 CONNECTION_SWEEP_MS = 500
-"""How often the deadlines of connections are checked. A deadline can be overrun by this and by the check itself, which
+"""Interval of the checks of connections' deadlines. A deadline can be overrun by this and by the check itself, which
 takes 0.2 s for 10,000 connections.
 """
 
@@ -45,7 +45,7 @@ class TransportLimits:
 
 
 class TransportMetrics(Protocol):
-    """Takes what a server counts; its connections and calls report it. Reasons and outcomes are a few fixed words."""
+    """Takes the counts of a server's connections and calls. Reasons and outcomes are a few fixed words."""
 
     def connection_opened(self) -> None: ...
 
@@ -58,11 +58,11 @@ class TransportMetrics(Protocol):
     def call_finished(self, method: str, outcome: str, seconds: float) -> None: ...
 
     def long_poll_finished(self, outcome: str, seconds: float) -> None:
-        """A dequeue that may wait for items: its time says nothing of how fast the host is."""
+        """Count a dequeue that could wait for items, so its time is no measure of the host's speed."""
 
 
 class NoMetrics:
-    """Counts nothing. It is for servers that nobody measures."""
+    """Counts nothing, for servers without metrics."""
 
     def connection_opened(self) -> None:
         return None
@@ -84,8 +84,8 @@ class NoMetrics:
 
 
 class KnownNamespaces(Protocol):
-    """The namespaces that a host knows, as the scheduler tells tenants by them."""
+    """The namespaces that a host knows, by which the scheduler distinguishes tenants."""
 
     @property
     def number_by_name(self) -> Mapping[bytes, int]:
-        """The number of each namespace."""
+        """The number of each namespace, by name."""

@@ -1,4 +1,4 @@
-"""Calls, from their messages to their responses: of each connection, and what those of all connections share."""
+"""Calls, from their messages to their responses: each connection's calls, and the state that all connections share."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from foqs.wire.codec import (
 )
 
 PEER_LANES_COUNT = 64
-"""A peer's callers are told apart by the rest of their seqids by this: the peer gives each of its callers one rest."""
+"""The divisor whose remainder of a seqid identifies a peer's caller; the peer gives each caller its own remainder."""
 
 
 class CallOwner(Protocol):
@@ -50,32 +50,32 @@ class CallOwner(Protocol):
 
 @dataclass(slots=True, eq=False)
 class CallInFlight:
-    """A call: first a message that may wait to be read, then a request that waits or runs."""
+    """A call: first a message that can wait to be read, then a request that waits or runs."""
 
     owner: CallOwner
     queue: CallerQueue
     message: bytes
     """Empty once it was read."""
     since_s: float
-    """When its frame was whole, in the loop's time."""
+    """The time at which its frame was complete, in the loop's time."""
     size_bytes: int
     element_count: int = 0
-    """Elements of the batch of its request; 0 while it was not read."""
+    """Elements of the batch of its request; 0 until it was read."""
     topics_count: int = 0
-    """Topics that it waits for if it is a long poll; 0 of other calls."""
+    """Topics that a long poll waits for; 0 for other calls."""
     is_counted: bool = False
-    """Whether it counts as running for the scheduler."""
+    """True while it counts as running for the scheduler."""
     waits_no_more: bool = False
-    """Whether its caller has ended its wait before it was read."""
-    # The others are there once it was read.
+    """True if its caller ended its wait before it was read."""
+    # These are set once it was read.
     context: CallContext = field(init=False)
     began_s: float = field(init=False)
-    """When it began to be read, by `perf_counter`."""
+    """The start of its reading, by `perf_counter`."""
     method: Method = field(init=False)
     request: Any = field(init=False)
     seqid: int = field(init=False)
     number: int = field(init=False)
-    """The number of the call among those of its connection, by when they began to run."""
+    """The number of the call on its connection, in the order in which calls began to run."""
 
     def start(self) -> None:
         self.owner.start_call(self)
@@ -85,10 +85,10 @@ class CallInFlight:
 
 
 class ServerCalls:
-    """The state that all connections of a server share: calls in flight, how many may be, and what does them.
+    """The state that all connections of a server share: calls in flight, their bounds, and the verbs that run them.
 
-    The call table of each connection counts its calls here. The server says when no more are to be let in, and waits
-    for those that were cancelled.
+    The call table of each connection counts its calls here. The server stops the admission of calls, and waits for
+    cancelled ones.
     """
 
     def __init__(
@@ -107,18 +107,18 @@ class ServerCalls:
         self.metrics = metrics
         self.limits = bounds
         self.draining = False
-        """Whether calls are refused because the server is about to stop."""
+        """True if calls are refused because the server is about to stop."""
         self.count = 0
         """Calls that were admitted and have not ended."""
         self.bytes = 0
         """The bytes of their frames."""
         self.cancelled: set[asyncio.Task[None]] = set()
         self._long_poll_topics: Counter[str] = Counter()
-        """How many topics the dequeue calls of each address wait for."""
+        """Topics that the dequeue calls of each address wait for."""
         self._overdue_frames = cycle(_overdue_frames(codec, bounds.scheduling.enqueue_wait_ms_max))
 
     def admit(self, call: CallInFlight) -> OverloadedError | None:
-        """Count a call that was read, until it `left`; or tell why it cannot be done now."""
+        """Count a call that was read, until `left`; or return the reason why it is refused."""
         bounds, address, topics_count = self.limits, "", 0
         if call.topics_count:
             address = call.queue.caller[1]
@@ -140,7 +140,7 @@ class ServerCalls:
         return OverloadedError(message, retry_after_ms=1_000)
 
     def left(self, call: CallInFlight) -> None:
-        """Count a call that was admitted no more, nor as running: it ended, however it did."""
+        """Stop counting an admitted call, also as running, because it has ended in any way."""
         self.count -= 1
         self.bytes -= call.size_bytes
         if call.is_counted:
@@ -153,21 +153,21 @@ class ServerCalls:
                 del self._long_poll_topics[address]
 
     def failed(self, method: Method, error: FoqsError, seqid: int) -> bytes:
-        """The response to a call that is refused with this error, which is counted."""
+        """Return the response to a call refused with this error, and count it."""
         answered = self.verbs.failed(method, error, seqid)
         self.metrics.call_finished(method.name, answered.outcome, 0.0)
         return answered.frame
 
     def refusal_frame(self, message: bytes) -> bytes:
-        """The response to an enqueue that waited too long to be started, which is counted. It is not read.
+        """Return the response to an enqueue that waited too long to start, undecoded, and count the refusal.
 
-        Calls that take items and settle them are never refused for that: they are what makes the load less.
+        Dequeues, acks and nacks are never refused here, because they reduce the load.
         """
         self.metrics.call_finished(ENQUEUE.name, ErrorCode.OVERLOADED.name, 0.0)
         return for_seqid(next(self._overdue_frames), seqid_of(message))
 
     def cancel(self, tasks: Iterable[asyncio.Task[None]]) -> None:
-        """Cancel calls whose connection is gone, and own them until they have ended."""
+        """Cancel calls of a lost connection, and own them until they have ended."""
         for task in tasks:
             self.cancelled.add(task)
             task.add_done_callback(self.cancelled.discard)
@@ -177,8 +177,8 @@ class ServerCalls:
 class CallTable:
     """Owns the calls of one connection: those that wait to be started, and the tasks of those in flight.
 
-    The connection puts messages in and writes the responses that come out. What all connections have in flight together
-    is counted by ServerCalls, and what a caller has running by the scheduler; this table tells both. It does not know
+    The connection puts messages in and writes the resulting responses. ServerCalls counts the calls in flight of all
+    connections, and the scheduler the running calls of each caller; this table reports to both. It does not reference
     its connection, which would be a cycle for the garbage collector: each call does.
     """
 
@@ -186,9 +186,9 @@ class CallTable:
         self._server = server
         self._scheduler = server.scheduler
         self.context = CallContext("")
-        """Every call has it but long polls. The connection sets it once it knows its peer."""
+        """The context of every call except long polls. The connection sets it once it knows its peer."""
         self._link: PeerLink | None = None
-        """What a host has shown that is about to prove that it is one of the cluster."""
+        """The state of the handshake of a host that is about to prove its membership of the cluster."""
         self._waiting: dict[CallInFlight, None] = {}
         self._in_flight: dict[CallInFlight, asyncio.Task[None]] = {}
         self._begun_count = 0
@@ -199,15 +199,15 @@ class CallTable:
         self._bytes = 0
         self.waiting_bytes = 0
         self.refused_count = 0
-        """Calls that were read and not let in."""
+        """Calls that were read and not admitted."""
         self.no_long_polls = False
-        """Whether nobody may be there any more, so that a dequeue does not wait for items."""
+        """True if the caller has possibly left, so that a dequeue does not wait for items."""
         self.calls_in_flight_max = server.limits.calls_in_flight_max
         self.bytes_max = server.limits.call_bytes_max
         self._waiting_bytes_max = server.limits.waiting_bytes_max
 
     def _become_peer(self, host_id: str) -> None:
-        """Calls come from another host of the cluster now, which hands on what many callers ask of it."""
+        """Treat calls from now on as those of another host of the cluster, which forwards the calls of many callers."""
         self.context = CallContext(self.context.caller, peer=host_id)
         self._link = None
         self.calls_in_flight_max = self._server.limits.peer_calls_in_flight_max
@@ -215,9 +215,9 @@ class CallTable:
         self._waiting_bytes_max = self._server.limits.peer_waiting_bytes_max
 
     def _is_of_handshake(self, call: CallInFlight) -> bool:
-        """A call by which a host proves who it is, or one that comes while it does. False if that ended the connection.
+        """Prepare a call of the handshake, or one that comes during it. False if that ended the connection.
 
-        Whoever has called something else before is a client, and a host says nothing else before it has joined.
+        A caller of anything else before is a client, and a host calls nothing else before it has joined.
         """
         link = self._link
         if link is None:
@@ -232,7 +232,7 @@ class CallTable:
         return True
 
     def refusal(self, now_s: float) -> PeerRefusedError | None:
-        """Why the host on the other side is to be turned out, if it is: it has not proven who it is, or is gone."""
+        """Return the reason to close a peer's connection, or None: it is late to prove its identity, or is dead."""
         link, peer = self._link, self.context.peer
         if link is not None and link.is_late(now_s):
             return PeerRefusedError("late", "it greeted, and has not joined in time")
@@ -241,14 +241,14 @@ class CallTable:
         return None
 
     def caller_of(self, address: str, message: bytes) -> str:
-        """The caller in the scheduler's eyes: an address, or some of the callers of a peer."""
+        """Return the caller for the scheduler: an address, or one group of a peer's callers."""
         peer = self.context.peer
         return address if not peer else f"{peer}{OF_PEER}{seqid_of(message) % PEER_LANES_COUNT}"
 
     def has_room(self) -> bool:
-        """Whether the connection may have one more call: by their count, by their bytes and by what waits in all.
+        """True if the connection can take one more call: by its count, its bytes and the waiting calls of all.
 
-        What waits in all is of no account for a peer: calls of one of its callers must not stop those of the others.
+        The waiting calls of all do not count for a peer, because calls of one of its callers must not stop the others.
         """
         is_full = self._scheduler.is_full and not self.context.peer
         return (
@@ -257,15 +257,15 @@ class CallTable:
             and not (self._waiting and (self.waiting_bytes >= self._waiting_bytes_max or is_full))
         )
 
-    # --- calls that wait ---
+    # --- waiting calls ---
 
     def wait(self, call: CallInFlight) -> None:
-        """Have a call that was not read yet started or refused later."""
+        """Queue a call that was not read yet, to be started or refused later."""
         self._add_waiting(call)
         self._scheduler.wait(call.queue, call)
 
     def leave_waiting(self, call: CallInFlight) -> bool:
-        """The scheduler has taken a call from its queue. False if it is not to be done: its connection is gone."""
+        """Remove a call that the scheduler has dequeued. False if its connection is lost, so that it must not run."""
         if call not in self._waiting:
             return False
         del self._waiting[call]
@@ -275,7 +275,7 @@ class CallTable:
         return True
 
     def _put_off(self, call: CallInFlight) -> None:
-        """Have the rest of a call that was read done later. It is not refused any more."""
+        """Queue the rest of a call that was read. It is not refused any more."""
         call.since_s = inf
         self._add_waiting(call)
         self._scheduler.put_off(call.queue, call)
@@ -289,9 +289,9 @@ class CallTable:
     # --- calls in flight ---
 
     def begin(self, call: CallInFlight) -> bytes | None:
-        """Read a call and run it, or put it off if it is large. One that was put off is run.
+        """Read a call and run it, or put it off if it is large; run it if it was put off before.
 
-        Returns the response if the call is not to be done. Raises FrameError.
+        Returns the response if the call is not to run. Raises FrameError.
         """
         server, scheduler, queue = self._server, self._scheduler, call.queue
         if call.message:
@@ -316,7 +316,7 @@ class CallTable:
         return None
 
     def _read(self, call: CallInFlight) -> bytes | None:
-        """Scan and decode a call, and let it in. Returns the response if it is not let in. Raises FrameError."""
+        """Scan, decode and admit a call. Returns the response if it is not admitted. Raises FrameError."""
         server = self._server
         call.began_s = perf_counter()
         try:
@@ -341,7 +341,7 @@ class CallTable:
         return server.failed(call.method, refusal, call.seqid)
 
     def _answered(self, call: CallInFlight, answered: Answered | None) -> None:
-        """Count a call that was done and write its response. The connection ends if there can be none."""
+        """Count a finished call and write its response. The connection ends if the call has none."""
         self._end(call)
         if answered is None:
             call.owner.close()
@@ -356,7 +356,7 @@ class CallTable:
             self._become_peer(link.host_id)
         if call.method is END_WAIT and answered.outcome == OK:
             self._end_wait(call.request.seqid)
-        if answered.looked_at_count:  # What a page holds is charged to the queue of the call that asked for it.
+        if answered.looked_at_count:  # Charge the items of a page to the queue of the call that asked for it.
             self._scheduler.charge(call.queue, answered.looked_at_count, len(answered.frame), now_s)
         call.owner.answer_call(answered.frame)
         if link is not None and link.refusal is not None:
@@ -369,28 +369,28 @@ class CallTable:
             self._server.left(call)
 
     def pass_over_slow_calls(self) -> None:
-        """Count calls that began before the last sweep as running no more: it may be only their shard that is sick."""
+        """Stop counting calls from before the last sweep as running, because possibly only their shard is sick."""
         for call in [call for call in self._in_flight if call.is_counted and call.number <= self._swept_count]:
             call.is_counted = False
             self._scheduler.ended(call.queue)
         self._swept_count = self._begun_count
 
     def end_long_polls(self) -> None:
-        """Answer the long polls at once, with nothing, and let no more of them wait."""
+        """Answer the long polls at once, with nothing, and do not let new ones wait."""
         self.no_long_polls = True
         for call, task in list(self._in_flight.items()):
             if call.topics_count:
                 self._end_long_poll(call, task)
 
     def _end_wait(self, seqid: int) -> None:
-        """Answer the long poll of this seqid at once, with nothing. One that has not begun to run does not wait."""
+        """Answer the long poll of this seqid at once, with nothing. If it has not begun to run, it will not wait."""
         for call, task in self._in_flight.items():
             if call.topics_count and call.seqid == seqid:
                 self._end_long_poll(call, task)
                 return
         for call in self._waiting:
             if call.message and seqid_of(call.message) == seqid:
-                call.waits_no_more = True  # The end of its wait is small and may overtake it.
+                call.waits_no_more = True  # The end of its wait is small and can overtake it.
             elif not call.message and call.method is DEQUEUE and call.seqid == seqid:
                 call.request.wait_ms = 0
 
@@ -406,11 +406,11 @@ class CallTable:
     # --- the end ---
 
     def tasks(self) -> list[asyncio.Task[None]]:
-        """The tasks of the calls in flight."""
+        """Return the tasks of the calls in flight."""
         return list(self._in_flight.values())
 
     def clear(self) -> None:
-        """Cancel all calls: the connection ends. Those that wait are passed over by the scheduler."""
+        """Cancel all calls, because the connection ends. The scheduler skips the waiting ones."""
         waiting, tasks = list(self._waiting), self.tasks()
         let_in = [*self._in_flight, *[call for call in waiting if not call.message]]
         self._waiting.clear()
@@ -424,7 +424,7 @@ class CallTable:
 
 
 def _overdue_frames(codec: Codec, wait_ms: int) -> Iterator[bytes]:
-    """Encoded once. What is refused in one moment must not come back in one."""
+    """Encode the refusals once. Retry times are spread, so that calls refused together do not come back together."""
     message = f"this host has more calls than it can do: enqueues wait for {wait_ms} ms and more, nothing was done"
     for retry_after_ms in range(wait_ms, 3 * wait_ms + 1, max(1, wait_ms // 8)):
         yield codec.encode_error(ENQUEUE, OverloadedError(message, retry_after_ms=max(1, retry_after_ms)), 0)

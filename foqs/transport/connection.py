@@ -1,8 +1,8 @@
-"""One client connection: bytes become calls, and what calls return is written in the order in which they end.
+"""One client connection: its bytes become calls, and responses are written in the order in which the calls end.
 
-A connection has up to `calls_in_flight_max` calls at once and answers each under the seqid that it came with. A client
-that pipelines must tell responses by seqid; one that waits for each response sees no difference. Nothing more is read
-while the connection has no room for another call, or the peer does not take its responses.
+A connection has up to `calls_in_flight_max` calls at once and answers each under its own seqid. A client that pipelines
+must match responses by seqid; one that waits for each response sees no difference. Reading stops while the connection
+has no room for another call, or the peer does not take its responses.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ _log = structlog.get_logger(__name__)
 class Connection(asyncio.Protocol):
     """Joins the socket of a client, the frames in its bytes, the scheduler and the calls. asyncio calls it.
 
-    It owns what was received and not read as a call yet. The ConnectionTable lets it in, has it check its deadlines and
-    ends it; PartialFrames has it `pause` and `resume` reading; the scheduler has its calls started or refused.
+    It owns the received bytes that are not read as a call yet. The ConnectionTable admits it, makes it check its
+    deadlines and ends it; PartialFrames makes it `pause` and `resume` reading; the scheduler starts or refuses its
+    calls.
     """
 
     def __init__(self, table: ConnectionTable) -> None:
@@ -48,11 +49,11 @@ class Connection(asyncio.Protocol):
         self._cutter = FrameCutter()
         self._deadline = FrameDeadline(self._limits.frame_times, self._loop.time())
         self.buffered_bytes = 0
-        """Bytes of a frame that is not whole, or of calls that wait to be read."""
+        """Bytes of an incomplete frame, or of calls that wait to be read."""
         self._is_full = False
-        """Whether nothing is read until calls end or the peer takes responses."""
+        """True while reading is stopped until calls end or the peer takes responses."""
         self._backlog_since_s: float | None = None
-        """The time since which calls that are buffered have waited behind others that wait."""
+        """The time since which buffered calls have been waiting behind other waiting calls."""
         self._heard = True
         self._heard_at_s = 0.0
 
@@ -82,7 +83,7 @@ class Connection(asyncio.Protocol):
         self._take_frames(data)
 
     def eof_received(self) -> bool:
-        """Answer what was asked, then close. Nobody may be there any more, so long polls end now, empty."""
+        """Answer all calls, then close. The peer has possibly left, so long polls end now with an empty answer."""
         self._half_closed = True
         self._deadline.await_nothing()
         if self._cutter.buffered_bytes and not self._is_full:
@@ -105,7 +106,7 @@ class Connection(asyncio.Protocol):
     # --- frames ---
 
     def _take_frames(self, data: bytes = b"") -> None:
-        """Read the calls that are here whole, or let them wait, while there is room for more."""
+        """Read the complete calls, or queue them, while there is room for more."""
         cutter, calls = self._cutter, self.calls
         has_taken = is_full = False
         try:
@@ -144,7 +145,7 @@ class Connection(asyncio.Protocol):
             self._read_or_not()
 
     def _await_rest(self, has_taken: bool, is_full: bool) -> None:
-        """Set the deadline for what has come of a frame that is not whole, and that of none else."""
+        """Set the deadline for the rest of an incomplete frame, or clear it."""
         cutter, deadline = self._cutter, self._deadline
         if (has_taken or is_full) and deadline.awaited is not None:
             deadline.await_nothing()
@@ -155,7 +156,7 @@ class Connection(asyncio.Protocol):
         if error.reason == FRAME_LENGTH and self._deadline.awaited is FramePart.FIRST_FRAME:
             response = answer_unframed(self._table.codec, self._cutter.head(HEAD_BYTES_MAX))
             if response is None:
-                self._count_buffered()  # The head of the call may still come, until the deadline of the first frame.
+                self._count_buffered()  # The rest of the call's head can come until the deadline of the first frame.
                 return
             self._write(response)
         self.refuse(error.reason, str(error))
@@ -170,7 +171,7 @@ class Connection(asyncio.Protocol):
     # --- calls ---
 
     def start_call(self, call: CallInFlight) -> None:
-        """Read a call that waited, or run one that was read before. The scheduler calls this when it is its turn."""
+        """Read a queued call, or run one that was read before. The scheduler calls this in the call's turn."""
         if not self.calls.leave_waiting(call):
             return
         try:
@@ -185,7 +186,7 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def refuse_call(self, call: CallInFlight) -> None:
-        """Refuse an enqueue that waited too long, unread: that must cost far less than to do it."""
+        """Refuse an enqueue that waited too long, unread, because that must cost far less than to run it."""
         if not self.calls.leave_waiting(call):
             return
         self._write(self._table.calls.refusal_frame(call.message))
@@ -201,7 +202,7 @@ class Connection(asyncio.Protocol):
                 self._proceed()
 
     def _proceed(self) -> None:
-        """A call was taken or ended, or the peer took responses: go on with what waited for that."""
+        """Continue with everything that waited for a call to be taken or to end, or for the peer to take responses."""
         if self._closing:
             return
         if self._is_full:
@@ -212,7 +213,7 @@ class Connection(asyncio.Protocol):
     # --- reading and writing ---
 
     def pause(self) -> None:
-        """Read nothing more until `resume`: others of the address are before it. Deadlines stand still as well."""
+        """Stop reading until `resume`, because other connections of the address come first. Suspends deadlines too."""
         if not self._closing:
             self._deadline.pause(self._loop.time())
             self._read_or_not()
@@ -224,7 +225,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def partial_since_s(self) -> float | None:
-        """When the frame that is not whole yet began, in the loop's time."""
+        """The time at which the incomplete frame began, in the loop's time."""
         return self._deadline.partial_since_s
 
     def _read_or_not(self) -> None:
@@ -239,13 +240,13 @@ class Connection(asyncio.Protocol):
             self._transport.write(frame)
 
     def unsent_bytes(self) -> int:
-        """Bytes of responses that the peer has not taken."""
+        """Return the bytes of responses that the peer has not taken."""
         return self._transport.get_write_buffer_size()
 
     # --- deadlines and ends ---
 
     def check(self, now_s: float) -> bool:
-        """Hold the connection to its deadlines, every sweep. False when this closed it, or soon will."""
+        """Hold the connection to its deadlines, every sweep. False if this closed it, or soon will."""
         self.calls.pass_over_slow_calls()
         if self._is_write_stalled(now_s):
             self._table.protocol_error(self, "write_stall", "the peer does not take its responses")
@@ -275,14 +276,14 @@ class Connection(asyncio.Protocol):
         return now_s - self._taken_at_s >= self._limits.write_stall_ms_max / 1000
 
     def refuse(self, reason: str, detail: str) -> None:
-        """Close because of a breach of the protocol or of a bound. Calls are cancelled."""
+        """Close the connection for a breach of the protocol or of a bound. Calls are cancelled."""
         if self._closing:
             return
         self._table.protocol_error(self, reason, detail)
         self._turn_out()
 
     def refuse_peer(self, refusal: PeerRefusedError) -> None:
-        """Close because whoever calls as a host of the cluster is none."""
+        """Close the connection, because its caller falsely claimed to be a host of the cluster."""
         if self._closing:
             return
         self._table.peer_refused(self, refusal)
@@ -297,12 +298,12 @@ class Connection(asyncio.Protocol):
             self._table.hang_up_soon(self)
 
     def close(self) -> None:
-        """Close once the responses that were written are sent. Calls are cancelled."""
+        """Close once the written responses are sent. Calls are cancelled."""
         self._end()
         self._transport.close()
 
     def abort(self) -> None:
-        """Close now; what is not sent is lost."""
+        """Close now; unsent bytes are lost."""
         self._end()
         self._transport.abort()
 

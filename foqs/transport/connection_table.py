@@ -1,4 +1,4 @@
-"""The connections of one server: who is let in, what they share, and who is turned out."""
+"""The connections of one server: their admission, their shared state, and their refusal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CONNECTIONS_PER_SWEEP_TURN = 100
 """Connections that one turn of the event loop checks. One that has to be closed counts as ten."""
 HANG_UPS_PER_TURN_MAX = 5
-"""Connections that one turn closes because they broke the protocol."""
+"""Connections that one turn closes for breaches of the protocol."""
 
 _log = structlog.get_logger(__name__)
 
@@ -33,10 +33,10 @@ _LOGGED_ERRORS_PER_SWEEP = 10
 
 
 class ConnectionTable:
-    """The connections of a server, and what they share. The server and its connections use it, on one event loop.
+    """The connections of a server, and their shared state. The server and its connections use it, on one event loop.
 
-    It decides who is let in, holds connections to their deadlines, and counts for metrics and the log. What calls have
-    in common is in `calls`.
+    It admits connections, holds them to their deadlines, and counts for metrics and the log. State shared by calls is
+    in `calls`.
     """
 
     def __init__(
@@ -65,10 +65,10 @@ class ConnectionTable:
         self._errors_unlogged = 0
         self._errors_to_log = _LOGGED_ERRORS_PER_SWEEP
 
-    # --- who is let in ---
+    # --- admission ---
 
     def turns_away(self, address: str) -> bool:
-        """Whether there are too many connections, of all or of this address, for one more."""
+        """True if too many connections are open, in all or from this address, for one more."""
         if len(self.connections) >= self.limits.connections_max:
             reason = "connections_max"
         elif self._connections_by_address.get(address, 0) >= self.limits.connections_per_address_max:
@@ -80,7 +80,7 @@ class ConnectionTable:
         return True
 
     def admit(self, connection: Connection) -> bool:
-        """Let a new connection in unless it is turned away."""
+        """Admit a new connection unless it is turned away."""
         if self.turns_away(connection.address):
             return False
         self.connections[connection] = None
@@ -90,7 +90,7 @@ class ConnectionTable:
         return True
 
     def leave(self, connection: Connection) -> None:
-        """Forget a connection that was admitted and is lost."""
+        """Remove an admitted connection that is lost."""
         del self.connections[connection]
         self._connections_by_address[connection.address] -= 1
         if not self._connections_by_address[connection.address]:
@@ -99,7 +99,7 @@ class ConnectionTable:
             self.empty.set()
         self.metrics.connection_closed()
 
-    # --- who is turned out ---
+    # --- refusal ---
 
     def protocol_error(self, connection: Connection, reason: str, detail: str) -> None:
         """Count a breach of the protocol and log it, a few per sweep and never with the payload."""
@@ -107,12 +107,12 @@ class ConnectionTable:
         self._log_refusal(connection.address, reason, detail)
 
     def peer_refused(self, connection: Connection, refusal: PeerRefusedError) -> None:
-        """Count somebody who has called as a host of the cluster and is none, and log it, a few per sweep."""
+        """Count a caller that falsely claimed to be a host of the cluster, and log it, a few per sweep."""
         self.metrics.protocol_error("peer_refused")
         self._log_refusal(connection.address, refusal.reason, refusal.message, is_peer=True)
 
     def hang_up_soon(self, connection: Connection) -> None:
-        """A few in a turn: thousands may break the protocol in one moment."""
+        """Close the connection soon, a few per turn, because thousands can break the protocol in one moment."""
         self._to_hang_up.append(connection)
         if len(self._to_hang_up) == 1:
             self.loop.call_soon(self._hang_up)
@@ -125,9 +125,9 @@ class ConnectionTable:
             connection.close()
 
     def sweep(self) -> Iterator[None]:
-        """Hold every connection to its deadlines, and all of them to the bound on unsent responses.
+        """Hold every connection to its deadlines, and all together to the bound on unsent responses.
 
-        Yields where the rest is for another turn of the event loop.
+        Yields where the rest should wait for another turn of the event loop.
         """
         now = self.loop.time()
         unsent: list[tuple[int, Connection]] = []

@@ -1,8 +1,7 @@
-"""Deficit round robin (Shreedhar and Varghese, 1995): members that have something to do are served in turn, by work.
+"""Deficit round robin (Shreedhar and Varghese, 1995): members with work are served in turn, measured by work.
 
-Each member of the round may have a quantum of work when it is its turn. What a call costs is known once it was read. So
-it is charged then: a member is served while its deficit is above zero, and one that had more than its quantum pays with
-its next turns.
+Each member of the round gets a quantum of work in its turn. The cost of a call is known only after it was read, so it
+is charged then. A member is served while its deficit is above zero, and pays for any excess with its next turns.
 """
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ from collections import deque
 from typing import Final, Generic, TypeVar
 
 QUANTUM: Final = 8
-"""Work that a flow, and a caller within its flow, may have in each round."""
+"""Work that a flow, and a caller within its flow, gets in each round."""
 BULK_QUANTUM: Final = 2
-"""The same of a flow of bulk calls."""
+"""The same for a flow of bulk calls."""
 
 
 class Member:
@@ -22,13 +21,13 @@ class Member:
     __slots__ = ("deficit", "is_in_round", "quantum")
 
     def __init__(self, quantum: int = QUANTUM) -> None:
-        """`quantum` is what it may have in each round: its weight among the others."""
+        """`quantum` is its work in each round, and so its weight among the members."""
         self.quantum = float(quantum)
         self.deficit = 0.0
         self.is_in_round = False
 
     def is_ready(self) -> bool:
-        """Whether it has a call that may be started now."""
+        """True if it has a call that can start now."""
         raise NotImplementedError
 
 
@@ -45,7 +44,7 @@ class DeficitRound(Generic[M]):
         self.is_empty = True
 
     def join(self, member: M) -> None:
-        """Let a member have its turns, the first one after those of all others."""
+        """Add a member to the round, behind all others."""
         if not member.is_in_round:
             member.is_in_round = True
             member.deficit = member.quantum
@@ -53,9 +52,9 @@ class DeficitRound(Generic[M]):
             self.is_empty = False
 
     def head(self) -> M | None:
-        """The member whose turn it is; None when none is ready.
+        """Return the member whose turn it is; None if no member is ready.
 
-        A member that is not ready leaves once it has paid for what it had.
+        A member that is not ready leaves once it has paid for its excess.
         """
         members = self._members
         while members:

@@ -1,14 +1,14 @@
 """The order in which calls start: deficit round robin over flows, and over the callers within each flow.
 
-A flow is what one tenant sends of one kind: its enqueues, or all its other calls. A tenant is a namespace that this
-host knows; calls that name none, or one that it does not know, are one tenant together, so that invented names make no
-flows. Within a flow each caller, an address, has a queue of its own, and the callers are served in turn as well.
+A flow is one kind of a tenant's calls: its enqueues, or all its other calls. A tenant is a namespace that this host
+knows. All calls that name no known namespace form one tenant, so that invented names make no flows. Within a flow each
+caller, an address, has a queue of its own, and the callers are served in turn too.
 
-Penalties are for whoever did most of the work of late, while others did little, a little at a time: they are not served
-for a while.
+A caller gets a penalty if it did most of the recent work while others did little, a little at a time. It is then not
+served for a while.
 
-Enqueues that say that they are bulk are another tenant's for all this, with a smaller part of each round. To others
-they do not count as work of somebody, and all of them together have a penalty as soon as there is anybody else.
+Enqueues marked as bulk belong to separate tenants for all this, with a smaller part of each round. They do not count as
+work of other callers, and all together get a penalty as soon as there is any other caller.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from foqs.model import limits
 from foqs.transport.deficit_round import BULK_QUANTUM, QUANTUM, DeficitRound, Member
 
 TURN_WORK_MAX = 64
-"""Work that one turn of the event loop takes from all connections. A call counts 1, and 1 more for some number of
-elements or bytes.
+"""Work that one turn of the event loop takes from all connections. A call counts 1, plus some for its elements and
+bytes (ELEMENTS_PER_WORK, BYTES_PER_WORK).
 """
 TURN_WORK_SHARED_MAX = 16
 """The same while several callers have calls in flight, so that each is served sooner."""
 ENQUEUES_RUNNING_PER_CALLER_MAX = 128
-"""Running enqueues of one client address in one namespace. Further ones wait, because all of them end with one commit,
-in one turn. Those that have run for a while do not count: their shard may be sick.
+"""Running enqueues of one client address in one namespace. Further ones wait, because all end with one commit, in one
+turn. Enqueues that have run for a while do not count, because their shard is possibly sick.
 """
 CALLS_RUNNING_PER_CALLER_MAX = 512
 """Running calls of one client address in one namespace, without enqueues and long polls."""
@@ -39,37 +39,35 @@ BULK_RUNNING_PER_CALLER_MAX = 32
 SHARE_MEMORY_MS = 50
 """The half-life of a caller's remembered work. Callers share the event loop while the work of several is remembered."""
 PENALTY_FACTOR = 2
-"""A caller that did most of a turn, while others did little, is not served for this many times the length of that turn.
-"""
+"""A penalty, as a multiple of the length of the turn in which the caller did most of the work."""
 BULK_PENALTY_FACTOR = 3
-"""The same for bulk calls, whatever they did, while there are others."""
+"""The same for bulk calls, for any amount of work, while other callers are active."""
 PENALTY_MS_MAX = 100
-"""The longest such penalty."""
 
 ELEMENTS_PER_WORK: Final = 8
 BYTES_PER_WORK: Final = 16 * limits.KIB
-"""A call is one unit of work, and one more for so many elements of its batch or bytes of its frame."""
+"""A call is one unit of work, plus one for each ELEMENTS_PER_WORK of its batch and each BYTES_PER_WORK of its frame."""
 REFUSALS_PER_WORK: Final = 16
-"""Calls that are refused unread and cost together as much as one of their size that is done."""
+"""Calls refused unread that together cost as much as one processed call of their size."""
 QUEUES_KEPT: Final = 256
-"""Queues that are known though they may be idle."""
+"""Number of queues up to which idle ones are kept."""
 
 SHARE_MOST: Final = 0.75
 """The part of all recent work above which a caller did most of it, while others did some."""
 SMALL_WORK_MAX: Final = QUANTUM
-"""The average piece of work above which a caller wants much at a time, and nobody is penalised for that."""
+"""The average piece of work above which a caller wants much at a time, so that nobody is penalised for its sake."""
 SHARE_KEPT_MIN: Final = 0.3
-"""Less recent work than this is forgotten at once: that of one call after it was halved twice."""
+"""Less recent work than this is forgotten, such as that of one call after two halvings."""
 
 Tenant = int
-"""The number of a namespace; NO_TENANT for calls that name none which this host knows."""
+"""The number of a namespace; NO_TENANT for calls that name no namespace known to this host."""
 NO_TENANT: Final = 0
 BULK: Final = -(1 << 62)
 """All tenants of bulk calls together, for their penalty."""
 Caller = tuple[Tenant, str]
-"""An address, apart for each tenant that it calls for."""
+"""An address, separate for each tenant that it calls for."""
 OF_PEER: Final = "/"
-"""The mark in the address of each caller whose calls another host hands on, and in no client's."""
+"""The mark in the address of a caller whose calls another host forwards; no client's address has it."""
 
 K = TypeVar("K")
 
@@ -85,10 +83,10 @@ class EventLoop(Protocol):
 
 
 class WaitingCall(Protocol):
-    """A call that waits until the scheduler has it started or refused."""
+    """A call that waits until the scheduler starts or refuses it."""
 
     since_s: float
-    """When it began to wait, in the loop's time; `math.inf` for one that may wait for ever."""
+    """The time at which it began to wait, in the loop's time; `math.inf` if it can wait forever."""
     size_bytes: int
 
     def start(self) -> None: ...
@@ -98,7 +96,7 @@ class WaitingCall(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PenaltyLimits:
-    """How long a penalty lasts, by the time that the turn took and at most, and how long work is remembered."""
+    """The length of a penalty, by the time of its turn and at most, and the half-life of remembered work."""
 
     factor: float = PENALTY_FACTOR
     bulk_factor: float = BULK_PENALTY_FACTOR
@@ -108,7 +106,7 @@ class PenaltyLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerLimits:
-    """The bounds of a scheduler; `turn_work_shared_max` holds while more than one caller has work done."""
+    """The bounds of a scheduler; `turn_work_shared_max` applies while more than one caller has work done."""
 
     turn_work_max: int = TURN_WORK_MAX
     turn_work_shared_max: int = TURN_WORK_SHARED_MAX
@@ -121,7 +119,7 @@ class SchedulerLimits:
 
 
 class CallerQueue(Member):
-    """The calls of one caller in one flow: those that wait, the oldest first, and how many of them run."""
+    """The calls of one caller in one flow: the waiting ones, the oldest first, and the number of running ones."""
 
     __slots__ = ("_scheduler", "caller", "flow", "running_count", "running_max", "waiting")
 
@@ -138,7 +136,7 @@ class CallerQueue(Member):
         return bool(self.waiting) and not self._scheduler.is_blocked(self)
 
     def is_idle(self) -> bool:
-        """Whether none of its calls waits, runs, or is still to be paid for."""
+        """True if no call waits, runs, or still has to be paid for."""
         return not (self.waiting or self.running_count or self.is_in_round)
 
 
@@ -152,7 +150,7 @@ class Flow(Member):
         self.tenant = tenant
         self.is_enqueue = is_enqueue
         self.queues: dict[str, CallerQueue] = {}
-        """Each address has one; those that are idle are forgotten from time to time."""
+        """The queue of each address; idle ones are dropped from time to time."""
         self.callers: DeficitRound[CallerQueue] = DeficitRound()
 
     def is_ready(self) -> bool:
@@ -160,18 +158,17 @@ class Flow(Member):
 
 
 class RecentWork(Generic[K]):
-    """How much work each one did of late: half of it is forgotten again and again. Times are in seconds."""
+    """The recent work by key, halved at regular intervals. Times are in seconds."""
 
     def __init__(self, memory_ms: int) -> None:
-        """Half of what was done is forgotten after `memory_ms`."""
+        """Half of the work is forgotten after `memory_ms`."""
         self._memory_ms = memory_ms
         self.work: dict[K, float] = {}
         self._pieces: dict[K, float] = {}
-        """The count of pieces that it was done in: calls, and pages of what they brought."""
+        """The pieces in which the work was done: calls, and pages of their results."""
         self._total = 0.0
         self._halved_at_s = -inf
         self.halve_at_s = -inf
-        """When half of it is to be forgotten next."""
 
     def add(self, key: K, work: float, pieces: float = 1.0) -> None:
         self.work[key] = self.work.get(key, 0.0) + work
@@ -179,7 +176,7 @@ class RecentWork(Generic[K]):
         self._total += work
 
     def forget(self, now_s: float) -> None:
-        """Forget what was done long ago. To be called before the first work after a pause is added."""
+        """Forget old work. Call it before the first work after a pause is added."""
         halvings = min((now_s - self._halved_at_s) * 1000 / self._memory_ms, 60.0) // 1
         if halvings:
             left = 0.5**halvings
@@ -190,7 +187,7 @@ class RecentWork(Generic[K]):
             self.halve_at_s = now_s + self._memory_ms / 1000
 
     def did_most(self, key: K) -> bool:
-        """Whether this one did far more than all others, and some of them want little at a time."""
+        """True if this key did far more than all others, and some of the others want little at a time."""
         if not self._total > self.work[key] > self._total * SHARE_MOST:
             return False
         pieces = self._pieces
@@ -198,12 +195,12 @@ class RecentWork(Generic[K]):
 
 
 class Penalties:
-    """Counts the work of callers and tenants, and penalises whoever did most of a turn and of late.
+    """Counts the work of callers and tenants, and penalises the caller that did most of a turn and of the recent work.
 
-    That is one caller, or a tenant where none of its callers did so much alone. Its penalty lasts twice as long as the
-    turn took, with the first steps of the calls that the turn started, which are most of their work. So others, who
-    want little, find a loop that is free most of the time: a call needs a dozen turns, and shall not meet somebody
-    else's work in each of them.
+    That is one caller, or a tenant if no caller alone did that much. The penalty lasts PENALTY_FACTOR times as long as
+    the turn, including the first steps of the calls that the turn started, which are most of their work. So others, who
+    want little, find the loop free most of the time. They need that, because a call takes a dozen turns and must not
+    meet another caller's work in each.
     """
 
     def __init__(
@@ -213,33 +210,32 @@ class Penalties:
         bounds: PenaltyLimits,
         ended: Callable[[Caller | Tenant], None],
     ) -> None:
-        """`clock` is monotonic, in seconds, and finer than event loops' own; `ended` is told of each penalty's end."""
+        """`clock` is monotonic, in seconds, and finer than event loops' own; `ended` is called when a penalty ends."""
         self._loop = loop
         self._clock = clock
         self._bounds = bounds
         self._ended = ended
         self._by_caller: RecentWork[Caller] = RecentWork(bounds.memory_ms)
         self._by_client: RecentWork[Caller] = RecentWork(bounds.memory_ms)
-        """Recent work without the calls that other hosts hand on: those are no reason to penalise a client of its own
+        """Recent work without calls forwarded by other hosts, which are no reason to penalise a client of its own
         tenant.
         """
         self._by_tenant: RecentWork[Tenant] = RecentWork(bounds.memory_ms)
         self._of_bulk: RecentWork[Tenant] = RecentWork(bounds.memory_ms)
         self.penalised: set[Caller | Tenant] = set()
-        """The callers and tenants that have a penalty now."""
 
     def is_shared(self, in_turn: Mapping[Caller, float]) -> bool:
-        """Whether more than one caller had work done of late, or in this turn."""
+        """True if more than one caller had work done recently, or in this turn."""
         recent = self._by_caller.work
         return len(recent) > 1 or len(in_turn) > 1 or (bool(in_turn) and not recent.keys() <= in_turn.keys())
 
     def has(self, caller: Caller) -> bool:
-        """Whether the caller or its tenant has a penalty now."""
+        """True if the caller or its tenant has a penalty now."""
         penalised = self.penalised
         return caller in penalised or caller[0] in penalised or (caller[0] < 0 and BULK in penalised)
 
     def count(self, in_turn: Mapping[Caller, float], pieces: Mapping[Caller, int], now_s: float) -> bool:
-        """Count what callers did in a turn, in so many pieces. Returns whether more than one had work done of late."""
+        """Count the callers' work and pieces in a turn. Returns True if more than one caller had work done recently."""
         by_caller, by_tenant = self._by_caller, self._by_tenant
         if now_s >= by_caller.halve_at_s:
             by_caller.forget(now_s)
@@ -255,14 +251,14 @@ class Penalties:
                 if OF_PEER not in caller[1]:
                     self._by_client.add(caller, work, count)
                 elif caller[0] == NO_TENANT:
-                    continue  # What hosts tell each other.
+                    continue  # These are calls between hosts.
                 by_tenant.add(caller[0], work, count)
         return len(by_caller.work) + len(self._of_bulk.work) > 1
 
     def decide(self, in_turn: Mapping[Caller, float], began_s: float, work_min: float) -> None:
-        """Penalise who did most of a turn that was counted and began at `began_s` of the clock.
+        """Penalise those who did most of a counted turn, which began at `began_s` of the clock.
 
-        Only who did more than `work_min` in the turn gets a penalty.
+        A caller or tenant needs more than `work_min` in the turn for a penalty.
         """
         tenants: dict[Tenant, float] = {}
         greedy = False
@@ -301,9 +297,10 @@ class Penalties:
 class FairScheduler:
     """Starts the calls of all connections of a server, a bounded amount of work in each turn of its event loop.
 
-    A connection that has read a call asks `may_start`, and else lets it `wait`. It says what was `started` and what
-    `ended`, and charges for each call what it cost. A caller with too many calls running has none started until some
-    end, as they all end together, with one commit. One with a penalty has none started until that ends (see Penalties).
+    A connection that has read a call asks `may_start`, and otherwise lets it `wait`. It reports each call as `started`
+    and `ended`, and charges for its cost. A caller with too many running calls has no call started until some end,
+    because all end together, with one commit. A caller with a penalty has no call started until the penalty ends (see
+    Penalties).
     """
 
     def __init__(self, loop: EventLoop, bounds: SchedulerLimits, clock: Callable[[], float]) -> None:
@@ -315,7 +312,7 @@ class FairScheduler:
         self._flows: dict[tuple[Tenant, bool], Flow] = {}
         self._queue_count = 0
         self._queue_count_max = QUEUES_KEPT
-        """Once so many queues are known, those that are idle are forgotten."""
+        """The number of queues at which idle ones are dropped."""
         self._round: DeficitRound[Flow] = DeficitRound()
         self._waiting_count = 0
         self._work = 0.0
@@ -324,14 +321,14 @@ class FairScheduler:
         self._pieces_of: dict[Caller, int] = {}
         self._began_s = 0.0
         self._work_max = bounds.turn_work_max
-        """The work that a turn may do, now."""
+        """The current limit on a turn's work."""
         self._is_scheduled = False
         self._penalties = Penalties(loop, clock, bounds.penalties, self._penalty_ended)
 
     # --- queues ---
 
     def queue_of(self, tenant: Tenant, address: str, is_enqueue: bool, is_bulk: bool = False) -> CallerQueue:
-        """The queue that a call belongs to. To be asked for each call anew: idle queues are forgotten."""
+        """Return the queue of a call. Ask anew for each call, because idle queues are dropped."""
         if is_bulk:
             tenant = ~tenant
         flow = self._flows.get((tenant, is_enqueue))
@@ -350,17 +347,17 @@ class FairScheduler:
         return queue
 
     def _forget_idle_queues(self) -> None:
-        """Forget idle queues, so seldom that it costs little: when twice as many are there as were in use."""
+        """Drop idle queues, seldom enough to cost little: at twice the number of queues last in use."""
         for flow in self._flows.values():
             flow.queues = {address: queue for address, queue in flow.queues.items() if not queue.is_idle()}
         self._flows = {key: flow for key, flow in self._flows.items() if flow.queues or flow.is_in_round}
         self._queue_count = sum(len(flow.queues) for flow in self._flows.values())
         self._queue_count_max = max(QUEUES_KEPT, 2 * self._queue_count)
 
-    # --- what waits ---
+    # --- waiting calls ---
 
     def may_start(self, queue: CallerQueue) -> bool:
-        """Whether a call may be started at once: no other waits, and this turn has room for it."""
+        """True if a call can start at once: no other call waits, and this turn has room for it."""
         return (
             not self._waiting_count
             and self._work < self._work_max
@@ -370,37 +367,37 @@ class FairScheduler:
 
     @property
     def is_full(self) -> bool:
-        """Whether so many calls wait that each connection shall have only one of them."""
+        """True if the waiting calls are too many for more than one per connection."""
         return self._waiting_count >= self._bounds.calls_waiting_max
 
     def wait(self, queue: CallerQueue, call: WaitingCall) -> None:
-        """Have a call started, or refused, in a later turn."""
+        """Start or refuse a call in a later turn."""
         queue.waiting.append(call)
         self._began_to_wait(queue)
 
     def put_off(self, queue: CallerQueue, call: WaitingCall) -> None:
-        """Have the rest of a call that was read done in a later turn, before the other calls of its queue."""
+        """Do the rest of a call that was read in a later turn, before the other calls of its queue."""
         queue.waiting.appendleft(call)
         self._began_to_wait(queue)
 
-    # --- what runs ---
+    # --- running calls ---
 
     def started(self, queue: CallerQueue) -> None:
-        """A call runs."""
+        """Count a running call."""
         queue.running_count += 1
 
     def ended(self, queue: CallerQueue) -> None:
-        """A call ended, or has run for so long that others need not wait for it."""
+        """Stop counting a call that ended, or has run for too long for others to wait for it."""
         queue.running_count -= 1
         if queue.waiting:
             self._join(queue)
 
     def is_blocked(self, queue: CallerQueue) -> bool:
-        """Whether none of its calls may be started now."""
+        """True if no call of the queue is allowed to start now."""
         penalties = self._penalties
         return queue.running_count >= queue.running_max or (bool(penalties.penalised) and penalties.has(queue.caller))
 
-    # --- what it costs ---
+    # --- costs ---
 
     def charge(self, queue: CallerQueue, element_count: int, size_bytes: int, began_s: float) -> int:
         """Charge for a call or a page on which work began at `began_s` of the clock. Returns its units of work."""
@@ -409,13 +406,13 @@ class FairScheduler:
         return work
 
     def charge_turn(self, queue: CallerQueue) -> None:
-        """Charge for the rest of a large call as much as a shared turn may do."""
+        """Charge the work limit of a shared turn for the rest of a large call."""
         self._charge(queue, self._bounds.turn_work_shared_max, self._clock())
 
     def is_large(self, work: int) -> bool:
-        """Whether what is left of a call of so much work, once it was read, shall be `put_off`.
+        """True if the rest of a call with this work, once it was read, should be `put_off`.
 
-        Nobody needs to wait for both the reading of a thousand items and what is done with them.
+        Nobody needs to wait for both the reading of a thousand items and their processing.
         """
         return work > self._bounds.turn_work_shared_max and self._penalties.is_shared(self._work_of)
 

@@ -1,4 +1,4 @@
-"""The listening sockets of a server. In a turn of the event loop a few connections are accepted, however many come."""
+"""The listening sockets of a server, which accept only a few connections in each turn of the event loop."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ import structlog
 from foqs.model import limits
 
 LISTEN_BACKLOG = 1_024
-"""Connections that the system holds until the host accepts them."""
 ACCEPTS_PER_TURN_MAX = 1
 """Connections that one turn of the event loop accepts. Each takes 0.25 ms."""
 TURN_AWAYS_PER_ACCEPT = 4
 """Turning away this many connections counts as accepting one."""
 ACCEPT_PAUSE_MS = 1 * limits.SECOND_MS
-"""The pause in accepting connections after the system has run out of something that they need."""
+"""The pause in accepting connections after the system has run out of a resource that they need."""
 
 _log = structlog.get_logger(__name__)
 
@@ -29,9 +28,9 @@ _NONE_THERE = BlockingIOError, InterruptedError, ConnectionAbortedError
 
 
 class Listener:
-    """Owns the sockets that a server listens on, and makes connections of what they accept. The server opens it.
+    """Owns the sockets that a server listens on, and makes connections from them. The server opens it.
 
-    The event loops' own servers accept all that wait in one turn, which takes 30 ms for a hundred.
+    The event loops' own servers accept all waiting connections in one turn, which takes 30 ms for a hundred.
     """
 
     def __init__(
@@ -40,9 +39,9 @@ class Listener:
         make: Callable[[], asyncio.Protocol],
         turns_away: Callable[[str], bool],
     ) -> None:
-        """`make` gives the protocol of a connection. `turns_away` says that an address may have no more connections.
+        """`make` makes the protocol of a connection; `turns_away` is True for an address with too many connections.
 
-        Those are closed before there is a transport, which costs less than a third of one.
+        A connection that is turned away is closed before it has a transport, which costs less than a third of one.
         """
         self._loop = loop
         self._make = make
@@ -52,7 +51,7 @@ class Listener:
         self._pause: asyncio.TimerHandle | None = None
 
     async def open(self, address: str, port: int) -> int:
-        """Listen on all that `address` names, port 0 takes a free one; returns the port. Raises OSError."""
+        """Listen on all addresses of the name `address`; port 0 takes a free one. Returns the port. Raises OSError."""
         places = await self._resolve(address or None, port)
         unusable: OSError | None = None
         try:
@@ -77,7 +76,7 @@ class Listener:
         return self._bound_port()
 
     def close(self) -> None:
-        """Accept no more. What was accepted goes on."""
+        """Stop accepting. Accepted connections live on."""
         if self._pause is not None:
             self._pause.cancel()
         for listening in self._sockets:
@@ -86,14 +85,14 @@ class Listener:
         self._sockets.clear()
 
     async def wait_closed(self) -> None:
-        """Return once what was being accepted is a connection. It is to be called after `close`."""
+        """Wait until all accepted sockets are connections. Call it after `close`."""
         if self._accepting:
             _, late = await asyncio.wait(list(self._accepting), timeout=limits.CALL_CANCEL_MS_MAX / 1000)
             for task in late:
                 task.cancel()
 
     async def _resolve(self, name: str | None, port: int) -> Sequence[_Resolved]:
-        """A name that has to be looked up may take long: that is for another thread."""
+        """Resolve a name, on another thread if it has to be looked up, because that can take long."""
         kind, flags = socket.SOCK_STREAM, socket.AI_PASSIVE
         try:
             return socket.getaddrinfo(name, port, type=kind, flags=flags | socket.AI_NUMERICHOST)

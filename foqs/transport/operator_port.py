@@ -1,8 +1,8 @@
-"""The port for those who watch a host: /livez, /readyz and /startupz for supervisors, /metrics for Prometheus.
+"""The port for operators' tools: /livez, /readyz and /startupz for supervisors, /metrics for Prometheus.
 
-It answers on threads of its own, so also while the event loop does not turn. Each connection is one request and one
-answer within limits.OPERATOR_CALL_MS_MAX, and there are few at a time, of which the oldest makes room for one more: a
-watcher that is slow holds up nobody.
+It answers on threads of its own, so it works while the event loop is blocked. Each connection is one request and one
+answer within limits.OPERATOR_CALL_MS_MAX. Only a few are open at a time, and a new one replaces the oldest, so a slow
+watcher delays nobody.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from foqs.model.service import Service
 _log = structlog.get_logger(__name__)
 
 Probe = Callable[[], str | None]
-"""None when all is well, and else the reason why it is not."""
+"""None if all is well, otherwise the reason."""
 _POLL_S = 0.1
-"""How often connections are looked at that should have ended, and whether the port should."""
+"""Interval, in seconds, of the checks for overdue connections, and for the stop of the port."""
 
 
 class OperatorPort(Service):
-    """`probes` by path; each answers 200, or 503 with its reason. Port 0 takes a free one, None none."""
+    """Serves `probes` by path; each answers 200, or 503 with its reason. Port 0 takes a free one, None disables it."""
 
     def __init__(
         self, address: str, port: int | None, probes: Mapping[str, Probe], registry: CollectorRegistry
@@ -50,11 +50,11 @@ class OperatorPort(Service):
 
     @property
     def port(self) -> int | None:
-        """The port that is bound; the one asked for before `start`."""
+        """The bound port; the requested one before `start`."""
         return self._port
 
     async def _start(self) -> None:
-        """Raises OSError when the port cannot be had."""
+        """Bind the port. Raises OSError if that fails."""
         if self._port is None:
             return
         loop = asyncio.get_running_loop()
@@ -80,8 +80,8 @@ class OperatorPort(Service):
 class _Server(ThreadingMixIn, TCPServer):
     """Serves each connection on a thread of its own. The operator port makes it, and it owns its connections.
 
-    There are limits.OPERATOR_CONNECTIONS_MAX of them: one more ends the oldest. As many may be ending at most: a
-    response under way is finished by its thread, though nobody gets it.
+    At most limits.OPERATOR_CONNECTIONS_MAX are open, and one more ends the oldest. As many can be ending: a running
+    response is finished by its thread, though nobody gets it.
     """
 
     allow_reuse_address = True
@@ -94,7 +94,7 @@ class _Server(ThreadingMixIn, TCPServer):
         self.probes = probes
         self.registry = registry
         self._open: dict[socket.socket, float] = {}
-        """When each connection was accepted, the oldest first."""
+        """The time at which each connection was accepted, the oldest first."""
         self._ending: set[socket.socket] = set()
         self._lock = threading.Lock()
         super().__init__(place, _Handler)
@@ -121,7 +121,7 @@ class _Server(ThreadingMixIn, TCPServer):
         self.end_connections(limits.OPERATOR_CALL_MS_MAX)
 
     def end_connections(self, older_than_ms: int) -> None:
-        """A timeout of the socket would begin anew with each byte."""
+        """End old connections. A timeout of the socket would not do, because it begins anew with each byte."""
         with self._lock:
             now_s = time.monotonic()
             for connection, since_s in list(self._open.items()):
@@ -129,7 +129,7 @@ class _Server(ThreadingMixIn, TCPServer):
                     self._end(connection)
 
     def _end(self, connection: socket.socket) -> None:
-        """End a connection: its thread sees that, and forgets it."""
+        """End a connection; its thread notices that, and forgets it."""
         del self._open[connection]
         self._ending.add(connection)
         with suppress(OSError):  # It has ended by itself.
@@ -168,12 +168,12 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: a probe every few seconds is no event."""
+        """Log nothing, because a probe every few seconds is no event."""
 
     def _encoder(self) -> tuple[Callable[[CollectorRegistry], bytes], str]:
         try:
             return choose_encoder(self.headers.get("Accept", ""))
-        except (TypeError, ValueError):  # An Accept that makes no sense is as none.
+        except (TypeError, ValueError):  # An invalid Accept counts as none.
             return choose_encoder("")
 
     def _answer(self, status: HTTPStatus, body: bytes, content_type: str) -> None:

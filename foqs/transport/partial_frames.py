@@ -1,4 +1,4 @@
-"""Bounds on bytes that were received and are no call yet: how many a host holds, and which connections are not read."""
+"""Bounds on received bytes that are no call yet, enforced by pausing or closing connections."""
 
 from __future__ import annotations
 
@@ -14,32 +14,30 @@ READ_BYTES_MAX = 256 * limits.KIB
 
 
 class FrameSender(Protocol):
-    """A connection."""
-
     address: str
     buffered_bytes: int
-    """Bytes that were received and are no call yet."""
+    """Received bytes that are no call yet."""
 
     @property
     def partial_since_s(self) -> float | None:
-        """When the frame that is not whole yet began, in the loop's time."""
+        """The time at which the incomplete frame began, in the loop's time."""
 
     def refuse(self, reason: str, detail: str) -> None: ...
 
     def pause(self) -> None:
-        """Read nothing more until `resume`."""
+        """Stop reading until `resume`."""
 
     def resume(self) -> None: ...
 
 
 class PartialFrames:
-    """Bounds the bytes that connections have sent and that are no call yet, by address and in all.
+    """Bounds the received bytes that are no call yet, by address and in all.
 
-    Connections report each change. An address beyond its bound is read one connection after the other: each other one
-    that brings more is paused, with what it brought, until there is room or it is its turn. So many large frames of one
-    address come in one by one, and a frame that never ends costs the host nothing. Beyond the bound of all together the
-    connections with the oldest partial frames are closed, those of addresses beyond their bound first. Where no frame
-    is partial, the connection that sent most in advance is closed.
+    Connections report each change. For an address beyond its bound, only one connection at a time is read. Any other
+    one that brings more is paused, with its bytes, until there is room or it has its turn. So many large frames of one
+    address come in one by one, and a frame that never ends costs the host nothing. Beyond the bound for all addresses
+    together, the connections with the oldest partial frames are closed, beginning with addresses beyond their own
+    bound. If no frame is partial, the connection with the most buffered bytes is closed.
     """
 
     def __init__(self, senders: Collection[FrameSender], bytes_max: int, per_address_bytes_max: int) -> None:
@@ -49,11 +47,11 @@ class PartialFrames:
         self._bytes = 0
         self._bytes_by_address: Counter[str] = Counter()
         self._first: dict[str, FrameSender] = {}
-        """The one connection of each address that is read beyond the bound of the address."""
+        """The only connection of each address that is read beyond the bound of the address."""
         self._paused: dict[str, dict[FrameSender, None]] = {}
 
     def changed(self, sender: FrameSender, added_bytes: int) -> None:
-        """The `buffered_bytes` of a connection changed by this much; they are 0 once it is gone."""
+        """Note that the `buffered_bytes` of a connection changed by this much; they are 0 once it is lost."""
         address = sender.address
         self._bytes += added_bytes
         self._bytes_by_address[address] += added_bytes

@@ -1,4 +1,4 @@
-"""The connection of this host to another one of its cluster: calls go out under seqids, and responses find them."""
+"""The connection of this host to another host of its cluster: seqids match responses to calls."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from foqs.wire.replies import missing_field
 
 _NUMBERS_COUNT = (1 << 31) // PEER_LANES_COUNT - 1
 _SILENT_MS_MAX = 5_000
-"""A peer whose system confirms nothing for so long is taken for lost: calls would wait long for what never comes."""
+"""Time without acknowledgement by the peer's system, in milliseconds, after which the connection counts as lost."""
 _SOCKET_OPTIONS = (
     (socket.IPPROTO_TCP, "TCP_NODELAY", 1),
-    # A connection that carries nothing is probed: whatever lies between the hosts may have forgotten it.
+    # An idle connection is probed, because a device between the hosts can have forgotten it.
     (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
     (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 10),
     (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 1),
     (socket.IPPROTO_TCP, "TCP_KEEPCNT", 5),
     (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", _SILENT_MS_MAX),
 )
-"""Not all systems have all of them."""
+"""Options by level, name and value; systems without one of the names skip it."""
 
 
 class _Call(NamedTuple):
@@ -36,17 +36,17 @@ class _Call(NamedTuple):
     method: str
     response: asyncio.Future[Any]
     late: Callable[[Any], object] | None
-    """Gets the response if nobody waits for it any more."""
+    """Takes the response if nobody waits for it any more."""
 
 
 class PeerConnection(asyncio.Protocol):
     """One socket with many calls in flight. `Peers` opens it, and drops it once it `is_lost`.
 
-    What is not a response to one of its calls ends it: the outcome of all calls in flight is unknown then.
+    Any message but a response to one of its calls ends it; the outcome of all calls in flight is then unknown.
     """
 
     def __init__(self, codec: wire.Codec, host_id: str, on_bad_reply: Callable[[str], None]) -> None:
-        """`on_bad_reply` is told what is wrong with something that came."""
+        """`on_bad_reply` takes the fault of an invalid reply."""
         self._on_bad_reply = on_bad_reply
         self._codec = codec
         self._host_id = host_id
@@ -54,7 +54,7 @@ class PeerConnection(asyncio.Protocol):
         self._cutter = FrameCutter()
         self._waiting: dict[int, _Call] = {}
         self._unsent_count = 0
-        """Calls that wait until the peer has read what was sent before."""
+        """Calls that wait until the peer has read the earlier ones."""
         self._numbers = count()
         self._writable = asyncio.Event()
         self._writable.set()
@@ -68,12 +68,12 @@ class PeerConnection(asyncio.Protocol):
         timeout_ms: int,
         late: Callable[[Any], object] | None = None,
     ) -> Any:
-        """Return the response struct. Raises what the peer says, as it says it.
+        """Return the response struct. Raises the peer's error unchanged.
 
-        `late` gets the response if it comes after the time is over, or the caller is gone.
+        `late` gets the response if it comes after the timeout, or after the caller has left.
 
-        Raises OverloadedError when too much is in flight, UnavailableError when there is no response in time: that says
-        `nothing_done` only where the call was not sent.
+        Raises OverloadedError if too much is in flight, and UnavailableError if no response comes in time; the latter
+        has `nothing_done` only if the call was not sent.
         """
         calls_count = len(self._waiting) + self._unsent_count
         if calls_count >= limits.CALLS_IN_FLIGHT_PER_PEER_MAX - 1:
@@ -100,7 +100,7 @@ class PeerConnection(asyncio.Protocol):
             raise UnavailableError(f"host {self._host_id} has not responded within {timeout_ms} ms") from None
 
     async def _until_writable(self) -> None:
-        """Return when the peer has read what was sent before, or is lost. All who wait wake at once: one goes first."""
+        """Wait until the peer has read earlier calls, or is lost. All waiters wake at once, but one writes first."""
         self._unsent_count += 1
         try:
             while not self._writable.is_set():
@@ -109,7 +109,7 @@ class PeerConnection(asyncio.Protocol):
             self._unsent_count -= 1
 
     def close(self) -> None:
-        """Calls in flight end with an unknown outcome."""
+        """Close it. Calls in flight end with an unknown outcome."""
         self._lose("it was closed")
         if self._transport is not None:
             self._transport.abort()

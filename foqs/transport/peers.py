@@ -1,4 +1,4 @@
-"""The connections of this host to the other hosts of its cluster, opened when they are needed."""
+"""The connections of this host to the other hosts of its cluster, opened on demand."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from foqs.transport.remote_host import RemoteHost
 from foqs.wire.codec import Codec, structs
 
 CONNECT_MS_MAX = 1_000
-"""How long it may take to connect to a peer and to prove each other's membership."""
+"""Time limit for connecting to a peer and proving each other's membership, in milliseconds."""
 KNOWN_MS_MAX = 1_500
-"""A host that has just started is known to others so long after its first heartbeat, if all is well."""
+"""Time in which others learn of a newly started host after its first heartbeat, if all is well, in milliseconds."""
 CONNECT_RETRY_MS = 200
-"""A peer that could not be reached is not tried again for so long: who asks for it is refused at once."""
+"""Time after a failed try in which calls to a peer are refused at once, in milliseconds."""
 GREET_AGAIN_MS = 100
-"""A host that does not know yet that this one lives is greeted again after so long, over another connection."""
+"""Pause before this host greets a peer again that does not know yet that it lives, over another connection."""
 HELLO_LANE = 0
 REASON_SHOWN_MAX = 200
-"""Characters of what a peer says that are logged."""
+"""Characters of a peer's error that are logged."""
 _STATES = ("connected", "connecting", "failed")
 
 _log = structlog.get_logger(__name__)
 
 
 class _Link:
-    """One peer: its connection, or the try to have one, or why there is none."""
+    """One peer: its connection, or the running try to open one, or the reason of the last failure."""
 
     def __init__(self, host_id: str, address: str, now_s: Callable[[], float]) -> None:
         self.host_id = host_id
@@ -49,7 +49,7 @@ class _Link:
         self._nonsense = Outage(now_s)
 
     def note_bad_reply(self, reason: str) -> None:
-        """The peer says something that this host does not understand."""
+        """Log a reply of the peer that this host does not understand."""
         if self._nonsense.is_to_be_told("nonsense"):
             _log.warning(
                 "peer_not_understood", peer=self.host_id, address=self.address, error=reason[:REASON_SHOWN_MAX]
@@ -64,7 +64,7 @@ class _Link:
 
 
 class Peers(Service):
-    """One connection to each peer that is asked for something. The host starts and stops it; `get` gives a peer.
+    """One connection to each peer in use. The host starts and stops it; `get` returns a peer.
 
     Each side proves to the other that it is a host of the cluster (foqs/model/peer_proof.py), before any call.
     """
@@ -80,7 +80,7 @@ class Peers(Service):
     ) -> None:
         """`me` is the id of this host, `cluster` the name of its cluster, `now_s` a monotonic clock.
 
-        `proof` gives the newest proof that a host knows, by its id, as its row says.
+        `proof` returns the newest proof that a host knows, by its id, from its row.
         """
         super().__init__("peers")
         self._me = me
@@ -92,27 +92,27 @@ class Peers(Service):
         self._codec = Codec()
         self._links: dict[str, _Link] = {}
         self.calls_total: Counter[tuple[str, ...]] = Counter()
-        """How often each verb was called with each outcome."""
+        """Calls by verb and outcome."""
         self._giving_back: set[asyncio.Task[None]] = set()
-        """Tasks that give items back to a peer which came when nobody waited for them any more."""
+        """Tasks that return items to a peer, because they came after their caller had left."""
 
     def get(self, host_id: str, address: str) -> RemoteHost:
-        """The peer that listens there. Its calls raise UnavailableError while it cannot be reached."""
+        """Return the peer that listens there. Its calls raise UnavailableError while it is unreachable."""
         return RemoteHost(host_id, partial(self._connected, host_id, address), self.calls_total, self._giving_back)
 
     def keep(self, host_ids: set[str]) -> None:
-        """Keep only these peers: close what is open to others."""
+        """Keep only these peers, and close the connections to others."""
         for host_id in self._links.keys() - host_ids:
             self._drop(self._links.pop(host_id))
 
     def states(self) -> Mapping[str, int]:
-        """How many peers are in each state."""
+        """Return the number of peers in each state."""
         counts = Counter(dict.fromkeys(_STATES, 0))
         counts.update([link.state for link in self._links.values()])
         return counts
 
     async def _start(self) -> None:
-        """Connections come with calls."""
+        """Connections are opened by calls."""
 
     async def _stop(self) -> None:
         links, self._links = list(self._links.values()), {}
@@ -142,7 +142,7 @@ class Peers(Service):
                 raise _unreachable(link)
             link.opening = asyncio.create_task(self._open(link), name=f"peer-{host_id}")
         opening = link.opening
-        # Whoever gives up must not take the connection from the others.
+        # A caller that gives up must not cancel the connection for the others.
         await asyncio.wait([opening])
         if opening.cancelled():
             link.reason = link.reason or "it lives no more, or elsewhere"
@@ -155,7 +155,7 @@ class Peers(Service):
             link.reason = ""
             link.outage.has_ended()
             return link.connection
-        except Exception as error:  # Whatever it is: nothing was sent, and the next try may be another address's.
+        except Exception as error:  # After any error: nothing was sent, and the next try can use another address.
             link.failed_s, link.reason = self._now_s(), _reason_of(error)
             if link.outage.is_to_be_told(link.reason):
                 _log.warning("peer_not_reached", peer=link.host_id, address=link.address, error=link.reason)
@@ -164,7 +164,7 @@ class Peers(Service):
             link.opening = None
 
     async def _until_known(self, link: _Link) -> PeerConnection:
-        """Connect as often as it takes a living peer to know that this host lives, which has perhaps just started."""
+        """Connect again until a living peer knows that this host lives, because it has possibly just started."""
         until_s = self._now_s() + KNOWN_MS_MAX / 1000
         while True:
             try:
@@ -194,7 +194,7 @@ class Peers(Service):
         return connection
 
     async def _join(self, link: _Link, connection: PeerConnection, secret: bytes) -> None:
-        """Prove who this host is, and see that who listens there is the host that is meant."""
+        """Prove this host's identity, and check that the listener is the intended host."""
         nonce = self._random_bytes(NONCE_BYTES)
         greet = structs.GreetRequest(PROOF, self._me, link.host_id, nonce)
         try:
@@ -212,7 +212,7 @@ class Peers(Service):
             )
 
     async def _prove(self, link: _Link, connection: PeerConnection, secret: bytes) -> None:
-        """The same with a host of an older build, which its row says to be one."""
+        """Do the same with a host of an older build, as marked in its row."""
         challenge = self._random_bytes(CHALLENGE_BYTES)
         hello = await connection.call("hello", structs.HelloRequest(self._me, challenge), HELLO_LANE, CONNECT_MS_MAX)
         if hello.host_id != link.host_id:
@@ -234,7 +234,7 @@ class _NotKnownError(Exception):
 
 
 def _reason_of(error: Exception) -> str:
-    """Why there is no connection: what a resolver or a parser raises does not always say what it is."""
+    """Return the reason of a failed connection. Other libraries' errors do not always name their kind, so add it."""
     if isinstance(error, OSError | FoqsError):
         return str(error) or "no connection in time"
     return f"{type(error).__name__}: {error}"[:REASON_SHOWN_MAX]

@@ -23,15 +23,15 @@ from foqs.transport.verbs import Verbs
 from foqs.wire.codec import Codec
 
 FILES_BESIDE_CONNECTIONS = 1_024
-"""Open files that a host keeps for its databases and its log, out of those that the system allows."""
+"""Open files reserved for a host's databases and its log, out of those that the system allows."""
 
 _log = structlog.get_logger(__name__)
 
 
 def allowed_connections(wanted: int) -> int:
-    """Return as many of `wanted` as the bound on open files has room for, and raise the process's own bound towards it.
+    """Return the part of `wanted` that fits the bound on open files, raising the process's own bound if possible.
 
-    A listener out of files could accept nobody, nor turn anybody away.
+    A listener without free files could neither accept connections nor turn them away.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY:
@@ -45,9 +45,9 @@ def allowed_connections(wanted: int) -> int:
 class ThriftServer(Service):
     """Serves `queue` and `admin` on a TCP port; `address` and `port` as in `bind`, port 0 takes a free one.
 
-    Runs on uvloop or the standard event loop, within which every call is a task of its own: calls of one
-    connection run side by side and are answered as they finish (see `Connection`). A call whose connection is
-    lost is cancelled, so that a dequeue that waits takes nothing for a client that is gone.
+    Runs on uvloop or the standard event loop, within which every call is a task of its own: calls of one connection run
+    side by side and are answered as they finish (see `Connection`). A call whose connection is lost is cancelled, so
+    that a waiting dequeue takes nothing for a lost client.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class ThriftServer(Service):
         metrics: TransportMetrics | None = None,
         bounds: TransportLimits | None = None,
     ) -> None:
-        """Calls are scheduled by the namespaces that this host knows: see FairScheduler. `peers` is for other hosts."""
+        """Calls are scheduled by the namespaces that this host knows: see FairScheduler. `peers` serves other hosts."""
         super().__init__("thrift-server")
         self._queue = queue
         self._admin = admin
@@ -78,7 +78,7 @@ class ThriftServer(Service):
 
     @property
     def port(self) -> int:
-        """The port that is bound; the one asked for before `start`."""
+        """The bound port; the requested one before `start`."""
         return self._port
 
     async def _start(self) -> None:
@@ -109,7 +109,7 @@ class ThriftServer(Service):
             _log.warning("connections_left_behind", count=len(table.connections))
 
     async def _finish_calls(self, table: ConnectionTable, deadline_s: float) -> None:
-        """Return when no call waits or runs any more, or the deadline has come."""
+        """Return when no call waits or runs any more, or at the deadline."""
         while any(connection.calls.count for connection in table.connections):
             left_s = deadline_s - table.loop.time()
             if left_s <= 0:
@@ -120,10 +120,10 @@ class ThriftServer(Service):
                 await asyncio.sleep(limits.CHORE_PAUSE_MS / 1000)
 
     async def _part(self, table: ConnectionTable, deadline_s: float) -> None:
-        """Close each connection on which no call came for `part_ms`; return when all are gone, or at the deadline.
+        """Close each connection on which no call came for `part_ms`; return when all are closed, or at the deadline.
 
-        A call that arrives at a connection which was just closed has an unknown outcome, though nothing was done. So a
-        client that still sends is refused until it goes to another host by itself.
+        A call that arrives on a connection just closed has an unknown outcome, though nothing was done. So a client
+        that still sends is refused until it changes to another host by itself.
         """
         while table.connections and (left_s := deadline_s - table.loop.time()) > 0:
             refused_counts = {connection: connection.calls.refused_count for connection in table.connections}
@@ -162,7 +162,7 @@ class ThriftServer(Service):
         goes_on = False
         try:
             goes_on = next(sweep, sweep) is None
-        finally:  # Whatever happens to it: there must be a next one.
+        finally:  # The next sweep must come even after an error.
             if goes_on:
                 pause_s = limits.CHORE_PAUSE_MS / 1000
                 self._sweep_timer = table.loop.call_later(pause_s, self._sweep, table, sweep)

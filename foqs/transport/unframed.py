@@ -1,4 +1,4 @@
-"""A client that forgot the framed transport is told so, in the form that it understands, before its connection ends."""
+"""An answer for clients that forgot the framed transport, in the form they understand, before the connection ends."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from foqs.wire.codec import LENGTH_BYTES, Codec
 from foqs.wire.frames import CALL, EXCEPTION
 
 UNFRAMED_CALL: Final = 0x8001_0000 | CALL
-"""The first word of a strict binary message; no length of a frame, which would be above 2 GiB."""
+"""The first word of a strict binary message; as a frame length it would be above 2 GiB, which is invalid."""
 UNFRAMED_EXCEPTION: Final = (0x8001_0000 | EXCEPTION).to_bytes(4, "big")
 """The first bytes of the answer."""
 HEAD_BYTES_MAX: Final = 12 + limits.METHOD_NAME_BYTES_MAX
 
 _PROTOCOL_ERROR: Final = 7
-"""The type of TApplicationException that says so."""
+"""The TApplicationException type for it."""
 _ADVICE: Final = "this server speaks the framed transport: wrap the socket in TFramedTransport, under TBinaryProtocol"
 
 _u32 = Struct("!I").unpack_from
@@ -24,10 +24,11 @@ _i32 = Struct("!i").unpack_from
 
 
 def answer_unframed(codec: Codec, head: bytes) -> bytes | None:
-    """The bytes of a TApplicationException for an unframed call that begins with `head`, unframed as the call is.
+    """Return the bytes of a TApplicationException for an unframed call that begins with `head`, itself unframed.
 
-    Clients compare the method's name and the seqid with those that they sent. Empty for what is no unframed call, or
-    has a name that no client would send. None while the head of the call, of HEAD_BYTES_MAX at most, is not all there.
+    Clients compare the method's name and the seqid with those of their call. The result is empty for anything but an
+    unframed call, or for a name that no client would send. It is None while the head of the call, of up to
+    HEAD_BYTES_MAX, is incomplete.
     """
     if _u32(head, 0)[0] != UNFRAMED_CALL:
         return b""

@@ -1,8 +1,7 @@
 """The wire form of the contract: idl/foqs.thrift, and messages to bytes and back, for servers and clients.
 
-A frame is a big-endian u32 length and that many bytes of one strict binary Thrift message. thriftpy2's Cython
-protocol encodes and decodes. Bytes from outside reach it only after `foqs.wire.frames` has walked them; see there for
-what it does otherwise.
+A frame is a big-endian u32 length and that many bytes of one strict binary Thrift message. thriftpy2's Cython protocol
+encodes and decodes. Bytes from outside reach it only after `foqs.wire.frames` has walked them, because it trusts them.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _MESSAGE_HEAD_BYTES: Final = 12
 """The bytes of version and type, the length of the name, and the seqid."""
 _FIELD_HEAD_BYTES: Final = 3
 _LIST_HEAD_BYTES: Final = _FIELD_HEAD_BYTES + 5
-"""The bytes of the head of a field that is a list, with the type and the count of its elements."""
+"""The bytes of the head of a list field, with the type and the count of its elements."""
 _LIST_HEAD: Final = Struct("!BhBI")
 _U32: Final = Struct("!I")
 Part = bytes | memoryview
@@ -40,7 +39,7 @@ Part = bytes | memoryview
 
 
 def _idl_path() -> Path:
-    """The contract stands beside this module in a wheel, and in idl/ of a source checkout."""
+    """Return the path of the contract, which is beside this module in a wheel, and in idl/ of a source checkout."""
     packaged = Path(__file__).with_name("foqs.thrift")
     return packaged if packaged.exists() else Path(__file__).parents[2] / "idl" / "foqs.thrift"
 
@@ -60,7 +59,7 @@ class ApplicationError(Exception):
 
 
 class UnreadableCallError(Exception):
-    """A call that a host cannot read, though its message is whole; `response` tells the caller why."""
+    """A call that a host cannot decode, though its message is complete; `response` has the reason for the caller."""
 
     def __init__(self, method_name: str, outcome: str, response: bytes) -> None:
         """`method_name` and `outcome` are for the metrics."""
@@ -74,7 +73,7 @@ class UnreadableCallError(Exception):
 class Method:
     """One verb of the contract.
 
-    `required` names the fields of its request that a caller must send, `batch` its list, where it has one.
+    `required` has the names of the mandatory fields of its request, `batch` that of its list field, if it has one.
     """
 
     name: str
@@ -88,7 +87,7 @@ class Method:
 
 
 def _quickly_made(struct: Any) -> type:
-    """Make an instance in a decoder where `struct` is due: absent fields are the class's, not set in each instance."""
+    """Make a subclass of `struct` that decodes faster: absent fields are class attributes, not set in each instance."""
 
     def equals(self: object, other: object) -> bool:
         return isinstance(other, struct) and all(getattr(self, n) == getattr(other, n) for n, _ in struct.default_spec)
@@ -98,7 +97,7 @@ def _quickly_made(struct: Any) -> type:
 
 
 def _decode_quickly(batch: Any) -> None:
-    """Make the elements of this struct's lists quickly; of some more than one verb makes use."""
+    """Use quick classes for the elements of this struct's lists, unless another verb's use of it already did."""
     for number, (kind, name, element, *rest) in batch.thrift_spec.items():
         if kind == TType.LIST and isinstance(element, tuple) and element[1].__init__ is not object.__init__:
             batch.thrift_spec[number] = (kind, name, (element[0], _quickly_made(element[1])), *rest)
@@ -140,15 +139,15 @@ ENQUEUE: Final = METHODS["enqueue"]
 DEQUEUE: Final = METHODS["dequeue"]
 END_WAIT: Final = METHODS["endWait"]
 HANDSHAKE: Final = frozenset({"greet", "join", "hello", "prove"})
-"""The verbs by which a host proves that it is one of the cluster."""
+"""The verbs by which a host proves its membership of the cluster."""
 
 
 def encode_as(cls: type, struct: Any) -> None:
-    """Let instances of `cls` stand where `struct` is due, without a copy.
+    """Let instances of `cls` be encoded in place of `struct`, without a copy.
 
-    thriftpy2's encoder asks a value for nothing but its `thrift_spec` and its attributes. Encoding an item of
-    an answer costs 1.3 µs this way, and 1.9 to 2.5 µs where a struct is built from the same attributes first.
-    Fields that the dataclass `cls` does not have are not sent.
+    thriftpy2's encoder only uses a value's `thrift_spec` and its attributes. Encoding an item of an answer costs 1.3 µs
+    this way, and 1.9 to 2.5 µs if a struct is built from the same attributes first. Fields that the dataclass `cls`
+    lacks are not sent.
     """
     spec = struct.thrift_spec
     if is_dataclass(cls):
@@ -167,13 +166,13 @@ class Reply(NamedTuple):
 
 
 def field_number(struct: Any, name: str) -> int:
-    """The number of a field in the contract, for who encodes a struct by hand."""
+    """Return the number of a field in the contract, for encoders by hand."""
     number: int = next(number for number, spec in struct.thrift_spec.items() if spec[1] == name)
     return number
 
 
 def seqid_of(message: bytes) -> int:
-    """The seqid of a message whose head is whole, whatever comes after it."""
+    """Return the seqid of a message whose head is complete, even if the rest is not."""
     seqid: int = _SEQID.unpack_from(message, 8 + int.from_bytes(message[4:8], "big"))[0]
     return seqid
 
@@ -194,12 +193,12 @@ class Codec:
         self._renew()
 
     def encode_call(self, method: str, request: Any, seqid: int) -> bytes:
-        """The whole frame, header included, of a call. Raises FoqsError TOO_LARGE beyond the frame limit."""
+        """Return the whole frame, header included, of a call. Raises FoqsError TOO_LARGE beyond the frame limit."""
         verb = METHODS[method]
         return self._encode(CALL, verb.name_bytes, seqid, verb.args(request=request))
 
     def join_call(self, method: str, rest: Any, count: int, parts: Sequence[Part], seqid: int) -> bytes:
-        """The frame of a call whose batch of `count` structs was encoded in parts: `rest` is the request without it.
+        """Join the frame of a call whose batch of `count` structs was encoded in parts; `rest` is the call without it.
 
         Raises FoqsError TOO_LARGE beyond the frame limit.
         """
@@ -214,15 +213,15 @@ class Codec:
         return b"".join((_U32.pack(size), frame[LENGTH_BYTES:fields_at], batch_head, *parts, frame[fields_at:]))
 
     def encode_reply(self, method: Method, response: Any, seqid: int) -> bytes:
-        """The frame of an answer. Raises FoqsError TOO_LARGE beyond the frame limit."""
+        """Return the frame of an answer. Raises FoqsError TOO_LARGE beyond the frame limit."""
         return self._encode(REPLY, method.name_bytes, seqid, method.result(success=response))
 
     def encode_elements(self, response: Any) -> bytes:
-        """The elements of the list that is the first field of an answer, and of it alone: for `join_reply`."""
+        """Encode the elements of the list in the first and only field of an answer, for `join_reply`."""
         return self._encode_struct(response)[_LIST_HEAD_BYTES:-1]
 
     def join_reply(self, method: Method, rest: Any, count: int, parts: Sequence[bytes], seqid: int) -> bytes:
-        """The frame of an answer whose list was encoded in parts: `rest` is the answer with an empty one.
+        """Return the frame of an answer whose list was encoded in parts; `rest` is the answer with an empty list.
 
         Raises FoqsError TOO_LARGE beyond the frame limit.
         """
@@ -236,18 +235,18 @@ class Codec:
         return b"".join((_U32.pack(size), head, _U32.pack(count), *parts, frame[elements_at:]))
 
     def encode_error(self, method: Method, error: FoqsError, seqid: int) -> bytes:
-        """The frame of the exception that the contract declares."""
+        """Return the frame of the exception that the contract declares."""
         declared = structs.FoqsError(int(error.code), error.message, error.retry_after_ms, error.nothing_done)
         return self._encode(REPLY, method.name_bytes, seqid, method.result(error=declared))
 
     def encode_application_error(self, name: bytes, kind: int, message: str, seqid: int) -> bytes:
-        """The frame of a TApplicationException, for a method that the contract does not have."""
+        """Return the frame of a TApplicationException, for a method that the contract does not have."""
         return self._encode(EXCEPTION, name, seqid, TApplicationException(kind, message))
 
     def decode_call(self, message: bytes) -> tuple[Method, int, Any, int]:
         """Scan and decode a call: its method, its seqid, its request (see `decode_request`) and the size of its batch.
 
-        Raises FrameError for bytes that are no call, and UnreadableCallError for a call that cannot be read.
+        Raises FrameError for bytes that are no call, and UnreadableCallError for a call that cannot be decoded.
         """
         name, seqid, body = scan_call(message, 0, len(message))
         method = METHODS_BY_NAME_BYTES.get(name)
@@ -269,17 +268,17 @@ class Codec:
         return method, seqid, request, len(batch) if batch else 0
 
     def decode_request(self, method: Method, data: bytes) -> Any:
-        """The request struct out of the arguments `data` of a call, which `scan_call` must have walked.
+        """Decode the request struct from the arguments `data` of a call, which `scan_call` must have walked.
 
-        None when the caller sent none; so is every field that is absent or of a wrong type. A list whose
-        elements are of a wrong type is empty. Raises UnicodeDecodeError for a string that is not UTF-8.
+        The result is None if the caller sent no request; so is every absent field or field of a wrong type. A list
+        whose elements have a wrong type is empty. Raises UnicodeDecodeError for a string that is not UTF-8.
         """
         return self._decode(method.args(), data).request
 
     def decode_reply(self, message: bytes) -> Reply:
-        """The answer in `message` (a frame without its header).
+        """Decode the answer in `message` (a frame without its header).
 
-        Raises FrameError for bytes that are not an answer; then the connection is of no more use.
+        Raises FrameError for bytes that are not an answer; the connection is then useless.
         """
         kind, name, seqid, body = scan_reply(message, 0, len(message))
         method = METHODS_BY_NAME_BYTES.get(name)
@@ -327,7 +326,7 @@ class Codec:
                 self._renew()
 
     def _renew(self) -> None:
-        """Start with small buffers: thriftpy2's only grow."""
+        """Start with small buffers, because thriftpy2's only grow."""
         self._in = TCyMemoryBuffer()
         self._reader = TCyBinaryProtocol(self._in, strict_decode=True)
         self._out = TCyMemoryBuffer()

@@ -1,16 +1,16 @@
 """Frames for both ends of a connection, without a socket and without a clock: cut, held to deadlines, scanned.
 
 A frame is a big-endian u32 length and that many bytes of one message. `FrameCutter` takes bytes as they come and gives
-whole messages; `FrameDeadline` says until when a peer has to send the rest of a frame that it has begun.
+complete messages; `FrameDeadline` bounds the time in which a peer has to send the rest of a frame that it has begun.
 
 Every message is scanned before the decoder sees a byte of it. thriftpy2's Cython decoder trusts lengths and counts.
-From untrusted bytes it reads past the end of its buffer, loops over 2^31 elements of no width, or allocates what a
-peer claims. The scan walks a message by its structure alone and builds nothing.
+From untrusted bytes it reads past the end of its buffer, loops over 2^31 elements of no width, or allocates any size
+that a peer claims. The scan walks a message by its structure alone and builds nothing.
 
-A scan that ends well makes decoding safe. It reads lengths and counts as unsigned, so the position only moves forward.
+A successful scan makes decoding safe. It reads lengths and counts as unsigned, so the position only moves forward.
 Reading beyond the buffer raises, and the walk must end exactly on the last byte of the message. Hence every byte that
 was taken for granted lies within the message, and the decoder, which takes the same steps, neither reads past the end
-nor loops longer than the scan did. A budget of elements and fields bounds the scan itself, whatever a peer declares.
+nor loops longer than the scan did. A budget of elements and fields bounds the scan itself, for any declared counts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LENGTH_BYTES: Final = 4
 """Bytes of the header of every frame."""
 
 FRAME_LENGTH: Final = "frame_length"
-"""The reason of a FrameError for a length that no frame may have."""
+"""The reason of a FrameError for a length that no frame can have."""
 
 CALL: Final = 1
 REPLY: Final = 2
@@ -49,11 +49,11 @@ _WIDTH: Final = bytes(_WIDTHS.get(kind, 0) for kind in range(256))
 
 _STRICT_CALL: Final = _VERSION_1 | CALL
 _HEAD_BYTES: Final = 12
-"""Bytes of a message's head beside its method's name: version and type, length of the name, seqid."""
+"""Bytes of a message's head besides its method's name: version and type, length of the name, seqid."""
 _FIRST_FIELD: Final = bytes([_STRUCT, 0, 1, _STRING, 0, 1])
-"""How the arguments of a call begin whose request's first field is text."""
+"""The first bytes of the arguments of a call if the first field of its request is text."""
 _BULK_AT_THE_END: Final = bytes([_BOOL, 0, 3, 1, _STOP, _STOP])
-"""How a bulk enqueue ends that names no job."""
+"""The last bytes of a bulk enqueue that names no job."""
 _NOT_BULK_AT_THE_END: Final = bytes([_BOOL, 0, 3, 0, _STOP, _STOP])
 _BULK_BEFORE_JOB: Final = bytes([_BOOL, 0, 3, 1, _STRING, 0, 4])
 _BULK_TAIL_BYTES_MAX: Final = len(_BULK_BEFORE_JOB) + 4 + limits.JOB_ID_CHARS_MAX + 2
@@ -67,7 +67,7 @@ _i32 = Struct("!i").unpack_from
 
 
 class FrameError(Exception):
-    """These bytes are not a message that may be decoded. `reason` is one of a few words, fit for a metric."""
+    """The bytes are not a message that is safe to decode. `reason` is one of a few words, fit for a metric."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
@@ -78,17 +78,17 @@ class FramePart(Enum):
     """The part of a frame that a peer still has to send."""
 
     FIRST_FRAME = "first_frame"
-    """The first whole frame header of a new connection."""
+    """The first complete frame header of a new connection."""
     HEADER = "header"
     BODY = "body"
 
 
 class FrameCutter:
-    """Cuts a stream of bytes into messages. A connection has one for what it receives.
+    """Cuts a stream of bytes into messages. A connection has one for its received bytes.
 
-    Bytes go in with `feed`, and `next_message` gives one message after the other while they are whole. What came of
-    later frames stays here: `buffered_bytes` says how much, and `missing` what the next frame waits for. The first
-    frame that breaks the protocol raises FrameError, then and ever after.
+    `feed` takes bytes, and `next_message` returns one complete message after the other. The rest stays here:
+    `buffered_bytes` is its size, and `missing` the part that the next frame lacks. The first frame that breaks the
+    protocol raises FrameError, then and ever after.
     """
 
     __slots__ = ("_at", "_buffer", "buffered_bytes")
@@ -96,9 +96,9 @@ class FrameCutter:
     def __init__(self) -> None:
         self._buffer: bytes | bytearray = b""
         self._at = 0
-        """Everything before this position was given away."""
+        """All bytes before this position were returned."""
         self.buffered_bytes = 0
-        """Bytes that were received and not given away."""
+        """Bytes that were received and not returned."""
 
     def feed(self, data: bytes) -> None:
         """Take bytes in the order in which the peer sent them."""
@@ -117,9 +117,9 @@ class FrameCutter:
             self._at = 0
 
     def next_message(self) -> bytes | None:
-        """The next message without its header, or None until more bytes come.
+        """Return the next message without its header, or None until more bytes come.
 
-        Raises FrameError for a length out of 1..FRAME_BYTES_MAX, before a byte of that frame is waited for.
+        Raises FrameError for a length out of 1..FRAME_BYTES_MAX, before waiting for any byte of that frame.
         """
         if self.buffered_bytes < LENGTH_BYTES:
             return None
@@ -139,25 +139,25 @@ class FrameCutter:
         return message
 
     def missing(self) -> FramePart:
-        """The part that the begun frame waits for. Only after `next_message` gave None and left bytes here."""
+        """Return the missing part of the begun frame. Only valid after `next_message` returned None and left bytes."""
         return FramePart.HEADER if self.buffered_bytes < LENGTH_BYTES else FramePart.BODY
 
     def body_bytes(self) -> int:
-        """The length that the header of the frame that has begun declares; 0 while its header is missing."""
+        """Return the length declared by the begun frame's header; 0 while the header is missing."""
         return 0 if self.buffered_bytes < LENGTH_BYTES else int(_u32(self._buffer, self._at)[0])
 
     def head(self, size: int) -> bytes:
-        """The next `size` bytes, or fewer if fewer have come."""
+        """Return the next `size` bytes, or fewer if fewer have come."""
         return bytes(memoryview(self._buffer)[self._at : self._at + size])
 
     def clear(self) -> None:
-        """Forget all that has come."""
+        """Drop all received bytes."""
         self._buffer, self._at, self.buffered_bytes = b"", 0, 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameTimes:
-    """How long a peer may take to send a frame, in milliseconds."""
+    """The time limits for a peer that sends a frame, in milliseconds."""
 
     first_frame_ms_max: int = limits.FIRST_FRAME_MS_MAX
     header_ms_max: int = limits.FRAME_HEADER_MS_MAX
@@ -166,9 +166,9 @@ class FrameTimes:
 
 
 class FrameDeadline:
-    """Says until when a peer has to send the rest of the frame that it has begun. A connection owns and asks it.
+    """Bounds the time in which a peer has to send the rest of a begun frame. A connection owns it and asks it.
 
-    A deadline is set when a part of a frame begins, and more bytes of that part do not move it. It stands still while
+    A deadline is set when a part of a frame begins, and more bytes of that part do not move it. It is suspended while
     the host itself does not read: between `pause` and `resume`. All times are the caller's, in seconds.
     """
 
@@ -179,13 +179,13 @@ class FrameDeadline:
         self.awaited: FramePart | None = FramePart.FIRST_FRAME
         self._deadline_s: float | None = now_s + times.first_frame_ms_max / 1000
         self.partial_since_s: float | None = None
-        """When the body that is awaited began to come."""
+        """The time at which the first bytes of the awaited body came."""
         self._paused_at_s: float | None = None
 
     def await_part(self, part: FramePart, body_bytes: int, now_s: float) -> None:
-        """A frame lacks this part now; `body_bytes` is its length if the part is its body.
+        """Note that a frame lacks this part now; `body_bytes` is the body's length if that is the part.
 
-        The first frame's header has to be there by the deadline of the first frame.
+        The first frame's header must come by the deadline of the first frame.
         """
         if part is FramePart.HEADER and self.awaited is None:
             self._set(part, self._times.header_ms_max, now_s)
@@ -194,16 +194,16 @@ class FrameDeadline:
             self.partial_since_s = now_s
 
     def await_nothing(self) -> None:
-        """No frame has begun, or what has come of it is not to be read on yet."""
+        """Note that no frame has begun, or that the host does not want its rest yet."""
         self.awaited = None
         self._deadline_s = self.partial_since_s = None
 
     def pause(self, now_s: float) -> None:
-        """The host stops reading."""
+        """Suspend the deadline, because the host stops reading."""
         self._paused_at_s = now_s
 
     def resume(self, now_s: float) -> None:
-        """The host reads on: the peer has as much time left as when the pause began."""
+        """Resume the deadline with the time left at the pause, because the host reads again."""
         if self._paused_at_s is None:
             return
         paused_s = now_s - self._paused_at_s
@@ -218,21 +218,21 @@ class FrameDeadline:
         return self._paused_at_s is not None
 
     def is_over(self, now_s: float) -> bool:
-        """Whether the peer has taken too long."""
+        """True if the deadline has passed."""
         return self._deadline_s is not None and self._paused_at_s is None and now_s >= self._deadline_s
 
     def _set(self, part: FramePart, allowed_ms: float, now_s: float) -> None:
         self.awaited = part
         self._deadline_s = now_s + allowed_ms / 1000
         if self._paused_at_s is not None:
-            self._paused_at_s = now_s  # This deadline stands still from now on.
+            self._paused_at_s = now_s  # This deadline is suspended from now on.
 
 
 def peek_call(message: bytes) -> tuple[bytes, bytes]:
-    """The method and the namespace that a call names, read before it is scanned or decoded; empty where it names none.
+    """Read a call's method and namespace before it is scanned or decoded; each is empty if absent.
 
-    A method is given only with a whole message head. The namespace is the text in the first field of the call's
-    request, if that comes first, as Thrift libraries write it, and if a namespace can have a name of that length.
+    The method is returned only if the message head is complete. The namespace is the text in the first field of the
+    request, if that field comes first, as Thrift libraries write it, and if its length is valid for a namespace.
     """
     if len(message) < _HEAD_BYTES or _u32(message, 0)[0] != _STRICT_CALL:
         return b"", b""
@@ -247,10 +247,11 @@ def peek_call(message: bytes) -> tuple[bytes, bytes]:
 
 
 def says_bulk(message: bytes) -> bool:
-    """Whether an enqueue says that it is bulk, read before it is scanned or decoded.
+    """True if an enqueue is marked as bulk, judged before it is scanned or decoded.
 
-    It is one of the last fields, where Thrift libraries write it, before the id of a job if there is one. Who writes it
-    elsewhere is not believed here; who writes something else that looks the same deceives the host to its own cost.
+    The mark is one of the last fields, as Thrift libraries write it, before the id of a job if the call has one. A mark
+    in another place is ignored here. Other content that looks like a mark deceives the host only to the caller's own
+    cost.
     """
     if message.endswith(_BULK_AT_THE_END):
         return True
@@ -262,7 +263,7 @@ def says_bulk(message: bytes) -> bool:
 
 
 def scan_call(data: bytes, start: int, end: int) -> tuple[bytes, int, int]:
-    """Walk the call in `data[start:end]`; return its method name, its seqid and where its arguments start.
+    """Walk the call in `data[start:end]`; return its method name, its seqid and the start of its arguments.
 
     Raises FrameError for everything but a strict binary message of type CALL.
     """
@@ -275,8 +276,8 @@ def scan_call(data: bytes, start: int, end: int) -> tuple[bytes, int, int]:
 def scan_reply(data: bytes, start: int, end: int) -> tuple[int, bytes, int, int]:
     """Walk the answer in `data[start:end]`; return REPLY or EXCEPTION, method name, seqid, start of the body.
 
-    Maps of strings are refused: the decoder takes a string key or value for the declared type whatever that
-    is, and would leave the path that was scanned. The contract has none, and its calls have no map at all.
+    Maps of strings are refused, because the decoder takes a string key or value for the declared type, whatever that
+    is, and would leave the scanned path. The contract has none, and its calls have no map at all.
     """
     kind, name, seqid, body = _scan(data, start, end, False)
     if kind not in (REPLY, EXCEPTION):
@@ -306,7 +307,7 @@ def _scan(data: bytes, start: int, end: int, string_maps: bool) -> tuple[int, by
 
 
 def _skip_struct(data: bytes, at: int, budget: int, depth: int, string_maps: bool) -> tuple[int, int]:
-    """Return the position after the struct that starts at `at`, and what is left of the budget."""
+    """Return the position after the struct that starts at `at`, and the rest of the budget."""
     if depth > _DEPTH_MAX:
         _refuse_depth()
     for field_count in _FIELDS:

@@ -1,6 +1,6 @@
-"""The fields that a peer's replies must have: a lack is found here, and not later taken for a defect of this host.
+"""The mandatory fields of a peer's replies: a missing one is found here, not taken for a defect of this host.
 
-Only what hosts make use of is named: a field that comes with a later build must not make a reply of an older one bad.
+The list has only fields that hosts use, because a field of a later build must not make a reply of an older one invalid.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NEEDED: Final[dict[str, tuple[str, ...]]] = {
     "JoinResponse": ("proof",),
     "HelloResponse": ("host_id", "proof", "challenge"),
 }  # fmt: skip
-"""The fields that a reply must have, by struct of the contract. Elements of lists and maps are looked at as well."""
+"""The mandatory fields of a reply, by struct of the contract. Elements of lists and maps are checked too."""
 _NESTED: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "EnqueueResponse": (("errors", "ItemError"),),
     "DequeueResponse": (("items", "Item"),),
@@ -48,7 +48,7 @@ _RESPONSES: Final[dict[str, str]] = {name: method.result.thrift_spec[0][2].__nam
 
 
 def missing_field(method: Method, response: Any) -> str | None:
-    """The first field that a response should have and does not, as `Item.receipt`; None if it is whole."""
+    """Return the first mandatory field that a response lacks, as `Item.receipt`; None if it is complete."""
     return _missing_in(_RESPONSES[method.name], response)
 
 

@@ -1,4 +1,4 @@
-"""How many bytes of packs the shards of one host may keep in memory together."""
+"""The bound on the memory for packs of all shards of one host."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class KeepsPacks(Protocol):
 
 
 class PackBudget:
-    """The bytes that the packs of all shards of a host may have; the index of each shard's packs joins and leaves it.
+    """The bytes available to the packs of all shards of a host; the index of each shard's packs joins and leaves it.
 
-    Each shard keeps its own count, and only reads those of the others: so threads need no lock for it.
+    Each shard updates its own count and only reads the others', so threads need no lock.
     """
 
     def __init__(self, bytes_max: int) -> None:
-        """`bytes_max` may be passed by what one transaction of each shard adds."""
+        """`bytes_max` can be exceeded by the new packs of one transaction per shard."""
         self._bytes_max = bytes_max
         self._shards: list[KeepsPacks] = []
 
@@ -28,7 +28,7 @@ class PackBudget:
         self._shards.append(shard)
 
     def leave(self, shard: KeepsPacks) -> None:
-        """Count the packs of a shard no more. Does nothing for one that has left."""
+        """Stop counting the packs of a shard. Does nothing if it has left already."""
         self._shards = [one for one in self._shards if one is not shard]
 
     @property

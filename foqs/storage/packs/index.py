@@ -1,10 +1,10 @@
-"""Which items of a shard are packed, and what its transactions do to packs.
+"""The index of a shard's packed items, and the effect of its transactions on packs.
 
-A pack is a row that holds many young items, because most items are gone soon after they came. An item that outlives
-that, or changes, is promoted: it gets a row of its own (after the generations of a garbage collector: Lieberman and
+A pack is a row that holds many young items, because most items are deleted soon after their insert. An item that lives
+longer, or changes, is promoted: it gets a row of its own (after the generations of a garbage collector: Lieberman and
 Hewitt, A real-time garbage collector based on the lifetimes of objects, 1983). The contents of all packs are in memory,
-so no pack is read back, and who reads items in order gets packed ones and rows in one order (after O'Neil et al., The
-log-structured merge-tree, 1996).
+so no pack is read back, and ordered reads merge packed items and rows (after O'Neil et al., The log-structured
+merge-tree, 1996).
 """
 
 from __future__ import annotations
@@ -28,41 +28,40 @@ from foqs.storage.packs.pack import Pack, PackPlan, Tombstone, rewritten
 PACK_ITEMS_MIN = 8
 """The fewest items of a transaction for which a pack pays."""
 PACK_BYTES_MAX = 64 * limits.KIB
-"""The size at which a pack is full. One more item may be in it."""
+"""The size at which a pack is full; one more item can exceed it."""
 PACK_ITEM_BYTES_MAX = 4 * limits.KIB
-"""The largest item that is packed."""
 PACK_MS_MAX = 10 * limits.SECOND_MS
-"""The age at which the items that are left in a pack are promoted to rows, a few at a time."""
+"""The age of a pack at which its remaining items are promoted to rows, a few at a time."""
 PROMOTE_OLD_ITEMS = 100
-"""Old items that are promoted every PROMOTE_OLD_EVERY_MS, while there is nothing else to do."""
+"""Old items promoted every PROMOTE_OLD_EVERY_MS, while the shard is idle."""
 PROMOTE_OLD_EVERY_MS = 200
 """The pause between two such promotions."""
 PROMOTE_OLD_RATIO = 4
 """One old item is promoted for this many items that the transaction inserts or deletes."""
 PROMOTE_OLD_ITEMS_MAX = 500
-"""Items that one transaction promotes because they are old."""
+"""Items that one transaction promotes for their age at most."""
 
 EXPORT_LOOKS = 2_000
-"""Packed items that one page of an export looks at, whatever it wants of them."""
+"""Packed items that one page of an export examines, wanted or not."""
 
 _ID_BITS = 12
-"""Bits of a pack's id below the number of its transaction: so ids grow, and none comes back while its pack is there."""
+"""Bits of a pack's id below the number of its transaction, which make ids grow and never repeat while a pack lives."""
 assert (limits.TRANSACTION_INSERTS_MAX + limits.BATCH_ITEMS_MAX) < 1 << _ID_BITS, "a transaction has fewer packs"
 
 
 class PackIndex:
-    """Knows the packed items of one shard, and turns what the shard wants into changes of rows, packs and tombstones.
+    """Knows the packed items of one shard, and maps its transactions to changes of rows, packs and tombstones.
 
-    The shard's store asks it to plan a transaction, and tells it how the transaction ended. Whoever reads the shard's
-    items beside the store asks it too, on the same thread. It owns the contents of the shard's packs.
+    The shard's store has it plan a transaction and reports the outcome. Other readers of the shard's items use it on
+    the same thread. It owns the contents of the shard's packs.
 
-    A packed item stands as it was inserted: not delayed, never delivered. What changes it promotes it first.
+    A packed item stays as it was inserted, neither delayed nor delivered. Any change of it promotes it first.
     """
 
     def __init__(self, budget: PackBudget) -> None:
-        """`budget` is that of the host."""
+        """Join the budget of the host."""
         self.stored_bytes = 0
-        """Memory for all packs, whatever has left them."""
+        """Memory for all packs, including items that have left them."""
         self._budget = budget
         budget.join(self)
         self._packed: dict[int, Pack] = {}
@@ -74,32 +73,32 @@ class PackIndex:
         self._tombstones: deque[int] = deque()
         """Ids of stored tombstones, the oldest first."""
         self._has_failed = False
-        """The last transaction did: the next one promotes nothing that it need not, since there may be no room."""
+        """True after a failed transaction; the next one promotes nothing for age, since the disk can be full."""
         self._rest_until_ms = 0
-        """Before it no item is promoted for its age alone, but with other work."""
+        """Before this time, items are promoted for their age only along with other work."""
         self._planned: PackPlan | None = None
         """The last plan, while nothing has changed since."""
 
     def __len__(self) -> int:
-        """How many items are packed."""
+        """Return the number of packed items."""
         return len(self._packed)
 
     def clear(self) -> None:
-        """Forget all: the shard is about to be opened, and its packs are the last owner's."""
+        """Forget all packs before the shard is opened, because they are the last owner's."""
         self._packed, self._packs, self._of_topic = {}, OrderedDict(), {}
         self._tombstones = deque()
         self._has_failed, self._rest_until_ms, self._planned = False, 0, None
         self.stored_bytes = 0
 
     def close(self) -> None:
-        """Forget all, and leave the host's budget to the other shards: this host has handed the shard on, or ends."""
+        """Forget all packs and leave the host's budget, because this host has handed the shard on, or ends."""
         self.clear()
         self._budget.leave(self)
 
     # ---- transactions ----
 
     def plan(self, transaction: Transaction) -> PackPlan:
-        """Plan what the transaction does to rows and packs. Changes nothing; the same transaction has the same plan."""
+        """Plan the transaction's changes of rows and packs. Changes nothing; the same transaction has the same plan."""
         if self._planned is not None and self._planned.transaction is transaction:
             return self._planned
         plan = self._planned = PackPlan(transaction)
@@ -122,7 +121,7 @@ class PackIndex:
         return plan
 
     def _plan_packed(self, plan: PackPlan) -> None:
-        """Plan what the transaction does to items that may be packed."""
+        """Plan the transaction's changes of possibly packed items."""
         transaction, packed, leaving = plan.transaction, self._packed, plan.leaving
         deletes = plan.deletes
         for key in transaction.deletes:
@@ -148,7 +147,7 @@ class PackIndex:
         plan.look_ups = [key for key in transaction.look_ups if key not in packed or key in promoting]
 
     def is_due(self, steady_ms: int) -> bool:
-        """Whether there are old items to promote, though no transaction has anything else to do."""
+        """True if old items are due for promotion even without other work."""
         oldest = self._oldest
         return oldest is not None and steady_ms >= max(oldest.born_ms + PACK_MS_MAX, self._rest_until_ms)
 
@@ -157,7 +156,7 @@ class PackIndex:
         return next(iter(self._packs.values()), None)
 
     def _add_old(self, promoting: dict[int, Rewrite | None], plan: PackPlan) -> None:
-        """Some old items now and then, and more of them with a transaction that has much else to do."""
+        """Promote some old items now and then, and more along with a transaction that has much other work."""
         transaction = plan.transaction
         oldest, now_ms = self._oldest, transaction.steady_ms
         if oldest is None or self._has_failed or now_ms - oldest.born_ms < PACK_MS_MAX:
@@ -195,7 +194,7 @@ class PackIndex:
                 plan.tombstones_gone.append(tombstone_id)
 
     def _plan_packs(self, plan: PackPlan) -> None:
-        """Pack what is small and likely to be gone soon, where there is enough of it; the rest gets rows."""
+        """Pack small items that are likely to be deleted soon, if they are enough; the rest gets rows."""
         transaction = plan.transaction
         young = transaction.inserts_short_lived
         if len(young) < PACK_ITEMS_MIN or self._is_full:
@@ -210,7 +209,7 @@ class PackIndex:
             rows += packable
             packable = []
         plan.inserts = rows
-        # What is as urgent is gone as soon: a pack that goes as a whole needs no tombstone and keeps no room unused.
+        # Equally urgent items are deleted at about the same time, and a pack deleted as a whole needs no tombstone.
         packable.sort(key=attrgetter("sort_key"))
         pack_id = transaction.number << _ID_BITS
         for items, size_bytes in _parts(packable):
@@ -224,7 +223,7 @@ class PackIndex:
         return is_full or not self._budget.has_room
 
     def commit(self, plan: PackPlan) -> None:
-        """The transaction of the plan has happened."""
+        """Apply the plan of a committed transaction."""
         packed = self._packed
         self._has_failed, self._planned = False, None
         self._rest_if_promoted(plan)
@@ -249,7 +248,7 @@ class PackIndex:
                     self._of_topic[topic] = {pack.id: pack}
 
     def fail(self, plan: PackPlan) -> None:
-        """The transaction of the plan certainly has not happened."""
+        """Note that the transaction of the plan certainly had no effect."""
         self._has_failed = True
         self._rest_if_promoted(plan)
 
@@ -269,12 +268,12 @@ class PackIndex:
     # ---- reads ----
 
     def rows(self, keys: Iterable[int]) -> dict[int, ItemRow]:
-        """Return those of the items that are packed, by key, as the rows that they would be."""
+        """Return the packed ones among the items, by key, as rows."""
         packed = self._packed
         return {key: packed[key].row(key) for key in keys if key in packed}
 
     def after(self, lane: int, edge: int) -> Iterator[int]:
-        """The sort keys of packed items of a lane after `edge`, in order."""
+        """Yield the sort keys of packed items of a lane after `edge`, in order."""
         runs = []
         for pack in self._of_topic.get(lane, {}).values():
             sort_keys = pack.sort_keys_of(lane)
@@ -285,9 +284,9 @@ class PackIndex:
                 yield sort_key
 
     def page(self, lane: int, edge: int, limit: int, bytes_max: int) -> tuple[list[ItemRow], bool]:
-        """Up to `limit` packed items of a lane after `edge`, in order, and whether there may be more.
+        """Return up to `limit` packed items of a lane after `edge`, in order, and True if more can follow.
 
-        Their contents have at most `bytes_max` together, a single larger one excepted.
+        Their contents have at most `bytes_max` together, except for a single larger item.
         """
         sort_keys = list(islice(self.after(lane, edge), limit))
         rows = self.rows(map(order.key_of, sort_keys))
@@ -302,13 +301,13 @@ class PackIndex:
         return found, len(sort_keys) == limit
 
     def cells(self) -> list[Cell]:
-        """How the packed items are spread over their keys."""
+        """Return the spread of the packed items over their keys."""
         return [Cell(pack.first_key - 1, pack.last_key, pack.left_count) for pack in self._packs.values()]
 
     def export_places(self, wish: ExportWish, is_of_namespace: Callable[[int], bool]) -> PackedPlaces:
-        """Where the next wanted items are, in the order of their keys, and up to which key these are all.
+        """Return the places of the next wanted items in key order, and the key up to which they are complete.
 
-        It looks at EXPORT_LOOKS items, and at those of one transaction more at most.
+        It examines up to EXPORT_LOOKS items, plus those of one more transaction.
         """
         if not (ItemState.READY in wish.states or ItemState.LEASED in wish.states):
             return PackedPlaces([], wish.to_key)
@@ -320,7 +319,7 @@ class PackIndex:
         looks = 0
         for pack in self._packs_by_key(wish):
             is_enough = len(places) >= wish.limit or looks >= EXPORT_LOOKS
-            # What is packed by one transaction has its keys in any order: as far as packs overlap, all are looked at.
+            # Packs of one transaction have overlapping key ranges, so all overlapping packs are examined.
             if is_enough and pack.first_key > max(wish.after_key + 1, places[-1][0] if places else 0):
                 return PackedPlaces(places, pack.first_key - 1)
             looks += len(pack.keys)
@@ -333,7 +332,7 @@ class PackIndex:
         return PackedPlaces(places, wish.to_key)
 
     def _packs_by_key(self, wish: ExportWish) -> list[Pack]:
-        """The packs that may hold wanted items, in the order of their first keys."""
+        """Return the packs that can hold wanted items, in the order of their first keys."""
         packs: Iterable[Pack] = self._packs.values()
         if wish.topics is not None:
             packs = {
@@ -343,9 +342,9 @@ class PackIndex:
         return sorted(found, key=attrgetter("first_key"))
 
     def expired(self, now_ms: int, limit: int) -> tuple[list[int], int]:
-        """Keys of up to `limit` packed items that have expired, and when the first of all expires or has expired.
+        """Return the keys of up to `limit` expired packed items, and the earliest expiry of all packed items.
 
-        limits.NEVER_MS when nothing is packed.
+        The latter is limits.NEVER_MS if nothing is packed.
         """
         keys: list[int] = []
         first_ms = limits.NEVER_MS
@@ -360,7 +359,7 @@ class PackIndex:
 
 
 def _parts(items: list[ShardItem]) -> Iterator[tuple[list[ShardItem], int]]:
-    """The items in as many parts as there are to be packs, with what each counts for."""
+    """Split the items into parts for one pack each, and yield each part with its size in memory."""
     first = size_bytes = 0
     for end, item in enumerate(items, start=1):
         size_bytes += limits.PACKED_ITEM_BYTES + item.size_bytes
@@ -369,11 +368,11 @@ def _parts(items: list[ShardItem]) -> Iterator[tuple[list[ShardItem], int]]:
             first, size_bytes = end, 0
 
 
-# ---- what is read of rows, and the packed items that belong among them ----
+# ---- merging rows with packed items ----
 
 
 def add_packed(index: PackIndex, transaction: Transaction, result: TransactionResult) -> None:
-    """Complete what the transaction read of rows. To be called before the index commits the transaction's plan."""
+    """Add packed items to the reads of a transaction. Call it before the index commits the plan."""
     for position, refill in enumerate(transaction.refills):
         _add_to_refill(index, refill, position, result)
     fetched = index.rows([item.key for item in transaction.fetches])
@@ -401,20 +400,20 @@ def _fetched(row: ItemRow) -> FetchedRow:
 
 
 def add_looked_up(index: PackIndex, transaction: Transaction, result: TransactionResult) -> None:
-    """Complete what the transaction looked up. To be called after the index has committed the transaction's plan."""
+    """Add packed items to the look-ups of a transaction. Call it after the index has committed the plan."""
     assert result.looked_up is not None
     for key, row in index.rows(transaction.look_ups).items():
         result.looked_up[key] = row if transaction.look_ups_with_payload else row._replace(content=NO_CONTENT)
 
 
 Page = tuple[list[ItemRow], bool]
-"""Rows in their order, and whether there may be more behind them."""
+"""Rows in their order, and True if more can follow."""
 
 
 def merged_pages(packed: Page, stored: Page, limit: int, bytes_max: int) -> Page:
-    """One page of what was packed and of what was stored a moment later: an item of both has got a row meanwhile."""
+    """Merge a page of packed items and a page of rows read a moment later; a row replaces its packed item."""
     rows = {row.key: row for row in [*packed[0], *stored[0]]}
-    # Behind the last row of a page that goes on, those of the other one need not be the next ones.
+    # Beyond the last row of an incomplete page, rows of the other page are not certain to be the next ones.
     known_up_to = min([_place(page[-1]) for page, more in (packed, stored) if page and more], default=None)
     merged: list[ItemRow] = []
     size_bytes = 0
@@ -428,13 +427,13 @@ def merged_pages(packed: Page, stored: Page, limit: int, bytes_max: int) -> Page
 
 
 class PackedPlaces(NamedTuple):
-    """Where packed items are: of each its key, its pack and its position there. No others have keys up to `up_to`."""
+    """The places of packed items: key, pack and position there. The list is complete for keys up to `up_to`."""
 
     places: list[tuple[int, Pack, int]]
     up_to: int
 
     def page(self, wish: ExportWish) -> KeyPage:
-        """The items as rows; for any thread, since a pack that is there never changes."""
+        """Return the items as rows; for any thread, because a pack's contents never change."""
         rows: list[ItemRow] = []
         size_bytes = 0
         for _, pack, at in self.places:
@@ -450,15 +449,15 @@ class ExpiredPage(NamedTuple):
     """A page of a walk through all items of a shard."""
 
     keys: list[int]
-    """Keys of the items that have expired."""
+    """Keys of the expired items."""
     last_key: int
-    """The key after which to go on; 0 if there are no more rows."""
+    """The key after which the next page begins; 0 if no rows follow."""
     expires_first_ms: int
-    """When the first of the page's items expires or has expired, dead letters excepted; limits.NEVER_MS for none."""
+    """The earliest expiry of the page's items, dead letters excepted; limits.NEVER_MS if it has none."""
 
 
 def with_packed(packed: tuple[list[int], int], stored: ExpiredPage) -> ExpiredPage:
-    """A page with the packed items too, as `PackIndex.expired` has found them."""
+    """Add the result of `PackIndex.expired` to a page."""
     keys = dict.fromkeys([*packed[0], *stored.keys])
     return ExpiredPage([*keys], stored.last_key, min(packed[1], stored.expires_first_ms))
 

@@ -1,4 +1,4 @@
-"""One pack in memory, and what one transaction does to packs."""
+"""One pack in memory, and the effect of one transaction on packs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from foqs.storage.formats import pack_items, packed_starts, unpack_item
 
 
 class Pack:
-    """A stored row that holds items which were inserted together, until the last of them has left it."""
+    """A stored row that holds items inserted together, until its last item has left it."""
 
     __slots__ = (
         "_by_topic", "_starts", "_topic_of", "born_ms", "contents", "expires_at", "expires_first_ms", "first_key", "id",
@@ -25,7 +25,7 @@ class Pack:
         self.id = pack_id
         self.contents = pack_items(items)
         self.keys = [item.key for item in items]
-        """Keys of all its items, whether they have left it or not."""
+        """Keys of all its items, including those that have left it."""
         self.first_key = min(self.keys)
         self.last_key = max(self.keys)
         self.sort_keys = [item.sort_key for item in items]
@@ -36,32 +36,32 @@ class Pack:
         self.born_ms = born_ms
         self.expires_at = array("q", [item.expires_at for item in items])
         self.expires_first_ms = min(self.expires_at)
-        """No item that is left expires before."""
+        """A time before which none of the remaining items expires."""
         self._starts = packed_starts(items)
-        """Where each item begins in the contents."""
+        """The start of each item in the contents."""
         self._topic_of = [item.topic.number for item in items]
         self._by_topic: dict[int, list[int]] = {}
-        """Sort keys by topic, once somebody asks for those of a topic."""
+        """Sort keys by topic, made on the first use."""
 
     def topic_at(self, position: int) -> int:
-        """The number of the topic of the item that stands there in `keys`."""
+        """Return the topic number of the item at this position in `keys`."""
         return self._topic_of[position]
 
     def row(self, key: int) -> ItemRow:
-        """An item of the pack, as the row that it would be."""
+        """Return an item of the pack as a row."""
         return self.row_at(self.keys.index(key))
 
     def row_at(self, position: int) -> ItemRow:
-        """The row of the item at this position in `keys`; for any thread."""
+        """Return the item at this position in `keys` as a row; for any thread."""
         return unpack_item(self.contents, self._starts[position], self.keys[position])
 
     @property
     def topics(self) -> dict[int, None]:
-        """The numbers of the topics whose items it was made of."""
+        """Return the numbers of the topics of its original items."""
         return dict.fromkeys(self._topic_of)
 
     def sort_keys_of(self, topic: int) -> list[int]:
-        """The sort keys of a topic of the pack, in order, also of items that have left it."""
+        """Return the sort keys of a topic of the pack, in order, including those of items that have left it."""
         by_topic = self._by_topic
         if not by_topic:
             by_topic = {}
@@ -75,7 +75,7 @@ class Pack:
 
 
 class Tombstone(NamedTuple):
-    """A row that says which items have left their packs, while one of these packs is there."""
+    """A row with the keys of items that have left their packs, kept while such a pack exists."""
 
     id: int
     keys: list[int]
@@ -83,10 +83,10 @@ class Tombstone(NamedTuple):
 
 @dataclass(slots=True)
 class PackPlan:
-    """The writes and reads of one transaction, now that it is known which of its items have rows.
+    """The writes and reads of one transaction, based on the current set of packed items.
 
-    A plan changes nothing. It holds until the index commits another one, so a transaction that was rolled back may be
-    run again by the same plan.
+    A plan changes nothing. It stays valid until the index commits another one, so it can be reused for a transaction
+    that was rolled back.
     """
 
     transaction: Transaction
@@ -94,32 +94,32 @@ class PackPlan:
     """Items that get rows at once."""
     packs_new: list[Pack] = field(default_factory=list)
     packed_count: int = 0
-    """Items of the new packs."""
+    """Number of items in the new packs."""
     promoted: list[ItemRow] = field(default_factory=list)
-    """Items that leave their packs for rows, as the transaction leaves them."""
+    """Items that leave their packs for rows, in their state after the transaction."""
     rewrites: list[Rewrite] = field(default_factory=list)
     """Rewrites of rows."""
     deletes: list[int] = field(default_factory=list)
     """Keys of rows."""
     tombstone: Tombstone | None = None
     packs_gone: list[int] = field(default_factory=list)
-    """Ids of packs that go with all that is left in them."""
+    """Ids of packs to delete with all their remaining items."""
     tombstones_gone: list[int] = field(default_factory=list)
     """Ids of tombstones that no pack needs any more."""
     fetches: list[int] = field(default_factory=list)
     """Keys of items to claim whose rows have to be read."""
     look_ups: list[int] = field(default_factory=list)
-    """Keys that have rows when the transaction ends, or no item."""
+    """Keys with a row, or with no item, at the end of the transaction."""
     rows_count: int = 0
-    """Rows of items that the transaction writes, and may read before."""
+    """Rows of items that the transaction reads or writes at most."""
     leaving: dict[Pack, list[int]] = field(default_factory=dict)
-    """Keys that leave their packs: those of deleted items and of promoted ones."""
+    """Keys that leave their packs, because the items are deleted or promoted."""
     promotes_old: bool = False
-    """Items are promoted because they are old."""
+    """True if items are promoted for their age."""
 
 
 def rewritten(row: ItemRow, rewrite: Rewrite) -> ItemRow:
-    """The row of an item after the rewrite."""
+    """Return an item's row after the rewrite."""
     content, metadata = row.content, rewrite.metadata
     row = row._replace(
         deliveries=rewrite.deliveries,
