@@ -326,7 +326,9 @@ class Host(Service):
     def _make_slot_moves(self) -> SlotMover:
         self._namespaces.slot_moves = SlotMover(
             self._namespaces, self._censuses, self._shards, self._slots, self._waiting,
-            lambda shard_id, place: self._parts.slot_source(shard_id, self._factory.url_of(shard_id, place)),
+            lambda shard_id, place, served_on: self._parts.slot_source(
+                shard_id, self._factory.url_of(shard_id, place), served_on
+            ),
         )  # fmt: skip
         return self._namespaces.slot_moves
 

@@ -32,8 +32,8 @@ class Parts:
 
     meta: Callable[..., MetaStore]
     store: Callable[[ShardAccess, Callable[[EpochAsk], EpochGiven], Callable[[str, int], bool], PackIndex], ShardStore]
-    reader: Callable[[int, str, PackIndex], ShardReader]
-    slot_source: Callable[[int, str], Source]
+    reader: Callable[[int, str, PackIndex, Callable[[], str]], ShardReader]
+    slot_source: Callable[[int, str, str], Source]
     identity: Callable[[int, str], ShardIdentity | None]
     check_schema: Callable[[str, SchemaKind], None]
     server: Callable[..., ThriftServer]

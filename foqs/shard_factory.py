@@ -104,7 +104,7 @@ class ShardFactory:
             self._opened,
             tenure,
         )
-        reader, exporter = [parts.reader(shard_id, url, packs) for _ in range(2)]
+        reader, exporter = [parts.reader(shard_id, url, packs, lambda: writer.served_on) for _ in range(2)]
         return OwnedShard(writer, store, reader, exporter, packs, self._dispatcher.on_events, place)
 
     def check_server(self, place: str, places_before: Collection[str]) -> None:

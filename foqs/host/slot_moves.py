@@ -73,9 +73,9 @@ class SlotMover:
         shards: Shards,
         slots: Slots,
         waiting: Waiting,
-        source: Callable[[int, str], Source],
+        source: Callable[[int, str, str], Source],
     ) -> None:
-        """`source` makes what reads a shard at its place."""
+        """`source` makes the reader of a shard at its place, on the server on which it is served."""
         self.told: SlotMove | None = None
         """The move that the meta database had last."""
         self._namespaces = namespaces
@@ -289,9 +289,10 @@ class SlotMover:
     async def _source_of(self, shard_id: int) -> Source:
         owned = self._shards.by_id.get(shard_id)
         if owned is not None:
-            return self._source(shard_id, owned.place)
+            return self._source(shard_id, owned.place, owned.writer.served_on)
         rows = await self._namespaces.on_thread(lambda meta: meta.list_shards())
-        return self._source(shard_id, next((row.place for row in rows if row.shard_id == shard_id), ""))
+        places = [(row.place, row.server) for row in rows if row.shard_id == shard_id]
+        return self._source(shard_id, *(places or [("", "")])[0])
 
 
 def _read(source: Source, log: SeenName, first: int, move: SlotMove) -> tuple[MovedIds, int]:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import pymysql
+import structlog
 
 from foqs.model import limits
 from foqs.model.errors import UnavailableError
@@ -21,6 +22,7 @@ from foqs.storage.columns import stored_row
 from foqs.storage.exports import Cell, ExportWish, KeyPage, merged_by_key, read_stored, sample_keys
 from foqs.storage.packs.index import ExpiredPage, PackIndex, Page, merged_pages, with_packed
 from foqs.storage.script import edge_arguments, key_conditions
+from foqs.storage.server_name import read_server
 from foqs.storage.session import connect, interrupt, is_lost
 from foqs.storage.whole_reads import check_found, complete, only_row
 
@@ -28,6 +30,7 @@ EXPORT_REST_S = 0.001
 """The pause between two answers of the server while a page of an export is read, in seconds."""
 
 T = TypeVar("T")
+_log = structlog.get_logger(__name__)
 
 
 class ShardReader:
@@ -37,12 +40,19 @@ class ShardReader:
     one.
     """
 
-    def __init__(self, shard_id: int, url: str, packs: PackIndex) -> None:
-        """`packs` belongs to the shard's store."""
+    def __init__(self, shard_id: int, url: str, packs: PackIndex, served_on: Callable[[], str] = lambda: "") -> None:
+        """`packs` belongs to the shard's store.
+
+        `served_on` names the server on which the shard is served. It is empty if that is unknown. A session with
+        another server would read a copy of the database.
+        """
         self._shard_id = shard_id
         self._url = url
         self._packs = packs
+        self._served_on = served_on
         self._session: Any = None
+        self._server = ""
+        """The server of the session."""
         self._interrupted = False
 
     def use_url(self, url: str) -> None:
@@ -176,9 +186,13 @@ class ShardReader:
                 self._session = connect(self._url)
                 self._session.autocommit(True)
                 self._rows(sql.REPEATABLE)
+                self._server = read_server(self._rows)
             if self._interrupted:
                 raise UnavailableError(f"shard {self._shard_id} is not read any more: the host stops")
-            return read()
+            if self._is_of_copy(is_new=not was_open):
+                raise copy_error(self._shard_id)
+            if self._session is not None:
+                return read()
         except (pymysql.err.Error, OSError) as error:
             self.close()
             # A server that hung once would delay the reader by as long again.
@@ -190,10 +204,30 @@ class ShardReader:
             raise
         return self._read(read)
 
+    def _is_of_copy(self, *, is_new: bool) -> bool:
+        """True if a new session leads to a copy of the database. Close an older one, because the shard has moved."""
+        served_on = self._served_on()
+        if not served_on or served_on == self._server:
+            return False
+        if not is_new:
+            self.close()
+            return False
+        _log.warning("read_led_to_a_copy", shard=self._shard_id, server=self._server, served_on=served_on)
+        return True
+
     def _rows(self, statement: str, arguments: tuple[object, ...] = ()) -> Any:
         with self._session.cursor() as cursor:
             cursor.execute(statement, arguments)
             return complete(statement, cursor.fetchall())
+
+
+def copy_error(shard_id: int) -> UnavailableError:
+    """The error of a read whose session leads to another server than the shard is served on. Its log has both names."""
+    return UnavailableError(
+        f"shard {shard_id} cannot be read now: its URL leads this host to a copy of its database. It is served on "
+        "another server: correct the URL",
+        nothing_done=True,
+    )
 
 
 def _rest() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pymysql
+import structlog
 
 from foqs.model.cluster import ShardIdentity, identity_problem
 from foqs.model.errors import UnavailableError
@@ -14,8 +15,12 @@ from foqs.storage import statements as sql
 from foqs.storage.identity import read_identity
 from foqs.storage.script import seen_row
 from foqs.storage.seen_log import read_seen_extents
+from foqs.storage.server_name import read_server
 from foqs.storage.session import connect, interrupt, is_lost
+from foqs.storage.shard_reader import copy_error
 from foqs.storage.whole_reads import complete, only_row
+
+_log = structlog.get_logger(__name__)
 
 
 class SlotSource:
@@ -24,9 +29,11 @@ class SlotSource:
     Each call sees all transactions committed before it. All calls raise UnavailableError, and can be repeated.
     """
 
-    def __init__(self, shard_id: int, url: str) -> None:
+    def __init__(self, shard_id: int, url: str, served_on: str = "") -> None:
+        """`served_on` names the server on which the shard is served, or is empty if nobody knows."""
         self._shard_id = shard_id
         self._url = url
+        self._served_on = served_on
         self._session: Any = None
         self._is_interrupted = False
 
@@ -75,6 +82,10 @@ class SlotSource:
         if problem := identity_problem(identity, ShardIdentity(b"", self._shard_id)):
             self.close()
             raise UnavailableError(f"shard {self._shard_id} cannot be read now: {problem}", nothing_done=True)
+        if self._served_on and (server := read_server(self._rows)) != self._served_on:
+            self.close()
+            _log.warning("read_led_to_a_copy", shard=self._shard_id, server=server, served_on=self._served_on)
+            raise copy_error(self._shard_id)
 
     def _rows(self, statement: str, *arguments: object) -> Any:
         was_open = self._session is not None

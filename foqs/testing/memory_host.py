@@ -102,8 +102,8 @@ class MemoryHost:
         fakes: Mapping[str, Any] = {
             "meta": lambda *_: self._meta,
             "store": self._make_store,
-            "reader": lambda shard_id, url, packs: FakeReader(self._servers[shard_id], packs),
-            "slot_source": lambda shard_id, url: FakeSlotSource(self._servers[shard_id]),
+            "reader": lambda shard_id, url, packs, served_on: FakeReader(self._servers[shard_id], packs),
+            "slot_source": lambda shard_id, url, served_on: FakeSlotSource(self._servers[shard_id]),
             "identity": lambda shard_id, url: fake_identity(self._server_at(url)),
             "check_schema": self._check_schema,
             "server": MemoryServer,

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -17,11 +18,15 @@ from foqs.dev.free_port import free_port
 from foqs.dev.local_access import TcpListener
 from foqs.dev.local_server import LocalServer
 from foqs.model import limits
-from foqs.model.errors import FoqsError
+from foqs.model.errors import FoqsError, UnavailableError
 from foqs.shard.writer import place
 from foqs.storage.meta import MetaStore
 from foqs.storage.migrations import SchemaKind, apply
+from foqs.storage.packs.index import PackBudget, PackIndex
+from foqs.storage.server_name import read_server
 from foqs.storage.session import connect
+from foqs.storage.shard_reader import ShardReader
+from foqs.storage.slot_source import SlotSource
 from tests.support.databases import new_server, prepared_server
 from tests.support.running_host import RunningHost, running_host
 from tests.support.waiting import until
@@ -234,3 +239,51 @@ async def test_a_host_that_was_killed_is_followed_at_once_on_the_same_server(cop
                 await one.host._shards.writers[SHARD].stop()
                 await until(lambda: owned(two))
                 assert not two.host._membership.is_dead(row.owner, row.epoch)
+
+
+async def test_a_reader_that_is_led_to_a_copy_reads_nothing_there(host: RunningHost, copies: Copies) -> None:
+    second = copies.copy()
+    await until(lambda: owned(host))
+    page = await host.admin.peek_items("jobs", "t")
+    shard = host.host._shards.by_id[SHARD]
+    shard.reader.use_url(copies.url(second))
+    shard.reader.close()
+    with capture_logs() as logs, pytest.raises(UnavailableError, match="leads this host to a copy of its database"):
+        await host.admin.peek_items("jobs", "t")
+    (told,) = [log for log in logs if log["event"] == "read_led_to_a_copy"]
+    assert ("/second/" in told["server"], "/first/" in told["served_on"]) == (True, True)
+    shard.reader.use_url(copies.url(copies.first))
+    assert await host.admin.peek_items("jobs", "t") == page
+
+
+def test_a_reader_follows_the_owner_to_another_server(copies: Copies) -> None:
+    second = copies.copy()
+    served_on = name_of(copies.url(copies.first))
+    with closing(ShardReader(SHARD, copies.url(copies.first), PackIndex(PackBudget(0)), lambda: served_on)) as reader:
+        reader.expired_page(0, 0)()
+        served_on = name_of(copies.url(second))
+        with pytest.raises(UnavailableError):
+            reader.expired_page(0, 0)()
+        reader.use_url(copies.url(second))
+        reader.expired_page(0, 0)()
+        assert reader._server == served_on
+
+
+def test_slots_are_not_copied_from_a_copy(copies: Copies) -> None:
+    second = copies.copy()
+    served_on = name_of(copies.url(copies.first))
+    with closing(SlotSource(SHARD, copies.url(copies.first), served_on)) as source:
+        source.slots()
+    with closing(SlotSource(SHARD, copies.url(second), served_on)) as source, pytest.raises(UnavailableError):
+        source.slots()
+
+
+def name_of(url: str) -> str:
+    """The server to which this URL leads."""
+    with closing(connect(url)) as session, session.cursor() as cursor:
+
+        def rows(statement: str) -> Any:
+            cursor.execute(statement)
+            return cursor.fetchall()
+
+        return read_server(rows)

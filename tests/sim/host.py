@@ -241,9 +241,9 @@ def simulated(
     replaced: dict[str, Any] = {
         "MetaStore": lambda url, statement_ms_max, process_id: FakeMeta(world_of(), process_id),
         "ShardStore": lambda *arguments: SteppingStore(world_of(), *arguments),
-        "ShardReader": lambda shard_id, url, packs: SimReader(world_of(), shard_id, packs),
+        "ShardReader": lambda shard_id, url, packs, served_on: SimReader(world_of(), shard_id, packs),
         "identity_at": lambda shard_id, url: fake_identity(world_of().servers[shard_id]),
-        "SlotSource": lambda shard_id, url: FakeSlotSource(world_of().servers[shard_id]),
+        "SlotSource": lambda shard_id, url, served_on: FakeSlotSource(world_of().servers[shard_id]),
         "EventLog": partial(_event_log_of, world_of),
         "ThriftServer": FakeDoor,
         "ThriftPeers": lambda *arguments: SimPeers(world_of(), *arguments),
