@@ -1,7 +1,7 @@
 """A durable, multi-tenant distributed priority queue on sharded MySQL.
 
-This package exports what a program needs to use a queue: clients, workers, items, results and errors. Each name is
-loaded on first use, so `import foqs` costs nothing.
+This package exports everything a program needs to use a queue: clients, workers, items, results and errors. Each name
+is loaded on first use, so `import foqs` is cheap.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
-        return import_module("importlib.metadata").version("foqs")  # It is slow to import, and seldom asked for.
+        return import_module("importlib.metadata").version("foqs")  # Slow to import, and seldom needed.
     module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module 'foqs' has no attribute {name!r}")

@@ -1,4 +1,6 @@
-"""The `foqs` command, also as `python -m foqs`. It says what to install where the package has only the client."""
+"""The `foqs` command, also as `python -m foqs`. Without the packages of the command line it prints how to install
+them.
+"""
 
 from __future__ import annotations
 

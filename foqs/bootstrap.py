@@ -67,19 +67,20 @@ from foqs.transport.bounds import TransportLimits
 from foqs.transport.server import ThriftServer
 
 PREFETCH_SWEEP_MS = 500
-"""The pause between two checks for prefetched items that nobody took."""
+"""Interval between two checks for prefetched items that nobody took, in milliseconds."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Host(Service):
-    """One host: its shards, the verbs on them and the front door, which it makes, starts, drains and stops in order.
+    """One host. Makes, starts, drains and stops its shards, the verbs on them and the server, in order.
 
-    The command `foqs host` and the tests make it. It ticks all that time alone moves, and can gain and lose shards.
+    The command `foqs host` and the tests make it. It does the work that is due by time, and can gain and lose shards
+    while it runs.
     """
 
     def __init__(self, config: HostConfig, parts: Parts | None = None) -> None:
-        """`parts` takes the place of MySQL, TCP and the clocks, in tests."""
+        """`parts` replaces MySQL, TCP and the clocks in tests."""
         super().__init__("host")
         self._config = config
         self._parts = parts = parts or real_parts()
@@ -146,11 +147,11 @@ class Host(Service):
 
     @property
     def owned_count(self) -> int:
-        """Shards that this host owns now."""
+        """Number of shards that this host owns now."""
         return sum(1 for _ in self._shards.owned())
 
     def use_urls(self, config: HostConfig) -> None:
-        """New sessions are opened by its URLs, which lead to the same databases; those that are open stay."""
+        """Open new sessions by the URLs of `config`, which lead to the same databases. Open sessions stay."""
         self._factory.use_urls(config)
         self._meta.use_url(config.meta_url)
         self._membership.use_url(config.meta_url)
@@ -187,22 +188,22 @@ class Host(Service):
             self._shards.writers[shard_id].look_again()
 
     async def gain_shard(self, shard_id: int, place: str) -> None:
-        """Try to own one more shard from now on, while the host runs. Another host may own it for a while yet."""
+        """Try to own one more shard while the host runs. At first another host can still own it."""
         assert shard_id not in self._shards.by_id, f"the host has shard {shard_id}"
         shard = self._factory.make(shard_id, place, self._shards.take_tenure(shard_id))
         self._shards.add(shard)
         await shard.start()
 
     async def lose_shard(self, shard_id: int) -> None:
-        """Hand a shard on while the host runs: all that was accepted is written before it is owned no more.
+        """Hand a shard over while the host runs. All accepted work is written before the shard is released.
 
-        What no consumer has got goes back. Leases go on: the next owner honours them.
+        Undelivered items become ready again. Leases stay valid, because the next owner honours them.
         """
         await let_go(self._shards.by_id[shard_id], self._dispatcher)
         self._shards.remove(shard_id)
 
     async def _start(self) -> None:
-        # First of all: it tells that the event loop turns.
+        # Start the ticker first, because it shows that the event loop turns.
         self._ticker = asyncio.create_task(self._tick(), name="ticker")
         await self._namespaces.calls.run(lambda _: self._parts.check_schema(self._config.meta_url, SchemaKind.META))
         proposed = self._parts.chance.random_bytes(SECRET_BYTES)
@@ -219,7 +220,9 @@ class Host(Service):
         self._membership.advertise(self._advertised())
 
     def _join(self, meta: MetaStore, proposed_secret: bytes) -> bytes:
-        """Learn what all hosts of the cluster know; return its secret. Raises InvalidArgumentError in another one."""
+        """Read the common values of the cluster from the meta database. Return its secret. Raises
+        InvalidArgumentError in another cluster.
+        """
         meta.agree_on_name(self._config.cluster)
         self._factory.cluster.learn()
         return meta.cluster_secret(proposed_secret)
@@ -253,13 +256,13 @@ class Host(Service):
         await self._quotas.stop()
         await self._namespaces.stop()
         await self._membership.stop()
-        # Last of all: what stops may wait for a server that hangs, and the loop turns meanwhile.
+        # Stop the ticker last. Stopping the other parts can take long if a server hangs, and the loop turns meanwhile.
         if self._ticker is not None:
             self._ticker.cancel()
             await asyncio.gather(self._ticker, return_exceptions=True)
 
     async def _tick(self) -> None:
-        """Do what is due by time alone, beside the ticks of the shards."""
+        """Do the work that is due by time, except the ticks of the shards."""
         swept_s = cleaned_s = self._loop.time()
         while True:
             await self._pulse.pause(limits.TICK_MS)
@@ -278,11 +281,11 @@ class Host(Service):
             for work in works:
                 try:
                     work()
-                except Exception:  # A defect of one must not stop the clock of all.
+                except Exception:  # A defect in one part must not stop the clock of the others.
                     _log.error("host_defect", work=work.__qualname__, exc_info=True)
 
     def _shard_opened(self, shard: ShardState) -> None:
-        """Before it serves anybody."""
+        """Prepare an opened shard before its first call."""
         self._namespaces.shard_opened(shard)
         self._routing.shard_opened(OpenedShard(shard.shard_id, shard.epoch))
 
@@ -290,12 +293,12 @@ class Host(Service):
         self._quotas.forget(self._namespaces.numbers)
 
     def _is_elsewhere(self, shard_id: int) -> bool:
-        """Whether another host serves the shard, as far as this one knows."""
+        """True if another host serves the shard, as far as this one knows."""
         owner = self.owners.get(shard_id)
         return owner is not None and owner.host_id != self.id and bool(owner.address)
 
     def _watch(self) -> None:
-        """Show in metrics what the parts have to tell."""
+        """Register the parts with the metrics."""
         self.metrics.watch(self._shards, self._dispatcher, self._ages, self._pulse, self._is_draining)
         self.metrics.watch_quotas(self._quotas)
         self.metrics.watch_also(self._routing.gauges)
@@ -306,13 +309,13 @@ class Host(Service):
         return self.state is ServiceState.DRAINING
 
     def _make_meta(self, statement_ms_max: int) -> MetaStore:
-        """The meta database, with sessions that others can end once this process is dead."""
+        """The meta database, with sessions that other hosts can end once this process is dead."""
         return self._parts.meta(self._config.meta_url, statement_ms_max, self.id)
 
     def _make_membership(self, started_at_ms: int) -> Membership:
         config, parts = self._config, self._parts
         meta = self._make_meta(limits.META_STATEMENT_MS_MAX)
-        # Where it listens is known once it does.
+        # The listening port is known only after the start.
         me = HostRow(self.id, "", started_at_ms, 0, tier=config.tier, proof=PROOF, is_starting=True)
         places = {shard_id: place_of(url) for shard_id, url in config.shards.items()}
         beats = partial(self._make_meta, limits.BEAT_STATEMENT_MS_MAX)
@@ -320,7 +323,7 @@ class Host(Service):
         return Membership(backend, meta, me, places, parts.monotonic_s, parts.chance.choose)
 
     def _advertised(self) -> str:
-        """The address and the port by which clients and other hosts reach this one."""
+        """The address and the port at which clients and other hosts reach this host."""
         return self._config.advertised(self.port)
 
     def _make_slot_moves(self) -> SlotMover:
@@ -342,7 +345,7 @@ class Host(Service):
         )
 
     def _make_event_log(self) -> EventLog | None:
-        """None unless it has a directory."""
+        """The event log, or None if it has no directory."""
         config = self._config
         if not config.event_log_dir:
             return None
@@ -360,7 +363,7 @@ class Host(Service):
         return event_log
 
     def _record(self, events: Events) -> None:
-        """Take down what a shard tells."""
+        """Record the events of a shard."""
         self.metrics.items.record(events)
         if self._event_log is not None:
             self._event_log.record(events)
@@ -403,7 +406,7 @@ class Host(Service):
         return queue, admin
 
     def _make_routing(self, queue: Queue, admin: Admin) -> Routing:
-        """The verbs of one host, made into verbs on all shards of the cluster."""
+        """Extend the verbs of one host to all shards of the cluster."""
         chance, now_s = self._parts.chance, self._loop.time
 
         def secret() -> bytes | None:
@@ -420,7 +423,7 @@ class Host(Service):
         return Routing(self.id, cluster, queue, admin, local, reasons, self.owners, peers, secret, chance, now_s)
 
     def _make_server(self) -> ThriftServer:
-        """The front door."""
+        """The server for clients and other hosts."""
         config = self._config
         return self._parts.server(
             self._routing.queue,
@@ -434,7 +437,7 @@ class Host(Service):
                 connections_max=config.connections_max,
                 connections_per_address_max=config.connections_per_address_max,
                 idle_ms_max=config.idle_ms_max,
-                # The other half is for the shards: those that are well give back what they claimed.
+                # The other half is for the shards, to release the claims of healthy ones.
                 drain_ms_max=config.drain_ms_max // 2,
             ),
         )

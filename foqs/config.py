@@ -1,7 +1,7 @@
 """The configuration of a host: flag > environment (FOQS_*) > TOML file > default.
 
-Every problem is reported at once, each with its key, its value, where that came from and what is allowed.
-Passwords never leave this module in clear except inside the URLs themselves.
+Every problem is reported at once, each with its key, its value, its origin and the allowed values. Passwords never
+leave this module in clear except inside the URLs themselves.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _ADDRESS_PATTERN = r"^[A-Za-z0-9._:%-]{1,255}$"
 
 
 class ConfigError(Exception):
-    """`problems`: every one found, a sentence each."""
+    """`problems`: all problems, each a sentence."""
 
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = list(problems)
@@ -138,7 +138,7 @@ def _place(url: str) -> str:
 
 
 def _misfits(meta_url: str, shards: Mapping[int, str]) -> list[str]:
-    """The faults of values that do not go together, though each of them is allowed by itself."""
+    """The conflicts between values that are each valid."""
     meta = _place(meta_url)
     return [
         f"meta_url and shard {number} are the same database" for number, url in shards.items() if _place(url) == meta
@@ -146,16 +146,16 @@ def _misfits(meta_url: str, shards: Mapping[int, str]) -> list[str]:
 
 
 def _default_host_name(values: dict[str, Any]) -> str:
-    # Two hosts that let the kernel choose their ports must not share a name: it is whom a shard belongs to.
+    # Hosts that let the kernel choose their ports must not share a name, because shards are assigned to names.
     return f"{socket.gethostname()}:{values['port'] or f'pid{os.getpid()}'}"
 
 
 def _is_every_address(address: str) -> bool:
-    """Whether who listens there is reached by each address of the machine, so that this one leads nowhere."""
+    """True if the address stands for all addresses of the machine, so that others cannot connect to it."""
     try:
         return ipaddress.ip_address(address.strip("[]")).is_unspecified
     except ValueError:
-        return re.fullmatch(r"0+(\.0+)*", address) is not None  # which the system takes as well
+        return re.fullmatch(r"0+(\.0+)*", address) is not None  # The system accepts this form as well.
 
 
 def _login_url(value: str) -> str:
@@ -205,7 +205,7 @@ Port = Annotated[int, Field(ge=0, le=65_535)]
 
 
 class HostConfig(BaseModel):
-    """The configuration of one host. Made directly it reads no flag, variable or file; see load_config."""
+    """The configuration of one host. Its constructor reads no flag, variable or file; see load_config."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -313,7 +313,7 @@ class HostConfig(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _is_no_truth_value(cls, value: object, info: ValidationInfo) -> object:
-        """Python takes `port = true` for port 1."""
+        """Refuse a bool for a number, because Python takes `port = true` for port 1."""
         if isinstance(value, bool) and cls.model_fields[info.field_name or ""].annotation is not bool:
             raise PydanticCustomError("truth_value", "a number or a text")
         return value
@@ -325,9 +325,9 @@ class HostConfig(BaseModel):
         return self
 
     def advertised(self, port: int) -> str:
-        """The address and the port by which others reach this host, which listens on `port`; empty if it is not known.
+        """The address and the port at which others reach this host, which listens on `port`; empty if unknown.
 
-        A host that listens on every address of its machine does not know by which one it is reached.
+        It is unknown for a host that listens on every address of its machine.
         """
         if self.advertise_address:
             found = parse_address(self.advertise_address, port or _ANY_PORT)
@@ -342,24 +342,24 @@ class HostConfig(BaseModel):
     def url_at(self, place: str) -> str:
         """The URL of a place for the user of all shards that are not named here.
 
-        Where no host may log in, it leads to no session.
+        If hosts must not log in there, no session can be opened by it.
         """
         return url_at(place, self.shard_login or self.meta_url, self.servers.named_by(place))
 
     @property
     def servers(self) -> ShardPlaces:
-        """What this configuration says of the servers of shards."""
+        """The servers of shards that this configuration allows."""
         return shard_places((self.meta_url, *self.shards.values()), self.shard_places)
 
     def urls(self) -> dict[str, str]:
-        """The URLs of databases by what they are called for people; it has not those that are not set."""
+        """The URLs of databases by their names for people, without those that are not set."""
         urls = {"meta_url": self.meta_url, "shard_login": self.shard_login}
         urls |= {f"shard {shard_id}": url for shard_id, url in sorted(self.shards.items())}
         return {name: url for name, url in urls.items() if url}
 
     def tls_problems(self) -> dict[str, str]:
-        """Why TLS options cannot be used on this machine, by the names of their URLs. It reads files."""
-        # Many shards have the same options, and to read their files takes milliseconds.
+        """The reasons that TLS options cannot be used on this machine, by the names of their URLs. Reads files."""
+        # Check equal options once, because reading their files takes milliseconds and many shards share them.
         found: dict[str, str] = {}
         urls = self.urls()
         for options, url in {url.partition("?")[2]: url for url in urls.values()}.items():
@@ -383,7 +383,7 @@ class HostConfig(BaseModel):
         return warnings
 
     def redacted(self) -> dict[str, Any]:
-        """All values, for people: without passwords."""
+        """All values, without passwords, for people."""
         values = self.model_dump()
         values["meta_url"] = redact_url(self.meta_url)
         values["shard_login"] = redact_url(self.shard_login) if self.shard_login else ""
@@ -393,27 +393,27 @@ class HostConfig(BaseModel):
 
 
 class _Environment(BaseSettings, HostConfig):
-    """HostConfig as pydantic-settings wants it, to read the environment by its fields."""
+    """HostConfig for pydantic-settings, which reads the environment by its fields."""
 
     model_config = SettingsConfigDict(env_prefix=ENVIRONMENT_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """`origins`: where each value came from, by key; `again` loads what the same flags and file give now."""
+    """`origins`: the origin of each value, by key. `again` loads the same flags and file again."""
 
     config: HostConfig
     origins: dict[str, str]
     again: Callable[[], LoadedConfig]
     warnings: list[str] = field(default_factory=list)
-    """Variables that are no settings, though they have the names of some."""
+    """Warnings of variables that have the name of a setting, but are none."""
 
 
 def load_config(flags: Mapping[str, object] | None = None, path: str | Path | None = None) -> LoadedConfig:
-    """The effective configuration; a flag that is None was not given.
+    """The effective configuration. A flag that is None was not given.
 
-    `path` defaults to what FOQS_CONFIG names. No file is fine, a missing one is not.
-    Raises ConfigError with all problems.
+    `path` defaults to the value of FOQS_CONFIG. Without a path no file is read; a missing file is a problem. Raises
+    ConfigError with all problems.
     """
     named = path or os.environ.get(CONFIG_VARIABLE)
     problems, from_file = _read_file(Path(named)) if named else ([], {})
@@ -433,7 +433,7 @@ def load_config(flags: Mapping[str, object] | None = None, path: str | Path | No
         config = HostConfig.model_validate(values)
     except ValidationError as error:
         cause = error
-        # A default that hangs on a value with a problem is no problem of its own, nor is what the lost file may have.
+        # Ignore a default that depends on an invalid value, and values that the unreadable file may have.
         ignored = ("default_factory_not_called", "missing" if problems else "")
         problems += [
             sentence_of(detail, origins, HostConfig.model_fields)
@@ -447,7 +447,7 @@ def load_config(flags: Mapping[str, object] | None = None, path: str | Path | No
 
 
 def _misfits_of_some(values: Mapping[str, object]) -> list[str]:
-    """Find misfits among values of which some are refused by themselves."""
+    """Find conflicts among values, some of which are invalid by themselves."""
     try:
         meta_url = TypeAdapter(MysqlUrl).validate_python(values.get("meta_url"))
         return _misfits(meta_url, TypeAdapter(ShardUrls).validate_python(values.get("shards")))

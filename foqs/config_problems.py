@@ -1,4 +1,4 @@
-"""The words for what is wrong in a configuration, and URLs without their passwords."""
+"""The texts of problems in a configuration, and URLs without their passwords."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def redact_url(url: str) -> str:
     except (ArgumentError, ValueError):
         return _HIDDEN
     if re.search(r"[\s:@]", parsed.database or ""):
-        return _HIDDEN  # Something else behind it, a second URL with its password maybe.
+        return _HIDDEN  # Another text follows, perhaps a second URL with its password.
     hidden = {key: _HIDDEN for key in parsed.query if "pass" in key or "pwd" in key}
     return parsed.update_query_dict(hidden).render_as_string(hide_password=True)
 
 
 def sentence_of(detail: ErrorDetails, origins: Mapping[str, str], fields: Mapping[str, FieldInfo]) -> str:
-    """What is wrong with a value: its key, where it came from, the value without passwords, and what is allowed."""
+    """A sentence for a problem: the key, its origin, the value without passwords, and the allowed values."""
     key = str(detail["loc"][0]) if detail["loc"] else ""
     message = str(detail["ctx"]["error"]) if detail["type"] == "value_error" else detail["msg"]
     if not key:

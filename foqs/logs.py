@@ -10,7 +10,7 @@ import structlog
 
 
 class Lines:
-    """Prints lines for structlog. A reader that has gone, as a closed terminal has, must not end the work of a host."""
+    """Prints lines for structlog. A closed pipe or terminal must not stop the host."""
 
     def msg(self, message: str) -> None:
         with suppress(OSError):
@@ -20,7 +20,7 @@ class Lines:
 
 
 def configure_logs(level: str, style: str) -> None:
-    """Log from `level` up, as `style` json or console has it; may be called again."""
+    """Log from `level` up, in the style json or console. It can be called again."""
     console = structlog.dev.ConsoleRenderer(colors=sys.stdout.isatty())
     structlog.configure(
         processors=[

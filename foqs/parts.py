@@ -1,4 +1,4 @@
-"""The parts that tie a host to the world outside of its process, and may be replaced in tests."""
+"""The parts that connect a host to the world outside of its process. Tests replace them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from foqs.transport.server import ThriftServer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The parts that tie a host to the world outside of its process: databases, sockets, clocks and metrics."""
+    """The connections of a host to the world outside of its process: databases, sockets, clocks and metrics."""
 
     meta: Callable[..., MetaStore]
     store: Callable[[ShardAccess, Callable[[EpochAsk], EpochGiven], Callable[[str, int], bool], PackIndex], ShardStore]
@@ -73,5 +73,5 @@ def _wall_ms() -> int:
 
 
 def _monotonic_s() -> float:
-    """Unlike the event loop's time it goes on while the loop stands still."""
+    """Monotonic time, which advances even while the event loop is blocked."""
     return time.monotonic()

@@ -1,8 +1,7 @@
 """The settings that a running host takes when its configuration is read again.
 
-They are the log level, the passwords and TLS options of URLs, and where hosts may log in for shards.
-
-Everything else waits for the next start, and nothing that cannot be used replaces what works.
+They are the log level, the passwords and TLS options of URLs, and the servers where hosts may log in for shards. All
+other settings wait for the next start. An unusable value never replaces a working one.
 """
 
 from __future__ import annotations
@@ -20,14 +19,16 @@ _log = structlog.get_logger(__name__)
 
 
 class Reload:
-    """The reloads of one host; `load` reads the configuration anew and raises ConfigError."""
+    """The reloads of one host. `load` reads the configuration again and raises ConfigError."""
 
     def __init__(self, config: HostConfig, load: Callable[[], HostConfig]) -> None:
         self._config = config
         self._load = load
 
     def run(self) -> HostConfig:
-        """The configuration in force from now on: the one before, with what may change. Blocks while files are read."""
+        """Return the new configuration: the one before, with the settings that can change. Blocks while files are
+        read.
+        """
         try:
             wanted = self._load()
         except ConfigError as error:
@@ -52,9 +53,9 @@ class Reload:
         return after
 
     def _url_of(self, name: str, url: str, wanted: str) -> str:
-        """The URL with the password and TLS options of `wanted`, when it is for the same user of the same database.
+        """The URL with the password and TLS options of `wanted`, if it is for the same user of the same database.
 
-        Whether the server takes the password shows when the next session is opened: those that are open stay.
+        The next session shows if the server accepts the password. Open sessions stay.
         """
         if not wanted or database_and_user(wanted) != database_and_user(url):
             wanted = url
@@ -67,5 +68,5 @@ class Reload:
 
 
 def _differences(one: HostConfig, other: HostConfig) -> list[str]:
-    """The keys with different values, of which some are secret."""
+    """The keys with different values; some values are secret."""
     return [key for key in HostConfig.model_fields if getattr(one, key) != getattr(other, key)]

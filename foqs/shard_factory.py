@@ -1,4 +1,4 @@
-"""Makes all that a host has for one shard."""
+"""Makes the objects of a host for one shard."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from foqs.storage.shard_store import ShardAccess
 
 
 class ShardFactory:
-    """Makes the shards of a host; those on one MySQL server share what stands for it.
+    """Makes the shards of a host. Shards on one MySQL server share its MysqlServer object.
 
-    It knows the URLs of shards, and which user sees those that it was not told of.
+    It knows the URLs of shards, and the user for shards that the configuration does not name.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ShardFactory:
         opened: Callable[[ShardState], None],
         host_id: str,
     ) -> None:
-        """`opened` is told of each shard that was opened, before it serves anybody."""
+        """`opened` is called for each opened shard, before the shard's first call."""
         self._config = config
         self._parts = parts
         self._meta = meta
@@ -64,26 +64,28 @@ class ShardFactory:
         self._host_id = host_id
         self._loop = asyncio.get_running_loop()
         self.turning = TurningTime()
-        """The time for which the event loop turned; the host ticks it."""
+        """The time for which the event loop turned. The host ticks it."""
         self._servers: dict[str, MysqlServer] = {}
-        """Each stands under the address in the URLs of its shards."""
+        """Servers by the address in the URLs of their shards."""
         self.cluster = namespaces.cluster = ClusterId(
             meta.cluster_id, meta.make_cluster_id, self._told_by_shards, self._epoch_of
         )
-        """The id of the cluster, which each shard's database has to have as well."""
+        """The id of the cluster, which each shard's database must also have."""
         membership.place_problem = self.place_problem
         self._pack_budget = PackBudget(limits.PACKS_OF_HOST_BYTES_MAX)
 
     def use_urls(self, config: HostConfig) -> None:
-        """Shards that are made from now on are at the URLs of this configuration."""
+        """Use the URLs of this configuration for new shards."""
         self._config = config
 
     def url_of(self, shard_id: int, place: str) -> str:
-        """The URL of a shard: the one that this host was given, or else its place with the user of all shards."""
+        """The URL of a shard: the configured one, or else its place with the user of all shards."""
         return self._config.url_of_shard(shard_id, place)
 
     def make(self, shard_id: int, place: str, tenure: Tenure | None = None) -> OwnedShard:
-        """`tenure` is what this process remembers of the shard, if it had it before."""
+        """Make the objects of one shard. `tenure` is this process's memory of an earlier ownership of the shard, if
+        any.
+        """
         config, parts, url = self._config, self._parts, self.url_of(shard_id, place)
         access = ShardAccess(
             shard_id=shard_id,
@@ -108,7 +110,7 @@ class ShardFactory:
         return OwnedShard(writer, store, reader, exporter, packs, self._dispatcher.on_events, place)
 
     def check_server(self, place: str, places_before: Collection[str]) -> None:
-        """Raises InvalidArgumentError for a place at a server where this host has no business. It asks nobody."""
+        """Raises InvalidArgumentError if this host must not log in to the place's server. It does no I/O."""
         if not self._config.servers.may_add(place, places_before):
             raise InvalidArgumentError(
                 f"no shard can be added at {place}: neither the configuration of host {self._config.host_name} nor a "
@@ -116,9 +118,9 @@ class ShardFactory:
             )
 
     def check_database(self, shard_id: int, place: str) -> None:
-        """Raises InvalidArgumentError for a database that this host cannot serve the shard from.
+        """Raises InvalidArgumentError if this host cannot serve the shard from this database.
 
-        Raises NotOpenedError when it cannot even be opened, whose text is not for callers. It blocks.
+        Raises NotOpenedError, whose text is not for callers, if the database cannot even be opened. It blocks.
         """
         url, cluster = self._config.url_at(place), self.cluster.learn()
         try:
@@ -130,22 +132,24 @@ class ShardFactory:
         except UnavailableError as error:
             raise NotOpenedError(str(error)) from error
         except MigrationError as error:
-            if error.__cause__ is not None:  # The server's own words.
+            if error.__cause__ is not None:  # The error is that of the server.
                 raise NotOpenedError(str(error)) from error
             raise InvalidArgumentError(f"no shard can be served at {place}: {error}") from error
         if problem:
             raise InvalidArgumentError(f"shard {shard_id} cannot be served at {place}: {problem}")
 
     def place_problem(self, shard_id: int, place: str) -> str:
-        """Why the shard is not at this place, as the database there says; empty where it says nothing. It blocks."""
+        """The reason that the shard is not at this place, by the identity in the database; empty without an
+        identity. It blocks.
+        """
         try:
             found = self._parts.identity(shard_id, self.url_of(shard_id, place))
         except UnavailableError:
-            return ""  # Whoever takes the shard over looks again.
+            return ""  # The host that takes the shard over checks again.
         return identity_problem(found, ShardIdentity(self.cluster.known, shard_id))
 
     def _told_by_shards(self) -> bytes:
-        """The id of the cluster that the first shard has of those that can be read; empty where none has any."""
+        """The id of the cluster in the first readable shard that has one, or empty."""
         places = {row.shard_id: row.place for row in self._meta.list_shards() if row.place}
         silent: set[str] = set()
         for shard_id in sorted(self._config.shards.keys() | places.keys()):
@@ -155,7 +159,7 @@ class ShardFactory:
             try:
                 found = self._parts.identity(shard_id, url)
             except UnavailableError:
-                silent.add(server_of(url))  # One wait for each server that is away is long enough.
+                silent.add(server_of(url))  # One wait for each unreachable server is enough.
             else:
                 if found is not None and found.shard_id == shard_id:
                     return found.cluster
@@ -172,12 +176,12 @@ class ShardFactory:
             shard_id, self._host_id, self._parts.wall_ms(), ask.at_least, ask.found, is_renewal=ask.is_renewal,
             is_dead=self._membership.is_dead,
         )  # fmt: skip
-        # Only now, so that the owner of this epoch knows which namespaces were closed or deleted before it.
+        # Read after the epoch is taken, so that its owner sees each namespace that was closed or deleted before.
         self._namespaces.read(self._meta)
         return given
 
     def _server_of(self, url: str) -> MysqlServer:
-        """One for all shards of an address."""
+        """The MysqlServer of all shards at an address."""
         address = server_of(url)
         if address not in self._servers:
             scheduler = CommitScheduler(self._loop, self._config.transactions_per_server_max)
@@ -186,6 +190,6 @@ class ShardFactory:
 
 
 def _lock_name(cluster: str, shard_id: int, url: str) -> str:
-    """Locks belong to the server, so that two clusters of one name on it need the database in theirs."""
+    """The name of a shard's lock. It includes the database, because two clusters of one name can be on one server."""
     database = (make_url(url).database or "").encode()
     return f"{cluster}.shard.{shard_id}.{crc32(database):08x}"

@@ -1,4 +1,4 @@
-"""One host under a supervisor: it starts, reloads, drains and stops as signals ask, and its log says so."""
+"""One host under a supervisor: starts, reloads, drains and stops it as signals ask, and logs each step."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """The orders that a supervisor may give to a host that runs.
+    """The orders of a supervisor to a running host.
 
-    `stop` gets the reason why the host shall drain and stop. Each time that `reload` is set, what may change while a
-    host runs is taken from the configuration that `load_config` returns, which is called on a thread.
+    `stop` gets the reason to drain and stop. Each time `reload` is set, the host takes the settings that can change
+    from the configuration that `load_config` returns. `load_config` is called on a thread.
     """
 
     stop: asyncio.Future[str]
@@ -35,10 +35,10 @@ class Orders:
 
 
 async def run_host(config: HostConfig, orders: Orders, on_ready: Callable[[int], None]) -> None:
-    """Run one host until it is told to stop, then drain it.
+    """Run one host until it is ordered to stop, then drain it.
 
-    `on_ready` gets the bound port. Raises FoqsError when the meta database cannot be reached, or the TLS options of its
-    URL cannot be used, MigrationError when its schema is not this version's, OSError when a port is taken.
+    `on_ready` gets the bound port. Raises FoqsError if the meta database cannot be reached or the TLS options of its
+    URL cannot be used, MigrationError if its schema is not this version's, OSError if a port is taken.
     """
     configure_logs(config.log_level, config.log_format)
     _log.info("host_starting", **_introduction(config, config.port))
@@ -67,7 +67,9 @@ async def run_host(config: HostConfig, orders: Orders, on_ready: Callable[[int],
 
 
 def _check_tls(config: HostConfig) -> None:
-    """Tell what cannot be used: without the meta database nothing is served, and without a shard the others are."""
+    """Log unusable TLS options of shards. Raises InvalidArgumentError for those of the meta database, which the host
+    needs.
+    """
     problems = config.tls_problems()
     if problem := problems.pop("meta_url", ""):
         raise InvalidArgumentError(f"meta_url: {problem}")
@@ -82,7 +84,7 @@ def _operator_port(host: Host, config: HostConfig) -> OperatorPort:
 
 
 async def _serve(host: Host, config: HostConfig, orders: Orders) -> str:
-    """Returns why the host shall stop."""
+    """Return the reason to stop."""
     reloading = asyncio.create_task(_reload_when_asked(host, config, orders), name="reload")
     try:
         return await orders.stop
@@ -109,7 +111,7 @@ async def _reload_when_asked(host: Host, config: HostConfig, orders: Orders) -> 
             config = await asyncio.to_thread(reload.run)
             configure_logs(config.log_level, config.log_format)
             host.use_urls(config)
-        except Exception:  # The host goes on as it was.
+        except Exception:  # The host keeps its settings.
             _log.error("host_defect", work="reload", exc_info=True)
 
 

@@ -1,4 +1,4 @@
-"""`foqs config ...`: what a host would run with."""
+"""`foqs config ...`: the effective configuration of a host."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def show(loaded: LoadedConfig, output: str) -> None:
 @config.command()
 @host_command
 def check(loaded: LoadedConfig) -> None:
-    """Check every value; connects to nothing. Exit code 2 and every problem if one is not valid.
+    """Check every value without connecting to anything. If one is invalid, print every problem and exit with code 2.
 
-    Warnings change no exit code: of TLS files that cannot be used on this machine, and of what is wrong in a cluster
-    and may be right for a single host.
+    Warnings do not change the exit code. They name TLS files that cannot be used on this machine, and settings that
+    suit a single host but not a cluster.
 
-    Whether the databases are there and up to date says `foqs schema status`.
+    `foqs schema status` says if the databases exist and are up to date.
     """
     for warning in loaded.config.warnings():
         note(f"warning: {warning}")

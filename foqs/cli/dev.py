@@ -116,13 +116,15 @@ def dev(
 
 
 def _zookeeper(data_dir: Path) -> LocalZookeeper:
-    """A server that is not started yet: what is missing for it is said before anything is made."""
+    """Return a server that is not started yet. Missing programs and packages are reported before any file is
+    created.
+    """
     require_client()
     return LocalZookeeper(data_dir / _ZOOKEEPER_DIR)
 
 
 def _directories(data_dir: Path, server_count: int | None) -> list[Path]:
-    """The data directories of the servers: the first one is that of all, and has the others in it."""
+    """The servers' data directories. The first one is `data_dir` itself, and contains the others."""
     found = 1 + len(list(data_dir.glob(f"{_SERVER_DIR}*")))
     if server_count is not None and server_count < found:
         raise click.UsageError(f"{data_dir} has {found} servers; fewer would hide items")
@@ -130,7 +132,7 @@ def _directories(data_dir: Path, server_count: int | None) -> list[Path]:
 
 
 def _other(config: HostConfig, number: int) -> HostConfig:
-    """A further host of the same shards."""
+    """Another host of the same shards."""
     changes: dict[str, object] = {"host_name": f"{config.host_name}-{number}"}
     for key in ("port", "metrics_port"):
         first = getattr(config, key)
@@ -141,7 +143,7 @@ def _other(config: HostConfig, number: int) -> HostConfig:
 def _prepare(
     servers: list[LocalServer], port: int, shard_count: int | None, metrics_port: int, log_level: str
 ) -> HostConfig:
-    """The databases, brought up to date, and the configuration of a host that serves them."""
+    """Bring the databases up to date and return the configuration of a host that serves them."""
     server = servers[0]
     found = {shard_id: one for one in servers for shard_id in _shard_ids(one)}
     count_before = max(found, default=-1) + 1
@@ -162,7 +164,7 @@ def _prepare(
         apply(url, SchemaKind.SHARD)
     _forget_hosts(server)
     with closing(MetaStore(meta_url)) as meta, suppress(AlreadyExistsError):
-        # It may be there from an earlier run, with the settings it was given since.
+        # An earlier run may have created it and changed its settings since.
         meta.insert_namespace(_NAMESPACE, NamespaceSettings(), time.time_ns() // 1_000_000)
     return HostConfig(
         meta_url=meta_url,
@@ -177,9 +179,9 @@ def _prepare(
 
 
 def _forget_hosts(server: LocalServer) -> None:
-    """Remove the rows of hosts that ran here: nobody may run any more, for they had the lock of the data directory.
+    """Remove the rows of earlier hosts. None can still run, because a host holds the lock of the data directory.
 
-    Hosts that were killed would else keep those with another membership from starting for 10 s.
+    Otherwise the rows of killed hosts would delay hosts with another membership by 10 s.
     """
     with closing(server.connect("foqs_meta")) as connection, connection.cursor() as cursor:
         cursor.execute(f"DELETE FROM {HOST.name}")

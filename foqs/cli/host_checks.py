@@ -1,4 +1,4 @@
-"""The checks of `foqs hosts --check`: what is wrong with the hosts of a cluster, each a sentence."""
+"""The checks of `foqs hosts --check`. Each problem of the cluster's hosts is one sentence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHARDS_NAMED_MAX = 20
 
 
 def host_problems(hosts: Sequence[ClusterHost], hosts_min: int) -> list[str]:
-    """Hosts that do not answer, and too few that serve or stand by."""
+    """Name the hosts that do not answer, and report if too few serve or stand by."""
     problems = [f"host {one.host_id} does not answer: {one.detail}" for one in hosts if one.state is HostState.SILENT]
     ready_count = sum(one.state in _READY for one in hosts)
     if ready_count < hosts_min:
@@ -25,7 +25,9 @@ def host_problems(hosts: Sequence[ClusterHost], hosts_min: int) -> list[str]:
 
 
 def standby_problems(hosts: Sequence[ClusterHost], shards: Iterable[ClusterShard]) -> list[str]:
-    """Shards that no other host could take over if their owner died: it must be well, and of their tier."""
+    """Name the shards that no other host could take over if their owner died. A standby must be healthy and of the
+    shard's tier.
+    """
     without: dict[str, list[int]] = {}
     for shard in shards:
         ready = {one.name for one in hosts if one.state in _READY and one.tier == shard.tier}
@@ -38,9 +40,9 @@ def standby_problems(hosts: Sequence[ClusterHost], shards: Iterable[ClusterShard
 
 
 def route_problems(admin: AdminClient) -> list[str]:
-    """Shards that the asked host does not reach for its callers, by a call that it hands on to each of their owners.
+    """Name the shards that the asked host cannot reach for its callers, by a call that it forwards to each owner.
 
-    The call reads nothing. It needs a namespace: there is nothing to find out while there is none.
+    The call reads no items. It needs a namespace, so nothing is checked in a cluster without one.
     """
     try:
         namespace = next(islice(admin.list_namespaces(), 1), None)

@@ -1,4 +1,4 @@
-"""The configuration of a host as options: one per field of HostConfig, checked there and nowhere else."""
+"""A host's configuration as options, one per field of HostConfig, which alone checks them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from foqs.config import CONFIG_VARIABLE, ConfigError, HostConfig, LoadedConfig, 
 def host_command(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of HostConfig; its first argument is the effective LoadedConfig.
 
-    Leaves with USAGE after naming every problem.
+    If a value is invalid, print every problem and exit with USAGE.
     """
 
     @functools.wraps(command)
@@ -32,7 +32,9 @@ def host_command(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _help(field: FieldInfo) -> str:
-    """No default is handed to click: what is not given must not hide a variable or the file."""
+    """Return the help text with the default in it. Click itself gets no default, because that would override the
+    variable and the file.
+    """
     if field.is_required():
         return f"{field.description}  [required]"
     if field.default_factory is not None:

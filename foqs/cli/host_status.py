@@ -15,8 +15,8 @@ from foqs.model.calls import HostStatus
 def host_status(remote: Remote, check: bool) -> None:
     """Show the host that answers, and the shards it serves.
 
-    With --check the exit code is 0 when every shard is owned and healthy and the host is not draining, 1 when not,
-    and 5 when no host answers.
+    With --check the exit code is 0 if every shard is owned and healthy and the host is not draining, 1 otherwise, and 5
+    if no host answers.
     """
     with remote.admin() as admin:
         status = admin.host_status()

@@ -1,4 +1,4 @@
-"""`foqs hosts`: the hosts of the cluster, and whether they serve all of its shards."""
+"""`foqs hosts`: the live hosts of the cluster, and a check that they serve all of its shards."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _SHARDS_SHOWN_MAX = 20
     type=WholeNumber(1),
     default=1,
     show_default=True,
-    help="With --check: so many hosts must serve or stand by. From 2 on each shard must have a standby.",
+    help="With --check: least number of hosts that serve or stand by. From 2 on each shard needs a standby.",
 )
 @remote_command
 def hosts(remote: Remote, check: bool, hosts_min: int) -> None:
     """List the hosts that live, or check that they serve every shard.
 
-    The host that answers tells what it knows of the others. Hosts that died are not listed: --hosts-min says how many
-    there should be.
+    The answering host reports its view of the others. Dead hosts are not listed; use --hosts-min to require a number of
+    hosts.
 
-    With --check the exit code is 0 when a host that lives serves every shard that was not removed, none of them is
-    sick, all hosts answer, and the asked host reaches the owner of each shard; it is 1 when not, with the reasons on
-    stderr, and 5 when no host answers.
+    With --check the exit code is 0 if every shard that was not removed is served by a live host and healthy, all hosts
+    answer, and the asked host reaches the owner of each shard. Otherwise it is 1, with the reasons on stderr, or 5 if
+    no host answers.
     """
     problems: list[str] = []
     with remote.admin() as admin:
@@ -91,6 +91,6 @@ def _state_of(host: ClusterHost) -> str:
 
 
 def _named(shards: Sequence[int]) -> str:
-    """The ids of the shards; of many the first ones, and how many there are."""
+    """The ids of the shards, or the first 20 ids and the number of shards."""
     some = " ".join(map(str, shards[:_SHARDS_SHOWN_MAX]))
     return some if len(shards) <= _SHARDS_SHOWN_MAX else f"{some} ... ({len(shards)} in all)"

@@ -1,4 +1,4 @@
-"""`foqs item ...` and `foqs dead-letter ...`: what lies in a queue, for the operator's eye and hand."""
+"""`foqs item ...` and `foqs dead-letter ...`: stored items, for operators to inspect and change."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from foqs.model.calls import DeadLettersResult, ItemState, StoredItem, StoredIte
 from foqs.model.errors import FoqsError
 
 _OPTIONAL = [field.name for field in fields(StoredItem) if field.default is None]
-"""Fields that only some items have: a page shows those that are a text in one of its items."""
+"""Optional fields of items. A page shows those that are texts in at least one of its items."""
 
 
 def _page_options(command: Callable[..., None]) -> Callable[..., None]:
     limit = WholeNumber(1, limits.PAGE_ITEMS_MAX)
-    command = click.option("--page-token", default="", help="Go on behind an earlier page.")(command)
+    command = click.option("--page-token", default="", help="Continue after an earlier page.")(command)
     return click.option("--limit", type=limit, default=100, show_default=True, help="Items at most.")(command)
 
 
@@ -38,7 +38,7 @@ def item() -> None:
 @_page_options
 @remote_command
 def peek(remote: Remote, namespace: str, topic: str, limit: int, page_token: str) -> None:
-    """List the ready items of TOPIC, most urgent first, those under lease included. Leases nothing."""
+    """List the ready items of TOPIC, most urgent first, including those under lease. Leases nothing."""
     with remote.admin() as admin:
         page = admin.peek_items(namespace, topic, limit, page_token)
     _print_page(remote, page)
@@ -50,10 +50,10 @@ _STATES = click.Choice([state.name.lower() for state in ItemState])
 @item.command("list")
 @click.argument("namespace")
 @click.option("--topic", "topics", multiple=True, help="Only items of this topic; may be repeated. Default: all.")
-@click.option("--topic-prefix", default="", metavar="TEXT", help="Only items of topics that begin so.")
+@click.option("--topic-prefix", default="", metavar="TEXT", help="Only items of topics with this prefix.")
 @click.option("--state", "states", multiple=True, type=_STATES, help="Only items in this state; may be repeated.")
 @click.option("--limit", type=WholeNumber(1), help="Items at most. Default: all there are.")
-@click.option("--payload/--no-payload", default=True, help="Whether to read and show payloads.")
+@click.option("--payload/--no-payload", default=True, help="Read and show payloads.")
 @click.option("--partial", is_flag=True, help="Exit code 0 also while shards or hosts do not respond.")
 @remote_command
 def list_items(
@@ -66,11 +66,11 @@ def list_items(
     payload: bool,
     partial: bool,
 ) -> None:
-    """List the items that NAMESPACE has stored, in whatever state, shard by shard.
+    """List the items that NAMESPACE has stored, in any state, shard by shard.
 
-    It changes nothing and delays nobody. Any number of items comes as it is read; JSON is one item a line. What is
-    enqueued after the start does not come. Shards and hosts that do not respond are named on stderr. The exit code is 6
-    then, unless --partial takes what there is.
+    The command changes no item and delays no consumer. Items are printed as they are read, in any number; JSON output
+    has one item per line. Items enqueued after the start are not listed. Shards and hosts that do not respond are named
+    on stderr. The exit code is then 6, unless --partial accepts an incomplete list.
     """
     page_size = min(limit or limits.PAGE_ITEMS_MAX, limits.PAGE_ITEMS_MAX)
     missing: list[str] = []
@@ -127,7 +127,7 @@ def _list_row(one: StoredItem, *, has_payload: bool) -> tuple[object, ...]:
 @click.argument("item_id", metavar="ID")
 @remote_command
 def get(remote: Remote, namespace: str, item_id: str) -> None:
-    """Show one item in whatever state it is."""
+    """Show one item, in any state."""
     with remote.admin() as admin:
         one = admin.get_item(namespace, item_id)
     remote.output.document(one)
@@ -142,7 +142,7 @@ def get(remote: Remote, namespace: str, item_id: str) -> None:
 @remote_command
 @confirmed()
 def delete(remote: Remote, namespace: str, ids: tuple[str, ...]) -> None:
-    """Delete items in whatever state they are."""
+    """Delete items, in any state."""
     with remote.admin() as admin:
         errors = admin.delete_items(namespace, ids, return_errors=True)
     remote.output.document({"errors": errors})
@@ -170,7 +170,7 @@ def list_(remote: Remote, namespace: str, topic: str, limit: int, page_token: st
 def _choice_options(command: Callable[..., None]) -> Callable[..., None]:
     help_text = "Items at most, without IDs.  [default: 1000]"
     command = click.option("--limit", type=WholeNumber(1), help=help_text)(command)
-    command = click.option("--all", "takes_all", is_flag=True, help="All that are dead when it comes to them.")(command)
+    command = click.option("--all", "takes_all", is_flag=True, help="All dead letters, including new ones.")(command)
     return click.argument("ids", nargs=-1, metavar="[ID...]")(command)
 
 
@@ -184,7 +184,7 @@ def redrive(
 ) -> None:
     """Make dead letters ready again with no failed attempts: the IDs, or the oldest of TOPIC.
 
-    Without IDs it passes over items that are delivered at most once: they cannot be redriven.
+    Without IDs, items that are delivered at most once are skipped, because they cannot be redriven.
     """
     with remote.admin() as admin:
         _change_dead(remote, partial(admin.redrive_dead_letters, namespace, topic), ids, limit, takes_all, "redriven")
@@ -218,7 +218,7 @@ def _change_dead(
     takes_all: bool,
     done: str,
 ) -> None:
-    """Redrive or purge by calls of up to 1,000 items, and print what became of all of them."""
+    """Redrive or purge in calls of up to 1,000 items, and print the total result."""
     if ids and (takes_all or limit is not None):
         raise click.UsageError("IDs are given: leave --all and --limit out")
     if takes_all and limit is not None:
@@ -230,7 +230,7 @@ def _change_dead(
             total.count += result.count
             total.ids += result.ids
             total.errors.update({first + position: error for position, error in result.errors.items()})
-    finally:  # A call that fails does not hide what was done before.
+    finally:  # A call that fails must not hide the results of earlier calls.
         remote.output.document({"count": total.count, "errors": _by_id(total)})
         remote.output.line(f"{total.count} {done}")
     report_failures(total.ids, total.errors)
@@ -239,7 +239,7 @@ def _change_dead(
 def _calls(
     change: Callable[..., DeadLettersResult], ids: tuple[str, ...], limit: int | None
 ) -> Iterator[DeadLettersResult]:
-    """The results of the calls for these ids, or for as many of the oldest ones; None: for all."""
+    """The results of the calls for these ids, or for the `limit` oldest dead letters (None: all)."""
     for first in range(0, len(ids), limits.BATCH_ITEMS_MAX):
         some = list(ids[first : first + limits.BATCH_ITEMS_MAX])
         yield replace(change(some, return_errors=True), ids=some)

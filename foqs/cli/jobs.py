@@ -13,7 +13,7 @@ from foqs.model import limits
 from foqs.model.jobs import Job, JobState
 
 WATCH_EVERY_S = 2.0
-"""Hosts write their counts so often."""
+"""Interval at which hosts write their counts, in seconds."""
 _pause = time.sleep
 
 
@@ -23,11 +23,11 @@ _pause = time.sleep
 @click.option("--watch", is_flag=True, help="Show it again every 2 s until it has ended.")
 @remote_command
 def status(remote: Remote, namespace: str, job: str, watch: bool) -> None:
-    """Show the record of JOB of NAMESPACE: its state, its rate, and what was counted of it.
+    """Show the record of JOB of NAMESPACE: its state, its rate and its counts.
 
-    Hosts write their counts every 2 s. One that was killed takes its last ones along: then there are more items than
-    were counted, never fewer. A job that could not say how it ended stays RUNNING, until `foqs spark update` says it.
-    The rows are what the job itself has told at its end.
+    Hosts write their counts every 2 s. The last counts of a killed host are lost, so more items may be stored than were
+    counted, never fewer. A job that could not report its end stays RUNNING until `foqs spark update` sets its state.
+    The number of rows is what the job itself reported at its end.
     """
     with remote.admin() as admin:
         found = admin.get_job(namespace, job)
@@ -80,14 +80,14 @@ def jobs(remote: Remote, namespace: str, limit: int, watch: bool) -> None:
 @click.option(
     "--state",
     type=click.Choice([state.name.lower() for state in JobState]),
-    help="What became of it, for a job that could not tell it itself.",
+    help="The final state of a job that could not report it itself.",
 )
 @click.option("--detail", help="A text for people.")
 @remote_command
 def update(
     remote: Remote, namespace: str, job: str, items_per_second_max: int | None, state: str | None, detail: str | None
 ) -> None:
-    """Change the record of JOB of NAMESPACE; what is not given stays. It does not stop the job itself."""
+    """Change the record of JOB of NAMESPACE; options not given leave it unchanged. The job itself continues."""
     if items_per_second_max is None and state is None and detail is None:
         raise click.UsageError("name at least one thing to change")
     with remote.admin() as admin:
@@ -136,7 +136,7 @@ def _row(job: Job) -> tuple[object, ...]:
 
 
 def _progress(job: Job, before: Job | None) -> str:
-    """One line; how fast it goes as soon as that is known, by the times of the records."""
+    """One line of progress, with the speed between the two records if both times are known."""
     text = (
         f"{time_of(job.updated_at_ms)}  {job.state.name.lower()}: {job.items_count:,} items, "
         f"{job.duplicates_count:,} duplicates, {job.rejected_count:,} rejected"

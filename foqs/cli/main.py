@@ -1,4 +1,4 @@
-"""The `foqs` command: its subcommands, and one place where errors become messages and exit codes."""
+"""The `foqs` command: its subcommands, and the one place that turns errors into messages and exit codes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from foqs.model.errors import FoqsError
 
 
 class _Place(NamedTuple):
-    """Where a subcommand is, and its first sentence, which `foqs --help` tells without importing it.
+    """The module and name of a subcommand, and its first sentence, which `foqs --help` prints without importing it.
 
-    extra: what must be installed of foqs beside the command line itself.
+    extra: the extra of the package foqs that the subcommand needs.
     """
 
     module: str
@@ -56,7 +56,9 @@ _COMMANDS = {
 
 
 class FoqsGroup(click.Group):
-    """Imports a subcommand when it is used: `foqs enqueue` and `foqs --help` do not wait for what `foqs host` needs."""
+    """Imports a subcommand when it is used, so `foqs enqueue` and `foqs --help` do not import the packages of `foqs
+    host`.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -83,11 +85,11 @@ class FoqsGroup(click.Group):
         _open_missing_streams()
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
-                # A terminal or a pipe that cannot show a character gets its number.
+                # Escape characters that the terminal or the pipe cannot encode.
                 stream.reconfigure(errors="backslashreplace")
         try:
             return super().main(*args, **extra)
-        except OSError as error:  # But for a pipe whose reader has had enough: then click ends without a word.
+        except OSError as error:  # Not for a closed pipe: click ends silently then.
             note(f"error: {error.strerror or error}")
             sys.exit(Exit.FAILURE)
 
@@ -100,9 +102,9 @@ class FoqsGroup(click.Group):
 
 
 def _open_missing_streams() -> None:
-    """Open the standard streams that were closed at the start: such a stdin is empty, and such a stdout nowhere.
+    """Open the standard streams that were closed at the start: an empty stdin, and outputs that discard all text.
 
-    Else the next file or socket that is opened would get its number.
+    Otherwise the next file or socket would get the number of the closed stream.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:

@@ -45,7 +45,7 @@ class _Choice(click.Choice):  # type: ignore[type-arg]
 
 
 def _setting_options(command: Callable[..., None], *, has_defaults: bool = True) -> Callable[..., None]:
-    """One option per field of NamespaceSettings; those given arrive in the argument `settings`."""
+    """Add one option per field of NamespaceSettings; the values that are given arrive in the argument `settings`."""
     for field in reversed(fields(NamespaceSettings)):
         flag = "--" + field.name.replace("_", "-")
         bounds, choices = SETTING_BOUNDS.get(field.name), SETTING_CHOICES.get(field.name)
@@ -64,7 +64,7 @@ def _setting_options(command: Callable[..., None], *, has_defaults: bool = True)
 
 
 _changed_setting_options = functools.partial(_setting_options, has_defaults=False)
-"""A setting that is not given stays as it is: there is no default to show."""
+"""The same options without defaults, because a setting that is not given is left unchanged."""
 
 
 def _given(settings: dict[str, Any]) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def create(remote: Remote, name: str, **settings: Any) -> None:
 
 
 @namespace.command("list")
-@click.option("--prefix", default="", help="Only namespaces that start so.")
+@click.option("--prefix", default="", help="Only namespaces with this prefix.")
 @remote_command
 def list_(remote: Remote, prefix: str) -> None:
     """List namespaces."""
@@ -114,7 +114,7 @@ def show(remote: Remote, name: str) -> None:
 @_changed_setting_options
 @remote_command
 def set_(remote: Remote, name: str, **settings: Any) -> None:
-    """Change settings of the namespace NAME; those not given stay."""
+    """Change settings of the namespace NAME; other settings are left unchanged."""
     if not _given(settings):
         raise click.UsageError("name at least one setting to change")
     with remote.admin() as admin:
@@ -138,7 +138,7 @@ def pause(remote: Remote, name: str, enqueue: bool, dequeue: bool, reason: str) 
 @pausing_options
 @remote_command
 def resume(remote: Remote, name: str, enqueue: bool, dequeue: bool) -> None:
-    """Let the namespace NAME go on: enqueues, deliveries, or both if neither is named."""
+    """Resume the namespace NAME: enqueues, deliveries, or both if neither is named."""
     with remote.admin() as admin:
         changed = admin.update_namespace(name, **paused_settings(enqueue, dequeue, paused=False))
         settings = changed.settings
@@ -170,7 +170,8 @@ def recover(
 ) -> None:
     """Bring back the namespace NUMBER, whose items shards hold and the meta database has lost.
 
-    The log of the host that owns the shards tells the number (unknown_namespace). Its other settings are the defaults.
+    The log of the host that owns the shards names the number (unknown_namespace). Settings that are not given are the
+    defaults.
     """
     with remote.admin() as admin:
         _show(remote, admin.recover_namespace(number, name, key_spread=key_spread, dedup_scope=dedup_scope))

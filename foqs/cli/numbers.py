@@ -8,7 +8,7 @@ import click
 
 
 class WholeNumber(click.IntRange):
-    """A whole number within bounds. The error has the value, the bounds and, if given, a hint."""
+    """A whole number within bounds. The error names the value, the bounds and, if given, a hint."""
 
     def __init__(self, least: int | None = None, most: int | None = None, *, hint: str = "") -> None:
         super().__init__(least, most)

@@ -1,4 +1,4 @@
-"""The output of commands: a table or a JSON document on stdout, messages on stderr; and their exit codes."""
+"""The output of commands: a table or a JSON document on stdout, messages on stderr, and exit codes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _LINES_PER_WRITE = 500
 _LINE_ENDS = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
-"""Characters that end a line for some programs: escaped, so that one document a line stays one."""
+"""Characters that end a line for some programs. They are escaped, to keep each document on one line."""
 
 
 class Exit(IntEnum):
@@ -56,33 +56,33 @@ def exit_of(error: FoqsError) -> Exit:
 
 
 def note(message: str) -> None:
-    """A message for the person at the terminal; stdout stays clean for what was asked for."""
+    """Print a message on stderr, so that stdout has only the result."""
     click.echo(message, err=True)
 
 
 class Output:
-    """Prints one result, as a table or as JSON. The keys of the JSON are stable; new ones may be added."""
+    """Prints one result, as a table or as JSON. The keys of the JSON are stable; new ones can be added."""
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
 
     def document(self, value: object) -> None:
-        """Print `value` when JSON was asked for."""
+        """Print `value` if the output is JSON."""
         if self.as_json:
             click.echo(_json_of(value, indent=2))
 
     def json_line(self, value: object) -> None:
-        """Print `value` on one line when JSON was asked for: for results without a known end."""
+        """Print `value` on one line if the output is JSON, for results of unknown length."""
         if self.as_json:
             click.echo(_json_of(value))
 
     def line(self, text: str) -> None:
-        """Print a line when a table was asked for."""
+        """Print a line if the output is a table."""
         if not self.as_json:
             click.echo(text)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]], *, is_last_cut: bool = False) -> None:
-        """Print a table when that was asked for, row after row as they come; see table_lines."""
+        """Print a table if that is the output format, each row as it arrives; see table_lines."""
         if self.as_json:
             return
         terminal_columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
@@ -92,14 +92,14 @@ class Output:
 
 
 def report_failures(names: Sequence[str], errors: PositionErrors) -> None:
-    """Name the positions of a batch that failed and leave with their exit code, if there are any."""
+    """If a batch has failures, name their positions and exit with their code."""
     for position, error in sorted(errors.items()):
         note(f"error: {names[position]}: {error.message}")
     leave_for({exit_of(error) for error in errors.values()})
 
 
 def leave_for(codes: set[Exit]) -> None:
-    """Leave with the one code of all failures, or FAILURE when they differ; go on when there are none."""
+    """Exit with the code that all failures share, or with FAILURE if they differ. Return if `codes` is empty."""
     if codes:
         leave(codes.pop() if len(codes) == 1 else Exit.FAILURE)
 
@@ -109,14 +109,14 @@ def leave(code: Exit) -> NoReturn:
 
 
 def _json_of(value: object, indent: int | None = None) -> str:
-    """Encode as JSON. A stdout that cannot hold every character gets the others escaped."""
+    """Encode as JSON. Escape non-ASCII characters unless stdout is in a Unicode encoding."""
     is_unicode = (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
     text = json.dumps(plain(value), ensure_ascii=not is_unicode, indent=indent)
     return text.translate(_LINE_ENDS) if is_unicode else text
 
 
 def plain(value: object) -> Any:
-    """`value` as JSON has it. Bytes appear twice: as text, or null when they are not UTF-8, and as base64."""
+    """Convert `value` to JSON types. Bytes appear twice: as text (null if they are not UTF-8) and as base64."""
     if is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, FoqsError):
@@ -143,7 +143,7 @@ def _text_of(value: bytes) -> str | None:
 
 
 def time_of(time_ms: int | None) -> str | None:
-    """A time in UTC for a table; JSON has the milliseconds."""
+    """Format a time in UTC for a table; JSON has the milliseconds."""
     if not time_ms:
         return None
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")[:-6]

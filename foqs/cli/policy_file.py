@@ -28,13 +28,13 @@ def set_policies(remote: Remote, namespace: str, file: TextIO) -> None:
     """Set policies of topics of NAMESPACE from FILE, a CSV file of UTF-8, or - for stdin.
 
     The first line names columns: topic, and any of prefix, enqueue_paused, dequeue_paused (true or false), reason,
-    items_per_second (a rate, or none) and weight. Where prefix is true, topic is a prefix. An empty cell leaves its
-    field as it is. Lines are done in their order, 1,000 in one transaction. One that is wrong fails alone; the command
-    can be run again.
+    items_per_second (a rate, or none) and weight. If prefix is true, topic is a prefix. An empty cell leaves its field
+    unchanged. Lines are applied in order, 1,000 in one transaction. An invalid line fails alone. The command can be run
+    again.
     """
     done_count, failed_count, codes = 0, 0, set[Exit]()
     if hasattr(file, "reconfigure"):
-        file.reconfigure(newline="")  # A name in quotes comes as it is.
+        file.reconfigure(newline="")  # The csv module needs line ends inside quotes unchanged.
     changes = _changes_of(file)
     with remote.admin() as admin:
         while some := list(islice(changes, limits.BATCH_ITEMS_MAX)):
@@ -57,9 +57,9 @@ def set_policies(remote: Remote, namespace: str, file: TextIO) -> None:
 
 
 def _changes_of(file: TextIO) -> Iterator[tuple[int, TopicPolicyChange | FoqsError]]:
-    """The change that each line says, or what is wrong with it, with its number.
+    """Yield the number and the change of each line, or its error.
 
-    Raises InvalidArgumentError for what is no such file.
+    Raises InvalidArgumentError if the file is not CSV in UTF-8 or has wrong columns.
     """
     rows = csv.reader(file, strict=True)
     try:

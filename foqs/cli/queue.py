@@ -1,4 +1,4 @@
-"""Items in and out: topics, enqueue, dequeue, ack, nack."""
+"""The commands topics, enqueue, dequeue, ack and nack."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from foqs.model.errors import FoqsError, InvalidArgumentError, TooLargeError
 
 _STDIN = "-"
 _LINES_PER_BATCH = 100
-"""Lines of one batch. All of them may hold a payload of the largest size."""
+"""Lines in one batch. A batch fits even if each line is a payload of the largest size."""
 _MS = WholeNumber(hint="give milliseconds")
 _ITEM_OPTIONS = (
     click.option(
@@ -66,20 +66,20 @@ def _item_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.command()
 @click.argument("namespace")
-@click.option("--prefix", default="", help="Only topics that start so.")
+@click.option("--prefix", default="", help="Only topics with this prefix.")
 @click.option("--partial", is_flag=True, help="Exit code 0 also while shards or hosts do not respond.")
 @remote_command
 def topics(remote: Remote, namespace: str, prefix: str, partial: bool) -> None:
     """List the topics of NAMESPACE that hold an item.
 
-    Shards and hosts that do not respond are named on stderr, and their items are not counted. The exit code is 6 then,
-    unless --partial takes what there is.
+    Shards and hosts that do not respond are named on stderr, and their items are not counted. The exit code is then 6,
+    unless --partial accepts an incomplete list.
     """
     missing: dict[str, None] = {}
 
     def tell(parts: Sequence[str]) -> None:
         for what in parts:
-            if what not in missing:  # Each page tells it again.
+            if what not in missing:  # Each page names the missing parts again.
                 missing[what] = None
                 note(f"not counted: {what}")
 
@@ -123,8 +123,8 @@ def enqueue(
 ) -> None:
     """Store an item with PAYLOAD, or with what comes from stdin (-), and print its id.
 
-    The item is on disk when the id is printed. With exit code 5 it may or may not exist: with --dedup-id the command
-    may then be repeated, and stores no second item.
+    The item is on disk when the id is printed. After exit code 5 the item may or may not exist. With --dedup-id it is
+    safe to repeat the command, because no second item is stored.
     """
     if lines and payload != _STDIN:
         raise click.UsageError("--lines reads stdin: give no PAYLOAD")
@@ -160,7 +160,7 @@ def _new_item(topic: str, payload: bytes, *, metadata: str | None, at_most_once:
 
 
 def _enqueue_lines(remote: Remote, client: Client, namespace: str, items: Iterator[NewItem]) -> None:
-    """Batch after batch, each reported before the next is read: what is stored is known at any time."""
+    """Enqueue batch after batch, and report each before reading the next, so that the output is current at any time."""
     first_line, codes = 1, set[Exit]()
     while batch := list(islice(items, _LINES_PER_BATCH)):
         try:
@@ -207,7 +207,7 @@ def _lines_of(stream: BinaryIO) -> Iterator[bytes]:
     "--count", type=WholeNumber(1, limits.DEQUEUE_ITEMS_MAX), default=1, show_default=True, help="Items at most."
 )
 @click.option("--wait-ms", type=WholeNumber(0, limits.WAIT_MS_MAX), default=0, help="Wait for an item.")
-@click.option("--lease-ms", type=WholeNumber(limits.LEASE_MS_MIN, limits.LEASE_MS_MAX), help="Keep them so long.")
+@click.option("--lease-ms", type=WholeNumber(limits.LEASE_MS_MIN, limits.LEASE_MS_MAX), help="Duration of the lease.")
 @click.option("--ack/--no-ack", default=False, help="Delete the items once they are printed.")
 @click.option("--prefix", is_flag=True, help='Take items of any topics that begin with TOPIC; "" for all topics.')
 @remote_command
@@ -216,8 +216,8 @@ def dequeue(
 ) -> None:
     """Take the most urgent ready items of TOPIC under a lease and print them.
 
-    Without --ack they come back when the lease ends, unless `foqs ack` is given their receipts. If there are none, it
-    says why; with exit code 6 there may be some on shards or hosts that were not asked.
+    Without --ack the items become ready again when the lease ends, unless `foqs ack` gets their receipts. If no item is
+    ready, the command says why; exit code 6 means that shards or hosts that were not asked may have items.
     """
     with remote.client() as client:
         topics, topic_prefix = ((), topic) if prefix else (topic, None)
@@ -230,7 +230,7 @@ def dequeue(
             leave(Exit.PARTIAL)
         if not ack or not items:
             return
-        # Printed first: whoever reads the output has the items even if the ack is lost.
+        # Print first, so that the reader of the output has the items even if the ack is lost.
         sys.stdout.flush()
         errors = client.ack(namespace, items, return_errors=True)
     report_failures([item.id for item in items], errors)
@@ -267,9 +267,9 @@ def ack(remote: Remote, namespace: str, receipts: tuple[str, ...]) -> None:
 @click.command()
 @click.argument("namespace")
 @click.argument("receipts", nargs=-1, required=True, metavar="RECEIPT...")
-@click.option("--delay-ms", type=WholeNumber(0, limits.DELAY_MS_MAX), default=0, help="Ready again after this.")
-@click.option("--release", is_flag=True, help="Given back, not failed: does not count as an attempt.")
-@click.option("--dead-letter", is_flag=True, help="Straight to the dead letters.")
+@click.option("--delay-ms", type=WholeNumber(0, limits.DELAY_MS_MAX), default=0, help="Ready again after this time.")
+@click.option("--release", is_flag=True, help="Return it without counting a failed attempt.")
+@click.option("--dead-letter", is_flag=True, help="Make it a dead letter at once.")
 @remote_command
 def nack(
     remote: Remote, namespace: str, receipts: tuple[str, ...], delay_ms: int, release: bool, dead_letter: bool

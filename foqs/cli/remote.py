@@ -1,4 +1,4 @@
-"""The options and the clients that all commands share which talk to a host."""
+"""The options and the clients that all commands with a host share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _IDS_NAMED_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """Where a command's host is and how to print what it says. Clients are context managers."""
+    """The address of a command's host, and the printer of its output. The clients are context managers."""
 
     address: str
     retry_ms: int
@@ -43,7 +43,7 @@ def remote_command(command: Callable[..., None]) -> Callable[..., None]:
         envvar=ADDRESS_VARIABLE,
         default="127.0.0.1:7600",
         show_default=True,
-        help=f"Hosts to ask, parted by commas.  [{ADDRESS_VARIABLE}]",
+        help=f"Hosts to ask, separated by commas.  [{ADDRESS_VARIABLE}]",
     )
     @click.option(
         "--output",
@@ -66,7 +66,9 @@ def remote_command(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def named(_: Remote, arguments: dict[str, Any]) -> str:
-    """The words for what a command destroys: texts and numbers, the first of many ids, and the number of the ids."""
+    """Describe the target of a destructive command: its texts and numbers, up to 5 ids, and the number of ids if
+    there are more.
+    """
     words = [str(value) for value in arguments.values() if isinstance(value, str | int) and not isinstance(value, bool)]
     ids: list[str] = [one for value in arguments.values() if isinstance(value, tuple) for one in value]
     shown = ids if len(ids) <= _IDS_NAMED_MAX else [*ids[:_IDS_NAMED_MAX], f"... ({len(ids)} in all)"]
@@ -74,9 +76,9 @@ def named(_: Remote, arguments: dict[str, Any]) -> str:
 
 
 def confirmed(what: Callable[[Remote, dict[str, Any]], str] = named) -> Callable[..., Callable[..., None]]:
-    """Ask before a command that destroys; --yes is the answer of scripts. Use below `remote_command`.
+    """Ask before a destructive command runs; scripts answer with --yes. Use below `remote_command`.
 
-    `what` returns the words for what will be destroyed.
+    `what` describes what will be destroyed.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:

@@ -22,21 +22,23 @@ from foqs.model.limits import KIB, MIB
 from foqs.storage.migrations import MigrationError
 
 _GC_THRESHOLDS = (5_000, 4, 1_000)
-"""Containers made and not dropped before the youngest are looked at, and how often that is before the older ones are.
+"""Thresholds of the three generations of the garbage collector.
 
-Several times the default: collections were a tenth of a busy host's time. The second one looks at about 20,000. The
-last one walks all that is kept in memory; it comes after 20 million at the soonest, when a quarter of it is new.
+They are several times the defaults, because collections took a tenth of a busy host's time. A collection of the second
+generation looks at about 20,000 containers. A full collection walks everything in memory; it comes after 20 million new
+containers at the earliest, when a quarter of all is new.
 """
 _MAPPED_BYTES_MIN = 128 * KIB
-"""Memory of this size has pages of its own, which go back to the system with it: glibc's first choice. By itself it
-would raise this up to 32 MiB as large payloads come, and keep what they had between smaller ones.
+"""Least size of a block of memory with pages of its own, which return to the system when it is freed, in bytes. This
+is glibc's initial value. By default glibc raises it up to 32 MiB as large payloads arrive, and then keeps their
+memory between smaller ones.
 """
 _FREE_BYTES_MAX = 16 * MIB
-"""Free memory at the end of the heap that is kept, because it may be needed again soon."""
+"""Free memory to keep at the end of the heap, in bytes, because it may be needed again soon."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-"""The numbers that malloc.h gives these options."""
+"""The numbers of these options in malloc.h."""
 _SWITCH_S = 0.0005
-"""A tenth of the default: so long may the event loop wait for a thread that computes, each time that it wakes up."""
+"""Longest wait of the event loop for a computing thread at each wake-up, in seconds: a tenth of the default."""
 
 
 def run_until_signal(
@@ -47,13 +49,13 @@ def run_until_signal(
 ) -> None:
     """Run a host until SIGINT or SIGTERM, then drain it; the second of these signals ends the process at once.
 
-    SIGHUP has the host take what may change from `load_config`; without one it drains like the others, for then the
-    terminal was closed. `on_ready` gets the port that is bound, once all hosts serve. `others` are further hosts that
-    run beside it in this process. When a host cannot start this leaves with the code of the reason: UNAVAILABLE
-    for what may be there soon.
+    On SIGHUP the host takes changes from `load_config`. Without `load_config` SIGHUP drains the host too, because then
+    it means that the terminal was closed. `on_ready` gets the bound port, once all hosts serve. `others` are further
+    hosts that run beside it in this process. If a host cannot start, exit with the code of the reason: UNAVAILABLE for
+    a problem that may end by itself.
     """
     if load_config is not None:
-        # A reload that comes while the host is still being imported: its configuration was read a moment ago.
+        # Ignore a reload while the host is still being imported, because its configuration was read a moment ago.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     tune_interpreter()
     try:
@@ -73,12 +75,12 @@ def run_until_signal(
 
 
 def tune_interpreter() -> None:
-    """Collect garbage seldom, and never again in the host's code, which a full collection takes 40 ms to walk.
+    """Collect garbage seldom, and exclude the host's code from collections, because walking it takes 40 ms each time.
 
-    A queue makes and drops many objects, nearly all of them in no cycle. And threads that compute, as for a scrape of
-    the metrics, give way to the event loop soon. Memory that large items had goes back to the system.
+    A queue makes and drops many objects, and few are in cycles. Also make threads that compute, such as a scrape of the
+    metrics, yield to the event loop soon, and return the memory of large items to the system.
     """
-    import_module("foqs.supervised")  # not before a host is wanted: other commands start faster without
+    import_module("foqs.supervised")  # Not before a host is wanted, because other commands start faster without it.
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
@@ -106,7 +108,7 @@ async def _serve(
         orders.stop.set_result(name)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
-        with suppress(OSError):  # The terminal may be what has gone.
+        with suppress(OSError):  # The terminal may be gone.
             note("draining; a second signal ends at once")
 
     for number in (signal.SIGINT, signal.SIGTERM):

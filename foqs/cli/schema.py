@@ -1,4 +1,4 @@
-"""`foqs schema ...`: the tables of the meta database and of every shard that it or the configuration knows."""
+"""`foqs schema ...`: the tables of the meta database, and of every shard that it or the configuration names."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class _Database(NamedTuple):
     """The origin of its name: a flag, a variable, the file or the meta database."""
     kind: SchemaKind
     url: str
-    """Empty when nobody knows where it is."""
+    """Empty if its place is unknown."""
     shard_id: int = -1
     epoch: int = 0
-    """The last one that the meta database has given: if the database is not there then, something is lost."""
+    """The last epoch that the meta database has given. If it is not 0 and the database is missing, data was lost."""
 
     def __str__(self) -> str:
         return f"{self.name} ({self.origin})"
@@ -44,8 +44,8 @@ class _Database(NamedTuple):
 def schema() -> None:
     """Create and bring up to date the databases of the cluster.
 
-    These are the meta database, the shards of the configuration, and those that the meta database knows. The latter are
-    opened as the user of the setting `shard_login`, or else of `meta_url`, as hosts do.
+    These are the meta database, the shards of the configuration, and the shards that the meta database names. The
+    latter are opened as the user of the setting `shard_login`, or else of `meta_url`, as hosts do.
     """
 
 
@@ -63,8 +63,8 @@ def schema() -> None:
 def apply(loaded: LoadedConfig, new_shards: tuple[int, ...]) -> None:
     """Create what is missing and apply what is pending, database after database. Safe to repeat.
 
-    A shard that hosts have served and whose database is gone or empty is refused: restore the database, or say with
-    --new-shard that its items are given up.
+    If hosts have served a shard and its database is gone or empty, the shard is refused. Restore its database, or give
+    its items up with --new-shard.
     """
     work = _Work(new_shards)
     for database in work.databases(loaded):
@@ -115,18 +115,20 @@ def status(loaded: LoadedConfig, output: str) -> None:
 
 
 class _Work:
-    """The databases one after the other, and what went wrong: one that fails keeps no other one from its turn."""
+    """The databases in turn, and their failures. A failure does not stop the work on the other databases."""
 
     def __init__(self, new_shards: Collection[int] = ()) -> None:
-        """`new_shards` are those whose databases are to be made anew."""
+        """`new_shards` are the shards whose databases are to be made anew."""
         self._new_shards = new_shards
         self.codes: set[Exit] = set()
         self.is_meta_pending = False
-        """The meta database has not all of its tables: that it cannot tell its shards is to be expected."""
+        """True if the meta database lacks some of its tables. Then it is expected that it cannot list its shards."""
         self._is_meta_away = False
 
     def databases(self, loaded: LoadedConfig) -> Iterator[_Database]:
-        """The meta database first, because it knows shards only once it has its tables; each shard once, by id."""
+        """Yield the meta database first, because it lists shards only once it has its tables; then each shard once,
+        by id.
+        """
         config = loaded.config
         yield _Database("meta", loaded.origins["meta_url"], SchemaKind.META, config.meta_url)
         rows = {row.shard_id: row for row in self._rows(config)}
@@ -150,17 +152,21 @@ class _Work:
                 )
 
     def failed(self, database: _Database, error: MigrationError | FoqsError) -> None:
-        """Tell it, and go on."""
+        """Report the failure of one database."""
         self._is_meta_away |= isinstance(error, FoqsError) and database.kind is SchemaKind.META
         self._report(database, str(error), Exit.UNAVAILABLE if isinstance(error, UnavailableError) else Exit.FAILURE)
 
     def leave(self) -> None:
-        """Leave with the gravest of what went wrong, if anything did: that which does not end by itself."""
+        """Exit with the gravest failure, if any. FAILURE is graver than UNAVAILABLE, because it does not end by
+        itself.
+        """
         if self.codes:
             leave(Exit.FAILURE if Exit.FAILURE in self.codes else max(self.codes))
 
     def _rows(self, config: HostConfig) -> list[ShardRow]:
-        """The shards that the meta database knows; none while it has not the tables for it, which is told."""
+        """The shards that the meta database lists. While it lacks the tables, print a message and return an empty
+        list.
+        """
         problem = "it cannot be reached"
         if not self._is_meta_away:
             try:
@@ -170,11 +176,11 @@ class _Work:
                 problem = str(error)
                 self._is_meta_away = isinstance(error, UnavailableError)
         if self.is_meta_pending:
-            # It is told as pending, and that is no error by itself.
+            # The status shows the tables as pending, and that is no error by itself.
             note("shards that only the meta database knows are not shown until foqs schema apply has made its tables")
             return []
         note(f"error: shards that only the meta database knows are missing here: {problem}")
-        # What keeps the meta database away was told, with its code: this follows from it, and ends with it.
+        # The error of the meta database was reported with its code. This problem follows from it and ends with it.
         self.codes.add(Exit.UNAVAILABLE if self._is_meta_away else Exit.FAILURE)
         return []
 
@@ -184,7 +190,7 @@ class _Work:
 
 
 def _shard(loaded: LoadedConfig, shard_id: int, row: ShardRow | None, *, is_new: bool = False) -> _Database:
-    """A shard's database; `is_new`: whatever hosts have known of it is given up."""
+    """A shard's database. `is_new`: the epoch is 0, because the earlier contents are given up."""
     config = loaded.config
     is_named, place = shard_id in config.shards, row.place if row is not None else ""
     return _Database(
@@ -214,7 +220,7 @@ def _apply(database: _Database) -> list[Migration]:
 
 
 def _make_known(config: HostConfig, database: _Database) -> None:
-    """Have the database of a shard that is made anew say whose it is, so that hosts take it for the right one."""
+    """Store the identity of a shard in its newly made database, so that hosts accept the database."""
     with closing(MetaStore(config.meta_url)) as meta:
         cluster_id = meta.make_cluster_id()
     keep_identity_at(database.url, ShardIdentity(cluster_id, database.shard_id))

@@ -1,4 +1,4 @@
-"""`foqs shard ...`: the shards of the cluster, and which host serves which."""
+"""`foqs shard ...`: the shards of the cluster, and the host that serves each."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def shard() -> None:
 def list_(remote: Remote) -> None:
     """List all shards that the cluster has or had: where they are, and who serves them.
 
-    A shard has an OWNER while a host that lives says that it serves it. HEALTH tells how, and messages tell why a shard
-    is not well.
+    OWNER is the live host that reports serving the shard. HEALTH is the state of the service, and a message gives the
+    reason if a shard is not well.
     """
     with remote.admin() as admin:
         found = admin.list_shards()
@@ -62,7 +62,7 @@ def shard_problems(shards: Iterable[ClusterShard]) -> list[str]:
 def add(remote: Remote, shard_id: int, place: str, tier: str) -> None:
     """Let the hosts serve a new shard SHARD_ID at PLACE, such as mysql://HOST:3306/DATABASE.
 
-    It gets its part of the slots of dedup ids, a few at a time. Its database must be there, with tables of this
+    The shard gets its part of the slots of dedup ids, a few at a time. Its database must exist, with tables of this
     version: see `foqs schema apply`. The hosts open it as the user of their setting `shard_login`, or else of
     `meta_url`, if its server is one that their configuration, their setting `shard_places` or an earlier shard names.
     """
@@ -73,13 +73,13 @@ def add(remote: Remote, shard_id: int, place: str, tier: str) -> None:
 
 @shard.command()
 @click.argument("shard_id", type=_SHARD_ID)
-@click.option("--last", is_flag=True, help="Also if no other shard of its tier takes items: enqueues are refused then.")
+@click.option("--last", is_flag=True, help="Also drain the last shard of its tier; enqueues are then refused.")
 @remote_command
 def drain(remote: Remote, shard_id: int, last: bool) -> None:
-    """Let the shard SHARD_ID take no new items; what it holds is served until it is empty.
+    """Let the shard SHARD_ID take no new items; its stored items are served until it is empty.
 
-    Its slots of dedup ids move to the other shards, a few at a time. `foqs shard list` tells what keeps it from being
-    removed.
+    Its slots of dedup ids move to the other shards, a few at a time. `foqs shard list` shows why it cannot be removed
+    yet.
     """
     with remote.admin() as admin:
         _show(remote, admin.update_shard(shard_id, state=ShardUse.DRAINING, last=last))
@@ -100,9 +100,9 @@ def serve(remote: Remote, shard_id: int) -> None:
 @click.option("--tier", help="Give it to the hosts of another tier.")
 @remote_command
 def move(remote: Remote, shard_id: int, host_name: str, tier: str | None) -> None:
-    """Pin the shard SHARD_ID to the host HOST_NAME, which serves it while it is there; without a name to none.
+    """Pin the shard SHARD_ID to the host HOST_NAME, which serves it while it lives; without a name to none.
 
-    The host and the tier may be such that no host has yet: a message says so.
+    The host and the tier need not exist yet: a message says if they do not.
     """
     with remote.admin() as admin:
         _show(remote, admin.update_shard(shard_id, pinned_to=host_name, tier=tier))
@@ -110,7 +110,7 @@ def move(remote: Remote, shard_id: int, host_name: str, tier: str | None) -> Non
 
 
 def _removed(remote: Remote, arguments: dict[str, Any]) -> str:
-    """The shard, and the database that nobody will serve."""
+    """Describe the shard by its id and its database."""
     shard_id = arguments["shard_id"]
     with remote.admin() as admin:
         found = next((one for one in admin.list_shards() if one.shard_id == shard_id), None)
@@ -126,8 +126,8 @@ def _removed(remote: Remote, arguments: dict[str, Any]) -> str:
 def remove(remote: Remote, shard_id: int) -> None:
     """Let nobody serve the shard SHARD_ID any more, once it is drained and empty. Its database stays.
 
-    Only its owner can tell that it is empty, and any host asks that one: while nobody serves the shard it stays. Its id
-    cannot be used again for another place.
+    Only its owner can confirm that the shard is empty, and any host asks the owner, so a shard that nobody serves
+    cannot be removed. Its id cannot be used again for another place.
     """
     with remote.admin() as admin:
         admin.remove_shard(shard_id)
@@ -136,7 +136,7 @@ def remove(remote: Remote, shard_id: int) -> None:
 
 
 def _note_who_is_missing(admin: AdminClient, shard_id: int, *, host_name: str = "", tier: str | None = None) -> None:
-    """Say that the host or the tier is one that no host that lives has: it may be a slip of the pen."""
+    """Print a note if no live host has this name or tier, because it can be a typing error."""
     try:
         hosts = admin.list_hosts()
     except FoqsError as error:

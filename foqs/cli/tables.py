@@ -1,7 +1,7 @@
-"""Tables as lines of text, made as the rows come: for a terminal as wide as it is, for programs parted by tabs.
+"""Tables as lines of text, made as the rows arrive: as wide as the terminal, or separated by tabs for programs.
 
-At a terminal columns are as wide as the first rows want them. Where they do not fit, each row becomes a record of
-several lines, `column  value`. The last column is never padded, so that a long text in it is the terminal's to wrap.
+At a terminal the first rows decide how wide the columns are. Where they do not fit, each row becomes a record of
+several lines, `column value`. The last column is never padded, so that the terminal wraps a long text in it.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from itertools import chain, islice
 
 _GAP = "  "
 _ROWS_SEEN = 1_000
-"""The rows by which the widths of the columns are chosen; a later one that is wider stands out."""
+"""Rows that decide the widths of the columns. A later, wider cell sticks out."""
 _LAST_COLUMN_CHARS_MIN = 12
 
 
 def table_lines(
     columns: Sequence[str], rows: Iterable[Sequence[object]], terminal_columns: int | None, *, is_last_cut: bool = False
 ) -> Iterator[str]:
-    """The lines of a table with its head; for programs, whole and parted by tabs, where there is no terminal.
+    """The lines of a table with its head. Without a terminal, programs get complete cells separated by tabs.
 
-    `is_last_cut`: at a terminal the last cell of a row is cut where the terminal ends.
+    `is_last_cut`: cut the last cell of a row at the edge of the terminal.
     """
     if terminal_columns is None:
         yield from map("\t".join, chain([columns], ([text_of(value) for value in row] for row in rows)))
@@ -49,7 +49,7 @@ def _records(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[
 
 
 def cell_of(value: object) -> str:
-    """One line of what a terminal can show: other characters are replaced, since some of them would steer it."""
+    """One line of printable characters. The others are replaced, because some are control sequences of terminals."""
     text = text_of(value)
     if text.isprintable():
         return text
@@ -57,7 +57,7 @@ def cell_of(value: object) -> str:
 
 
 def text_of(value: object) -> str:
-    """One line for a program. Control characters are replaced, and no name has one: names come back as they are."""
+    """One line for a program. Control characters are replaced; no name has one, so names are printed unchanged."""
     if isinstance(value, bytes):
         value = value.decode(errors="replace")
     if value is None:
@@ -71,7 +71,7 @@ def text_of(value: object) -> str:
 
 
 def width_of(text: str) -> int:
-    """How many columns of a terminal it takes."""
+    """The width in columns of a terminal."""
     return len(text) if text.isascii() else sum(map(_char_width, text))
 
 

@@ -1,4 +1,4 @@
-"""`foqs topic ...`: a whole topic at once."""
+"""`foqs topic ...`: commands on a whole topic."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from foqs.model.errors import FoqsError, NotFoundError, UnavailableError
 
 PROGRESS_EVERY_S = 2.0
 SETTLED_TRIES = 20
-"""How often items are asked for again that another call settles just then."""
+"""Number of calls for items that another call is just settling."""
 SETTLED_PAUSE_S = 0.05
 ERRORS_SHOWN = 5
 IDS_PER_CALL = min(limits.BATCH_ITEMS_MAX, limits.PAGE_ITEMS_MAX)
@@ -46,7 +46,7 @@ class Purged:
 
     deleted: int = 0
     gone: int = 0
-    """Items that somebody else took out of the queue before they could be deleted."""
+    """Items that another caller removed before the purge could delete them."""
     failed: int = 0
 
 
@@ -63,10 +63,10 @@ class Purged:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @remote_command
 def purge(remote: Remote, namespace: str, topic_name: str, states: tuple[str, ...], yes: bool) -> None:
-    """Delete the items of TOPIC, whatever their states, those under lease too.
+    """Delete the items of TOPIC in any state, including those under lease.
 
-    What is enqueued after the start stays, while the command waits for an answer too. An ack of a deleted item gets
-    STALE_LEASE. Run again after an error: it goes on with what is left.
+    Items that are enqueued after the start stay, even while the command waits for an answer. An ack of a deleted item
+    gets STALE_LEASE. After an error run the command again: it deletes the remaining items.
     """
     wanted = states_of(states) or list(ItemState)
     with remote.admin() as admin:
@@ -93,7 +93,7 @@ def purge(remote: Remote, namespace: str, topic_name: str, states: tuple[str, ..
 
 
 def _ask(remote: Remote, namespace: str, topic_name: str, states: list[ItemState]) -> None:
-    """Ask for the name of the topic. Aborts when another one is typed."""
+    """Ask for the name of the topic. Aborts if another name is typed."""
     with remote.client() as client:
         found = list(islice(client.topics(namespace, topic_name), 1))
     stats = found[0] if found and found[0].topic == topic_name else TopicStats(topic_name, 0, 0, 0, 0, 0, 0)
@@ -109,7 +109,7 @@ def _ask(remote: Remote, namespace: str, topic_name: str, states: list[ItemState
 def _pages(
     admin: AdminClient, namespace: str, plan: ExportPlan, topic_name: str, states: list[ItemState]
 ) -> Iterator[list[str]]:
-    """The ids of the items that the plan has, page by page, and no more of them than one call may delete."""
+    """The ids of the plan's items, page by page. A page has at most as many ids as one call accepts."""
     for split in plan.splits:
         after_key, is_first = 0, True
         while is_first or after_key:
@@ -128,7 +128,7 @@ def _pages(
 
 
 def _delete(admin: AdminClient, namespace: str, ids: list[str], purged: Purged, errors: list[FoqsError]) -> None:
-    """Delete these, and those again that another call settles just now."""
+    """Delete the items. Repeat the call for items that another call is just settling."""
     if not ids:
         return
     for tries_left in reversed(range(SETTLED_TRIES)):
@@ -142,7 +142,7 @@ def _delete(admin: AdminClient, namespace: str, ids: list[str], purged: Purged, 
             else:
                 purged.failed += 1
                 if len(errors) < ERRORS_SHOWN or error.code not in {one.code for one in errors}:
-                    errors.append(error)  # As many as are shown, and what decides the exit code.
+                    errors.append(error)  # Keep ERRORS_SHOWN errors, and one of each code for the exit code.
         purged.deleted += len(ids) - len(failed)
         if not again:
             return

@@ -1,4 +1,4 @@
-"""`foqs topic pause`, `resume`, `limit`, `weight` and `policies`: what operators say of topics and prefixes."""
+"""`foqs topic pause`, `resume`, `limit`, `weight` and `policies`: policies of topics and prefixes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_CAP = "none"
 
 
 class Rate(click.ParamType):  # type: ignore[type-arg]
-    """Items a second, or none."""
+    """A rate in items a second, or none."""
 
     name = "rate"
 
@@ -33,22 +33,22 @@ class Rate(click.ParamType):  # type: ignore[type-arg]
 
 
 def pausing_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Options for the direction that is paused or resumed; both where neither is given."""
+    """Options for the direction to pause or resume; both if neither is given."""
     command = click.option("--dequeue", is_flag=True, help="Only deliveries.")(command)
     return click.option("--enqueue", is_flag=True, help="Only enqueues.")(command)
 
 
 def reason_option(command: Callable[..., None]) -> Callable[..., None]:
-    return click.option("--reason", default="", help="Why: callers are told.")(command)
+    return click.option("--reason", default="", help="Reason, shown to callers.")(command)
 
 
 def prefix_option(command: Callable[..., None]) -> Callable[..., None]:
-    told = "TOPIC is a prefix: each topic that begins so, unless it has a word of its own or of a longer prefix."
+    told = "TOPIC is a prefix of topics. A topic's own policy and those of longer prefixes take precedence."
     return click.option("--prefix", "is_prefix", is_flag=True, help=told)(command)
 
 
 def paused_settings(enqueue: bool, dequeue: bool, *, paused: bool) -> dict[str, Any]:
-    """The settings of a namespace or a topic that pause it, or let it go on."""
+    """The settings of a namespace or a topic that pause or resume it."""
     both = not (enqueue or dequeue)
     names = [name for name, chosen in (("enqueue_paused", enqueue), ("dequeue_paused", dequeue)) if chosen or both]
     return dict.fromkeys(names, paused)
@@ -80,7 +80,7 @@ def pause(
 @prefix_option
 @remote_command
 def resume(remote: Remote, namespace: str, topic_name: str, is_prefix: bool, enqueue: bool, dequeue: bool) -> None:
-    """Let TOPIC go on: enqueues, deliveries, or both if neither is named."""
+    """Resume TOPIC: enqueues, deliveries, or both if neither is named."""
     with remote.admin() as admin:
         changes = paused_settings(enqueue, dequeue, paused=False)
         policy = admin.set_topic_policy(namespace, topic_name, is_prefix=is_prefix, **changes)
@@ -96,9 +96,9 @@ def resume(remote: Remote, namespace: str, topic_name: str, is_prefix: bool, enq
 @prefix_option
 @remote_command
 def limit(remote: Remote, namespace: str, topic_name: str, is_prefix: bool, rate: float) -> None:
-    """Deliver at most RATE items of TOPIC a second, whatever their priorities; "none" for no limit.
+    """Deliver at most RATE items of TOPIC a second, of all priorities together; "none" for no limit.
 
-    RATE may have a fraction: 0.5 is one item every two seconds.
+    RATE can have a fraction: 0.5 is one item every two seconds.
     """
     with remote.admin() as admin:
         _show(
@@ -113,19 +113,19 @@ def limit(remote: Remote, namespace: str, topic_name: str, is_prefix: bool, rate
 @prefix_option
 @remote_command
 def weight(remote: Remote, namespace: str, topic_name: str, is_prefix: bool, number: int) -> None:
-    """Give TOPIC so many times the share of a topic of weight 1 in dequeues from any topic."""
+    """Set the WEIGHT of TOPIC: its share of dequeues from any topic, relative to a topic of weight 1."""
     with remote.admin() as admin:
         _show(remote, admin.set_topic_policy(namespace, topic_name, is_prefix=is_prefix, weight=number))
 
 
 @click.command()
 @click.argument("namespace")
-@click.option("--prefix", default="", help="Only topics and prefixes that start so.")
+@click.option("--prefix", default="", help="Only topics and prefixes with this prefix.")
 @remote_command
 def policies(remote: Remote, namespace: str, prefix: str) -> None:
-    """List the topics of NAMESPACE that are paused, or have a limit or a weight, and before them such prefixes.
+    """List the topics of NAMESPACE that are paused or have a limit or a weight. Such prefixes are listed before them.
 
-    A prefix has a * behind it. What is listed for a topic is what holds for it, by itself or by a prefix.
+    A prefix has a * at its end. A topic's row shows the policy in force, its own or that of a prefix.
     """
     with remote.admin() as admin:
         found = list(admin.list_topic_policies(namespace, prefix))

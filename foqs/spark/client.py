@@ -1,4 +1,4 @@
-"""The client of one task: bulk enqueues of encoded items, repeated with the patience of a job."""
+"""The client of one task: bulk enqueues of encoded items, with retries as long as a job can wait."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ BACKOFF_MS_MAX = 5_000
 
 
 class BulkClient(Protocol):
-    """A client, as a sender needs it."""
+    """The client interface of a sender."""
 
     async def enqueue(self, items: EncodedItems) -> EncodedResult:
-        """Enqueue the items of one call; errors by position are returned."""
+        """Enqueue the items of one call and return errors by position."""
 
 
 class TaskClient(AsyncBaseClient):

@@ -1,4 +1,4 @@
-"""The columns of a DataFrame that become fields of items: which there may be, and of what types."""
+"""The columns of a DataFrame that become fields of items: their names and types."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from foqs.spark.dedup import KEY_COLUMN, KEY_TYPES
 from foqs.spark.options import CONTENT, JSON, KEY, NONE, WriteOptions
 
 Columns = Sequence[tuple[str, str]]
-"""The name and the type of each column, as Spark names the type."""
+"""The name and the type of each column; the types are Spark's names."""
 
 _TEXT = ("binary", "string")
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
@@ -26,7 +26,7 @@ COLUMNS: dict[str, tuple[tuple[str, ...], str]] = {
     "metadata": (_TEXT, "bytes that a nack may rewrite"),
     "trace_context": (("string",), "comes with every delivery, such as a W3C traceparent"),
 }
-"""The types that a column may have in Spark, and its meaning, by name. Null selects the default of the service."""
+"""The types that a column can have in Spark, and its meaning, by name. Null selects the default of the service."""
 _VIEW_TYPES = {
     "topic": "string",
     "payload": "binary",
@@ -51,7 +51,7 @@ def view_schema(options: WriteOptions) -> str:
 
 
 def key_column_of(columns: Columns, options: WriteOptions, problems: list[str]) -> str | None:
-    """The name of the column that makes the dedup ids, or None. Enters it when no kind of dedup is chosen."""
+    """The name of the column that makes the dedup ids, or None. Adds a problem if no kind of dedup is chosen."""
     wanted = options.dedup_id_column or KEY_COLUMN
     found = {name.lower(): (name, kind) for name, kind in columns}.get(wanted.lower())
     if options.dedup in (CONTENT, NONE):
@@ -75,7 +75,7 @@ def key_column_of(columns: Columns, options: WriteOptions, problems: list[str]) 
 
 
 def check_columns(columns: Columns, options: WriteOptions, key_column: str | None, problems: list[str]) -> None:
-    """Enter all that is wrong with the columns."""
+    """Add all problems of the columns to `problems`."""
     found: list[str] = []
     seen: set[str] = set()
     key = key_column and key_column.lower()
@@ -86,7 +86,7 @@ def check_columns(columns: Columns, options: WriteOptions, key_column: str | Non
         elif lower in COLUMNS and lower != KEY_COLUMN:
             found += _wrong_type(name, kind, options)
         elif lower == key:
-            pass  # Its type is checked already.
+            pass  # Its type is checked by key_column_of.
         elif lower == KEY_COLUMN and not options.ignores_extra_columns:
             found.append(f"column {shown(name)} has no meaning with these options: drop it, or set dedup=key")
         elif not (options.ignores_extra_columns or options.payload_format == JSON):
@@ -101,7 +101,9 @@ def check_columns(columns: Columns, options: WriteOptions, key_column: str | Non
 
 
 def json_columns(columns: Columns, options: WriteOptions, problems: list[str]) -> tuple[tuple[str, ...], bool] | None:
-    """The columns that make the payload with payloadFormat=json, and whether it is one that is the payload itself."""
+    """The columns that make the payload with payloadFormat=json. The flag is True if the one column is the whole
+    payload.
+    """
     if options.payload_format != JSON:
         return None
     whole = [name for name, _ in columns if name.lower() == "payload"]

@@ -1,8 +1,9 @@
-"""Dedup ids of rows, from a key column or from the content of the rows. Nothing here has a clock, chance or I/O.
+"""Dedup ids of rows, from a key column or from the content of the rows. Pure: no clock, chance or I/O.
 
-An id must be the same whenever Spark repeats the row's task. The place of the row is not: after a shuffle the rows of a
-partition come in another order each time (Spark's DeterministicLevel.UNORDERED), so a repeated task that takes ids from
-positions gives row B the id of row A, and B is dropped as a repeat. What does repeat is the set of a partition's rows.
+An id must be the same each time Spark repeats the row's task. The row's position is not the same: after a shuffle the
+rows of a partition arrive in another order each time (Spark's DeterministicLevel.UNORDERED). A repeated task that takes
+ids from positions gives row B the id of row A, and B is dropped as a repeat. Only the set of a partition's rows
+repeats.
 """
 
 from __future__ import annotations
@@ -17,22 +18,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ID_BYTES_MAX = 255
-"""The longest id that the service takes."""
+"""Longest dedup id that the service accepts, in bytes."""
 KEY_COLUMN = "dedup_id"
-"""The key column where no option names another."""
+"""The default key column."""
 KEY_TYPES = ("string", "binary", "tinyint", "smallint", "int", "bigint")
-"""The types that a key column may have in Spark."""
+"""The types that a key column can have in Spark."""
 CONTENT_ROWS_MAX = 2_000_000
-"""Different rows of one task with ids from their content. Each costs the task about 100 bytes of memory."""
+"""Most different rows of one task with ids from their content. Each costs the task about 100 bytes of memory."""
 _DIGEST_BYTES = 16
 _KEY_BYTES = 32
 
 
 def key_texts(column: pa.Array) -> pa.Array:
-    """The ids of a key column as UTF-8: text as it is, whole numbers in decimal, bytes in hexadecimal; null where null.
+    """The ids of a key column as UTF-8: text unchanged, whole numbers in decimal, bytes in hexadecimal, null for null.
 
-    Hexadecimal, not base64: it is what tools and logs show for such keys, and the same in upper or lower case is not
-    two ids, since it is always in lower case.
+    Bytes are in hexadecimal, not base64, because tools and logs show such keys in hexadecimal. The digits are always in
+    lower case, so one key makes one id.
     """
     import pyarrow as pa
 
@@ -44,7 +45,7 @@ def key_texts(column: pa.Array) -> pa.Array:
 
 
 def key_faults(texts: pa.Array, name: str) -> dict[int, str]:
-    """The rows that have no valid id, each with the reason; `name` is that of the key column."""
+    """The rows without a valid id, each with the reason; `name` is the name of the key column."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -59,7 +60,7 @@ def key_faults(texts: pa.Array, name: str) -> dict[int, str]:
             if length is not None and not 1 <= length <= ID_BYTES_MAX:
                 faults[row] = f"{name} makes an id of {length} bytes; it has 1 to {ID_BYTES_MAX}"
     try:
-        texts.cast(pa.string())  # It checks that all is UTF-8.
+        texts.cast(pa.string())  # The cast checks that all texts are UTF-8.
     except pa.ArrowInvalid:
         for row, text in enumerate(texts.to_pylist()):
             if text is not None and not is_utf8(text):
@@ -76,23 +77,26 @@ def is_utf8(text: bytes) -> bool:
 
 
 class ContentIds:
-    """Ids for the rows of one task, from what each row says and how many equal rows of the task came before it.
+    """Ids for the rows of one task, from the content of each row and the number of equal rows before it in the task.
 
-    The n-th of some equal rows has the same id whatever stands between them, and equal rows are all kept. The partition
-    is part of the id, so that equal rows of two partitions are both kept too. It holds for all attempts of a task, and
-    for a stage that is run again; not for another run of the job, which may cut the rows into other partitions.
+    The n-th of several equal rows has the same id in any order of the rows, and equal rows are all kept. The partition
+    is part of the id, so equal rows of two partitions are both kept too. This holds for all attempts of a task, and for
+    a stage that is run again. It does not hold for another run of the job, which can split the rows into other
+    partitions.
     """
 
     def __init__(self, job_id: str, partition: int, rows_max: int = CONTENT_ROWS_MAX) -> None:
-        """`job_id` keeps the rows of different jobs apart: those of one micro-batch have one of their own."""
+        """`job_id` separates the rows of different jobs. Each micro-batch has its own."""
         self._key = blake2b(f"{partition}/{job_id}".encode(), digest_size=_KEY_BYTES).digest()
         self._rows_max = rows_max
         self._seen: set[bytes] = set()
         self._counts: dict[bytes, int] = {}
-        """How often a row came before, where it came more than once."""
+        """The number of equal rows so far, for rows that came more than once."""
 
     def take(self, rows: EncodedItems) -> list[str]:
-        """Give ids to the next rows. Raises InvalidArgumentError for more different rows than a task may have."""
+        """Give ids to the next rows. Raises InvalidArgumentError if the task has more than `rows_max` different
+        rows.
+        """
         key, seen = self._key, self._seen
         ids = []
         for row in rows:

@@ -1,6 +1,6 @@
-"""Turns the rows of a DataFrame into encoded items, a batch of Arrow at a time and column by column.
+"""Turns the rows of a DataFrame into encoded items, one Arrow batch at a time and column by column.
 
-A NewItem for each row, encoded field by field, costs three times as much.
+Making a NewItem for each row and encoding it field by field costs three times as much.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 _DELIVERIES = {policy.name: int(policy) for policy in DeliveryPolicy}
 _INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
 _GOLDEN = 0x9E3779B9
-"""2**32 divided by the golden ratio: its multiples fall evenly, however many there are (Knuth, TAOCP 3, 6.4)."""
+"""2**32 divided by the golden ratio. Any number of its multiples are evenly distributed (Knuth, TAOCP 3, 6.4)."""
 
 
 @dataclass(slots=True)
 class EncodedRows:
-    """A batch of rows as the service sees it: items, and rows that cannot become one with the reason."""
+    """The items of a batch of rows, and the refused rows with the reasons."""
 
     array: pa.Array
     """The bytes of each item."""
@@ -36,7 +36,7 @@ class EncodedRows:
     """The number of each item's row in the batch."""
     refused: list[tuple[int, str]] = field(default_factory=list)
     ids: pa.Array | None = None
-    """The dedup id of each item as UTF-8, where they have one."""
+    """The dedup id of each item as UTF-8, or None for rows without ids."""
 
     @property
     def items(self) -> EncodedItems:
@@ -45,16 +45,18 @@ class EncodedRows:
 
 @dataclass(slots=True, kw_only=True)
 class Spread:
-    """`spreadOverMs`: each item is delayed by a part of the time that its id says, so that a repeat says the same.
+    """`spreadOverMs`: delays each item by a part of the time. The id decides the part, so a repeat has the same delay.
 
-    Rows without a time of their own are delayed from the begin of the job.
+    Rows without a time of their own are delayed from the beginning of the job.
     """
 
     over_ms: int
     begin_ms: int
 
     def delays_ms(self, ids: Sequence[bytes] | None, first_row: int, count: int) -> list[int]:
-        """The delay of each row. Rows without ids are spread by their numbers: nothing tells their repeats anyway."""
+        """The delay of each row. Rows without ids are spread by their numbers, because their repeats are not
+        recognized anyway.
+        """
         over_ms = self.over_ms
         if ids is None:
             return [((number * _GOLDEN & 0xFFFFFFFF) * over_ms) >> 32 for number in range(first_row, first_row + count)]
@@ -62,10 +64,10 @@ class Spread:
 
 
 class RowEncoder:
-    """The encoder of one task: which columns and options make which fields. The sender owns it.
+    """The encoder of one task, which makes items from columns and options. The sender owns it.
 
-    topic: of all rows; it wins over a column `topic`.
-    key_column: the column that makes the dedup ids.  content_ids: makes them of the content. One or none of both.
+    topic: of all rows; it takes precedence over a column `topic`. key_column: the column that makes the dedup ids.
+    content_ids: makes the ids of the content. At most one of key_column and content_ids is given.
     """
 
     def __init__(
@@ -105,7 +107,9 @@ class RowEncoder:
         return EncodedRows(array, numbers, sorted(faults.items()), ids)
 
     def _columns_of(self, batch: pa.RecordBatch, faults: dict[int, str]) -> dict[str, pa.Array]:
-        """The columns by the name of their field, in the types of the wire; rows that cannot be items are entered."""
+        """The columns by the name of their field, in the types of the wire. Rows that cannot be items are added to
+        `faults`.
+        """
         import pyarrow as pa
 
         given = {name.lower(): batch.column(at) for at, name in enumerate(batch.schema.names)}
@@ -124,7 +128,7 @@ class RowEncoder:
         return columns
 
     def _content_fields(self, columns: dict[str, pa.Array]) -> list[Any]:
-        """All fields but times and id."""
+        """All fields except times and id."""
         if not len(columns["payload"]):
             return []
         if self._topic is not None:
@@ -139,7 +143,7 @@ class RowEncoder:
         return parts
 
 
-# ---- columns in the types of the wire, with the rows that are refused ----
+# ---- columns in the types of the wire; refused rows are added to `faults` ----
 
 
 def _topics(name: str, column: pa.Array, faults: dict[int, str]) -> pa.Array:
@@ -247,7 +251,7 @@ _FIELDS: dict[str, Callable[[str, Any], list[Any]]] = {
 def _without(
     columns: dict[str, pa.Array], faults: dict[int, str], count: int
 ) -> tuple[dict[str, pa.Array], Sequence[int]]:
-    """The columns without the rows that are refused, and the numbers of the others."""
+    """The columns without the refused rows, and the numbers of the other rows."""
     import pyarrow as pa
 
     mask = pa.array([row not in faults for row in range(count)], pa.bool_())
@@ -284,7 +288,7 @@ def _time_fields(times: _Times) -> list[Any]:
 
 
 def _delayed(times: _Times, spread: Spread, ids: pa.Array | None, first_row: int, count: int) -> _Times:
-    """The times, each later by the part of its row."""
+    """The times, each later by the delay of its row."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,4 +1,4 @@
-"""Numbers as Spark's `to_json` writes them: as Java does, with the fewest digits that tell them."""
+"""Numbers as Spark's `to_json` writes them: as Java does, with the fewest digits that identify the number."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import struct
 from decimal import Decimal
 
 _PLAIN_MIN, _PLAIN_MAX = 1e-3, 1e7
-"""Java writes numbers beyond these bounds with an exponent."""
+"""Java writes numbers outside these bounds with an exponent."""
 
 
 def double_text(value: float) -> str:
-    """Return a double; what is no finite number is a text, since JSON has none."""
+    """Format a double. NaN and infinities are texts, because JSON has no such numbers."""
     return _of_java(value, repr(value))
 
 
 def float_text(value: float) -> str:
-    """Return a float of 32 bits, which has fewer digits than the double of the same value."""
+    """Format a 32-bit float, which has fewer digits than the double of the same value."""
     if value != value or abs(value) == float("inf"):
         return _of_java(value, "")
     for digits_count in range(1, 10):
@@ -26,15 +26,15 @@ def float_text(value: float) -> str:
 
 
 def decimal_text(value: Decimal) -> str:
-    """Return a decimal with all of its digits, as java.math.BigDecimal does."""
+    """Format a decimal with all of its digits, as java.math.BigDecimal does."""
     return str(value)
 
 
 def _as_float(text: str) -> float:
-    """The float of 32 bits that is nearest to what the text says."""
+    """The 32-bit float nearest to the number in the text."""
     try:
         (found,) = struct.unpack("f", struct.pack("f", float(text)))
-    except OverflowError:  # It is nearer to infinity.
+    except OverflowError:  # The number is nearer to infinity.
         return float("inf")
     return float(found)
 
@@ -45,10 +45,10 @@ def _of_java(value: float, shortest: str) -> str:
     if abs(value) == float("inf"):
         return '"Infinity"' if value > 0 else '"-Infinity"'
     if len(Decimal(shortest).as_tuple().digits) == 1:
-        shortest = f"{value:.1e}"  # Java writes two digits at least, and of those the nearest ones.
+        shortest = f"{value:.1e}"  # Java writes at least two digits, and chooses the nearest such number.
     sign, numbers, exponent = Decimal(shortest).as_tuple()
     digits = "".join(map(str, numbers)).lstrip("0")
-    whole_count = len(digits) + int(exponent)  # The digits before the point.
+    whole_count = len(digits) + int(exponent)  # Number of digits before the point.
     digits = digits.rstrip("0") or "0"
     minus = "-" if sign else ""
     if value == 0:

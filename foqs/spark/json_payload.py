@@ -1,9 +1,8 @@
-"""`payloadFormat=json`: the payload is made of a row's other columns, or of a column `payload` that is no text.
+"""`payloadFormat=json`: makes the payload of a row's other columns, or of a column `payload` that is not text.
 
-The text is that of Spark's `to_json` in the time zone UTC: fields that are null are left out, numbers are written as
-Java writes them, times are ISO 8601, bytes base64. Types that Arrow does not tell apart, or that `to_json` writes by
-their internal form, are refused before (foqs/spark/json_types.py). In the JVM `to_json(struct(...)) AS payload` is
-faster.
+The text is that of Spark's `to_json` in the time zone UTC: null fields are left out, numbers are as in Java, times are
+ISO 8601, bytes are base64. Types that Arrow cannot distinguish, or that `to_json` writes in their internal form, are
+refused before (foqs/spark/json_types.py). In the JVM `to_json(struct(...)) AS payload` is faster.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ class JsonPayload:
     """Makes the payloads of batches of rows."""
 
     def __init__(self, columns: Sequence[str], *, is_whole: bool) -> None:
-        """`columns` by their names; `is_whole`: the only one is the payload itself, and not a field of it."""
+        """`columns` by their names. `is_whole`: the only column is the whole payload, not a field of it."""
         self._columns = columns
         self._is_whole = is_whole
 
     def payloads(self, batch: pa.RecordBatch, faults: dict[int, str]) -> pa.Array:
-        """The payload of each row, null where it cannot be made; then the reason is entered."""
+        """The payload of each row. Where it cannot be made it is null, and the reason is added to `faults`."""
         import pyarrow as pa
 
         texts = [_column(name, batch.column(name), faults) for name in self._columns]
@@ -45,10 +44,10 @@ class JsonPayload:
 
 
 def _column(name: str, column: pa.Array, faults: dict[int, str]) -> Texts:
-    """The values of a column as JSON; null where a value cannot be told, which is entered."""
+    """The values of a column as JSON. A value that cannot be converted is null, and its reason is added to `faults`."""
     try:
         return _texts(column)
-    except ValueError:  # Text that is no UTF-8: Spark takes it, too.
+    except ValueError:  # Text that is not UTF-8, which Spark also accepts.
         return [_value(name, row, column, faults) for row in range(len(column))]
 
 
@@ -61,7 +60,7 @@ def _value(name: str, row: int, column: pa.Array, faults: dict[int, str]) -> str
 
 
 def _texts(array: pa.Array) -> Texts:
-    """The values of an array, of whatever type, as JSON."""
+    """The values of an array of any type as JSON."""
     import pyarrow as pa
 
     kind, types = array.type, pa.types
@@ -83,7 +82,7 @@ def _texts(array: pa.Array) -> Texts:
 
 
 def _scalar(kind: pa.DataType) -> Callable[[Any], str]:
-    """The JSON of a value of this type, which has no parts."""
+    """The function that converts a value of this type, which has no parts, to JSON."""
     import pyarrow as pa
 
     types = pa.types
@@ -99,7 +98,7 @@ def _scalar(kind: pa.DataType) -> Callable[[Any], str]:
         return json_numbers.double_text
     if types.is_decimal(kind):
         return json_numbers.decimal_text
-    return str  # Whole numbers, and nulls of no type.
+    return str  # Whole numbers, and nulls without a type.
 
 
 def _each(array: pa.Array, text: Callable[[Any], str]) -> Texts:
@@ -124,7 +123,7 @@ def _structs(array: pa.Array) -> Texts:
 
 
 def _objects(names: Sequence[str], columns: Sequence[Texts], rows_count: int) -> list[str]:
-    """An object for each row, without the fields that are null."""
+    """An object for each row, without the null fields."""
     heads = [f"{encode_basestring(name)}:" for name in names]
     rows = zip(*columns, strict=True) if columns else [()] * rows_count
     return [
@@ -148,6 +147,6 @@ def _maps(array: pa.Array) -> Texts:
 
 
 def _keys(array: pa.Array) -> list[str]:
-    """The keys of maps: text as it is, numbers and truths as text."""
+    """The keys of maps: text unchanged, numbers and bools as text."""
     texts = [text or "" for text in _texts(array)]  # A key is never null.
     return [text if text.startswith('"') else f'"{text}"' for text in texts]

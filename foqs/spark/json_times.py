@@ -1,27 +1,27 @@
-"""Dates and times as Spark's `to_json` writes them, of all years that Spark has."""
+"""Dates and times as Spark's `to_json` writes them, for all years of Spark."""
 
 from __future__ import annotations
 
 _DAYS_PER_ERA = 146_097
-"""The days of 400 years of the Gregorian calendar."""
+"""Number of days in 400 years of the Gregorian calendar."""
 _EPOCH_OF_ERAS = 719_468
-"""Days from the first of March of the year 0 to 1970."""
+"""Days from March 1 of the year 0 to January 1, 1970."""
 _DAY_US = 86_400_000_000
 
 
 def date_text(days: int) -> str:
-    """Return a date, of days since 1970."""
+    """Format a date that is given in days since 1970."""
     return f'"{_date(days)}"'
 
 
 def timestamp_text(time_us: int, zone: str) -> str:
-    """Return a time of microseconds since 1970 with its milliseconds, the rest of it cut off; `zone` follows."""
+    """Format a time in microseconds since 1970, cut to milliseconds and followed by `zone`."""
     days, rest_us = divmod(time_us, _DAY_US)
     return f'"{_date(days)}T{_clock(rest_us // 1_000_000)}.{rest_us // 1_000 % 1_000:03}{zone}"'
 
 
 def time_text(time_ns: int) -> str:
-    """Return a time of the day, of nanoseconds, with as many digits of its fraction as it has."""
+    """Format a time of the day in nanoseconds, without trailing zeros of the fraction."""
     seconds, fraction = divmod(time_ns, 1_000_000_000)
     digits = f".{fraction:09}".rstrip("0") if fraction else ""
     return f'"{_clock(seconds)}{digits}"'
@@ -32,9 +32,10 @@ def _clock(seconds: int) -> str:
 
 
 def _date(days: int) -> str:
-    """The Gregorian date; years of more than four digits have a sign, as those before the year 0.
+    """The Gregorian date. Years before 0 and years of more than four digits have a sign.
 
-    The algorithm is `civil_from_days` of Howard Hinnant: years begin in March, so that a leap day is their last one.
+    The algorithm is Howard Hinnant's `civil_from_days`: years begin in March, so that a leap day is the last day of a
+    year.
     """
     era, day = divmod(days + _EPOCH_OF_ERAS, _DAYS_PER_ERA)
     year = (day - day // 1_460 + day // 36_524 - day // 146_096) // 365

@@ -1,4 +1,4 @@
-"""The types of Spark with `payloadFormat=json`: those that are written as by `to_json`, and those that are refused."""
+"""The types of Spark with `payloadFormat=json`: types that are written as by `to_json`, and types that are refused."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ WRITTEN = {
     "map": "an object; its keys are of one of the types in the first five rows",
     "void": "nothing: it is left out",
 }
-"""What becomes of each type that is written."""
+"""The JSON of each type that is written."""
 REFUSED = {
     "variant": "Arrow does not tell it from a struct: use to_json of the column",
     "interval": "cast it to string, or to a number",
     "others": "such as geometries and types of users: cast them to one of those above",
 }
-"""What to do with each type that is refused."""
+"""The remedy for each type that is refused."""
 _SCALARS = frozenset(
     ["boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "binary", "date", "timestamp",
      "timestamp_ntz", "void"]
@@ -41,7 +41,7 @@ _KEYS_WITH_ARGUMENTS = frozenset(["decimal", "char", "varchar", "string"])
 
 
 def json_problems(schema: StructType) -> dict[str, str]:
-    """The reasons why columns cannot be JSON, by their names."""
+    """The reasons that columns cannot be JSON, by their names."""
     return {field.name: reason for field in schema.fields if (reason := next(_problems(field.dataType), None))}
 
 

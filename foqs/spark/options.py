@@ -19,7 +19,7 @@ RETRY_TIMEOUT_MS_MAX = 24 * limits.HOUR_MS
 INVALID_ROWS_MAX = 1_000_000_000
 
 DRAWN_JOB_ID = "drawnJobId"
-"""A program of foqs names its job by this option, and may thus ask for its record while the job runs."""
+"""A program of foqs names its job by this option, so that it can ask for the job's record while the job runs."""
 KEY, CONTENT, NONE = "key", "content", "none"
 BINARY, JSON = "binary", "json"
 FAIL, SKIP, SIDE_OUTPUT, WARN = "fail", "skip", "sideOutput", "warn"
@@ -27,7 +27,7 @@ FAIL, SKIP, SIDE_OUTPUT, WARN = "fail", "skip", "sideOutput", "warn"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """The options of one write as they were given, each by itself right. `OPTIONS` has their meanings."""
+    """The options of one write, each valid by itself. `OPTIONS` has their meanings."""
 
     addresses: str = ""
     namespace: str = ""
@@ -37,7 +37,7 @@ class WriteOptions:
     on_short_window: str = WARN
     job_id: str | None = None
     drawn_job_id: str | None = None
-    """It names the job where nobody has: a job that needs no record goes on without one."""
+    """Name of a job that the user has not named. A job that needs no record runs without one."""
     items_per_second_max: int | None = None
     batch_items: int = limits.BATCH_ITEMS_MAX
     calls_in_flight: int = CALLS_IN_FLIGHT_DEFAULT
@@ -47,23 +47,25 @@ class WriteOptions:
     on_invalid_row: str = FAIL
     invalid_rows_max: int | None = None
     rejected_rows_path: str | None = field(default=None, repr=False)
-    """It may have a password in it."""
+    """Not in the repr, because it can contain a password."""
     ignores_extra_columns: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: the field of WriteOptions that holds it, how its text is read, and what the documents say of it."""
+    """One option: its field of WriteOptions, the parser of its text, and its description in the documents."""
 
     field: str
     meaning: str
     parse: Callable[[str, str], object]
     default: str | None = None
-    """The default as the documents tell it, where it is not that of the field."""
+    """The default in the documents, if it is not that of the field."""
 
 
 def parse_options(given: Mapping[str, str], problems: list[str]) -> WriteOptions:
-    """The options as Spark gives them: texts, by names in any case. What is wrong is entered, and has its default."""
+    """Parse the options as Spark gives them: texts, by names in any case. A wrong option is added to `problems` and
+    gets its default.
+    """
     options = {name.lower(): text for name, text in given.items()}
     drawn_job_id = options.pop(DRAWN_JOB_ID.lower(), None)
     problems += [_unknown(name) for name in options if name not in _NAMES and name not in _SPARKS_OWN]
@@ -86,7 +88,7 @@ def parse_options(given: Mapping[str, str], problems: list[str]) -> WriteOptions
 
 
 def draw_job_id() -> str:
-    """Return a name for a job that nobody has named."""
+    """Return a name for a job that the user has not named."""
     return f"spark-{uuid.uuid4()}"
 
 
@@ -261,4 +263,4 @@ OPTIONS: dict[str, Option] = {
 }
 _NAMES = frozenset(name.lower() for name in OPTIONS)
 _SPARKS_OWN = frozenset({"path", "checkpointlocation"})
-"""Spark sets them: the first when `save()` is called with a path, the other for every stream."""
+"""Options that Spark sets: the first if `save()` is called with a path, the second for every stream."""

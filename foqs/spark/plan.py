@@ -1,4 +1,4 @@
-"""The plan of a write, once options and columns have been checked together. Nothing here asks a host."""
+"""The plan of a write, after options and columns have been checked together. It asks no host."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from foqs.spark.options import CONTENT, FAIL, WriteOptions, parse_options
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritePlan:
-    """One write: made before the job, sent to its tasks, and once more to whoever commits. So it holds values alone.
+    """One write: made before the job, sent to its tasks and to the commit. So it holds only values.
 
-    key_column: makes the dedup ids.  payload_columns: make a JSON payload; payload_is_whole: the one is the payload.
-    job_id: names the job; has_record: the service has a record of it, which counts what tasks send.
-    run_id: names the load for ids of the content; that of a stream comes with each micro-batch.
-    begin_ms: when the write began, since the epoch.
-    key_spread, shard_by_slot: which shard takes which id, where rows shall be grouped by that.
-    warnings: what may weaken the promises of this write; told when it begins, and in the record at its end.
+    key_column: makes the dedup ids. payload_columns: make a JSON payload. payload_is_whole: the one column is the
+    payload. job_id: names the job. has_record: the service has a record of the job, which counts the items of tasks.
+    run_id: names the load for ids of the content; a stream gets one with each micro-batch. begin_ms: start of the
+    write, in milliseconds since the epoch. key_spread, shard_by_slot: the shard of each id, if rows shall be grouped by
+    shard. warnings: reasons for weaker promises of this write, printed when it begins and kept in the record at its
+    end.
     """
 
     options: WriteOptions
@@ -39,21 +39,23 @@ class WritePlan:
 
     @property
     def rejects_id(self) -> str:
-        """Names the files of rejected rows of a batch: a job that is run again leaves those of the run before."""
+        """The name for a batch's files of rejected rows. It differs in each run of a job, so earlier files stay."""
         return f"{self.job_id}-{self.begin_ms}"
 
     @property
     def has_ids(self) -> bool:
-        """Tell whether rows have dedup ids, so that a repeated one is enqueued once."""
+        """True if rows have dedup ids, so that a repeated row is enqueued once."""
         return self.key_column is not None or self.options.dedup == CONTENT
 
     @property
     def invalid_rows_max(self) -> int | None:
-        """The most rows of the job that may be refused; None: any number."""
+        """Most rows of the job that can be refused, or None for no limit."""
         return 0 if self.options.on_invalid_row == FAIL else self.options.invalid_rows_max
 
     def encoder(self, run_id: str, partition: int) -> RowEncoder:
-        """The encoder of one task. `run_id` names the job, or the micro-batch, whose repeated rows are the same."""
+        """The encoder of one task. `run_id` names the job or the micro-batch, which has the same rows when it is
+        repeated.
+        """
         options = self.options
         return RowEncoder(
             topic=options.topic,
@@ -67,9 +69,9 @@ class WritePlan:
 
 
 def plan_write(given: Mapping[str, str], columns: Columns, no_json: Mapping[str, str] | None = None) -> WritePlan:
-    """Check options and columns. Raises InvalidArgumentError that names everything that is wrong.
+    """Check options and columns. Raises InvalidArgumentError that names all problems.
 
-    no_json: why columns cannot be JSON, by their names.
+    no_json: reasons that columns cannot be JSON, by their names.
     """
     problems: list[str] = []
     options = parse_options(given, problems)

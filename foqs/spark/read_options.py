@@ -17,18 +17,17 @@ RETRY_TIMEOUT_MS_DEFAULT = 600_000
 RETRY_TIMEOUT_MS_MAX = 24 * limits.HOUR_MS
 _REQUIRED = ("addresses", "namespace")
 _SPARKS_OWN = frozenset({"path"})
-"""Spark sets it when `load()` is called with a path."""
+"""Option that Spark sets if `load()` is called with a path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     """The options of one read.
 
-    addresses: of hosts, as the clients take them.  namespace: which must exist.
-    states: all if empty.  topics: all if empty.  topic_prefix: how topics begin, instead of topics.
-    splits_per_shard: tasks for one shard, at most.  includes_payload: if False, payloads are null.
-    page_items: items of one call.  retry_timeout_ms: for how long one call is repeated.
-    pushes_filters: whether Spark's filters on state and topic are left to the service.
+    addresses: of hosts, in the form of the clients. namespace: must exist. states: all if empty. topics: all if empty.
+    topic_prefix: prefix of topics, instead of topics. splits_per_shard: most tasks for one shard. includes_payload: if
+    False, payloads are null. page_items: items of one call. retry_timeout_ms: longest time that one call is repeated.
+    pushes_filters: True if the service does Spark's filters on state and topic.
     """
 
     addresses: str
@@ -44,14 +43,14 @@ class ReadOptions:
 
 
 def is_for_reading(given: Mapping[str, str]) -> bool:
-    """Whether every option is one of a read: then a view of them is read, and not written to."""
+    """True if every option is one of a read. A view with such options is read, not written to."""
     return all(name.lower() in _NAMES for name in given)
 
 
 def parse_read_options(given: Mapping[str, str]) -> ReadOptions:
-    """The options as Spark gives them: texts, by names in any case.
+    """Parse the options as Spark gives them: texts, by names in any case.
 
-    Raises InvalidArgumentError that names everything that is wrong.
+    Raises InvalidArgumentError that names all problems.
     """
     options = {name.lower(): text for name, text in given.items()}
     problems = [_unknown(name) for name in options if name not in _NAMES and name not in _SPARKS_OWN]
@@ -122,12 +121,14 @@ def _states(name: str, text: str) -> frozenset[ItemState]:
 
 
 def state_names() -> list[str]:
-    """The states of items as a row has them."""
+    """The names of the states in rows."""
     return [state.name.lower() for state in ItemState]
 
 
 def topics_text(topics: Iterable[str]) -> str:
-    """The text of the option `topics` that names these: JSON, since a name has any character, a comma too."""
+    """The text of the option `topics` for these topics. It is JSON, because a name can contain any character, even a
+    comma.
+    """
     return json.dumps(list(topics), ensure_ascii=False)
 
 

@@ -1,4 +1,4 @@
-"""The batch reader: a snapshot of what a namespace has stored, split by the service, page after page in each task."""
+"""The batch reader: a snapshot of the items of a namespace, split by the service and read in pages by each task."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _FIRST_CALL_MS_MAX = 10_000
-"""The deadline of the calls before the tasks, so that a wrong address is reported soon."""
+"""Deadline of the calls before the tasks, in milliseconds, so that a wrong address is reported soon."""
 _CALL_TIMEOUT_MS = 30_000
 _BACKOFF_MS_MAX = 5_000
 _NEVER_NULL = ("id", "topic", "state", "priority", "metadata", "enqueued_at", "expires_at", "delivery")
@@ -38,7 +38,7 @@ _NEVER_NULL = ("id", "topic", "state", "priority", "metadata", "enqueued_at", "e
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which items are to be read; None stands for all."""
+    """The selection of items to read; None stands for all."""
 
     states: frozenset[ItemState] | None = None
     topics: frozenset[str] | None = None
@@ -50,7 +50,7 @@ class Wanted:
 
 
 class SplitPartition(InputPartition):
-    """A split of the plan. It stays valid, so that a second action and a repeated task read it again."""
+    """A split of the plan. It stays valid, so a second action or a repeated task reads it again."""
 
     def __init__(self, split: ExportSplit) -> None:
         super().__init__(split)
@@ -58,7 +58,7 @@ class SplitPartition(InputPartition):
 
 
 class FoqsReader(DataSourceReader):
-    """Made by Spark's planner and sent to the tasks: it holds what was checked, and no connection."""
+    """Made by Spark's planner and sent to the tasks. It holds checked options and no connection."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
@@ -77,7 +77,7 @@ class FoqsReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The items of one split, a page at a time."""
         if not isinstance(partition, SplitPartition):
-            return  # There is nothing to read at all.
+            return  # Nothing matches the filters.
         from pyspark.sql.pandas.types import to_arrow_schema
 
         options, wanted = self.options, self.wanted
@@ -105,13 +105,13 @@ class FoqsReader(DataSourceReader):
 
 
 class FilteringReader(FoqsReader):
-    """The same, and what Spark filters by state and topic is left to the service.
+    """Leaves Spark's filters on state and topic to the service.
 
-    A class of its own: Spark refuses a reader that takes filters while its setting for that is off.
+    This is a separate class, because Spark refuses a reader that accepts filters while its setting for that is off.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
-        """Take the filters that the service serves exactly, and return the others."""
+        """Accept the filters that the service serves exactly, and return the others."""
         for given in filters:
             narrowed = _narrowed(self.wanted, given)
             if narrowed is None:
@@ -121,7 +121,7 @@ class FilteringReader(FoqsReader):
 
 
 def make_reader(options: ReadOptions, schema: StructType) -> FoqsReader:
-    """A reader of these columns, once the service has been asked for the namespace. Raises FoqsError."""
+    """A reader of these columns, after asking the service for the namespace. Raises FoqsError."""
     reader = (FilteringReader if options.pushes_filters else FoqsReader)(options, schema)
     try:
         with _client(options, _FIRST_CALL_MS_MAX) as client:
@@ -140,7 +140,7 @@ def _client(options: ReadOptions, deadline_ms: int) -> AdminClient:
 
 
 def _narrowed(wanted: Wanted, given: Filter) -> Wanted | None:
-    """The wish with the filter too; None if the service cannot serve it exactly."""
+    """Add the filter to the selection. None if the service cannot serve it exactly."""
     if isinstance(given, IsNotNull):
         return wanted if len(given.attribute) == 1 and given.attribute[0] in _NEVER_NULL else None
     if isinstance(given, StringStartsWith) and given.attribute == ("topic",):
@@ -183,6 +183,6 @@ def _begins(wanted: Wanted, prefix: str) -> Wanted | None:
 
 
 def _is_topic(text: str) -> bool:
-    """Whether a topic can have this name: no other one is ever stored."""
+    """True if a topic can have this name; other topics are never stored."""
     is_plain = not any(ord(char) < 0x20 or 0x7F <= ord(char) <= 0x9F for char in text)
     return bool(text) and is_plain and len(text.encode(errors="replace")) <= limits.TOPIC_BYTES_MAX

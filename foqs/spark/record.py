@@ -1,4 +1,4 @@
-"""The record that a write's job has in the service: taken before its tasks start, told of the end."""
+"""The service's record of a write's job: made before its tasks start, and updated at the end."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from foqs.spark.options import CONTENT, WriteOptions
 from foqs.spark.tell import tell
 
 AWAY = (UnavailableError, OverloadedError)
-"""Hosts, or their meta database, do not answer now."""
+"""Errors of hosts, or of their meta database, that do not answer now."""
 
 
 def take(options: WriteOptions, job_id: str, admin: AdminClient) -> Job | None:
-    """Make the record of a job, or take the one that an earlier write of it has left; None if it has to do without.
+    """Make the record of a job, or take over that of an earlier write. None if the job has to do without a record.
 
-    A job that needs none goes on without when it cannot be made, as where too many run. Raises AlreadyExistsError for a
-    job that has succeeded.
+    A job that needs no record runs without one if it cannot be made, for example because too many jobs run. Raises
+    AlreadyExistsError for a job that has succeeded.
     """
     found = _found(options, job_id, admin) if options.job_id is not None else None
     if found is not None:
@@ -38,9 +38,9 @@ def take(options: WriteOptions, job_id: str, admin: AdminClient) -> Job | None:
 
 
 def take_for_stream(options: WriteOptions, admin: AdminClient) -> bool:
-    """Do the same for a micro-batch, and return whether there is a record: a stream has one if it has a jobId.
+    """Do the same for a micro-batch, and return True if the job has a record. A stream has one if it has a jobId.
 
-    Each of its micro-batches asks anew, and none fails while the record cannot be had.
+    Each of its micro-batches asks again, and none fails because the record is unavailable.
     """
     job_id = options.job_id
     if job_id is None:
@@ -50,7 +50,7 @@ def take_for_stream(options: WriteOptions, admin: AdminClient) -> bool:
     try:
         found = _found(options, job_id, admin)
     except AWAY as error:
-        # Most likely it is there. Hosts count for it meanwhile, and those that know its rate keep it.
+        # Most likely the record exists. Meanwhile hosts count for it, and hosts that know its rate keep to it.
         tell(f"the record of job {job_id} was not read, and its rows go on: {error.message}")
         return True
     if found is None:
@@ -72,7 +72,7 @@ def take_for_stream(options: WriteOptions, admin: AdminClient) -> bool:
 def told_end(
     options: WriteOptions, job_id: str, admin: AdminClient, state: JobState | None, rows_count: int | None, detail: str
 ) -> None:
-    """Tell the record how the job ended."""
+    """Store the end of the job in its record."""
     detail = detail.encode()[: limits.JOB_DETAIL_BYTES_MAX].decode(errors="ignore")
     admin.update_job(options.namespace, job_id, state=state, rows_count=rows_count, detail=detail)
 

@@ -1,4 +1,4 @@
-"""URIs as logs and people may see them: without what stands in them for nobody else."""
+"""URIs without their secrets, for logs and people."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from urllib.parse import unquote
 
 _HIDDEN = "***"
 _SECRET_CHARS_MIN = 6
-"""Values of a query that are shorter are no secrets, and too short to be looked for in other texts."""
+"""Shorter values of a query are not treated as secrets, because they would match too much of other texts."""
 
 
 def redacted(uri: str) -> str:
@@ -15,7 +15,7 @@ def redacted(uri: str) -> str:
         return uri
     scheme, _, rest = uri.partition("://")
     rest, sign, query = rest.partition("?")
-    if "@" in query:  # It is part of the query, or the question mark part of the password: nobody can tell.
+    if "@" in query:  # This is part of the query, or the question mark is part of the password: both are possible.
         return f"{scheme}://{_HIDDEN}"
     # A password may have a slash in it, though it should not.
     user, at, place = rest.rpartition("@")

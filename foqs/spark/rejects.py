@@ -1,7 +1,7 @@
-"""The side output: rows that could not become items, with the reason, as Parquet files that Spark can read again.
+"""The side output: rejected rows with the reason, in Parquet files that Spark can read again.
 
-A task writes to a file with a name of its attempt, which begins with `_`, so that no reader takes it. The commit of the
-job renames the files of the attempts that count; those of other attempts are deleted, or keep their names.
+A task writes to a file named after its attempt. The name begins with `_`, so readers skip it. The commit of the job
+renames the files of the successful attempts. Files of other attempts are deleted, or keep their names.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 REASON_COLUMN = "foqs_reason"
-"""The column with the reason, beside those of the rows."""
+"""The column of the reason, beside the columns of the rows."""
 PENDING_ROWS_MAX = 1_000
 PENDING_BYTES_MAX = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt of one task. `run_id` names one run of a job, or the micro-batch; `number` the attempt in the
-    application.
+    """One attempt of one task. `run_id` names one run of a job, or the micro-batch; `number` is the attempt's number
+    in the application.
     """
 
     run_id: str
@@ -44,10 +44,10 @@ class Attempt:
 
 
 class Rejects:
-    """The rejected rows of one attempt; its sender owns it. Rows are kept until `flush`, which may take long."""
+    """The rejected rows of one attempt; its sender owns it. It keeps rows until `flush`, which can take long."""
 
     def __init__(self, directory: str | None, attempt: Attempt) -> None:
-        """The rows are dropped where there is no directory."""
+        """The rows are dropped if `directory` is None."""
         self._directory = directory
         self._attempt = attempt
         self._pending: list[pa.RecordBatch] = []
@@ -57,11 +57,11 @@ class Rejects:
 
     @property
     def is_full(self) -> bool:
-        """Tell whether so many rows are kept that they are to be written now."""
+        """True if enough rows are kept to be written."""
         return self._pending_rows >= PENDING_ROWS_MAX or self._pending_bytes >= PENDING_BYTES_MAX
 
     def add(self, batch: pa.RecordBatch, refused: Sequence[tuple[int, str]]) -> None:
-        """Keep these rows of the batch, each given by its number and reason."""
+        """Keep these rows of the batch; each is a number and a reason."""
         if self._directory is None or not refused:
             return
         import pyarrow as pa
@@ -77,7 +77,7 @@ class Rejects:
         self._pending_bytes += kept.nbytes
 
     def flush(self) -> None:
-        """Write what is kept. Raises OSError when that cannot be done."""
+        """Write the kept rows. Raises OSError on failure."""
         pending, self._pending = self._pending, []
         self._pending_rows = self._pending_bytes = 0
         if not pending:
@@ -93,7 +93,7 @@ class Rejects:
         self._writer.write_table(pa.Table.from_batches(pending))
 
     def close(self) -> Attempt | None:
-        """Write the rest and end the file. Returns the attempt if it has a file."""
+        """Write the kept rows and end the file. Returns the attempt if it has a file."""
         self.flush()
         if self._writer is None:
             return None
@@ -102,13 +102,13 @@ class Rejects:
         return self._attempt
 
     def abandon(self) -> None:
-        """End the file without what is kept: the attempt has failed."""
+        """End the file without the kept rows, because the attempt has failed."""
         if self._stream is not None:
             self._stream.close()
 
 
 def check_directory(directory: str) -> None:
-    """Make the directory if it is not there. Raises InvalidArgumentError when no file can be written into it."""
+    """Make the directory if it is missing. Raises InvalidArgumentError if no file can be written into it."""
     import pyarrow as pa
 
     try:
@@ -118,11 +118,11 @@ def check_directory(directory: str) -> None:
         system.open_output_stream(probe).close()
         system.delete_file(probe)
     except (OSError, pa.ArrowException, ValueError) as error:
-        raise InvalidArgumentError(_unusable(directory, error)) from None  # Its text may have a password in it.
+        raise InvalidArgumentError(_unusable(directory, error)) from None  # The error's text can contain a password.
 
 
 def commit(directory: str, run_id: str, attempts: Iterable[Attempt]) -> list[str]:
-    """Give the files of these attempts their names, and delete those of others. Returns what could not be done."""
+    """Give the files of these attempts their final names, and delete those of other attempts. Returns the failures."""
     import pyarrow as pa
     from pyarrow.fs import FileSelector
 
@@ -130,7 +130,7 @@ def commit(directory: str, run_id: str, attempts: Iterable[Attempt]) -> list[str
         system, path = _open(directory)
         for attempt in attempts:
             system.move(f"{path}/{attempt.hidden_name}", f"{path}/{attempt.name}")
-        # As a whole: the name of another job may begin like this one.
+        # Match the whole name, because the name of another job can begin with this one.
         is_mine = re.compile(rf"_{re.escape(run_id)}-\d{{5,}}-\d+\.parquet")
         for info in system.get_file_info(FileSelector(path)):
             if is_mine.fullmatch(info.base_name):
@@ -149,7 +149,9 @@ def _unusable(directory: str, error: Exception) -> str:
 
 
 def _open(directory: str) -> tuple[Any, str]:
-    """The file system and the path in it. Raises InvalidArgumentError, whose text has no password of the directory."""
+    """The file system and the path in it. Raises InvalidArgumentError without the password of the directory in its
+    text.
+    """
     import pyarrow as pa
     from pyarrow.fs import FileSystem
 

@@ -1,4 +1,4 @@
-"""Stored items as rows of a DataFrame: which columns there are, and pages as Arrow batches."""
+"""Stored items as rows of a DataFrame: the columns, and pages as Arrow batches."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ READ_COLUMNS: dict[str, tuple[str, str, Value]] = {
     "death_reason": ("string", "of a dead letter", lambda one: one.death_reason),
     "trace_context": ("string", "as the enqueue gave it, or null", lambda one: one.trace_context),
 }
-"""The type in Spark, the meaning and the value of each column that a read has, by name."""
+"""The type in Spark, the meaning and the value of each column of a read, by name."""
 READ_SCHEMA = ", ".join(f"{name} {kind}" for name, (kind, _, _) in READ_COLUMNS.items())
-"""The schema of a read that asks for no other one."""
+"""The default schema of a read."""
 
 
 def check_read_columns(columns: Iterable[tuple[str, str]]) -> list[str]:
-    """Check (name, type of Spark) of each column that a read is to have, and return the names.
+    """Check the (name, Spark type) of each wanted column of a read, and return the names.
 
     Raises InvalidArgumentError with all problems.
     """
@@ -61,7 +61,7 @@ def check_read_columns(columns: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def batch_of(items: Sequence[StoredItem], names: Sequence[str], schema: pa.Schema, *, has_payload: bool) -> Any:
-    """The items as an Arrow batch of exactly this schema, whose fields are the columns of these names."""
+    """The items as an Arrow batch of exactly this schema, whose fields are the columns `names`."""
     import pyarrow as pa
 
     arrays = []

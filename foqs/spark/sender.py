@@ -1,4 +1,6 @@
-"""Sends the rows of one task: several calls in flight, patience with hosts that are busy or away, refusals counted."""
+"""Sends the rows of one task: several calls in flight, patience with hosts that are busy or unreachable, refusals
+counted.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH_BYTES_MAX = 32 << 20
-"""Larger batches of Arrow are encoded in parts, since the items are a copy of them."""
+"""Most bytes of an Arrow batch that is encoded at once. Larger batches are encoded in parts, because the items are a
+copy.
+"""
 REASONS_MAX = 10
-"""Refused rows whose reasons a task reports, and a job; further ones are only counted."""
+"""Most refused rows whose reasons a task or a job reports; further rows are only counted."""
 _REFUSALS = (InvalidArgumentError, TooLargeError)
-"""Errors that another attempt would meet again: the row itself is at fault."""
+"""Errors that another attempt would get again, because the row itself is at fault."""
 
 
 @dataclass(slots=True)
@@ -34,11 +38,11 @@ class Sent:
     """The outcome for the rows of one task."""
 
     rows_count: int = 0
-    """Rows that were read."""
+    """Number of rows that were read."""
     items_count: int = 0
-    """Rows that became an item."""
+    """Number of rows that became an item."""
     duplicates_count: int = 0
-    """Rows whose item was there before, because an earlier attempt or another row with their id had made it."""
+    """Number of rows whose item existed before, made by an earlier attempt or by another row with the same id."""
     refused_count: int = 0
     reasons: list[str] = field(default_factory=list)
     """The reasons of the first refused rows."""
@@ -60,7 +64,7 @@ class _Batch:
 
 
 class Sender:
-    """One task's worth of sending."""
+    """Sends the rows of one task."""
 
     def __init__(self, plan: WritePlan, encoder: RowEncoder, client: BulkClient, rejects: Rejects) -> None:
         self._plan = plan
@@ -73,11 +77,11 @@ class Sender:
     async def send(self, batches: Iterator[pa.RecordBatch]) -> Sent:
         """Send all rows. Raises the FoqsError of a call that could not be done in time.
 
-        It stops when more rows are refused than the whole job may have: the rest would be sent in vain.
+        Stops when more rows are refused than the whole job allows, because the job fails anyway.
         """
         loop = asyncio.get_running_loop()
         try:
-            # The next batch may be long in coming, and what is in flight shall go on meanwhile.
+            # The next batch can take long, and calls in flight shall go on meanwhile.
             while (batch := await loop.run_in_executor(None, next, batches, None)) is not None:
                 for part in _parts(batch):
                     await self._send_batch(part)
@@ -99,7 +103,7 @@ class Sender:
         return self._sent
 
     def _check_balance(self) -> None:
-        """Whatever a defect does: a row of which nothing is known fails the task, and Spark repeats it."""
+        """Fail the task if a row is unaccounted for, whatever the defect, so that Spark repeats it."""
         sent = self._sent
         known_count = sent.items_count + sent.duplicates_count + sent.refused_count
         if not self._is_over() and known_count != sent.rows_count:
@@ -137,7 +141,7 @@ class Sender:
             raise failures[0]
 
     async def _call(self, items: EncodedItems, numbers: Sequence[int], batch: _Batch) -> None:
-        """One call; what it holds fits into one, unless a row alone is too large or the namespace was changed."""
+        """Make one call. Its items fit into one call, unless a single row is too large or the namespace was changed."""
         try:
             result = await self._client.enqueue(items)
         except TooLargeError as error:
@@ -160,10 +164,10 @@ class Sender:
         await self._halve(items, numbers, again, batch)
 
     async def _halve(self, items: EncodedItems, numbers: Sequence[int], places: list[int], batch: _Batch) -> None:
-        """Send these of the items again in two calls: each of them is too large, or they are too many together.
+        """Send these of the items again in two calls. Either each item is too large, or they are too many together.
 
-        Positions do not tell: of a call that is done in parts, a part may be refused as a whole. A row that is refused
-        alone is at fault.
+        Error positions do not identify large items, because a part of a call can be refused as a whole. A row that is
+        refused alone is at fault.
         """
         half = len(places) // 2
         for some in (places[:half], places[half:]):
@@ -179,9 +183,9 @@ def _picked(items: EncodedItems, places: Sequence[int]) -> EncodedItems:
 
 
 def grouped(rows: EncodedRows, plan: WritePlan) -> Iterator[tuple[EncodedItems, Sequence[int]]]:
-    """The items with the numbers of their rows; by the shards of their ids, where the ids go to several.
+    """The items with the numbers of their rows, grouped by the shards of their ids if the ids have several shards.
 
-    A call for one shard is one transaction of it; a call for four shards is four small ones.
+    A call for one shard is one transaction; a call for four shards is four small ones.
     """
     if rows.ids is None or plan.key_spread == 1 or not plan.shard_by_slot:
         yield rows.items, rows.numbers
@@ -204,7 +208,7 @@ def _taken(array: pa.Array, places: list[int]) -> Any:
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch in parts of bounded size; a row alone may be larger."""
+    """The batch in parts of bounded size; a single row can be larger."""
     if batch.nbytes <= BATCH_BYTES_MAX or batch.num_rows <= 1:
         yield batch
         return

@@ -19,19 +19,21 @@ from foqs.spark.record import AWAY
 from foqs.spark.tell import tell
 
 CALL_TIMEOUT_MS = 10_000
-"""The longest that one attempt of a call before or after the job may take."""
+"""Timeout of one attempt of a call before or after the job, in milliseconds."""
 PATIENCE_MS = 10_000
-"""How long such calls are repeated, so that a wrong address is reported soon."""
+"""Longest time that such calls are repeated, in milliseconds. It is short, so that a wrong address is reported soon."""
 RECORD_PATIENCE_MS = 3_000
-"""How long a micro-batch waits for the record of its stream, which its rows can do without."""
+"""Longest wait of a micro-batch for the record of its stream, in milliseconds; its rows do not need the record."""
 CALLS_PER_SECOND_MIN = 10
-"""A job with a rate sends calls that small that it gets so many turns a second, and no task waits long for one."""
+"""Least calls a second of a job with a rate. It makes its calls small enough for this, so that no task waits long
+for its turn.
+"""
 
 
 def prepare(plan: WritePlan) -> WritePlan:
     """Ask for the namespace, make the job's record and complete the plan of a batch.
 
-    Raises FoqsError for whatever would make the tasks fail.
+    Raises FoqsError for each problem that would make the tasks fail.
     """
     options = plan.options
     settings, told = _asked(plan, PATIENCE_MS)
@@ -66,7 +68,7 @@ def prepare_stream(plan: WritePlan) -> WritePlan:
 
 
 def stream_named(plan: WritePlan) -> WritePlan:
-    """The plan of a micro-batch as far as its commit needs it, which asks nobody: Spark must not fail by it."""
+    """The plan of a micro-batch for its commit. It asks no host, so that Spark does not fail here."""
     job_id = plan.options.job_id
     return replace(plan, job_id=job_id or "", has_record=job_id is not None)
 
@@ -82,7 +84,9 @@ def _asked(plan: WritePlan, patience_ms: int) -> tuple[NamespaceSettings, ShardM
 
 
 def _checked(plan: WritePlan, settings: NamespaceSettings, told: ShardMap) -> list[str]:
-    """Return what weakens the promises of the write. Raises InvalidArgumentError for what cannot be."""
+    """Return the reasons for weaker promises of the write. Raises InvalidArgumentError for options that the service
+    rules out.
+    """
     warnings = _check_settings(plan, settings, told)
     if plan.options.rejected_rows_path is not None:
         rejects.check_directory(plan.options.rejected_rows_path)
@@ -103,15 +107,16 @@ def _completed(plan: WritePlan, settings: NamespaceSettings, told: ShardMap, war
 
 
 def _run_id(job_id: str, job: Job | None) -> str:
-    """The job's id with the time of its record: a record makes room for others sooner than ids are forgotten.
+    """The job's id with the time of its record.
 
-    Another load of the same name would get the ids of the first one otherwise, and lose its rows.
+    A record can be dropped, to make room for others, before the job's ids are forgotten. Without the time, another load
+    of the same name would then get the ids of the first one, and lose its rows.
     """
     return job_id if job is None else f"{job_id}@{job.created_at_ms}"
 
 
 def _shard_map(plan: WritePlan, patience_ms: int) -> ShardMap:
-    """The shard map as the namespace of the write has it; an empty one for rows without ids, which go anywhere."""
+    """The shard map for the namespace of the write. It is empty for rows without ids, which have no fixed shard."""
     if not plan.has_ids:
         return ShardMap(0, (), [])
     options = plan.options
@@ -121,7 +126,7 @@ def _shard_map(plan: WritePlan, patience_ms: int) -> ShardMap:
 
 
 def _window_ms(settings: NamespaceSettings, told: ShardMap) -> int:
-    """The age up to which ids are remembered: what was agreed, or less where too many came since."""
+    """Longest age of remembered ids, in milliseconds: the namespace's setting, or less if too many ids came since."""
     return settings.dedup_ms if told.dedup_window_ms is None else min(settings.dedup_ms, told.dedup_window_ms)
 
 
@@ -131,7 +136,7 @@ def admin_client(plan: WritePlan, patience_ms: int | None = None) -> AdminClient
 
 
 def finish(plan: WritePlan, state: JobState | None, rows_count: int | None, detail: str) -> None:
-    """Tell the job's record how it ended. A failure is told, and not raised: the rows are where they are."""
+    """Store the end of the job in its record. A failure is printed, not raised, because the rows are not affected."""
     if not plan.has_record:
         return
     try:
@@ -142,7 +147,9 @@ def finish(plan: WritePlan, state: JobState | None, rows_count: int | None, deta
 
 
 def finish_aborted(plan: WritePlan, state: JobState | None, detail: str, knows_why: Callable[[Job], bool]) -> None:
-    """Tell the job's record that the job was aborted, unless it knows why: Spark aborts after a failed commit too."""
+    """Store in the job's record that the job was aborted, unless the record has the reason: Spark aborts after a
+    failed commit too.
+    """
     if not plan.has_record:
         return
     try:
@@ -154,7 +161,7 @@ def finish_aborted(plan: WritePlan, state: JobState | None, detail: str, knows_w
 
 
 def short_window(plan: WritePlan, window_ms: int, needed_ms: int, need: str) -> str | None:
-    """Say that ids are remembered for less time than is needed; None if they are not, or rows have no ids."""
+    """The warning that ids are remembered for less time than needed. None if they are not, or rows have no ids."""
     if not plan.has_ids or window_ms >= needed_ms:
         return None
     return (
@@ -165,7 +172,9 @@ def short_window(plan: WritePlan, window_ms: int, needed_ms: int, need: str) -> 
 
 
 def window_after(plan: WritePlan) -> str | None:
-    """Say at the end of a job that ids of its first rows may be forgotten by now; None if not, or nobody can tell."""
+    """The warning at the end of a job that ids of its first rows may be forgotten. None if not; another text if
+    unknown.
+    """
     if not plan.has_ids:
         return None
     try:
@@ -179,7 +188,7 @@ def window_after(plan: WritePlan) -> str | None:
 
 
 def _call_items_max(plan: WritePlan, settings: NamespaceSettings) -> int:
-    """How many rows a call has; one with more would be refused each time, or wait longer than need be."""
+    """Most rows of a call. A larger call would be refused each time, or wait longer than necessary."""
     options = plan.options
     most = min(options.batch_items, settings.batch_items_max, settings.enqueues_per_minute_max)
     if options.items_per_second_max is not None:
@@ -188,7 +197,7 @@ def _call_items_max(plan: WritePlan, settings: NamespaceSettings) -> int:
 
 
 def _check_settings(plan: WritePlan, settings: NamespaceSettings, told: ShardMap) -> list[str]:
-    """Return what weakens the promises of the write. Raises InvalidArgumentError for what the namespace rules out."""
+    """Return the reasons for weaker promises. Raises InvalidArgumentError for options that the namespace rules out."""
     options = plan.options
     warnings = []
     short = short_window(plan, _window_ms(settings, told), options.retry_timeout_ms, "retryTimeoutMs is")

@@ -1,4 +1,4 @@
-"""The data source that Spark asks when it meets `.format("foqs")`."""
+"""The data source that Spark uses for `.format("foqs")`."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ from foqs.spark.writer import make_stream_writer, make_writer
 
 
 class FoqsDataSource(DataSource):
-    """Writes in mode append, of batches and streams, and reads. All that is wrong is one error before a task starts."""
+    """Writes batches and streams in mode append, and reads. All problems are one error before a task starts."""
 
     _is_copy = False
-    """Spark makes a source for each micro-batch, and commits it with a copy that it has pickled."""
+    """True in a copy that Spark has pickled. Spark makes a source for each micro-batch, and commits it with such a
+    copy.
+    """
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

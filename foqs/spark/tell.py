@@ -1,4 +1,4 @@
-"""Words for the driver's output."""
+"""Messages for the driver's output."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import sys
 
 
 def tell(text: str) -> None:
-    """Print a line into the driver's output."""
+    """Print a line to the driver's output."""
     print(f"foqs: {text}", file=sys.stderr, flush=True)

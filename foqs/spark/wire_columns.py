@@ -1,7 +1,7 @@
-"""Columns of Arrow as fields of Thrift: for each row the bytes of one field, made by the column and not by the row.
+"""Arrow columns as Thrift fields: the bytes of one field for each row, computed by column and not by row.
 
-A field is its head (a byte of type, two of number) and its value; numbers are big-endian, and bytes have their length
-in front. Where a column is null its row has no bytes, and so no field.
+A field is its head (one byte of type, two of number) and its value. Numbers are big-endian, and bytes follow their
+length. A row has no bytes, and so no field, where its column is null.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ END = b"\0"
 
 
 def bytes_field(name: str, values: pa.Array) -> list[Any]:
-    """The field of NewItem with these bytes, as parts to be joined. No value may be null."""
+    """The field of NewItem with these bytes, as parts to join. No value can be null."""
     import pyarrow.compute as pc
 
     return [_head(_BYTES, name), _big_endian(pc.binary_length(values), 4), values]
 
 
 def optional_bytes_field(name: str, values: pa.Array) -> list[Any]:
-    """The same, where values may be null."""
+    """The same for values with nulls."""
     return _where_valid(values, lambda: bytes_field(name, values.fill_null(b"")))
 
 
 def i32_field(name: str, values: pa.Array) -> list[Any]:
-    """The field with these numbers of 32 bits, where they are not null."""
+    """The field with these 32-bit numbers; null values have no field."""
     return _where_valid(values, lambda: [_head(_I32, name), _big_endian(values, 4)])
 
 
 def i64_field(name: str, values: pa.Array) -> list[Any]:
-    """The field with these numbers of 64 bits, where they are not null."""
+    """The field with these 64-bit numbers; null values have no field."""
     return _where_valid(values, lambda: [_head(_I64, name), _big_endian(values, 8)])
 
 
 def joined(parts: list[Any]) -> pa.Array:
-    """Each row's parts behind one another; a part that is null is left out."""
+    """The parts of each row, concatenated. A null part is left out."""
     import pyarrow.compute as pc
 
     return pc.binary_join_element_wise(*parts, constant(b""), null_handling="skip")
@@ -61,12 +61,12 @@ def constant(value: bytes) -> Any:
 
 
 def text_head(name: str, text: bytes) -> bytes:
-    """A whole field of text, for values that many rows have."""
+    """A whole text field, for a value that many rows share."""
     return _HEAD.pack(_BYTES, wire.field_number(wire.structs.NewItem, name)) + len(text).to_bytes(4, "big") + text
 
 
 def items_of(rows: pa.Array) -> EncodedItems:
-    """The rows of an Arrow array of bytes, where they lie."""
+    """The rows of an Arrow array of bytes, without a copy."""
     if not len(rows):
         return EncodedItems(b"", [0])
     _, ends, data = rows.buffers()
@@ -90,7 +90,7 @@ def _where_valid(values: pa.Array, parts: Any) -> list[Any]:
 
 
 def _big_endian(values: pa.Array, width: int) -> pa.Array:
-    """The numbers as bytes. What stands in the place of a null is not looked at."""
+    """The numbers as bytes. The value of a null does not matter."""
     import pyarrow as pa
 
     count = len(values)

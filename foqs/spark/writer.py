@@ -1,4 +1,4 @@
-"""The writers for batches and streams: checks before a task starts, one sender a task, and a sum at the end."""
+"""The writers for batches and streams: checks before a task starts, one sender a task, and totals at the end."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
-"""Local properties of the tasks of a stream. The query's id stands in its checkpoint, and outlives a restart."""
+"""Local properties of the tasks of a stream. The query's id is in its checkpoint, and survives a restart."""
 
 
 class WriteFailedError(Exception):
-    """More rows were refused than the options allow, or ids were forgotten too soon; other rows may be enqueued."""
+    """More rows were refused than the options allow, or ids were forgotten too soon. Other rows may be enqueued."""
 
 
 @dataclass
@@ -43,8 +43,8 @@ class SentMessage(WriterCommitMessage):
 class FoqsWriter(DataSourceArrowWriter):
     """The writer of one batch job.
 
-    Spark's planner makes it, the tasks get copies, and so does the process that commits. So it holds values alone, and
-    what is drawn when it is made (the job's id, when it began) is the same for all of them.
+    Spark's planner makes it, and the tasks and the committing process get copies. So it holds only values, and the
+    values that are drawn when it is made (the job's id, the start time) are the same in all copies.
     """
 
     def __init__(self, plan: WritePlan) -> None:
@@ -57,9 +57,9 @@ class FoqsWriter(DataSourceArrowWriter):
         return send_task(self.plan, self.plan.run_id, self.plan.rejects_id, context, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Every task is done. Raises WriteFailedError: only here is it known how many rows were refused in all.
+        """Finish the job. Raises WriteFailedError here, because only now the total of refused rows is known.
 
-        A task that raised it would be repeated, and its rows with it. Nothing else here may fail a job whose rows are
+        If a task raised it, Spark would repeat the task and its rows. Nothing else here may fail a job whose rows are
         all enqueued.
         """
         total = total_of(messages)
@@ -77,18 +77,18 @@ class FoqsWriter(DataSourceArrowWriter):
         end_write(self.plan, total, refusal)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """The job has failed; what its tasks have enqueued stays, and tasks may still be running."""
+        """Report that the job has failed. Enqueued rows stay, and tasks may still be running."""
         told = f"the job failed; by tasks that ended: {summary(total_of(messages))}"
         tell(f"{self.plan.options.namespace}: {told}")
         service.finish_aborted(self.plan, JobState.FAILED, told, lambda job: job.state is not JobState.RUNNING)
 
 
 class FoqsStreamWriter(DataSourceStreamArrowWriter):
-    """The writer of one micro-batch, made anew for each and once more for its commit: it draws nothing.
+    """The writer of one micro-batch, made anew for each one and again for its commit. It draws no values.
 
-    A micro-batch that is repeated after a restart has the same rows. With a key they have the same ids anyway. Ids of
-    the content are made with the ids of query and micro-batch, which are the same too, and with the partition: they are
-    the same only if the query cuts its rows into as many partitions as before.
+    A micro-batch that is repeated after a restart has the same rows. With a key their ids are the same anyway. Ids of
+    the content are made of the ids of query and micro-batch, which are the same too, and of the partition. So they are
+    the same only if the query splits its rows into as many partitions as before.
     """
 
     def __init__(self, plan: WritePlan, *, is_prepared: bool) -> None:
@@ -111,7 +111,7 @@ class FoqsStreamWriter(DataSourceStreamArrowWriter):
         return send_task(plan, run_id, run_id, context, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
-        """Every task of the micro-batch is done. Raises WriteFailedError as the batch writer does."""
+        """Finish the micro-batch after its last task. Raises WriteFailedError as the batch writer does."""
         total = total_of(messages)
         name_rejects(self.plan, run_id_of(messages), messages)
         refusal = refusal_of(self.plan, total)
@@ -119,24 +119,24 @@ class FoqsStreamWriter(DataSourceStreamArrowWriter):
         end_write(self.plan, total, refusal)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
-        """The micro-batch has failed; Spark repeats it when the query is started again."""
+        """Report that the micro-batch has failed. Spark repeats it when the query is started again."""
         told = f"micro-batch {batchId} failed; by tasks that ended: {summary(total_of(messages))}"
         tell(f"{self.plan.options.namespace}: {told}")
         service.finish_aborted(self.plan, None, told, lambda job: job.detail.startswith(_committed(batchId)))
 
 
 def _committed(batch_id: int) -> str:
-    """How the record of a stream begins once the commit of the micro-batch was tried."""
+    """The first words of a stream's record after an attempt to commit the micro-batch."""
     return f"micro-batch {batch_id}:"
 
 
 def make_writer(given: Mapping[str, str], schema: StructType) -> FoqsWriter:
-    """A writer for rows of this schema, once options, columns and service have been checked. Raises FoqsError."""
+    """A writer for rows of this schema, after options, columns and service have been checked. Raises FoqsError."""
     return FoqsWriter(service.prepare(_planned(given, schema)))
 
 
 def make_stream_writer(given: Mapping[str, str], schema: StructType, *, for_commit: bool) -> FoqsStreamWriter:
-    """The same for one micro-batch of a stream; nobody is asked for its commit, whose rows are all sent."""
+    """The same for one micro-batch of a stream. A commit asks no host, because all rows are sent."""
     plan = _planned(given, schema)
     return FoqsStreamWriter(plan if for_commit else service.prepare_stream(plan), is_prepared=not for_commit)
 
@@ -156,7 +156,7 @@ def task_context() -> TaskContext:
 def send_task(
     plan: WritePlan, run_id: str, rejects_id: str, context: TaskContext, batches: Iterator[pa.RecordBatch]
 ) -> SentMessage:
-    """Send the rows of one task of the run, and return what became of them; `rejects_id` names files of rejects."""
+    """Send the rows of one task of the run, and return the result. `rejects_id` names files of rejected rows."""
     attempt = Attempt(rejects_id, context.partitionId(), context.taskAttemptId())
     sink = Rejects(plan.options.rejected_rows_path, attempt)
     encoder = plan.encoder(run_id, attempt.partition)
@@ -169,7 +169,9 @@ def send_task(
 
 
 def name_rejects(plan: WritePlan, run_id: str | None, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Give the files of rejected rows their names. A failure is told: the rows that are right are enqueued."""
+    """Give the files of rejected rows their final names. A failure is printed, not raised, because valid rows are
+    enqueued.
+    """
     directory = plan.options.rejected_rows_path
     if directory is None or run_id is None:
         return
@@ -179,7 +181,7 @@ def name_rejects(plan: WritePlan, run_id: str | None, messages: Sequence[WriterC
 
 
 def refusal_of(plan: WritePlan, total: Sent) -> str | None:
-    """Say that more rows were refused than the options allow; None if not."""
+    """The error if more rows were refused than the options allow, else None."""
     invalid_rows_max = plan.invalid_rows_max
     if invalid_rows_max is None or total.refused_count <= invalid_rows_max:
         return None
@@ -197,12 +199,12 @@ def end_write(plan: WritePlan, total: Sent, refusal: str | None) -> None:
 
 
 def run_id_of(messages: Sequence[WriterCommitMessage | None]) -> str | None:
-    """The id of the run whose tasks have written rejected rows, if one has."""
+    """The id of the run whose tasks have written rejected rows, or None."""
     return next((m.sent.attempt.run_id for m in messages if isinstance(m, SentMessage) and m.sent.attempt), None)
 
 
 def total_of(messages: Sequence[WriterCommitMessage | None]) -> Sent:
-    """The sum over the tasks; one that failed has no message."""
+    """The sum over the tasks. A failed task has no message."""
     total = Sent()
     for number, message in enumerate(messages):
         if isinstance(message, SentMessage):

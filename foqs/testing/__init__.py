@@ -1,4 +1,6 @@
-"""Helps to test programs that use foqs. `MemoryQueue` needs `pip install 'foqs[testing]'`; `items` needs foqs alone."""
+"""Tools for tests of programs that use foqs. `MemoryQueue` needs `pip install 'foqs[testing]'`; `items` needs only
+foqs.
+"""
 
 from __future__ import annotations
 

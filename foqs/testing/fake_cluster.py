@@ -27,26 +27,26 @@ class ClusterTables:
 
     @property
     def epochs(self) -> dict[int, int]:
-        """The last epoch of each shard that there is."""
+        """The last epoch of each shard that was not removed."""
         return {row.shard_id: row.epoch for row in self.shards.values() if row.use is not ShardUse.REMOVED}
 
     def shard(self, shard_id: int) -> ShardRow:
-        """The row of the shard, as it is before anything was written."""
+        """The row of the shard, or the row before the first write."""
         return self.shards.get(shard_id) or ShardRow(shard_id, 0, "", 0, "", ShardUse.SERVING, "", "", "", 0)
 
 
 class FakeCluster(ABC):
-    """A subclass says where the tables are."""
+    """A subclass provides the tables."""
 
     @property
     @abstractmethod
     def _cluster(self) -> ClusterTables:
-        """The content of the database. Raises UnavailableError while it is away."""
+        """The content of the database. Raises UnavailableError while it is unreachable."""
 
     @property
     @abstractmethod
     def _hosts(self) -> dict[str, HostRow]:
-        """The rows of hosts, likewise."""
+        """The rows of hosts. Raises UnavailableError while the database is unreachable."""
 
     @property
     @abstractmethod
@@ -91,7 +91,7 @@ class FakeCluster(ABC):
         return self._cluster.id
 
     def make_cluster_id(self) -> bytes:
-        # Another one than that of a database before this one, and the same in every run.
+        # Differs from the id of an earlier database, and is the same in every run.
         return self.cluster_id(self._now_ms().to_bytes(16, "big"))
 
     def remove_host(self, host_id: str) -> None:

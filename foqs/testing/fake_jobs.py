@@ -19,16 +19,16 @@ class JobTables:
 
     jobs: dict[JobKey, Job] = field(default_factory=dict)
     hosts: dict[tuple[JobKey, str, int], tuple[int, JobCounts]] = field(default_factory=dict)
-    """When each process of a host was active, and what it has counted; by job, name of the host and its start."""
+    """The last active time and the counts of each process of a host; by job, name of the host and its start."""
 
 
 class FakeJobs(ABC):
-    """The database for one host. A subclass says where the tables are."""
+    """The database for one host. A subclass provides the tables."""
 
     @property
     @abstractmethod
     def _job_tables(self) -> JobTables:
-        """The content of the database. Raises UnavailableError while it is away."""
+        """The content of the database. Raises UnavailableError while it is unreachable."""
 
     @abstractmethod
     def _now_ms(self) -> int:

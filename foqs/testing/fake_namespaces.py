@@ -32,7 +32,7 @@ from foqs.testing.fake_quotas import FakeQuotas
 
 @dataclass(slots=True)
 class NamespaceTables:
-    """The committed rows. A copy of them is a backup, or a replica that falls behind."""
+    """The committed rows. A copy is a backup, or a replica that falls behind."""
 
     namespaces: dict[str, Namespace] = field(default_factory=dict)
     number_last: int = 0
@@ -47,9 +47,9 @@ class NamespaceTables:
     quotas: dict[int, bytes] = field(default_factory=dict)
     """The packed books of quotas, by namespace."""
     policies: Policies = field(default_factory=dict)
-    """What was said of topics: replaced with every change."""
+    """Policies of topics, replaced with every change."""
     prefix_policies: Policies = field(default_factory=dict)
-    """What was said of prefixes, likewise."""
+    """Policies of prefixes, replaced with every change."""
 
     @property
     def epochs(self) -> dict[int, int]:
@@ -63,7 +63,7 @@ class NamespaceTables:
 class FakeNamespaces(FakeCluster, FakeJobs, FakeQuotas):
     """The database for one host; `chance` draws the ids of censuses.
 
-    A subclass says where the tables are, and adds what else the host asks of its meta database.
+    A subclass provides the tables, and the other calls of a host on its meta database.
     """
 
     def __init__(self, chance: random.Random) -> None:
@@ -72,7 +72,7 @@ class FakeNamespaces(FakeCluster, FakeJobs, FakeQuotas):
     @property
     @abstractmethod
     def _tables(self) -> NamespaceTables:
-        """The content of the database. Raises UnavailableError while it is away."""
+        """The content of the database. Raises UnavailableError while it is unreachable."""
 
     @property
     def _cluster(self) -> ClusterTables:
@@ -293,7 +293,7 @@ class FakeNamespaces(FakeCluster, FakeJobs, FakeQuotas):
 
 
 def _changed(policies: Policies, number: int, changes: Mapping[str, OwnPolicy]) -> Policies:
-    """The same object if nothing has changed."""
+    """The policies with the changes; the same object if `changes` is empty."""
     if not changes:
         return policies
     after = {**policies.get(number, {}), **changes}

@@ -11,21 +11,21 @@ from foqs.storage.meta_quotas import Answer, locked_elsewhere, number_of, settle
 from foqs.testing.fake_sessions import FakeSessions
 
 LOCK_WAIT_MS = 2 * SECOND_MS
-"""How long a session waits for a lock."""
+"""Longest wait of a session for a lock, in milliseconds."""
 _LOOK_S = 0.005
 
 
 class FakeQuotas(ABC):
-    """The database for one host. A subclass says where the books are, and what the limits are."""
+    """The database for one host. A subclass provides the books and the limits."""
 
     @property
     @abstractmethod
     def _books(self) -> dict[int, bytes]:
-        """The packed books. Raises UnavailableError while the database is away."""
+        """The packed books. Raises UnavailableError while the database is unreachable."""
 
     @abstractmethod
     def _limit_of(self, namespace: int) -> int | None:
-        """The quota of a namespace, unless it is gone."""
+        """The quota of a namespace, or None if it was deleted."""
 
     @abstractmethod
     def _now_ms(self) -> int:
@@ -37,7 +37,7 @@ class FakeQuotas(ABC):
         """The database's sessions in transactions."""
 
     _process_id = ""
-    """That of the host whose sessions these are."""
+    """The process id of the host that has these sessions."""
 
     def ask_quotas(self, host_name: str, asks: Mapping[int, Ask], *, waits: bool = False) -> dict[int, Answer]:
         asking = self.asking(host_name, asks, waits=waits)
@@ -51,9 +51,9 @@ class FakeQuotas(ABC):
     def asking(
         self, host_name: str, asks: Mapping[int, Ask], *, waits: bool
     ) -> Generator[float | None, None, dict[int, Answer]]:
-        """The two statements of an ask. In between the books are locked, and the host may hang or die.
+        """The two statements of an ask. In between the books are locked, and the host can hang or die.
 
-        It yields None between them, and how many seconds it waits for a lock until it looks again.
+        Yields None between the statements, and the seconds to the next try while it waits for a lock.
         """
         books, sessions = self._books, self._sessions
         session = sessions.begin(self._process_id)

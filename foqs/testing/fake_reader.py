@@ -21,7 +21,7 @@ class FakeReader:
     """The reads of foqs.storage.shard_reader.ShardReader, from a FakeServer."""
 
     def __init__(self, server: FakeServer, packs: PackIndex) -> None:
-        """`packs` is that of the shard's store."""
+        """`packs` is the index of the shard's store."""
         self._server = server
         self.packs = packs
 

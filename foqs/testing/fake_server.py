@@ -1,7 +1,7 @@
 """A shard's server as dictionaries, with the transactions, locks and losses of a real one.
 
-What foqs.storage.shard_store does in SQL is done here to tables in memory: the same parts in the same order, the
-same errors, the same knowledge after a lost answer. `Faults` decides what goes wrong; by default nothing does.
+It does on tables in memory what foqs.storage.shard_store does in SQL: the same parts in the same order, the same
+errors, the same knowledge after a lost answer. `Faults` decides the faults; by default no fault occurs.
 """
 
 from __future__ import annotations
@@ -42,31 +42,31 @@ Entries = list[tuple[int, int]]
 
 
 class Fate(Enum):
-    """The fate of one transaction, or of any other statement as far as it can have one."""
+    """The fate of one transaction, or of another statement as far as it can have one."""
 
     DONE = "done"
     FAILED = "failed"
-    """A statement fails, all is rolled back, the session works on."""
+    """A statement fails, everything is rolled back, and the session continues."""
     DEADLOCK = "deadlock"
-    """The same, to resolve a deadlock."""
+    """The same as FAILED, to resolve a deadlock."""
     READ_ONLY = "read only"
-    """The same, because the server takes no writes."""
+    """The same as FAILED, because the server accepts no writes."""
     LOST_BEFORE = "lost before"
     """The session dies before COMMIT arrives."""
     LOST_AFTER = "lost after"
-    """It dies after COMMIT, the answer with it."""
+    """The session dies after COMMIT, and the answer is lost."""
     LATE = "late"
-    """The client gives up; the server works on and commits some time after."""
+    """The client gives up. The server continues, and commits some time later."""
 
 
 class Faults:
-    """Nothing goes wrong."""
+    """Never injects a fault."""
 
     def fate(self) -> Fate:
         return Fate.DONE
 
     def later(self, work: Callable[[], None]) -> None:
-        """Call `work` some time after."""
+        """Call `work` some time later."""
         raise NotImplementedError
 
 
@@ -78,7 +78,7 @@ class FakeSession:
 
 @dataclass(slots=True)
 class Script:
-    """A transaction as it was sent: nothing that the host does afterwards changes it."""
+    """A transaction as it was sent. The host cannot change it afterwards."""
 
     epoch: int
     topics_gone: list[int]
@@ -108,14 +108,14 @@ class Script:
 
     @property
     def rows_new(self) -> list[ItemRow]:
-        """The rows that come into the shard, packed or not."""
+        """The new rows of the shard, packed or not."""
         return self.inserts + [row for _, contents in self.packs_new for row in unpack_items(contents)]
 
 
 class FakeServer:
     """One shard's server. `clock` is its clock in milliseconds.
 
-    A `strict` one takes a change of what is not there for a defect of its host; another one refuses the transaction.
+    If it is `strict`, a change of a missing row is a defect of the host. Otherwise the server refuses the transaction.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class FakeServer:
     ) -> None:
         self.shard_id = shard_id
         self.name = f"server of shard {shard_id}"
-        """What it calls itself: a copy of the database is on a server of another name."""
+        """The server's name. A copy of the database is on a server of another name."""
         self.strict = strict
         self.clock = clock
         self.faults = faults or Faults()
@@ -132,7 +132,7 @@ class FakeServer:
         self.frozen = False
         self.reads = ReadCut()
         self.problems: list[str] = []
-        """Why it could lose what it acknowledged."""
+        """The reasons that it could lose acknowledged commits."""
         self.on_commit: Callable[[Script], None] = lambda script: None
         self.on_nonsense: Callable[[FakeServerError], None] = lambda error: None
         self._sessions: dict[int, FakeSession] = {}
@@ -141,15 +141,15 @@ class FakeServer:
         self._waiting: list[Callable[[], None]] = []
 
     def clone(self, name: str) -> FakeServer:
-        """Another server, with a copy of what is committed here now, and without sessions and locks."""
+        """Another server with a copy of the committed tables, without sessions and locks."""
         clone = FakeServer(self.shard_id, self.clock, self.faults, strict=self.strict)
         clone.name, clone.tables = name, self.tables.copy()
         return clone
 
-    # ---- what may happen to it ----
+    # ---- faults ----
 
     def crash(self) -> None:
-        """Sessions, their locks and open transactions are gone; what is committed stays."""
+        """Drop sessions, their locks and open transactions. Committed rows stay."""
         self.up = False
         self.frozen = False
         for session in list(self._sessions.values()):
@@ -163,7 +163,7 @@ class FakeServer:
         self.frozen = True
 
     def thaw(self) -> None:
-        """Let happen what was sent meanwhile."""
+        """Run the work that was sent while the server was frozen."""
         self.frozen = False
         waiting, self._waiting = self._waiting, []
         for work in waiting:
@@ -194,7 +194,7 @@ class FakeServer:
         return session
 
     def lock(self, session: FakeSession, name: str) -> int:
-        """Take the named lock if it is free; returns the number of the session that holds it."""
+        """Take the named lock if it is free. Returns the number of the session that holds it."""
         return self._locks.setdefault(name, session.number)
 
     def kill(self, session_number: int) -> None:
@@ -208,7 +208,7 @@ class FakeServer:
     # ---- transactions ----
 
     def read(self, transaction: Transaction, plan: PackPlan) -> TransactionResult:
-        """The refills and fetches of rows, before anything is written. Raises ShortReadError."""
+        """Do the refills and fetches of rows, before the first write. Raises ShortReadError."""
         result = TransactionResult(packed_count=plan.packed_count, promoted_count=len(plan.promoted))
         result.refilled = [self._refill(refill) for refill in transaction.refills]
         found = [row for key in plan.fetches if (row := self.tables.row(key)) is not None]
@@ -224,7 +224,7 @@ class FakeServer:
         return result
 
     def commit(self, script: Script) -> dict[int, ItemRow]:
-        """All of it or nothing; returns what was looked up. Raises OwnershipLostError, FakeServerError."""
+        """Commit all or nothing; returns the rows that were looked up. Raises OwnershipLostError, FakeServerError."""
         if self.tables.writer.epoch != script.epoch:
             raise OwnershipLostError(f"shard {self.shard_id} has another epoch than {script.epoch}")
         before = None if self.strict else self.tables.copy()
@@ -295,7 +295,7 @@ class FakeServer:
         tables.writer = script.mark
 
     def _write_packs(self, script: Script) -> None:
-        """All that changes packs. What is promoted leaves its pack here, and gets its row afterwards."""
+        """Make all changes of packs. Promoted items leave their pack here, and get their rows afterwards."""
         tables, packs = self.tables, self.tables.packs
         left = [key for key, pack_id in tables.packed.items() if pack_id in script.packs_gone]
         if script.tombstone is not None:
@@ -385,7 +385,7 @@ class FakeServer:
 
 
 def leave_unread(transaction: Transaction, result: TransactionResult, items: Mapping[int, ItemRow]) -> None:
-    """Leave out contents for refills and claims beyond the bytes that a transaction may read."""
+    """Leave out the contents for refills and claims beyond the bytes that a transaction can read."""
     refills = zip(transaction.refills, result.refilled, strict=True)
     keys = [[sort_key[2] for sort_key in found] for refill, found in refills
             if refill.with_payload]  # fmt: skip

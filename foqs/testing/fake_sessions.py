@@ -9,16 +9,16 @@ from foqs.model.errors import UnavailableError
 
 
 class FakeMetaSession:
-    """A session in a transaction. It ends when it is ended, or was silent for too long."""
+    """A session in a transaction. It ends when it is ended, or after a long silence."""
 
     __slots__ = ("is_ended", "process_id", "rows", "spoke_ms")
 
     def __init__(self, process_id: str, spoke_ms: int) -> None:
         self.process_id = process_id
         self.spoke_ms = spoke_ms
-        """When its host said something last."""
+        """Time of the last statement of its host, in milliseconds."""
         self.rows: set[Hashable] = set()
-        """The rows that it has locked."""
+        """The rows that the session has locked."""
         self.is_ended = False
 
 
@@ -26,7 +26,7 @@ class FakeSessions:
     """All sessions in transactions, of all hosts."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
-        """`now_ms` is the clock of the database's server, or any that goes as fast."""
+        """`now_ms` is the clock of the database's server, or another clock of the same speed."""
         self._now_ms = now_ms
         self._by_row: dict[Hashable, FakeMetaSession] = {}
         self._waiting: dict[Hashable, list[FakeMetaSession]] = {}
@@ -36,7 +36,7 @@ class FakeSessions:
         return FakeMetaSession(process_id, self._now_ms())
 
     def lock(self, session: FakeMetaSession, row: Hashable) -> bool:
-        """Lock the row, unless it is another session's; never wait for that, as SKIP LOCKED does."""
+        """Lock the row unless another session has it. Never waits, as with SKIP LOCKED."""
         self.hear(session)
         self.end_silent()
         if any(other is not session for other in self._waiting.get(row, [])[:1]):
@@ -47,7 +47,7 @@ class FakeSessions:
         return holder is session
 
     def wait(self, session: FakeMetaSession, row: Hashable) -> bool:
-        """The same for a session that stands in the queue from its first call on, until it has the row or gives up."""
+        """The same for a session that queues from its first call until it has the row or gives up."""
         queue = self._waiting.setdefault(row, [])
         if session not in queue:
             queue.append(session)
@@ -61,18 +61,20 @@ class FakeSessions:
             self._waiting[row] = queue
 
     def hear(self, session: FakeMetaSession) -> None:
-        """Its host says something. Raises UnavailableError when the session has ended: nothing of it was committed."""
+        """A statement of the session's host. Raises UnavailableError if the session has ended, and with it the
+        transaction.
+        """
         self.end_silent()
         if session.is_ended:
             raise UnavailableError("the session with the meta database was lost")
         session.spoke_ms = self._now_ms()
 
     def commit(self, session: FakeMetaSession) -> None:
-        """Its transaction ends, and so do its locks."""
+        """Commit the transaction and release its locks."""
         self._end(session)
 
     def end_of(self, process_id: str) -> int:
-        """End the sessions of a process, and return how many."""
+        """End the sessions of a process, and return their number."""
         known = [*self._by_row.values(), *[one for queue in self._waiting.values() for one in queue]]
         sessions = {id(session): session for session in known if session.process_id == process_id}
         for session in sessions.values():
@@ -80,14 +82,14 @@ class FakeSessions:
         return len(sessions)
 
     def end_silent(self) -> None:
-        """End those that were silent for too long."""
+        """End the sessions that were silent for too long."""
         now_ms = self._now_ms()
         for session in list(self._by_row.values()):
             if now_ms - session.spoke_ms >= meta_bounds.META_SILENT_MS_MAX:
                 self._end(session)
 
     def holders(self) -> Iterator[tuple[Hashable, FakeMetaSession]]:
-        """The rows that are locked now, each with the session that has it."""
+        """The locked rows, each with the session that has the lock."""
         self.end_silent()
         yield from self._by_row.items()
 

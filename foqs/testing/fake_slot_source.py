@@ -11,7 +11,7 @@ from foqs.testing.short_reads import not_read
 
 
 class FakeSlotSource:
-    """A shard as the one that gets slots from it reads it."""
+    """A shard's slots and dedup ids, as the shard that receives its slots reads them."""
 
     def __init__(self, server: FakeServer) -> None:
         self._server = server

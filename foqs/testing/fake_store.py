@@ -1,4 +1,4 @@
-"""Implements foqs.shard.port.Store, and what reads beside it, on a FakeServer."""
+"""Implements foqs.shard.port.Store, and the readers beside it, on a FakeServer."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ class FakeStore:
         cluster: ClusterId,
         network: Executor | None = None,
     ) -> None:
-        """`packs` is for this store and for what reads the shard beside it.
+        """`packs` is shared by this store and the readers of the shard.
 
-        `network` runs what would be under way to the server and back; None is the loop's own executor.
+        `network` runs the requests to the server; None is the loop's own executor.
         """
         self._network = network
         self._server = server
@@ -71,7 +71,7 @@ class FakeStore:
         self._owner_is_dead = owner_is_dead
         self._cluster = cluster
         self._new_identity: ShardIdentity | None = None
-        """The identity that it would write."""
+        """The identity that this store would write."""
         self.packs = packs
         self._result = TransactionResult()
         """The rows that the last transaction has read so far."""
@@ -79,7 +79,7 @@ class FakeStore:
         self._session: FakeSession | None = None
         self._lost_session_number = 0
         self._is_prepared = False
-        """The session holds the lock for the next `open`."""
+        """True if the session holds the lock for the next `open`."""
         self.epoch = 0
 
     def open(self, tenure: Tenure | None = None) -> ShardImage:
@@ -93,7 +93,7 @@ class FakeStore:
                 return image
 
     def opening(self, tenure: Tenure | None) -> Generator[None, None, ShardImage]:
-        """Like `open`, with a `yield` wherever the server and others may do something before it goes on."""
+        """Like `open`, with a `yield` at each point where the server and other hosts can act in between."""
         self.packs.clear()
         is_prepared, self._is_prepared = self._is_prepared, False
         if not is_prepared:
@@ -108,7 +108,7 @@ class FakeStore:
             if tenure is not None and tenure.goes_on(found):
                 self.epoch, last_key = tenure.epoch, tenure.last_key
             else:
-                # The shard may be a replica that was behind, and the meta database restored.
+                # The shard may be a replica that was behind, and the meta database may be restored.
                 given = self._take_epoch(EpochAsk(found, max(writer.epoch, self.epoch)))
                 self.epoch, last_key = given.epoch, given.epoch << ids.SEQUENCE_BITS
             yield
@@ -139,7 +139,7 @@ class FakeStore:
             self._lose("lost while it was opened")
 
     def _rows(self, statement: str, *arguments: Any) -> list[ShardIdentity]:
-        """The two statements on the identity of the database, which are committed before an epoch is taken."""
+        """Run one of the two statements on the database's identity. They are committed before an epoch is taken."""
         if statement == sql.KEEP_IDENTITY:
             self._new_identity = ShardIdentity(*arguments)
         found = self._server.tables.identity or self._new_identity
@@ -152,7 +152,7 @@ class FakeStore:
         tables.promote_all()
 
     def wait_for_owner(self, *, stay: bool = False) -> bool:
-        """Wait not at all: its caller tries again soon. With `stay` the lock is kept if it is free."""
+        """Return at once, because the caller tries again soon. With `stay` the lock is kept if it is free."""
         if stay:
             self._connect()
             assert self._session is not None
@@ -162,7 +162,7 @@ class FakeStore:
         return self._is_prepared
 
     def look_again(self) -> None:
-        """Nobody waits for long."""
+        """Do nothing, because no call waits for long."""
 
     def sort_key_after(self, lane: int, edge: int, count: int) -> int | None:
         self._touch()
@@ -260,7 +260,7 @@ class FakeStore:
         return self.packs.plan(transaction).rows_count
 
     async def run(self, transaction: Transaction) -> TransactionResult:
-        """Whatever delays it is taken for slow reads, if it reads."""
+        """Run the transaction. If it reads, any delay counts as slow reads."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         plan = self.packs.plan(transaction)
@@ -274,7 +274,7 @@ class FakeStore:
         return self._committed(transaction, plan, result)
 
     def run_at_once(self, transaction: Transaction) -> TransactionResult:
-        """Do what `run` does where nothing is to go wrong, without an event loop."""
+        """Do the same as `run` where no fault is expected, without an event loop."""
         plan = self.packs.plan(transaction)
         return self._committed(transaction, plan, self._run(transaction, plan))
 
@@ -300,7 +300,7 @@ class FakeStore:
         if fate is Fate.LOST_AFTER:
             self._lose("lost after its commit")
         if transaction.look_ups:
-            with losing_session(server.shard_id):  # All else has happened, as a new session will find.
+            with losing_session(server.shard_id):  # The commit has happened, as a new session will find.
                 looked_up = {row.key: row for row in server.reads.whole([*looked_up.values()])}
         result.looked_up = looked_up
         return result
@@ -320,7 +320,9 @@ class FakeStore:
         plan: PackPlan,
         later: Callable[[Callable[[], None]], None],
     ) -> TransactionResult:
-        """The client gives the session up; the server still has it, with its lock, and comes to the end of it."""
+        """The client gives the session up. The server still has the session and its lock, and finishes the
+        transaction.
+        """
         server = self._server
         script = make_script(transaction, plan, self._read(transaction, plan), self.epoch)
 
@@ -423,7 +425,7 @@ class FakeStore:
         return self._server.reads.whole(sorted(namespaces.items()))
 
     def _counting(self, counts: LaneCounts) -> Callable[[], LaneCounts]:
-        """The counts in the snapshot of this moment, told later."""
+        """A function that returns the counts in the snapshot of this moment."""
         server = self._server
 
         def count() -> LaneCounts:

@@ -1,4 +1,4 @@
-"""The tables of one shard as dictionaries: what its fake server has committed."""
+"""The tables of one shard as dictionaries, with the rows that its fake server has committed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Place = tuple[int, int, int]
 
 
 class FakeServerError(Exception):
-    """The host asked for something that cannot be right: a key used twice, a row deleted that is not there."""
+    """The host asked for an impossible change: a key used twice, or the deletion of a missing row."""
 
 
 @dataclass(slots=True)
@@ -49,19 +49,19 @@ class Tables:
     """The committed rows."""
 
     items: dict[int, ItemRow] = field(default_factory=dict)
-    """The items with and without rows of their own: each item is here once."""
+    """The items with and without rows of their own. Each item is here once."""
     packs: dict[int, bytes] = field(default_factory=dict)
     """The contents of packs, by id."""
     tombstones: dict[int, list[int]] = field(default_factory=dict)
     packed: dict[int, int] = field(default_factory=dict)
-    """The id of the pack by key, of those that have not left: no statement on item rows finds these."""
+    """The id of the pack by key, for items that have not left their pack. Statements on item rows do not find them."""
     lanes: dict[int, SortedList] = field(default_factory=dict)
-    """The sort keys (urgency, due_at, key) of each lane, as the index has them."""
+    """The sort keys (urgency, due_at, key) of each lane, as in the index."""
     claims: dict[int, StoredClaim] = field(default_factory=dict)
     topics: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     namespaces: dict[int, bytes] = field(default_factory=dict)
     seen: SortedDict = field(default_factory=SortedDict)
-    """The time and entries of each row of seen dedup ids, by namespace and number of its first one."""
+    """The time and entries of each row of seen dedup ids, by namespace and number of its first id."""
     seen_parts: dict[tuple[ImageKey, int], bytes] = field(default_factory=dict)
     """The parts of images of tables of seen dedup ids."""
     writer: Writer = field(default_factory=Writer)
@@ -70,7 +70,7 @@ class Tables:
     arrival: SlotMove | None = None
     """The slots that are on their way to the shard."""
     moved: dict[int, SlotIds] = field(default_factory=dict)
-    """The ids that came with slots last, by namespace."""
+    """The ids that came with the last slots, by namespace."""
 
     def put(self, row: ItemRow) -> None:
         old = self.items.get(row.key)
@@ -88,7 +88,7 @@ class Tables:
         return None if key in self.packed else self.items.get(key)
 
     def promote_all(self) -> None:
-        """Give a row to each item of a pack that no tombstone names, as a new owner does."""
+        """Give a row to each packed item that no tombstone names, as a new owner does."""
         found = self.left_in_packs()
         for key in self.packed:
             self.delete(key)
@@ -105,7 +105,7 @@ class Tables:
         return [row for contents in self.packs.values() for row in unpack_items(contents) if row.key not in gone]
 
     def needs(self, tombstone_ids: Collection[int]) -> bool:
-        """Whether a pack is there that has a key of these tombstones."""
+        """True if a pack has a key of these tombstones."""
         gone = {key for tombstone_id in tombstone_ids for key in self.tombstones[tombstone_id]}
         return bool(gone) and any(row.key in gone for packed in self.packs.values() for row in unpack_items(packed))
 
@@ -121,12 +121,12 @@ class Tables:
         return list(islice((sort_key for sort_key in sort_keys[at:] if sort_key[2] not in self.packed), limit))
 
     def seen_rows(self, namespace: int, first: int, end: int) -> list[SeenRow]:
-        """The rows of a namespace's log of dedup ids that begin from `first` on and before `end`."""
+        """The rows of a namespace's log of dedup ids with first numbers from `first` and before `end`."""
         found = self.seen.irange((namespace, first), (namespace, end), inclusive=(True, False))
         return [SeenRow(at[0], at[1], self.seen[at][0], *unpack_seen(self.seen[at][1])) for at in found]
 
     def forget_moved(self) -> None:
-        """Forget which ids came with slots where a namespace has no log any more."""
+        """Forget the ids that came with slots for namespaces that have no log any more."""
         logs = {namespace for namespace, _ in self.seen}
         self.moved = {namespace: one for namespace, one in self.moved.items() if namespace in logs}
 

@@ -1,6 +1,6 @@
-"""Deliveries for tests of handlers: they come from no host, and remember what became of them.
+"""Deliveries for tests of handlers. They come from no host, and record their outcome.
 
-This module needs no host, and nothing but `pip install foqs`.
+This module needs no host, and no more than `pip install foqs`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ L = TypeVar("L", bound=BaseLeasedItem)
 
 
 class RecordingSettler:
-    """Takes what a handler does with its item: `item.settler` of an item made here.
+    """Records what a handler does with its item: `item.settler` of an item made here.
 
-    acked: the item was acked.  nacked: what it was given back with, by nack or release.
-    extended_ms: the lease of each extension.
+    acked: True if the item was acked. nacked: the nack or release of the item, or None. extended_ms: the lease of each
+    extension, in milliseconds.
     """
 
     def __init__(self) -> None:
@@ -30,15 +30,15 @@ class RecordingSettler:
         self.extended_ms: list[int] = []
 
     def ack(self, item: BaseLeasedItem) -> None:
-        """Remember that the item was acked."""
+        """Record the ack."""
         self.acked = True
 
     def nack(self, item: BaseLeasedItem, nack: Nack) -> None:
-        """Remember what the item was given back with."""
+        """Record the nack or release."""
         self.nacked = nack
 
     def extend(self, item: BaseLeasedItem, lease_ms: int) -> None:
-        """Remember an extension."""
+        """Record an extension."""
         self.extended_ms.append(lease_ms)
 
 
@@ -46,7 +46,7 @@ class AsyncRecordingSettler(RecordingSettler):
     """The same for an item of asyncio, whose extension is awaited."""
 
     async def extend(self, item: BaseLeasedItem, lease_ms: int) -> None:  # type: ignore[override]
-        """Remember an extension."""
+        """Record an extension."""
         self.extended_ms.append(lease_ms)
 
 
@@ -59,7 +59,7 @@ def leased_item(
     attempt: int = 1,
     lease_ms: int = limits.LEASE_MS_DEFAULT,
 ) -> LeasedItem:
-    """Make a delivery for the handler of a `Worker`. What the handler does with it is in `item.settler`."""
+    """Make a delivery for the handler of a `Worker`. `item.settler` records the handler's actions."""
     return _made(LeasedItem, RecordingSettler(), payload, topic, priority, metadata, attempt, lease_ms)
 
 
@@ -72,7 +72,7 @@ def async_leased_item(
     attempt: int = 1,
     lease_ms: int = limits.LEASE_MS_DEFAULT,
 ) -> AsyncLeasedItem:
-    """Make a delivery for the handler of an `AsyncWorker`. What the handler does with it is in `item.settler`."""
+    """Make a delivery for the handler of an `AsyncWorker`. `item.settler` records the handler's actions."""
     return _made(AsyncLeasedItem, AsyncRecordingSettler(), payload, topic, priority, metadata, attempt, lease_ms)
 
 

@@ -1,4 +1,4 @@
-"""An event loop whose time moves only when it is told to, and that runs inside of any thread or other event loop."""
+"""An event loop with a manual clock, which runs inside of any thread or other event loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class ManualLoop(asyncio.BaseEventLoop):
-    """Has no sockets, no threads and no waits: jobs of executors are done at once, where they are handed in.
+    """Has no sockets, threads or waits. The jobs of executors are run at once in the calling thread.
 
     `MemoryHost` owns it and calls `turn` and `move_to`, one thread at a time.
     """
@@ -19,7 +19,7 @@ class ManualLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self.defects: list[BaseException] = []
-        """The errors that nobody handled, oldest first."""
+        """The unhandled errors, oldest first."""
         self._now_s = 0.0
         self._timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
         self._handles: Any = self._ready  # type: ignore[attr-defined]
@@ -29,21 +29,23 @@ class ManualLoop(asyncio.BaseEventLoop):
         return self._now_s
 
     def next_timer_s(self) -> float | None:
-        """The time of the next timer; None when there is none."""
+        """The time of the next timer, or None."""
         timers = self._timers
         while timers and timers[0].cancelled():
             heapq.heappop(timers)
         return timers[0].when() if timers else None
 
     def move_to(self, now_s: float) -> None:
-        """Let it be that time, if it was earlier, and run the timers that are due then with all that follows."""
+        """Move the clock to `now_s` unless it is later already. Run the timers that are due, and all handles that
+        follow.
+        """
         self._now_s = max(self._now_s, now_s)
         while (when_s := self.next_timer_s()) is not None and when_s <= self._now_s:
             self._handles.append(heapq.heappop(self._timers))
             self.turn()
 
     def turn(self) -> None:
-        """Run what is ready, and what becomes ready by that, until only timers are left."""
+        """Run the ready handles, and those they make ready, until only timers are left."""
         with self._running():
             while self._handles:
                 handle = self._handles.popleft()
@@ -59,7 +61,7 @@ class ManualLoop(asyncio.BaseEventLoop):
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        """Stand in for the loop and the task in which the caller may be: asyncio knows one of each per thread."""
+        """Replace the caller's running loop and task, because asyncio knows one of each per thread."""
         outer = asyncio._get_running_loop()
         swap = getattr(asyncio.tasks, "_swap_current_task", None)
         task = swap(outer, None) if swap is not None and outer is not None else None
@@ -85,7 +87,7 @@ class ManualLoop(asyncio.BaseEventLoop):
         error = context.get("exception")
         self.defects.append(error if isinstance(error, BaseException) else RuntimeError(context["message"]))
 
-    # What BaseEventLoop asks of a loop with sockets.
+    # The interface that BaseEventLoop expects of a loop with sockets.
 
     def _write_to_self(self) -> None:
         return None

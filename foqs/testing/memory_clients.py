@@ -18,18 +18,18 @@ from foqs.client.sync.connections import ConnectionPool
 from foqs.testing.traffic import Traffic, Waits
 
 _TURNS_MAX = 20
-"""So often other tasks have their turn before a dequeue that waits moves the clock."""
+"""Number of turns that other tasks get before a waiting dequeue moves the clock."""
 
 
 class MemoryPool(ConnectionPool):
-    """The connections of a blocking client, of which there are none."""
+    """The connection pool of a blocking client. It has no connections."""
 
     def __init__(self, traffic: Traffic, options: Options, book: Any) -> None:
         super().__init__(options, book)
         self._traffic = traffic
 
     def exchange(self, step: Send) -> Any:
-        """Make one attempt of one call. One that blocks does so in its thread."""
+        """Make one attempt of one call. A waiting call blocks in its thread."""
         traffic = self._traffic
         with traffic.changed:
             self.check_open()
@@ -44,7 +44,7 @@ class MemoryPool(ConnectionPool):
             return response
 
     def pause(self, pause_ms: int) -> None:
-        """Let the clock of the queue move on."""
+        """Move the clock of the queue."""
         self.check_open()
         self._traffic.pass_time(pause_ms)
 
@@ -55,16 +55,16 @@ class MemoryPool(ConnectionPool):
 
 
 class AsyncMemoryPool(AsyncConnectionPool):
-    """The connections of an asyncio client, of which there are none."""
+    """The connection pool of an asyncio client. It has no connections."""
 
     def __init__(self, traffic: Traffic, options: Options, book: Any) -> None:
         super().__init__(options, book)
         self._traffic = traffic
 
     async def exchange(self, step: Send) -> Any:
-        """Make one attempt of one call. One that blocks does so in its task."""
+        """Make one attempt of one call. A waiting call blocks in its task."""
         traffic = self._traffic
-        await asyncio.sleep(0)  # Others have their turn, as with a socket.
+        await asyncio.sleep(0)  # Let other tasks run, as a socket would.
         self._check_open()
         if not step.call.wait_ms:
             return traffic.attempt(step)
@@ -84,7 +84,7 @@ class AsyncMemoryPool(AsyncConnectionPool):
         return response
 
     async def _changed(self, seen_count: int) -> None:
-        """Block until something may have become ready that was not when there had been so many changes."""
+        """Block until `changes_count` differs from `seen_count`, which means that new items can be ready."""
         traffic, loop, woken = self._traffic, asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
@@ -103,7 +103,7 @@ class AsyncMemoryPool(AsyncConnectionPool):
                 traffic.unblock(token)
 
     async def pause(self, pause_ms: int) -> None:
-        """Let the clock of the queue move on."""
+        """Move the clock of the queue."""
         self._check_open()
         self._traffic.pass_time(pause_ms)
         await asyncio.sleep(0)

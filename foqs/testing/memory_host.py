@@ -38,10 +38,10 @@ from foqs.transport.peers import Peers
 START_MS = 1_700_000_000_000
 """The first time on the clock: in November 2023."""
 NOTICE_MS = SLOT_MS + limits.TICK_MS
-"""So long after its time a host has noticed that a lease or a delay has ended."""
+"""Longest time for a host to notice the end of a lease or a delay, in milliseconds."""
 _META_URL = "mysql+pymysql://memory/meta"
 _JUMPS_MAX = 500
-"""A long time passes in so many steps at most."""
+"""Most steps in which a long time passes."""
 
 
 class MemoryMeta(FakeNamespaces):
@@ -77,9 +77,9 @@ class MemoryMeta(FakeNamespaces):
 
 
 class MemoryHost:
-    """A host and its loop. Safe for threads: each call of a method is done when it returns.
+    """A host and its loop. Safe for threads: each method call is done when it returns.
 
-    `MemoryQueue` owns it; the connections of its clients call `exchange` and `pass_time`.
+    `MemoryQueue` owns it. The connections of its clients call `exchange` and `pass_time`.
     """
 
     def __init__(self, shard_count: int) -> None:
@@ -95,7 +95,7 @@ class MemoryHost:
 
     def _make(self) -> Host:
         urls = {number: _shard_url(number) for number in self._servers}
-        # Not validated: the URLs are those of no server.
+        # Not validated, because the URLs belong to no server.
         config = HostConfig.model_construct(
             meta_url=_META_URL, host_name="memory", listen_address="memory", port=0, cluster="memory", shards=urls
         )
@@ -110,7 +110,7 @@ class MemoryHost:
             "metrics": Metrics,
             "wall_ms": self.now_ms,
             "monotonic_s": self._loop.time,
-            # Nobody is there to draw lots with, or to prove anything to.
+            # A host alone needs no lots and no proofs.
             "chance": Chance(lambda count: 0, bytes),
             "peers": Peers,
         }
@@ -142,12 +142,12 @@ class MemoryHost:
         return cast(MemoryServer, self._host._server)
 
     def now_ms(self) -> int:
-        """The clock of all: milliseconds since 1970."""
-        # A timer's time may be a rounding error below a whole millisecond.
+        """The clock of host, databases and clients, in milliseconds since 1970."""
+        # A timer's time can be a rounding error below a whole millisecond.
         return START_MS + int(self._loop.time() * 1000 + 1e-3)
 
     def exchange(self, step: Send) -> Any:
-        """Make one attempt of one call. If it has to wait, the clock moves until it is answered or its time is over."""
+        """Make one attempt of one call. If it has to wait, move the clock until it is answered or its time is over."""
         with self.lock:
             dialogue = self._dialogue
             seqid = self._loop.call(dialogue.send, step.call)
@@ -162,7 +162,7 @@ class MemoryHost:
             return outcome_of(dialogue.replies.pop(seqid), step.call)
 
     def pass_time(self, by_ms: int) -> None:
-        """Move the clock by exactly so much, in the steps of the host's timers."""
+        """Move the clock by exactly `by_ms`, in the steps of the host's timers."""
         with self.lock:
             end_s = self._loop.time() + by_ms / 1000
             while (when_s := self._loop.next_timer_s()) is not None and when_s <= end_s:
@@ -170,7 +170,7 @@ class MemoryHost:
             self._loop.move_to(end_s)
 
     def advance(self, by_ms: int) -> None:
-        """Move the clock by so much and by NOTICE_MS, in which the host does what was due by then."""
+        """Move the clock by `by_ms` and by NOTICE_MS, in which the host does the work that was due."""
         with self.lock:
             end_ms = self.now_ms() - START_MS + by_ms + NOTICE_MS
             jump_ms = max(limits.TICK_MS, by_ms // _JUMPS_MAX)
@@ -198,10 +198,10 @@ def _shard_url(shard_id: int) -> str:
 
 
 def keep_stdout_clean() -> None:
-    """Have the host log as the standard library does, unless the program has said how structlog is to log."""
+    """Let the host log through the standard library, unless the program has configured structlog."""
     if not structlog.is_configured():
         structlog.configure(
-            # As text: the keys of an event may be names that a LogRecord has for itself.
+            # Log text, because keys of an event can be attributes of a LogRecord.
             processors=[
                 structlog.stdlib.filter_by_level,
                 structlog.processors.format_exc_info,

@@ -24,12 +24,14 @@ from foqs.testing.memory_host import MemoryHost
 from foqs.testing.traffic import Traffic, Waits
 
 _LOOK_S = 0.001
-"""The pause between two looks at whether workers are idle, since nobody is told what they settle in the background."""
+"""Interval between two checks if workers are idle, in seconds. Items that workers settle in the background wake no
+waiter.
+"""
 _PATIENCE = timedelta(seconds=30)
 
 
 class ManualClock:
-    """The clock of a MemoryQueue: it stands still until it is moved."""
+    """The clock of a MemoryQueue, which stands still until it is moved."""
 
     def __init__(self, traffic: Traffic) -> None:
         self._traffic = traffic
@@ -43,9 +45,9 @@ class ManualClock:
         return datetime.fromtimestamp(self.now_ms() / 1000, UTC)
 
     def advance(self, by: timedelta | int) -> None:
-        """Move the clock by a timedelta or by milliseconds, and let everything happen that is due by then.
+        """Move the clock by a timedelta or by milliseconds, and do everything that is due by then.
 
-        It goes on by 0.12 s more: a host notices that a lease, a delay or a TTL has ended within that time.
+        The clock moves 0.12 s further, because a host notices the end of a lease, a delay or a TTL within that time.
         Raises ValueError for a negative duration.
         """
         by_ms = by if isinstance(by, int) else by // timedelta(milliseconds=1)
@@ -59,15 +61,16 @@ class ManualClock:
 class MemoryQueue:
     """A queue in the memory of this process, with the code of a host, but without MySQL, sockets and threads.
 
-    Its clients are foqs.Client, AsyncClient, AdminClient and AsyncAdminClient over memory: same methods, arguments,
-    results and errors. Close it, or use it in a `with` statement. Safe for threads, except for clients of asyncio.
+    Its clients are foqs.Client, AsyncClient, AdminClient and AsyncAdminClient over memory, with the same methods,
+    arguments, results and errors. Close it, or use it in a `with` statement. Safe for threads, except for clients of
+    asyncio.
 
     namespaces ("default"): these exist from the beginning; `admin()` makes others, and changes their settings.
-    shard_count (1): items of a topic are in order of priority and time on one shard, and about so on several.
-    waits_move_clock (True): a dequeue that may wait, and finds nothing, moves the clock until an item is due or the
-        wait is over, so that nothing sleeps. False: it blocks until another thread or task enqueues something or moves
-        the clock; for tests that run workers or consumers of their own beside the test.
-    clock: the only time that the queue and its clients know, see ManualClock.
+    shard_count (1): items of a topic are in order of priority and time on one shard, and nearly in order on several.
+    waits_move_clock (True): a waiting dequeue that finds nothing moves the clock until an item is due or the wait is
+        over, so that nothing sleeps. False: it blocks until another thread or task enqueues something or moves the
+        clock, for tests that run workers or consumers of their own beside the test.
+    clock: the only time of the queue and its clients, see ManualClock.
     """
 
     def __init__(
@@ -84,7 +87,7 @@ class MemoryQueue:
             self.admin().create_namespace(name)
 
     def client(self, *, retry: RetryPolicy | None = None, idempotent: bool = False) -> MemoryClient:
-        """Make a blocking client. Its pauses before repetitions move the clock."""
+        """Make a blocking client. Its pauses before retries move the clock."""
         return MemoryClient(self._traffic, retry, idempotent)
 
     def admin(self, *, retry: RetryPolicy | None = None) -> MemoryAdminClient:
@@ -92,7 +95,7 @@ class MemoryQueue:
         return MemoryAdminClient(self._traffic, retry)
 
     def async_client(self, *, retry: RetryPolicy | None = None, idempotent: bool = False) -> AsyncMemoryClient:
-        """Make an asyncio client, on the event loop that runs."""
+        """Make an asyncio client, on the running event loop."""
         return AsyncMemoryClient(self._traffic, retry, idempotent)
 
     def async_admin(self, *, retry: RetryPolicy | None = None) -> AsyncMemoryAdminClient:
@@ -100,25 +103,25 @@ class MemoryQueue:
         return AsyncMemoryAdminClient(self._traffic, retry)
 
     def fail_next(self, verb: str, error: FoqsError, *, count: int = 1) -> None:
-        """Let the next `count` attempts of a client's method, such as "enqueue", raise the error; nothing is done.
+        """Let the next `count` attempts of a client's method, such as "enqueue", raise the error without any effect.
 
-        A client repeats by itself what can be repeated, as it does with a host. Raises ValueError for an unknown verb.
+        A client repeats calls that are safe to repeat, as it does with a host. Raises ValueError for an unknown verb.
         """
         self._traffic.fail(verb, error, count)
 
     def lose_next_response(self, verb: str) -> None:
-        """Let the next attempt of a client's method be done and its response be lost: OutcomeUnknownError.
+        """Lose the response of the next attempt of a client's method, after the call is done: OutcomeUnknownError.
 
         Raises ValueError for an unknown verb.
         """
         self._traffic.lose(verb)
 
     def run_until_idle(self, *workers: Worker, patience: timedelta = _PATIENCE) -> None:
-        """Run workers until there is nothing that they could do now, then stop them.
+        """Run workers until they have no more work, then stop them.
 
-        The clock stands still meanwhile, so items that are delayed or backed off stay where they are: move the clock
-        and run another worker. The handlers run in the workers' threads.
-        Raises what a worker raises, and TimeoutError when they have not come to rest after `patience` of real time.
+        The clock stands still meanwhile, so delayed and backed-off items stay: move the clock and run another worker.
+        The handlers run in the workers' threads. Raises the error of a worker, and TimeoutError if workers are still
+        busy after `patience` of real time.
         """
         errors: list[BaseException] = []
 
@@ -149,7 +152,7 @@ class MemoryQueue:
             raise errors[0]
 
     async def run_until_idle_async(self, *workers: AsyncWorker, patience: timedelta = _PATIENCE) -> None:
-        """Run asyncio workers until there is nothing that they could do now, then stop them: see `run_until_idle`."""
+        """Run asyncio workers until they have no more work, then stop them: see `run_until_idle`."""
         give_up_s = time.monotonic() + patience.total_seconds()
         self._set_waits(Waits.BLOCK, has_resting_workers=True)
         runs = [asyncio.create_task(worker.run()) for worker in workers]
@@ -167,7 +170,7 @@ class MemoryQueue:
             run.result()
 
     def close(self) -> None:
-        """End the queue; its items are gone. Calls of clients raise ClientClosedError from now on. Safe to repeat."""
+        """End the queue and drop its items. Calls of clients raise ClientClosedError from now on. Safe to repeat."""
         with self._traffic.changed:
             if not self._traffic.is_closed:
                 self._traffic.is_closed = True

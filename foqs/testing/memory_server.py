@@ -19,7 +19,7 @@ from foqs.wire.codec import Codec, Reply
 
 
 class MemoryServer(Service):
-    """Takes the place of foqs.transport.server.ThriftServer. Nobody is hung up on for being idle."""
+    """Replaces foqs.transport.server.ThriftServer. It never closes idle connections."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class MemoryServer(Service):
         self._table = ConnectionTable(verbs, codec, self._metrics, self._bounds, self._namespaces)
 
     def connect(self) -> MemoryDialogue:
-        """Open a connection. To be called within the host's loop."""
+        """Open a connection. Call it within the host's loop."""
         assert self._table is not None
         return MemoryDialogue(Connection(self._table), self._table.loop)
 
@@ -65,12 +65,12 @@ class MemoryServer(Service):
 
 
 class MemoryDialogue(asyncio.Transport):
-    """Both ends of one connection: calls go in as frames, and replies come out of them."""
+    """Both ends of one connection: sends calls as frames, and collects replies."""
 
     def __init__(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__({"peername": ("memory", 0), "socket": _NoSocket()})
         self.replies: dict[int, Reply] = {}
-        """Replies that nobody has taken yet, by seqid."""
+        """Replies that the caller has not taken yet, by seqid."""
         self._connection = connection
         self._loop = loop
         self._dialogue = Dialogue()
@@ -79,12 +79,12 @@ class MemoryDialogue(asyncio.Transport):
         connection.connection_made(self)
 
     def send(self, call: Call) -> int:
-        """Give the host a call, and return its seqid. Raises what is wrong with its arguments."""
+        """Send a call to the host, and return its seqid. Raises errors of its arguments."""
         seqid, frame = self._dialogue.frame_of(call)
         self._connection.data_received(frame)
         return seqid
 
-    # What a connection asks of its transport.
+    # The interface that a connection expects of its transport.
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         for message in self._reader.feed(bytes(data)):
@@ -103,20 +103,20 @@ class MemoryDialogue(asyncio.Transport):
         return self._closing
 
     def pause_reading(self) -> None:
-        """Nothing: a call is given to the host as a whole, and the next one when it is answered."""
+        """Do nothing, because the host gets each call as a whole, and the next one after the answer."""
 
     def resume_reading(self) -> None:
-        """Nothing, as above."""
+        """Do nothing, as above."""
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Nothing: what is written is taken at once."""
+        """Do nothing, because written data is taken at once."""
 
     def get_write_buffer_size(self) -> int:
         return 0
 
 
 class _NoSocket:
-    """Takes the options of a socket."""
+    """Ignores the options of a socket."""
 
     def setsockopt(self, *_: Any) -> None:
         return None

@@ -1,4 +1,4 @@
-"""Reads of fake servers that may come back short, as under a limit on what a session may select, or behind a proxy."""
+"""Reads of fake servers that can return too few rows, as with a limit on a session's selects, or behind a proxy."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _END = (None,)
 
 
 class ReadCut:
-    """What a server returns of a read: all, or `rows_max` rows at most of those reads that it cuts."""
+    """The rows that a server returns of a read: all, or at most `rows_max` if the read is cut."""
 
     def __init__(self) -> None:
         self.rows_max: int | None = None
-        """None while nothing is cut."""
+        """Most rows of a cut read; None while reads are not cut."""
         self.is_cut: Callable[[], bool] = lambda: True
-        """Whether the next read is one that it cuts."""
+        """True if the next read is cut."""
         self.cut_count = 0
-        """Reads of which something was left out."""
+        """Number of reads that lost rows."""
 
     def whole(self, rows: Sequence[T]) -> list[T]:
-        """The rows of a read that has an end. Raises ShortReadError when they are not all."""
+        """The rows of a read that has an end. Raises ShortReadError if some are missing."""
         return whole_reads.without_end(self.some([*rows, _END]))
 
     def some(self, rows: list[Any]) -> list[Any]:
-        """Those of the rows that come back."""
+        """The rows that the server returns of these."""
         if self.rows_max is None or len(rows) <= self.rows_max or not self.is_cut():
             return rows
         self.cut_count += 1
@@ -40,7 +40,7 @@ class ReadCut:
 
 @contextmanager
 def losing_session(shard_id: int) -> Iterator[None]:
-    """A session that leaves rows out is given up, as the real store does."""
+    """Give up a session that leaves rows out, as the real store does."""
     try:
         yield
     except whole_reads.ShortReadError as error:
@@ -49,7 +49,7 @@ def losing_session(shard_id: int) -> Iterator[None]:
 
 @contextmanager
 def not_read(shard_id: int) -> Iterator[None]:
-    """The same for who reads beside the owner."""
+    """The same for readers beside the owner."""
     try:
         yield
     except whole_reads.ShortReadError as error:

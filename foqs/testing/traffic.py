@@ -17,11 +17,11 @@ from foqs.testing.memory_host import MemoryHost
 from foqs.wire import codec as wire
 
 _METHODS = {"extend": "extendLease", "topics": "getActiveTopics", "host_status": "getHostStatus"}
-"""The names on the wire of those client methods that have another name there."""
+"""The wire's names of client methods that are named differently there."""
 
 
 class Waits(Enum):
-    """The ways in which a dequeue waits that finds nothing and may wait."""
+    """The kinds of wait for a dequeue that finds nothing."""
 
     MOVE_CLOCK = "move the clock"
     BLOCK = "block until somebody else changes something"
@@ -29,36 +29,38 @@ class Waits(Enum):
 
 
 class Traffic:
-    """The way of all clients to one host. Safe for threads; `MemoryQueue` owns it."""
+    """The path of all clients to one host. Safe for threads; `MemoryQueue` owns it."""
 
     def __init__(self, host: MemoryHost, waits: Waits) -> None:
         self.host = host
         self.waits = waits
         self.changed = threading.Condition(host.lock)
-        """Guards everything here, and is told when something may have become ready."""
+        """Guards all fields, and is notified when items can be ready."""
         self.listeners: set[Callable[[], None]] = set()
-        """Are told the same."""
+        """Functions to call at the same time as `changed` is notified."""
         self.has_resting_workers = False
-        """Workers run until they are idle. A pause is nothing to do for them then, and no reason to ask again."""
+        """True while workers run until they are idle. They then treat a pause as an empty queue, and do not ask
+        again.
+        """
         self.is_closed = False
         self.changes_count = 0
         self._blocked: dict[object, int] = {}
-        """Dequeues that found nothing, with the count of changes when they looked."""
+        """Blocked dequeues, each with the count of changes at its last attempt."""
         self._failures: defaultdict[str, deque[FoqsError]] = defaultdict(deque)
         self._losses: defaultdict[str, int] = defaultdict(int)
 
     def fail(self, verb: str, error: FoqsError, count: int) -> None:
-        """Let the next calls of the verb raise the error, of which the host learns nothing."""
+        """Let the next calls of the verb raise the error before they reach the host."""
         with self.changed:
             self._failures[method_of(verb)].extend([error] * count)
 
     def lose(self, verb: str) -> None:
-        """Let the next call of the verb be done, and its response be lost."""
+        """Lose the response of the next call of the verb, after the call is done."""
         with self.changed:
             self._losses[method_of(verb)] += 1
 
     def attempt(self, step: Send) -> Any:
-        """Make one attempt of one call. Raises what the test has planned, or what the host says."""
+        """Make one attempt of one call. Raises the error that the test has planned, or that of the host."""
         method = step.call.method
         with self.changed:
             if self.is_closed:
@@ -68,7 +70,7 @@ class Traffic:
             try:
                 response = self.host.exchange(step)
             finally:
-                if method != "dequeue":  # It makes nothing ready.
+                if method != "dequeue":  # A dequeue makes no item ready.
                     self.note_change()
             if self._losses[method]:
                 self._losses[method] -= 1
@@ -76,7 +78,7 @@ class Traffic:
             return response
 
     def poll(self, step: Send, until_ms: int) -> Any:
-        """Make an attempt that does not wait at the host. Returns None when the call should wait and try again."""
+        """Make an attempt that does not wait at the host. Returns None if the call should wait and try again."""
         with self.changed:
             try:
                 response = self.attempt(_without_wait(step))
@@ -88,25 +90,25 @@ class Traffic:
             return response if response.items or is_over else None
 
     def block(self) -> object:
-        """Count a call that found nothing as one that blocks, until it is told to `unblock`."""
+        """Count a call that found nothing as blocked, until `unblock`."""
         token = object()
         with self.changed:
             self._blocked[token] = self.changes_count
         return token
 
     def unblock(self, token: object) -> None:
-        """The call looks again."""
+        """End the blocking of a call, before it tries again."""
         with self.changed:
             del self._blocked[token]
 
     @property
     def blocked_count(self) -> int:
-        """How many dequeues block that have seen all that is there now."""
+        """Number of blocked dequeues that have seen the latest change."""
         with self.changed:
             return list(self._blocked.values()).count(self.changes_count)
 
     def note_change(self) -> None:
-        """Have those that block look again."""
+        """Wake the blocked calls, so that they try again."""
         with self.changed:
             self.changes_count += 1
             self.changed.notify_all()

@@ -1,4 +1,4 @@
-"""The capacity report's figures: enqueues a minute by namespace against the quota, growth, and quotas to suggest."""
+"""The capacity report's figures: enqueues a minute by namespace against the quota, growth, and suggested quotas."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 DAY_S = 86_400
 GROWTH_DAYS_MIN = 2.0
-"""Growth is told of at least so many days."""
+"""Least number of days of data for a figure of growth."""
 
 
 def minute_table(rollups: DataFrame) -> DataFrame:
-    """Items by namespace and minute, over all hosts: enqueued, and refused by the quota; `demand` is both."""
+    """Items by namespace and minute, over all hosts: enqueued, and refused by the quota. `demand` is both."""
     from pyspark.sql import functions as f
 
     counts = [
@@ -29,9 +29,9 @@ def minute_table(rollups: DataFrame) -> DataFrame:
 
 
 def namespace_table(minutes: DataFrame) -> DataFrame:
-    """One row for each namespace: sums, the highest minute, percentiles of minutes with any, and a straight line.
+    """One row for each namespace: sums, the highest minute, percentiles over minutes with demand, and a straight line.
 
-    `slope` is what the demand of a minute grows by in a second, and `level` the demand at the time 0 of that line.
+    `slope` is the growth in a second of a minute's demand, and `level` the demand at the time 0 of that line.
     """
     from pyspark.sql import functions as f
 
@@ -54,7 +54,7 @@ def namespace_table(minutes: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """The use that a namespace makes of its quota, and the quota that would suit it."""
+    """A namespace's use of its quota, and the quota that would suit it."""
 
     quota: int | None
     used_share: float | None
@@ -65,9 +65,9 @@ class Suggestion:
 
 
 def suggest(row: Mapping[str, Any], quota: int | None, *, horizon_days: int, headroom: float) -> Suggestion:
-    """The highest demand of a minute, grown as the straight line says, times the headroom, in two digits.
+    """Suggest the highest demand of a minute, grown along the straight line, times the headroom, to two digits.
 
-    A namespace that shrinks is taken for one that stays as it is.
+    A shrinking namespace is treated as one that stays the same.
     """
     first, last = row["first"], row["last"]
     assert isinstance(first, datetime)
@@ -81,7 +81,7 @@ def suggest(row: Mapping[str, Any], quota: int | None, *, horizon_days: int, hea
 
 
 def rounded_up(value: float) -> int:
-    """The next number with two digits that are not 0; at least 1."""
+    """The next number with at most two digits other than 0; at least 1."""
     if value <= 10:
         return max(1, math.ceil(value))
     unit = int(10 ** (math.floor(math.log10(value)) - 1))
@@ -91,7 +91,7 @@ def rounded_up(value: float) -> int:
 def suggestions(
     rows: Sequence[Mapping[str, Any]], quotas: Mapping[str, int], *, horizon_days: int, headroom: float
 ) -> list[tuple[Mapping[str, Any], Suggestion]]:
-    """Each namespace with its suggestion, those that use most of their quota first."""
+    """Each namespace with its suggestion, in descending order of the used share of the quota."""
     found = [
         (row, suggest(row, quotas.get(row["namespace"]), horizon_days=horizon_days, headroom=headroom)) for row in rows
     ]

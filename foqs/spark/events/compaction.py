@@ -1,4 +1,4 @@
-"""Event log files of many hosts become Parquet, once each, however often it is repeated."""
+"""Converts event log files of many hosts to Parquet. Each file is converted once, however often a run is repeated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FILES_AT_A_TIME_MAX = 20_000
-"""Files of the event log that become Parquet in one job of Spark, whose plan has all their names."""
+"""Most event log files that one job of Spark converts, because its plan has all their names."""
 _FILE_COLUMNS = ["lines", "torn_lines", "is_torn"]
 
 
@@ -23,37 +23,37 @@ class Compacted:
     """The result of one run for the files of one kind."""
 
     files_count: int = 0
-    """Files that are in the Parquet files now and were not before."""
+    """Number of files that this run has added to the Parquet files."""
     rows_count: int = 0
     torn_lines_count: int = 0
-    """Lines that could not be understood, and were left out."""
+    """Number of lines that could not be parsed, and were left out."""
     torn_files_count: int = 0
-    """Files whose ends are missing."""
+    """Number of files whose ends are missing."""
     files_before_count: int = 0
-    """Files that were in the Parquet files before."""
+    """Number of files that were in the Parquet files before."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionPlan:
-    """The plan of a compaction: its files, and how they are compacted."""
+    """The files and the options of a compaction."""
 
     inputs: tuple[str, ...]
     """Directories of event logs, each with the folders `lives` and `rollups`; any URL that Spark reads."""
     output: str
     since: str = ""
-    """The first hour, as in 2026-11-25T04 (UTC); all without it."""
+    """The first hour, as in 2026-11-25T04 (UTC); empty for no bound."""
     until: str = ""
-    """The hour after the last one."""
+    """The hour after the last one; empty for no bound."""
     parts_per_hour: int = 1
     takes_torn: bool = False
-    """Readable lines of files are taken whose ends are missing. The rest of such a file is never taken then."""
+    """True to take the readable lines of files whose ends are missing. The rest of such a file is then never taken."""
 
 
 def compact(spark: SparkSession, kind: str, plan: CompactionPlan) -> Compacted:
-    """Append what is new of one kind to the Parquet files, partitioned by the date and hour of the input folders.
+    """Append the new files of one kind to the Parquet files, partitioned by the date and hour of the input folders.
 
-    Each file of an event log is in one Parquet file with its name, which is how a repeated run knows it. A Parquet
-    file appears as a whole, so a run that was cut off leaves nothing half done. Two runs at a time are not allowed.
+    A repeated run recognizes an event log file by its name in the Parquet files. A Parquet file appears as a whole, so
+    a run that is cut off leaves nothing half done. Two runs at a time are not allowed.
     """
     target = f"{plan.output.rstrip('/')}/{kind}"
     new, before_count = _new_files(spark, kind, plan, target)
@@ -64,7 +64,7 @@ def compact(spark: SparkSession, kind: str, plan: CompactionPlan) -> Compacted:
 
 
 def _new_files(spark: SparkSession, kind: str, plan: CompactionPlan, target: str) -> tuple[list[str], int]:
-    """The paths of the files that are not in the Parquet files yet, and how many are."""
+    """The paths of the files that are not in the Parquet files yet, and the number of files that are."""
     from pyspark.sql import functions as f
 
     listed = [frame for root in plan.inputs if (frame := _files(spark, [f"{root.rstrip('/')}/{kind}"], "*.jsonl.gz"))]
@@ -81,7 +81,7 @@ def _new_files(spark: SparkSession, kind: str, plan: CompactionPlan, target: str
         found = found.where(f.col("folder_hour") >= plan.since)
     if plan.until:
         found = found.where(f.col("folder_hour") < plan.until)
-    # One file may be in several of the inputs, as a copy.
+    # Several inputs may have copies of one file.
     found = found.groupBy("source_file").agg(f.min("path").alias("path"))
     known = _read_if_there(spark, target)
     if known is None:
@@ -97,7 +97,7 @@ _FOLDER = r"date=\d{4}-\d\d-\d\d/hour=\d\d"
 
 
 def _files(spark: SparkSession, paths: list[str], pattern: str = "*") -> DataFrame | None:
-    """The files below these paths with their contents; None where there is none."""
+    """The files below these paths with their contents; None if a path is missing."""
     from pyspark.errors import AnalysisException
 
     try:
@@ -133,7 +133,7 @@ def _append(
     def parse(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return _parsed(batches, kind, schema, takes_torn=takes_torn)
 
-    # A file may be large, and a batch would hold many of them.
+    # A file can be large, and a batch would hold many files.
     before = spark.conf.get(_BATCH_SETTING)
     spark.conf.set(_BATCH_SETTING, "1")
     try:

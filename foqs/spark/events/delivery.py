@@ -1,4 +1,4 @@
-"""The delivery report's tables: how long items wait and take, and how often deliveries fail, by topic and by time."""
+"""The delivery report's tables: times of waiting and processing, and failures of deliveries, by topic and by time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 SHARES = (0.5, 0.95, 0.99)
 """The percentiles of the report."""
 DETAIL = ("namespace", "topic", "priority", "hour")
-"""The columns for each of whose values the finest table has a row."""
+"""The key columns of the finest table."""
 OUTCOMES = tuple(outcome.name.lower() for outcome in Outcome)
 FAILURES = ("nacked", "lease_ended", "dead", "at_most_once")
 """The outcomes of deliveries that failed."""
@@ -25,8 +25,8 @@ _BUCKETS = len(BOUNDS_MS) + 1
 def delivery_table(rollups: DataFrame, lives: DataFrame, keys: Sequence[str]) -> DataFrame:
     """One row for each combination of the keys, which are columns of both frames.
 
-    From the roll-ups, which have everything: counts by outcome, and percentiles as the bounds of buckets. From the
-    sampled lives: exact percentiles, with the number of lives and their share of all. Times are in milliseconds.
+    The roll-ups, which have everything, give counts by outcome, and percentiles as the bounds of buckets. The sampled
+    lives give exact percentiles, with the number of lives and their share of all. Times are in milliseconds.
     """
     from pyspark.sql import functions as f
 
@@ -44,7 +44,7 @@ def delivery_table(rollups: DataFrame, lives: DataFrame, keys: Sequence[str]) ->
         table = table.withColumns(_bucket_percentiles(name))
     table = table.drop("wait", "processing", "wait_ms_sum", "processing_ms_sum")
     sampled = _sampled(lives, keys)
-    # Keys may be null: items without a row of their own are counted by their namespace.
+    # Keys are null for items without a row of their own, which are counted by their namespace.
     same = [table[key].eqNullSafe(sampled[key]) for key in keys]
     joined = table.join(sampled, same, "left") if keys else table.crossJoin(sampled)
     for key in keys:
@@ -54,7 +54,7 @@ def delivery_table(rollups: DataFrame, lives: DataFrame, keys: Sequence[str]) ->
 
 
 def with_hours(rollups: DataFrame, lives: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """Both frames with the hour, as its beginning, in which a roll-up's minute or the end of a life is."""
+    """Both frames with the start of the hour that contains a roll-up's minute or the end of a life."""
     from pyspark.sql import functions as f
 
     return (
@@ -73,7 +73,7 @@ def _total(names: Sequence[str]) -> Column:
 
 
 def _bucket_sums(name: str) -> Column:
-    """The sums of all arrays, place by place; an empty array counts as zeros."""
+    """The sums of all arrays by position; an empty array counts as zeros."""
     from pyspark.sql import functions as f
 
     return f.array(
@@ -82,9 +82,9 @@ def _bucket_sums(name: str) -> Column:
 
 
 def _bucket_percentiles(name: str) -> dict[str, Column]:
-    """The bound of the bucket that each percentile is in, and the mean, of times counted in buckets.
+    """The upper bound of the bucket of each percentile, and the mean, of times counted in buckets.
 
-    Null where there are none, and for a percentile beyond the last bound.
+    Null without times, and for a percentile beyond the last bound.
     """
     from pyspark.sql import functions as f
 
@@ -99,7 +99,7 @@ def _bucket_percentiles(name: str) -> dict[str, Column]:
 
 
 def _first_place(name: str, rank: Column) -> Column:
-    """The place, from 1, of the first bucket up to which there are so many."""
+    """The position, from 1, of the first bucket at which the running total reaches `rank`."""
     from pyspark.sql import functions as f
 
     def is_reached(place: Column) -> Column:
@@ -111,7 +111,7 @@ def _first_place(name: str, rank: Column) -> Column:
 
 
 def _sampled(lives: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Exact percentiles of the lives that are there, whose number is `sampled_lives`."""
+    """Exact percentiles of the sampled lives, and their number `sampled_lives`."""
     from pyspark.sql import functions as f
 
     times = {
@@ -136,7 +136,7 @@ def _sampled(lives: DataFrame, keys: Sequence[str]) -> DataFrame:
 
 
 def _elapsed_ms(start: str, end: str) -> Column:
-    """Null where one of the times is not known; never below 0, since a server's clock may step back."""
+    """Null if one of the times is unknown. Never below 0, because a server's clock can step back."""
     from pyspark.sql import functions as f
 
     elapsed = f.unix_millis(end) - f.unix_millis(start)

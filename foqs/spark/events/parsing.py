@@ -1,4 +1,4 @@
-"""Files of the event log as rows. Pure: bytes in, record batches out; Spark runs it in its tasks."""
+"""Parses event log files to rows. Pure: bytes in, record batches out; Spark runs it in its tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH_ROWS_MAX = 50_000
-"""About as many rows are in one batch. A line may add as many as it has."""
+"""Approximate number of rows in one batch. One line can add more."""
 _INFLATED_BYTES_MAX = 4 * limits.MIB
 _CHUNK_BYTES = 16 * limits.KIB
 _GZIP_WBITS = 31
@@ -33,15 +33,15 @@ ROLLUP_SCHEMA = (
 )
 """The columns of a roll-up."""
 FILE_SCHEMA = "source_file string, lines bigint, torn_lines bigint, is_torn boolean, date string, hour string"
-"""The columns that each row has beside: the file that it came from. The counts are in one row of each file that has
-nothing else.
+"""The further columns of each row: the file that it came from. The counts are in one otherwise empty row of each
+file.
 """
 SCHEMAS = {LIVES: LIFE_SCHEMA, ROLLUPS: ROLLUP_SCHEMA}
 _TIMES = ("enqueued_at", "ready_at", "first_delivered_at", "last_delivered_at", "ended_at")
 
 
 def arrow_schema(schema: str) -> pa.Schema:
-    """The types of Arrow for a schema of Spark like those above."""
+    """The Arrow types for a Spark schema like those above."""
     import pyarrow as pa
 
     types = {
@@ -58,7 +58,7 @@ def arrow_schema(schema: str) -> pa.Schema:
 class FileLines:
     """The lines of a gzipped file, as far as it can be read.
 
-    After the last one `is_torn` says whether something of its end is missing.
+    After the last line `is_torn` is True if part of its end is missing.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -73,7 +73,7 @@ class FileLines:
         self.is_torn = self.is_torn or bool(rest)
 
     def _inflated(self) -> Iterator[bytes]:
-        """The contents in bounded parts, up to the first byte that makes no sense."""
+        """The contents in bounded parts, up to the first invalid byte."""
         inflater, left, at = zlib.decompressobj(_GZIP_WBITS), b"", 0
         while left or at < len(self._content):
             if not left:
@@ -89,12 +89,12 @@ class FileLines:
                 yield inflated_up_to_error(before, left)
                 return
             left = inflater.unconsumed_tail or inflater.unused_data
-        # What is left to come out of an inflater that has had all is in no whole line.
+        # The remaining output of an inflater that has had all input has no whole line.
         self.is_torn = not inflater.eof
 
 
 class Columns:
-    """Values of rows by column, until they are a batch."""
+    """Collects the values of rows by column, for a batch."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -102,7 +102,7 @@ class Columns:
         self.count = 0
 
     def add(self, values: dict[str, list[Any]], count: int) -> None:
-        """Add so many rows; a column that has one value has it in all of them, and one that is missing is null."""
+        """Add `count` rows. A column with one value has it in all rows, and a missing column is null."""
         for name, column in self._values.items():
             given = values.get(name, [None])
             if len(given) == count:
@@ -125,8 +125,8 @@ def batches_of(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of files (name, date, hour, content) of this kind, and one row for each file with its counts.
 
-    A line that cannot be understood is counted. Nothing is taken of a file whose end is missing unless `takes_torn`:
-    it may be on its way here.
+    A line that cannot be parsed is counted. A file whose end is missing is skipped unless `takes_torn`, because it may
+    still be arriving.
     """
     read = _READERS[kind]
     for name, date, hour, content in files:
@@ -177,7 +177,7 @@ def _file_row(
 
 
 def _read_life(line: bytes) -> tuple[dict[str, list[Any]], int]:
-    """The events of a line. Raises ValueError, KeyError or TypeError for a line that is none."""
+    """The events of a line. Raises ValueError, KeyError or TypeError for an invalid line."""
     given = json.loads(line)
     _check_format(given)
     count = _whole(given["count"])
@@ -200,7 +200,7 @@ def _read_life(line: bytes) -> tuple[dict[str, list[Any]], int]:
 
 
 def _read_rollup(line: bytes) -> tuple[dict[str, list[Any]], int]:
-    """The row of a line. Raises ValueError, KeyError or TypeError for a line that is none."""
+    """The row of a line. Raises ValueError, KeyError or TypeError for an invalid line."""
     given = json.loads(line)
     _check_format(given)
     found: dict[str, list[Any]] = {"minute": [_time(given["minute_ms"])]}

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class Span(NamedTuple):
-    """A span of time: `since` until before `until`, both in UTC; None has no bound."""
+    """A span of time in UTC, from `since` until before `until`; None is no bound."""
 
     since: datetime | None
     until: datetime | None
 
 
 def parse_time(text: str | None) -> datetime | None:
-    """A time as users give it, such as 2026-11-25 or 2026-11-25T04:30, in UTC unless it names a zone.
+    """Parse a time such as 2026-11-25 or 2026-11-25T04:30, in UTC unless it names a zone.
 
     Raises click.UsageError.
     """
@@ -36,9 +36,9 @@ def parse_time(text: str | None) -> datetime | None:
 
 
 def read_log(spark: SparkSession, root: str, span: Span, namespaces: tuple[str, ...]) -> tuple[DataFrame, DataFrame]:
-    """The roll-ups and the lives of the span and these namespaces; of all without any.
+    """The roll-ups and the lives of the span and these namespaces (of all if none is given).
 
-    What is missing on disk is empty: hosts that log no lives write none.
+    Missing files are an empty frame, because hosts that log no lives write none.
     """
     return (
         _read(spark, root, ROLLUPS, "minute", span, namespaces),
@@ -59,7 +59,7 @@ def _read(
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
         frame = spark.createDataFrame([], schema)
-    # Folders are named by when a file was opened, which is up to an hour before or a little after what is in it.
+    # A folder is named by the time when a file was opened: up to an hour before its contents, or a little after.
     if span.since is not None:
         frame = frame.where(f.col("date") >= _date(span.since - timedelta(hours=2)))
         frame = frame.where(f.col(time_column) >= f.lit(span.since))

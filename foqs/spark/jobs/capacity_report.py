@@ -1,4 +1,4 @@
-"""Enqueues a minute against quotas, and quotas to suggest. `foqs spark capacity-report`, or this for spark-submit."""
+"""Enqueues a minute against quotas, and suggested quotas. `foqs spark capacity-report`, or this for spark-submit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from foqs.spark.reports.page import html_of
 from foqs.spark.reports.plots import POINTS_MAX
 
 NAMESPACES_MAX = 20_000
-"""The most namespaces that a cluster may have."""
+"""Most namespaces of a cluster."""
 
 
 @click.command("capacity-report")
@@ -41,7 +41,7 @@ def capacity_report(
     headroom: float,
     top: int,
 ) -> None:
-    """Report what namespaces enqueue a minute, how that grows, and what quotas would suit them."""
+    """Report the enqueues a minute of namespaces, their growth, and suggested quotas."""
     from pyspark.sql import functions as f
 
     span = Span(parse_time(since), parse_time(until))
@@ -81,7 +81,7 @@ def capacity_report(
 
 
 def _quotas(addresses: str | None) -> dict[str, int]:
-    """The present quota of each namespace; none without addresses."""
+    """The present quota of each namespace; empty without addresses."""
     if addresses is None:
         return {}
     try:

@@ -1,4 +1,4 @@
-"""Event log files of hosts become Parquet. `foqs spark compact`, or this file for spark-submit."""
+"""Converts event log files of hosts to Parquet. `foqs spark compact`, or this file for spark-submit."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def compact(
 ) -> None:
     """Turn event log files of many hosts into Parquet by date and hour.
 
-    It can be repeated at any time, one run after the other: each file is taken once, late ones too.
+    It can be repeated at any time, one run after the other. Each file is taken once, even if it comes late.
     """
     plan = CompactionPlan(inputs, output, since, until, parts_per_hour, take_torn)
     with session("compact", master) as spark:

@@ -1,4 +1,4 @@
-"""How long items wait and take, and what fails. `foqs spark delivery-report`, or this file for spark-submit."""
+"""Reports times and failures of deliveries. `foqs spark delivery-report`, or this file for spark-submit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def delivery_report(
 ) -> None:
     """Report how items were delivered: times, attempts, redeliveries and failures by namespace, topic, priority, hour.
 
-    Counts are of all items. Percentiles are exact for lives that are sampled, and bounds of buckets else.
+    Counts are of all items. Percentiles are exact where lives are sampled, otherwise they are bounds of buckets.
     """
     from pyspark.sql import functions as f
 

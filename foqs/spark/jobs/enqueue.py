@@ -1,4 +1,4 @@
-"""Bulk enqueue: files that Spark can read become items. `foqs spark enqueue`, or this file for spark-submit."""
+"""Bulk enqueue: makes items of files that Spark can read. `foqs spark enqueue`, or this file for spark-submit."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def enqueue(
 ) -> None:
     """Enqueue the rows of files with Spark: columns topic, payload, priority and so on, by name.
 
-    Each key of the key column is enqueued once, whatever tasks Spark repeats, and also when the command is run again; a
-    job id names one load, so a run after one that succeeded needs another one, or none.
+    Each key of the key column is enqueued once, even if Spark repeats tasks or the command is run again. A job id names
+    one load, so after a successful run the next one needs another job id, or none.
     """
     reader_options = dict(_pair(text) for text in reader_option)
     options = _writer_options(write_options)
@@ -102,7 +102,7 @@ def _run(spark: SparkSession, frame: DataFrame, options: dict[str, str]) -> None
         observed.write.format("foqs").options(**options).mode("append").save()
     elapsed_s = time.monotonic() - began_s
     rows_count = int(rows.get["rows"])
-    # How many of them became items was told by the writer.
+    # The writer has printed the number of items.
     click.echo(f"{rows_count:,} rows in {elapsed_s:.1f} s: {rows_count / elapsed_s:,.0f} rows/s")
 
 
@@ -114,7 +114,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _writer_options(given: dict[str, object]) -> dict[str, str]:
-    """The command's options as the writer's. Raises ClickException for what is wrong before Spark is started."""
+    """The command's options as the writer's. Raises ClickException for invalid options before Spark starts."""
     options = {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name in OPTIONS
@@ -131,7 +131,7 @@ def _writer_options(given: dict[str, object]) -> dict[str, str]:
 
 @contextmanager
 def _progress(spark: SparkSession, options: dict[str, str]) -> Iterator[None]:
-    """Say how many tasks are done, and how many items the service has counted, now and then, while the job runs."""
+    """Print the number of finished tasks and of counted items every PROGRESS_EVERY_S while the job runs."""
     tracker = spark.sparkContext.statusTracker()
     is_over = threading.Event()
 
@@ -158,7 +158,7 @@ def _counted(admin: AdminClient, options: dict[str, str]) -> str:
     try:
         job = admin.get_job(options["namespace"], options.get("jobId") or options[DRAWN_JOB_ID])
     except FoqsError:
-        return ""  # It has not begun to write, or its host is away: the writer waits, and so does this.
+        return ""  # Not begun, or its host is unreachable: the writer waits too.
     return f", {job.items_count:,} items, {job.duplicates_count:,} there before, {job.rejected_count:,} refused"
 
 

@@ -1,4 +1,4 @@
-"""Export: what a namespace has stored becomes files. `foqs spark export`, or this file for spark-submit."""
+"""Export: writes the items of a namespace to files. `foqs spark export`, or this file for spark-submit."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 _CSV = {
     "header": "true",
-    "escape": '"',  # A quote within a text is doubled, as other programs than Spark expect.
-    "ignoreLeadingWhiteSpace": "false",  # Spark trims texts by default: " a" and "a" are two topics.
+    "escape": '"',  # A quote within a text is doubled, as programs other than Spark expect.
+    "ignoreLeadingWhiteSpace": "false",  # By default Spark trims texts, but " a" and "a" are two topics.
     "ignoreTrailingWhiteSpace": "false",
 }
 
@@ -33,7 +33,7 @@ _CSV = {
 @click.option("--namespace", required=True, help="The namespace to export.")
 @click.option("--state", multiple=True, type=click.Choice(state_names()), help="May be repeated. Default: all.")
 @click.option("--topic", "topics", multiple=True, help="Only items of this topic; may be repeated. Default: all.")
-@click.option("--topic-prefix", help="Only items of topics that begin so.")
+@click.option("--topic-prefix", help="Only items of topics with this prefix.")
 @click.option("--where", metavar="CONDITION", help="Export the rows for which this SQL holds.")
 @click.option("--select", multiple=True, metavar="EXPRESSION", help="A column as SQL; may be repeated. Default: all.")
 @click.option("--splits-per-shard", type=click.IntRange(1, limits.EXPORT_SPLITS_MAX), default=1, show_default=True)
@@ -43,9 +43,9 @@ _CSV = {
 def export(
     output: str, kind: str, mode: str, where: str | None, select: tuple[str, ...], master: str | None, **given: object
 ) -> None:
-    """Write what a namespace has stored to files: ready, delayed, leased and dead items, a row each.
+    """Write the stored items of a namespace to files: ready, delayed, leased and dead items, a row each.
 
-    Nothing is changed or leased. Payloads and metadata are binary in Parquet, and base64 in JSON and CSV.
+    The export changes and leases nothing. Payloads and metadata are binary in Parquet, and base64 in JSON and CSV.
     """
     with session("export", master) as spark:
         frame = read_frame(spark, read_options_of(given))

@@ -1,4 +1,4 @@
-"""The parts of jobs that read a namespace: options of a command as those of the reader."""
+"""The reader's options for jobs that read a namespace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 
 def read_options_of(given: Mapping[str, object]) -> dict[str, str]:
-    """The command's options as the reader's: splits_per_shard is splitsPerShard, and what is empty is left out."""
+    """The command's options as the reader's. For example, splits_per_shard is splitsPerShard; empty options are left
+    out.
+    """
     options: dict[str, str] = {}
     for name, value in given.items():
         if name == "no_payload":
@@ -31,6 +33,6 @@ def _text(name: str, value: object) -> str:
 
 
 def read_frame(spark: SparkSession, options: Mapping[str, str], schema: str | None = None) -> DataFrame:
-    """The items that these options name, of all columns or those of `schema`."""
+    """The selected items, with all columns or those of `schema`."""
     reader = spark.read.format("foqs").options(**options)
     return (reader if schema is None else reader.schema(schema)).load()

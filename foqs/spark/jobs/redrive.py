@@ -1,4 +1,4 @@
-"""Redrive: dead letters that meet a condition become ready. `foqs spark redrive`, or this file for spark-submit."""
+"""Redrive: makes dead letters that meet a condition ready. `foqs spark redrive`, or this file for spark-submit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 GROUPS_SHOWN = 20
 PAUSE_S = 0.2
 TRIES_MAX = 100
-"""How often one call is repeated whose outcome is unknown, or whose items another call settles."""
+"""Number of tries of a call whose outcome is unknown, or whose items another call is just settling."""
 _CALL_TIMEOUT_MS = 30_000
 _BACKOFF_MS_MAX = 5_000
 
@@ -37,13 +37,13 @@ class Redriven:
 
     redriven: int = 0
     gone: int = 0
-    """They were no dead letters any more: redriven by an earlier attempt or somebody else, or purged."""
+    """Items that were no longer dead letters: redriven by an earlier attempt or another caller, or purged."""
     refused: int = 0
-    """They cannot be redriven: those that are delivered at most once."""
+    """Items that cannot be redriven, because they are delivered at most once."""
 
 
 class DeadLetters(Protocol):
-    """A client, as a task needs it; AdminClient is the real one."""
+    """The client interface of a task; AdminClient implements it."""
 
     def redrive_dead_letters(
         self, namespace: str, topic: str, ids: Iterable[str] | None, *, return_errors: bool
@@ -54,7 +54,7 @@ class DeadLetters(Protocol):
 @click.option("--addresses", required=True, envvar="FOQS_ADDRESS", help="Hosts as host:port, comma-separated.")
 @click.option("--namespace", required=True, help="The namespace of the dead letters.")
 @click.option("--topic", "topics", multiple=True, help="Only those of this topic; may be repeated. Default: all.")
-@click.option("--topic-prefix", help="Only those of topics that begin so.")
+@click.option("--topic-prefix", help="Only dead letters of topics with this prefix.")
 @click.option(
     "--where",
     metavar="CONDITION",
@@ -67,7 +67,8 @@ class DeadLetters(Protocol):
 def redrive(where: str | None, dry_run: bool, master: str | None, **given: Any) -> None:
     """Make dead letters ready again with no failed attempts, after counting them by topic and reason.
 
-    It may be repeated: what is ready by then is not touched. Items that die again meanwhile are dead letters again.
+    It is safe to repeat the command. It does not touch items that are ready by then. Items that die again meanwhile are
+    dead letters again.
     """
     options = {**read_options_of(given), "state": "dead"}
     schema = ", ".join(
@@ -128,7 +129,7 @@ def redrive_rows(client: DeadLetters, namespace: str, rows: Iterable[tuple[str, 
 
 
 def _redrive(client: DeadLetters, namespace: str, topic: str, ids: list[str], done: Redriven) -> None:
-    """One call, repeated for what may not have been done: what was done says then that it is no dead letter."""
+    """Make one call, and repeat it for items of unknown outcome. Redriven items are then no longer dead letters."""
     for tries_left in reversed(range(TRIES_MAX)):
         try:
             result = client.redrive_dead_letters(namespace, topic, ids, return_errors=True)
@@ -148,7 +149,7 @@ def _redrive(client: DeadLetters, namespace: str, topic: str, ids: list[str], do
 
 
 def _is_final(error: FoqsError, done: Redriven) -> bool:
-    """Count what another attempt would meet again. Raises errors that are nobody's business here."""
+    """Count the item unless another attempt can help; True if it is counted. Raises unexpected errors."""
     if isinstance(error, NotFoundError):
         done.gone += 1
     elif isinstance(error, InvalidArgumentError):

@@ -1,4 +1,4 @@
-"""The parts that jobs which make reports share: their options, and where tables and pages go."""
+"""The parts that all report jobs share: their options, and the output of tables and pages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def report_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of every report."""
+    """Add the options of every report."""
     for option in (
         master_option,
         click.option("--html", metavar="FILE", help="Write the page here; a path, or a URL that pyarrow knows."),
@@ -29,7 +29,7 @@ def report_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def write_tables(tables: dict[str, DataFrame], directory: str) -> None:
-    """Write each table below its name, over an older one."""
+    """Write each table under its name, and replace an older one."""
     for name, table in tables.items():
         table.write.mode("overwrite").parquet(f"{directory.rstrip('/')}/{name}.parquet")
         table.write.mode("overwrite").option("header", "true").csv(f"{directory.rstrip('/')}/{name}.csv")
@@ -53,7 +53,7 @@ def write_page(text: str, place: str) -> None:
 
 
 def show(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table at the terminal."""
+    """Print a table at the terminal."""
     table = [list(head), *[list(row) for row in rows]]
     widths = [max(len(row[at]) for row in table) for at in range(len(head))]
     for row in table:
@@ -61,5 +61,5 @@ def show(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def dicts(table: DataFrame, rows_max: int) -> list[dict[str, Any]]:
-    """The first rows, at most so many."""
+    """The first rows, up to `rows_max`."""
     return [row.asDict() for row in table.limit(rows_max).collect()]

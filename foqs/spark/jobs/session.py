@@ -1,4 +1,4 @@
-"""The parts that all jobs share: a Spark session for as long as one runs, and errors of Spark as one line."""
+"""The parts that all jobs share: a Spark session while a job runs, and Spark's errors as one line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ERROR_LINE = re.compile(r"^foqs\.[\w.]+: (.+)$", re.MULTILINE)
 """The last line of a Python traceback within a message of Spark."""
 
 _SETTINGS = {
-    # No stream of Spark writes what jobs read. Without it Spark logs a stack trace for a directory that is not there.
+    # Jobs read no output of Spark's streams. Without this setting Spark logs a stack trace for a missing directory.
     "spark.sql.streaming.fileStreamSink.ignoreMetadata": "true",
 }
 _PYTHON_VARIABLE, _PYTHON_SETTING = "PYSPARK_PYTHON", "spark.pyspark.python"
@@ -31,7 +31,7 @@ master_option: Callable[[Any], Any] = click.option(
 
 @contextmanager
 def session(name: str, master: str | None) -> Iterator[SparkSession]:
-    """A session for the job `name`, stopped at the end; what Spark raises becomes one line."""
+    """A session for the job `name`, stopped at the end. Errors of Spark become one line."""
     try:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
@@ -41,7 +41,7 @@ def session(name: str, master: str | None) -> Iterator[SparkSession]:
     builder = SparkSession.builder.appName(f"foqs {name}")
     for key, value in _SETTINGS.items():
         builder = builder.config(key, value)
-    # It is about functions that take pandas' values, of which there are none here.
+    # The warning concerns functions on pandas values, and foqs has none.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     try:
         spark = (builder.master(master) if master else builder).getOrCreate()
@@ -56,10 +56,10 @@ def session(name: str, master: str | None) -> Iterator[SparkSession]:
 
 
 def _use_this_python(spark: SparkSession) -> None:
-    """Let tasks on this machine run in the environment of the job, unless Spark is told otherwise.
+    """Let tasks on this machine run in the environment of the job, unless Spark is configured otherwise.
 
-    By default Spark runs the `python3` of the PATH, which is another one where the environment is not activated. What a
-    cluster's workers have is not known here.
+    By default Spark runs the `python3` of the PATH, which is another one if the environment is not activated. The
+    environment of a cluster's workers is unknown here.
     """
     context = spark.sparkContext
     is_told = os.environ.get(_PYTHON_VARIABLE) or spark.conf.get(_PYTHON_SETTING, None)

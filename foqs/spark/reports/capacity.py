@@ -41,7 +41,7 @@ def capacity_page(
     found: Sequence[tuple[Row, Suggestion]], hours: Mapping[str, Sequence[Row]], *, horizon_days: int, headroom: float,
     lost_count: int, source: str,
 ) -> Page:  # fmt: skip
-    """The page of the report; `hours` has the highest minute of each hour, in order, of the namespaces to be drawn."""
+    """The page of the report. `hours` has the highest minute of each hour, in order, for the namespaces to draw."""
     near = sum(1 for _, said in found if said.used_share is not None and said.used_share > 0.8)
     cards = [
         (count(len(found)), "namespaces"),

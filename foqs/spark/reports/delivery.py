@@ -18,7 +18,7 @@ _HOW = (
 
 
 def delivery_page(total: Row, hours: Sequence[Row], topics: Sequence[Row], *, lost_count: int, source: str) -> Page:
-    """The page of the report: of all, of each hour in order, and of topics, the most failures first."""
+    """The page of the report: the totals, each hour in order, and the topics, most failures first."""
     hours = hours[-POINTS_MAX:]
     deliveries = sum(
         total[name] or 0 for name in ("acked", "nacked", "released", "lease_ended", "dead", "at_most_once")

@@ -1,4 +1,4 @@
-"""A report as one HTML page, with its style in itself: it needs no network, and follows the reader's light or dark."""
+"""A report as one HTML page with its style inside. It needs no network, and follows the reader's light or dark mode."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Table:
 
 @dataclass(slots=True)
 class Section:
-    """A heading with what stands below it, in this order."""
+    """A heading, followed by its text, plots and tables."""
 
     title: str
     text: str = ""
@@ -57,7 +57,7 @@ class Page:
     title: str
     subtitle: str
     cards: list[tuple[str, str]]
-    """A number and what it is."""
+    """A number and its name."""
     sections: list[Section]
 
 

@@ -13,11 +13,11 @@ WIDTH, HEIGHT = 860, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 78, 14, 12, 44
 _TICKS = 5
 POINTS_MAX = 800
-"""More points than these cannot be told apart."""
+"""Most points of a plot, because more cannot be distinguished."""
 
 
 class PlotSeries(NamedTuple):
-    """One line or one part of each bar; None where there is nothing."""
+    """One line, or one part of each bar. A None is a gap."""
 
     name: str
     values: Sequence[float | None]
@@ -25,20 +25,20 @@ class PlotSeries(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A plot over moments in time, at most POINTS_MAX of them."""
+    """A plot over at most POINTS_MAX moments."""
 
     title: str
     unit: str
     moments: Sequence[datetime]
     series: Sequence[PlotSeries]
     is_bars: bool = False
-    """Stacked bars, else lines."""
+    """True for stacked bars, False for lines."""
     is_log: bool = False
-    """The vertical axis is logarithmic: for times, which differ by factors."""
+    """True for a logarithmic vertical axis, for times that differ by factors."""
 
 
 def svg_of(plot: Plot) -> str:
-    """The plot as an SVG element that a page can hold."""
+    """The plot as an SVG element for a page."""
     scale = _Scale(plot)
     parts = [_vertical_axis(plot, scale), _horizontal_axis(plot, scale)]
     draw = _bars if plot.is_bars else _line
@@ -58,7 +58,7 @@ def svg_of(plot: Plot) -> str:
 
 
 class _Scale:
-    """Where values and moments stand in the picture."""
+    """The positions of values and moments in the picture."""
 
     def __init__(self, plot: Plot) -> None:
         count = len(plot.moments)
@@ -81,7 +81,7 @@ class _Scale:
         self.slot = (WIDTH - _LEFT - _RIGHT) / max(1, count)
 
     def x(self, at: int) -> float:
-        """The middle of the place of a moment."""
+        """The middle of the moment's slot."""
         return _LEFT + self.slot * (at + 0.5)
 
     def y(self, value: float) -> float:
@@ -94,7 +94,7 @@ class _Scale:
 
 
 def _step(rough: float) -> float:
-    """A round number that is not less."""
+    """The next round number, at least `rough`."""
     power = 10 ** math.floor(math.log10(rough))
     return float(next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999999))
 
@@ -159,7 +159,7 @@ def _hint(plot: Plot, series: PlotSeries, at: int, value: float) -> str:
 
 
 def short(value: float) -> str:
-    """A number as an axis has it."""
+    """A number with the unit prefix of an axis."""
     for size, mark in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if abs(value) >= size:
             return f"{value / size:g}{mark}"

@@ -1,4 +1,4 @@
-"""Numbers and times as reports say them."""
+"""Numbers and times in the words of reports."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from foqs.model.event_log import BOUNDS_MS
 
 OTHERS = "(others)"
-"""Stands for topics and namespaces that have no rows of their own."""
+"""Name for topics and namespaces without rows of their own."""
 
 
 def duration(ms: float | None) -> str:
-    """A time in the unit that suits it."""
+    """A duration in a suitable unit."""
     if ms is None:
         return "–"
     for size, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s")):
@@ -30,7 +30,7 @@ def percent(share: float | None) -> str:
 
 
 def percentile(row: Mapping[str, Any], name: str, rank: str) -> str:
-    """A percentile of a row of the delivery table: exact where lives are sampled, else the bound of its bucket."""
+    """A percentile of a row of the delivery table: exact if lives are sampled, else the bound of its bucket."""
     exact = row.get(f"sampled_{name}_{rank}_ms")
     if exact is not None:
         return duration(exact)
