@@ -212,7 +212,7 @@ class HostConfig(BaseModel):
     meta_url: MysqlUrl = Field(description="MySQL URL of the meta database, shared by all hosts of the cluster")
     shards: ShardUrls = Field(
         default_factory=dict,
-        description="MySQL URLs of shards, by shard id, which the cluster learns of by this host; others it learns of "
+        description="MySQL URLs of shards, by shard id, which this host adds to the cluster; it reads other shards "
         "from the meta database",
     )
     shard_login: ShardLogin = Field(
@@ -222,14 +222,14 @@ class HostConfig(BaseModel):
     )
     shard_places: ServerEntries = Field(
         default_factory=tuple,
-        description="servers where shards may be, beside those that meta_url and shards name: HOST:PORT, with * and ? "
-        "in HOST as in fnmatch, or the path of a socket; with spaces between them in a flag or variable (default: "
+        description="allowed servers of shards, beside those that meta_url and shards name: HOST:PORT, with * and ? "
+        "in HOST as in fnmatch, or the path of a socket; separated by spaces in a flag or variable (default: "
         "those that the meta database names)",
     )
     membership: MembershipUrl = Field(
         default="",
-        description="zookeeper://HOST:PORT,HOST:PORT/PATH, by which the hosts of the cluster find each other, all of "
-        "them by the same (default: the meta database)",
+        description="zookeeper://HOST:PORT,HOST:PORT/PATH, by which the hosts of the cluster find each other; the same "
+        "for all hosts (default: the meta database)",
     )
     listen_address: ListenAddress = Field(default="127.0.0.1", description="address to listen on")
     port: Port = Field(default=7600, description="port to listen on; 0 lets the kernel choose")
@@ -285,8 +285,8 @@ class HostConfig(BaseModel):
         default=limits.TRANSACTIONS_PER_SERVER_MAX,
         ge=1,
         le=limits.SHARDS_PER_HOST_MAX,
-        description="maximum number of this host's transactions on one MySQL server at a time, however many shards it "
-        "has; some large ones may run beside them",
+        description="maximum number of this host's transactions on one MySQL server at a time, for any number of "
+        "shards; some large ones may run beside them",
     )
     drain_ms_max: int = Field(
         default=limits.DRAIN_MS_MAX,
@@ -307,7 +307,7 @@ class HostConfig(BaseModel):
         description="maximum size of all files below event_log_dir; the oldest are removed",
     )
     event_log_days: int = Field(
-        default=30, ge=1, le=3_650, description="files of the event log are removed after so many days"
+        default=30, ge=1, le=3_650, description="days after which files of the event log are removed"
     )
 
     @field_validator("*", mode="before")
