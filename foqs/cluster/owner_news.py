@@ -66,9 +66,7 @@ class OwnerNews(Service):
         self._repeating: asyncio.Task[None] | None = None
 
     def members(self, addresses: Mapping[str, str], leaving: Set[str]) -> None:
-        """Set the living hosts and their addresses. A new host has read the meta database; a leaving one gets no
-        reports.
-        """
+        """Set the living hosts and their addresses. New ones have read the meta database; leaving ones are skipped."""
         self._addresses = addresses
         self._told = addresses.keys() - leaving - {self._me}
         for host_id in self._untold.keys() - self._told:
