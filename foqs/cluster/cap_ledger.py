@@ -162,7 +162,7 @@ class CapLedger:
         return CapGrant(ask.key, count, after_s * 1000, ends_s * 1000, part.share)
 
     def _refill(self, key: CapKey, entry: _Entry, now_s: float) -> None:
-        """Add the tokens made since the last time, except those that hosts without contact have made themselves."""
+        """Add the tokens made since the last time, less the ones that hosts without contact have made themselves."""
         for host_id in [one for one in entry.parts if one not in self._members]:
             del entry.parts[host_id]
         for host_id in [one for one in entry.granted if one not in self._members]:
@@ -178,7 +178,7 @@ class CapLedger:
         entry.tokens = min(burst_of(entry.rate), entry.tokens + max(0.0, made))
 
     def sweep(self, count: int, now_s: float) -> None:
-        """Check up to `count` caps, in turn, and forget those that are full and in which no host has a part."""
+        """Check up to `count` caps, in turn, and forget full ones in which no host has a part."""
         if not self._unswept:
             self._unswept = list(self._entries)
         some, self._unswept = self._unswept[:count], self._unswept[count:]

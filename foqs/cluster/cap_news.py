@@ -22,7 +22,7 @@ from foqs.model.service import Service
 from foqs.model.shared_caps import RETRY_MS, CapAsk, CapGrant, CapHomes, CapKey, SharedCap
 
 FLUSH_MS = 5
-"""Asks within this time go to their homes together."""
+"""Asks within this time are sent to their homes together."""
 ASK_MS_MAX = 500
 """Timeout of an ask; the home then counts as unreachable."""
 LOOKS_MAX = 250
@@ -114,7 +114,7 @@ class CapNews(Service):
             unused_count = ask.unused_count + (untold.unused_count if untold is not None else 0)
             left[ask.key] = ask._replace(unused_count=unused_count)
 
-    # ---- what others tell ----
+    # ---- calls of other hosts ----
 
     def members(self, host_ids: Sequence[str], homes: Sequence[str]) -> None:
         """Set the living hosts, and the homes among them (all, if none is given)."""
@@ -291,7 +291,7 @@ class CapNews(Service):
     async def _give_back(
         self, home: str, caps: Sequence[SharedCap], asking: asyncio.Future[Sequence[CapGrant] | None]
     ) -> None:
-        """Return the late tokens of a slow home, because it counts these as used: a low cap would have none for long.
+        """Give back late tokens to a slow home, because it counts these as used; a low cap would have none for long.
 
         It waits for as long as a call to a host can take, and as many wait as can be in flight to that host.
         """
@@ -305,7 +305,7 @@ class CapNews(Service):
                 self._came_late(cap, by_key[cap.key])
 
     def _came_late(self, cap: SharedCap, grant: CapGrant) -> None:
-        """Return late tokens to the home, through the cap that has replaced this one if one has."""
+        """Give back late tokens to the home, through the cap that has replaced this one, if one has."""
         while cap.heir is not None:
             cap = cap.heir
         cap.came_late(grant, self._now_s())

@@ -220,7 +220,8 @@ class Membership(Service):
     async def _pause(self) -> None:
         """Wait until the next round is due.
 
-        Jitter keeps the hosts out of step, and the pause ends early if a host may count as dead sooner.
+        Jitter keeps the hosts out of step, and the pause ends early for a death, so that it is noticed as soon as it
+        can be.
         """
         pause_ms = min(BUSY_BEAT_MS, limits.HEARTBEAT_MS) if self.is_busy() else limits.HEARTBEAT_MS
         pause_s = (pause_ms - self._choose(pause_ms // JITTER_PART + 1)) / 1000

@@ -125,7 +125,7 @@ class PeerDoor:
             old_proof.proved(link, self._me, host_id, challenge, proof, secret, self._now_s())
             _log.warning("peer_admitted_by_old_proof", peer=host_id, address=context.caller)
 
-    # ---- what peers tell ----
+    # ---- reports and questions of peers ----
 
     async def report(
         self, context: CallContext, stocks: Sequence[TopicStockFields], opened: Sequence[OpenedShardFields]

@@ -13,7 +13,7 @@ from foqs.model.stocks import Pointer, Topic
 WISHES_MAX = 10_000
 """Topics that a host asks for at a time. Consumers of further topics learn only of the items of their own host."""
 WISHES_PER_RUN_MAX = 1_000
-"""Wishes that are checked in one run; all of them would block the event loop for 7 ms."""
+"""Wishes that are checked in one run, because checking 10,000 would block the event loop for 7 ms."""
 
 
 class Wait:
