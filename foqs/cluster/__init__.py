@@ -1,4 +1,4 @@
-"""Many hosts as one queue: who there is, which shards each one serves, and how these go from one to another.
+"""Many hosts as one queue: the membership, the owners of shards, and the moves of shards between hosts.
 
-It knows hosts and shards, and nothing of how calls come in.
+This package knows hosts and shards, but not how calls come in.
 """

@@ -1,4 +1,4 @@
-"""Which membership a host has, by its configuration."""
+"""The choice of a membership backend by the configuration."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from foqs.storage.meta import MetaStore
 def membership_backend(
     url: str, cluster: str, meta: MetaStore, now_s: Callable[[], float], beats: Callable[[], MetaStore]
 ) -> MembershipBackend:
-    """A membership kept by ZooKeeper where the URL names an ensemble, and else by the meta database.
+    """Return a backend on ZooKeeper if the URL names an ensemble, else one on the meta database.
 
-    `beats` gives the meta database with the short waits of heartbeats, for a membership that is kept there. Raises
-    InvalidArgumentError when the package is missing that it needs.
+    `beats` returns the meta database with the short timeouts of heartbeats, for a membership that is kept there. Raises
+    InvalidArgumentError if a required package is missing.
     """
     if not url:
         return MetaBackend(meta, beats())
     try:
-        # Only here, so that a host without ZooKeeper needs nothing of it.
+        # Imported only here, so that a host without ZooKeeper does not need the package.
         from foqs.cluster.zookeeper_backend import ZookeeperBackend
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "kazoo":

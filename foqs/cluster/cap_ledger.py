@@ -1,10 +1,10 @@
-"""The ledger of the home of caps: the tokens of each cap, and the hosts that have a part in it.
+"""The ledger of a cap home: the tokens of each cap, and the hosts that have a part in it.
 
-Tokens are made by time alone and granted ahead: a host that asks when there are none gets the next ones, dated. So one
-question brings a token, however low the cap, and hosts get theirs in the order in which they ask. Nothing of it is
-stored: a new home begins with one token.
+Tokens are made only by time and granted ahead: a host that asks when none are left gets the next ones, dated. So one
+ask brings a token, however low the cap is, and hosts get theirs in the order of their asks. Nothing here is stored: a
+new home begins with one token.
 
-Pure: times come in.
+Pure: times are arguments.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from foqs.model.caps import burst_of
 from foqs.model.shared_caps import AHEAD_MS, VALID_MS, VALID_MS_MAX, CapAsk, CapGrant, CapKey
 
 SHORT_MS = 1 * limits.SECOND_MS
-"""A host in which items wait for tokens has its part kept for so long after it has asked."""
+"""Time for which a host whose items wait for tokens keeps its part after an ask."""
 AGAIN_MS = 100
-"""A host that holds all that it may asks again after this time."""
+"""A host that already holds its full part asks again after this time."""
 CAPS_OF_HOME_MAX = 200_000
-"""Caps that one home knows of, of all hosts together; each may have twice an even share of the places."""
+"""Caps that one home knows, for all hosts together; a single host can have twice its even share."""
 
 
 class _Part:
-    """A host that has asked for tokens of a cap, and has not said that it wants none."""
+    """A host that has asked for tokens of a cap, and has not said since that it wants none."""
 
     __slots__ = ("ahead_count", "ahead_until_s", "share", "short_until_s", "silent_from_s", "weight")
 
     def __init__(self) -> None:
         self.ahead_count = 0
-        """The tokens of the time to come that it was granted. Some of them may be of the present by now."""
+        """The future tokens that it was granted. Some can be of the present by now."""
         self.ahead_until_s = 0.0
-        """When the last one is of the present, too."""
+        """The time at which the last of these is of the present, too."""
         self.share = 0.0
-        """The rate at which it was told that it may make tokens by itself, in tokens a second."""
+        """The rate that it was granted for tokens of its own making, in tokens a second."""
         self.silent_from_s = 0.0
-        """The time from which on it makes tokens by itself, unless it is heard of before."""
+        """The time from which it makes tokens by itself, unless it asks before."""
         self.short_until_s = 0.0
         self.weight = 1
 
@@ -48,13 +48,13 @@ class _Entry:
     def __init__(self, rate: float, now_s: float) -> None:
         self.rate = rate
         self.tokens = 1.0
-        """Below 0 where tokens of the time to come are granted already."""
+        """Below 0 if future tokens are already granted."""
         self.returned_count = 0
-        """Tokens that came back, and may be used at once although others have those of the time to come."""
+        """Returned tokens, which can be used at once although other hosts have future ones."""
         self.at_s = now_s
         self.parts: dict[str, _Part] = {}
         self.granted: dict[str, int] = {}
-        """The tokens that each host that has asked may give back: it was granted them not long ago."""
+        """The tokens that each asking host can return, because it was recently granted these."""
 
 
 class CapLedger:
@@ -71,12 +71,12 @@ class CapLedger:
         return len(self._entries)
 
     def keep(self, host_ids: Set[str]) -> None:
-        """Keep only these hosts: the parts of others end when somebody asks for the same cap."""
+        """Keep only these hosts: the parts of others end when any host asks for the same cap."""
         self._members = host_ids
         self._portions.has_hosts(len(host_ids))
 
     def ask(self, host_id: str, ask: CapAsk, rate: float, now_s: float) -> CapGrant | None:
-        """Grant what a host may have of a cap of this rate. None where this home knows of too many caps."""
+        """Grant a host its tokens of a cap of this rate, or return None if this home knows too many caps."""
         for oldest in self._portions.put(host_id, ask.key):
             self._leave(host_id, oldest)
         entry = self._entries.get(ask.key)
@@ -87,7 +87,7 @@ class CapLedger:
         self._refill(ask.key, entry, now_s)
         entry.granted.setdefault(host_id, 0)
         if rate < entry.rate and entry.tokens < 0:
-            # What was granted ahead is some time of the cap: at the lower rate as many tokens would take longer.
+            # The tokens granted ahead are a span of time; at the lower rate the same number would take longer.
             entry.tokens *= rate / entry.rate
         entry.rate = rate
         self._take_back(entry, host_id, ask.unused_count, now_s)
@@ -104,7 +104,7 @@ class CapLedger:
         return grant
 
     def _leave(self, host_id: str, key: CapKey) -> None:
-        """A host has no part in a cap any more, and nobody else has one if it is forgotten by that."""
+        """End a host's part in a cap, and forget the cap if no other host has asked for it."""
         self._portions.drop(host_id, key)
         if (entry := self._entries.get(key)) is None:
             return
@@ -114,15 +114,15 @@ class CapLedger:
             del self._entries[key]
 
     def _take_back(self, entry: _Entry, host_id: str, count: int, now_s: float) -> None:
-        """A host has not used so many tokens: those of the time to come first, which it gives back before others.
+        """Take back tokens that a host has not used: future ones first, which a host returns before others.
 
-        Nobody gives back what was not granted.
+        A host can return only granted tokens.
         """
         count = min(count, entry.granted[host_id])
         entry.granted[host_id] -= count
         if count <= 0:
             return
-        ahead_count = count  # Of a host that is not known here any more, all may be of the time to come.
+        ahead_count = count  # All tokens of a host that is not known here any more can be future ones.
         part = entry.parts.get(host_id)
         if part is not None:
             ahead_count = min(count, part.ahead_count) if part.ahead_until_s > now_s else 0
@@ -140,7 +140,7 @@ class CapLedger:
             short_weight += part.weight
         ahead_count = max(1, int(rate * AHEAD_MS / 1000 * part.weight / short_weight))
         # One more, so that the next token is on its way while the last one is being used.
-        # Grants that were lost on their way must not use up more of the time to come than hosts may have in hand.
+        # Grants that were lost on their way must not use up more future tokens than hosts can hold.
         debt_max = rate * AHEAD_MS / 1000 + 2 * len(entry.parts)
         left_count = int(entry.tokens + debt_max)
         count = max(0, min(ask.wanted_count, ahead_count + 1 - ask.held_count, left_count))
@@ -162,7 +162,7 @@ class CapLedger:
         return CapGrant(ask.key, count, after_s * 1000, ends_s * 1000, part.share)
 
     def _refill(self, key: CapKey, entry: _Entry, now_s: float) -> None:
-        """Add what was made since the last time, without what hosts that were not heard of have made themselves."""
+        """Add the tokens made since the last time, less the ones that hosts without contact have made themselves."""
         for host_id in [one for one in entry.parts if one not in self._members]:
             del entry.parts[host_id]
         for host_id in [one for one in entry.granted if one not in self._members]:
@@ -178,14 +178,14 @@ class CapLedger:
         entry.tokens = min(burst_of(entry.rate), entry.tokens + max(0.0, made))
 
     def sweep(self, count: int, now_s: float) -> None:
-        """Look at so many caps, in turn, and forget those that no host has a part in and that have all their tokens."""
+        """Check up to `count` caps, in turn, and forget full ones in which no host has a part."""
         if not self._unswept:
             self._unswept = list(self._entries)
         some, self._unswept = self._unswept[:count], self._unswept[count:]
         for key in some:
             entry = self._entries.get(key)
             if entry is None or entry.tokens + entry.rate * (now_s - entry.at_s) < burst_of(entry.rate):
-                continue  # It cannot have all of them.
+                continue  # It cannot be full.
             self._refill(key, entry, now_s)
             if not entry.parts and entry.tokens >= burst_of(entry.rate):
                 for host_id in entry.granted:

@@ -1,7 +1,7 @@
-"""Caps that hosts share: this host asks their homes for tokens ahead, and is the home of its part of them.
+"""Caps that hosts share: this host asks their homes for tokens ahead, and is itself the home of some caps.
 
-The home of a cap is found by the hash that finds the homes of topics, over all hosts that live: also one that cannot be
-reached now, because another home in its place would let as much through again.
+The home of a cap is found by the same hash as the homes of topics, over all living hosts, even unreachable ones,
+because another home in its place would grant the same tokens again.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from foqs.model.service import Service
 from foqs.model.shared_caps import RETRY_MS, CapAsk, CapGrant, CapHomes, CapKey, SharedCap
 
 FLUSH_MS = 5
-"""Asks of this time go to their homes together."""
+"""Asks within this time are sent to their homes together."""
 ASK_MS_MAX = 500
-"""A home that has not answered by then is not reached."""
+"""Timeout of an ask; the home then counts as unreachable."""
 LOOKS_MAX = 250
-"""Caps that one turn of the event loop looks at, and that one message asks for."""
+"""Caps that one turn of the event loop checks, and that one message asks for."""
 HOMES_KNOWN_MAX = 50_000
 LEFT_OF_HOME_MAX = 50_000
-"""Caps of which a former home is still to be told that this host has no part in them any more."""
+"""Caps for which a former home must still be notified that this host has no part in them any more."""
 SWEEP_MS = 250
 SWEEP_CAPS = 100
-"""Caps that a sweep looks at: 200,000 take it eight minutes. Until then those that nobody uses keep their places."""
+"""Caps that a sweep checks: 200,000 take eight minutes. Until then unused caps keep their places."""
 
 _log = structlog.get_logger(__name__)
 
@@ -41,26 +41,26 @@ class LocalCaps(Protocol):
     """The caps of topics and namespaces on this host; foqs.host.stocks.Stocks is the real one."""
 
     def share_caps(self, homes: CapHomes) -> None:
-        """Let the homes bring the tokens of all caps that are made from now on."""
+        """Let the homes supply the tokens of all caps that are made from now on."""
 
     def cap_rate(self, key: CapKey) -> float:
-        """The cap as far as this host knows, in items a second; 0 for none."""
+        """Return the cap as far as this host knows, in items a second; 0 for none."""
 
     def cap_fed(self, key: CapKey) -> None:
-        """Note that there may be tokens of the cap, or that it is known when there will be."""
+        """Note that the cap can have new tokens, or a known time of the next ones."""
 
 
 class CapCalls(Protocol):
     """The other hosts as homes of caps."""
 
     async def ask(self, host_id: str, asks: Sequence[CapAsk]) -> Sequence[CapGrant] | None:
-        """Raises FoqsError when that host is away. None if it is of an older build, which grants nothing."""
+        """Ask a home. Raises FoqsError if it is unreachable. None if it is of an older build, which grants nothing."""
 
 
 class CapNews(Service):
     """Implements foqs.model.shared_caps.CapHomes for the caps of this host, and is the home of others.
 
-    It owns the questions that are to be asked, and the ledger of the caps whose home this host is.
+    It owns the pending asks, and the ledger of the caps whose home this host is.
     """
 
     def __init__(self, me: str, homes: CapCalls, local: LocalCaps, now_s: Callable[[], float]) -> None:
@@ -73,17 +73,17 @@ class CapNews(Service):
         self.ledger = CapLedger()
         self.version = 0
         self._hosts: tuple[str, ...] = (me,)
-        """The hosts that live."""
+        """The living hosts."""
         self._home_ids: tuple[str, ...] = (me,)
         """The ids of the living hosts that are homes."""
         self._home_of: dict[CapKey, str] = {}
         self._wanted: OrderedDict[SharedCap, None] = OrderedDict()
         self._left: dict[str, dict[CapKey, CapAsk]] = {}
-        """The asks by which former homes learn that caps have left them, by home."""
+        """The asks that end this host's part in caps at their former homes, by home."""
         self._leaving: set[str] = set()
-        """The former homes that are being told."""
+        """The former homes to which such asks are on their way."""
         self._watched: list[tuple[float, int, SharedCap]] = []
-        """Caps by when they are to be looked at."""
+        """Caps by the time of their next check."""
         self._numbers = count()
         self._rung = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -114,10 +114,10 @@ class CapNews(Service):
             unused_count = ask.unused_count + (untold.unused_count if untold is not None else 0)
             left[ask.key] = ask._replace(unused_count=unused_count)
 
-    # ---- what others tell ----
+    # ---- calls of other hosts ----
 
     def members(self, host_ids: Sequence[str], homes: Sequence[str]) -> None:
-        """These hosts live, and these of them are homes: all, if none is given."""
+        """Set the living hosts, and the homes among them (all, if none is given)."""
         hosts = tuple(host_ids) or (self._me,)
         told = (hosts, tuple(homes) or hosts)
         if told != (self._hosts, self._home_ids):
@@ -128,7 +128,7 @@ class CapNews(Service):
             self._rung.set()
 
     def asked(self, host_id: str, asks: Sequence[CapAsk]) -> list[CapGrant]:
-        """A host asks this one, the home of these caps, for tokens."""
+        """Grant tokens to a host that asks this one, the home of these caps."""
         now_s, found = self._now_s(), []
         for ask in asks:
             rate = self._local.cap_rate(ask.key) or ask.rate
@@ -152,7 +152,7 @@ class CapNews(Service):
         task = asyncio.create_task(self._done(work), name=self.name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: work.close())  # It may be cancelled before its first step.
+        task.add_done_callback(lambda _: work.close())  # It can be cancelled before its first step.
 
     async def _done(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -172,7 +172,7 @@ class CapNews(Service):
             try:
                 self._look()
                 self._ask_all()
-            except Exception:  # A defect of one cap's must not stop all others.
+            except Exception:  # A defect of one cap must not stop all others.
                 self._has_defect()
                 await asyncio.sleep(RETRY_MS / 1000)
             if self._wanted:
@@ -193,7 +193,7 @@ class CapNews(Service):
                 self._has_defect()
 
     def _tell_left(self) -> None:
-        """Tell former homes that this host has no part in their caps: they would keep it from the others for good."""
+        """Release this host's share at former homes; otherwise they reserve it forever."""
         for home in [one for one in self._left if one not in self._hosts or not self._left[one]]:
             del self._left[home]
         for home, left in self._left.items():
@@ -210,7 +210,7 @@ class CapNews(Service):
             async with asyncio.timeout(ASK_MS_MAX / 1000):
                 await self._homes.ask(home, asks)
         except Exception:
-            return  # The next sweep tells it again, as long as it lives.
+            return  # The next sweep repeats it, while the home lives.
         finally:
             self._leaving.discard(home)
         self._has_told(home, asks)
@@ -222,14 +222,14 @@ class CapNews(Service):
                 del left[ask.key]
 
     def _look(self) -> None:
-        """Look at the caps whose time has come."""
+        """Check the caps that are due."""
         now_s = self._now_s()
         for _ in range(LOOKS_MAX):
             if not self._watched or self._watched[0][0] > now_s:
                 return
             at_s, _, cap = heappop(self._watched)
             if at_s != cap.watched_s:
-                continue  # It is to be looked at sooner, and stands there twice.
+                continue  # It must be checked sooner, and is in the heap twice.
             cap.watched_s = float("inf")
             if cap.is_over or cap.is_asking:
                 continue
@@ -238,22 +238,22 @@ class CapNews(Service):
                 self._wanted[cap] = None
             else:
                 self._watch(cap)
-            self._local.cap_fed(cap.key)  # It may make its own tokens by now.
+            self._local.cap_fed(cap.key)  # It can be making its own tokens by now.
 
     def _watch(self, cap: SharedCap) -> None:
-        """Look at it when there will be something to be done, if there will."""
+        """Schedule the next check of a cap, if it needs one."""
         now_s = self._now_s()
         at_s = cap.check_s(now_s)
         if at_s <= now_s and cap.is_to_tell:
-            at_s = now_s + RETRY_MS / 1000  # The answer came when its tokens had ended.
+            at_s = now_s + RETRY_MS / 1000  # The answer came after its tokens had ended.
         if now_s < at_s < cap.watched_s:
             cap.watched_s = at_s
             heappush(self._watched, (at_s, next(self._numbers), cap))
             if self._watched[0][2] is cap:
-                self._rung.set()  # It is the first one: the next look is to come sooner.
+                self._rung.set()  # It is the first one, so the next check must be sooner.
 
     def _ask_all(self) -> None:
-        """Ask all homes for what is wanted, as much as one turn of the loop may."""
+        """Ask all homes for the wanted tokens, up to LOOKS_MAX caps in one turn of the loop."""
         by_home: dict[str, list[SharedCap]] = {}
         for cap in list(islice(self._wanted, LOOKS_MAX)):
             del self._wanted[cap]
@@ -272,7 +272,7 @@ class CapNews(Service):
             self._spawn(self._ask(home, caps))
 
     async def _ask(self, home: str, caps: Sequence[SharedCap]) -> None:
-        """Learn what the home grants. What comes too late goes back to it with the next question."""
+        """Apply the grants of a home. Tokens that come too late return to it with the next ask."""
         sent_s = self._now_s()
         asking = asyncio.ensure_future(self._homes.ask(home, [cap.ask() for cap in caps]))
         try:
@@ -291,27 +291,27 @@ class CapNews(Service):
     async def _give_back(
         self, home: str, caps: Sequence[SharedCap], asking: asyncio.Future[Sequence[CapGrant] | None]
     ) -> None:
-        """A home that is slow has handed out tokens all the same: of a low cap there would be none for a long time.
+        """Give back late tokens to a slow home, because it counts these as used; a low cap would have none for long.
 
-        It waits as long as a call to a host may take, and as many wait as may be in flight to that host.
+        It waits for as long as a call to a host can take, and as many wait as can be in flight to that host.
         """
         try:
             grants = await asking
         except Exception:
-            return  # It was told when the answer was due.
+            return  # The failure was logged when the answer was due.
         by_key = {grant.key: grant for grant in grants or ()}
         for cap in caps:
             if cap.key in by_key and self.home_of(cap.key) == home:
                 self._came_late(cap, by_key[cap.key])
 
     def _came_late(self, cap: SharedCap, grant: CapGrant) -> None:
-        """The tokens go back to the home, by the cap that has taken this one's place if there is one."""
+        """Give back late tokens to the home, through the cap that has replaced this one, if one has."""
         while cap.heir is not None:
             cap = cap.heir
         cap.came_late(grant, self._now_s())
         if not cap.is_over:
             self._watch(cap)
-            self._local.cap_fed(cap.key)  # What it waits for may come sooner.
+            self._local.cap_fed(cap.key)  # Its next tokens can be sooner.
 
     def _learn(self, home: str, caps: Sequence[SharedCap], grants: Sequence[CapGrant] | None, sent_s: float) -> None:
         now_s = self._now_s()
@@ -326,7 +326,7 @@ class CapNews(Service):
             if (untold := left.pop(cap.key, None)) is not None and untold.unused_count:  # It is its home again.
                 cap.came_late(CapGrant(cap.key, untold.unused_count, 0.0, 0.0, 0.0), now_s)
             if self.hosts_count < 2 or self.home_of(cap.key) != home:
-                cap.missed(now_s)  # The answer is of no use: it has another home now, or needs none.
+                cap.missed(now_s)  # The answer is useless: the cap has another home now, or needs none.
             elif grant is not None:
                 cap.granted(grant, sent_s, now_s)
             elif grants is None:

@@ -1,4 +1,4 @@
-"""What dead hosts leave behind in the meta database: sessions that hold locks, and rows."""
+"""The cleanup of the meta database after dead hosts: sessions that hold locks, and rows."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ _log = structlog.get_logger(__name__)
 
 
 class DeadHosts:
-    """Ends the sessions of hosts that are dead, once each time that they are found so, and sweeps old rows.
+    """Ends the sessions of dead hosts, once for each death, and sweeps old rows.
 
-    One thread finds the dead, another one tidies up.
+    One thread reports the dead, and another one tidies up.
     """
 
     def __init__(self, meta: MetaStore, is_dead: Callable[[str], bool], now_s: Callable[[], float]) -> None:
-        """`is_dead` tells of a process whether it is dead at that moment, and `now_s` is a monotonic clock."""
+        """`is_dead` returns True if a process is dead at that moment; `now_s` is a monotonic clock."""
         self._meta = meta
         self._is_dead = is_dead
         self._now_s = now_s
         self._left: set[str] = set()
-        """The dead whose sessions are to be ended."""
+        """The dead hosts whose sessions must be ended."""
         self._swept_s = now_s()
         self._outage = Outage(now_s)
 
     def found(self, dead: Collection[str]) -> None:
-        """These processes are dead, and were not a moment ago."""
-        # Replaced, never changed: another thread may be at it.
+        """Note these processes, which have just been found dead."""
+        # Replaced, never changed, because another thread can be using it.
         self._left = self._left | set(dead)
 
     def tidy(self) -> None:
-        """Do what is to be done now. Blocks. What fails is tried again the next time."""
+        """Do the pending work. Blocks. Failed work is tried again at the next call."""
         try:
             for host_id in sorted(self._left):
                 self._end_sessions(host_id)
@@ -51,7 +51,7 @@ class DeadHosts:
                 _log.warning("dead_hosts_not_tidied", error=str(error))
 
     def _end_sessions(self, host_id: str) -> None:
-        # It may have beaten meanwhile.
+        # It can have sent a heartbeat meanwhile.
         if not self._is_dead(host_id):
             return
         ended = self._meta.end_sessions(host_id)

@@ -12,26 +12,26 @@ from foqs.model.cluster import ShardRow, ShardUse
 
 
 class Intent(NamedTuple):
-    """The hosts that are to serve the shards, by what one round has read."""
+    """The hosts that should serve the shards, according to one round."""
 
     planned: dict[int, str]
     """The id of the process that each shard is planned for."""
     inherited: frozenset[int]
-    """Shards of others that come to this host should the process end that they are planned for."""
+    """Shards of others that come to this host if the process that they are planned for ends."""
 
 
 NOTHING_PLANNED = Intent({}, frozenset())
 
 
 class Planner:
-    """Plans after each round, and once for all rounds that read the same: a large cluster takes a while."""
+    """Plans after each round, but only once for all equal rounds, because planning a large cluster takes a while."""
 
     def __init__(self) -> None:
         self._of: object = None
         self._intent = NOTHING_PLANNED
 
     def plan(self, view: ClusterView) -> Intent:
-        """One thread at a time may call it."""
+        """Return the plan for this view. One thread at a time can call it."""
         shards = shards_in_use(view)
         members = view.members
         wishes = [ShardWish(row.shard_id, row.tier, row.pinned_to) for row in shards.values()]
@@ -48,12 +48,12 @@ class Planner:
 
 
 def shards_in_use(view: ClusterView) -> dict[int, ShardRow]:
-    """The shards that can be served: those that were not removed, and whose place is known."""
+    """Return the shards that can be served: not removed, and with a known place."""
     return {row.shard_id: row for row in view.shards.values() if row.use is not ShardUse.REMOVED and row.place}
 
 
 def owners_of(view: ClusterView) -> dict[int, str]:
-    """The owners of shards that live, by shard."""
+    """Return the living owners, by shard."""
     return {row.shard_id: row.owner for row in view.shards.values() if row.owner in view.hosts}
 
 
@@ -62,23 +62,23 @@ class Decision:
     """The actions that follow for this host from one round."""
 
     wanted: set[int] = field(default_factory=set)
-    """Shards that it has, is to have, or stands by for, should their owners end."""
+    """Shards that it has, is planned to have, or stands by for in case their owners end."""
     asked: dict[int, str] = field(default_factory=dict)
-    """Shards that it asks their living owners for, with these."""
+    """Shards that it asks for, with their living owners."""
     released: list[int] = field(default_factory=list)
     """Shards of its own that it hands to the host that asks for them."""
     declined: dict[int, str] = field(default_factory=dict)
-    """Shards of its own that were asked for by another host than they are planned for, with that host."""
+    """Shards of its own that are requested by another host than the planned one, with the requesting host."""
 
     def without_gains(self, run: Collection[int]) -> Decision:
-        """The part of the decision for a host that ends, and has or stands by for the shards of `run`."""
+        """Return the part of the decision for a host that ends, and has or stands by for the shards of `run`."""
         return Decision(self.wanted.intersection(run), {}, self.released, self.declined)
 
 
 def decide(view: ClusterView, intent: Intent, owned: Collection[int], neglected: Collection[int]) -> Decision:
     """Decide; the owner of a shard keeps it until the plan, and the host that it plans for, both want otherwise.
 
-    `owned` are the shards that this host serves now, `neglected` those that nobody has though the plan names somebody.
+    `owned` are the shards that this host serves now, `neglected` those without an owner although the plan names a host.
     """
     me, decision, owners = view.me, Decision(), owners_of(view)
     for shard_id, row in shards_in_use(view).items():
@@ -94,6 +94,6 @@ def decide(view: ClusterView, intent: Intent, owned: Collection[int], neglected:
             if owner is not None and owner != me and (view.is_settled or view.is_leaving(owner)):
                 decision.asked[shard_id] = owner
         elif owner == me or (shard_id in intent.inherited and (owner == target or shard_id in neglected)):
-            # Its own that it has lost for a moment, or that of another one which it stands by for.
+            # A shard of its own that it has lost for a moment, or of another host for which it stands by.
             decision.wanted.add(shard_id)
     return decision

@@ -1,10 +1,10 @@
-"""The directory of the home of topics: hosts that have ready items, and hosts with consumers that wait for some.
+"""The directory of a topic home: hosts that have ready items, and hosts with consumers that wait for some.
 
-Each topic has one home, which all hosts find by the same hash over the hosts that live. Nothing of it is stored: hosts
-report again what they have, and a new home knows as much a moment later. After FOQS's topic discovery, but asked for
-single topics, so that the messages grow with the topics that change and not with the square of the hosts.
+Each topic has one home, which all hosts find by the same hash over the living hosts. Nothing here is stored: hosts
+repeat their reports, and a new home has the same knowledge a moment later. It follows FOQS's topic discovery, but is
+asked for single topics, so that the messages grow with the topics that change and not with the square of the hosts.
 
-Pure: times come in, and chance as a function.
+Pure: times are arguments, and randomness is a function.
 """
 
 from __future__ import annotations
@@ -19,33 +19,34 @@ from foqs.model import limits
 from foqs.model.stocks import Pointer, Stock, Topic
 
 STOCK_MS_MAX = 45 * limits.SECOND_MS
-"""A report that was not repeated for so long is forgotten: hosts repeat theirs every 15 s."""
+"""A report that was not repeated for this long is forgotten; hosts repeat theirs every 15 s."""
 OLDER_MS_MIN = 3 * limits.SECOND_MS
-"""Items that have waited for so much longer go before others of their urgency; with less between, chance decides.
+"""Items that have waited longer by this much precede others of their urgency; within it the choice is random.
 
-Busy hosts are a second apart by chance, and an item that is pulled is handled by two of them.
+Busy hosts are a second apart by chance, and a pulled item costs work on two hosts.
 """
 PROMISE_MS = 300
-"""Items that a host was sent for are not told to another one for so long, unless their owner reports them anew."""
+"""Items for which one host was sent are not offered to another for this long, unless their owner reports again."""
 TOPICS_OF_HOME_MAX = 200_000
-"""Topics with items that one home knows of, of all hosts together; each may have twice an even share of the places.
+"""Topics with items that one home knows, for all hosts together; a single host can have twice its even share.
 
-Of more of them, consumers on other hosts hear later or not at all.
+Consumers on other hosts learn later, or never, of the items of further topics.
 """
 DOUBT_MS = 1 * limits.SECOND_MS
-"""A host to which one that waits was sent for so long, and has said nothing new, goes after all others."""
+"""A host that has not reported since a waiting host was sent there this long ago is chosen last."""
 DOUBTFUL_AGAIN_MS = 500
-"""A host that waits is sent to such a host again after so long."""
+"""A waiting host is sent to such a host again after this long."""
 
 
 class _Holder(NamedTuple):
     stock: Stock
     told_s: float
     promised_count: int = 0
-    """Items of it for which others have been told to come, until `promised_until_s`: they may not."""
+    """Items for which other hosts were sent, until `promised_until_s`; the hosts need not take these."""
     promised_until_s: float = 0.0
     sent_s: float = inf
-    """When a host that waits was sent there first, since this was told: what it takes is told anew soon."""
+    """The time at which a waiting host was first sent there since the report; items that it takes cause a new report.
+    """
     last_sent_s: float = -inf
 
     def is_doubtful(self, now_s: float) -> bool:
@@ -66,7 +67,7 @@ class _Holder(NamedTuple):
 
 
 class _Entry:
-    """The hosts of one topic: those that have ready items of it, and those that wait for some."""
+    """The hosts of one topic: those with ready items, and those that wait for some."""
 
     __slots__ = ("holders", "seekers")
 
@@ -79,15 +80,15 @@ class Directory:
     """The topics whose home this host is. `TopicNews` owns it and asks it."""
 
     def __init__(self, choose: Callable[[int], int]) -> None:
-        """`choose(count)` draws a number from 0 to below that."""
+        """`choose(count)` draws a number from 0 to below `count`."""
         self._choose = choose
         self._entries: dict[Topic, _Entry] = {}
-        """The topics that somebody has."""
+        """The topics of which a host has items."""
         self._sought = SoughtTopics()
-        """Topics that hosts only wait for: however many there are, they take no room from topics that have items."""
+        """Topics that hosts only wait for; in any number, they take no room from topics that have items."""
         self._members: Set[str] = frozenset()
         self._gone_until_s: dict[str, float] = {}
-        """Hosts that live no more: what they have told is passed over, until all of it is too old."""
+        """Hosts that no longer live, each with the time until which its old reports must be ignored."""
         self._unswept: list[Topic] = []
         self._portions: Portions[Topic] = Portions(TOPICS_OF_HOME_MAX)
         """The topics that each host has reported."""
@@ -96,7 +97,7 @@ class Directory:
         return len(self._entries) + len(self._sought)
 
     def report(self, host_id: str, topic: Topic, stock: Stock, now_s: float) -> list[tuple[str, Pointer]]:
-        """Note what a host has now. Returns whom to tell of it, of those who wait: as many as there are items."""
+        """Note a host's stock. Returns hints for waiting hosts, for as many as the items suffice."""
         entry = self._entries.get(topic)
         if not stock.ready_count:
             self._forget(host_id, topic, now_s)
@@ -122,7 +123,7 @@ class Directory:
         return hints
 
     def seek(self, host_id: str, topic: Topic, count: int, now_s: float) -> Pointer | None:
-        """The host with the best items for one that waits. If there is none, it is told by a hint, for WISH_MS_MAX."""
+        """Return the host with the best items, or note the waiting host for WISH_MS_MAX, to send it a hint."""
         entry = self._entries.get(topic)
         if entry is None:
             self._sought.add(host_id, topic, count, now_s)
@@ -135,13 +136,13 @@ class Directory:
         return Pointer(topic, *best)
 
     def look(self, host_id: str, topic: Topic, now_s: float) -> Pointer | None:
-        """The host with the best items for one that asks around. Nothing is noted: it may go elsewhere."""
+        """Return the host with the best items for a host that asks around, without promising the items to it."""
         entry = self._entries.get(topic)
         best = self._best(entry, host_id, now_s) if entry is not None else None
         return None if best is None else Pointer(topic, *best)
 
     def better(self, host_id: str, topic: Topic, stock: Stock, now_s: float) -> Pointer | None:
-        """A host whose items should go before those that `host_id` has: more urgent ones, or much older ones."""
+        """Return a host whose items precede those of `host_id`, because they are more urgent or much older."""
         entry = self._entries.get(topic)
         best = self._best(entry, host_id, now_s) if entry is not None else None
         if best is None or not _goes_before(best[1], stock):
@@ -149,7 +150,7 @@ class Directory:
         return Pointer(topic, *best)
 
     def others(self, host_id: str, topic: Topic, now_s: float) -> list[Pointer]:
-        """All other hosts that have some."""
+        """Return all other hosts that have items."""
         entry = self._entries.get(topic)
         holders = entry.holders.items() if entry is not None else ()
         return [
@@ -159,7 +160,7 @@ class Directory:
         ]
 
     def keep(self, host_ids: Set[str], now_s: float) -> None:
-        """Keep only these hosts. What others have told is forgotten later: there may be too many topics to look at."""
+        """Keep only these hosts. The reports of others are forgotten later, because their number has no low bound."""
         gone = dict.fromkeys(self._members - host_ids, now_s + STOCK_MS_MAX / 1000)
         known = {**self._gone_until_s, **gone}
         self._gone_until_s = {
@@ -170,7 +171,7 @@ class Directory:
         self._sought.has_hosts(len(host_ids))
 
     def sweep(self, count: int, now_s: float) -> None:
-        """Look at so many of the topics that somebody has, in turn, for what is too old."""
+        """Check `count` of the topics that hosts have, in turn, for outdated entries."""
         if not self._unswept:
             self._unswept = list(self._entries)
         some, self._unswept = self._unswept[:count], self._unswept[count:]
@@ -186,11 +187,11 @@ class Directory:
             self._drop_empty(topic, entry, now_s)
 
     def forget_wishes(self, count: int, now_s: float) -> bool:
-        """Forget so many topics that nobody has and nobody asks for any more. Returns whether there may be others."""
+        """Forget up to `count` topics that no host has or asks for any more. True if more might be left."""
         return self._sought.forget(count, now_s)
 
     def _forget(self, host_id: str, topic: Topic, now_s: float) -> None:
-        """A host has nothing of a topic any more, as far as it is known here."""
+        """Note that a host has no items of a topic any more, as far as this host knows."""
         self._portions.drop(host_id, topic)
         if (entry := self._entries.get(topic)) is not None:
             entry.holders.pop(host_id, None)
@@ -198,7 +199,7 @@ class Directory:
 
     @staticmethod
     def _is_worth(holder: _Holder, now_s: float) -> bool:
-        """Whether one that waits is to be sent there. Who was there, and found nothing, is not sent again at once."""
+        """True if a waiting host should be sent there; to a doubtful host, only every DOUBTFUL_AGAIN_MS."""
         return not holder.is_doubtful(now_s) or now_s - holder.last_sent_s >= DOUBTFUL_AGAIN_MS / 1000
 
     def _drop_empty(self, topic: Topic, entry: _Entry, now_s: float) -> None:
@@ -209,7 +210,7 @@ class Directory:
             self._sought.put(topic, seekers, now_s)
 
     def _best(self, entry: _Entry, but: str, now_s: float) -> tuple[str, Stock] | None:
-        """One of the most urgent stocks of others, at random among those that are about as old as the oldest."""
+        """Return one of the most urgent stocks of other hosts, at random among those about as old as the oldest."""
         stocks = [
             (host_id, left)
             for host_id, holder in entry.holders.items()
@@ -238,5 +239,5 @@ def _goes_before(one: Stock, other: Stock) -> bool:
 
 
 def best_of(pointers: Iterable[Pointer]) -> Pointer | None:
-    """The one whose items should go first."""
+    """Return the pointer whose items come first."""
     return min(pointers, key=lambda at: (at.stock.priority, at.stock.oldest_at_ms), default=None)

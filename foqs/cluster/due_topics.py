@@ -10,9 +10,9 @@ from foqs.model.stocks import Topic
 
 
 class DueTopics:
-    """All of them come due the same time after they were put in.
+    """All topics come due the same time after they were put in.
 
-    There may be 200,000, and each is taken from the front. A dict would look at all that were taken before it.
+    There can be 200,000 of these, and each is taken from the front, where a dict would scan over all removed entries.
     """
 
     __slots__ = ("_delay_s", "_due_s")
@@ -28,11 +28,11 @@ class DueTopics:
         return iter(self._due_s)
 
     def put(self, topic: Topic, now_s: float) -> None:
-        """Put it in, unless it is there."""
+        """Put a topic in, unless it is already present."""
         self._due_s.setdefault(topic, now_s + self._delay_s)
 
     def renew(self, topic: Topic, now_s: float) -> None:
-        """Put it in, or to the end."""
+        """Put a topic in, or move it to the end."""
         self._due_s.pop(topic, None)
         self._due_s[topic] = now_s + self._delay_s
 
@@ -40,7 +40,7 @@ class DueTopics:
         self._due_s.pop(topic, None)
 
     def take(self, count: int, now_s: float) -> list[Topic]:
-        """Take up to so many of the topics that are due."""
+        """Take up to `count` of the due topics."""
         due: list[Topic] = []
         for topic, due_s in self._due_s.items():
             if due_s > now_s or len(due) >= count:
@@ -52,5 +52,5 @@ class DueTopics:
 
     @property
     def next_s(self) -> float:
-        """When the first is due."""
+        """The time at which the first topic is due."""
         return next(iter(self._due_s.values()), inf)

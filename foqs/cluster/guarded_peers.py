@@ -1,7 +1,7 @@
-"""Peers whose calls fail with FoqsError alone, whatever goes wrong with them.
+"""Peers whose calls fail only with FoqsError, even after a defect.
 
-What a call to another host raises is judged in many places, and each knows the errors of the contract. An exception of
-any other kind would pass them all and fail what this host could have done without that peer.
+The errors of calls to other hosts are judged in many places, each of which knows the errors of the contract. An
+exception of any other kind would pass them all, and fail a call that this host could have done without that peer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _REASON_SHOWN_MAX = 200
 
 
 class GuardedPeers:
-    """Implements foqs.cluster.peers.PeerTable on another one. It owns what was logged of their defects."""
+    """Implements foqs.cluster.peers.PeerTable on another one. It owns the record of the defects that were logged."""
 
     def __init__(self, peers: PeerTable, now_s: Callable[[], float]) -> None:
         """`now_s` is a monotonic clock."""
@@ -46,7 +46,7 @@ class GuardedPeers:
         await self._peers.stop()
 
     def _failed(self, host_id: str, verb: str, cause: Exception) -> UnavailableError:
-        """The error of a call of which nobody knows how far it went."""
+        """Return the error of a call whose outcome is unknown."""
         reason = f"{type(cause).__name__}: {cause}"[:_REASON_SHOWN_MAX]
         if self._defects.is_to_be_told(f"{host_id} {verb} {type(cause).__name__}"):
             _log.error("peer_call_failed", peer=host_id, verb=verb, error=reason, exc_info=cause)
@@ -54,7 +54,7 @@ class GuardedPeers:
 
 
 class _GuardedPeer:
-    """Implements foqs.cluster.peers.Peer: each verb is the one of the peer behind it."""
+    """Implements foqs.cluster.peers.Peer: each verb calls the same one of the peer behind it."""
 
     __slots__ = ("_failed", "_peer", "host_id")
 

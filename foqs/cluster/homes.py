@@ -1,4 +1,4 @@
-"""Which host is the home of a topic: all hosts find the same one by a hash over those that live and can be reached."""
+"""The home of each topic: all hosts find the same one by a hash over the living hosts that can be reached."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from foqs.model import limits
 from foqs.model.stocks import Pointer, Stock, Topic
 
 SUSPECT_MS = 2 * limits.SECOND_MS
-"""A home that cannot be reached is none for so long: all hosts notice that soon, and find the same one in its place."""
+"""A home that cannot be reached is replaced for this long; all hosts notice it soon, and find the same replacement."""
 LOOK_MS = 500
-"""A call that its home has not answered is looked at so often."""
+"""The pause between checks of an unanswered call to a home."""
 SILENT_LOOKS = 2
-"""A home that answers nothing from one look to the next, so often in a row, is suspected.
+"""A home that answers nothing from one check to the next, this often in a row, is suspected.
 
-It is not one long wait, because that would also end where this host itself has stood still, and answers lie there.
+One long timeout would not do, because it would also end after this host itself has stood still, with unread answers.
 """
 HOMES_KEPT_MAX = 20_000
-"""Topics whose homes are remembered, because the hash costs more than a look."""
+"""Topics whose homes are cached, because the hash costs more than a lookup."""
 
 
 class Reported(NamedTuple):
@@ -28,11 +28,11 @@ class Reported(NamedTuple):
 
     stock: Stock
     is_wanted: bool
-    """Whether consumers ask for it there."""
+    """True if consumers ask for the topic there."""
 
 
 class HomeCalls(Protocol):
-    """The hosts as homes of topics, this one included. Calls raise FoqsError when the home is away."""
+    """The hosts as homes of topics, this one included. Calls raise FoqsError if the home is unreachable."""
 
     async def report(self, host_id: str, stocks: Mapping[Topic, Reported]) -> Sequence[Pointer]: ...
 
@@ -42,14 +42,14 @@ class HomeCalls(Protocol):
 
 
 def home_of(topic: Topic, host_ids: Sequence[str]) -> str:
-    """The host that is the home of a topic: the one with the greatest hash, so that few topics move with a host."""
+    """Return the home of a topic, the host with the greatest hash; so few topics move if a host joins or leaves."""
     name = b"%d/%b" % (topic[0], topic[1].encode())
     seed = crc32(name)
     return max(host_ids, key=lambda host_id: (_mixed(crc32(host_id.encode(), seed)), host_id))
 
 
 def _mixed(value: int) -> int:
-    """Spread a checksum: those of texts that are alike differ in a pattern (after MurmurHash3's finalizer)."""
+    """Mix the bits of a checksum: checksums of similar texts differ in a pattern (after MurmurHash3's finalizer)."""
     value ^= value >> 16
     value = value * 0x85EBCA6B & 0xFFFFFFFF
     value ^= value >> 13
@@ -65,33 +65,33 @@ class HomeCall:
     def __init__(self, home: str, answers_count: int) -> None:
         self.home = home
         self.answers_count = answers_count
-        """The answers of that home by the last look."""
+        """The number of answers of that home at the last check."""
         self.silent_looks_count = 0
 
 
 class HomeTable:
-    """The homes of all topics as this host finds them. It owns whom it suspects to be away.
+    """The homes of all topics as this host finds them. It owns the record of suspected hosts.
 
-    A home that could not be reached is suspected for SUSPECT_MS. One that is only silent is suspected until it answers,
-    or its calls fail: it may be frozen for long, or have been slow for once, and then hosts that still take it for the
-    home of their topics are of one mind with this one at once.
+    A home that could not be reached is suspected for SUSPECT_MS. One that is only silent is suspected until it answers
+    or its calls fail: it can be frozen for long, or have been slow once, and after the latter this host agrees at once
+    with the hosts that never suspected it.
     """
 
     def __init__(self) -> None:
         self.members: tuple[str, ...] = ()
-        """The hosts that live and do not leave."""
+        """The living hosts that do not leave."""
         self.hosts: tuple[str, ...] = ()
         """The ids of the hosts that can be homes."""
         self._suspects: dict[str, float] = {}
-        """Hosts that could not be reached, each with when it may be a home again."""
+        """Hosts that could not be reached, each with the time at which it can be a home again."""
         self._silent: dict[str, set[HomeCall]] = {}
-        """Hosts that have fallen silent, each with the calls that they owe answers to."""
+        """Silent hosts, each with its unanswered calls."""
         self._answers: Counter[str] = Counter()
-        """The answers of each host."""
+        """The number of answers of each host."""
         self._home_of: dict[Topic, str] = {}
 
     def get(self, topic: Topic) -> str:
-        """The home of a topic. There must be hosts."""
+        """Return the home of a topic. At least one host must live."""
         home = self._home_of.get(topic)
         if home is None:
             home = self._home_of[topic] = home_of(topic, self.hosts)
@@ -100,23 +100,23 @@ class HomeTable:
         return home
 
     def live(self, host_ids: Sequence[str]) -> bool:
-        """These hosts live and do not leave. Returns whether topics may have other homes than before."""
+        """Set the living hosts that do not leave. True if topics can have other homes than before."""
         self.members = tuple(host_ids)
         for host_id in self._answers.keys() - set(host_ids):
             del self._answers[host_id]
         return self._choose()
 
     def suspect(self, host_id: str, now_s: float) -> bool:
-        """Note that a home was not reached. Returns whether topics may have other homes than before."""
+        """Note that a home was not reached. True if topics can have other homes than before."""
         self._suspects[host_id] = now_s + SUSPECT_MS / 1000
         return self._choose()
 
     def call(self, host_id: str) -> HomeCall:
-        """This home is called from now on: until `answered` or `failed` it is to be looked at every LOOK_MS."""
+        """Begin a call to this home: until `answered` or `failed` it must be checked every LOOK_MS."""
         return HomeCall(host_id, self._answers[host_id])
 
     def look(self, call: HomeCall) -> bool:
-        """Suspect its home if that has fallen silent. Returns whether topics may have other homes than before."""
+        """Suspect the home of a call if it has fallen silent. True if topics can have other homes than before."""
         answers_count = self._answers[call.home]
         call.silent_looks_count = call.silent_looks_count + 1 if answers_count == call.answers_count else 0
         call.answers_count = answers_count
@@ -126,12 +126,12 @@ class HomeTable:
         return self._choose()
 
     def answered(self, call: HomeCall) -> bool:
-        """Note that a home has answered. Returns whether topics may have other homes than before."""
+        """Note that a home has answered. True if topics can have other homes than before."""
         self._answers[call.home] += 1
         return self._silent.pop(call.home, None) is not None and self._choose()
 
     def failed(self, call: HomeCall) -> bool:
-        """Note that a home will not answer. Returns whether topics may have other homes than before."""
+        """Note that a home will not answer. True if topics can have other homes than before."""
         silent = self._silent.get(call.home)
         if silent is None:
             return False
@@ -142,13 +142,13 @@ class HomeTable:
         return self._choose()
 
     def trust_again(self, now_s: float) -> bool:
-        """Let those be homes again that were suspected long ago. Returns whether topics may have other homes."""
+        """End the suspicions whose time is over. True if topics can have other homes than before."""
         self._suspects = {host_id: until_s for host_id, until_s in self._suspects.items() if until_s > now_s}
         return self._choose()
 
     @property
     def away(self) -> Set[str]:
-        """Those that are suspected now."""
+        """The hosts that are suspected now."""
         return self._suspects.keys() | self._silent.keys()
 
     def _choose(self) -> bool:

@@ -1,4 +1,4 @@
-"""Rounds of questions to all living hosts about themselves: at once, and for a bounded time."""
+"""Rounds of questions to all living hosts about themselves: in parallel, and for a bounded time."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from foqs.model.cluster_calls import ClusterHost, HostState
 from foqs.model.errors import FoqsError
 
 ANSWER_MS_MAX = 2 * limits.SECOND_MS
-"""How long a host may take to say what it serves; then that is not known."""
+"""Time that a host has to report the shards it serves; then its answer counts as unknown."""
 REASONS_MAX = 5
-"""Hosts whose reasons are told of one shard that nobody serves."""
+"""The most hosts whose reasons are given for one unserved shard."""
 FRESH_MS = 200
-"""A question shares a round that began at most so long ago: many callers must not ask all hosts each."""
+"""A question shares a round that began at most this long ago, so that many callers do not each ask all hosts."""
 
 _BY_ITSELF = CallContext("")
 _LOST = "lost"
 _SICK = "sick"
-"""These are states of foqs.model.calls.ShardStatus."""
+"""`_LOST` and `_SICK` are states of foqs.model.calls.ShardStatus."""
 
 
 class HostAnswer(NamedTuple):
-    """A host that lives, and what it says of itself."""
+    """A living host, and its report on itself."""
 
     host: HostRow
     status: HostStatus | None
     problem: str = ""
-    """Why there is no status."""
+    """The reason for a missing status."""
 
     @property
     def shards(self) -> Sequence[ShardStatus]:
@@ -42,14 +42,14 @@ class HostAnswer(NamedTuple):
 
 
 class _Served(NamedTuple):
-    """A host that says that it has a shard."""
+    """A host that reports that it has a shard."""
 
     host: HostRow
     shard: ShardStatus
 
 
 class HostRounds:
-    """Asks all hosts that live for their status, and tells from that which host serves which shard.
+    """Asks all living hosts for their status, and finds the server of each shard in the answers.
 
     It owns the tasks that ask. `Routing` stops it.
     """
@@ -62,7 +62,7 @@ class HostRounds:
         local: Callable[[CallContext], Awaitable[HostStatus]],
         now_s: Callable[[], float],
     ) -> None:
-        """`me` is the id of this host, `local` tells its own status, and `now_s` is the time of the event loop."""
+        """`me` is the id of this host, `local` returns its own status, and `now_s` is the time of the event loop."""
         self._me = me
         self._owners = owners
         self._peers = peers
@@ -73,36 +73,36 @@ class HostRounds:
         self._tasks: set[asyncio.Task[list[HostAnswer]]] = set()
 
     async def stop(self) -> None:
-        """Ask nobody any more."""
+        """Cancel all questions."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def answers(self) -> list[HostAnswer]:
-        """The answers of all living hosts, by their ids. It takes ANSWER_MS_MAX at most."""
+        """Return the answers of all living hosts, by their ids, within ANSWER_MS_MAX."""
         now_s = self._now_s()
         if self._last is None or self._last.cancelled() or now_s - self._began_s > FRESH_MS / 1000:
             self._began_s = now_s
             self._last = asyncio.create_task(self._ask_all(), name="hosts-asked")
             self._tasks.add(self._last)
             self._last.add_done_callback(self._tasks.discard)
-        # Whoever gives up must not take the answers from the others.
+        # A caller that gives up must not take the answers from the others.
         return await asyncio.shield(self._last)
 
     async def told(self, shards: Sequence[ClusterShard]) -> list[ClusterShard]:
-        """The shards, with who serves each of them now and how."""
+        """Return the shards with their current servers and health."""
         by_host = {answer.host.id: answer for answer in await self.answers()}
         served = _served_shards(by_host)
         return [_told(shard, served.get(shard.shard_id), by_host) for shard in shards]
 
     async def hosts(self) -> list[ClusterHost]:
-        """All hosts that live, by name and process, with what they do now."""
+        """Return all living hosts, by name and process, with their current states."""
         return [_host(answer, self._owners.beat_age_ms(answer.host.id)) for answer in await self.answers()]
 
     async def _ask_all(self) -> list[HostAnswer]:
         hosts = [host for _, host in sorted(self._owners.living.items())]
         answers = await asyncio.gather(*[self._ask(host) for host in hosts])
-        # One that was found dead meanwhile does not hang: it is gone.
+        # A host that was found dead meanwhile is left out; it does not count as silent.
         return [answer for answer in answers if answer.host.id in self._owners.living]
 
     async def _ask(self, host: HostRow) -> HostAnswer:
@@ -151,7 +151,7 @@ def _host(answer: HostAnswer, beat_age_ms: int) -> ClusterHost:
 
 
 def _served_shards(by_host: Mapping[str, HostAnswer]) -> dict[int, _Served]:
-    """The host that says that it has each shard; a host taken for dead may say so for a while: later epochs win."""
+    """Return the host that has each shard; a later epoch wins, because a host considered dead can report its shards."""
     found: dict[int, _Served] = {}
     for answer in by_host.values():
         for shard in answer.shards:
@@ -198,5 +198,5 @@ def _why_unserved(shard: ClusterShard, last: HostAnswer | None, by_host: Mapping
 
 
 def _detail_of(shard: ClusterShard, answer: HostAnswer) -> str:
-    """Why this host does not serve the shard, if it tries to."""
+    """Return the reason why this host does not serve the shard, if it tries to."""
     return next((one.detail for one in answer.shards if one.shard_id == shard.shard_id), "")

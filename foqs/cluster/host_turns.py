@@ -1,7 +1,7 @@
 """The turns of hosts when a call takes items of any topic of a namespace that several hosts have.
 
-Each host has its part by the weights of the topics that have something there, so that topics get what their weights say
-although each host only knows its own (smooth weighted round robin, counted in items).
+Each host's part follows the weights of the topics with items there, so that topics are served by their weights although
+each host only knows its own topics (smooth weighted round robin, counted in items).
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from foqs.model.stocks import Pointer
 
 NAMESPACES_KEPT_MAX = 10_000
 CREDIT_ITEMS_MAX = 1_000.0
-"""The most credit of a host that gave less than it might: it is not to have all turns for long afterwards."""
+"""The most credit of a host that gave less than its part, so that it does not have all later turns for long."""
 
 
 class Turn(NamedTuple):
-    """A call for any topic, and whose turn it is."""
+    """A call for any topic, and the host whose turn it is."""
 
     namespace: int
     host_id: str
     pointer: Pointer | None
-    """None where it is the turn of this host."""
+    """None if it is the turn of this host."""
     weights: Mapping[str, int]
-    """How much the topics weigh that have something on each host."""
+    """The weight of the topics with items on each host."""
     items_max: int
-    """The most items that the call may take."""
+    """The most items that the call can take."""
 
 
 class HostTurns:
-    """Pure. A call `begin`s, which counts all that it may take, and `end`s with what it took."""
+    """Pure. A call begins by counting the most items it can take, and ends by returning the items it did not get."""
 
     def __init__(self) -> None:
         self._credits: dict[int, dict[str, float]] = {}
-        """The items that hosts have less than their part, by number of the namespace."""
+        """The items that hosts have given less than their part, by number of the namespace."""
 
     def begin(self, namespace: int, weights: Mapping[str, int], count: int) -> str:
-        """The host that a call for so many items is to take them from; there must be one."""
+        """Return the host from which a call for `count` items takes them. `weights` must not be empty."""
         known = self._credits.pop(namespace, {})
         credits = self._credits[namespace] = {host_id: known.get(host_id, 0.0) for host_id in sorted(weights)}
         if len(self._credits) > NAMESPACES_KEPT_MAX:
@@ -47,7 +47,7 @@ class HostTurns:
         return chosen
 
     def end(self, namespace: int, weights: Mapping[str, int], chosen: str, missing_count: int) -> None:
-        """End a turn in which the call got so many items less than it might."""
+        """End a turn in which the call got this number of items less than its most."""
         credits = self._credits.get(namespace)
         if credits is not None and missing_count:
             _count(credits, weights, chosen, -missing_count)

@@ -1,11 +1,11 @@
-"""Which other hosts are dead: those whose heartbeats this process has watched and not seen for long enough.
+"""The detection of dead hosts: this process has watched them for long enough without seeing their heartbeats.
 
-Pure: what was read and when comes in as arguments, times are seconds of this process's monotonic clock. No clock of
-another machine decides: a host is dead when its row was seen not to change over the watcher's own time, while the
-watcher itself could read and write. So after an outage of the meta database, which let nobody beat, nobody looks dead.
+Pure: readings and their times are arguments, in seconds of this process's monotonic clock. No clock of another machine
+decides: a host is dead if its row did not change over the watcher's own time, while the watcher itself could read and
+write. So after an outage of the meta database, in which no host could beat, no host looks dead.
 
-How long is enough grows with the round trip to where the rows are, the watcher's own or that of the host in question,
-whichever is longer (docs/decisions/0045-slow-meta-database.md).
+The required time grows with the round trip to the rows, either the watcher's own or that of the watched host, the
+longer one (docs/decisions/0045-slow-meta-database.md).
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from foqs.model.meta_bounds import ROUND_TRIP_MS_MAX, ROUND_TRIPS_OF_SILENCE
 from foqs.model.pace import Pace
 
 HOST_WATCH_GAP_MS_MAX = limits.SECOND_MS
-"""The longest gap between two rounds of the watch, beside two round trips. After a longer one, it starts anew."""
+"""The longest gap between two rounds of the watch, besides two round trips. After a longer one, it starts anew."""
 RETURN_MS_MAX = 3 * limits.SECOND_MS
-"""After a gap others get as much more time as it was too long, up to this: they may be back later than this one."""
+"""After a gap others get as much extra time as the gap was too long, up to this: they can be back later than this one.
+"""
 RHYTHM_BEATS = 8
-"""The heartbeats of a host over which it is averaged how long each takes."""
+"""The heartbeats of a host over which the duration of each is averaged."""
 RHYTHM_SLACK_MS = 100
-"""A heartbeat that takes no longer than this is as good as one that takes no time: machines are busy at times."""
+"""A heartbeat that takes no longer than this counts as one that takes no time, because machines are busy at times."""
 
 assert limits.HEARTBEAT_MS * 2 <= HOST_WATCH_GAP_MS_MAX <= limits.HOST_DEAD_MS // 2, "a gap must not hide a life"
 
@@ -40,24 +41,24 @@ class HostSign(NamedTuple):
 
 class _Sight(NamedTuple):
     sign: HostSign | None
-    """None: the host had no row."""
+    """None if the host had no row."""
     since_s: float
-    """When the sign was there for the first time; somewhat later after an outage."""
+    """The time at which the sign was first seen; somewhat later after an outage."""
 
 
 class _View(NamedTuple):
-    """One whole picture, replaced at once: other threads ask while it is renewed."""
+    """One complete picture, replaced at once, because other threads read it while it is renewed."""
 
     began_s: float
-    """The time since which there was no gap in the picture. Hosts not in `sights` have had no row all the time."""
+    """The time since which the picture has had no gap. Hosts not in `sights` have had no row since then."""
     asked_s: float
     answered_s: float
-    """The last round was answered then."""
+    """The time at which the last round was answered."""
     sights: dict[str, _Sight]
     bounds_s: dict[str, float]
-    """How long each host of `sights` may be silent."""
+    """The longest permitted silence of each host in `sights`."""
     bound_s: float
-    """How long others may be."""
+    """The longest permitted silence of other hosts."""
     gap_s_max: float
 
     def is_dead(self, name: str) -> bool:
@@ -67,42 +68,42 @@ class _View(NamedTuple):
 
 
 class HostWatch:
-    """`is_dead` may be called by any thread, all else by one."""
+    """Watches the rows of hosts. Any thread can call `is_dead`; all other methods belong to one thread."""
 
     def __init__(self) -> None:
         self._view: _View | None = None
         self._answered_s = math.inf
-        """When the last round was answered, whatever failed since then."""
+        """The time at which the last round was answered, even if later ones failed."""
         self._rounds = Pace()
-        """What rounds take."""
+        """The duration of rounds."""
         self._rhythms: dict[str, _Rhythm] = {}
         self._blind_since_s: float | None = None
-        """The time since which nobody could be found dead, for the rounds are too far apart."""
+        """The time since which no host could be found dead, because the rounds are too far apart."""
         self.new_dead: frozenset[str] = frozenset()
-        """Those that are dead since the last round, which had rows."""
+        """The hosts that the last round newly found dead, among those that have had rows."""
 
     @property
     def round_trip_s(self) -> float:
-        """What a round usually takes."""
+        """The usual duration of a round."""
         return self._rounds.usual
 
     @property
     def silence_s(self) -> float:
-        """How long hosts may be silent that are no farther from the meta database than this one."""
+        """The permitted silence of hosts that are no farther from the meta database than this one."""
         return _silence_s(self._rounds.usual)
 
     def saw(self, asked_s: float, answered_s: float, signs: Mapping[str, HostSign]) -> bool:
-        """The rows of all hosts, read somewhen between the two times, in a round that wrote an own heartbeat as well.
+        """Take the rows of all hosts, read between the two times in a round that also wrote this host's own heartbeat.
 
-        Returns whether a host is dead that was not before. A sign counts from the answer that brought it first to the
-        question of the answer that brought it last, so that a slow server makes nobody look older.
+        Returns True if a host is newly dead. A sign counts from the answer that first brought it to the question of the
+        answer that last brought it, so that a slow server makes no host look older.
         """
         last = self._view
         before_s, self._answered_s = self._answered_s, answered_s
         self.new_dead = frozenset()
         self._rounds.note(answered_s - asked_s)
         self._note_rhythms(answered_s, signs)
-        # A round that takes much longer than usual is a gap as well: it holds up the heartbeats of others, too.
+        # A round that takes much longer than usual is a gap as well, because it also holds up the heartbeats of others.
         gap_s_max = self._gap_s_max()
         if last is None or answered_s - last.answered_s > gap_s_max:
             since_s = answered_s + _grace_s(answered_s - before_s, gap_s_max)
@@ -119,7 +120,7 @@ class HostWatch:
         for name, before in last.sights.items():
             if name not in signs:
                 gone = before if before.sign is None or last.is_dead(name) else _Sight(None, answered_s)
-                # One that has been away for long is as good as one that never was there.
+                # A host that has been missing for long needs no entry, as if it had never existed.
                 if not _is_long(gone.since_s, asked_s, last.bounds_s.get(name, last.bound_s)):
                     sights[name] = gone
         view = self._view = self._viewed(last.began_s, asked_s, answered_s, sights)
@@ -132,7 +133,7 @@ class HostWatch:
         return bool(self.new_dead) or gone_now or (is_known_of_all and not was_known_of_all)
 
     def next_death_s(self) -> float | None:
-        """When the next of those hosts is dead that have missed a heartbeat or two, if it goes on to be silent."""
+        """Return when the next host that has missed a heartbeat or two is dead if it stays silent."""
         view = self._view
         if view is None:
             return None
@@ -144,21 +145,22 @@ class HostWatch:
         return min(silent_s, default=None)
 
     def missed(self, began_s: float, ended_s: float) -> None:
-        """A round failed that took so long: what went on meanwhile is not known, and the watch starts anew."""
+        """Restart the watch after a failed round of this duration, because the events during it are unknown."""
         self._view = None
         self._rounds.note(ended_s - began_s)
         if self._blind_since_s is None:
             self._blind_since_s = ended_s
 
     def blind_s(self, now_s: float) -> float:
-        """The time for which no death could be seen, though a host that is silent would have been dead for a while."""
+        """Return for how long no death could have been noticed, in seconds; 0 if the watch is complete."""
         return 0.0 if self._blind_since_s is None else now_s - self._blind_since_s
 
     def is_dead(self, name: str, owner_since_s: float, now_s: float) -> bool:
-        """Whether the host's row, or that there is none, has not changed for long enough in an unbroken watch.
+        """True if the host's row, or the lack of one, has not changed for long enough in an unbroken watch.
 
-        `owner_since_s` is when this process first saw the host own what is wanted of it. The last round must have been
-        asked later: a host that came, or came back, since an earlier one is no dead one, and beats before it owns.
+        `owner_since_s` is the time at which this process first saw the host own the shard in question. The last round
+        must have begun later, because a host that came or came back since an earlier one is not dead, and it beats
+        before it owns.
         """
         view = self._view
         if view is None or now_s - view.answered_s > view.gap_s_max or view.asked_s <= owner_since_s:
@@ -166,7 +168,7 @@ class HostWatch:
         return view.is_dead(name)
 
     def others_count(self, name: str) -> int:
-        """How many hosts beside this one were seen alive."""
+        """Return the number of hosts besides this one that were seen alive."""
         view = self._view
         if view is None:
             return 0
@@ -193,7 +195,7 @@ class HostWatch:
 
 
 class _Rhythm:
-    """How often a host beats, by the numbers of its heartbeats: one that is far from the meta database does so less."""
+    """The interval between heartbeats of a host, by their numbers; one far from the meta database beats less often."""
 
     __slots__ = ("_seen",)
 
@@ -201,7 +203,7 @@ class _Rhythm:
         self._seen: deque[tuple[HostSign, float]] = deque(maxlen=RHYTHM_BEATS)
 
     def note(self, sign: HostSign, now_s: float) -> None:
-        """The sign was there then, for the first time or still."""
+        """Note that the sign was seen then, for the first time or again."""
         seen = self._seen
         if seen and seen[-1][0] == sign:
             return
@@ -211,7 +213,7 @@ class _Rhythm:
 
     @property
     def round_trip_s(self) -> float:
-        """What a heartbeat of it takes beside the pause, on the average of the last few; 0 as long as it is unknown."""
+        """The time that a heartbeat takes besides the pause, averaged over the last few; 0 while it is unknown."""
         seen = self._seen
         if len(seen) < 3:
             return 0.0
@@ -221,12 +223,12 @@ class _Rhythm:
 
 
 def _silence_s(round_trip_s: float) -> float:
-    """How long a host may be silent that is so far from the meta database."""
+    """Return the permitted silence of a host at this distance from the meta database, in seconds."""
     return limits.HOST_DEAD_MS / 1000 + ROUND_TRIPS_OF_SILENCE * min(round_trip_s, ROUND_TRIP_MS_MAX / 1000)
 
 
 def _grace_s(gap_s: float, gap_s_max: float) -> float:
-    """How much later than the end of a gap the signs of others begin to count; none before the first round."""
+    """Return the delay after the end of a gap at which signs of others begin to count; none before the first round."""
     return min(max(0.0, gap_s - gap_s_max), RETURN_MS_MAX / 1000)
 
 

@@ -1,4 +1,4 @@
-"""Which hosts there are: this one's heartbeats, and the watch of all others'."""
+"""The membership of the cluster: this host's heartbeats, and the watch of all others'."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ from foqs.model.service import Service
 from foqs.storage.meta import MetaStore
 
 SETTLED_MS = 3 * limits.SECOND_MS
-"""Shards are moved between living hosts when no host has come or gone for this long."""
+"""Shards move between living hosts only after no host has joined or left for this long."""
 OWNER_ASKED_MS = limits.MINUTE_MS
-"""How long it is known that an owner was asked about; who waits for its death asks again every few seconds."""
+"""A question about an owner is forgotten this long after its last repetition; waiting callers repeat it every few
+seconds.
+"""
 BUSY_BEAT_MS = 250
 """The pause between two rounds of a host that waits for a shard to move."""
 
 JITTER_PART = 5
-"""A pause between two rounds is shorter by up to this part of it."""
+"""Jitter: each pause between two rounds is shortened randomly by up to a fifth (one part in this many)."""
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -42,11 +44,11 @@ async def _ignore(view: ClusterView) -> None:
 
 
 class Membership(Service):
-    """Beats every limits.HEARTBEAT_MS and reads all hosts, and then all shards from the meta database.
+    """Sends a heartbeat every limits.HEARTBEAT_MS and reads all hosts, and then all shards from the meta database.
 
-    It has threads and sessions of its own, so that no call of an operator stands in front of a heartbeat, and one for
-    heartbeats alone: with another backend than the meta database they go on while that one hangs. While either cannot
-    be read, nobody dies and nothing moves: what follows from a round follows from rounds that were answered.
+    It has threads and sessions of its own, so that an operator's calls cannot delay a heartbeat, and a separate thread
+    for heartbeats: with another backend than the meta database they continue while the meta database hangs. While
+    either cannot be read, no host is found dead and no shard moves, because only answered rounds have consequences.
     """
 
     def __init__(
@@ -58,28 +60,28 @@ class Membership(Service):
         now_s: Callable[[], float],
         choose: Callable[[int], int],
     ) -> None:
-        """`backend` and `meta` are closed with it. `places` are those of shards that this host's configuration names.
+        """`backend` and `meta` are closed with it. `places` are the places of shards in this host's configuration.
 
-        `now_s` is a monotonic clock that any thread may read. `choose` draws a number from 0 to below its argument.
+        `now_s` is a monotonic clock that any thread can read. `choose` draws a number from 0 to below its argument.
         """
         super().__init__("membership")
         self.on_view: Callable[[ClusterView], Awaitable[None]] = _ignore
-        """Called after each round that was answered."""
+        """Called after each answered round."""
         self.on_death: Callable[[], None] = lambda: None
-        """Called when a host is dead that was not a moment ago."""
+        """Called when a host is newly found dead."""
         self.is_busy: Callable[[], bool] = lambda: False
-        """Whether rounds should come faster, because a shard is to move."""
+        """True if rounds should be faster, because a shard is about to move."""
         self.place_problem: Callable[[int, str], str] = lambda shard_id, place: ""
-        """Why a shard is not at a place, as the database there says. It blocks."""
+        """Returns why a shard is not at a place, according to the database there, or an empty string. It blocks."""
         self.refused: dict[int, str] = {}
-        """Why the cluster was not told of shards of the configuration, until the host is started anew."""
+        """The reasons why configured shards were not adopted, until the host is restarted."""
         self._backend = backend
         self._meta = meta
         self._me = me
         self.hosts_count = 1
-        """Hosts that live as far as this one knows, itself included."""
+        """The number of living hosts as far as this one knows, itself included."""
         self._places = dict(places)
-        """The places of all shards that this process ever knew, but removed ones."""
+        """The places of all shards that this process has ever known, except removed ones."""
         self._now_s = now_s
         self._choose = choose
         self._watch = HostWatch()
@@ -87,37 +89,39 @@ class Membership(Service):
         self._dead = DeadHosts(meta, lambda host_id: self._watch.is_dead(host_id, -math.inf, now_s()), now_s)
         self._neighbours = Neighbours(now_s)
         self._is_listening = False
-        """The address is as it stays, even if this host does not know one."""
+        """True if the address is final, even if this host does not know one."""
         self._asked: dict[tuple[str, int], tuple[float, float]] = {}
-        """When each owner, a process and its epoch, was asked about first and last; long ago is forgotten."""
+        """The times of the first and the last question about each owner, a process and its epoch; old ones are
+        forgotten.
+        """
         self._beat_outage = Outage(now_s)
         self._read_outage = Outage(now_s)
         self._beats = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{self.name}-beats")
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self.name)
         self._hosts: list[HostRow] = []
-        """The hosts that were there at the last heartbeat."""
+        """The hosts at the last heartbeat."""
         self._found = asyncio.Event()
-        """Set once there was a heartbeat since shards were read."""
+        """Set by each heartbeat, and cleared when the shards are read."""
         self._knows_shards = False
-        """The last time that shards were to be read, they were."""
+        """True if the last read of the shards succeeded."""
         self._task: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
         self._living: frozenset[str] = frozenset()
         self._changed_s = now_s()
-        """When a host came or went last."""
+        """The time at which a host last joined or left."""
         self._strange: set[int] = set()
-        """Shards of which it was told that the configuration says something else of them."""
+        """Shards whose configured places differ from the recorded ones, as logged."""
 
     @property
     def me(self) -> HostRow:
         return self._me
 
     def is_dead(self, host_id: str, epoch: int) -> bool:
-        """Whether the owner of that epoch was watched long enough to be sure; any thread may ask, and nothing blocks.
+        """True if the owner of that epoch is certainly dead. Any thread can ask, and nothing blocks.
 
-        A host that has just started, or could not reach the meta database lately, calls nobody dead: it could take
-        nobody's place. Nor does one that is asked about an owner for the first time: who asks does so again after the
-        next round.
+        A host that has just started, or could not reach the meta database lately, considers no host dead, because it
+        could not take a dead one's place. The first question about an owner returns False; the caller repeats it after
+        the next round.
         """
         now_s = self._now_s()
         since_s, _ = self._asked.get((host_id, epoch), (now_s, now_s))
@@ -125,41 +129,41 @@ class Membership(Service):
         return self._knows_shards and self._watch.is_dead(host_id, since_s, now_s)
 
     def use_url(self, url: str) -> None:
-        """New sessions are opened by this URL, which leads to the same database."""
+        """Open new sessions by this URL, which leads to the same database."""
         self._backend.use_url(url)
         self._meta.use_url(url)
 
     def advertise(self, address: str) -> None:
-        """Clients and peers reach this host here from now on; empty when it does not know by which address."""
+        """Set the address at which clients and peers reach this host; empty if it does not know one."""
         self._me = self._me._replace(address=address, is_starting=False)
         self._is_listening = True
         self._hurry.set()
 
     def leave(self) -> None:
-        """Let the others know that this host wants to hand its shards on."""
+        """Announce that this host wants to hand over its shards."""
         self._me = self._me._replace(is_leaving=True)
         self._hurry.set()
 
     async def ask_for_shards(self, by_owner: Mapping[int, str]) -> None:
-        """Tell the owners of these shards that this host is ready for them. Raises UnavailableError."""
+        """Announce to the owners of these shards that this host is ready for them. Raises UnavailableError."""
         await self.on_thread(lambda: self._meta.ask_for_shards(by_owner, self._me.id))
 
     async def decline_shards(self, by_heir: Mapping[int, str]) -> None:
-        """Take back that these shards of this host are on their way to hosts that asked for them.
+        """Cancel the moves of these shards of this host to the hosts that asked for them.
 
         Raises UnavailableError.
         """
         await self.on_thread(lambda: self._meta.decline_shards(by_heir, self._me.id))
 
     async def leave_servers(self, left: Mapping[int, tuple[int, int]]) -> list[int]:
-        """Tell the others that they may take these shards of this host on other servers: `MetaStore.leave_servers`.
+        """Let the others take these shards of this host on other servers: `MetaStore.leave_servers`.
 
         Raises UnavailableError.
         """
         return await self.on_thread(lambda: self._meta.leave_servers(self._me.id, left))
 
     async def note_numbers(self, numbers: Mapping[int, tuple[int, int]]) -> list[int]:
-        """Note how far shards of this host are: `MetaStore.note_numbers`. Raises UnavailableError."""
+        """Record the last transactions of this host's shards: `MetaStore.note_numbers`. Raises UnavailableError."""
         return await self.on_thread(lambda: self._meta.note_numbers(self._me.id, numbers))
 
     async def _start(self) -> None:
@@ -178,7 +182,7 @@ class Membership(Service):
                 _log.warning("host_row_left_behind", error=str(error))
         await self._on_beats(self._backend.close)
         self._beats.shutdown(wait=True)
-        # A reading may wait for a database that hangs.
+        # A read can wait for a database that hangs.
         await asyncio.to_thread(self._thread.shutdown, wait=True)
         self._meta.close()
 
@@ -210,15 +214,19 @@ class Membership(Service):
             except FoqsError as error:
                 if self._read_outage.is_to_be_told(str(error)):
                     _log.warning("shards_not_read", error=str(error))
-            except Exception:  # Nor the moves of shards.
+            except Exception:  # Nor must it end the moves of shards.
                 _log.error("host_defect", work="reading shards", exc_info=True)
 
     async def _pause(self) -> None:
-        """Wait until the next round is due: no two hosts stay in step, and a death is known as soon as it can be."""
+        """Wait until the next round is due.
+
+        Jitter keeps the hosts out of step, and the pause ends early for a death, so that it is noticed as soon as it
+        can be.
+        """
         pause_ms = min(BUSY_BEAT_MS, limits.HEARTBEAT_MS) if self.is_busy() else limits.HEARTBEAT_MS
         pause_s = (pause_ms - self._choose(pause_ms // JITTER_PART + 1)) / 1000
         if (death_s := self._watch.next_death_s()) is not None:
-            # A timer may ring a little too soon.
+            # A timer can fire slightly early.
             pause_s = min(pause_s, max(0.0, death_s - self._now_s()) + 0.001)
         with suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
@@ -258,7 +266,7 @@ class Membership(Service):
                 self._asked.pop(owner, None)
 
     async def _look(self) -> None:
-        """Read the shards, after the hosts, and tell what there is."""
+        """Read the shards, after the hosts, and pass the view on."""
         self._found.clear()
         hosts, me = self._hosts, self._me
         try:
@@ -271,7 +279,7 @@ class Membership(Service):
         await self.on_view(self._view_of(hosts, shards, self._now_s()))
 
     def _read_shards(self, me: HostRow) -> list[ShardRow]:
-        self._dead.tidy()  # First, for what it locks others wait.
+        self._dead.tidy()  # First, because others wait for the locks of dead hosts.
         self._backend.announce(me)
         shards = self._meta.list_shards()
         known = {row.shard_id for row in shards if row.place or row.use is ShardUse.REMOVED}
@@ -283,7 +291,7 @@ class Membership(Service):
         return shards
 
     def _adopt(self, places: Mapping[int, str], tier: str) -> None:
-        """Tell the meta database of these shards, but those whose databases are others'."""
+        """Add these shards to the meta database, except those whose databases belong to others."""
         problems = {shard_id: self.place_problem(shard_id, place) for shard_id, place in places.items()}
         taken = self._meta.adopt_shards({at: place for at, place in places.items() if not problems[at]}, tier)
         for shard_id, other in taken.items():
@@ -301,7 +309,7 @@ class Membership(Service):
         if members != self._living:
             self._living, self._changed_s = members, now_s
         is_settled = now_s - self._changed_s >= SETTLED_MS / 1000
-        # Until it has adopted them, the database does not know the places of shards that this host was configured with.
+        # Until it has adopted these shards, the database does not know their places in this host's configuration.
         known = {row.shard_id: row._replace(place=row.place or self._places.get(row.shard_id, "")) for row in shards}
         return ClusterView(self._me.id, living, known, is_settled)
 
@@ -318,7 +326,7 @@ class Membership(Service):
                     _log.warning("shard_place_differs", shard=row.shard_id, configured=mine, place=row.place)
 
     async def on_thread(self, work: Callable[[], T]) -> T:
-        """Do it between two readings of the shards: it must not take long."""
+        """Run this between two reads of the shards; it must not take long."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def _on_beats(self, work: Callable[[], T]) -> T:

@@ -1,4 +1,4 @@
-"""Membership by rows of the meta database, each of which its host writes all the time."""
+"""Membership by rows of the meta database; each host keeps writing its own row."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from foqs.storage.meta import MetaStore
 
 
 class MetaBackend:
-    """Implements foqs.cluster.view.MembershipBackend on the sessions of `meta`, which others close."""
+    """Implements foqs.cluster.view.MembershipBackend on the sessions of `meta`, which it does not close."""
 
     def __init__(self, meta: MetaStore, beats: MetaStore) -> None:
-        """`beats` is the same database for heartbeats and the goodbye, which may not wait long; closed with this."""
+        """`beats` is the same database with short timeouts, for heartbeats and for leaving; it is closed with this."""
         self._meta = meta
         self._beats = beats
 

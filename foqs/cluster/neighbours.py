@@ -1,4 +1,4 @@
-"""Misfits between this host and the others that run, for its log: operators hear of each from both hosts."""
+"""Conflicts between this host and other running ones, for its log; each is logged by both hosts."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ _log = structlog.get_logger(__name__)
 
 
 class Neighbours:
-    """The other hosts that beat while this one watches. A row that was left behind by a dead process is none.
+    """The other hosts that beat while this one watches. A row left behind by a dead process does not count.
 
-    So a single host that was killed and started again has no neighbour.
+    So a single host that was killed and restarted has no neighbour.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         """`now_s` is a monotonic clock."""
         self._beats: dict[str, int] = {}
-        """The last beat of all others."""
+        """The number of the last heartbeat of each other host."""
         self._running: set[str] = set()
-        """The others that have beaten since they were seen first."""
+        """The others that have sent a heartbeat since they were first seen."""
         self._silence = Outage(now_s)
         self._sharing = Outage(now_s)
 
     def saw(
         self, me: HostRow, hosts: Collection[HostRow], is_dead: Callable[[str], bool], *, is_listening: bool
     ) -> None:
-        """The rows of all hosts as a heartbeat found them; `is_listening` says whether this one has its address."""
+        """Check the rows of all hosts after a heartbeat; `is_listening` is True if this host's address is final."""
         others = {row.id: row for row in hosts if row.id != me.id}
         self._running = {
             host_id
@@ -45,7 +45,7 @@ class Neighbours:
         self._tell_namesakes(name, [row for row in running if host_name_of(row.id) == name])
 
     def _tell_silence(self, running: Collection[HostRow]) -> None:
-        """This host tells nobody its address, and these others would need it."""
+        """Log that this host publishes no address although these other hosts would need it."""
         names = [host_name_of(row.id) for row in running if not row.is_leaving]
         if not names:
             self._silence.has_ended()
@@ -58,7 +58,7 @@ class Neighbours:
             )
 
     def _tell_namesakes(self, name: str, running: Collection[HostRow]) -> None:
-        """These other processes have this host's name. One that starts has no address yet."""
+        """Log other processes that have this host's name. A starting process has no address yet."""
         others = [f"{row.id} at {row.address}" if row.address else row.id for row in running]
         if not others:
             self._sharing.has_ended()

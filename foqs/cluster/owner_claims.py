@@ -1,7 +1,8 @@
-"""What hosts say of shards that they have opened, until the meta database says the same, or does not.
+"""The claims of hosts to shards that they have opened, until the meta database confirms or refutes them.
 
-An owner has its epoch from the meta database before it says so. So what is true is there to be read at once, and what
-is not read there soon is not true: docs/decisions/0042-proof-of-hosts.md. Pure but for its log: times come in.
+An owner gets its epoch from the meta database before it claims the shard. So a true claim can be confirmed there at
+once, and a claim that is not confirmed soon is false: docs/decisions/0042-proof-of-hosts.md. Pure except for its log:
+times are arguments.
 """
 
 from __future__ import annotations
@@ -17,34 +18,34 @@ from foqs.model import limits
 from foqs.model.outage import Outage
 
 CLAIM_MS = 3 * limits.SECOND_MS
-"""What an owner says is believed for so long while the meta database does not say it."""
+"""Time for which a claim is believed while the meta database does not confirm it."""
 READ_MS = 1 * limits.SECOND_MS
-"""A reading of the meta database that is taken in so long after a claim began after it."""
+"""A reading of the meta database counts as begun after a claim if it is taken in at least this long after it."""
 EPOCHS_AHEAD_MAX = 1_000
-"""An epoch that is further above that of the meta database is no host's."""
+"""A claimed epoch that is further above the recorded one is refused."""
 
 _log = structlog.get_logger(__name__)
 
 
 class ShardOwner(NamedTuple):
-    """The host that took the last epoch of a shard, as far as it is known here."""
+    """The host that took the last epoch of a shard, as far as this host knows."""
 
     shard_id: int
     epoch: int
     host_id: str
-    """The process; it may have ended since."""
+    """The process; it can have ended since."""
     address: str
-    """Where clients and peers reach it; empty while that is not known, or it has ended."""
+    """The address for clients and peers; empty if it is unknown or the process has ended."""
     is_moving: bool = False
-    """It is about to go to another host: who calls now may have to try again soon."""
+    """True if the shard is about to move to another host; callers must then expect to retry soon."""
 
 
 class Known(NamedTuple):
-    """What the meta database says of a shard."""
+    """The record of a shard in the meta database."""
 
     epoch: int
     owner: ShardOwner | None
-    """None before anybody had it."""
+    """None before the first owner."""
 
 
 class _Claim(NamedTuple):
@@ -54,55 +55,57 @@ class _Claim(NamedTuple):
 
 
 class OwnerClaims:
-    """The claims of other hosts, and what this one knows for sure of its own shards. `OwnerMap` owns it."""
+    """The claims of other hosts, and this host's certain knowledge of its own shards. `OwnerMap` owns it."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
         self._claims: dict[int, _Claim] = {}
         """The claim of the highest epoch of each shard."""
         self._facts: dict[int, _Claim] = {}
-        """What this host has opened itself. It holds until the meta database has said otherwise for CLAIM_MS."""
+        """The shards that this host has opened itself. Each holds until the meta database has said otherwise for
+        CLAIM_MS.
+        """
         self._first_s: dict[tuple[int, str], float] = {}
-        """When each host has first claimed each shard, since the meta database last had news of that one."""
+        """The time of each host's first claim to each shard since the shard's record last changed."""
         self._next_s = inf
-        """When the first claim ends."""
+        """The time at which the first claim ends."""
         self._looked_s = -inf
-        """When the meta database was read last."""
+        """The time at which the meta database was last read."""
         self._outage = Outage(now_s)
         self.counts: Counter[str] = Counter(refused=0, unconfirmed=0, disowned=0)
-        """The claims that were of no use, by what became of them."""
+        """The claims that were of no use, by reason."""
 
     def __len__(self) -> int:
         return len(self._claims)
 
     @property
     def are_due(self) -> bool:
-        """Whether the time of a claim is over."""
+        """True if the time of a claim is over."""
         return self._next_s <= self._now_s()
 
     def learn(self, news: Iterable[ShardOwner], believed: Mapping[int, ShardOwner]) -> list[int]:
-        """Take what is sure, and as new as what is believed. Returns the shards."""
+        """Take certain owners, each unless a later epoch is believed. Returns the shards."""
         now_s = self._now_s()
         taken = [new for new in news if (old := believed.get(new.shard_id)) is None or new.epoch >= old.epoch]
         self._facts.update({new.shard_id: _Claim(new, now_s, inf) for new in taken})
         return [new.shard_id for new in taken]
 
     def hear(self, claimed: Iterable[ShardOwner], known: Mapping[int, Known]) -> list[int]:
-        """A host says that it has opened shards. Returns those of which that is believed, for a while."""
+        """Take a host's claims to have opened shards. Returns the shards whose claims are believed for now."""
         return [owner.shard_id for owner in claimed if self._take(owner, known.get(owner.shard_id))]
 
     def _take(self, owner: ShardOwner, known: Known | None) -> bool:
         now_s, who = self._now_s(), (owner.shard_id, owner.host_id)
         if known is None:
-            # One that was added a moment ago is there with the next reading.
+            # A shard that was added a moment ago appears in the next reading.
             return self._refuse(owner, "the meta database has no such shard")
         if owner.epoch <= known.epoch:
-            return False  # The meta database is as far, and says whose it is.
+            return False  # The meta database is as far, and has the owner of that epoch.
         if owner.epoch > known.epoch + EPOCHS_AHEAD_MAX:
             return self._refuse(owner, f"its epoch is {known.epoch} in the meta database")
         first_s = self._first_s.setdefault(who, now_s)
         if self._looked_s < first_s + READ_MS / 1000:
-            until_s = now_s + CLAIM_MS / 1000  # Nobody could look yet: the host says it as often as is needed.
+            until_s = now_s + CLAIM_MS / 1000  # No reading has begun since its first claim: it can be repeated.
         elif now_s < first_s + CLAIM_MS / 1000:
             until_s = first_s + CLAIM_MS / 1000
         else:
@@ -124,7 +127,7 @@ class OwnerClaims:
         return False
 
     def best(self, shard_id: int, on_record: ShardOwner | None) -> ShardOwner | None:
-        """The owner to believe in: of the highest epoch, and the meta database before others."""
+        """Return the owner to believe in: the one of the highest epoch, and of equal ones the recorded one."""
         found = on_record
         for claims in (self._facts, self._claims):
             claim = claims.get(shard_id)
@@ -133,7 +136,7 @@ class OwnerClaims:
         return found
 
     def disowned(self, shard_id: int, host_id: str) -> bool:
-        """A host does not have the shard, as it says itself. Returns whether it had claimed it."""
+        """Drop the claim of a host that denies having the shard. True if it had claimed it."""
         claim = self._claims.get(shard_id)
         if claim is None or claim.owner.host_id != host_id:
             return False
@@ -143,7 +146,7 @@ class OwnerClaims:
         return True
 
     def lapse(self, known: Mapping[int, Known]) -> list[int]:
-        """Let claims end whose time is over. Returns their shards."""
+        """End the claims whose time is over. Returns their shards."""
         now_s = self._now_s()
         ended = [shard_id for shard_id, claim in self._claims.items() if claim.until_s <= now_s]
         for shard_id in ended:
@@ -158,7 +161,7 @@ class OwnerClaims:
         return ended
 
     def look(self, known: Mapping[int, Known], before: Mapping[int, Known], living: Set[str]) -> None:
-        """The meta database was read, and says more than `before`: what it says too is no claim any more."""
+        """Drop the claims that a new reading of the meta database confirms or supersedes; `before` is the last one."""
         now_s = self._looked_s = self._now_s()
         for shard_id, claim in list(self._claims.items()):
             if shard_id not in known or known[shard_id].epoch >= claim.owner.epoch:
@@ -167,7 +170,7 @@ class OwnerClaims:
             is_said = shard_id in known and known[shard_id].epoch >= fact.owner.epoch
             if is_said or (shard_id in before and shard_id not in known) or now_s - fact.since_s >= CLAIM_MS / 1000:
                 del self._facts[shard_id]
-        # Whoever was wrong of a shard may be right once there is news of it.
+        # A host whose claim to a shard was wrong can be right after the shard's record has changed.
         self._first_s = {
             (shard_id, host_id): since_s
             for (shard_id, host_id), since_s in self._first_s.items()

@@ -15,71 +15,70 @@ __all__ = ["OwnerMap", "ShardOwner"]
 
 
 class OwnerMap:
-    """The owner of each shard: as the meta database says, or as the owner itself has said a moment ago.
+    """The owner of each shard, as recorded in the meta database or claimed by the owner itself a moment ago.
 
-    `Sharing` tells it what the meta database says, a second late at most, and `OwnerNews` what the owners say as
-    soon as they have opened a shard. What owners say is believed for CLAIM_MS, unless the meta database says so too.
-    Routing asks it.
+    `Sharing` passes it the records of the meta database, a second late at most, and `OwnerNews` the claims of owners as
+    soon as they have opened a shard. A claim is believed for CLAIM_MS unless the meta database confirms it. Routing
+    asks this map.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         """`now_s` is a monotonic clock."""
         self._now_s = now_s
         self._owners: dict[int, ShardOwner] = {}
-        """What is to be believed now."""
+        """The owners believed now."""
         self._known: dict[int, Known] = {}
-        """What the meta database says of the shards that there are."""
+        """The existing shards as recorded in the meta database."""
         self._claims = OwnerClaims(now_s)
         self._changed: dict[int, asyncio.Event] = {}
         self._news = asyncio.Event()
-        """Set, and replaced by another one, when something is learned that was not known."""
+        """Set, and replaced by another one, when a believed owner changes."""
         self.version = 0
-        """It grows with everything that is learned."""
+        """It grows with every such change."""
         self.on_change: Callable[[], None] = lambda: None
-        """Called when something is learned that was not known."""
+        """Called when a believed owner changes."""
         self.on_hosts: Callable[[Mapping[str, str], Set[str]], None] = lambda addresses, leaving: None
-        """Called with the addresses of the living hosts, by their ids, and with those that leave, when either changed.
-        """
+        """Called with the addresses of the living hosts, by id, and the ids of the leaving ones, if either changes."""
         self._hosts: tuple[Mapping[str, str], Set[str]] = ({}, frozenset())
         self.living: Mapping[str, HostRow] = {}
-        """The hosts that live as far as this one knows, by id, itself included."""
+        """The living hosts by id, as far as this one knows, itself included."""
         self._beats: Mapping[str, tuple[int, float]] = {}
-        """The last beat of each of them, and when it was seen for the first time."""
+        """The number of the last heartbeat of each living host, and the time at which it was first seen."""
 
     def get(self, shard_id: int) -> ShardOwner | None:
-        """None for a shard that nobody has ever had, or that was removed."""
+        """Return the believed owner, or None if the shard has never had one or was removed."""
         if self._claims.are_due:
             self._lapse()
         return self._owners.get(shard_id)
 
     def on_record(self, shard_id: int) -> ShardOwner | None:
-        """The owner as the meta database says, whatever hosts claim."""
+        """Return the owner recorded in the meta database, regardless of claims."""
         known = self._known.get(shard_id)
         return known.owner if known is not None else None
 
     @property
     def owners(self) -> dict[int, ShardOwner]:
-        """All of them, by shard."""
+        """The believed owners by shard."""
         if self._claims.are_due:
             self._lapse()
         return dict(self._owners)
 
     @property
     def claims(self) -> OwnerClaims:
-        """What hosts have said, and the meta database does not say yet."""
+        """The claims of hosts that the meta database does not confirm yet."""
         return self._claims
 
     def learn(self, news: Iterable[ShardOwner]) -> None:
-        """Take what this host knows for sure, if it is as new as what is known, or newer."""
+        """Take owners that are certain, each unless a later epoch is believed."""
         self._believe(self._claims.learn(news, self._owners))
 
     def claim(self, host_id: str, address: str, opened: Iterable[OpenedShard]) -> None:
-        """Take what another host, which listens at this address, says that it has opened, within bounds."""
+        """Take the claim of another host, which listens at this address, to have opened shards, within bounds."""
         owners = [ShardOwner(shard_id, epoch, host_id, address) for shard_id, epoch in opened]
         self._believe(self._claims.hear(owners, self._known))
 
     def disowned(self, shard_id: int, host_id: str) -> None:
-        """A host says that it does not have a shard, which is believed at once."""
+        """Drop a host's claim to a shard, at once, because the host itself denies it."""
         if self._claims.disowned(shard_id, host_id):
             self._believe([shard_id])
 
@@ -87,7 +86,7 @@ class OwnerMap:
         self._believe(self._claims.lapse(self._known))
 
     def _believe(self, shard_ids: Iterable[int]) -> None:
-        """Find anew who has these shards."""
+        """Choose the believed owners of these shards anew."""
         has_news = False
         for shard_id in shard_ids:
             old, new = self._owners.get(shard_id), self._claims.best(shard_id, self.on_record(shard_id))
@@ -110,7 +109,7 @@ class OwnerMap:
         self.on_change()
 
     def look(self, view: ClusterView) -> None:
-        """Take what the meta database says, which alone knows of removed shards; also where it is less than before."""
+        """Take the records of the meta database, even if they have less than before; only they show removed shards."""
         known: dict[int, Known] = {}
         for row in view.shards.values():
             if row.use is ShardUse.REMOVED:
@@ -141,8 +140,9 @@ class OwnerMap:
         }
 
     def beat_age_ms(self, host_id: str) -> int:
-        """How long ago this host saw a heartbeat of one that lives: it is as old as the last round that was answered
-        while nobody can be heard.
+        """Return the time since this host first saw the last heartbeat of a living host, in ms.
+
+        It keeps growing while no round is answered.
         """
         _, seen_s = self._beats.get(host_id, (0, self._now_s()))
         return max(0, round((self._now_s() - seen_s) * 1000))
@@ -154,11 +154,11 @@ class OwnerMap:
         return owner
 
     def has_others(self, me: str) -> bool:
-        """Whether any other host has a shard or is about to get one, as far as it is known."""
+        """True if another host has a shard or is about to get one, as far as this one knows."""
         return any((owner.host_id != me and owner.address) or owner.is_moving for owner in self._owners.values())
 
     async def news(self, timeout_s: float) -> None:
-        """Return when something is learned that was not known, or after this time."""
+        """Return when a believed owner changes, or after this time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._news.wait()

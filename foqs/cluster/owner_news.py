@@ -1,4 +1,4 @@
-"""A host that has opened a shard tells the others at once, so that no call waits for the meta database to say so."""
+"""Reports of opened shards to all hosts at once, so that no call waits until the meta database is read."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from foqs.model.outage import Outage
 from foqs.model.service import Service, ServiceState
 
 ANNOUNCE_MS_MAX = 1 * limits.SECOND_MS
-"""A host that has not answered by then is told again."""
+"""Timeout of a report to a host; it is then repeated."""
 ANNOUNCE_RETRY_MS = 500
 ANNOUNCE_REPEAT_MS = 1_500
-"""Others are told again so often until the meta database says the same here: they believe it only for a while."""
+"""The pause between reports until the meta database confirms them here; others believe each only for a while."""
 SHARDS_PER_MESSAGE_MAX = 1_000
 
 _log = structlog.get_logger(__name__)
 
 
 class OwnerCalls(Protocol):
-    """The other hosts, as they are told of owners."""
+    """The other hosts as receivers of reports."""
 
     async def announce(self, host_id: str, opened: Sequence[OpenedShard]) -> None:
-        """Raises FoqsError when that host is away. One of an older build learns nothing of it."""
+        """Report opened shards to a host; one of an older build ignores them. Raises FoqsError if it is unreachable."""
 
 
 class OwnerNews(Service):
-    """Tells the owner map, here and on all hosts that live, which shards this host has opened.
+    """Reports the shards that this host has opened to the owner map here and on all other living hosts.
 
-    The meta database says so too, which is read once a second, and may be away just then. A host that cannot be reached
-    is told once it can, for as long as it lives. What one host tells is believed for a few seconds, so it is repeated
-    while the meta database does not answer. It owns what is still to be told.
+    The meta database has the same facts, but is read once a second, and can be unavailable at that moment. A host that
+    cannot be reached gets the report once it can, for as long as it lives. The report of a single host is believed for
+    a few seconds, so it is repeated while the meta database does not answer. This object owns the pending reports.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class OwnerNews(Service):
         now_s: Callable[[], float],
         serves: Callable[[int], bool] = lambda shard_id: True,
     ) -> None:
-        """`now_s` is the time of the event loop, `serves` says whether this host still has a shard."""
+        """`now_s` is the time of the event loop, `serves` returns True if this host still has a shard."""
         super().__init__("owner-news")
         self._me = me
         self._hosts = hosts
@@ -56,28 +56,28 @@ class OwnerNews(Service):
         self._now_s = now_s
         self._addresses: Mapping[str, str] = {}
         self._told: Set[str] = frozenset()
-        """The hosts that are told."""
+        """The hosts that get reports."""
         self._untold: dict[str, dict[int, int]] = {}
-        """The epochs of the shards that each host is to be told of."""
+        """The epochs of the shards in the pending report to each host."""
         self._telling: dict[str, asyncio.Task[None]] = {}
         self._serves = serves
         self._unconfirmed: dict[int, int] = {}
-        """The epochs of the shards of this host that it has not read in the meta database yet."""
+        """The epochs of this host's shards that it has not read in the meta database yet."""
         self._repeating: asyncio.Task[None] | None = None
 
     def members(self, addresses: Mapping[str, str], leaving: Set[str]) -> None:
-        """These hosts live, and listen there. One that came has read the meta database; one that leaves is not told."""
+        """Set the living hosts and their addresses. New ones have read the meta database; leaving ones are skipped."""
         self._addresses = addresses
         self._told = addresses.keys() - leaving - {self._me}
         for host_id in self._untold.keys() - self._told:
             del self._untold[host_id]
 
     def opened(self, shard: OpenedShard) -> None:
-        """This host serves the shard from now on."""
+        """Report that this host serves the shard from now on."""
         if address := self._addresses.get(self._me):
             self._owners.learn([ShardOwner(shard.shard_id, shard.epoch, self._me, address)])
         if self.state is ServiceState.STOPPED:
-            return  # Nobody would end the telling any more, nor close what it connects to.
+            return  # Nothing would end the reports any more, nor close their connections.
         self._tell_all(shard)
         self._unconfirmed[shard.shard_id] = shard.epoch
         if self._repeating is None:
@@ -91,7 +91,7 @@ class OwnerNews(Service):
                 self._telling[host_id] = telling
 
     async def _repeat(self) -> None:
-        """Tell again what the meta database does not say yet, as long as this host has it."""
+        """Repeat the reports that the meta database does not confirm yet, while this host has the shards."""
         while self._unconfirmed:
             await asyncio.sleep(ANNOUNCE_REPEAT_MS / 1000)
             for shard_id, epoch in list(self._unconfirmed.items()):
@@ -103,7 +103,7 @@ class OwnerNews(Service):
         self._repeating = None
 
     def heard(self, host_id: str, opened: Sequence[OpenedShard]) -> None:
-        """Another host has opened these. Nothing is learned of one whose address is not known here."""
+        """Take another host's report of opened shards. A host whose address is unknown here is ignored."""
         if (address := self._addresses.get(host_id)) and host_id != self._me:
             self._owners.claim(host_id, address, opened)
 
@@ -121,7 +121,7 @@ class OwnerNews(Service):
                 try:
                     async with asyncio.timeout(ANNOUNCE_MS_MAX / 1000):
                         await self._hosts.announce(host_id, some)
-                except Exception as error:  # Whatever is wrong with it, it is told as long as it lives.
+                except Exception as error:  # The report is repeated after any error, for as long as the host lives.
                     reason = str(error) or f"it has not answered in time ({type(error).__name__})"
                     if outage.is_to_be_told(reason):
                         _log.warning("owners_not_told", peer=host_id, error=reason)

@@ -1,4 +1,4 @@
-"""What an owner tells the others of its shards by the meta database: that it lost a server, and how far a shard is."""
+"""An owner's reports on its shards through the meta database: a server that it lost, and the progress of a shard."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from foqs.model.outage import Outage
 from foqs.shard.state.engine import ShardState
 
 NUMBERS_MS = 10 * limits.SECOND_MS
-"""Owners tell so often how far their shards are, so that a loss is counted by whoever meets it."""
+"""The pause between reports of the shards' progress, by which any host that notices a loss can count it."""
 
 _Numbers = Mapping[int, tuple[int, int]]
 """The epoch and the number of the last transaction of each shard."""
@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 
 
 class PlacedWriter(Protocol):
-    """The writer of a shard, as far as it is asked here; foqs.shard.writer.shard_writer.ShardWriter is the real one."""
+    """The part of a shard's writer that is used here; foqs.shard.writer.shard_writer.ShardWriter is the real one."""
 
     @property
     def held(self) -> ShardState | None:
@@ -33,23 +33,23 @@ class PlacedWriter(Protocol):
 
     @property
     def is_to_leave_server(self) -> bool:
-        """There was no session with its server for a while."""
+        """True if it has had no session with its server for a while."""
 
     def leave_server(self) -> int:
-        """Before the others are told so. Returns the number to tell them."""
+        """Prepare for the others to take the shard on another server. Returns the transaction number to report."""
 
     def news_of_number(self) -> int | None:
-        """The number of the last transaction, if the others do not know it."""
+        """Return the number of the last transaction, or None if it is already reported."""
 
     def number_told(self, number: int) -> None:
-        """The others know of the transactions up to this one."""
+        """Note that the transactions up to this one are reported."""
 
     def doubt_epoch(self) -> None:
-        """The others may not know on which server the shard is served."""
+        """Note that the others might not know on which server the shard is served."""
 
 
 class OwnerWord:
-    """Looks at each view of the cluster, which is there only while the meta database answers. The host owns it."""
+    """Checks each view of the cluster, which exists only while the meta database answers. The host owns it."""
 
     def __init__(self, writers: Mapping[int, PlacedWriter], membership: Membership, now_s: Callable[[], float]) -> None:
         """`writers` are those of this host at any time; `now_s` is a monotonic clock."""
@@ -61,7 +61,7 @@ class OwnerWord:
         self._outage = Outage(now_s)
 
     def look(self, view: ClusterView) -> None:
-        """Tell what there is to tell after a round, unless the last word is still on its way."""
+        """Send the due reports after a round, unless the last ones are still on their way."""
         if self._telling is not None and not self._telling.done():
             return
         mine = {row.shard_id: row for row in view.shards.values() if row.owner == view.me}
@@ -91,7 +91,7 @@ class OwnerWord:
         self._telling = asyncio.create_task(self._tell(numbers, tell), name="owner-word")
 
     async def _tell(self, numbers: _Numbers, tell: Callable[[_Numbers], Awaitable[list[int]]]) -> None:
-        """A word that did not arrive is repeated: the next round shows that it is not there."""
+        """Send reports. A report that did not arrive is repeated, because the next round shows that it is missing."""
         try:
             for shard_id in await tell(numbers):
                 if (writer := self._writers.get(shard_id)) is not None:
@@ -104,7 +104,7 @@ class OwnerWord:
             _log.error("host_defect", work="owner's word", exc_info=True)
 
     async def stop(self) -> None:
-        """End what is under way: the host has no shard any more."""
+        """Cancel the pending reports, because the host has no shard any more."""
         if self._telling is not None:
             self._telling.cancel()
             await asyncio.gather(self._telling, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Pages of several hosts as one page, and what of it is to be asked next."""
+"""Pages of several hosts merged into one, with the token for the next page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from foqs.model.calls import StoredItem, StoredItemPage, TopicPage, TopicStats
 
 
 def merged_topics(pages: Sequence[TopicPage], limit: int) -> TopicPage:
-    """The first topics by name, each with the sums of all pages, which are in that order and ask for the same."""
+    """Merge the first topics by name, each with the sums of all pages, which must have that order and one request."""
     known_up_to = min([page.next_page_token for page in pages if page.next_page_token], default=None)
     found: list[TopicStats] = []
     has_more = any(page.next_page_token for page in pages)
@@ -39,7 +39,7 @@ def _summed(name: str, parts: Sequence[TopicStats]) -> TopicStats:
 
 
 def merged_items(pages: Sequence[StoredItemPage], limit: int) -> StoredItemPage:
-    """The first items of a topic in its order, of pages that ask for the same. Tokens are sort keys in hex."""
+    """Merge the first items of a topic in its order, from pages of one request. Tokens are sort keys in hex."""
     tokens = [int(page.next_page_token, 16) for page in pages if page.next_page_token]
     known_up_to = min(tokens, default=order.LAST)
     chosen: list[tuple[int, StoredItem]] = []
@@ -55,7 +55,7 @@ def merged_items(pages: Sequence[StoredItemPage], limit: int) -> StoredItemPage:
 
 
 def _sort_key(item: StoredItem) -> int:
-    """Where the item stands in its lane; dead letters stand by when they died."""
+    """Return the place of the item in its lane; dead letters are ordered by their time of death."""
     shard_id, key, _ = ids.parse(item.id)
     if item.died_at_ms is not None:
         return order.sort_key(0, item.died_at_ms, key, shard_id)

@@ -1,8 +1,8 @@
-"""What other hosts say of topics and caps, made into values of this one: nothing comes further that cannot be true.
+"""The claims of other hosts on topics and caps, converted to values of this one; impossible claims end here.
 
-What is too much is made less, and what makes no sense (a negative count, a rate that is no number, a host that is not
-there) is left out, counted and logged: docs/decisions/0042-proof-of-hosts.md. How long things are believed, and how
-many of them, is up to those who keep them.
+Excessive values are reduced, and invalid ones (a negative count, a rate that is no number, a host that does not live)
+are left out, counted and logged: docs/decisions/0042-proof-of-hosts.md. The receivers of the claims decide how long
+they believe them, and how many they keep.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ from foqs.model.shared_caps import AHEAD_MS, VALID_MS_MAX, CapAsk, CapGrant
 from foqs.model.stocks import Pointer, Stock, Topic
 
 CLAIMS_PER_MESSAGE_MAX = 1_000
-"""Topics, caps or shards that one message of a host may be about."""
+"""The most topics, caps or shards in one message of a host."""
 COUNT_MAX = 1_000_000_000
-"""Items, tokens and weights of which a host may speak; more are taken for so many."""
+"""The most items, tokens or weight in one claim; higher values are reduced to this."""
 _I32_MAX = (1 << 31) - 1
 _I64_MAX = (1 << 63) - 1
 FAR_MS = 2 * limits.SECOND_MS
-"""A home may always put off tokens for so long, whatever this host knows of the rate: it may be another one by now."""
+"""A home can always postpone tokens by this long, regardless of the rate known here, which can be outdated."""
 
 _log = structlog.get_logger(__name__)
 
 
 class PeerClaims:
-    """Takes in what other hosts say. It owns the count of what was left out, by what was claimed."""
+    """Converts the claims of other hosts. It owns the count of refused ones, by kind."""
 
     def __init__(self, me: str, living: Callable[[], Set[str]], now_s: Callable[[], float]) -> None:
-        """`me` is the id of this host, `living` the ids of all that live as far as it knows."""
+        """`me` is the id of this host, `living` returns the ids of all living hosts as far as it knows."""
         self._me = me
         self._living = living
         self._outage = Outage(now_s)
         self.refused_total: Counter[str] = Counter(stock=0, wish=0, ask=0, pointer=0, grant=0, opened=0)
 
     def stocks(self, peer: str, told: Sequence[TopicStockFields]) -> dict[Topic, Reported]:
-        """The items that a host has of topics."""
+        """Convert a host's items of topics."""
         _check_size(told)
         found: dict[Topic, Reported] = {}
         for at in told:
@@ -67,7 +67,7 @@ class PeerClaims:
         return found
 
     def opened(self, peer: str, told: Sequence[OpenedShardFields]) -> list[OpenedShard]:
-        """The shards that a host has opened."""
+        """Convert a host's opened shards."""
         _check_size(told)
         found = [OpenedShard(at.shard_id, at.epoch) for at in told if at.shard_id is not None and at.epoch is not None]
         sane = [shard for shard in found if shard.shard_id >= 0 and shard.epoch > 0]
@@ -76,7 +76,7 @@ class PeerClaims:
         return sane
 
     def wishes(self, peer: str, told: Sequence[TopicWishFields]) -> dict[Topic, int]:
-        """The topics that a host has consumers for, with how many items they wait for: none if it only asks around."""
+        """Convert the topics for which a host has consumers, with the items they wait for; 0 if it only asks around."""
         _check_size(told)
         found: dict[Topic, int] = {}
         for at in told:
@@ -88,7 +88,7 @@ class PeerClaims:
         return found
 
     def asks(self, peer: str, told: Sequence[CapAskFields]) -> list[CapAsk]:
-        """What a host asks of caps."""
+        """Convert a host's asks for tokens of caps."""
         _check_size(told)
         found = []
         for at in told:
@@ -103,7 +103,7 @@ class PeerClaims:
         return found
 
     def pointers(self, peer: str, told: Sequence[TopicPointerFields] | None) -> list[Pointer]:
-        """The hosts that have items, as the home of topics says: others that live."""
+        """Convert a home's pointers to hosts that have items; the result has only living hosts except this one."""
         _check_size(told or ())
         found = []
         for at in told or ():
@@ -117,7 +117,7 @@ class PeerClaims:
         return found
 
     def asked_pointers(self, peer: str, told: Iterable[Pointer], asked: Mapping[Topic, object]) -> list[Pointer]:
-        """The hosts that a home names in its response: others that live, of topics that it was asked for."""
+        """Check the hosts that a home names in its response: living ones except this one, for requested topics."""
         found, living = [], self._living()
         for pointer in told:
             if pointer.topic not in asked or pointer.host_id not in living:
@@ -127,7 +127,7 @@ class PeerClaims:
         return found
 
     def grants(self, peer: str, told: Sequence[CapGrant] | None, asked: Sequence[CapAsk]) -> list[CapGrant] | None:
-        """The tokens that a home has granted: of caps that it was asked for, no more, and none of a far time."""
+        """Check the tokens that a home has granted: of requested caps, up to the requested count, not far ahead."""
         if told is None:
             return None
         by_key, found = {ask.key: ask for ask in asked}, []
@@ -139,7 +139,7 @@ class PeerClaims:
                 continue
             count = min(grant.granted_count, ask.wanted_count)
             rate = max(ask.rate, limits.DELIVERIES_PER_SECOND_MIN)
-            # Each host may have been granted two tokens of the time to come, beside those of a short time.
+            # Each host can have been granted two tokens ahead of their time, besides those of a short time.
             after_ms_max = AHEAD_MS + 1000 * (count + 2 * len(self._living()) + 2) / rate
             after_ms = min(grant.after_ms, max(FAR_MS, after_ms_max))
             ends_ms = min(grant.ends_ms, after_ms + max(VALID_MS_MAX, 1000 / rate))
@@ -160,7 +160,7 @@ def _check_size(told: Sequence[object]) -> None:
 
 
 def _topic_of(number: int | None, name: str | None) -> Topic | None:
-    """None for what can be no topic."""
+    """Convert a topic, or return None if it is impossible."""
     number, name = number or 0, name or ""
     return (number, name) if 0 <= number <= _I32_MAX and len(name.encode()) <= limits.TOPIC_BYTES_MAX else None
 
@@ -177,19 +177,19 @@ def _is_time(value: float) -> bool:
 
 
 def told_pointer(pointer: Pointer) -> TopicPointer:
-    """The pointer as it goes over the wire."""
+    """Convert a pointer to its form on the wire."""
     number, name = pointer.topic
     return TopicPointer(number, name, pointer.host_id, *pointer.stock)
 
 
 def told_grant(grant: CapGrant) -> CapGrantTold:
-    """The grant as it goes over the wire."""
+    """Convert a grant to its form on the wire."""
     (number, name), granted_count, *rest = grant
     return CapGrantTold(number, name, granted_count, *rest)
 
 
 def grants_of(told: Iterable[CapGrantFields]) -> list[CapGrant]:
-    """The grants that came over the wire."""
+    """Convert the grants from their form on the wire."""
     return [
         CapGrant(
             (at.namespace_number or 0, at.topic or ""),
@@ -203,7 +203,7 @@ def grants_of(told: Iterable[CapGrantFields]) -> list[CapGrant]:
 
 
 def pointers_of(told: Iterable[TopicPointerFields] | None) -> list[Pointer]:
-    """The pointers that came over the wire, as they are."""
+    """Convert the pointers from their form on the wire, unchecked."""
     return [
         Pointer(
             (at.namespace_number or 0, at.topic or ""),

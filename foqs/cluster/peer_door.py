@@ -1,6 +1,6 @@
-"""The side of a host that its peers call first: it lets in whoever proves to be a host of the cluster that lives.
+"""The side of a host that its peers call first: it admits callers that prove to be living hosts of the cluster.
 
-What peers claim after that goes through foqs/cluster/peer_claims.py. docs/decisions/0042-proof-of-hosts.md.
+Later claims of peers pass through foqs/cluster/peer_claims.py. docs/decisions/0042-proof-of-hosts.md.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from foqs.model.peers import (
 )
 
 STRANGER_MS = 5 * limits.SECOND_MS
-"""A host that is not known to live for so long, and calls all the same, is told of in the log."""
+"""A host that calls although it has not been known to live for this long is logged."""
 STRANGERS_MAX = 100
-"""Such hosts that are remembered; the one that came first gives way."""
+"""The most such hosts that are remembered; the one that came first is dropped."""
 
 _log = structlog.get_logger(__name__)
 
@@ -45,8 +45,8 @@ _log = structlog.get_logger(__name__)
 class PeerDoor:
     """Implements foqs.model.peers.PeerCalls.
 
-    It has no memory of callers: what each has shown is in the link of its connection (foqs/transport/call_table.py), so
-    that however many call, nobody pushes anybody out.
+    It does not remember callers: the proof of each is in the link of its connection (foqs/transport/call_table.py), so
+    that no number of callers can push another one out.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class PeerDoor:
         random_bytes: Callable[[int], bytes],
         now_s: Callable[[], float],
     ) -> None:
-        """`news` is told what peers report and ask of topics, `caps` what they ask of caps, `owners` what they have.
+        """`news` gets reports and questions on topics from peers, `caps` questions on caps, `owners` claims to shards.
 
-        `me` is the id of this host, `cluster` the name of its cluster, `now_s` a monotonic clock. `living` are the
-        hosts that live as far as this one knows, by id. `secret` is None until it was read.
+        `me` is the id of this host, `cluster` the name of its cluster, `now_s` a monotonic clock. `living` returns the
+        living hosts by id, as far as this one knows. `secret` returns None until it has been read.
         """
         self._me = me
         self._cluster = cluster
@@ -78,7 +78,7 @@ class PeerDoor:
         self._random_bytes = random_bytes
         self._now_s = now_s
         self._strangers: OrderedDict[str, float] = OrderedDict()
-        """Hosts that have called and are not known to live, and since when."""
+        """Hosts that have called and are not known to live, with the time of their first call."""
         self._outage = Outage(now_s)
 
     # ---- the proof ----
@@ -89,9 +89,10 @@ class PeerDoor:
     async def greet(
         self, context: CallContext, version: int, caller_id: str, callee_id: str, nonce: bytes
     ) -> GreetResult:
-        """A host says who it is and whom it means to call.
+        """Take a caller's id, and the id of the host that it means to call.
 
-        Raises UnavailableError for one that is not known to live, which a host that has just started is not yet.
+        Raises UnavailableError for a host that is not known to live, which applies for a moment to one that has just
+        started.
         """
         with _refusals(context) as link:
             self._known_secret()
@@ -102,14 +103,14 @@ class PeerDoor:
             return GreetResult(mine)
 
     async def join(self, context: CallContext, proof: bytes) -> JoinResult:
-        """It proves who it is, and is shown the same of this host. Calls over the connection are a peer's then."""
+        """Check the caller's proof, and return this host's. Later calls over the connection are a peer's."""
         with _refusals(context) as link:
             answer = peer_proof.joined(link, proof, self._known_secret(), self._now_s())
             _log.info("peer_admitted", peer=link.host_id, address=context.caller)
             return JoinResult(answer)
 
     async def hello(self, context: CallContext, host_id: str, challenge: bytes) -> HelloResult:
-        """The first call of a host of an older build: of one whose row says that, and of nobody else."""
+        """Take the first call of a host of an older build, which only a host whose row says so can make."""
         with _refusals(context) as link:
             secret, mine = self._known_secret(), self._random_bytes(old_proof.CHALLENGE_BYTES)
             self._require_old(host_id)
@@ -117,19 +118,19 @@ class PeerDoor:
             return HelloResult(self._me, old_proof.proof_of(secret, self._me, host_id, challenge), mine)
 
     async def prove(self, context: CallContext, host_id: str, challenge: bytes, proof: bytes) -> None:
-        """The second call of such a host."""
+        """Take the second call of such a host."""
         with _refusals(context) as link:
             secret = self._known_secret()
             self._require_old(host_id)
             old_proof.proved(link, self._me, host_id, challenge, proof, secret, self._now_s())
             _log.warning("peer_admitted_by_old_proof", peer=host_id, address=context.caller)
 
-    # ---- what peers tell ----
+    # ---- reports and questions of peers ----
 
     async def report(
         self, context: CallContext, stocks: Sequence[TopicStockFields], opened: Sequence[OpenedShardFields]
     ) -> Sequence[TopicPointer]:
-        """A peer tells what it has of topics whose home this host is, or which shards it has opened."""
+        """Take a peer's stocks of topics whose home this host is, or the shards that it has opened."""
         peer = self._peer(context)
         told, shards = self._claims.stocks(peer, stocks), self._claims.opened(peer, opened)
         if shards:
@@ -139,19 +140,19 @@ class PeerDoor:
     async def seek(
         self, context: CallContext, wishes: Sequence[TopicWishFields], asks: Sequence[CapAskFields]
     ) -> SeekResult:
-        """A peer has consumers that wait for topics whose home this host is, or needs tokens of such caps."""
+        """Take a peer's wishes for topics whose home this host is, and its questions for tokens of such caps."""
         peer = self._peer(context)
         told, asked = self._claims.wishes(peer, wishes), self._claims.asks(peer, asks)
         pointers = [told_pointer(pointer) for pointer in self._news.sought(peer, told)]
         return SeekResult(pointers, [told_grant(grant) for grant in self._caps.asked(peer, asked)])
 
     async def hint(self, context: CallContext, pointers: Sequence[TopicPointerFields]) -> None:
-        """The home of topics tells who has items that this host waits for."""
+        """Take hints from the home of topics to hosts that have items this host waits for."""
         peer = self._peer(context)
         self._news.hinted(self._claims.pointers(peer, pointers))
 
     def _peer(self, context: CallContext) -> str:
-        """The id of the host that calls. Raises PermissionDeniedError where none does, or one that lives no more."""
+        """Return the calling host's id. Raises PermissionDeniedError if the caller is no host, or no living one."""
         if not context.peer:
             raise PermissionDeniedError("only hosts of this cluster may call this, after greet and join")
         if context.peer not in self._living():
@@ -165,7 +166,7 @@ class PeerDoor:
         return secret
 
     def _require_living(self, host_id: str, link: PeerLink) -> None:
-        """Raises UnavailableError for a host that is not known to live; nothing that it has said counts then."""
+        """Raise UnavailableError for a host that is not known to live, and forget its greeting."""
         if host_id in self._living():
             self._strangers.pop(host_id, None)
             return
@@ -188,7 +189,7 @@ class PeerDoor:
 
 @contextmanager
 def _refusals(context: CallContext) -> Iterator[PeerLink]:
-    """Have the connection closed where whoever calls is refused."""
+    """Have the connection closed if its caller is refused."""
     link = context.link
     if link is None:
         raise PermissionDeniedError("only a host that connects to this one may call this")

@@ -1,11 +1,11 @@
-"""Topics that calls wait for in vain: other hosts are asked for them directly, at a bounded pace.
+"""Questions to other hosts for topics that calls here wait for in vain, at a bounded pace.
 
-The home of a topic may not know who has items: a link is cut on which they would be reported, or two hosts see
-different members and so find different homes. Either can last for hours, and a host that waits cannot tell it from a
-topic that nobody has items of. So it asks the others in turn, as long as it waits. They say what they have themselves
-and what they know, and note nothing.
+The home of a topic does not always know which hosts have items: a link is cut on which they would be reported, or two
+hosts see different members and so find different homes. Either can last for hours, and a waiting host cannot
+distinguish it from a topic without items. So it asks the others in turn, for as long as it waits. They answer with
+their own items and the ones they know of, and note nothing.
 
-Pure: times come in.
+Pure: times are arguments.
 """
 
 from __future__ import annotations
@@ -21,44 +21,44 @@ from foqs.model.stocks import Topic
 PROBE_MS = 1 * limits.SECOND_MS
 """The pause between two rounds of questions."""
 PROBE_AFTER_MS = 1 * limits.SECOND_MS
-"""A topic whose home has not helped for so long is asked for elsewhere."""
+"""Other hosts are asked for a topic after its home has not helped for this long."""
 SOUGHT_MS = 3 * limits.SECOND_MS
-"""It is asked for so long after the last call for it: the next call hears what was found."""
+"""Other hosts are asked for a topic until this long after the last call for it; the next call learns the result."""
 PROBE_TOPICS_MAX = 2_000
-"""Topics that one round asks for, a topic that two hosts are asked for counted twice."""
+"""The most topics that one round asks for; a topic is counted once for each host that is asked for it."""
 PROBE_HOSTS_MAX = 20
-"""Hosts that one round asks at most."""
+"""The most hosts that one round asks."""
 PROBED_TOPICS_MAX = 10_000
-"""Topics that are noted."""
+"""The most topics that are remembered."""
 
 
 class _Sought(NamedTuple):
     since_s: float
     last_s: float
     found_at: str = ""
-    """The host that had items when it was asked last: it is asked in each round."""
+    """The host that had items when it was last asked; each round asks it."""
 
 
 class Probes:
-    """Which topics are sought in vain, and whose turn it is to be asked for them. `TopicNews` owns it.
+    """The topics that are sought in vain, and the hosts whose turn it is to be asked. `TopicNews` owns it.
 
-    A round asks some of the other hosts, in the order of their ids, for all topics that are due, so that there are few
-    messages. If there are too many topics for that, it asks one host for some of them, and the next round goes on.
+    A round asks some of the other hosts, in the order of their ids, for all topics that are due, so that few messages
+    are sent. If the topics are too many for that, it asks one host for some topics, and the next round continues.
     """
 
     def __init__(self, me: str) -> None:
         self._me = me
         self._sought: OrderedDict[Topic, _Sought] = OrderedDict()
-        """Those that were looked at longest ago come first."""
+        """The topics, least recently checked first."""
         self._left_count = 0
-        """Topics that the next host is still to be asked for."""
+        """The number of topics that the next host is still to be asked for."""
         self._last_host = me
 
     def __len__(self) -> int:
         return len(self._sought)
 
     def want(self, topics: Iterable[Topic], now_s: float) -> None:
-        """Calls want these, and there is nothing of them here."""
+        """Note that calls want these topics, and that this host has no items for them."""
         for topic in topics:
             known = self._sought.get(topic)
             if known is not None:
@@ -67,14 +67,14 @@ class Probes:
                 self._sought[topic] = _Sought(now_s, now_s)
 
     def found(self, topic: Topic, host_id: str) -> None:
-        """That host has items of it, which the topic's home did not tell."""
+        """Note that `host_id` has items of a topic, although the topic's home did not name it."""
         if (known := self._sought.get(topic)) is not None:
             self._sought[topic] = known._replace(found_at=host_id)
 
     def served(self, topic: Topic, host_id: str) -> bool:
-        """A call got items of it from that host. Returns whether that host was found by asking it.
+        """Note that a call got items of the topic from `host_id`. True if that host was found by asking it.
 
-        Else the home helps, and nobody has to be asked.
+        Otherwise the home helps, and no host has to be asked.
         """
         known = self._sought.get(topic)
         if known is not None and known.found_at == host_id:
@@ -85,7 +85,7 @@ class Probes:
     def take_round(
         self, hosts: Sequence[str], is_waited_for: Callable[[Topic], bool], now_s: float
     ) -> dict[str, list[Topic]]:
-        """The topics to ask each of these hosts for now, which are all others that can be reached."""
+        """Return the topics to ask each of `hosts` for now, which are all other hosts that can be reached."""
         asked: dict[str, list[Topic]] = {}
         ring = self._ring(hosts)
         due = self._take_due(is_waited_for, now_s)
@@ -104,13 +104,13 @@ class Probes:
         return asked
 
     def _ring(self, hosts: Sequence[str]) -> list[str]:
-        """The hosts in the order in which they are to be asked: those behind the last one come first."""
+        """Return the other hosts in the order of the questions, beginning behind the last one asked."""
         others = sorted(host_id for host_id in hosts if host_id != self._me)
         behind = [host_id for host_id in others if host_id > self._last_host]
         return behind + others[: len(others) - len(behind)]
 
     def _take_due(self, is_waited_for: Callable[[Topic], bool], now_s: float) -> list[Topic]:
-        """Some topics that have been sought for long enough. What nobody seeks any more is forgotten."""
+        """Return some topics that have been sought for long enough, and forget topics that are not sought any more."""
         due: list[Topic] = []
         for topic, sought in list(islice(self._sought.items(), PROBE_TOPICS_MAX)):
             if is_waited_for(topic):

@@ -1,4 +1,4 @@
-"""Dequeues on all hosts: from here first, and from another host that has more urgent or older items, or any at all."""
+"""Dequeues on all hosts: from this host first, unless another one has more urgent or older items, or the only ones."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from foqs.model.errors import FoqsError, UnavailableError
 from foqs.model.stocks import ANY_TOPIC, Pointer, Topic
 
 PULL_TRIES_MAX = 3
-"""Hosts that one call which does not wait asks for items, one after the other."""
+"""Hosts that a call without a wait asks for items, one after the other."""
 SEEK_WAIT_MS = 250
-"""How long a call that does not wait gives the homes of its topics to say who has items; most do it in a few ms."""
+"""Time that a call without a wait gives the homes of its topics to answer; most do so in a few ms."""
 PULL_WAIT_MS_MAX = 1 * limits.SECOND_MS
-"""How long a call waits for another host beyond its wait_ms, and while there may be items here."""
+"""Time that a call waits for another host beyond its wait_ms, and while items can be here."""
 PULL_MS_MAX = 2 * limits.SECOND_MS
-"""How long a call waits for one host when another one has items, too: the link to the first may be cut."""
+"""Time that a call waits for one host if another one has items, too: the link to the first can be cut."""
 
 _log = structlog.get_logger(__name__)
 
 
 class _Wanted(NamedTuple):
-    """The call as it came."""
+    """The arguments of a call."""
 
     context: CallContext
     namespace_name: str
@@ -46,12 +46,12 @@ class _Wanted(NamedTuple):
     by_topic: Mapping[Topic, TopicDemand | None]
     """None for any topic, of which the call wants `items_max` items."""
     answer_s: float
-    """The time of the event loop until which the call gets its answer, whatever other hosts do."""
+    """The time of the event loop at which the call must be answered, even if other hosts have not responded."""
 
 
 @dataclass(slots=True)
 class GivenBack:
-    """A nack that gives a delivery back that no caller has seen, without counting it."""
+    """A nack that gives back a delivery that no caller has seen, without counting it."""
 
     receipt: str | None
     delay_ms: int | None = 0
@@ -62,10 +62,10 @@ class GivenBack:
 
 
 class Pulls:
-    """The verb dequeue on all shards of the cluster. It owns the pulls whose callers have gone or wait no more.
+    """The verb dequeue on all shards of the cluster. It owns the pulls whose callers have left or wait no more.
 
-    A pull is a dequeue at another host that waits for nothing. So no items are claimed for calls that may be over.
-    What comes after its call was answered is given back: to the caller it is as if it had not been there yet.
+    A pull is a dequeue at another host without a wait. So no items are claimed for calls that can be over. Items that
+    arrive after their call was answered are given back, as if they had not been available to the caller yet.
     """
 
     def __init__(
@@ -77,9 +77,9 @@ class Pulls:
         serves_any: Callable[[], bool],
         give_back: Callable[[CallContext, str, Sequence[GivenBack]], Awaitable[PositionErrors]],
     ) -> None:
-        """`remote` gives a host by its id, `number_of` the number of a namespace, None where this host knows none.
+        """`remote` returns a host by its id, `number_of` the number of a namespace, None if this host does not know it.
 
-        `give_back` nacks deliveries at the hosts that have their shards by then: a shard may move during a pull.
+        `give_back` nacks deliveries at the current hosts of their shards, because a shard can move during a pull.
         """
         self._local = local
         self._news = news
@@ -94,9 +94,9 @@ class Pulls:
         self.items_total = 0
         self._orphans: set[asyncio.Task[Any]] = set()
         self._first_pulls: set[tuple[str, Topic]] = set()
-        """The pulls of better items that are under way, by host and topic: other calls take what is here meanwhile."""
+        """The pending pulls of better items, by host and topic; meanwhile other calls take the items here."""
         self._late: Counter[tuple[str, Topic]] = Counter()
-        """The pulls, by host and topic, for which nobody waits any more: no others are sent after them."""
+        """The pulls, by host and topic, for which no call waits any more; no others are sent until these end."""
 
     async def dequeue(
         self,
@@ -109,13 +109,13 @@ class Pulls:
         count: int | None = None,
         says_begun: bool = False,
     ) -> list[Delivery]:
-        """Lease items of any host; wait up to `wait_ms` while there are none.
+        """Lease items of any host; wait up to `wait_ms` while none are ready.
 
-        Calls that name no topic go to the host whose turn it is: by the weights of the topics that have some there.
+        Calls that name no topic use the host whose turn it is, by the weights of the topics with items there.
         """
         number = self._number_of(namespace_name)
         if number is None or not isinstance(wait_ms, int) or not 0 <= wait_ms <= limits.WAIT_MS_MAX:
-            # It says what is wrong.
+            # The local queue raises the error.
             return await self._local.dequeue(
                 context, namespace_name, topics, lease_ms, wait_ms, topic_prefix, count, says_begun
             )
@@ -128,7 +128,7 @@ class Pulls:
             by_topic = {(number, ANY_TOPIC): None}
         wanted = _Wanted(context, namespace_name, topics, lease_ms, topic_prefix, count, says_begun, by_topic, answer_s)
         items = await (self._take(wanted) if topic_prefix is None else self._take_any(wanted, number))
-        # Only now: names of calls that were refused above are kept nowhere.
+        # Only now, so that names of calls that were refused above are not kept.
         if topic_prefix is None:
             self._news.asked(by_topic)
         else:
@@ -158,7 +158,7 @@ class Pulls:
         count: int | None = None,
         says_begun: bool = False,
     ) -> list[Delivery]:
-        """Give another host what it pulls."""
+        """Serve another host's pull."""
         local = self._local.dequeue
         items = await local(context, namespace_name, topics, lease_ms, wait_ms, topic_prefix, count, says_begun)
         if items and (number := self._number_of(namespace_name)) is not None:
@@ -169,13 +169,13 @@ class Pulls:
         return items
 
     def drain(self) -> None:
-        """Let no call wait any more."""
+        """End the waits of all calls."""
         self._is_draining = True
         for wait in self._waits:
             wait.end()
 
     async def _take(self, wanted: _Wanted) -> list[Delivery]:
-        """Take what there is without a wait, from another host first if that has better items."""
+        """Take items without a wait, from another host first if that has better ones."""
         pointer = self._news.better(wanted.by_topic)
         if pointer is None or (first := (pointer.host_id, pointer.topic)) in self._first_pulls:
             return await self._dequeue_here(wanted)
@@ -187,7 +187,7 @@ class Pulls:
         return items or await self._dequeue_here(wanted)
 
     async def _take_any(self, wanted: _Wanted, number: int) -> list[Delivery]:
-        """Take what there is of any topic without a wait, on the host whose turn it is, or else here."""
+        """Take items of any topic without a wait, from the host whose turn it is, or else from this one."""
         turn = self._news.begin_turn(number, min(max(1, wanted.items_max or 1), limits.BATCH_ITEMS_MAX))
         if turn is None:
             return await self._dequeue_here(wanted)
@@ -202,7 +202,7 @@ class Pulls:
         return items or (await self._dequeue_here(wanted) if turn.pointer is not None else [])
 
     async def _dequeue_here(self, wanted: _Wanted, wait_ms: int = 0) -> list[Delivery]:
-        """Take what this host has. Raises the errors of the call, but not the one that this host has no shard."""
+        """Take items of this host. Raises the errors of the call, except the one that this host has no shard."""
         try:
             return await self._local.dequeue(
                 wanted.context,
@@ -217,12 +217,12 @@ class Pulls:
         except UnavailableError:
             if self._serves_any():
                 raise
-            # It may have said so before it looked at them.
+            # That error can come before the check of the arguments.
             arguments.check_demands(wanted.topics, wanted.topic_prefix, wanted.items_max)
             return []
 
     async def _look(self, wanted: _Wanted, wait: Wait) -> list[Delivery]:
-        """Take what there is elsewhere now."""
+        """Take items of other hosts without a wait."""
         loop = asyncio.get_running_loop()
         for _ in range(PULL_TRIES_MAX):
             try:
@@ -231,13 +231,13 @@ class Pulls:
             except TimeoutError:
                 return []
             if not wait.pointers:
-                return []  # Nobody has any.
+                return []  # No host has any.
             if items := await self._pull_best(wanted, wait):
                 return items
         return []
 
     async def _wait(self, wanted: _Wanted, wait: Wait, until_s: float) -> list[Delivery]:
-        """Wait for items here and elsewhere, whichever come first."""
+        """Wait for items of this and other hosts, and take the first ones."""
         loop = asyncio.get_running_loop()
         while (left_s := until_s - loop.time()) > 0 and not self._is_draining:
             if self._serves_any():
@@ -256,7 +256,7 @@ class Pulls:
         return []
 
     async def _wait_here(self, wanted: _Wanted, wait: Wait, left_s: float) -> tuple[list[Delivery], bool]:
-        """Wait for items of this host until others have some. Returns them, and whether the time is over."""
+        """Wait for items of this host until others have some. Returns its items, and True if the time is over."""
         here = asyncio.create_task(self._dequeue_here(wanted, round(left_s * 1000)), name="dequeue-here")
         arrived = asyncio.create_task(wait.arrived(), name="dequeue-elsewhere")
         try:
@@ -276,14 +276,14 @@ class Pulls:
             return [], False
 
     async def _give_back_here(self, wanted: _Wanted, here: asyncio.Task[list[Delivery]]) -> None:
-        """Give back items that this host delivered at the moment in which the caller went."""
+        """Give back items that this host delivered at the moment at which the caller left."""
         with suppress(asyncio.CancelledError, FoqsError):
             if items := await here:
                 nacks = [GivenBack(item.receipt) for item in items]
                 await self._nack(wanted.context, wanted.namespace_name, nacks)
 
     async def _pull_best(self, wanted: _Wanted, wait: Wait) -> list[Delivery] | None:
-        """Take items of the best host. None where none can be asked: homes would only name it again at once."""
+        """Take items of the best host. None if no host can be asked, because homes would only name it again at once."""
         pointers = wait.take()
         is_any_away = False
         while (pointer := best_of(pointers)) is not None:
@@ -295,9 +295,9 @@ class Pulls:
         return None if is_any_away else []
 
     async def _pull_first(self, wanted: _Wanted, pointer: Pointer) -> list[Delivery] | None:
-        """Pull before what is here is looked at, which may have to wait for it no longer than for a moment.
+        """Pull before the items here are checked; these wait only briefly for it.
 
-        Raises what is wrong with the call, which this host was not asked for yet.
+        Raises the errors of the arguments, because this host has not checked the call yet.
         """
         arguments.check_demands(wanted.topics, wanted.topic_prefix, wanted.items_max)
         until_s = asyncio.get_running_loop().time() + PULL_WAIT_MS_MAX / 1000
@@ -306,11 +306,11 @@ class Pulls:
     async def _pull(
         self, wanted: _Wanted, pointer: Pointer, until_s: float, wait: Wait | None = None
     ) -> list[Delivery] | None:
-        """Take items of the topic that the host still has. None if it gives no answer by `until_s`.
+        """Take items of the topic from the host. None if it does not answer by `until_s`.
 
-        Nor is it waited for, after a while, when the `wait` is told of another host.
+        It is also given up, after a while, if the `wait` gets a pointer to another host.
 
-        Raises UnavailableError when it was asked, and nobody knows what it has done.
+        Raises UnavailableError if it was asked and the outcome is unknown.
         """
         remote = self._remote(pointer.host_id)
         if pointer.topic not in wanted.by_topic:
@@ -338,7 +338,7 @@ class Pulls:
 
     @staticmethod
     async def _until_another(pull: asyncio.Task[list[Delivery]], host_id: str, wait: Wait, until_s: float) -> None:
-        """Return when the host has answered, or the wait is told of another one."""
+        """Return when the host has answered, or the wait has a pointer to another one."""
         loop = asyncio.get_running_loop()
         while not pull.done() and (left_s := until_s - loop.time()) > 0 and not wait.drop(host_id):
             arrived = loop.create_task(wait.arrived(), name="pull-elsewhere")
@@ -348,15 +348,15 @@ class Pulls:
                 arrived.cancel()
 
     def _pulled(self, pointer: Pointer, pull: asyncio.Task[list[Delivery]]) -> list[Delivery] | None:
-        """The items that have come. None if the host could not be asked."""
+        """Return the items of a completed pull, or None if the host could not be asked."""
         try:
             items = pull.result()
         except FoqsError as error:
             self.pulls_total["failed"] += 1
             self._news.was_exhausted(pointer)
             if error.nothing_done:
-                return None  # It may see the namespace otherwise than this host, which has let the call through.
-            # Items may have been leased to this caller: an empty response would not be true.
+                return None  # Its view of the namespace can differ from this host's, which has admitted the call.
+            # Items could be leased to this caller, so an empty response would be wrong.
             if isinstance(error, UnavailableError):
                 raise
             raise UnavailableError(f"host {pointer.host_id} was asked for items: {error.message}") from error
@@ -369,7 +369,7 @@ class Pulls:
         return items
 
     def _is_late(self, remote: Peer, wanted: _Wanted, pointer: Pointer, pull: asyncio.Task[list[Delivery]]) -> None:
-        """Nobody waits for it any more: its items are given back, and until it ends no call waits for such a one."""
+        """Give up a pull: its items are given back when they arrive, and until then no call waits for the same."""
         self.pulls_total["late"] += 1
         self._news.was_exhausted(pointer)
         late = pointer.host_id, pointer.topic
@@ -391,7 +391,7 @@ class Pulls:
         )
 
     async def _give_back(self, remote: Peer, wanted: _Wanted, pull: asyncio.Task[list[Delivery]]) -> None:
-        """The caller has gone, or has its answer, while its items were on their way: whoever else waits gets them."""
+        """Give back the items of a pull whose caller has left or has its answer; other waiting calls get these."""
         items: list[Delivery] = []
         try:
             items = await pull
@@ -406,7 +406,7 @@ class Pulls:
 
     @staticmethod
     def _not_given_back(remote: Peer, error: FoqsError, *, count: int) -> None:
-        """The leases of so many items end. No count is known if what was pulled is not."""
+        """Log that the leases of these items must expire. The count is unknown if the pull failed."""
         _log.warning("pull_not_given_back", peer=remote.host_id, count=count or None, error=str(error))
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
@@ -415,15 +415,15 @@ class Pulls:
         task.add_done_callback(self._orphans.discard)
 
     async def stop(self) -> None:
-        """Nobody calls any more."""
+        """Cancel the remaining work, after the last call."""
         for task in list(self._orphans):
             task.cancel()
         await asyncio.gather(*self._orphans, return_exceptions=True)
 
 
 def _is_exhausted(pointer: Pointer, pulled: Sequence[Delivery]) -> bool:
-    """Whether the host has given all that went before the items of this one."""
+    """True if the host has no more items that precede the ones of this host."""
     if not pulled:
         return True
-    # The most urgent ones come first.
+    # The most urgent items come first.
     return pointer.topic[1] != ANY_TOPIC and pulled[-1].priority > pointer.stock.priority

@@ -1,4 +1,4 @@
-"""Gauges of the calls that other hosts do for this one, and of topics that hosts tell each other."""
+"""Gauges of the calls that other hosts do for this one, and of topics that hosts report to each other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from foqs.cluster.topic_news import TopicNews
 
 
 class RoutingGauges(Collector):
-    """Gauges of the calls to peers, and of the topics that are known of them."""
+    """Gauges of the calls to peers, and of the topics known from them."""
 
     def __init__(
         self, peers: PeerTable, pulls: Pulls, news: TopicNews, claims: PeerClaims, owners: OwnerClaims

@@ -1,4 +1,4 @@
-"""Brings together what the plan says of this host's shards and what the host does: opens them, and hands them on."""
+"""Reconciles this host's shards with the plan: opens shards, and hands them over."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from foqs.model.outage import Outage
 from foqs.model.service import Service, ServiceState
 
 NEGLECTED_MS = 5 * limits.SECOND_MS
-"""A shard that nobody has for so long is taken by its heir, whatever keeps the host that it is planned for."""
+"""A shard without an owner for this long is taken by its heir, even if the planned host has not taken it."""
 RELEASE_MS_MAX = 2 * limits.SECOND_MS
-"""A host that has let go of a shard, and does not hear of its next owner for so long, takes the shard again."""
+"""A host that has released a shard takes it again if no next owner is known within this time."""
 DECLINE_MS = 2 * limits.SECOND_MS
-"""An owner lets a host that asks for a shard know that it does not get it, if the plan says so for so long."""
+"""An owner declines a host that asks for a shard after the plan has been against that host for this long."""
 LEAVE_MS_MAX = 8 * limits.SECOND_MS
-"""A host that ends waits so long for others to take its shards one by one; then it just lets go of them."""
+"""Time that a leaving host waits for others to take its shards one by one; then it just releases all."""
 
 _log = structlog.get_logger(__name__)
 
 
 class LocalShards(Protocol):
-    """The shards of this host, as sharing opens and leaves them; foqs.bootstrap.Host is the real one."""
+    """The shards of this host, as sharing opens and releases them; foqs.bootstrap.Host is the real one."""
 
     @property
     def shards_run(self) -> Collection[int]:
-        """Shards that it has or tries to have."""
+        """The ids of the shards that it has or tries to get."""
 
     @property
     def shards_owned(self) -> Collection[int]:
@@ -44,32 +44,32 @@ class LocalShards(Protocol):
 
     @property
     def shards_awaited(self) -> Collection[int]:
-        """The ids of the shards whose locks it has asked for from their living owners: it can open them."""
+        """The ids of the shards whose locks it has requested from their living owners; it can open these."""
 
     def knows_shards(self, uses: Mapping[int, ShardUse], tiers: Mapping[int, str], moving: Collection[int]) -> None:
-        """These shards there are in the cluster, whoever has them; `moving` are about to go to other hosts."""
+        """Set the existing shards of the cluster, owned or not; `moving` are about to move to other hosts."""
 
     def knows_epochs(self, epochs: Mapping[int, int]) -> None:
-        """The last epoch of each shard that the meta database has given to anybody."""
+        """Set the last epoch of each shard that the meta database has given to any host."""
 
     def expect_shards(self, shard_ids: Collection[int]) -> None:
-        """The living owners of these shards are asked to hand them to this host."""
+        """Note that the living owners of these shards are asked to hand them to this host."""
 
     def look_again(self, shard_ids: Collection[int]) -> None:
-        """The owners of these shards are dead: who waits for one of them need not wait any longer."""
+        """Try again to open these shards at once, because their owners are dead."""
 
     async def gain_shard(self, shard_id: int, place: str) -> None:
         """Try to own one more shard from now on."""
 
     async def lose_shard(self, shard_id: int) -> None:
-        """Hand a shard on, or stop trying to own it."""
+        """Hand a shard over, or stop trying to own it."""
 
 
 class Sharing(Service):
-    """Decides after each round of `Membership` what to do, and does it: for each shard one thing after the other.
+    """Decides on the actions after each round of `Membership`, and performs them one after the other for each shard.
 
     The host starts it after its membership, and lets it `leave` before it drains. It owns the tasks that open shards
-    and hand them on.
+    and hand them over.
     """
 
     def __init__(
@@ -97,35 +97,36 @@ class Sharing(Service):
         self._asking: asyncio.Task[None] | None = None
         self._ask_outage = Outage(now_s)
         self._expected: Collection[int] = ()
-        """Shards that this host wants of living owners."""
+        """Shards that this host wants from living owners."""
         self._released: dict[int, asyncio.TimerHandle | None] = {}
-        """Shards handed on that have no next owner yet, with what takes them again; None until they are let go of."""
+        """Shards handed over without a next owner, each with the timer that takes it again, or None before its release.
+        """
         self._not_taken: dict[int, str] = {}
-        """The hosts that asked for shards of this one and then did not take them: they have to ask anew."""
+        """The hosts that asked for shards of this one and then did not take them; they have to ask again."""
         self._refused: set[int] = set()
-        """Ids of such shards of which the meta database says since the last round that they do not move."""
+        """The shards among these whose moves were cancelled in the meta database since the last round."""
         self._orphan_since: dict[int, tuple[int, float]] = {}
-        """The last epoch of shards that nobody has, and since when that is seen here."""
+        """The last epoch of shards without an owner, and the time since which this host has seen that."""
         self._declined_since: dict[int, tuple[str, float]] = {}
-        """The host that asks for each shard of this host but is not to get it by the plan, and since when."""
+        """The host that asks for each shard of this host against the plan, and the time since which it does."""
         self._declining: asyncio.Task[None] | None = None
         self._is_moving = False
-        """A shard is about to move, here or from here."""
+        """True if a shard is about to move to or from this host."""
         self._is_leaving = False
-        """The host ends: it hands on what it has, and gains nothing more."""
+        """True if this host is ending: it hands its shards over, and gains no more."""
         self._has_left = False
-        """Whether this host has handed on what it could, and drains."""
+        """True if this host has handed over all it could, and drains."""
         self._changed = asyncio.Event()
-        """Set when there was another round, or something was done."""
+        """Set after another round, or after some work was done."""
 
     def tiers_of(self, host_name: str) -> set[str]:
-        """The tiers of the processes of that name that live: of one as a rule, and none where it is not known."""
+        """Return the tiers of the living processes of that name: usually one, or none if it is unknown."""
         hosts = self._view.hosts.values() if self._view is not None else ()
         return {host.tier for host in hosts if host_name_of(host.id) == host_name}
 
     async def _look(self, view: ClusterView) -> None:
-        """Decide anew, after a round of the membership."""
-        for shard_id in self._refused:  # The round was asked later: whoever stands there now has asked anew.
+        """Decide again after a round of the membership."""
+        for shard_id in self._refused:  # This round is a later one: a host recorded there now has asked again.
             self._not_taken.pop(shard_id, None)
         self._refused.clear()
         self._intent = await self._membership.on_thread(lambda: self._planner.plan(view))
@@ -144,7 +145,7 @@ class Sharing(Service):
             self.on_looked(view)
 
     def _look_again(self) -> None:
-        """A host is dead: whoever waits for a lock that its session may hold ends that session."""
+        """Open shards of dead owners at once: a waiting writer ends the session that can hold its lock."""
         owners = [
             owner for shard_id in self._local.shards_run if (owner := self._owners.on_record(shard_id)) is not None
         ]
@@ -153,10 +154,10 @@ class Sharing(Service):
         )
 
     async def leave(self) -> None:
-        """Hand on all shards to hosts that ask for them; the others know by the membership that this one leaves.
+        """Hand over all shards to hosts that ask for them; the membership shows the others that this one leaves.
 
-        They do so as well if it has no shard: nothing is planned for it then, and it is the home of no topic. Returns
-        when all is handed on, when nobody is there to ask, or after LEAVE_MS_MAX.
+        It does so even without a shard, so that nothing is planned for this host and it is the home of no topic.
+        Returns when all is handed over, when no other host can ask, or after LEAVE_MS_MAX.
         """
         until_s = self._now_s() + LEAVE_MS_MAX / 1000
         self._is_leaving = True
@@ -174,12 +175,12 @@ class Sharing(Service):
             await asyncio.wait(list(self._works.values()))
 
     def _announce_end(self, view: ClusterView) -> None:
-        """Let the others know, once and if there are any: who is alone ends without one more heartbeat."""
+        """Announce the end to the others once, if any exist: a single host ends without one more heartbeat."""
         if len(view.hosts) > 1 and not view.is_leaving(view.me):
             self._membership.leave()
 
     def _is_to_hand_on(self) -> bool:
-        """A shard has no later owner than this host, or is on its way to it, and there is another host for it."""
+        """True if a shard of this host has no later owner, or is on its way here, and another host can take it."""
         view = self._view
         if view is None:
             return False
@@ -199,7 +200,7 @@ class Sharing(Service):
             await asyncio.wait(list(self._works.values()))
 
     async def _stop(self) -> None:
-        """Give up what is under way: the host stops all of its shards."""
+        """Cancel pending work: the host stops all of its shards."""
         for timer in self._released.values():
             if timer is not None:
                 timer.cancel()
@@ -213,7 +214,7 @@ class Sharing(Service):
         self._forget_released(view)
         run = set(self._local.shards_run)
         if self._is_leaving:
-            # Others may have come meanwhile; and what is planned for this host is so by a view of a moment ago.
+            # Other hosts can have joined meanwhile, and the plan for this host is from a slightly older view.
             self._announce_end(view)
             decision = decision.without_gains(run)
         for shard_id in decision.wanted - run - self._released.keys():
@@ -242,7 +243,7 @@ class Sharing(Service):
         return {at for at, (_, since_s) in self._orphan_since.items() if now_s - since_s >= NEGLECTED_MS / 1000}
 
     def _forget_released(self, view: ClusterView) -> None:
-        """Forget what has a next owner, and those that did not take a shard once that is on its way no more."""
+        """Forget shards with a next owner, and the hosts that did not take a shard whose move is cancelled."""
         mine = {row.shard_id: row.moving_to for row in view.shards.values() if row.owner == view.me}
         for shard_id in self._released.keys() - mine:
             if (timer := self._released.pop(shard_id)) is not None:
@@ -250,7 +251,7 @@ class Sharing(Service):
         self._not_taken = {at: heir for at, heir in self._not_taken.items() if mine.get(at) == heir}
 
     def _release(self, view: ClusterView, shard_ids: Collection[int]) -> None:
-        """Release shards, one at a time unless this host leaves: items on their way are held up for a moment."""
+        """Release shards, one at a time unless this host leaves, because items on their way are held up briefly."""
         for shard_id in shard_ids:
             if self._released and not view.is_leaving(view.me):
                 return
@@ -260,10 +261,10 @@ class Sharing(Service):
                 self._begin(shard_id, self._hand_on(view.shards[shard_id]))
 
     async def _hand_on(self, row: ShardRow) -> None:
-        """Let go of the shard, and take it again if nobody else does.
+        """Release the shard, and take it again if no other host does.
 
-        That is up to a timer and to no round: rounds may not be answered from now on, and then the next owner has no
-        epoch either, while this host goes on under the one that it had.
+        A timer decides that and not a round: rounds can stay unanswered from now on, and then the next owner has no
+        epoch either, while this host continues under its former one.
         """
         try:
             await self._local.lose_shard(row.shard_id)
@@ -283,9 +284,9 @@ class Sharing(Service):
         self._begin(row.shard_id, self._local.gain_shard(row.shard_id, row.place))
 
     def _ask_for(self, view: ClusterView, decision: Decision) -> None:
-        """Ask for one shard at a time, and for all of hosts that leave.
+        """Ask for one shard at a time, and for all shards of hosts that leave.
 
-        A shard that this host cannot open stays where it is: its owner would let go of it again and again.
+        A shard that this host cannot open stays in place, because its owner would release it again and again.
         """
         awaited = self._local.shards_awaited
         ready = {shard_id: owner for shard_id, owner in decision.asked.items() if shard_id in awaited}
@@ -302,10 +303,11 @@ class Sharing(Service):
             self._asking = asyncio.create_task(self._tell(asked, self._membership.ask_for_shards), name="sharing-ask")
 
     def _decline(self, decision: Decision) -> None:
-        """Take back what hosts have asked for before the plan changed: a shard that stays is not on its way.
+        """Cancel moves that hosts asked for before the plan changed, because a shard that stays is not on its way.
 
-        Who did not take what it had asked for has to show that it reaches the meta database again, by asking anew. Not
-        at once: who asks may know of a host, or of its end, that this one hears of in its next round.
+        This happens only after DECLINE_MS, because the asking host can already know of a host, or of the end of one,
+        that this host learns of in its next round. A host that did not take a requested shard must ask again as well,
+        to show that it reaches the meta database again.
         """
         now_s, before = self._now_s(), self._declined_since
         self._declined_since = {}
@@ -326,7 +328,7 @@ class Sharing(Service):
         self._refused.update(by_heir)
 
     async def _tell(self, hosts: Mapping[int, str], tell: Callable[[Mapping[int, str]], Awaitable[None]]) -> None:
-        """Tell it to the others by the meta database; the next round does so again where that is away."""
+        """Write this to the meta database for the others; the next round repeats it if the database is unavailable."""
         try:
             await tell(hosts)
             self._ask_outage.has_ended()
@@ -345,7 +347,7 @@ class Sharing(Service):
     async def _do(self, shard_id: int, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
-        except Exception:  # A defect of one shard's must not keep the others from moving.
+        except Exception:  # A defect of one shard must not keep the others from moving.
             _log.error("host_defect", work="sharing", shard=shard_id, exc_info=True)
         finally:
             del self._works[shard_id]

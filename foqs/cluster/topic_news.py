@@ -1,8 +1,8 @@
-"""The news of topics between hosts, so that a consumer on any host gets the items of all of them.
+"""Reports of topics between hosts, so that a consumer on any host gets the items of all hosts.
 
-A host reports to the home of each topic what it has ready, and asks that home for topics which its consumers wait for.
-The home answers with a host that has some, or sends a hint later. The waiting host then pulls (foqs/cluster/pulls.py).
-Reports and hints may be lost: the state of every home is rebuilt by what is repeated.
+A host reports its ready items of each topic to the topic's home, and asks that home for topics which its consumers wait
+for. The home answers with a host that has some, or sends a hint later. The waiting host then pulls
+(foqs/cluster/pulls.py). Reports and hints can safely be lost, because repetition restores the state of every home.
 """
 
 from __future__ import annotations
@@ -28,27 +28,25 @@ from foqs.model.service import Service
 from foqs.model.stocks import ANY_TOPIC, Pointer, Topic, weight_of
 
 SEEK_MS = 1 * limits.SECOND_MS
-"""All wishes are told again so often."""
+"""The pause between repetitions of all wishes."""
 POINTER_MS_MAX = 1 * limits.SECOND_MS
 """The time for which the pointers of a home are believed."""
 OTHERS_MS_MAX = 3 * limits.SECOND_MS
-"""The time for which it is believed which hosts have items of any topic: it is told anew every second, also where that
-is late.
-"""
+"""Time for which a host is believed to have items of any topic; reports repeat it every second, sometimes late."""
 TOPICS_PER_MESSAGE_MAX = 500
 SWEEP_TOPICS = 500
 WISHES_FORGOTTEN_AT_ONCE = 1_000
-"""All wishes that have ended are forgotten each second, so many in one turn of the event loop."""
+"""Ended wishes are forgotten every second, up to this many in one turn of the event loop."""
 
 _log = structlog.get_logger(__name__)
 V = TypeVar("V")
 
 
 class TopicNews(Service):
-    """Tells homes what this host has and wants, and is the home of its part of all topics.
+    """Reports this host's items and wishes to homes, and is itself the home of some topics.
 
-    The dispatcher tells it of topics that have changed, `Pulls` of calls that wait. It owns what was reported, the
-    wishes of this host, and the directory of the topics whose home this host is.
+    The dispatcher reports changed topics to it, and `Pulls` waiting calls. It owns the record of reports, the wishes of
+    this host, and the directory of the topics whose home this host is.
     """
 
     def __init__(
@@ -59,65 +57,65 @@ class TopicNews(Service):
         choose: Callable[[int], int],
         now_s: Callable[[], float],
     ) -> None:
-        """`choose(count)` draws a number from 0 to below that; `now_s` is the time of the event loop."""
+        """`choose(count)` draws a number from 0 to below `count`; `now_s` is the time of the event loop."""
         super().__init__("topic-news")
         self._me = me
         self._homes = homes
         self._now_s = now_s
         self.directory = Directory(choose)
         self._members: tuple[str, ...] = ()
-        """The hosts that live."""
+        """The living hosts."""
         self._home = HomeTable()
         self._reports = TopicReports(local, now_s())
         self._wishes = Wishes()
         self._probes = Probes(me)
         self._pointers: OrderedDict[Topic, tuple[Pointer, float]] = OrderedDict()
-        """The hosts whose items go before those of this one, and until when that is believed. Oldest first."""
+        """The hosts whose items precede this host's, each with the time until which that is believed. Oldest first."""
         self._others: OrderedDict[int, tuple[dict[str, Pointer], float]] = OrderedDict()
-        """The hosts that have items of any topic, by namespace, and until when that is believed. Oldest first."""
+        """The hosts with items of any topic, by namespace, with the time until which that is believed. Oldest first."""
         self._turns = HostTurns()
         self.hints_total: Counter[str] = Counter(sent=0, received=0)
         """The hints by direction."""
         self._reporting_since_s: dict[object, tuple[str, float]] = {}
-        """The home that each report without a response was sent to, and when."""
+        """The home and the time of each report without a response."""
         self._looks: dict[HomeCall, asyncio.TimerHandle] = {}
-        """When each call that its home has not answered is looked at again."""
+        """The timer of the next check of each unanswered call to a home."""
         self._rung = asyncio.Event()
         self._alarm: asyncio.TimerHandle | None = None
         """Rings when the next report is due."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._outage = Outage(now_s)
 
-    # ---- what is noticed here ----
+    # ---- events on this host ----
 
     def changed(self, topic: Topic) -> None:
-        """Note that the ready items of a topic on this host may be others than before."""
+        """Note that the ready items of a topic on this host can have changed."""
         if self._reports.changed(topic, self._now_s()):
             self._rung.set()
 
     def wait(self, topics: Mapping[Topic, int]) -> Wait:
-        """Ask the homes for these topics until `leave`, each with how many items are wanted."""
+        """Ask the homes for these topics until `leave`, each with the number of wanted items."""
         wait = self._wishes.add(topics, self._now_s())
         self._probes.want(topics, self._now_s())
         self._rung.set()
         return wait
 
     def seek_again(self, wait: Wait) -> None:
-        """Ask the home again: its last pointer was of no use."""
+        """Ask the homes again, because the last pointer was useless."""
         self._wishes.again(wait.topics)
         self._rung.set()
 
     def leave(self, wait: Wait) -> None:
-        """Let a wait end."""
+        """End a wait."""
         self._wishes.remove(wait)
         self.not_gone_to(wait.take())
 
     def not_gone_to(self, pointers: Iterable[Pointer]) -> None:
-        """A call was told of these hosts, and has gone to another one."""
+        """Note that a call had these pointers and used another one."""
         self._wishes.keep(pointers, self._now_s())
 
     def better(self, topics: Iterable[Topic]) -> Pointer | None:
-        """Another host whose items go before those here, of the first of the topics that has one."""
+        """Return another host whose items precede those here, for the first of the topics that has one."""
         if not self._pointers:
             return None
         now_s = self._now_s()
@@ -128,7 +126,7 @@ class TopicNews(Service):
         return None
 
     def begin_turn(self, namespace: int, count: int) -> Turn | None:
-        """Begin the turn of a host to give so many items to a call for any topic; None where only this one has some."""
+        """Begin the turn of a host to give `count` items to a call for any topic. None if only this host has some."""
         others, until_s = self._others.get(namespace, ({}, 0.0))
         if not others or until_s <= self._now_s():
             return None
@@ -139,54 +137,54 @@ class TopicNews(Service):
         return Turn(namespace, host_id, others.get(host_id), weights, count)
 
     def end_turn(self, turn: Turn, count: int) -> None:
-        """The call got so many items from that host."""
+        """End a turn in which the call got `count` items."""
         self._turns.end(turn.namespace, turn.weights, turn.host_id, max(0, turn.items_max - count))
 
     def pulled(self, topics: Mapping[Topic, int]) -> None:
-        """Another host has taken so many items of these topics from here."""
+        """Note the number of items of each topic that another host has taken from this one."""
         now_s = self._now_s()
         for topic, count in topics.items():
             if self._reports.pulled(topic, count, now_s):
                 self._rung.set()
 
     def asked(self, topics: Iterable[Topic]) -> None:
-        """Consumers ask here for these topics."""
+        """Note that consumers ask for these topics here."""
         self._reports.asked(topics, self._now_s())
 
     def asked_any(self, namespace: int) -> None:
-        """Consumers ask here for items of any topic."""
+        """Note that consumers ask for items of any topic here."""
         if self._reports.asked_any(namespace, self._now_s()):
             self._rung.set()
 
     def was_exhausted(self, pointer: Pointer) -> None:
-        """The host has nothing of it any more that goes before what is here."""
+        """Note that the host has no more items that precede this host's."""
         namespace, name = pointer.topic
         if name == ANY_TOPIC:
             if namespace in self._others:
                 self._others[namespace][0].pop(pointer.host_id, None)
-            self.changed(pointer.topic)  # The response to the next report says whether it has some again.
+            self.changed(pointer.topic)  # The response to the next report names the host if it has new items.
             return
         if (found := self._pointers.get(pointer.topic)) is not None and found[0].host_id == pointer.host_id:
             del self._pointers[pointer.topic]
 
     def served(self, pointer: Pointer) -> None:
-        """A call got items of the topic there. If its home does not know of them, the next call is told of the host."""
+        """Note that a call got items of the topic there. If the home does not name that host, the next call gets it."""
         if self._probes.served(pointer.topic, pointer.host_id):
             self._wishes.keep([pointer], self._now_s(), PROBE_MS)
 
     def age_s(self) -> float:
-        """How old the oldest change is that its home was not told of."""
+        """Return the age of the oldest change not yet reported to its home, in seconds."""
         now_s = self._now_s()
         reporting = [since_s for home, since_s in self._reporting_since_s.values() if home in self._home.hosts]
         since_s = min([self._reports.due_since_s(now_s), *reporting])
         return max(0.0, now_s - since_s)
 
-    # ---- what others tell ----
+    # ---- calls of other hosts ----
 
     def reported(self, host_id: str, stocks: Mapping[Topic, Reported]) -> list[Pointer]:
-        """A host tells this one, the home of these topics, what it has. Returns hosts whose items go before.
+        """Take a host's report on topics whose home this host is. Returns hosts whose items precede.
 
-        Of all topics of a namespace together, all other hosts that have some: they have turns.
+        For all topics of a namespace together, these are all other hosts with items, because they have turns.
         """
         now_s, better = self._now_s(), []
         hints: dict[str, list[Pointer]] = {}
@@ -206,7 +204,7 @@ class TopicNews(Service):
         return better
 
     def sought(self, host_id: str, wishes: Mapping[Topic, int]) -> list[Pointer]:
-        """A host asks this one, the home of these topics, who has some. One that wants none of them asks around."""
+        """Answer a host that asks this one, the home of these topics, for items; 0 items means that it asks around."""
         now_s = self._now_s()
         found = [
             self.directory.seek(host_id, topic, count, now_s) if count else self._looked_for(host_id, topic, now_s)
@@ -215,26 +213,26 @@ class TopicNews(Service):
         return [pointer for pointer in found if pointer is not None]
 
     def _looked_for(self, host_id: str, topic: Topic, now_s: float) -> Pointer | None:
-        """What is here, or else what this host knows of: its view may be another one than that of the topic's home."""
+        """Return the items here, or else a known host; this host's view can differ from that of the topic's home."""
         stock = self._reports.stock(topic)
         return Pointer(topic, self._me, stock) if stock.ready_count else self.directory.look(host_id, topic, now_s)
 
     def hinted(self, pointers: Iterable[Pointer]) -> None:
-        """Homes tell who has items that this host waits for: one waiting call for each topic will go for them."""
+        """Take hints to hosts that have items this host waits for; one waiting call for each topic will pull."""
         for pointer in pointers:
             self.hints_total["received"] += 1
             if self._wishes.tell(pointer):
                 self._rung.set()
 
     def members(self, host_ids: Sequence[str], homes: Sequence[str]) -> None:
-        """These hosts live, and these of them are homes: topics may have other ones, which are told all anew."""
+        """Set the living hosts, and the homes among them; all reports are repeated if topics have other homes."""
         if tuple(host_ids) != self._members:
             self._members = tuple(host_ids)
             self.directory.keep(set(host_ids), self._now_s())
         if tuple(homes) != self._home.members and self._home.live(homes):
             self._tell_all()
 
-    # ---- telling it ----
+    # ---- reports to homes ----
 
     async def _start(self) -> None:
         self._spawn(self._run())
@@ -249,7 +247,7 @@ class TopicNews(Service):
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _tell_all(self) -> None:
-        """Topics have other homes now."""
+        """Report everything again, because topics have other homes now."""
         self._reports.tell_all(self._now_s())
         self._wishes.all_again()
         self._rung.set()
@@ -258,7 +256,7 @@ class TopicNews(Service):
         task = asyncio.create_task(self._done(work), name=self.name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: work.close())  # It may be cancelled before its first step.
+        task.add_done_callback(lambda _: work.close())  # It can be cancelled before its first step.
 
     async def _done(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -273,7 +271,7 @@ class TopicNews(Service):
         self._looks[call] = asyncio.get_running_loop().call_later(LOOK_MS / 1000, self._look, call)
 
     def _look(self, call: HomeCall) -> None:
-        """The home has not answered yet."""
+        """Check a call that its home has not answered yet."""
         self._look_later(call)
         if self._home.look(call):
             self._tell_all()
@@ -281,7 +279,7 @@ class TopicNews(Service):
                 _log.warning("home_not_told", error=reason)
 
     async def _call(self, home: str, work: Awaitable[Sequence[Pointer]]) -> Sequence[Pointer]:
-        """Ask a home. One that does not answer, or not soon, counts as none for a while."""
+        """Ask a home. If it fails to answer, or is slow, another host replaces it for a while."""
         call = self._home.call(home)
         self._look_later(call)
         has_other_homes = False
@@ -289,7 +287,7 @@ class TopicNews(Service):
             pointers = await work
             has_other_homes = self._home.answered(call)
             return pointers
-        except Exception:  # Whatever is wrong with it: another one is the better home meanwhile.
+        except Exception:  # After any error another host is the better home for a while.
             has_other_homes = self._home.suspect(home, self._now_s())
             raise
         finally:
@@ -304,7 +302,7 @@ class TopicNews(Service):
             await self._done(self._tell_due())
 
     async def _tell_due(self) -> None:
-        """Report what is due, and ask for what is wished for."""
+        """Send the due reports, and ask for the wished topics."""
         self._report_due()
         if self._alarm is not None:
             self._alarm.cancel()
@@ -320,7 +318,7 @@ class TopicNews(Service):
             await self._done(self._refresh())
 
     async def _refresh(self) -> None:
-        """Begin to tell all wishes again, and forget what is too old."""
+        """Begin to repeat all wishes, and forget outdated data."""
         now_s = self._now_s()
         self._wishes.all_again()
         if self._home.trust_again(now_s):
@@ -333,13 +331,13 @@ class TopicNews(Service):
         await self._forget_wishes(now_s)
 
     async def _ask_around(self) -> None:
-        await asyncio.sleep(PROBE_MS / 2000)  # Wishes are told again at other times.
+        await asyncio.sleep(PROBE_MS / 2000)  # Half a period apart from the repetition of wishes.
         while True:
             await asyncio.sleep(PROBE_MS / 1000)
             await self._done(self._probe(self._now_s()))
 
     async def _probe(self, now_s: float) -> None:
-        """Ask some of the others for what calls wait for in vain."""
+        """Ask some of the other hosts for topics that calls wait for in vain."""
         hosts = [host_id for host_id in self._members if host_id not in self._home.away]
         for host_id, topics in self._probes.take_round(hosts, self._wishes.__contains__, now_s).items():
             for some in _chunks(dict.fromkeys(topics, 0)):
@@ -357,7 +355,7 @@ class TopicNews(Service):
                 self._wishes.keep([pointer], now_s, SOUGHT_MS)
 
     async def _forget_wishes(self, now_s: float) -> None:
-        """Forget those that have ended here as a home: there may be as many as consumers everywhere have polled for."""
+        """Forget ended wishes at this home; their number can be that of all topics that consumers poll for."""
         while True:
             if not self.directory.forget_wishes(WISHES_FORGOTTEN_AT_ONCE, now_s):
                 return
@@ -376,7 +374,7 @@ class TopicNews(Service):
             del self._others[namespace]
 
     async def _seek_all(self) -> None:
-        """Ask the homes of all that is wished for. Between two portions of many wishes the loop does other work."""
+        """Ask the homes for all wished topics. Between two portions of many wishes the loop does other work."""
         by_home: dict[str, dict[Topic, int]] = {}
         portions_count = 0
         while self._wishes.has_unsought:
@@ -419,7 +417,7 @@ class TopicNews(Service):
             del self._reporting_since_s[report]
 
     def _learn_better(self, told: Iterable[Topic], pointers: Iterable[Pointer]) -> None:
-        """The home of these topics was told what is here, and names the hosts whose items go before that."""
+        """Take the answer of the home of these topics to a report, which names the hosts whose items precede."""
         until_s, until_any_s = self._now_s() + POINTER_MS_MAX / 1000, self._now_s() + OTHERS_MS_MAX / 1000
         for topic in told:
             self._pointers.pop(topic, None)

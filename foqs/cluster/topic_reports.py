@@ -1,4 +1,4 @@
-"""Reports of this host's topics to their homes: which ones are due, and when."""
+"""Reports of this host's topics to their homes, and the times at which these are due."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from foqs.model.stocks import ANY_TOPIC, NO_STOCK, Stock, Topic, some_stock
 FLUSH_MS = 2
 """Topics that change within this time are reported together."""
 WAITED_FLUSH_MS = 50
-"""A topic that calls here wait for is reported so much later: most of it will be theirs."""
+"""Delay of the report on a topic that calls here wait for, because these will take most of its items."""
 CHANGE_MS = 200
-"""A topic that was reported before, and changes, is reported so much later."""
+"""Delay of the report on a change of a topic that was reported before."""
 REPEAT_MS = 15 * limits.SECOND_MS
 """Each topic with ready items is reported again within this time."""
 REPORTS_PER_SECOND_MAX = 5_000
-"""Topics that a host reports in a second; the others wait."""
+"""Topics that a host reports in a second; the remaining ones wait."""
 REPORTS_AT_ONCE_MAX = 250
 """The topics that are reported in one turn of the event loop."""
 
@@ -32,14 +32,14 @@ class LocalTopics(Protocol):
     def stock(self, topic: Topic) -> Stock: ...
 
     def is_waited_for(self, topic: Topic) -> bool:
-        """Whether calls wait here for items of it."""
+        """True if calls here wait for items of the topic."""
 
     def weight(self, topic: Topic) -> int:
-        """Its share, beside other topics of its namespace, of dequeues that name none."""
+        """Return its share, relative to other topics of its namespace, of dequeues that name no topic."""
 
 
 class _Ready:
-    """The topics of a namespace whose homes were told of ready items here."""
+    """The topics of a namespace whose homes have reports of ready items here."""
 
     __slots__ = ("weight", "weights")
 
@@ -49,7 +49,7 @@ class _Ready:
         """The sum of all weights."""
 
     def note(self, name: str, weight: int) -> bool:
-        """The topic has ready items, and this weight; 0 if it has none. Returns whether that is another than before."""
+        """Set the weight of a topic with ready items, or 0 without. True if it has changed."""
         before = self.weights.get(name, 0)
         if weight:
             self.weights[name] = weight
@@ -60,32 +60,32 @@ class _Ready:
 
 
 class TopicReports:
-    """Notes changes, and gives what is due. It owns what the homes were told."""
+    """Notes changes, and returns due reports. It owns the record of reports."""
 
     def __init__(self, local: LocalTopics, now_s: float) -> None:
         self._local = local
         self._known: dict[Topic, int] = {}
-        """The topics whose homes were told of ready items here, with how many of those are left there for all that
-        they know: other hosts have pulled the others.
+        """The topics that their homes know with ready items here, and the number that is left of these by the homes'
+        knowledge: other hosts have pulled the difference.
         """
         self._reported = DueTopics(REPEAT_MS)
         """The topics of `_known` that are not due to be reported again."""
         self._soon, self._waited, self._changes = DueTopics(FLUSH_MS), DueTopics(WAITED_FLUSH_MS), DueTopics(CHANGE_MS)
-        """The topics that have changed: new ones, those that calls here wait for, and those reported before."""
+        """The changed topics: new ones, those that calls here wait for, and those reported before."""
         self._again: list[Topic] = []
-        """Topics whose homes may be others by now: they are taken from the end, as many as a second may have."""
+        """Topics that can have other homes now, taken from the end within the limit per second."""
         self._again_since_s = inf
         self._ready: dict[int, _Ready] = {}
         """The topics of `_known`, by namespace."""
         self._asked = AskedTopics(now_s)
-        """The topics that consumers have named here lately."""
+        """The topics that consumers have recently named here."""
         self._asked_any = DueTopics(ASKED_MS)
-        """The namespaces of which they have wanted items of any topic lately, each as its ANY_TOPIC."""
+        """The namespaces of which consumers have recently wanted items of any topic, each as its ANY_TOPIC."""
         self._left_count = REPORTS_PER_SECOND_MAX
         self._refilled_s = now_s
 
     def changed(self, topic: Topic, now_s: float) -> bool:
-        """Note that this host's ready items of the topic have changed. Returns whether a report is due by that."""
+        """Note that this host's ready items of the topic have changed. True if that makes a report due."""
         if self._known.get(topic, 0) > 0:
             queue = self._changes
         elif topic in self._known:
@@ -100,10 +100,10 @@ class TopicReports:
         return True
 
     def pulled(self, topic: Topic, count: int, now_s: float) -> bool:
-        """Note that another host has taken so many items. Returns whether a report is due by that.
+        """Note that another host has taken `count` items. True if that makes a report due.
 
-        One that has taken all of which the home knows may wait for more, and the home takes it that there are none. So
-        it is told of the next ones at once, and not with the changes that come in any case.
+        A host that has taken all known items can be waiting for more, and the home assumes that none are left. So the
+        next items are reported at once, and not with the routine changes.
         """
         left_count = self._known.get(topic)
         if left_count is None or left_count <= 0:
@@ -112,7 +112,7 @@ class TopicReports:
         return left_count <= count and self._emptied(topic, now_s)
 
     def _emptied(self, topic: Topic, now_s: float) -> bool:
-        """Report it at once if there are items that nobody knows of; that there are none is no news."""
+        """Report the topic at once if it has items unknown to its home; a lack of items is not urgent."""
         if topic in self._soon or topic in self._waited:
             return False
         if not self._local.stock(topic).ready_count:
@@ -123,13 +123,13 @@ class TopicReports:
         return True
 
     def asked(self, topics: Iterable[Topic], now_s: float) -> None:
-        """Note that consumers ask here for these topics: what is reported of them says so."""
+        """Note that consumers ask here for these topics, which is part of the reports on them."""
         self._asked.add(topics, now_s)
 
     def asked_any(self, namespace: int, now_s: float) -> bool:
-        """Note that consumers ask here for items of any topic. Returns whether a report is due by that.
+        """Note that consumers ask here for items of any topic. True if that makes a report due.
 
-        Who has some is asked for at once: consumers have turns between hosts from then on.
+        The home is asked for other hosts with items at once, because consumers have turns between hosts from then on.
         """
         topic = namespace, ANY_TOPIC
         is_due = topic not in self._asked_any and namespace in self._ready
@@ -139,7 +139,7 @@ class TopicReports:
         return is_due
 
     def not_told(self, topics: Iterable[Topic], now_s: float) -> None:
-        """Report these again: their home did not hear of them, and may be another one now."""
+        """Report these topics again, because the report failed, and their home can be another one now."""
         for topic in topics:
             self._changes.put(topic, now_s)
 
@@ -149,14 +149,14 @@ class TopicReports:
         self._again_since_s = now_s if self._again else inf
 
     def weight(self, namespace: int) -> int:
-        """The weight of the namespace's topics that have ready items here, as far as their homes were told."""
+        """Return the weight of the namespace's topics that have ready items here according to the reports."""
         ready = self._ready.get(namespace)
         return 0 if ready is None else ready.weight
 
     def look_for_any(self, now_s: float) -> None:
-        """Report for consumers that name no topic: the response tells who else has some now.
+        """Report for consumers that name no topic; the response names the other hosts that have items now.
 
-        It is called each second, and forgets what consumers do not ask for any more.
+        Call it every second; it also forgets topics and namespaces that consumers do not ask for any more.
         """
         for topic in self._asked_any:
             self._soon.put(topic, now_s)
@@ -164,7 +164,7 @@ class TopicReports:
         self._asked.forget(now_s)
 
     def take_due(self, now_s: float) -> dict[Topic, Reported]:
-        """Take some topics that are due, and return what their homes are to be told of them."""
+        """Take some due topics, and return the reports on them for their homes."""
         refill = int((now_s - self._refilled_s) * REPORTS_PER_SECOND_MAX)
         self._left_count = min(REPORTS_PER_SECOND_MAX, self._left_count + refill)
         self._refilled_s = now_s
@@ -198,26 +198,26 @@ class TopicReports:
                 self._again_since_s = inf
 
     def next_s(self, now_s: float) -> float | None:
-        """Return when the next report is due, or None if there is none."""
+        """Return when the next report is due, or None if no topic has one."""
         if self._again:
             return now_s + FLUSH_MS / 1000
         next_s = min([queue.next_s for queue in (self._soon, self._waited, self._changes, self._reported)])
         return None if next_s == inf else max(next_s, now_s + FLUSH_MS / 1000)
 
     def due_since_s(self, now_s: float) -> float:
-        """The time since which the first of what is due waits; `now_s` if nothing does."""
+        """Return the time since which the first due report has waited; `now_s` if none does."""
         return min(self._soon.next_s, self._waited.next_s, self._changes.next_s, self._again_since_s, now_s)
 
     def stock(self, topic: Topic) -> Stock:
-        """What this host has of it, as others are told."""
+        """Return this host's stock of the topic, as it is reported."""
         if topic[1] == ANY_TOPIC:
             return some_stock(self.weight(topic[0])) if topic[0] in self._ready else NO_STOCK
         return self._local.stock(topic)
 
     def _note_ready(self, topic: Topic, now_s: float, *, has_some: bool) -> None:
-        """Consumers that name no topic are told when a namespace has its first one, and when it has none any more.
+        """Report for consumers that name no topic if a namespace gets its first topic here, or loses its last one.
 
-        Where they wait for none, they are told of the weight of all of them a moment later.
+        In between, the changed weight of all its topics is reported a moment later.
         """
         number, name = topic
         if name == ANY_TOPIC:

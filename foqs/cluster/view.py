@@ -10,20 +10,20 @@ from foqs.model.cluster import HostRow, ShardRow, host_name_of
 
 
 class ClusterView(NamedTuple):
-    """The rows of the cluster that one round read. Never changed."""
+    """The rows of the cluster that one round has read; never changed."""
 
     me: str
     """The id of this process."""
     hosts: Mapping[str, HostRow]
-    """The hosts that live as far as this one knows, by id, itself included."""
+    """The living hosts by id, as far as this one knows, itself included."""
     shards: Mapping[int, ShardRow]
-    """All shards that there are or were, by id."""
+    """All shards by id, including removed ones."""
     is_settled: bool
-    """No host has come or gone for a while."""
+    """True if no host has joined or left for a while."""
 
     @property
     def members(self) -> list[ClusterMember]:
-        """The hosts to which shards may be given."""
+        """The hosts that can be given shards."""
         return [
             ClusterMember(host.id, host_name_of(host.id), host.tier)
             for host in self.hosts.values()
@@ -31,34 +31,34 @@ class ClusterView(NamedTuple):
         ]
 
     def is_leaving(self, host_id: str) -> bool:
-        """Tell whether that host wants to be rid of its shards."""
+        """True if that host wants to hand over its shards."""
         host = self.hosts.get(host_id)
         return host is not None and host.is_leaving
 
 
 class MembershipBackend(Protocol):
-    """Where hosts find each other. Its methods block, are called by one thread, and raise UnavailableError."""
+    """The store in which hosts find each other. Its methods block, run in one thread, and raise UnavailableError."""
 
     def join(self, host: HostRow) -> None:
-        """Begin to be there."""
+        """Enter the membership."""
 
     def beat(self, host: HostRow) -> list[HostRow]:
-        """Say that this host lives, and return all that there are. Of those that live each `beat_number` has changed.
+        """Write a heartbeat of this host, and return all hosts.
 
-        It has changed since the last round but a few. The row of the caller may be the one before.
+        The `beat_number` of a living host changes within a few rounds. The caller's own row can be the previous one.
         """
 
     def announce(self, host: HostRow) -> None:
-        """Note in the meta database what others need to know of this membership, after each round.
+        """Record in the meta database the facts about this membership that others need, after each round.
 
-        Another thread than the one of the other methods calls it: the meta database may hang.
+        Another thread than the one of the other methods calls it, because the meta database can hang.
         """
 
     def leave(self, host: HostRow) -> None:
-        """End in order: nobody has to wait until this host looks dead."""
+        """Leave in order, so that other hosts need not wait until this one looks dead."""
 
     def use_url(self, url: str) -> None:
-        """New sessions with the meta database are opened by this URL; any thread may call it."""
+        """Open new sessions with the meta database by this URL; any thread can call it."""
 
     def close(self) -> None:
-        """Let go of what is open; not a round is under way."""
+        """Release all resources, while no round is in progress."""

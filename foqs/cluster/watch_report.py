@@ -1,4 +1,4 @@
-"""How far the watch of other hosts reaches, for operators: how soon a death is seen, and whether it is at all."""
+"""The state of the watch over other hosts, for operators: how soon it can notice a death, if at all."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from foqs.model.meta_bounds import META_SLOW_MS
 from foqs.model.outage import Outage
 
 NOT_SEEN_MS = 10 * limits.SECOND_MS
-"""A watch that could have seen no death for so long, beside the silence that it needs anyway, is told of."""
+"""A watch that could not have noticed a death for this long, besides the required silence, is reported."""
 
 _log = structlog.get_logger(__name__)
 
 
 class WatchReport(Collector):
-    """Tells the log and the metrics."""
+    """Reports to the log and the metrics."""
 
     def __init__(self, watch: HostWatch, now_s: Callable[[], float]) -> None:
         """`now_s` is the monotonic clock of the watch."""
@@ -31,12 +31,12 @@ class WatchReport(Collector):
 
     @property
     def is_blind(self) -> bool:
-        """Whether no death was seen for so long that it is no start and no short outage any more."""
+        """True if no death could be noticed for longer than a start or a short outage takes."""
         watch = self._watch
         return watch.blind_s(self._now_s()) > watch.silence_s + NOT_SEEN_MS / 1000
 
     def round_ended(self) -> None:
-        """A round was answered, or failed."""
+        """Check the watch after a round that was answered or failed."""
         watch = self._watch
         round_trip_ms, dead_after_ms = round(watch.round_trip_s * 1000), round(watch.silence_s * 1000)
         if round_trip_ms < META_SLOW_MS:

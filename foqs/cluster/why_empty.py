@@ -1,4 +1,4 @@
-"""Why a dequeue got nothing, by what all hosts say. It is asked for by name, and only after an empty dequeue."""
+"""The reasons for an empty dequeue, from the answers of all hosts. Clients ask for them explicitly afterwards."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from foqs.model.errors import FoqsError
 from foqs.model.reasons import TOPICS_JUDGED_MAX, Facts, Reason, ShardFact, TopicFacts, judge
 
 WHY_MS_MAX = 2 * limits.SECOND_MS
-"""What has not answered by then counts as not asked."""
+"""Timeout of a question; a host that has not answered by then counts as not asked."""
 
 
 class LocalReasons(Protocol):
-    """What operators have set, and this host knows of its topics; foqs.host.reasons.KnownReasons is the real one."""
+    """The operators' settings, and this host's view of its topics; foqs.host.reasons.KnownReasons is the real one."""
 
     def facts(self, namespace_name: str) -> Facts:
-        """What holds for the namespace as a whole. Raises UnknownNamespaceError."""
+        """Return the facts about the namespace as a whole. Raises UnknownNamespaceError."""
 
     def of_topic(self, namespace_name: str, topic: str, stats: TopicStats | None) -> TopicFacts: ...
 
@@ -35,7 +35,7 @@ class WhyEmpty:
     def __init__(
         self, queue: QueueCalls, local: LocalReasons, routes: Routes, owners: OwnerMap, rounds: HostRounds
     ) -> None:
-        """`queue` is that of this host alone."""
+        """`queue` has only the items of this host."""
         self._queue = queue
         self._local = local
         self._routes = routes
@@ -45,7 +45,7 @@ class WhyEmpty:
     async def why_empty(
         self, context: CallContext, namespace_name: str, topics: Sequence[TopicDemand], topic_prefix: str | None
     ) -> list[Reason]:
-        """The reasons, the one that decides first. Raises UnknownNamespaceError."""
+        """Return the reasons, the decisive one first. Raises UnknownNamespaceError."""
         facts = self._local.facts(namespace_name)
         facts.prefix = topic_prefix
         names = list(dict.fromkeys(demand.topic or "" for demand in topics))
@@ -66,7 +66,7 @@ class WhyEmpty:
         return judge(facts)
 
     async def _pages(self, context: CallContext, namespace_name: str, prefix: str, limit: int) -> list[TopicPage]:
-        """What each host says of the topics that begin so. The first one is the topic of that very name, if any."""
+        """Return each host's topics that begin with `prefix`; a topic of exactly that name comes first."""
         missing: list[str] = []
 
         try:
@@ -86,7 +86,7 @@ class WhyEmpty:
         return [*pages, TopicPage([], "", missing)]
 
     def _note_hosts(self, facts: Facts, answers: Sequence[HostAnswer]) -> None:
-        """Shards and hosts that were not asked for items."""
+        """Note the shards and hosts that were not asked for items."""
         shards = [(answer, shard) for answer in answers for shard in answer.shards]
         served = {shard.shard_id for _, shard in shards if shard.state != "lost"}
         facts.sick = [
@@ -106,7 +106,7 @@ class WhyEmpty:
 
 
 def _by_name(pages: Sequence[TopicPage]) -> dict[str, TopicStats]:
-    """The topics of all hosts, with the items of each added up, by name."""
+    """Return the topics of all hosts by name, each with the sum of its items."""
     found: dict[str, TopicStats] = {}
     for stats in sorted([stats for page in pages for stats in page.topics], key=lambda stats: stats.topic):
         known = found.get(stats.topic)

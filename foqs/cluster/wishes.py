@@ -1,4 +1,4 @@
-"""The topics that calls wait for here, and what they are told of other hosts that have items."""
+"""The topics that calls wait for here, and the pointers they get to other hosts that have items."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from foqs.cluster.directory import PROMISE_MS
 from foqs.model.stocks import Pointer, Topic
 
 WISHES_MAX = 10_000
-"""Topics that a host asks for at a time. Consumers of more topics are told of items of the others by their own host."""
+"""Topics that a host asks for at a time. Consumers of further topics learn only of the items of their own host."""
 WISHES_PER_RUN_MAX = 1_000
-"""Wishes that are looked at in one go: all of them would hold the event loop for 7 ms."""
+"""Wishes that are checked in one run, because checking 10,000 would block the event loop for 7 ms."""
 
 
 class Wait:
-    """A dequeue call that waits for items of other hosts: `pointers` come until it is closed."""
+    """A dequeue call that waits for items of other hosts, and gets `pointers` until it is closed."""
 
     __slots__ = ("_answered", "_arrived", "_is_over", "pointers", "topics", "unanswered_count")
 
     def __init__(self, topics: Mapping[Topic, int]) -> None:
         self.topics = topics
         self.pointers: dict[tuple[Topic, str], Pointer] = {}
-        """The pointers by topic and host: one of the hosts may be out of reach."""
+        """The pointers by topic and host; one of the hosts can be unreachable."""
         self.unanswered_count = 0
-        """The topics whose homes have not said yet who has items. `Wishes` owns it."""
+        """The number of topics whose homes have not answered yet. `Wishes` owns it."""
         self._is_over = False
         self._arrived = asyncio.Event()
         self._answered = asyncio.Event()
@@ -37,32 +37,32 @@ class Wait:
         self._answered.set()
 
     def all_answered(self) -> None:
-        """All homes have said who has items, if anybody has."""
+        """Note that all homes have answered."""
         self._answered.set()
 
     def take(self) -> list[Pointer]:
-        """Take the pointers that homes have told since the last call."""
+        """Take the pointers that arrived since the last call."""
         pointers, self.pointers = list(self.pointers.values()), {}
         self._arrived.clear()
         return pointers
 
     def drop(self, host_id: str) -> bool:
-        """Drop what was told of this host. Returns whether something is left, or all waiting has ended."""
+        """Drop the pointers to this host. True if others are left, or all waiting has ended."""
         self.pointers = {at: pointer for at, pointer in self.pointers.items() if pointer.host_id != host_id}
         if not self.pointers and not self._is_over:
             self._arrived.clear()
         return self._arrived.is_set()
 
     async def arrived(self) -> None:
-        """Return when something was told, or all waiting ends."""
+        """Return when a pointer arrives, or all waiting ends."""
         await self._arrived.wait()
 
     async def answered(self) -> None:
-        """Return when something was told, or all homes have answered, or all waiting ends."""
+        """Return when a pointer arrives, all homes have answered, or all waiting ends."""
         await self._answered.wait()
 
     def end(self) -> None:
-        """Nobody is to wait any more."""
+        """Wake every waiter."""
         self._is_over = True
         self._arrived.set()
         self._answered.set()
@@ -77,23 +77,23 @@ class _Wish:
         self.count = 0
         self.waiters: dict[Wait, int] = {}
         self.unanswered: list[Wait] = []
-        """The waits that began since the home answered last."""
+        """The waits that began since the home last answered."""
 
 
 class Wishes:
-    """All waits of this host by topic. It owns them, and knows which topics their homes are to be asked for."""
+    """All waits of this host by topic. It owns them, and determines the topics for which homes must be asked."""
 
     def __init__(self) -> None:
         self._wishes: dict[Topic, _Wish] = {}
         self._unsought: dict[Topic, None] = {}
         self._unused: OrderedDict[Topic, tuple[Pointer, float]] = OrderedDict()
-        """Hosts that calls were told of and have not gone to, and until when that is of use. Oldest first."""
+        """Pointers that calls got and did not use, each with the time until which it is useful. Oldest first."""
 
     def __len__(self) -> int:
         return len(self._wishes)
 
     def add(self, topics: Mapping[Topic, int], now_s: float) -> Wait:
-        """Begin to wait for these topics, each with how many items are wanted."""
+        """Begin to wait for these topics, each with the number of wanted items."""
         wait = Wait(topics)
         for topic, count in topics.items():
             wish = self._wishes.get(topic)
@@ -115,7 +115,7 @@ class Wishes:
         return wait
 
     def answered(self, topics: Iterable[Topic]) -> None:
-        """The homes of these topics have said who has items, if anybody has."""
+        """Note that the homes of these topics have answered."""
         for topic in topics:
             if (wish := self._wishes.get(topic)) is None:
                 continue
@@ -137,9 +137,9 @@ class Wishes:
         return topic in self._wishes
 
     def keep(self, pointers: Iterable[Pointer], now_s: float, for_ms: float = PROMISE_MS) -> None:
-        """A call has not gone to these hosts: the next one that names their topics hears of them at once.
+        """Keep pointers that a call did not use, for the next call that names their topics.
 
-        The home tells nobody of their items for a while, because this host was to come for them.
+        The home offers those items to no other host for a while, because this host was sent for them.
         """
         for pointer in pointers:
             self._unused.pop(pointer.topic, None)
@@ -147,7 +147,7 @@ class Wishes:
                 self._unused[pointer.topic] = pointer, now_s + for_ms / 1000
 
     def forget_unused(self, now_s: float) -> None:
-        """Forget what is of no use any more."""
+        """Forget the outdated pointers."""
         while self._unused:
             topic, (_, until_s) = next(iter(self._unused.items()))
             if until_s > now_s:
@@ -155,7 +155,7 @@ class Wishes:
             del self._unused[topic]
 
     def again(self, topics: Iterable[Topic]) -> None:
-        """Ask for those of them that somebody waits for once more."""
+        """Ask again for those topics that calls still wait for."""
         self._unsought.update(dict.fromkeys(topic for topic in topics if topic in self._wishes))
 
     def all_again(self) -> None:
@@ -163,11 +163,11 @@ class Wishes:
 
     @property
     def has_unsought(self) -> bool:
-        """Whether there is something for `take_unsought`."""
+        """True if `take_unsought` has something to return."""
         return bool(self._unsought)
 
     def take_unsought(self) -> dict[Topic, int]:
-        """The topics to ask the homes for now, with the number of items wanted: WISHES_PER_RUN_MAX at most."""
+        """Take the topics to ask the homes for now, with the number of wanted items: up to WISHES_PER_RUN_MAX."""
         if len(self._unsought) <= WISHES_PER_RUN_MAX:
             taken, self._unsought = list(self._unsought), {}
         else:
@@ -177,9 +177,9 @@ class Wishes:
         return {topic: wish.count for topic in taken if (wish := self._wishes.get(topic)) is not None}
 
     def tell(self, pointer: Pointer) -> bool:
-        """Tell as many who wait as there are items for. Returns whether others wait still.
+        """Pass a pointer to as many waiting calls as the items suffice for. True if others still wait.
 
-        Those are to be asked for again: the home takes it that this host waits no more.
+        The topic must then be asked for again, because its home assumes that this host does not wait any more.
         """
         wish = self._wishes.get(pointer.topic)
         left_count = pointer.stock.ready_count

@@ -1,10 +1,10 @@
-"""Membership by nodes of ZooKeeper: an ephemeral one for each host, which its host writes all the time.
+"""Membership by ephemeral nodes of ZooKeeper; each host keeps writing its own node.
 
-ZooKeeper says who is there, and never who is dead: a session ends for many reasons, and after an outage of the ensemble
-the nodes of hosts that live well are gone for a moment. So a node that has vanished stands for a host that does not
+ZooKeeper shows which hosts are present, but never which are dead: a session ends for many reasons, and after an outage
+of the ensemble the nodes of healthy hosts are missing for a moment. So a vanished node counts as a host that does not
 beat, and foqs.cluster.host_watch decides as it does for rows of the meta database. The session alone is no sign of life
-either, for kazoo's threads keep it while the event loop hangs: life is that the node's data change, which each round of
-the membership writes.
+either, because kazoo's threads keep it while the event loop hangs. The sign of life is a change of the node's data,
+which each round of the membership writes.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from foqs.model.peer_proof import OLD_PROOF
 from foqs.storage.meta import MetaStore
 
 SESSION_MS = 2 * limits.SECOND_MS
-"""The session that is asked for. By default servers grant no shorter one than of 4 s, and nothing depends on it.
+"""The requested session timeout. By default servers grant no less than 4 s, and nothing depends on it.
 
-A server of the ensemble that takes a connection and says nothing is left after its part of it.
+The client leaves a server that accepts its connection and does not respond after that server's share of this time.
 """
 RECONNECT_MS_MAX = 500
-"""The longest pause between two attempts to connect. By itself kazoo lets up to a minute pass."""
+"""The longest pause between two attempts to connect. By default kazoo pauses for up to a minute."""
 CLIENT_MS_MAX = 3 * limits.SECOND_MS
-"""A client that has had no connection for so long, or no answer now and was not replaced for so long, is replaced."""
+"""A client is replaced after this long without a connection, and after an unanswered call at most this often."""
 CONNECT_MS_MAX = 10 * limits.SECOND_MS
-"""A host that starts waits so long for the ensemble."""
+"""Time that a starting host waits for the ensemble."""
 ROUND_MS_MAX = limits.BEAT_STATEMENT_MS_MAX
-"""A round that is not answered in so long has failed, and the host looks for another server of the ensemble.
+"""Timeout of a round. The round has then failed, and the host tries another server of the ensemble.
 
-kazoo itself would wait for two thirds of the session, in which others would take the host for dead.
+kazoo itself would wait for two thirds of the session, and meanwhile the others would consider the host dead.
 """
 RETURN_MS = 3 * limits.SECOND_MS
-"""After an outage rounds count again when the ensemble has answered for so long: meanwhile others make their nodes."""
+"""Time for which the ensemble must answer after an outage before rounds count again, so that others can rejoin."""
 VANISHED_MS = limits.MINUTE_MS
-"""The row of a host is kept so long after its node has gone, and the mark of one that has ended as well."""
+"""Time for which the row of a host is kept after its node has vanished, and the mark of one that has ended as well."""
 ANNOUNCE_MS = 2 * limits.SECOND_MS
-"""The pause between two notes in the meta database that this host's membership is another one."""
+"""The pause between two notes in the meta database that this host's membership is kept elsewhere."""
 _NODE_BYTES_MAX = 4 * limits.KIB
 _ENDED = b'{"is_ended": true}'
 
@@ -63,7 +63,7 @@ assert VANISHED_MS > 2 * limits.HOST_DEAD_MS, "a host whose node has gone is dea
 
 _log = structlog.get_logger(__name__)
 _quiet = logging.getLogger(f"{__name__}.kazoo")
-"""The logger of kazoo, silenced: a host itself tells what there is to say of an outage."""
+"""The logger of kazoo, silenced because the host itself logs outages."""
 _quiet.addHandler(logging.NullHandler())
 _quiet.propagate = False
 
@@ -77,8 +77,8 @@ class _Seen(NamedTuple):
 class ZookeeperBackend:
     """Implements foqs.cluster.view.MembershipBackend. `cluster` names the cluster, `meta` is its meta database.
 
-    The node of a host is `PATH/CLUSTER/hosts/ID`. One that ends in order leaves a mark there, so that the others know
-    it from one whose session was lost; they remove the mark after a while.
+    The node of a host is `PATH/CLUSTER/hosts/ID`. A host that ends in order leaves a mark there, so that the others can
+    distinguish it from one whose session was lost; they remove the mark after a while.
     """
 
     def __init__(self, url: ZookeeperUrl, cluster: str, meta: MetaStore, now_s: Callable[[], float]) -> None:
@@ -88,16 +88,16 @@ class ZookeeperBackend:
         self._directory = f"{url.path}/{cluster}/hosts"
         self._client: Any = None
         self._seen: dict[str, _Seen] = {}
-        """Hosts that have not ended in order, as they were when their nodes were there last."""
+        """Hosts that have not ended in order, with their last rows."""
         self._ended_s: dict[str, float] = {}
-        """When marks of hosts that have ended were seen first."""
+        """The time at which the mark of each ended host was first seen."""
         self._is_away = False
         self._back_s: float | None = None
-        """When the ensemble came back, until rounds count again."""
+        """The time at which the ensemble came back, until rounds count again."""
         self._lost_s: float | None = None
-        """The time since which there is no connection."""
+        """The time since which the client has no connection."""
         self._replaced_s = -math.inf
-        """When the client was replaced last."""
+        """The time at which the client was last replaced."""
         self._announced_s: float | None = None
 
     def join(self, host: HostRow) -> None:
@@ -141,7 +141,7 @@ class ZookeeperBackend:
         until_s = time.monotonic() + ROUND_MS_MAX / 1000
         try:
             self._require_connection()
-            # Without a directory nobody knows this host.
+            # Without a directory no host knows this one.
             with suppress(NoNodeError):
                 self._replace(self._path(host.id), _ENDED, until_s, ephemeral=False)
         except (KazooException, KazooTimeoutError) as error:
@@ -163,10 +163,10 @@ class ZookeeperBackend:
         )
 
     def _require_connection(self) -> None:
-        """Raises ConnectionClosedError at once, instead of adding to what waits for a connection.
+        """Raise ConnectionClosedError if the client has no connection, instead of adding to the waiting requests.
 
-        A client that has none for long is replaced: kazoo may have given up, and an ensemble that has lost its data
-        refuses a session that has seen later ones.
+        A client that stays without one is replaced, because kazoo can have given up, and an ensemble that has lost its
+        data refuses a session that has seen later transactions.
         """
         client = self._client
         if client is not None and client.connected:
@@ -184,11 +184,11 @@ class ZookeeperBackend:
         self._replaced_s = self._now_s()
         self._lost_s = None
         if client is not None:
-            # It may wait for a server that hangs, and the next heartbeat must not wait for it.
+            # Closing can wait for a server that hangs, and the next heartbeat must not wait for that.
             threading.Thread(target=_close, args=(client,), name="zookeeper-close", daemon=True).start()
 
     def _write(self, host: HostRow, until_s: float) -> None:
-        """Write this host's row into a node that goes with this session: a lost session's is made anew."""
+        """Write this host's row into a node of this session; the node of a lost session is replaced."""
         path, data = self._path(host.id), _encode(host)
         try:
             stat = self._wait(self._client.set_async(path, data), until_s)
@@ -200,7 +200,7 @@ class ZookeeperBackend:
             self._replace(path, data, until_s, ephemeral=True)
 
     def _replace(self, path: str, data: bytes, until_s: float, *, ephemeral: bool) -> None:
-        """Put a node in the place of the one that is there, if any, so that nobody sees that there is none."""
+        """Create a node in place of the present one, if any, in one transaction, so that no host sees it missing."""
         transaction = self._client.transaction()
         if self._wait(self._client.exists_async(path), until_s) is not None:
             transaction.delete(path)
@@ -210,13 +210,13 @@ class ZookeeperBackend:
                 raise result
 
     def _read(self, until_s: float) -> tuple[dict[str, HostRow], set[str]]:
-        """The hosts whose nodes are there, and those that have ended in order.
+        """Return the rows of the present hosts, and the ids of those that have ended in order.
 
-        It comes after a write of the same session, so that no server shows what was before that.
+        It follows a write of the same session, so that no server returns an older state.
         """
         names = self._wait(self._client.get_children_async(self._directory), until_s)
         if len(names) > limits.HOSTS_MAX:
-            # Those that are left out would look as if they had ended.
+            # Hosts that are left out would look as if they had ended.
             raise UnavailableError(
                 f"{self._directory} of ZooKeeper has {len(names)} nodes, more than {limits.HOSTS_MAX}, the limit: "
                 "delete those of hosts that are not there any more"
@@ -235,7 +235,7 @@ class ZookeeperBackend:
         return rows, ended
 
     def _known(self, rows: dict[str, HostRow], ended: set[str], now_s: float) -> list[HostRow]:
-        """The hosts of this round, and as they were those that vanished without a word."""
+        """Return the hosts of this round, and the last rows of those that vanished without a mark."""
         self._seen.update({name: _Seen(row, now_s) for name, row in rows.items()})
         self._seen = {
             name: seen
@@ -263,7 +263,7 @@ class ZookeeperBackend:
                 f"ZooKeeper answers again: the other hosts have {RETURN_MS // 1000} s to say that they are there"
             )
         self._back_s = None
-        # While it was away nobody's node could be seen.
+        # During the outage no node was visible.
         self._seen = {name: seen._replace(at_s=now_s) for name, seen in self._seen.items()}
 
     def _wait(self, answer: Any, until_s: float) -> Any:
@@ -278,7 +278,7 @@ def _close(client: Any) -> None:
         client.stop()
         client.close()
     except KazooException:
-        # Its thread stands in a call to a server that hangs, and ends with that.
+        # Its thread is in a call to a server that hangs, and ends with that call.
         _log.warning("zookeeper_client_left_behind", exc_info=True)
 
 
@@ -291,9 +291,9 @@ def _encode(host: HostRow) -> bytes:
 
 
 def _decode(path: str, host_id: str, data: bytes) -> HostRow:
-    """Fields of later versions are nothing to this one.
+    """Decode a row, ignoring fields of later versions.
 
-    Raises UnavailableError for what is no row of a host: nobody may be taken for dead because of it.
+    Raises UnavailableError if the data are no row of a host, because no host must count as dead due to them.
     """
     try:
         values = json.loads(data[:_NODE_BYTES_MAX])

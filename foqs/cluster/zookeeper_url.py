@@ -1,4 +1,4 @@
-"""The URL that a host finds the others by with ZooKeeper."""
+"""The URL of the ZooKeeper ensemble by which hosts find each other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ALLOWED = "allowed: zookeeper://HOST:PORT,HOST:PORT/PATH"
 
 
 class ZookeeperUrl(NamedTuple):
-    """An ensemble, and where in it the hosts of a cluster find each other."""
+    """An ensemble, and the path in it under which the hosts of a cluster find each other."""
 
     servers: tuple[str, ...]
     """HOST:PORT each."""
@@ -26,7 +26,7 @@ class ZookeeperUrl(NamedTuple):
 
 
 def parse(url: str) -> ZookeeperUrl:
-    """Raises ValueError, which says what is wrong and what is allowed."""
+    """Parse a URL. Raises ValueError with the problem and the allowed form."""
     scheme, separator, rest = url.partition("://")
     if not separator or scheme != SCHEME:
         raise ValueError(f"is no URL of ZooKeeper; {_ALLOWED}, or nothing for the meta database")
