@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from foqs.client.aio.consumer import AsyncConsumer
     from foqs.client.aio.settler import AsyncLeasedItem
     from foqs.client.aio.worker import AsyncWorker
+    from foqs.client.client_errors import BatchError, ClientClosedError, NotSentError, OutcomeUnknownError
     from foqs.client.dequeued import Dequeued
-    from foqs.client.errors import BatchError, ClientClosedError, NotSentError, OutcomeUnknownError
-    from foqs.client.items import Item, Nack, NewItem
+    from foqs.client.queue_items import Item, Nack, NewItem
     from foqs.client.retry import RetryPolicy
     from foqs.client.settling import DeadLetter, NackBackoff, Release, Retry, SettleStats
     from foqs.client.sync import AdminClient, Client
@@ -70,8 +70,8 @@ _HOME = {
     "foqs.client.aio.settler": ("AsyncLeasedItem",),
     "foqs.client.aio.worker": ("AsyncWorker",),
     "foqs.client.dequeued": ("Dequeued",),
-    "foqs.client.errors": ("BatchError", "ClientClosedError", "NotSentError", "OutcomeUnknownError"),
-    "foqs.client.items": ("Item", "Nack", "NewItem"),
+    "foqs.client.client_errors": ("BatchError", "ClientClosedError", "NotSentError", "OutcomeUnknownError"),
+    "foqs.client.queue_items": ("Item", "Nack", "NewItem"),
     "foqs.client.retry": ("RetryPolicy",),
     "foqs.client.settling": ("DeadLetter", "NackBackoff", "Release", "Retry", "SettleStats"),
     "foqs.client.sync": ("AdminClient", "Client"),

@@ -9,60 +9,60 @@ from pathlib import Path
 
 import structlog
 
-from foqs.cluster.backends import membership_backend
-from foqs.cluster.membership import Membership
-from foqs.cluster.owner_map import OwnerMap
-from foqs.cluster.owner_word import OwnerWord
-from foqs.cluster.routing import Routing
-from foqs.cluster.sharing import Sharing
+from foqs.cluster.members.backends.choice import membership_backend
+from foqs.cluster.members.membership import Membership
+from foqs.cluster.ownership.owner_map import OwnerMap
+from foqs.cluster.ownership.owner_word import OwnerWord
+from foqs.cluster.ownership.sharing import Sharing
+from foqs.cluster.routing.routing import Routing
 from foqs.config import HostConfig
-from foqs.host.admin import Admin
-from foqs.host.ages import Ages
-from foqs.host.bulk_lane import BulkEnqueues, BulkLane
-from foqs.host.census import Censuses
-from foqs.host.condition import Condition
-from foqs.host.dequeues import Dequeues
-from foqs.host.dispatch import Dispatcher
-from foqs.host.enqueues import Enqueues
-from foqs.host.event_log.service import EventLog, EventLogOptions, EventLogSource
-from foqs.host.exports import Exports
-from foqs.host.hand_over import let_go
-from foqs.host.inspection import Inspection
-from foqs.host.job_calls import JobCalls, JobEnqueues
-from foqs.host.jobs import Jobs
-from foqs.host.leases import Leases
-from foqs.host.looks import Looks
-from foqs.host.namespace_calls import NamespaceCalls
-from foqs.host.namespaces import Namespaces
-from foqs.host.page_budget import PageBudget
-from foqs.host.place_check import PlaceCheck
-from foqs.host.placement import Placement
-from foqs.host.pulse import Pulse
-from foqs.host.queue import Queue
-from foqs.host.quotas import Quotas
-from foqs.host.reasons import KnownReasons
-from foqs.host.shard_calls import ShardCalls
-from foqs.host.shard_maps import ShardMaps
-from foqs.host.shards import Shards
-from foqs.host.slices import Slices
-from foqs.host.slot_moves import SlotMover
-from foqs.host.slots import Slots
-from foqs.host.stocks import Stocks
-from foqs.host.topics import Topics
-from foqs.host.waiting import Waiting
+from foqs.host.admission.bulk_lane import BulkEnqueues, BulkLane
+from foqs.host.admission.hosted_jobs import Jobs
+from foqs.host.admission.looks import Looks
+from foqs.host.admission.placement import Placement
+from foqs.host.admission.quotas import Quotas
+from foqs.host.dispatch.dispatcher import Dispatcher
+from foqs.host.event_log.log_service import EventLog, EventLogOptions, EventLogSource
+from foqs.host.metrics.ages import Ages
+from foqs.host.metrics.condition import Condition
+from foqs.host.metrics.pulse import Pulse
+from foqs.host.registry.censuses import Censuses
+from foqs.host.registry.known_slots import Slots
+from foqs.host.registry.namespace_calls import NamespaceCalls
+from foqs.host.registry.namespaces import Namespaces
+from foqs.host.registry.slot_moves import SlotMover
+from foqs.host.shards.hand_over import let_go
+from foqs.host.shards.shards import Shards
+from foqs.host.shards.waiting import Waiting
+from foqs.host.verbs.dequeues import Dequeues
+from foqs.host.verbs.enqueues import Enqueues
+from foqs.host.verbs.exports import Exports
+from foqs.host.verbs.host_admin import Admin
+from foqs.host.verbs.host_queue import Queue
+from foqs.host.verbs.host_stocks import Stocks
+from foqs.host.verbs.inspection import Inspection
+from foqs.host.verbs.job_calls import JobCalls, JobEnqueues
+from foqs.host.verbs.known_reasons import KnownReasons
+from foqs.host.verbs.page_budget import PageBudget
+from foqs.host.verbs.place_check import PlaceCheck
+from foqs.host.verbs.settlements import Leases
+from foqs.host.verbs.shard_calls import ShardCalls
+from foqs.host.verbs.shard_maps import ShardMaps
+from foqs.host.verbs.slices import Slices
+from foqs.host.verbs.topics import Topics
 from foqs.model import limits
 from foqs.model.cluster import HostRow, OpenedShard, ShardUse, process_id
 from foqs.model.item import ItemEvent
+from foqs.model.peer_calls import SECRET_BYTES
 from foqs.model.peer_proof import PROOF
-from foqs.model.peers import SECRET_BYTES
 from foqs.model.service import Service, ServiceState
 from foqs.parts import Parts, real_parts
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Events
 from foqs.shard_factory import ShardFactory
-from foqs.storage.meta import MetaStore
-from foqs.storage.migrations import SchemaKind
-from foqs.storage.places import place_of
+from foqs.storage.meta.meta_store import MetaStore
+from foqs.storage.schema.migrations import SchemaKind
+from foqs.storage.sessions.places import place_of
 from foqs.transport.bounds import TransportLimits
 from foqs.transport.server import ThriftServer
 
@@ -158,7 +158,7 @@ class Host(Service):
         for shard_id, shard in self._shards.by_id.items():
             shard.use_url(self._factory.url_of(shard_id, shard.place))
 
-    # ---- foqs.cluster.sharing.LocalShards ----
+    # ---- foqs.cluster.ownership.sharing.LocalShards ----
 
     @property
     def shards_run(self) -> Collection[int]:

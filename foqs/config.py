@@ -40,15 +40,15 @@ from pydantic_settings import (
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from foqs.cluster import zookeeper_url
+from foqs.cluster.members.backends import zookeeper_url
 from foqs.config_problems import ENVIRONMENT_PREFIX, redact_url, sentence_of
 from foqs.model import limits
-from foqs.model.addresses import HostPort, host_problem, parse_address
 from foqs.model.errors import InvalidArgumentError
+from foqs.model.host_addresses import HostPort, host_problem, parse_address
 from foqs.service_links import without_service_links
-from foqs.storage.places import url_at
-from foqs.storage.shard_places import ShardPlaces, entries_of, shard_places
-from foqs.storage.url_options import check_tls, password_problems, with_checked_options
+from foqs.storage.sessions.places import url_at
+from foqs.storage.sessions.shard_places import ShardPlaces, entries_of, shard_places
+from foqs.storage.sessions.url_options import check_tls, password_problems, with_checked_options
 
 CONFIG_VARIABLE = "FOQS_CONFIG"
 _DRIVER = "mysql+pymysql"

@@ -8,20 +8,20 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from foqs.cluster.peers import PeerTable
-from foqs.cluster.routing import Chance
-from foqs.host.event_log.service import EventLog, EventLogOptions, EventLogSource
-from foqs.host.metrics import Metrics
-from foqs.host.slot_moves import Source
+from foqs.cluster.routing.peer_table import PeerTable
+from foqs.cluster.routing.routing import Chance
+from foqs.host.event_log.log_service import EventLog, EventLogOptions, EventLogSource
+from foqs.host.metrics.scrape import Metrics
+from foqs.host.registry.slot_moves import Source
 from foqs.model.cluster import ShardIdentity
 from foqs.model.shard_place import EpochAsk, EpochGiven
-from foqs.storage.identity import identity_at
-from foqs.storage.meta import MetaStore
-from foqs.storage.migrations import SchemaKind, check_current
-from foqs.storage.packs.index import PackIndex
-from foqs.storage.shard_reader import ShardReader
-from foqs.storage.shard_store import ShardAccess, ShardStore
-from foqs.storage.slot_source import SlotSource
+from foqs.storage.meta.meta_store import MetaStore
+from foqs.storage.schema.migrations import SchemaKind, check_current
+from foqs.storage.shard.identity import identity_at
+from foqs.storage.shard.packs.pack_index import PackIndex
+from foqs.storage.shard.shard_reader import ShardReader
+from foqs.storage.shard.shard_store import ShardAccess, ShardStore
+from foqs.storage.shard.slot_source import SlotSource
 from foqs.transport.peers import Peers as ThriftPeers
 from foqs.transport.server import ThriftServer
 

@@ -12,8 +12,8 @@ import structlog
 
 from foqs.config import ConfigError, HostConfig
 from foqs.model.errors import InvalidArgumentError
-from foqs.storage.session import database_and_user
-from foqs.storage.url_options import check_tls
+from foqs.storage.sessions.session import database_and_user
+from foqs.storage.sessions.url_options import check_tls
 
 _log = structlog.get_logger(__name__)
 

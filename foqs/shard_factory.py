@@ -9,29 +9,29 @@ from zlib import crc32
 
 from sqlalchemy import make_url
 
-from foqs.cluster.membership import Membership
+from foqs.cluster.members.membership import Membership
 from foqs.config import HostConfig
-from foqs.host.dispatch import Dispatcher
-from foqs.host.meters import TransactionMeters
-from foqs.host.namespaces import Namespaces
-from foqs.host.place_check import NotOpenedError
-from foqs.host.shards import OwnedShard
+from foqs.host.dispatch.dispatcher import Dispatcher
+from foqs.host.metrics.meters import TransactionMeters
+from foqs.host.registry.namespaces import Namespaces
+from foqs.host.shards.shards import OwnedShard
+from foqs.host.verbs.place_check import NotOpenedError
 from foqs.model import limits
 from foqs.model.cluster import ShardIdentity, identity_problem, lost_database_problem
 from foqs.model.errors import InvalidArgumentError, UnavailableError
 from foqs.model.shard_place import EpochAsk, EpochGiven
 from foqs.parts import Parts
-from foqs.server.mysql_server import CommitScheduler, MysqlServer, TurningTime
+from foqs.shard.mysql_server import CommitScheduler, MysqlServer, TurningTime
 from foqs.shard.port import Tenure
 from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.shard_writer import ShardWriter
-from foqs.storage.identity import ClusterId
-from foqs.storage.meta import MetaStore
-from foqs.storage.migrations import MigrationError, SchemaKind
-from foqs.storage.packs.budget import PackBudget
-from foqs.storage.packs.index import PackIndex
-from foqs.storage.session import server_of
-from foqs.storage.shard_store import ShardAccess
+from foqs.storage.meta.meta_store import MetaStore
+from foqs.storage.schema.migrations import MigrationError, SchemaKind
+from foqs.storage.sessions.session import server_of
+from foqs.storage.shard.identity import ClusterId
+from foqs.storage.shard.packs.budget import PackBudget
+from foqs.storage.shard.packs.pack_index import PackIndex
+from foqs.storage.shard.shard_store import ShardAccess
 
 
 class ShardFactory:

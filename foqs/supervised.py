@@ -15,7 +15,7 @@ from foqs.config import HostConfig
 from foqs.logs import configure_logs
 from foqs.model.errors import InvalidArgumentError
 from foqs.reload import Reload
-from foqs.storage.migrations import SchemaKind, schema_version
+from foqs.storage.schema.migrations import SchemaKind, schema_version
 from foqs.transport.operator_port import OperatorPort
 
 _log = structlog.get_logger(__name__)

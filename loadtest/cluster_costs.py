@@ -18,14 +18,14 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from foqs.cluster.decision import Planner
-from foqs.cluster.directory import Directory
-from foqs.cluster.view import ClusterView
+from foqs.cluster.homes.directory import Directory
+from foqs.cluster.members.view import ClusterView
+from foqs.cluster.ownership.decision import Planner
 from foqs.dev.local_server import LocalServer
 from foqs.model.cluster import HostRow, ShardRow
 from foqs.model.stocks import Stock
-from foqs.storage.meta import MetaStore
-from foqs.storage.migrations import SchemaKind, apply
+from foqs.storage.meta.meta_store import MetaStore
+from foqs.storage.schema.migrations import SchemaKind, apply
 
 _SERVERS = 20
 _ROUNDS = 200

@@ -25,7 +25,7 @@ from foqs.bootstrap import Host
 from foqs.client.aio import AsyncAdminClient, AsyncClient
 from foqs.config import HostConfig
 from foqs.dev.local_server import LocalServer
-from foqs.storage.migrations import SchemaKind, apply
+from foqs.storage.schema.migrations import SchemaKind, apply
 
 _NAMESPACE, _TOPIC = "elsewhere", "mail"
 _WAIT_MS = 2_000

@@ -261,7 +261,7 @@ _METRIC_KINDS = {
 
 
 def metrics(*packages: Path) -> str:
-    paths = [path for package in packages for path in package.glob("*.py")]
+    paths = [path for package in packages for path in package.rglob("*.py")]
     rows = [row for path in paths for row in _metrics_of(ast.parse(path.read_text()))]
     return table(["metric", "kind", "labels", "meaning"], sorted(rows))
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from foqs.cluster import probes, topic_news, topic_reports, wishes, zookeeper_backend
-from foqs.host import quotas
+from foqs.cluster.homes import probes, topic_news, topic_reports, wishes
+from foqs.cluster.members.backends import zookeeper_backend
+from foqs.host.admission import quotas
 from foqs.model import limits
 from foqs.wire.codec import Codec, structs
 

@@ -19,9 +19,9 @@ from foqs.dev.local_zookeeper import LocalZookeeper, LocalZookeeperError, requir
 from foqs.model.cluster import lost_database_problem
 from foqs.model.errors import AlreadyExistsError
 from foqs.model.namespace import NamespaceSettings
-from foqs.storage.meta import MetaStore
-from foqs.storage.meta_tables import HOST
-from foqs.storage.migrations import MigrationError, SchemaKind, apply, status
+from foqs.storage.meta.meta_store import MetaStore
+from foqs.storage.meta.meta_tables import HOST
+from foqs.storage.schema.migrations import MigrationError, SchemaKind, apply, status
 
 _SHARDS_DEFAULT = 4
 _SHARDS_MAX = 64

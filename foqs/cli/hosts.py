@@ -10,7 +10,7 @@ from foqs.cli.host_checks import host_problems, route_problems, standby_problems
 from foqs.cli.numbers import WholeNumber
 from foqs.cli.output import Exit, leave, note, time_of
 from foqs.cli.remote import Remote, remote_command
-from foqs.cli.shards import shard_problems
+from foqs.cli.shard_commands import shard_problems
 from foqs.model.cluster_calls import ClusterHost, HostState
 
 _SHARDS_SHOWN_MAX = 20

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import click
 
 from foqs.cli.output import Exit, exit_of, leave, note
-from foqs.client.errors import NotSentError
+from foqs.client.client_errors import NotSentError
 from foqs.model.errors import FoqsError
 
 
@@ -31,26 +31,30 @@ _COMMANDS = {
     "dev": _Place("dev", "dev", "Run a whole queue on this machine until Ctrl-C; its items survive restarts.", "host"),
     "host": _Place("host", "host", "Run one host until SIGTERM or SIGINT, which drain it.", "host"),
     "config": _Place(
-        "config",
+        "config_commands",
         "config",
         "Show or check the configuration of a host: flag > FOQS_* variable > file > default.",
         "host",
     ),
     "schema": _Place("schema", "schema", "Create and bring up to date the databases of the cluster.", "host"),
-    "namespace": _Place("namespaces", "namespace", "Create, list, show, change and delete namespaces."),
-    "topics": _Place("queue", "topics", "List the topics of NAMESPACE that hold an item."),
-    "topic": _Place("topic", "topic", "Pause a topic, limit its rate, or work on all its items."),
+    "namespace": _Place("namespace_commands", "namespace", "Create, list, show, change and delete namespaces."),
+    "topics": _Place("queue_commands", "topics", "List the topics of NAMESPACE that hold an item."),
+    "topic": _Place("topic_commands", "topic", "Pause a topic, limit its rate, or work on all its items."),
     "enqueue": _Place(
-        "queue", "enqueue", "Store an item with PAYLOAD, or with what comes from stdin (-), and print its id."
+        "queue_commands", "enqueue", "Store an item with PAYLOAD, or with what comes from stdin (-), and print its id."
     ),
-    "dequeue": _Place("queue", "dequeue", "Take the most urgent ready items of TOPIC under a lease and print them."),
-    "ack": _Place("queue", "ack", "Delete delivered items: they never come back."),
-    "nack": _Place("queue", "nack", "Give delivered items back as failed attempts."),
-    "item": _Place("items", "item", "Look at items and delete them."),
-    "dead-letter": _Place("items", "dead_letter", "Look at dead letters, make them ready again, or delete them."),
+    "dequeue": _Place(
+        "queue_commands", "dequeue", "Take the most urgent ready items of TOPIC under a lease and print them."
+    ),
+    "ack": _Place("queue_commands", "ack", "Delete delivered items: they never come back."),
+    "nack": _Place("queue_commands", "nack", "Give delivered items back as failed attempts."),
+    "item": _Place("item_commands", "item", "Look at items and delete them."),
+    "dead-letter": _Place(
+        "item_commands", "dead_letter", "Look at dead letters, make them ready again, or delete them."
+    ),
     "host-status": _Place("host_status", "host_status", "Show the host that answers, and the shards it serves."),
     "hosts": _Place("hosts", "hosts", "List the hosts that live, or check that they serve every shard."),
-    "shard": _Place("shards", "shard", "List, add, drain, move and remove the shards of the cluster."),
+    "shard": _Place("shard_commands", "shard", "List, add, drain, move and remove the shards of the cluster."),
     "spark": _Place("spark", "spark", "Jobs on Spark, and the records of jobs.", "spark"),
 }
 

@@ -19,7 +19,7 @@ from foqs.cli.output import Exit, exit_of, leave, note
 from foqs.config import HostConfig
 from foqs.model.errors import FoqsError
 from foqs.model.limits import KIB, MIB
-from foqs.storage.migrations import MigrationError
+from foqs.storage.schema.migrations import MigrationError
 
 _GC_THRESHOLDS = (5_000, 4, 1_000)
 """Thresholds of the three generations of the garbage collector.

@@ -15,12 +15,12 @@ from foqs.cli.output import Exit, Output, leave, note
 from foqs.config import HostConfig, LoadedConfig
 from foqs.model.cluster import ShardIdentity, ShardRow, ShardUse, lost_database_problem
 from foqs.model.errors import FoqsError, UnavailableError
-from foqs.storage import migrations
-from foqs.storage.identity import keep_identity_at
-from foqs.storage.meta import MetaStore
-from foqs.storage.migrations import Migration, MigrationError, SchemaKind, SchemaStatus
-from foqs.storage.places import place_of
-from foqs.storage.url_options import check_tls
+from foqs.storage.meta.meta_store import MetaStore
+from foqs.storage.schema import migrations
+from foqs.storage.schema.migrations import Migration, MigrationError, SchemaKind, SchemaStatus
+from foqs.storage.sessions.places import place_of
+from foqs.storage.sessions.url_options import check_tls
+from foqs.storage.shard.identity import keep_identity_at
 
 _META_DATABASE = "meta database"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from foqs.cli.jobs import jobs, status, update
+from foqs.cli.job_commands import jobs, status, update
 from foqs.spark.jobs.capacity_report import capacity_report
 from foqs.spark.jobs.compact import compact
 from foqs.spark.jobs.delivery_report import delivery_report

@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from foqs.client.checks import check_many
-from foqs.model.addresses import bracketed, parse_address
 from foqs.model.errors import InvalidArgumentError, shown
+from foqs.model.host_addresses import bracketed, parse_address
 
 PORT_DEFAULT = 7600
 COOLDOWN_MS = 1_000

@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import Any
 
 from foqs.client.checks import check_many
+from foqs.client.client_errors import error_from_wire
 from foqs.client.durations import duration_ms
-from foqs.client.errors import error_from_wire
 from foqs.client.flows import Call, Flow, Terms, call_flow
 from foqs.client.retry import Repeat
 from foqs.client.verbs import id_entries, judged

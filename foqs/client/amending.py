@@ -11,8 +11,8 @@ from math import inf
 from typing import Any
 
 from foqs.client.flows import Call, Flow, Terms, call_flow
-from foqs.client.items import Nack
 from foqs.client.leases import BaseLeasedItem
+from foqs.client.queue_items import Nack
 from foqs.client.retry import Repeat
 from foqs.client.settling import log
 from foqs.model.calls import PositionErrors

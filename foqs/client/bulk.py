@@ -13,12 +13,12 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from foqs.client.checks import check_many
+from foqs.client.client_errors import NotSentError
 from foqs.client.entries import cut
-from foqs.client.errors import NotSentError
 from foqs.client.flows import Attempts, Terms
-from foqs.client.items import ENQUEUE_BYTES_MAX, NewItem, faults_of, item_bytes, likely_faults_of
+from foqs.client.queue_items import ENQUEUE_BYTES_MAX, NewItem, faults_of, item_bytes, likely_faults_of
 from foqs.client.retry import Repeat
-from foqs.client.slots import NO_ID, SlotGroups, with_own_ids
+from foqs.client.slot_groups import NO_ID, SlotGroups, with_own_ids
 from foqs.model.calls import EnqueueResult
 from foqs.model.errors import (
     FoqsError,

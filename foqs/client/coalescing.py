@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from foqs.client.addresses import Address
-from foqs.client.errors import ClientClosedError, NotSentError, OutcomeUnknownError, copy_of
+from foqs.client.client_errors import ClientClosedError, NotSentError, OutcomeUnknownError, copy_of
 from foqs.client.flows import Attempts, Terms
-from foqs.client.items import ENQUEUE_BYTES_MAX, NewItem, check_item_fits, item_bytes
+from foqs.client.queue_items import ENQUEUE_BYTES_MAX, NewItem, check_item_fits, item_bytes
 from foqs.client.retry import Repeat, goes_elsewhere, may_repeat, verdict
 from foqs.client.shared_enqueue import CallOutcome
 from foqs.model.errors import FoqsError, OverloadedError

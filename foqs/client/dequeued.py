@@ -7,7 +7,7 @@ from dataclasses import fields
 from operator import attrgetter
 from typing import Any
 
-from foqs.client.items import Item
+from foqs.client.queue_items import Item
 from foqs.model.reasons import NOT_ASKED, NOT_READY, Reason
 
 _field_values = attrgetter(*[field.name for field in fields(Reason)])

@@ -12,7 +12,7 @@ from typing import Any
 from thriftpy2.thrift import TDecodeException
 
 from foqs.client.checks import check_request
-from foqs.client.errors import as_client_error
+from foqs.client.client_errors import as_client_error
 from foqs.client.flows import Call
 from foqs.model import limits
 from foqs.model.errors import InternalError, InvalidArgumentError

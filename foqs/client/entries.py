@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Any
 
 from foqs.client.addresses import Address
-from foqs.client.errors import error_from_wire
+from foqs.client.client_errors import error_from_wire
 from foqs.client.flows import Attempts, Call, Flow, Pause, Terms
 from foqs.client.retry import Repeat, goes_elsewhere, may_repeat, verdict
 from foqs.model import limits

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from foqs.client.addresses import Address, AddressBook
 from foqs.client.checks import check_whole
+from foqs.client.client_errors import NotSentError, OutcomeUnknownError, copy_of
 from foqs.client.durations import DEADLINE_MS_MAX
 from foqs.client.encoded import EncodedItems
-from foqs.client.errors import NotSentError, OutcomeUnknownError, copy_of
 from foqs.client.retry import Pauses, Repeat, RetryPolicy, goes_elsewhere, may_repeat, verdict
 from foqs.model.errors import FoqsError
 
 if TYPE_CHECKING:
     from foqs.client.owners import Owners
-    from foqs.client.slots import SlotGroups
+    from foqs.client.slot_groups import SlotGroups
 
 HOP_MS = 2_000
 """Longest wait of a read for one host while an untried address remains, in ms, because a host can hang."""

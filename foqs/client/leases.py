@@ -13,7 +13,7 @@ from datetime import timedelta
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
-from foqs.client.items import Item, Nack
+from foqs.client.queue_items import Item, Nack
 from foqs.model import limits
 from foqs.model.calls import PositionErrors
 from foqs.model.errors import FoqsError, NotFoundError, StaleLeaseError

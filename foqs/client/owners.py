@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from foqs.client.addresses import Address, parse_addresses
 from foqs.client.flows import Flow, Terms
 from foqs.client.retry import RetryPolicy
-from foqs.client.slots import ASK_MS_MAX, MAP_PAUSE_MS, shard_map
+from foqs.client.slot_groups import ASK_MS_MAX, MAP_PAUSE_MS, shard_map
 from foqs.model import limits
 from foqs.model.calls import ShardMap
 from foqs.model.errors import FoqsError, InvalidArgumentError

@@ -22,8 +22,8 @@ from datetime import timedelta
 from enum import Enum
 
 from foqs.client.checks import check_whole
+from foqs.client.client_errors import OutcomeUnknownError
 from foqs.client.durations import DEADLINE_MS_MAX, duration_or
-from foqs.client.errors import OutcomeUnknownError
 from foqs.model.errors import FoqsError, OverloadedError, UnavailableError
 
 

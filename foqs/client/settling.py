@@ -14,8 +14,8 @@ from heapq import heappop, heappush
 from foqs.client.checks import check_whole
 from foqs.client.durations import duration_ms, duration_or
 from foqs.client.flows import Attempts, Terms
-from foqs.client.items import Nack, check_nack
 from foqs.client.leases import LOST, BaseLeasedItem
+from foqs.client.queue_items import Nack, check_nack
 from foqs.model import limits
 from foqs.model.calls import PositionErrors
 from foqs.model.errors import FoqsError

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from foqs.client import verbs
 from foqs.client.addresses import Address
-from foqs.client.errors import NotSentError, OutcomeUnknownError, error_from_wire
+from foqs.client.client_errors import NotSentError, OutcomeUnknownError, error_from_wire
 from foqs.client.flows import Attempts, Call, Flow, Terms
-from foqs.client.items import NewItem
+from foqs.client.queue_items import NewItem
 from foqs.client.retry import Repeat, goes_elsewhere
 from foqs.model.calls import PositionErrors
 from foqs.model.errors import FoqsError, InternalError, RateLimitedError, TooLargeError, UnavailableError

@@ -8,12 +8,13 @@ from typing import Any, TypeVar
 
 from foqs.client.addresses import Address
 from foqs.client.checks import check_many, check_whole
+from foqs.client.client_errors import BatchError, NotSentError
 from foqs.client.dequeued import Dequeued
 from foqs.client.entries import CALL_BYTES_MAX, Entries, Verb, batch_flow, cut
-from foqs.client.errors import BatchError, NotSentError
 from foqs.client.flows import Call, Flow, Terms, call_flow
 from foqs.client.giving_back import late_items
-from foqs.client.items import (
+from foqs.client.owners import owner_of_ids
+from foqs.client.queue_items import (
     Item,
     Nack,
     NewItem,
@@ -28,7 +29,6 @@ from foqs.client.items import (
     receipt_of,
     topic_demands,
 )
-from foqs.client.owners import owner_of_ids
 from foqs.client.retry import Repeat
 from foqs.model import limits
 from foqs.model.calls import EnqueueResult, PositionErrors, TopicPage, TopicStats

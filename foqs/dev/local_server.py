@@ -24,7 +24,7 @@ import pymysql
 
 from foqs.dev.directory_lock import DirectoryLock, DirectoryTakenError
 from foqs.dev.local_access import LocalAccessError, TcpListener, file_options, listen_options, make_private
-from foqs.storage.login import GuardedConnection
+from foqs.storage.sessions.login import GuardedConnection
 
 BINARY_VARIABLE = "FOQS_MYSQLD"
 INSTALL_HINT = (

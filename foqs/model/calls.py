@@ -52,7 +52,7 @@ class NewItemFields(Protocol):
 class ItemContent(NamedTuple):
     """The content of an item from its producer to its consumers, as it is stored: empty is what nobody gave.
 
-    The last columns of `foqs.storage.columns.ITEM_COLUMNS` have the same names and the same order.
+    The last columns of `foqs.storage.schema.item_columns.ITEM_COLUMNS` have the same names and the same order.
     """
 
     payload: bytes

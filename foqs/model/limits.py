@@ -1,7 +1,7 @@
 """The bounds that callers, operators and reviewers of memory and time need to know, and how they depend on each other.
 
 All hosts of a cluster must agree on the first section; the second one can differ by host. The tuning of one mechanism
-(periods, chunks, ratios, thresholds) stands at the top of its module, such as foqs.server.mysql_server.
+(periods, chunks, ratios, thresholds) stands at the top of its module, such as foqs.shard.mysql_server.
 Namespace limits are defaults that an operator can change within the hard bounds given here.
 Source of most figures: the FOQS post (payload 10 KB) and design measurements in docs/decisions/.
 """

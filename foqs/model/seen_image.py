@@ -1,9 +1,9 @@
 """Images of tables of dedup ids, as bytes in parts. The first part is made last and vouches for the others.
 
 The first byte of each part is the version of the format: the number of the migration of schema/shard that introduced
-it, as with the formats of foqs/storage/formats.py. But an image only saves time: the host ignores one that it cannot
-read, that is incomplete, or that belongs to another log, and reads the log instead. So a writer writes its newest
-version.
+it, as with the formats of foqs/storage/shard/formats.py. But an image only saves time: the host ignores one that it
+cannot read, that is incomplete, or that belongs to another log, and reads the log instead. So a writer writes its
+newest version.
 
 An image has the first ids of a table, up to the end of a block of the log, or all ids once the table is full. The table
 can take more ids while the image is made.

@@ -1,7 +1,7 @@
 """A cap that several hosts share, from the side of one host: it asks the home of the cap for tokens ahead of need.
 
-Every topic and namespace with a cap has one home among the living hosts (foqs/cluster/cap_news.py), which makes all of
-its tokens. A grant is a few tokens that are valid from some moment on, and for a short time. Pure.
+Every topic and namespace with a cap has one home among the living hosts (foqs/cluster/homes/cap_news.py), which makes
+all of its tokens. A grant is a few tokens that are valid from some moment on, and for a short time. Pure.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class CapGrant(NamedTuple):
 
 
 class CapHomes(Protocol):
-    """The homes of caps, as a shared cap asks them; foqs.cluster.cap_news.CapNews is the real one."""
+    """The homes of caps, as a shared cap asks them; foqs.cluster.homes.cap_news.CapNews is the real one."""
 
     @property
     def version(self) -> int:

@@ -195,7 +195,7 @@ class SeenLog(Protocol):
 class Transaction:
     """One transaction. All reads but the look-ups come first, so that they see no row of this transaction.
 
-    The order of the writes is that of `foqs.storage.script.write_script`.
+    The order of the writes is that of `foqs.storage.shard.script.write_script`.
     """
 
     number: int
@@ -239,7 +239,7 @@ class Transaction:
 
 
 class ItemRow(NamedTuple):
-    """A stored item: `foqs.storage.columns.ITEM_COLUMNS`, of which the last ones are its content."""
+    """A stored item: `foqs.storage.schema.item_columns.ITEM_COLUMNS`, of which the last ones are its content."""
 
     key: int
     lane: int
@@ -454,7 +454,7 @@ class ElsewhereError(OwnershipLostError):
 
 
 class Store(Protocol):
-    """A shard's storage, as its writer uses it; foqs.storage.shard_store.ShardStore is the real one.
+    """A shard's storage, as its writer uses it; foqs.storage.shard.shard_store.ShardStore is the real one.
 
     One call is under way at a time. Methods that are not async block, and run on a thread.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from foqs.model.errors import shown
-from foqs.spark.dedup import KEY_COLUMN, KEY_TYPES
+from foqs.spark.dedup_ids import KEY_COLUMN, KEY_TYPES
 from foqs.spark.options import CONTENT, JSON, KEY, NONE, WriteOptions
 
 Columns = Sequence[tuple[str, str]]

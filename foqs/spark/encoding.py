@@ -14,7 +14,7 @@ from foqs.client.encoded import EncodedItems
 from foqs.model.calls import DeliveryPolicy
 from foqs.model.errors import shown
 from foqs.spark import wire_columns as wire
-from foqs.spark.dedup import ContentIds, is_utf8, key_faults, key_texts, texts_of
+from foqs.spark.dedup_ids import ContentIds, is_utf8, key_faults, key_texts, texts_of
 from foqs.spark.json_payload import JsonPayload
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from foqs.model.errors import InvalidArgumentError, shown
 from foqs.spark.columns import Columns, check_columns, json_columns, key_column_of
-from foqs.spark.dedup import ContentIds
+from foqs.spark.dedup_ids import ContentIds
 from foqs.spark.encoding import RowEncoder, Spread
 from foqs.spark.json_payload import JsonPayload
 from foqs.spark.options import CONTENT, FAIL, WriteOptions, parse_options

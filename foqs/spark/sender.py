@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from foqs.client.encoded import EncodedItems
 from foqs.client.encoded_enqueue import EncodedResult
-from foqs.client.items import ENQUEUE_BYTES_MAX
+from foqs.client.queue_items import ENQUEUE_BYTES_MAX
 from foqs.model.errors import FoqsError, InternalError, InvalidArgumentError, TooLargeError
 from foqs.model.slots import slot_of
-from foqs.spark.client import BulkClient
 from foqs.spark.encoding import EncodedRows, RowEncoder
 from foqs.spark.plan import WritePlan
 from foqs.spark.rejects import Attempt, Rejects
+from foqs.spark.task_client import BulkClient
 from foqs.spark.wire_columns import items_of
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ from pyspark.sql.types import StructType
 
 from foqs.model.errors import InternalError
 from foqs.model.jobs import JobState
-from foqs.spark import rejects, service
-from foqs.spark.client import TaskClient
+from foqs.spark import preparation, rejects
 from foqs.spark.json_types import json_problems
 from foqs.spark.options import FAIL
 from foqs.spark.plan import WritePlan, plan_write
 from foqs.spark.rejects import Attempt, Rejects
 from foqs.spark.sender import REASONS_MAX, Sender, Sent
+from foqs.spark.task_client import TaskClient
 from foqs.spark.tell import tell
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class FoqsWriter(DataSourceArrowWriter):
         """
         total = total_of(messages)
         name_rejects(self.plan, self.plan.rejects_id, messages)
-        refusal, short = refusal_of(self.plan, total), service.window_after(self.plan)
+        refusal, short = refusal_of(self.plan, total), preparation.window_after(self.plan)
         warnings = list(self.plan.warnings)
         if short is not None and self.plan.options.on_short_window == FAIL:
             refusal = refusal or short
@@ -73,14 +73,14 @@ class FoqsWriter(DataSourceArrowWriter):
             warnings.append(short)
         state = JobState.SUCCEEDED if refusal is None else JobState.FAILED
         detail = "; warning: ".join([refusal or summary(total), *warnings])
-        service.finish(self.plan, state, total.rows_count, detail)
+        preparation.finish(self.plan, state, total.rows_count, detail)
         end_write(self.plan, total, refusal)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Report that the job has failed. Enqueued rows stay, and tasks may still be running."""
         told = f"the job failed; by tasks that ended: {summary(total_of(messages))}"
         tell(f"{self.plan.options.namespace}: {told}")
-        service.finish_aborted(self.plan, JobState.FAILED, told, lambda job: job.state is not JobState.RUNNING)
+        preparation.finish_aborted(self.plan, JobState.FAILED, told, lambda job: job.state is not JobState.RUNNING)
 
 
 class FoqsStreamWriter(DataSourceStreamArrowWriter):
@@ -94,7 +94,7 @@ class FoqsStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, plan: WritePlan, *, is_prepared: bool) -> None:
         """A plan that is not prepared is enough for a commit; tasks complete it."""
         super().__init__()
-        self.plan = plan if is_prepared else service.stream_named(plan)
+        self.plan = plan if is_prepared else preparation.stream_named(plan)
         self._is_prepared = is_prepared
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -106,7 +106,7 @@ class FoqsStreamWriter(DataSourceStreamArrowWriter):
                 f"this Spark tells a task neither {_QUERY_ID} nor {_BATCH_ID}: write with foreachBatch, "
                 "and a jobId made of the batch's id"
             )
-        plan = self.plan if self._is_prepared else service.prepare_stream(self.plan)
+        plan = self.plan if self._is_prepared else preparation.prepare_stream(self.plan)
         run_id = f"{query_id}-{batch_id}"
         return send_task(plan, run_id, run_id, context, iterator)
 
@@ -115,14 +115,14 @@ class FoqsStreamWriter(DataSourceStreamArrowWriter):
         total = total_of(messages)
         name_rejects(self.plan, run_id_of(messages), messages)
         refusal = refusal_of(self.plan, total)
-        service.finish(self.plan, None, None, f"{_committed(batchId)} {refusal or summary(total)}")
+        preparation.finish(self.plan, None, None, f"{_committed(batchId)} {refusal or summary(total)}")
         end_write(self.plan, total, refusal)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
         """Report that the micro-batch has failed. Spark repeats it when the query is started again."""
         told = f"micro-batch {batchId} failed; by tasks that ended: {summary(total_of(messages))}"
         tell(f"{self.plan.options.namespace}: {told}")
-        service.finish_aborted(self.plan, None, told, lambda job: job.detail.startswith(_committed(batchId)))
+        preparation.finish_aborted(self.plan, None, told, lambda job: job.detail.startswith(_committed(batchId)))
 
 
 def _committed(batch_id: int) -> str:
@@ -132,13 +132,13 @@ def _committed(batch_id: int) -> str:
 
 def make_writer(given: Mapping[str, str], schema: StructType) -> FoqsWriter:
     """A writer for rows of this schema, after options, columns and service have been checked. Raises FoqsError."""
-    return FoqsWriter(service.prepare(_planned(given, schema)))
+    return FoqsWriter(preparation.prepare(_planned(given, schema)))
 
 
 def make_stream_writer(given: Mapping[str, str], schema: StructType, *, for_commit: bool) -> FoqsStreamWriter:
     """The same for one micro-batch of a stream. A commit asks no host, because all rows are sent."""
     plan = _planned(given, schema)
-    return FoqsStreamWriter(plan if for_commit else service.prepare_stream(plan), is_prepared=not for_commit)
+    return FoqsStreamWriter(plan if for_commit else preparation.prepare_stream(plan), is_prepared=not for_commit)
 
 
 def _planned(given: Mapping[str, str], schema: StructType) -> WritePlan:

@@ -1,4 +1,4 @@
-"""The hosts and shards of a meta database in memory: foqs.storage.meta_cluster on dictionaries."""
+"""The hosts and shards of a meta database in memory: foqs.storage.meta.meta_cluster on dictionaries."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from types import MappingProxyType
 from foqs.model.cluster import HostRow, ShardRow, ShardUse
 from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, UnavailableError
 from foqs.model.shard_place import FOUND_NOTHING, EpochAsk, EpochGiven, FoundShard, nobody_is_dead
-from foqs.storage.meta_cluster import not_known
-from foqs.storage.meta_places import check_place
-from foqs.storage.meta_sessions import EndedSessions
+from foqs.storage.meta.meta_cluster import not_known
+from foqs.storage.meta.meta_places import check_place
+from foqs.storage.meta.meta_sessions import EndedSessions
 from foqs.testing.fake_sessions import FakeSessions
 
 

@@ -1,4 +1,4 @@
-"""The job records of a meta database in memory: foqs.storage.meta_jobs on dictionaries."""
+"""The job records of a meta database in memory: foqs.storage.meta.meta_jobs on dictionaries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from foqs.model import limits
 from foqs.model.errors import AlreadyExistsError, InvalidArgumentError
 from foqs.model.jobs import Job, JobChanges, JobState, unknown_job
 from foqs.model.namespace import Namespace
-from foqs.storage.meta_jobs import JobCounts, JobKey, JobView
+from foqs.storage.meta.meta_jobs import JobCounts, JobKey, JobView
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""The namespaces of a meta database in memory: foqs.storage.meta_namespaces on dictionaries."""
+"""The namespaces of a meta database in memory: foqs.storage.meta.meta_namespaces on dictionaries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from foqs.model.policies import NamespacePolicies, Policies
 from foqs.model.policy import NOTHING_SAID, OwnPolicy, TopicPolicyEntry
 from foqs.model.policy_book import NamedChange, PolicyBook, PolicyCounts
 from foqs.model.slots import NO_SLOTS, SlotMove, SlotTable, first_table
-from foqs.storage.meta_namespaces import NamespaceList
+from foqs.storage.meta.meta_namespaces import NamespaceList
 from foqs.testing.fake_cluster import ClusterTables, FakeCluster
 from foqs.testing.fake_jobs import FakeJobs, JobTables
 from foqs.testing.fake_quotas import FakeQuotas

@@ -1,4 +1,4 @@
-"""The books of quotas of a meta database in memory: foqs.storage.meta_quotas on a dictionary."""
+"""The books of quotas of a meta database in memory: foqs.storage.meta.meta_quotas on a dictionary."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Generator, Mapping
 
 from foqs.model.grants import Ask
 from foqs.model.limits import SECOND_MS
-from foqs.storage.meta_quotas import Answer, locked_elsewhere, number_of, settle
+from foqs.storage.meta.meta_quotas import Answer, locked_elsewhere, number_of, settle
 from foqs.testing.fake_sessions import FakeSessions
 
 LOCK_WAIT_MS = 2 * SECOND_MS

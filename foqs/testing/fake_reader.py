@@ -11,14 +11,14 @@ from foqs.shard.port import (
     ItemRow,
     SlotArrival,
 )
-from foqs.storage.exports import Cell, ExportWish, KeyPage, is_wanted, merged_by_key, without_contents
-from foqs.storage.packs.index import ExpiredPage, PackIndex, Page, merged_pages, with_packed
+from foqs.storage.shard.export_pages import Cell, ExportWish, KeyPage, is_wanted, merged_by_key, without_contents
+from foqs.storage.shard.packs.pack_index import ExpiredPage, PackIndex, Page, merged_pages, with_packed
 from foqs.testing.fake_server import FakeServer
 from foqs.testing.short_reads import not_read
 
 
 class FakeReader:
-    """The reads of foqs.storage.shard_reader.ShardReader, from a FakeServer."""
+    """The reads of foqs.storage.shard.shard_reader.ShardReader, from a FakeServer."""
 
     def __init__(self, server: FakeServer, packs: PackIndex) -> None:
         """`packs` is the index of the shard's store."""

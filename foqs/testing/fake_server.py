@@ -1,6 +1,6 @@
 """A shard's server as dictionaries, with the transactions, locks and losses of a real one.
 
-It does on tables in memory what foqs.storage.shard_store does in SQL: the same parts in the same order, the same
+It does on tables in memory what foqs.storage.shard.shard_store does in SQL: the same parts in the same order, the same
 errors, the same knowledge after a lost answer. `Faults` decides the faults; by default no fault occurs.
 """
 
@@ -32,9 +32,9 @@ from foqs.shard.port import (
     TransactionFailedError,
     TransactionResult,
 )
-from foqs.storage import whole_reads
-from foqs.storage.formats import pack_seen, unpack_items
-from foqs.storage.packs.pack import PackPlan, Tombstone
+from foqs.storage.sessions import whole_reads
+from foqs.storage.shard.formats import pack_seen, unpack_items
+from foqs.storage.shard.packs.pack import PackPlan, Tombstone
 from foqs.testing.fake_tables import FakeServerError, Tables, Writer, require
 from foqs.testing.short_reads import ReadCut
 

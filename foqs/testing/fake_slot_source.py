@@ -1,4 +1,4 @@
-"""The reads of foqs.storage.slot_source.SlotSource, from a FakeServer."""
+"""The reads of foqs.storage.shard.slot_source.SlotSource, from a FakeServer."""
 
 from __future__ import annotations
 

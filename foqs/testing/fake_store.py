@@ -29,11 +29,11 @@ from foqs.shard.port import (
     TransactionFailedError,
     TransactionResult,
 )
-from foqs.storage import statements as sql
-from foqs.storage.identity import ClusterId, check_identity, confirm_identity
-from foqs.storage.packs.index import PackIndex, add_looked_up, add_packed
-from foqs.storage.packs.pack import PackPlan
-from foqs.storage.whole_reads import ShortReadError
+from foqs.storage.schema import statements as sql
+from foqs.storage.sessions.whole_reads import ShortReadError
+from foqs.storage.shard.identity import ClusterId, check_identity, confirm_identity
+from foqs.storage.shard.packs.pack import PackPlan
+from foqs.storage.shard.packs.pack_index import PackIndex, add_looked_up, add_packed
 from foqs.testing.fake_server import FakeServer, FakeSession, Fate, claimed_row, make_script
 from foqs.testing.fake_tables import Tables, Writer
 from foqs.testing.short_reads import losing_session
@@ -438,7 +438,7 @@ class FakeStore:
 
 
 def fake_identity(server: FakeServer) -> ShardIdentity | None:
-    """The identity as foqs.storage.identity.identity_at finds it. Raises UnavailableError."""
+    """The identity as foqs.storage.shard.identity.identity_at finds it. Raises UnavailableError."""
     if not server.up or server.frozen:
         raise UnavailableError(f"the database of shard {server.shard_id} cannot be read")
     return server.tables.identity

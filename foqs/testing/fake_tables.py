@@ -23,7 +23,7 @@ from foqs.shard.port import (
     StoredClaim,
     StoredImage,
 )
-from foqs.storage.formats import seen_count, unpack_items, unpack_seen
+from foqs.storage.shard.formats import seen_count, unpack_items, unpack_seen
 
 Place = tuple[int, int, int]
 

@@ -9,8 +9,8 @@ import time
 from typing import TypeVar
 
 from foqs.client.aio.settler import AsyncLeasedItem
-from foqs.client.items import Nack
 from foqs.client.leases import BaseLeasedItem
+from foqs.client.queue_items import Nack
 from foqs.client.sync.settler import LeasedItem
 from foqs.model import limits
 

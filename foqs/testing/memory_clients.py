@@ -8,9 +8,9 @@ from typing import Any
 from foqs.client.aio import AsyncAdminClient, AsyncClient
 from foqs.client.aio.base import AsyncBaseClient
 from foqs.client.aio.connections import AsyncConnectionPool
-from foqs.client.errors import ClientClosedError
+from foqs.client.client_errors import ClientClosedError
+from foqs.client.client_options import Options
 from foqs.client.flows import Send
-from foqs.client.options import Options
 from foqs.client.retry import RetryPolicy
 from foqs.client.sync import AdminClient, Client
 from foqs.client.sync.base import BaseClient

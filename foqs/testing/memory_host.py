@@ -12,19 +12,19 @@ import structlog
 from foqs.bootstrap import Host
 from foqs.client.dialogue import outcome_of
 from foqs.client.flows import Send, no_answer
-from foqs.cluster.routing import Chance
+from foqs.cluster.routing.routing import Chance
 from foqs.config import HostConfig
-from foqs.host.metrics import Metrics
+from foqs.host.metrics.scrape import Metrics
 from foqs.model import limits
 from foqs.model.cluster import HostRow
 from foqs.model.errors import UnavailableError
 from foqs.model.shard_place import EpochAsk, EpochGiven
 from foqs.parts import Parts
-from foqs.shard.state.leases import SLOT_MS
-from foqs.storage.migrations import SchemaKind
-from foqs.storage.packs.index import PackIndex
-from foqs.storage.places import place_of
-from foqs.storage.shard_store import ShardAccess
+from foqs.shard.state.lease_table import SLOT_MS
+from foqs.storage.schema.migrations import SchemaKind
+from foqs.storage.sessions.places import place_of
+from foqs.storage.shard.packs.pack_index import PackIndex
+from foqs.storage.shard.shard_store import ShardAccess
 from foqs.testing.fake_namespaces import FakeNamespaces, NamespaceTables
 from foqs.testing.fake_reader import FakeReader
 from foqs.testing.fake_server import FakeServer

@@ -9,12 +9,12 @@ from foqs.client.dialogue import Dialogue, FrameReader
 from foqs.client.flows import Call
 from foqs.model.calls import QueueCalls
 from foqs.model.cluster_calls import ClusterCalls
-from foqs.model.peers import PeerCalls
+from foqs.model.peer_calls import PeerCalls
 from foqs.model.service import Service
 from foqs.transport.bounds import KnownNamespaces, TransportLimits, TransportMetrics
 from foqs.transport.connection import Connection
 from foqs.transport.connection_table import ConnectionTable
-from foqs.transport.verbs import Verbs
+from foqs.transport.verb_table import Verbs
 from foqs.wire.codec import Codec, Reply
 
 

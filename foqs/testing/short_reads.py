@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from foqs.model.errors import UnavailableError
 from foqs.shard.port import SessionLostError
-from foqs.storage import whole_reads
+from foqs.storage.sessions import whole_reads
 
 T = TypeVar("T", bound=Sequence[Any])
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any
 
-from foqs.client.errors import ClientClosedError, OutcomeUnknownError
+from foqs.client.client_errors import ClientClosedError, OutcomeUnknownError
 from foqs.client.flows import Send
 from foqs.model.errors import FoqsError, PausedError
 from foqs.testing.memory_host import MemoryHost

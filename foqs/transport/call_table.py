@@ -17,7 +17,7 @@ from foqs.model.errors import ErrorCode, FoqsError, OverloadedError
 from foqs.model.peer_proof import PeerLink, PeerRefusedError
 from foqs.transport.bounds import TransportLimits, TransportMetrics
 from foqs.transport.fair_scheduler import OF_PEER, CallerQueue, FairScheduler
-from foqs.transport.verbs import OK, Answered, Verbs, dequeue_response
+from foqs.transport.verb_table import OK, Answered, Verbs, dequeue_response
 from foqs.wire.codec import (
     DEQUEUE,
     END_WAIT,

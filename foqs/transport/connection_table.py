@@ -16,7 +16,7 @@ from foqs.transport.bounds import KnownNamespaces, TransportLimits, TransportMet
 from foqs.transport.call_table import ServerCalls
 from foqs.transport.fair_scheduler import FairScheduler
 from foqs.transport.partial_frames import PartialFrames
-from foqs.transport.verbs import Verbs
+from foqs.transport.verb_table import Verbs
 from foqs.wire.codec import Codec
 
 if TYPE_CHECKING:

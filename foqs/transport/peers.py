@@ -9,8 +9,8 @@ from functools import partial
 
 import structlog
 
-from foqs.model.addresses import parse_address
 from foqs.model.errors import FoqsError, HostUnreachableError, PermissionDeniedError, UnavailableError
+from foqs.model.host_addresses import parse_address
 from foqs.model.old_proof import CHALLENGE_BYTES, is_proof, proof_of
 from foqs.model.outage import Outage
 from foqs.model.peer_proof import NONCE_BYTES, OLD_PROOF, PROOF, Greeting, is_of_callee

@@ -11,9 +11,9 @@ from zlib import crc32
 
 import structlog
 
-from foqs.cluster.homes import Reported
-from foqs.cluster.peer_claims import grants_of, pointers_of, told_pointer
-from foqs.cluster.pulls import GivenBack
+from foqs.cluster.homes.home_table import Reported
+from foqs.cluster.routing.peer_claims import grants_of, pointers_of, told_pointer
+from foqs.cluster.routing.pulls import GivenBack
 from foqs.model import limits
 from foqs.model.calls import (
     CallContext,
@@ -47,7 +47,7 @@ encode_as(GivenBack, structs.Nack)
 
 
 class RemoteHost:
-    """Implements what foqs.cluster.peers.Peer asks, over the wire.
+    """Implements what foqs.cluster.routing.peer_table.Peer asks, over the wire.
 
     What comes back are the decoded structs where they have the attributes of the classes of `foqs.model.calls`.
     """

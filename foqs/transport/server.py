@@ -13,13 +13,13 @@ import structlog
 from foqs.model import limits
 from foqs.model.calls import QueueCalls
 from foqs.model.cluster_calls import ClusterCalls
-from foqs.model.peers import NoPeers, PeerCalls
+from foqs.model.peer_calls import NoPeers, PeerCalls
 from foqs.model.service import Service
 from foqs.transport.bounds import KnownNamespaces, NoMetrics, TransportLimits, TransportMetrics
 from foqs.transport.connection import Connection
 from foqs.transport.connection_table import ConnectionTable
 from foqs.transport.listener import Listener
-from foqs.transport.verbs import Verbs
+from foqs.transport.verb_table import Verbs
 from foqs.wire.codec import Codec
 
 FILES_BESIDE_CONNECTIONS = 1_024

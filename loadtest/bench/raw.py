@@ -21,8 +21,8 @@ from pymysql.constants import ER
 from pymysql.err import OperationalError
 
 from foqs.dev.local_server import LocalServer
-from foqs.storage.migrations import SchemaKind, apply
-from foqs.storage.session import connect
+from foqs.storage.schema.migrations import SchemaKind, apply
+from foqs.storage.sessions.session import connect
 from loadtest.bench.usage import usage
 from loadtest.peers.adapter import CACHE_MIB, LOG_MIB
 

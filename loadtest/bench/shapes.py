@@ -18,13 +18,13 @@ from foqs.dev.local_server import LocalServer
 from foqs.model.calls import ItemContent
 from foqs.model.item import Phase, ShardItem
 from foqs.model.topic import ShardTopic, WindowBudget
-from foqs.storage import statements as sql
-from foqs.storage.exchange import run_script
-from foqs.storage.formats import pack_items, pack_keys
-from foqs.storage.migrations import SchemaKind, apply
-from foqs.storage.prepared import PreparedInserts, prepare_inserts
-from foqs.storage.script import STATEMENT_IDS_MAX, item_row, key_conditions
-from foqs.storage.session import connect
+from foqs.storage.schema import statements as sql
+from foqs.storage.schema.migrations import SchemaKind, apply
+from foqs.storage.sessions.exchange import run_script
+from foqs.storage.sessions.session import connect
+from foqs.storage.shard.formats import pack_items, pack_keys
+from foqs.storage.shard.prepared import PreparedInserts, prepare_inserts
+from foqs.storage.shard.script import STATEMENT_IDS_MAX, item_row, key_conditions
 from loadtest.bench.raw import PAYLOAD_HEX
 from loadtest.bench.usage import usage
 from loadtest.peers.adapter import CACHE_MIB, LOG_MIB

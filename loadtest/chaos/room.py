@@ -15,7 +15,7 @@ from typing import Any, Self
 import pymysql
 
 from foqs.dev.local_server import LocalServer
-from foqs.storage.migrations import SchemaKind, apply
+from foqs.storage.schema.migrations import SchemaKind, apply
 from tests.support.faults.cluster import make_namespace
 from tests.support.faults.network import BadNetwork, Streams
 from tests.support.faults.programs import HostProgram, free_port

@@ -10,7 +10,7 @@ import sys
 import atheris
 
 with atheris.instrument_imports(
-    include=["foqs.wire.frames", "foqs.transport.verbs", "foqs.host.arguments", "foqs.model.namespace"]
+    include=["foqs.wire.frames", "foqs.transport.verb_table", "foqs.host.arguments", "foqs.model.namespace"]
 ):
     from loadtest.fuzz.judge import Judge
 

@@ -6,11 +6,11 @@ import time
 from typing import Any
 
 from foqs.host import arguments
-from foqs.host.exports import checked_query
+from foqs.host.verbs.exports import checked_query
 from foqs.model import limits
 from foqs.model.errors import FoqsError
 from foqs.model.namespace import NamespaceSettings, check_namespace_name, with_changes
-from foqs.transport.verbs import check_required
+from foqs.transport.verb_table import check_required
 from foqs.wire.codec import LENGTH_BYTES, METHODS_BY_NAME_BYTES, Codec, Method
 from foqs.wire.frames import EXCEPTION, REPLY, FrameError, scan_call
 

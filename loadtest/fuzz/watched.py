@@ -22,7 +22,7 @@ from foqs.cli.running import tune_interpreter
 from foqs.config import HostConfig
 from foqs.dev.local_server import LocalServer
 from foqs.logs import configure_logs
-from foqs.storage.migrations import SchemaKind, apply
+from foqs.storage.schema.migrations import SchemaKind, apply
 from loadtest.cores import Cores
 
 NAMESPACE = "ns"

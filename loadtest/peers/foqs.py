@@ -16,13 +16,13 @@ from typing import Any, cast
 
 from foqs import AdminClient, NewItem
 from foqs.client.owners import Owners
-from foqs.client.slots import SlotGroups, shard_map_of
+from foqs.client.slot_groups import SlotGroups, shard_map_of
 from foqs.dev.local_server import LocalServer
-from foqs.host.event_log.service import PASS_MS
+from foqs.host.event_log.log_service import PASS_MS
 from foqs.model.errors import FoqsError, UnavailableError
 from foqs.model.slots import SLOTS_COUNT, slot_of
-from foqs.storage.migrations import SchemaKind, apply
-from foqs.storage.session import connect
+from foqs.storage.schema.migrations import SchemaKind, apply
+from foqs.storage.sessions.session import connect
 from foqs.wire.codec import structs
 from loadtest.bench.clients import process_number
 from loadtest.bench.scenario import Scenario

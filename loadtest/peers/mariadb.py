@@ -23,8 +23,8 @@ from typing import Any
 from pymysql.err import OperationalError
 
 from foqs.dev.local_server import LocalServer
-from foqs.storage.exchange import Rows, run_script
-from foqs.storage.session import connect
+from foqs.storage.sessions.exchange import Rows, run_script
+from foqs.storage.sessions.session import connect
 from loadtest.peers.adapter import CACHE_MIB, LOG_MIB, Held, Offer, OneServer
 from loadtest.peers.waiting import ClientProcess, joined
 

@@ -19,8 +19,8 @@ from struct import Struct
 from typing import Any
 
 from foqs.dev.local_server import LocalServer
-from foqs.storage.migrations import SchemaKind, apply
-from foqs.storage.session import connect
+from foqs.storage.schema.migrations import SchemaKind, apply
+from foqs.storage.sessions.session import connect
 from loadtest.bench.raw import INSERT_INTO
 from loadtest.peers.adapter import CACHE_MIB, LOG_MIB, Held, Offer, OneServer
 

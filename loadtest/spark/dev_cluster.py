@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from foqs import AdminClient, FoqsError
-from foqs.storage.login import GuardedConnection
+from foqs.storage.sessions.login import GuardedConnection
 
 _START_S_MAX = 60
 _STOP_S_MAX = 60

@@ -31,7 +31,7 @@ from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, Wri
 from pyspark.sql.types import StructType
 
 from foqs.client.encoded import EncodedItems
-from foqs.spark.dedup import ContentIds
+from foqs.spark.dedup_ids import ContentIds
 from foqs.spark.encoding import RowEncoder
 from foqs.spark.plan import WritePlan
 from foqs.spark.source import FoqsDataSource

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from foqs.host import bulk_lane
+from foqs.host.admission import bulk_lane
 from loadtest.stress.clients import Stream, run_streams, wait_until
 from loadtest.stress.record import Record, Slice
 from loadtest.stress.stand import NO_QUOTA, Stand

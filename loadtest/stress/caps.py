@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from foqs.host.dispatch import Dispatcher
-from foqs.host.topic_queue import DequeueCall
+from foqs.host.dispatch.dispatcher import Dispatcher
+from foqs.host.dispatch.topic_queue import DequeueCall
 from foqs.model.policy import OwnPolicy
 from loadtest.stress.verdict import Bound, Verdict
 from tests.support.shards import NAMESPACE, Shards

@@ -18,12 +18,12 @@ from typing import Any
 from sqlalchemy import select, update
 
 from foqs import AsyncClient, Client
-from foqs.client.items import NewItem
+from foqs.client.queue_items import NewItem
 from foqs.model import limits
 from foqs.model.caps import shared_burst_of
 from foqs.model.policy import OwnPolicy
-from foqs.storage.meta import MetaStore
-from foqs.storage.meta_tables import NAMESPACE, TOPIC_POLICY
+from foqs.storage.meta.meta_store import MetaStore
+from foqs.storage.meta.meta_tables import NAMESPACE, TOPIC_POLICY
 from loadtest.stress.hosts import Hosts, cluster
 from loadtest.stress.timed_host import COMMAND, take_hold
 from loadtest.stress.verdict import Bound, Verdict

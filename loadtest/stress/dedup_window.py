@@ -21,7 +21,7 @@ from foqs import AdminClient, Client, FoqsError, NewItem
 from foqs.client.retry import RetryPolicy
 from foqs.dev.local_server import LocalServer
 from foqs.model import limits
-from foqs.storage.session import connect
+from foqs.storage.sessions.session import connect
 from loadtest.stress.metrics import gauge, wait_for_gauge
 from loadtest.stress.seen_ids import Cost, SeenFiller, dedup_id, log_bytes
 from loadtest.stress.stand import NO_QUOTA

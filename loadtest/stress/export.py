@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import repeat
 
 from foqs import AdminClient, Client
-from foqs.client.items import NewItem
+from foqs.client.queue_items import NewItem
 from foqs.model import limits
 from foqs.model.calls import ExportSplit
 from foqs.model.errors import FoqsError

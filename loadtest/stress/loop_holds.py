@@ -21,7 +21,7 @@ from typing import Any
 from foqs import AdminClient, Client
 from foqs.bootstrap import Host
 from foqs.cli.running import tune_interpreter
-from foqs.client.items import NewItem
+from foqs.client.queue_items import NewItem
 from foqs.config import HostConfig
 from foqs.dev.local_server import LocalServer
 from foqs.model import limits

@@ -13,11 +13,11 @@ from typing import Any
 from sqlalchemy import update
 
 from foqs import AdminClient, Client
-from foqs.client.items import NewItem
+from foqs.client.queue_items import NewItem
 from foqs.model import ids, limits
 from foqs.model.namespace import NamespaceSettings
-from foqs.storage.meta import MetaStore
-from foqs.storage.meta_tables import NAMESPACE, NAMESPACE_NUMBER
+from foqs.storage.meta.meta_store import MetaStore
+from foqs.storage.meta.meta_tables import NAMESPACE, NAMESPACE_NUMBER
 from foqs.wire.codec import Codec, structs
 from loadtest.stress.clients import Stream, run_streams, wait_until
 from loadtest.stress.stand import NO_QUOTA, Stand

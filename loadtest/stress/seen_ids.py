@@ -15,11 +15,11 @@ from typing import Any, NamedTuple, Self
 from foqs.model.ids import item_id
 from foqs.model.seen import BLOCK_IDS, digests_of
 from foqs.model.slots import slot_of
-from foqs.storage import statements as sql
-from foqs.storage.exchange import run_script
-from foqs.storage.formats import pack_seen, seen_count
-from foqs.storage.prepared import prepare_inserts
-from foqs.storage.session import connect
+from foqs.storage.schema import statements as sql
+from foqs.storage.sessions.exchange import run_script
+from foqs.storage.sessions.session import connect
+from foqs.storage.shard.formats import pack_seen, seen_count
+from foqs.storage.shard.prepared import prepare_inserts
 from loadtest.bench.usage import usage
 
 _TRANSACTION_IDS = 1_000

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import cycle
 
 from foqs import AdminClient, AsyncClient
-from foqs.client.items import NewItem
+from foqs.client.queue_items import NewItem
 from loadtest.stress.hosts import cluster
 from loadtest.stress.verdict import Bound, Verdict
 from tests.support.faults import FaultError

@@ -15,7 +15,7 @@ from typing import Any
 from foqs import AdminClient, Client, FoqsError, NewItem
 from foqs.dev.local_server import LocalServer
 from foqs.model import limits
-from foqs.storage.session import connect
+from foqs.storage.sessions.session import connect
 from loadtest.stress.stand import NO_QUOTA
 from loadtest.stress.verdict import Bound, Verdict
 from tests.support.faults import FaultError

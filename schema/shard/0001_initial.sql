@@ -1,7 +1,7 @@
 -- One shard. Every change of these tables comes from the one session that holds the shard's named lock.
 
 -- One row an item, young ones excepted: those are in packs (docs/decisions/0014-packs.md). Hosts know the columns from
--- foqs/storage/columns.py.
+-- foqs/storage/schema/item_columns.py.
 -- lane: the topic's number while ready or under lease, 0 while delayed, the topic's number negated once dead.
 -- urgency: the priority, or 0 in lane 0 and among the dead. due_at: deliver_after, or the time of death.
 -- The index serves every query: the most urgent of a topic, the delays that are due, the dead in order, the counts.
@@ -25,7 +25,7 @@ CREATE TABLE item (
   KEY lane_order (lane, urgency, due_at)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC STATS_PERSISTENT=1 STATS_AUTO_RECALC=0;
 
--- A pack holds items that came together and were ready, as foqs/storage/formats.py writes them.
+-- A pack holds items that came together and were ready, as foqs/storage/shard/formats.py writes them.
 CREATE TABLE pack (
   id BIGINT UNSIGNED NOT NULL,
   items MEDIUMBLOB NOT NULL,

@@ -1,5 +1,5 @@
 -- The dedup ids that were seen lately, in the order in which they came: a log of each namespace, which goes from its
--- beginning. A row has ids of one transaction, as foqs/storage/formats.py writes them, and never crosses a multiple of
+-- beginning. A row has ids of one transaction, as foqs/storage/shard/formats.py writes them, and never crosses a multiple of
 -- 128 of the namespace's numbers, so that a block of 128 ids is one range of the key
 -- (docs/decisions/0025-dedup.md).
 -- first: the number of the first id of the row; the last row of a namespace stays, so that numbers go on.

@@ -9,14 +9,15 @@ from types import SimpleNamespace
 import pytest
 from structlog.testing import capture_logs
 
-from foqs.cluster import cap_ledger, directory, owner_claims
-from foqs.cluster.cap_ledger import CapLedger
-from foqs.cluster.directory import DOUBT_MS, DOUBTFUL_AGAIN_MS, Directory
-from foqs.cluster.homes import Reported
-from foqs.cluster.peer_claims import CLAIMS_PER_MESSAGE_MAX, COUNT_MAX, PeerClaims
-from foqs.cluster.portions import Portions
-from foqs.cluster.routing_gauges import RoutingGauges
-from foqs.cluster.sought_topics import SOUGHT_TOPICS_MAX, SoughtTopics
+from foqs.cluster.homes import cap_ledger, directory
+from foqs.cluster.homes.cap_ledger import CapLedger
+from foqs.cluster.homes.directory import DOUBT_MS, DOUBTFUL_AGAIN_MS, Directory
+from foqs.cluster.homes.home_table import Reported
+from foqs.cluster.homes.portions import Portions
+from foqs.cluster.homes.sought_topics import SOUGHT_TOPICS_MAX, SoughtTopics
+from foqs.cluster.ownership import owner_claims
+from foqs.cluster.routing.peer_claims import CLAIMS_PER_MESSAGE_MAX, COUNT_MAX, PeerClaims
+from foqs.cluster.routing.routing_gauges import RoutingGauges
 from foqs.model import limits
 from foqs.model.errors import InvalidArgumentError
 from foqs.model.shared_caps import CapAsk, CapGrant

@@ -16,7 +16,7 @@ from foqs.model.errors import PermissionDeniedError, UnavailableError
 from foqs.model.old_proof import proof_of
 from foqs.model.peer_proof import OLD_PROOF, PROOF
 from foqs.transport import peers as peers_module
-from foqs.transport.verbs import OF_PEERS
+from foqs.transport.verb_table import OF_PEERS
 from foqs.wire.codec import METHODS, UNKNOWN_METHOD, Codec, structs
 from foqs.wire.frames import scan_call
 from tests.support.peer_world import SECRET, greet, join, peer_world
@@ -102,7 +102,7 @@ async def test_a_host_that_is_dead_or_not_known_yet_is_told_to_try_again_and_sho
 
 
 async def test_a_dead_host_that_calls_for_long_is_told_of_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foqs.cluster.peer_door.STRANGER_MS", 0)
+    monkeypatch.setattr("foqs.cluster.routing.peer_door.STRANGER_MS", 0)
     async with peer_world() as w, w.stranger() as client:
         with capture_logs() as logs:
             await greet(client, "dead")

@@ -20,14 +20,14 @@ from foqs.model import limits
 from foqs.model.cluster import ShardIdentity
 from foqs.model.shard_place import EpochAsk, EpochGiven
 from foqs.shard.port import Store
-from foqs.storage import shard_store
-from foqs.storage.identity import identity_at
-from foqs.storage.packs.budget import PackBudget
-from foqs.storage.packs.index import PackIndex
-from foqs.storage.session import connect
-from foqs.storage.shard_reader import ShardReader
-from foqs.storage.shard_store import ShardAccess, ShardStore
-from foqs.storage.slot_source import SlotSource
+from foqs.storage.sessions.session import connect
+from foqs.storage.shard import shard_store
+from foqs.storage.shard.identity import identity_at
+from foqs.storage.shard.packs.budget import PackBudget
+from foqs.storage.shard.packs.pack_index import PackIndex
+from foqs.storage.shard.shard_reader import ShardReader
+from foqs.storage.shard.shard_store import ShardAccess, ShardStore
+from foqs.storage.shard.slot_source import SlotSource
 from foqs.testing import MemoryQueue
 from tests.contract.fake_shard import FakeShard
 from tests.contract.owner import ContractShard, MetaId

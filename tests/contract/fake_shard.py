@@ -10,8 +10,8 @@ from foqs.model import limits
 from foqs.model.cluster import ShardIdentity
 from foqs.model.shard_place import EpochAsk, EpochGiven
 from foqs.shard.port import Store
-from foqs.storage.packs.budget import PackBudget
-from foqs.storage.packs.index import PackIndex
+from foqs.storage.shard.packs.budget import PackBudget
+from foqs.storage.shard.packs.pack_index import PackIndex
 from foqs.testing.fake_reader import FakeReader
 from foqs.testing.fake_server import FakeServer, Fate, Faults
 from foqs.testing.fake_slot_source import FakeSlotSource

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from foqs.host.slot_moves import Source
+from foqs.host.registry.slot_moves import Source
 from foqs.model import order
 from foqs.model.calls import ItemContent
 from foqs.model.cluster import ShardIdentity
@@ -26,9 +26,9 @@ from foqs.shard.port import (
     Transaction,
     TransactionResult,
 )
-from foqs.storage.exports import Cell, ExportWish, KeyPage
-from foqs.storage.identity import ClusterId
-from foqs.storage.packs.index import ExpiredPage, Page
+from foqs.storage.shard.export_pages import Cell, ExportWish, KeyPage
+from foqs.storage.shard.identity import ClusterId
+from foqs.storage.shard.packs.pack_index import ExpiredPage, Page
 from tests.support.waiting import PATIENCE_S
 
 SHARD_ID = 3

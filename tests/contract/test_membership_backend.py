@@ -10,13 +10,13 @@ from typing import Protocol
 
 import pytest
 
-from foqs.cluster.backends import membership_backend
-from foqs.cluster.meta_backend import MetaBackend
-from foqs.cluster.view import MembershipBackend
+from foqs.cluster.members.backends.choice import membership_backend
+from foqs.cluster.members.backends.meta_backend import MetaBackend
+from foqs.cluster.members.view import MembershipBackend
 from foqs.dev.local_server import LocalServer
 from foqs.model.cluster import HostRow
 from foqs.model.errors import UnavailableError
-from foqs.storage.meta import MetaStore
+from foqs.storage.meta.meta_store import MetaStore
 from foqs.testing.memory_host import MemoryMeta
 from tests.support.waiting import PATIENCE_S
 from tests.support.zookeeper import ZookeeperServer

@@ -12,9 +12,9 @@ import pytest
 from foqs.model import limits
 from foqs.model.calls import ItemContent, ItemState
 from foqs.shard.port import ItemRow, Rewrite
-from foqs.storage import exports
-from foqs.storage.exports import ExportWish, KeyPage, even_bounds
-from foqs.storage.packs import index as pack_index
+from foqs.storage.shard import export_pages
+from foqs.storage.shard.export_pages import ExportWish, KeyPage, even_bounds
+from foqs.storage.shard.packs import pack_index
 from tests.contract.owner import Owner, Reader, new_item, new_topic
 
 END = 1 << 50
@@ -168,7 +168,7 @@ def test_a_page_has_no_more_bytes_than_it_may_but_for_one_large_item(shard, by_l
 
 
 def test_a_page_looks_at_few_of_the_items_that_it_does_not_want(shard, monkeypatch):
-    monkeypatch.setattr(exports, "SCAN_ROWS", 10)
+    monkeypatch.setattr(export_pages, "SCAN_ROWS", 10)
     monkeypatch.setattr(pack_index, "EXPORT_LOOKS", 10)
     owner = Owner(shard)
     for first in range(100, 1_000, 100):
@@ -205,7 +205,7 @@ def test_a_new_owner_goes_on_where_the_last_one_was(shard):
 @pytest.mark.parametrize("seed", range(4))
 def test_what_stays_comes_exactly_once_and_nothing_new_comes_whatever_happens_meanwhile(shard, monkeypatch, seed):
     chance = random.Random(seed)
-    monkeypatch.setattr(exports, "SCAN_ROWS", 30)
+    monkeypatch.setattr(export_pages, "SCAN_ROWS", 30)
     monkeypatch.setattr(pack_index, "EXPORT_LOOKS", 20)
     monkeypatch.setattr(pack_index, "PACK_MS_MAX", 200)
     monkeypatch.setattr(pack_index, "PROMOTE_OLD_ITEMS", 3)

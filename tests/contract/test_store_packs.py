@@ -21,7 +21,7 @@ from foqs.shard.port import (
     Transaction,
     TransactionFailedError,
 )
-from foqs.storage.packs import index as pack_index
+from foqs.storage.shard.packs import pack_index
 from tests.contract.owner import LIFE_MS, Owner, new_item, new_topic, opened
 from tests.contract.test_store import CONTENT, HOSTILE
 

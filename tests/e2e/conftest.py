@@ -10,7 +10,7 @@ import pytest
 
 from foqs.dev.local_server import BINARY_VARIABLE, LocalServer
 from foqs.model.namespace import NamespaceSettings
-from foqs.storage.meta import MetaStore
+from foqs.storage.meta.meta_store import MetaStore
 from tests.support.databases import Databases, prepared_server, server_binary
 from tests.support.faults.load import NAMESPACE
 from tests.support.faults.programs import HostProgram

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from foqs import Client
-from foqs.spark.client import TaskClient
 from foqs.spark.options import WriteOptions
 from foqs.spark.plan import WritePlan
 from foqs.spark.rejects import Attempt, Rejects
 from foqs.spark.sender import Sender, Sent
+from foqs.spark.task_client import TaskClient
 from tests.e2e.conftest import StartHost
 from tests.support.faults.load import NAMESPACE
 from tests.support.faults.programs import HostProgram, free_port

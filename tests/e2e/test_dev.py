@@ -18,7 +18,7 @@ from typing import Protocol
 
 import pytest
 
-from foqs.client.items import Item
+from foqs.client.queue_items import Item
 from foqs.client.sync import AdminClient, Client
 from tests.support.faults.programs import FOQS, Program, foqs, free_port
 from tests.support.waiting import PATIENCE_S, until_true

@@ -12,8 +12,8 @@ import pytest
 from foqs import Client, FoqsError, NewItem
 from foqs.client.retry import RetryPolicy
 from foqs.model import limits
-from foqs.server import mysql_server
-from foqs.storage.formats import unpack_entries
+from foqs.shard import mysql_server
+from foqs.storage.shard.formats import unpack_entries
 from tests.support.databases import Databases
 from tests.support.faults.cluster import NAMESPACE, make_namespace
 from tests.support.faults.load import Load

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from foqs.client.items import Item, NewItem
+from foqs.client.queue_items import Item, NewItem
 from foqs.client.sync import Client
 from foqs.model.calls import DeliveryPolicy
 from tests.e2e.conftest import StartHost

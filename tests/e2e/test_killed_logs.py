@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from foqs import AdminClient, Client
-from foqs.client.items import NewItem
+from foqs.client.queue_items import NewItem
 from foqs.model.event_log import LIVES
 from tests.support import event_log
 from tests.support.databases import Databases

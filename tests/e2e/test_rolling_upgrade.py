@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from foqs import AdminClient, Client, NewItem
-from foqs.client.items import Item
+from foqs.client.queue_items import Item
 from foqs.dev.local_server import LocalServer
 from foqs.model.errors import UnknownNamespaceError
 from tests.support.databases import prepared_server

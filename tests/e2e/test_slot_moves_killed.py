@@ -13,8 +13,8 @@ import pytest
 
 from foqs import AdminClient, Client, FoqsError, NewItem, RetryPolicy, ShardUse
 from foqs.model.slots import SlotMove, slot_of
-from foqs.storage.meta import MetaStore
-from foqs.storage.places import place_of
+from foqs.storage.meta.meta_store import MetaStore
+from foqs.storage.sessions.places import place_of
 from tests.e2e.conftest import StartHost
 from tests.support.databases import Databases
 from tests.support.faults.programs import free_port

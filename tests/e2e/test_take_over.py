@@ -8,8 +8,8 @@ from contextlib import closing
 import pytest
 
 from foqs.model.cluster import host_name_of
-from foqs.storage.meta import MetaStore
-from foqs.storage.session import connect
+from foqs.storage.meta.meta_store import MetaStore
+from foqs.storage.sessions.session import connect
 from tests.e2e.conftest import StartHost
 from tests.e2e.test_kill import CLAIM_TICKS_MS_MAX, CLOCK_TOLERANCE_MS
 from tests.histories.checker import check

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from structlog.testing import capture_logs
 
-from foqs.transport.verbs import Answered, Verbs
+from foqs.transport.verb_table import Answered, Verbs
 from loadtest.fuzz import port
 from loadtest.fuzz.corpus import NAMESPACE
 from loadtest.fuzz.port import Findings

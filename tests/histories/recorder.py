@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from foqs.client.errors import ClientClosedError, NotSentError, OutcomeUnknownError
-from foqs.client.items import Item, Nack, NewItem
+from foqs.client.client_errors import ClientClosedError, NotSentError, OutcomeUnknownError
+from foqs.client.queue_items import Item, Nack, NewItem
 from foqs.client.sync import Client
 from foqs.model.calls import DeliveryPolicy, PositionErrors
 from foqs.model.errors import FoqsError

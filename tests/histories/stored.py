@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import closing
 
 from foqs.shard.port import ItemRow
-from foqs.storage import statements as sql
-from foqs.storage.columns import stored_row
-from foqs.storage.formats import unpack_entries, unpack_items, unpack_keys
-from foqs.storage.session import connect
-from foqs.storage.whole_reads import without_end
+from foqs.storage.schema import statements as sql
+from foqs.storage.schema.item_columns import stored_row
+from foqs.storage.sessions.session import connect
+from foqs.storage.sessions.whole_reads import without_end
+from foqs.storage.shard.formats import unpack_entries, unpack_items, unpack_keys
 from tests.histories.history import uid_of
 
 

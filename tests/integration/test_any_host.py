@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from foqs.client.aio import AsyncClient
-from foqs.client.items import NewItem
+from foqs.client.queue_items import NewItem
 from foqs.model import limits
 from foqs.model.calls import DeliveryPolicy, ItemState, StoredItem, StoredItemPage
 from foqs.model.errors import (
@@ -20,7 +20,7 @@ from foqs.model.errors import (
     UnavailableError,
 )
 from foqs.model.peer_proof import NONCE_BYTES, PROOF
-from foqs.server import mysql_server
+from foqs.shard import mysql_server
 from foqs.wire.codec import structs
 from tests.support.cluster import cluster, shards_of
 from tests.support.late_pull import LatePull

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from foqs.storage.formats import seen_count
-from foqs.storage.session import connect
+from foqs.storage.sessions.session import connect
+from foqs.storage.shard.formats import seen_count
 from loadtest.bench.__main__ import main
 from loadtest.bench.figures import Measured
 from loadtest.bench.results import Entry, Run, Workload, derived

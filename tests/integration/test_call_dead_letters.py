@@ -8,12 +8,13 @@ from contextlib import closing
 
 import pytest
 
-from foqs.client.items import Nack, NewItem
-from foqs.host import chosen_dead, ttl_scan
+from foqs.client.queue_items import Nack, NewItem
+from foqs.host.shards import ttl_scan
+from foqs.host.verbs import chosen_dead
 from foqs.model import limits
 from foqs.model.calls import DeliveryPolicy, ItemState
 from foqs.model.errors import InvalidArgumentError, NotFoundError, StaleLeaseError, TooLargeError
-from foqs.storage.session import connect
+from foqs.storage.sessions.session import connect
 from foqs.wire.codec import structs
 from tests.support.running_host import running_host, shard_of
 from tests.support.waiting import PATIENCE_S

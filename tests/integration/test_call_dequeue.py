@@ -9,13 +9,13 @@ import time
 import pytest
 
 from foqs.client.aio import AsyncClient
-from foqs.client.items import NewItem
-from foqs.host import ttl_scan
+from foqs.client.queue_items import NewItem
+from foqs.host.shards import ttl_scan
 from foqs.model import limits
 from foqs.model.calls import CallContext, DeliveryPolicy, ItemState
 from foqs.model.errors import InvalidArgumentError, PausedError, StaleLeaseError, TooLargeError, UnknownNamespaceError
 from foqs.shard.state.index import ShardIndex
-from foqs.storage.packs import index as pack_index
+from foqs.storage.shard.packs import pack_index
 from foqs.wire.codec import structs
 from tests.support.raw_client import RawClient
 from tests.support.running_host import running_host

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from foqs.client.aio import AsyncClient
-from foqs.client.items import NewItem
+from foqs.client.queue_items import NewItem
 from foqs.client.retry import RetryPolicy
 from foqs.model import grants, limits
 from foqs.model.calls import DeliveryPolicy, ItemState
@@ -21,7 +21,7 @@ from foqs.model.errors import (
     TooLargeError,
     UnknownNamespaceError,
 )
-from foqs.server import mysql_server
+from foqs.shard import mysql_server
 from foqs.wire.codec import structs
 from tests.support.running_host import running_host, shard_of
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from foqs.client.items import NewItem
-from foqs.host import exports as host_exports
+from foqs.client.queue_items import NewItem
+from foqs.host.verbs import exports as host_exports
 from foqs.model import limits
 from foqs.model.calls import ExportSplit, ItemState
 from foqs.model.errors import (
@@ -20,8 +20,8 @@ from foqs.model.errors import (
     UnavailableError,
     UnknownNamespaceError,
 )
-from foqs.storage import exports as stored_exports
-from foqs.storage.packs import index as pack_index
+from foqs.storage.shard import export_pages as stored_exports
+from foqs.storage.shard.packs import pack_index
 from foqs.wire.codec import structs
 from tests.integration.test_call_items import one_of_each_state
 from tests.support.running_host import running_host

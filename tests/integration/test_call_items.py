@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foqs.client.items import NewItem
+from foqs.client.queue_items import NewItem
 from foqs.model import limits
 from foqs.model.calls import DeliveryPolicy, ItemState
 from foqs.model.errors import (
@@ -15,7 +15,7 @@ from foqs.model.errors import (
     UnavailableError,
     UnknownNamespaceError,
 )
-from foqs.storage.packs import index as pack_index
+from foqs.storage.shard.packs import pack_index
 from foqs.wire.codec import structs
 from tests.support.running_host import running_host, shard_of
 

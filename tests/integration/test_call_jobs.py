@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from foqs.client.items import NewItem
-from foqs.host import jobs as host_jobs
+from foqs.client.queue_items import NewItem
+from foqs.host.admission import hosted_jobs as host_jobs
 from foqs.model import limits
 from foqs.model.errors import (
     AlreadyExistsError,
@@ -18,7 +18,7 @@ from foqs.model.errors import (
     UnknownNamespaceError,
 )
 from foqs.model.jobs import JobState
-from foqs.storage.meta import MetaStore
+from foqs.storage.meta.meta_store import MetaStore
 from tests.support.running_host import running_host
 
 ITEMS = [NewItem("t", b"x")] * 10

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from foqs.client.items import Nack, NewItem
+from foqs.client.queue_items import Nack, NewItem
 from foqs.model import limits
 from foqs.model.calls import ItemState
 from foqs.model.errors import (

@@ -7,7 +7,7 @@ from dataclasses import fields
 
 import pytest
 
-from foqs.client.items import Nack, NewItem
+from foqs.client.queue_items import Nack, NewItem
 from foqs.model.errors import (
     AlreadyExistsError,
     InvalidArgumentError,

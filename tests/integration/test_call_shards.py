@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from foqs.client.items import NewItem
-from foqs.cluster import host_rounds, membership
+from foqs.client.queue_items import NewItem
+from foqs.cluster.members import membership
+from foqs.cluster.routing import host_rounds
 from foqs.model import limits
 from foqs.model.calls import ClusterShard
 from foqs.model.cluster import ShardHealth, ShardUse
@@ -21,8 +22,8 @@ from foqs.model.errors import (
     OverloadedError,
     UnavailableError,
 )
-from foqs.server import mysql_server
-from foqs.storage.places import place_of
+from foqs.shard import mysql_server
+from foqs.storage.sessions.places import place_of
 from tests.support.running_host import RunningHost, running_host, shard_of
 from tests.support.waiting import until
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from foqs.client.items import Nack, NewItem
+from foqs.client.queue_items import Nack, NewItem
 from foqs.model import limits
 from foqs.model.calls import DeliveryPolicy
 from foqs.model.errors import InvalidArgumentError, UnknownNamespaceError

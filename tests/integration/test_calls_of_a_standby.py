@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from foqs.client.aio import AsyncClient
-from foqs.client.errors import OutcomeUnknownError
-from foqs.client.items import Nack, NewItem
+from foqs.client.client_errors import OutcomeUnknownError
+from foqs.client.queue_items import Nack, NewItem
 from foqs.model.errors import ErrorCode, StaleLeaseError, UnavailableError
 from foqs.model.peer_proof import NONCE_BYTES, PROOF, Greeting
 from foqs.wire.codec import structs

@@ -11,7 +11,7 @@ import pytest
 
 from foqs.model.caps import shared_burst_of
 from foqs.model.limits import HEARTBEAT_MS
-from foqs.server import mysql_server
+from foqs.shard import mysql_server
 from tests.support.cluster import cluster, shards_of
 from tests.support.late_pull import LatePull
 from tests.support.running_host import RunningHost, has_read, shard_of

@@ -8,9 +8,9 @@ import json
 import pytest
 from click.testing import CliRunner, Result
 
-from foqs.cli import topic as topic_command
+from foqs.cli import topic_commands as topic_command
 from foqs.cli.main import cli
-from foqs.client.items import NewItem
+from foqs.client.queue_items import NewItem
 from foqs.client.sync import AdminClient
 from foqs.model.calls import ItemState
 from foqs.model.errors import UnavailableError

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner, Result
 
-from foqs.cli import jobs as cli_jobs
+from foqs.cli import job_commands as cli_jobs
 from foqs.cli.main import cli
 from foqs.model.calls import CallContext
 from foqs.model.jobs import JobState

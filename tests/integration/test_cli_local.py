@@ -18,8 +18,8 @@ from foqs.cli.main import cli
 from foqs.config import HostConfig
 from foqs.dev.local_server import BINARY_VARIABLE, LocalServer
 from foqs.model.errors import InternalError, InvalidArgumentError, UnavailableError
-from foqs.storage.meta import MetaStore
-from foqs.storage.migrations import MigrationError
+from foqs.storage.meta.meta_store import MetaStore
+from foqs.storage.schema.migrations import MigrationError
 from foqs.supervised import Orders
 from tests.support.databases import server_binary
 

@@ -12,10 +12,10 @@ import pytest
 from foqs.config import HostConfig
 from foqs.dev.local_server import LocalServer
 from foqs.model.cluster import ShardUse
-from foqs.storage.identity import identity_at
-from foqs.storage.meta import MetaStore
-from foqs.storage.migrations import SchemaKind, apply
-from foqs.storage.places import place_of
+from foqs.storage.meta.meta_store import MetaStore
+from foqs.storage.schema.migrations import SchemaKind, apply
+from foqs.storage.sessions.places import place_of
+from foqs.storage.shard.identity import identity_at
 from tests.integration.test_cli_local import SCHEMA, migrations_of, run
 
 pytestmark = pytest.mark.database

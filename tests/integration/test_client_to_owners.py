@@ -11,9 +11,9 @@ import pytest
 from foqs import Client
 from foqs.client.addresses import Address
 from foqs.client.aio import AsyncClient
-from foqs.client.items import Item, NewItem
+from foqs.client.queue_items import Item, NewItem
 from foqs.model import limits
-from foqs.server import mysql_server
+from foqs.shard import mysql_server
 from tests.support.cluster import cluster, shards_of
 from tests.support.running_host import RunningHost, shard_of
 from tests.support.waiting import until

@@ -13,9 +13,9 @@ from sqlalchemy import make_url
 from foqs.dev.local_server import LocalServer
 from foqs.model.cluster import HostRow
 from foqs.model.errors import InvalidArgumentError
-from foqs.storage.meta import MetaStore
-from foqs.storage.meta_cluster import BEATING_MS
-from foqs.storage.meta_statements import NOW_MS
+from foqs.storage.meta.meta_cluster import BEATING_MS
+from foqs.storage.meta.meta_statements import NOW_MS
+from foqs.storage.meta.meta_store import MetaStore
 from tests.support.running_host import running_host
 from tests.support.waiting import PATIENCE_S
 

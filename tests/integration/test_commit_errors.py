@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from foqs.shard.port import SessionLostError, Transaction
-from foqs.storage import prepared, shard_store
-from foqs.storage.session import connect
+from foqs.storage.sessions.session import connect
+from foqs.storage.shard import prepared, shard_store
 from tests.contract.owner import new_item
 from tests.support.stores import open_store
 

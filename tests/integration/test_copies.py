@@ -12,21 +12,22 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from foqs.client.items import NewItem
-from foqs.cluster import membership, owner_word
+from foqs.client.queue_items import NewItem
+from foqs.cluster.members import membership
+from foqs.cluster.ownership import owner_word
 from foqs.dev.free_port import free_port
 from foqs.dev.local_access import TcpListener
 from foqs.dev.local_server import LocalServer
 from foqs.model import limits
 from foqs.model.errors import FoqsError, UnavailableError
 from foqs.shard.writer import place
-from foqs.storage.meta import MetaStore
-from foqs.storage.migrations import SchemaKind, apply
-from foqs.storage.packs.index import PackBudget, PackIndex
-from foqs.storage.server_name import read_server
-from foqs.storage.session import connect
-from foqs.storage.shard_reader import ShardReader
-from foqs.storage.slot_source import SlotSource
+from foqs.storage.meta.meta_store import MetaStore
+from foqs.storage.schema.migrations import SchemaKind, apply
+from foqs.storage.sessions.session import connect
+from foqs.storage.shard.packs.pack_index import PackBudget, PackIndex
+from foqs.storage.shard.server_name import read_server
+from foqs.storage.shard.shard_reader import ShardReader
+from foqs.storage.shard.slot_source import SlotSource
 from tests.support.databases import new_server, prepared_server
 from tests.support.running_host import RunningHost, running_host
 from tests.support.waiting import until

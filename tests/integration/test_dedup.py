@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from foqs.client.items import Nack, NewItem
+from foqs.client.queue_items import Nack, NewItem
 from foqs.model.calls import EnqueueResult
 from foqs.model.namespace import DedupScope
 from foqs.wire.codec import structs

@@ -8,11 +8,11 @@ import pytest
 
 import foqs
 from foqs.client.aio import AsyncClient
-from foqs.client.items import NewItem
+from foqs.client.queue_items import NewItem
 from foqs.model.errors import UnavailableError
 from foqs.model.namespace import DedupWhenAway, NamespaceSettings
 from foqs.model.slots import NO_SLOTS, first_table, slot_of
-from foqs.storage.meta import MetaStore
+from foqs.storage.meta.meta_store import MetaStore
 from foqs.wire.codec import structs
 from tests.support.running_host import ONCE, RunningHost, running_host, shard_of
 

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from foqs.client.items import Nack, NewItem
+from foqs.client.queue_items import Nack, NewItem
 from foqs.model.calls import DeliveryPolicy
 from foqs.model.errors import RateLimitedError
 from tests.support import event_log

@@ -10,14 +10,14 @@ import pytest
 from sqlalchemy.engine import make_url
 from structlog.testing import capture_logs
 
-from foqs.cluster.membership import Membership
-from foqs.cluster.meta_backend import MetaBackend
+from foqs.cluster.members.backends.meta_backend import MetaBackend
+from foqs.cluster.members.membership import Membership
 from foqs.dev.local_server import LocalServer
 from foqs.model import limits
 from foqs.model.cluster import HostRow
 from foqs.model.grants import Ask, Grant
 from foqs.model.namespace import NamespaceSettings
-from foqs.storage.meta import MetaStore
+from foqs.storage.meta.meta_store import MetaStore
 from tests.support.far_server import far_server
 from tests.support.waiting import until
 

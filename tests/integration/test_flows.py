@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from foqs.server.mysql_server import COALESCE_TURNS_MAX
+from foqs.shard.mysql_server import COALESCE_TURNS_MAX
 from foqs.wire.codec import Codec, structs
 from foqs.wire.frames import LENGTH_BYTES
 from tests.support.flow_trace import Flow, traced

@@ -13,7 +13,7 @@ import pytest
 
 from foqs.model import limits
 from foqs.model.errors import ErrorCode
-from foqs.server import mysql_server
+from foqs.shard import mysql_server
 from foqs.wire.codec import METHODS, structs
 from tests.support import thrift_bytes
 from tests.support.bad_frames import row_id

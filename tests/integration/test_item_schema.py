@@ -7,8 +7,8 @@ from contextlib import closing
 
 import pytest
 
-from foqs.storage.columns import ITEM_COLUMNS
-from foqs.storage.session import connect
+from foqs.storage.schema.item_columns import ITEM_COLUMNS
+from foqs.storage.sessions.session import connect
 
 pytestmark = pytest.mark.database
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from foqs.client.items import NewItem
-from foqs.cluster import membership
+from foqs.client.queue_items import NewItem
+from foqs.cluster.members import membership
 from foqs.dev.local_server import LocalServer
 from foqs.model import limits
-from foqs.storage.migrations import SchemaKind, status
-from foqs.storage.read_only import read_only_problem, unbound_by, warn_of_read_only
-from foqs.storage.session import connect
+from foqs.storage.schema.migrations import SchemaKind, status
+from foqs.storage.schema.read_only import read_only_problem, unbound_by, warn_of_read_only
+from foqs.storage.sessions.session import connect
 from tests.support.running_host import running_host
 from tests.support.waiting import until
 

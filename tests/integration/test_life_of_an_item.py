@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foqs.client.items import NewItem
+from foqs.client.queue_items import NewItem
 from foqs.model.errors import InvalidArgumentError, StaleLeaseError, UnknownNamespaceError
 from tests.support.running_host import rows, running_host
 

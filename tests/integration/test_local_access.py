@@ -18,8 +18,8 @@ from sqlalchemy import make_url
 
 from foqs.dev.local_access import USER, LocalAccessError, TcpListener, make_private
 from foqs.dev.local_server import LocalServer, LocalServerError
-from foqs.storage.login import GuardedConnection
-from foqs.storage.migrations import SchemaKind, apply, load_migrations
+from foqs.storage.schema.migrations import SchemaKind, apply, load_migrations
+from foqs.storage.sessions.login import GuardedConnection
 from tests.support.databases import new_server, prepared_server
 from tests.support.faults.programs import free_port
 

@@ -15,7 +15,7 @@ from pymysql.constants import ER
 
 from foqs.dev.local_access import TcpListener
 from foqs.dev.local_server import LocalServer
-from foqs.storage.login import GuardedConnection, NamedBy
+from foqs.storage.sessions.login import GuardedConnection, NamedBy
 from tests.support.certificates import write_certificate
 from tests.support.databases import prepared_server, server_binary
 from tests.support.faults.programs import free_port

@@ -10,8 +10,8 @@ import pytest
 
 from foqs.client.aio import AsyncClient
 from foqs.client.aio.worker import AsyncWorker
-from foqs.client.errors import OutcomeUnknownError
-from foqs.client.items import NewItem
+from foqs.client.client_errors import OutcomeUnknownError
+from foqs.client.queue_items import NewItem
 from foqs.client.retry import RetryPolicy
 from foqs.client.sync import Client
 from foqs.model.errors import StaleLeaseError

@@ -11,10 +11,10 @@ from pymysql.err import OperationalError
 from foqs.dev.local_server import LocalServer
 from foqs.model import order
 from foqs.model.errors import UnavailableError
-from foqs.storage.packs.budget import PackBudget
-from foqs.storage.packs.index import PackIndex
-from foqs.storage.session import connect
-from foqs.storage.shard_reader import ShardReader
+from foqs.storage.sessions.session import connect
+from foqs.storage.shard.packs.budget import PackBudget
+from foqs.storage.shard.packs.pack_index import PackIndex
+from foqs.storage.shard.shard_reader import ShardReader
 from tests.support.running_host import RunningHost, running_host
 
 pytestmark = pytest.mark.database
@@ -86,7 +86,7 @@ def test_a_reader_asks_once_more_and_not_twice(mysql_server, reader, monkeypatch
         return session
 
     cut_sessions(mysql_server)
-    monkeypatch.setattr("foqs.storage.shard_reader.connect", killed_at_once)
+    monkeypatch.setattr("foqs.storage.shard.shard_reader.connect", killed_at_once)
     with pytest.raises(UnavailableError):
         reader.page(1, order.FIRST, 10)()
     assert len(opened) == 1
@@ -94,14 +94,14 @@ def test_a_reader_asks_once_more_and_not_twice(mysql_server, reader, monkeypatch
 
 def test_a_reader_that_was_interrupted_opens_no_other_session(reader, monkeypatch):
     reader.interrupt()
-    monkeypatch.setattr("foqs.storage.shard_reader.connect", lambda url: pytest.fail("a session was opened"))
+    monkeypatch.setattr("foqs.storage.shard.shard_reader.connect", lambda url: pytest.fail("a session was opened"))
     with pytest.raises(UnavailableError):
         reader.page(1, order.FIRST, 10)()
 
 
 def test_a_read_that_takes_too_long_is_not_repeated(mysql_server, reader, monkeypatch):
     reader._session._read_timeout = 1
-    monkeypatch.setattr("foqs.storage.shard_reader.connect", lambda url: pytest.fail("a session was opened"))
+    monkeypatch.setattr("foqs.storage.shard.shard_reader.connect", lambda url: pytest.fail("a session was opened"))
     with closing(mysql_server.connect("shard_0")) as other, other.cursor() as cursor:
         cursor.execute("LOCK TABLES item WRITE")
         with pytest.raises(UnavailableError, match="timed out"):

@@ -10,15 +10,15 @@ from contextlib import asynccontextmanager, closing, contextmanager
 import pytest
 from structlog.testing import capture_logs
 
-from foqs.cluster import host_watch
-from foqs.cluster.membership import Membership
-from foqs.cluster.meta_backend import MetaBackend
+from foqs.cluster.members import host_watch
+from foqs.cluster.members.backends.meta_backend import MetaBackend
+from foqs.cluster.members.membership import Membership
 from foqs.dev.local_server import LocalServer
-from foqs.host.meta_calls import MetaCalls
+from foqs.host.registry.meta_calls import MetaCalls
 from foqs.model import limits
 from foqs.model.cluster import HostRow
 from foqs.model.errors import FoqsError
-from foqs.storage.meta import MetaStore
+from foqs.storage.meta.meta_store import MetaStore
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.database
@@ -77,7 +77,7 @@ class Hosts:
 def hosts(meta_url: str, monkeypatch: pytest.MonkeyPatch) -> Hosts:
     hosts = Hosts(meta_url)
     # Rounds come as fast as they can, whatever the clock says.
-    monkeypatch.setattr("foqs.cluster.membership.BUSY_BEAT_MS", 5)
+    monkeypatch.setattr("foqs.cluster.members.membership.BUSY_BEAT_MS", 5)
     return hosts
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from foqs.client.aio import AsyncClient
-from foqs.client.items import NewItem
+from foqs.client.queue_items import NewItem
 from foqs.dev.local_server import LocalServer
 from foqs.model import limits
 from foqs.model.errors import ErrorCode, FoqsError
 from foqs.model.limits import KIB, MIB
-from foqs.storage.migrations import SchemaKind, apply
+from foqs.storage.schema.migrations import SchemaKind, apply
 from foqs.wire.codec import Reply, structs
 from tests.support.databases import prepared_server
 from tests.support.faults.cluster import wait_until_owned

@@ -13,9 +13,9 @@ from foqs.model.errors import (
     UnavailableError,
 )
 from foqs.model.meta_bounds import HOST_ROW_MS, HOST_ROW_READ_MS
-from foqs.storage import meta_cluster
-from foqs.storage.meta import MetaStore
-from foqs.storage.meta_cluster import NAMESAKE_ROW_MS
+from foqs.storage.meta import meta_cluster
+from foqs.storage.meta.meta_cluster import NAMESAKE_ROW_MS
+from foqs.storage.meta.meta_store import MetaStore
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from foqs.model import limits
 from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, UnknownNamespaceError
 from foqs.model.jobs import JobChanges, JobState
 from foqs.model.namespace import Namespace, NamespaceSettings
-from foqs.storage.meta import MetaStore
-from foqs.storage.meta_jobs import JobCounts, JobKey, JobView
+from foqs.storage.meta.meta_jobs import JobCounts, JobKey, JobView
+from foqs.storage.meta.meta_store import MetaStore
 from foqs.testing.memory_host import MemoryMeta
 
 

@@ -10,7 +10,7 @@ import pytest
 from foqs.model.cluster import ShardRow
 from foqs.model.shard_place import FoundShard
 from foqs.shard.port import ElsewhereError
-from foqs.storage.meta import MetaStore
+from foqs.storage.meta.meta_store import MetaStore
 
 pytestmark = pytest.mark.database
 

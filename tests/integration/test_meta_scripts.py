@@ -16,11 +16,11 @@ from foqs.model.errors import UnavailableError
 from foqs.model.grants import Ask, Grant
 from foqs.model.meta_bounds import META_SESSIONS_MARKED_MAX, META_SILENT_MS_MAX
 from foqs.model.namespace import NamespaceSettings
-from foqs.storage import meta_scripts
-from foqs.storage import meta_statements as sql
-from foqs.storage.meta import MetaStore
-from foqs.storage.meta_scripts import RunScript, Statement
-from foqs.storage.meta_sessions import marks_of
+from foqs.storage.meta import meta_scripts
+from foqs.storage.meta import meta_statements as sql
+from foqs.storage.meta.meta_scripts import RunScript, Statement
+from foqs.storage.meta.meta_sessions import marks_of
+from foqs.storage.meta.meta_store import MetaStore
 
 pytestmark = pytest.mark.database
 

@@ -11,7 +11,7 @@ from foqs.model.census import CensusAnswer
 from foqs.model.cluster import ShardUse
 from foqs.model.errors import InvalidArgumentError, UnavailableError
 from foqs.model.slots import MovePhase, SlotMove, first_table, moved
-from foqs.storage.meta import MetaStore
+from foqs.storage.meta.meta_store import MetaStore
 
 TABLE = first_table([1, 2])
 MOVE = SlotMove(2, 1, 2, (0, 2, 1022))

@@ -24,9 +24,9 @@ from foqs.model.errors import (
 )
 from foqs.model.namespace import DedupScope, Namespace, NamespaceSettings
 from foqs.model.slots import NO_SLOTS, SlotTable, first_table
-from foqs.storage.meta import MetaStore
-from foqs.storage.meta_tables import METADATA
-from foqs.storage.migrations import SchemaKind, apply
+from foqs.storage.meta.meta_store import MetaStore
+from foqs.storage.meta.meta_tables import METADATA
+from foqs.storage.schema.migrations import SchemaKind, apply
 from tests.support.databases import prepared_server
 from tests.support.waiting import PATIENCE_S
 

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from foqs.client.items import NewItem
+from foqs.client.queue_items import NewItem
 from foqs.model.errors import RateLimitedError
 from foqs.model.item import ItemEvent
 from foqs.shard.state import index as shard_index

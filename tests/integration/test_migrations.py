@@ -12,8 +12,7 @@ import pytest
 
 from foqs.dev.local_server import LocalServer
 from foqs.model.errors import UnavailableError
-from foqs.storage.durability import check_durable, durability_problems
-from foqs.storage.migrations import (
+from foqs.storage.schema.migrations import (
     MigrationError,
     SchemaKind,
     apply,
@@ -21,6 +20,7 @@ from foqs.storage.migrations import (
     split_statements,
     status,
 )
+from foqs.storage.sessions.durability import check_durable, durability_problems
 from tests.support.databases import Databases
 
 _names = itertools.count()

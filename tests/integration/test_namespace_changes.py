@@ -8,8 +8,8 @@ from unittest.mock import patch
 
 import pytest
 
-from foqs.client.items import NewItem
-from foqs.host.metrics import Metrics
+from foqs.client.queue_items import NewItem
+from foqs.host.metrics.scrape import Metrics
 from foqs.model import limits
 from foqs.model.errors import (
     FoqsError,
@@ -22,9 +22,9 @@ from foqs.model.errors import (
 from foqs.model.namespace import NamespaceSettings
 from foqs.model.shard_place import FOUND_NOTHING, EpochAsk
 from foqs.shard.port import OwnershipLostError
-from foqs.storage.meta import MetaStore
-from foqs.storage.session import connect
-from foqs.storage.shard_store import ShardStore
+from foqs.storage.meta.meta_store import MetaStore
+from foqs.storage.sessions.session import connect
+from foqs.storage.shard.shard_store import ShardStore
 from tests.support.running_host import RunningHost, running_host
 from tests.support.waiting import until
 

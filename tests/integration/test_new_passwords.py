@@ -13,11 +13,11 @@ from urllib.parse import quote
 import pytest
 
 from foqs.client.aio import AsyncAdminClient, AsyncClient
-from foqs.client.items import NewItem
+from foqs.client.queue_items import NewItem
 from foqs.dev.local_server import LocalServer
-from foqs.storage.meta import MetaStore
-from foqs.storage.migrations import SchemaKind, apply
-from foqs.storage.places import place_of
+from foqs.storage.meta.meta_store import MetaStore
+from foqs.storage.schema.migrations import SchemaKind, apply
+from foqs.storage.sessions.places import place_of
 from tests.support.databases import prepared_server
 from tests.support.faults.programs import FOQS, Program, free_port
 from tests.support.waiting import PATIENCE_MS, PATIENCE_S, until

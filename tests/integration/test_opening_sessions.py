@@ -12,10 +12,10 @@ from foqs.dev.local_server import LocalServer
 from foqs.model import limits
 from foqs.model.shard_place import EpochGiven
 from foqs.shard.port import SessionLostError
-from foqs.storage import shard_store
-from foqs.storage.packs.budget import PackBudget
-from foqs.storage.packs.index import PackIndex
-from foqs.storage.shard_store import ShardAccess, ShardStore
+from foqs.storage.shard import shard_store
+from foqs.storage.shard.packs.budget import PackBudget
+from foqs.storage.shard.packs.pack_index import PackIndex
+from foqs.storage.shard.shard_store import ShardAccess, ShardStore
 from tests.support.identities import some_cluster
 from tests.support.waiting import until_true
 

@@ -20,14 +20,14 @@ from foqs.shard.port import (
     Transaction,
     TransactionFailedError,
 )
-from foqs.storage import exchange
-from foqs.storage import statements as sql
-from foqs.storage.columns import stored_row
-from foqs.storage.exchange import ReplyReader, command_packet, run_script
-from foqs.storage.formats import pack_items
-from foqs.storage.packs import index as pack_index
-from foqs.storage.prepared import PREPARED_INSERT_ROWS, PreparedInserts
-from foqs.storage.session import connect
+from foqs.storage.schema import statements as sql
+from foqs.storage.schema.item_columns import stored_row
+from foqs.storage.sessions import exchange
+from foqs.storage.sessions.exchange import ReplyReader, command_packet, run_script
+from foqs.storage.sessions.session import connect
+from foqs.storage.shard.formats import pack_items
+from foqs.storage.shard.packs import pack_index
+from foqs.storage.shard.prepared import PREPARED_INSERT_ROWS, PreparedInserts
 from tests.contract.owner import new_item, new_topic
 from tests.support.other_session import until_somebody_waits
 from tests.support.stores import open_store

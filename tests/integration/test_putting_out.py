@@ -12,9 +12,9 @@ from foqs.dev.local_server import LocalServer
 from foqs.model import limits
 from foqs.model.shard_place import EpochAsk, EpochGiven
 from foqs.shard.port import OwnedError, OwnershipLostError, SessionLostError
-from foqs.storage.packs.budget import PackBudget
-from foqs.storage.packs.index import PackIndex
-from foqs.storage.shard_store import ShardAccess, ShardStore
+from foqs.storage.shard.packs.budget import PackBudget
+from foqs.storage.shard.packs.pack_index import PackIndex
+from foqs.storage.shard.shard_store import ShardAccess, ShardStore
 from tests.contract.owner import opened
 from tests.support.identities import some_cluster
 

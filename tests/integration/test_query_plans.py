@@ -19,12 +19,13 @@ import pytest
 from foqs.model import order
 from foqs.model.calls import ItemContent
 from foqs.model.item import ShardItem
-from foqs.storage import script, statements
-from foqs.storage.exports import columns_of, content_bytes_of
-from foqs.storage.formats import pack_items, pack_keys
-from foqs.storage.migrations import SchemaKind, apply
-from foqs.storage.script import chunks_by_bytes, edge_arguments, item_row, key_conditions, stored_row_literal
-from foqs.storage.session import connect
+from foqs.storage.schema import statements
+from foqs.storage.schema.migrations import SchemaKind, apply
+from foqs.storage.sessions.session import connect
+from foqs.storage.shard import script
+from foqs.storage.shard.export_pages import columns_of, content_bytes_of
+from foqs.storage.shard.formats import pack_items, pack_keys
+from foqs.storage.shard.script import chunks_by_bytes, edge_arguments, item_row, key_conditions, stored_row_literal
 from foqs.testing.fake_server import new_row
 from tests.contract.owner import new_topic
 

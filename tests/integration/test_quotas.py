@@ -13,12 +13,12 @@ import pytest
 from sqlalchemy import text
 
 from foqs import NewItem, RateLimitedError
-from foqs.host.quota import WAIT_MS_MAX
+from foqs.host.admission.account import WAIT_MS_MAX
 from foqs.model import grants
 from foqs.model.errors import UnavailableError
 from foqs.model.grants import Ask, Grant, GrantBook
 from foqs.model.namespace import Namespace, NamespaceSettings
-from foqs.storage.meta import MetaStore
+from foqs.storage.meta.meta_store import MetaStore
 from foqs.testing.memory_host import MemoryMeta
 from tests.support.running_host import has_read, running_host
 from tests.support.waiting import until

@@ -11,12 +11,12 @@ import pytest
 from pymysql.err import OperationalError
 from structlog.testing import capture_logs
 
-from foqs.client.items import NewItem
+from foqs.client.queue_items import NewItem
 from foqs.dev.local_server import LocalServer
 from foqs.model import ids
 from foqs.model.errors import FoqsError
 from foqs.shard.writer import keeper
-from foqs.storage.packs import index as pack_index
+from foqs.storage.shard.packs import pack_index
 from tests.support.other_session import deadlock, row_locked
 from tests.support.running_host import RunningHost, running_host
 from tests.support.waiting import until

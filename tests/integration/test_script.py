@@ -15,8 +15,8 @@ import uvloop
 from pymysql.constants import CR
 
 from foqs.model import limits
-from foqs.storage.exchange import ReplyReader, run_script
-from foqs.storage.session import connect, is_lost
+from foqs.storage.sessions.exchange import ReplyReader, run_script
+from foqs.storage.sessions.session import connect, is_lost
 from tests.support.waiting import PATIENCE_S, until
 
 HOSTILE = [b"", b"\x00", b"\xff" * 300, b"\xfb\xfc\xfd\xfe", b"';--\\", "ü€😀".encode(), b"x" * 251, b"y" * 70_000]

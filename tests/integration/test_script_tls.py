@@ -13,16 +13,16 @@ import uvloop
 from sqlalchemy import make_url
 
 from foqs.dev.local_access import TcpListener
-from foqs.host.shards import OwnedShard
+from foqs.host.shards.shards import OwnedShard
 from foqs.model import limits
 from foqs.model.errors import UnavailableError
-from foqs.storage.exchange import run_script
-from foqs.storage.meta import MetaStore
-from foqs.storage.packs.budget import PackBudget
-from foqs.storage.packs.index import PackIndex
-from foqs.storage.places import place_of
-from foqs.storage.session import connect
-from foqs.storage.shard_reader import ShardReader
+from foqs.storage.meta.meta_store import MetaStore
+from foqs.storage.sessions.exchange import run_script
+from foqs.storage.sessions.places import place_of
+from foqs.storage.sessions.session import connect
+from foqs.storage.shard.packs.budget import PackBudget
+from foqs.storage.shard.packs.pack_index import PackIndex
+from foqs.storage.shard.shard_reader import ShardReader
 from tests.support.certificates import write_certificate
 from tests.support.databases import prepared_server
 from tests.support.faults.programs import free_port

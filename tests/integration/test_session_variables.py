@@ -10,8 +10,8 @@ import pytest
 from pymysql.err import OperationalError
 
 from foqs.dev.local_server import LocalServer
-from foqs.storage import session_variables
-from foqs.storage.session import connect
+from foqs.storage.sessions import session_variables
+from foqs.storage.sessions.session import connect
 
 pytestmark = pytest.mark.database
 
@@ -95,7 +95,7 @@ def test_what_a_session_cannot_set_is_checked(
             cursor.execute(statement)
         given(session, **how)
 
-    monkeypatch.setattr("foqs.storage.session.set_variables", after_the_proxy)
+    monkeypatch.setattr("foqs.storage.sessions.session.set_variables", after_the_proxy)
     with pytest.raises(session_variables.UnfitSessionError, match=words):
         connect(meta_url)
 

@@ -13,16 +13,16 @@ import pytest
 from structlog.testing import capture_logs
 
 from foqs.client.aio import AsyncClient
-from foqs.client.items import NewItem
-from foqs.cluster import membership
+from foqs.client.queue_items import NewItem
+from foqs.cluster.members import membership
 from foqs.model import limits
 from foqs.model.cluster import ShardUse
 from foqs.model.errors import FoqsError, UnavailableError
 from foqs.model.shard_place import FoundShard
-from foqs.server import mysql_server
-from foqs.storage.meta import MetaStore
-from foqs.storage.places import place_of
-from foqs.storage.shard_reader import ShardReader
+from foqs.shard import mysql_server
+from foqs.storage.meta.meta_store import MetaStore
+from foqs.storage.sessions.places import place_of
+from foqs.storage.shard.shard_reader import ShardReader
 from tests.support.running_host import RunningHost, running_host, shard_of
 from tests.support.waiting import PATIENCE_S, until
 

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from foqs.cluster import membership
+from foqs.cluster.members import membership
 from foqs.model import limits
 from foqs.model.cluster import ShardIdentity, ShardUse
 from foqs.model.errors import AlreadyExistsError, InvalidArgumentError
-from foqs.server import mysql_server
-from foqs.storage.identity import identity_at, keep_identity_at
-from foqs.storage.meta import MetaStore
-from foqs.storage.places import place_of
-from foqs.storage.session import connect
+from foqs.shard import mysql_server
+from foqs.storage.meta.meta_store import MetaStore
+from foqs.storage.sessions.places import place_of
+from foqs.storage.sessions.session import connect
+from foqs.storage.shard.identity import identity_at, keep_identity_at
 from tests.support.running_host import RunningHost, running_host
 from tests.support.waiting import until
 

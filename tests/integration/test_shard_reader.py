@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from foqs.client.items import NewItem
+from foqs.client.queue_items import NewItem
 from foqs.dev.local_server import LocalServer
 from foqs.model import order
 from foqs.model.calls import ItemState
 from foqs.model.limits import KIB
-from foqs.storage import statements as sql
-from foqs.storage.exports import ExportWish
-from foqs.storage.packs import index as pack_index
-from foqs.storage.packs.budget import PackBudget
-from foqs.storage.packs.index import PackIndex
-from foqs.storage.shard_reader import ShardReader
+from foqs.storage.schema import statements as sql
+from foqs.storage.shard.export_pages import ExportWish
+from foqs.storage.shard.packs import pack_index
+from foqs.storage.shard.packs.budget import PackBudget
+from foqs.storage.shard.packs.pack_index import PackIndex
+from foqs.storage.shard.shard_reader import ShardReader
 from tests.support.running_host import running_host
 
 pytestmark = pytest.mark.database

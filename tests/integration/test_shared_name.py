@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from foqs.dev.local_server import LocalServer
 from foqs.model import limits
-from foqs.storage.migrations import SchemaKind, apply
+from foqs.storage.schema.migrations import SchemaKind, apply
 from tests.support.running_host import running_host
 from tests.support.waiting import until
 

@@ -9,15 +9,15 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 import pytest
 from structlog.testing import capture_logs
 
-from foqs.client.items import Item, NewItem
+from foqs.client.queue_items import Item, NewItem
 from foqs.dev.local_server import LocalServer
 from foqs.model.errors import UnavailableError
 from foqs.model.ids import parse
-from foqs.storage import session_variables
-from foqs.storage.meta import MetaStore
-from foqs.storage.migrations import SchemaKind, check_current
-from foqs.storage.session import connect
-from foqs.storage.whole_reads import ShortReadError
+from foqs.storage.meta.meta_store import MetaStore
+from foqs.storage.schema.migrations import SchemaKind, check_current
+from foqs.storage.sessions import session_variables
+from foqs.storage.sessions.session import connect
+from foqs.storage.sessions.whole_reads import ShortReadError
 from tests.support.cut_reads import cut_reads
 from tests.support.running_host import RunningHost, running_host
 from tests.support.waiting import until

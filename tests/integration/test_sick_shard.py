@@ -9,11 +9,11 @@ from unittest.mock import patch
 
 import pytest
 
-from foqs.client.items import NewItem
+from foqs.client.queue_items import NewItem
 from foqs.dev.local_server import LocalServer
-from foqs.server import mysql_server
+from foqs.shard import mysql_server
 from foqs.shard.writer import keeper
-from foqs.storage.migrations import SchemaKind, apply
+from foqs.storage.schema.migrations import SchemaKind, apply
 from tests.support.databases import prepared_server
 from tests.support.running_host import RunningHost, running_host, shard_of
 from tests.support.waiting import until

@@ -15,16 +15,16 @@ from click.testing import CliRunner
 
 from foqs.cli.main import cli
 from foqs.cli.output import Exit
-from foqs.client.errors import BatchError
-from foqs.client.items import NewItem
+from foqs.client.client_errors import BatchError
+from foqs.client.queue_items import NewItem
 from foqs.dev.local_server import LocalServer
 from foqs.model import limits
 from foqs.model.calls import ExportSplit
 from foqs.model.cluster import ShardUse
 from foqs.model.errors import FoqsError, UnavailableError
-from foqs.server import mysql_server
+from foqs.shard import mysql_server
 from foqs.shard.writer import keeper
-from foqs.storage.migrations import SchemaKind, apply
+from foqs.storage.schema.migrations import SchemaKind, apply
 from tests.support.cluster import cluster, shards_of
 from tests.support.databases import prepared_server
 from tests.support.running_host import RunningHost, running_host, shard_of

@@ -8,9 +8,9 @@ import pytest
 
 from foqs.dev.local_server import LocalServer
 from foqs.model import limits
-from foqs.storage.seen_log import SeenLogReader
-from foqs.storage.session import connect
-from foqs.storage.slot_source import SlotSource
+from foqs.storage.sessions.session import connect
+from foqs.storage.shard.seen_log import SeenLogReader
+from foqs.storage.shard.slot_source import SlotSource
 
 pytestmark = pytest.mark.database
 

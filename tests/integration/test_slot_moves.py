@@ -8,14 +8,14 @@ from contextlib import closing
 
 import pytest
 
-from foqs.client.items import NewItem
-from foqs.host import slot_moves
+from foqs.client.queue_items import NewItem
+from foqs.host.registry import slot_moves
 from foqs.model import limits
 from foqs.model.cluster import ShardUse
 from foqs.model.errors import FoqsError, UnavailableError
 from foqs.model.slots import SlotTable, slot_of
-from foqs.storage.meta import MetaStore
-from foqs.storage.places import place_of
+from foqs.storage.meta.meta_store import MetaStore
+from foqs.storage.sessions.places import place_of
 from tests.support.cluster import cluster
 from tests.support.running_host import RunningHost, running_host
 from tests.support.waiting import until

@@ -8,14 +8,14 @@ from contextlib import closing
 
 import pytest
 
-from foqs.client.items import NewItem
+from foqs.client.queue_items import NewItem
 from foqs.dev.local_server import LocalServer
 from foqs.model import limits
 from foqs.model.errors import FoqsError, UnavailableError, UnknownNamespaceError
 from foqs.model.ids import parse
 from foqs.model.slots import NO_SLOTS, SlotTable, first_table
-from foqs.storage.meta import MetaStore
-from foqs.storage.session import connect
+from foqs.storage.meta.meta_store import MetaStore
+from foqs.storage.sessions.session import connect
 from foqs.wire.codec import Reply, structs
 from tests.support.running_host import RunningHost, running_host
 from tests.support.waiting import until

@@ -10,9 +10,9 @@ from unittest.mock import patch
 
 import pytest
 
-from foqs.client.items import NewItem
-from foqs.server import mysql_server
-from foqs.storage.shard_store import ShardStore
+from foqs.client.queue_items import NewItem
+from foqs.shard import mysql_server
+from foqs.storage.shard.shard_store import ShardStore
 from tests.support.running_host import running_host, shard_of
 from tests.support.waiting import PATIENCE_S
 

@@ -16,7 +16,7 @@ from foqs.client.sync import AdminClient
 from foqs.model.calls import CallContext
 from foqs.model.errors import AlreadyExistsError, FoqsError, InvalidArgumentError, OverloadedError, UnavailableError
 from foqs.model.jobs import Job, JobState
-from foqs.spark import service
+from foqs.spark import preparation
 from foqs.spark.jobs import enqueue
 from foqs.spark.plan import WritePlan, plan_write
 from foqs.spark.sender import Sent
@@ -42,7 +42,7 @@ class Service:
 
     def prepare(self, *, is_stream: bool = False, **options: str) -> WritePlan:
         plan = self.plan(**options)
-        return service.prepare_stream(plan) if is_stream else service.prepare(plan)
+        return preparation.prepare_stream(plan) if is_stream else preparation.prepare(plan)
 
     def job(self, job_id: str) -> Job:
         return self.queue.jobs["ns", job_id]
@@ -162,7 +162,7 @@ def test_the_rows_of_a_stream_go_on_while_nobody_can_read_its_record(
     rate: dict[str, str],
 ) -> None:
     """Hosts count for the job meanwhile, and those that know its rate keep it."""
-    monkeypatch.setattr(service, "RECORD_PATIENCE_MS", 1)
+    monkeypatch.setattr(preparation, "RECORD_PATIENCE_MS", 1)
     monkeypatch.setattr(FakeQueue, "get_job", refuse(away))
     assert world.prepare(is_stream=True, jobId="stream", **rate).has_record
     assert f"the record of job stream was not read, and its rows go on: {away.message}" in capsys.readouterr().err
@@ -232,7 +232,7 @@ def fail_first(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 def test_a_micro_batch_waits_for_hosts_as_long_as_its_calls_do_and_a_batch_does_not(
     world: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(service, "PATIENCE_MS", 1)
+    monkeypatch.setattr(preparation, "PATIENCE_MS", 1)
     fail_first(monkeypatch, 4)
     world.prepare(is_stream=True)
     assert "answers: away; the stream waits for up to 600 s" in capsys.readouterr().err
@@ -257,7 +257,7 @@ def test_the_commit_of_a_micro_batch_asks_the_service_for_nothing_that_it_could_
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Spark makes one more writer for it, of the source that it has pickled for that."""
-    monkeypatch.setattr(service, "PATIENCE_MS", 1)
+    monkeypatch.setattr(preparation, "PATIENCE_MS", 1)
     schema = StructType([StructField("topic", StringType()), StructField("payload", StringType())])
     for job in ({}, {"jobId": "stream"}):
         source = FoqsDataSource({"addresses": "127.0.0.1:1", "namespace": "ns", "dedup": "content", **job})

@@ -8,8 +8,8 @@ import pytest
 
 from foqs.model.calls import ItemContent
 from foqs.shard.port import ClaimEntries, OwnershipLostError, Transaction
-from foqs.storage.formats import CLAIM_VERSIONS, PACK_VERSIONS, TOMBSTONE_VERSIONS
-from foqs.storage.session import connect
+from foqs.storage.sessions.session import connect
+from foqs.storage.shard.formats import CLAIM_VERSIONS, PACK_VERSIONS, TOMBSTONE_VERSIONS
 from tests.contract.owner import new_item, new_topic
 from tests.support.stores import open_store
 from tests.unit.test_formats import TOP_64, golden

@@ -17,9 +17,9 @@ import pytest
 import structlog
 
 from foqs.bootstrap import Host
-from foqs.cluster.membership import Membership
+from foqs.cluster.members.membership import Membership
 from foqs.config import HostConfig
-from foqs.host.pulse import Pulse
+from foqs.host.metrics.pulse import Pulse
 from foqs.model.errors import InvalidArgumentError, UnavailableError
 from foqs.supervised import Orders, run_host
 from tests.support.faults.programs import FOQS, Program, foqs, free_port

@@ -8,8 +8,8 @@ from contextlib import closing
 import pytest
 
 from foqs.dev.local_server import LocalServer
-from foqs.storage import statements as sql
-from foqs.storage.session import connect
+from foqs.storage.schema import statements as sql
+from foqs.storage.sessions.session import connect
 
 pytestmark = pytest.mark.database
 

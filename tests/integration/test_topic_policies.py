@@ -20,7 +20,7 @@ from foqs.model.errors import FoqsError, InvalidArgumentError, PausedError, Unkn
 from foqs.model.namespace import NamespaceSettings
 from foqs.model.policy import OwnPolicy, TopicPolicyEntry
 from foqs.model.policy_book import NamedChange
-from foqs.storage.meta import MetaStore
+from foqs.storage.meta.meta_store import MetaStore
 from tests.support.running_host import running_host
 from tests.support.waiting import until
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foqs.client.items import Nack, NewItem
+from foqs.client.queue_items import Nack, NewItem
 from foqs.model.errors import TooLargeError
 from tests.support.running_host import running_host
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from foqs.host import place_check
+from foqs.host.verbs import place_check
 from foqs.model import limits
 from foqs.model.errors import InvalidArgumentError
-from foqs.storage.meta import MetaStore
-from foqs.storage.places import place_of
+from foqs.storage.meta.meta_store import MetaStore
+from foqs.storage.sessions.places import place_of
 from tests.integration.test_cli_local import run
 from tests.support.certificates import write_certificate
 from tests.support.false_server import FULL_LOGIN, FalseServer, Talk

@@ -13,16 +13,16 @@ import pytest
 from kazoo.client import KazooClient
 from structlog.testing import capture_logs
 
-from foqs.cluster import zookeeper_backend, zookeeper_url
-from foqs.cluster.host_watch import RETURN_MS_MAX
-from foqs.cluster.membership import Membership
-from foqs.cluster.meta_backend import MetaBackend
-from foqs.cluster.view import ClusterView
-from foqs.cluster.zookeeper_backend import RETURN_MS, VANISHED_MS, ZookeeperBackend
+from foqs.cluster.members.backends import zookeeper_backend, zookeeper_url
+from foqs.cluster.members.backends.meta_backend import MetaBackend
+from foqs.cluster.members.backends.zookeeper_backend import RETURN_MS, VANISHED_MS, ZookeeperBackend
+from foqs.cluster.members.host_watch import RETURN_MS_MAX
+from foqs.cluster.members.membership import Membership
+from foqs.cluster.members.view import ClusterView
 from foqs.model import limits
 from foqs.model.cluster import HostRow, ShardRow
 from foqs.model.errors import FoqsError, InvalidArgumentError, UnavailableError
-from foqs.storage.meta import MetaStore
+from foqs.storage.meta.meta_store import MetaStore
 from tests.support.waiting import PATIENCE_S, until
 from tests.support.zookeeper import ZookeeperServer
 
@@ -338,7 +338,7 @@ class Cluster:
 
 @pytest.fixture
 def cluster(hosts: Hosts, meta_url: str, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    monkeypatch.setattr("foqs.cluster.membership.BUSY_BEAT_MS", 5)
+    monkeypatch.setattr("foqs.cluster.members.membership.BUSY_BEAT_MS", 5)
     # A slow round is an outage, and so is a server or a client that is silent for most of a session, as on a busy
     # machine: the clock of these tests would not go on until it counts as over.
     monkeypatch.setattr(zookeeper_backend, "ROUND_MS_MAX", 20_000)

@@ -14,8 +14,8 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from foqs.client.items import NewItem
-from foqs.cluster import homes
+from foqs.client.queue_items import NewItem
+from foqs.cluster.homes import home_table
 from foqs.model import limits
 from foqs.model.calls import Delivery, PositionErrors, TopicPage
 from foqs.model.errors import AlreadyExistsError, FoqsError, NotFoundError, UnavailableError
@@ -172,7 +172,7 @@ class AnyHost:
     async def _heal(self) -> None:
         """Hosts that did not reach each other take one another for homes of topics again only after a while."""
         self._world.links.heal()
-        await asyncio.sleep(homes.SUSPECT_MS / 1000 + 1)
+        await asyncio.sleep(home_table.SUSPECT_MS / 1000 + 1)
 
     def _lose_responses(self, sender: SimHost, receiver: SimHost) -> None:
         """For as long as a call of a peer may take, and a little more."""

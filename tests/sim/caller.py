@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from foqs.client.errors import NotSentError
+from foqs.client.client_errors import NotSentError
 from foqs.model import limits
 from foqs.model.calls import PositionErrors, StoredItemPage
 from foqs.model.errors import FoqsError, NotFoundError, StaleLeaseError

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from foqs.host.any_topic import AnyTopic
-from foqs.host.capping import Capping
-from foqs.host.hand_out import HandOut
-from foqs.host.topic_queue import DequeueCall, TopicQueue
+from foqs.host.dispatch.any_topic import AnyTopic
+from foqs.host.dispatch.capping import Capping
+from foqs.host.dispatch.hand_out import HandOut
+from foqs.host.dispatch.topic_queue import DequeueCall, TopicQueue
 from foqs.model.caps import TokenBucket
 from tests.sim.planting import in_place_of
 

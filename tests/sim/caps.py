@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from foqs.client.errors import NotSentError
+from foqs.client.client_errors import NotSentError
 from foqs.model import limits
 from foqs.model.caps import burst_of
 from foqs.model.errors import FoqsError

@@ -13,8 +13,8 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from foqs.client.items import NewItem
-from foqs.cluster import host_watch
+from foqs.client.queue_items import NewItem
+from foqs.cluster.members import host_watch
 from foqs.model import limits
 from foqs.model.calls import Delivery, EnqueueResult
 from foqs.model.caps import shared_burst_of

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Container, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from foqs.host.dispatch import Dispatcher
-from foqs.host.topic_queue import DequeueCall
+from foqs.host.dispatch.dispatcher import Dispatcher
+from foqs.host.dispatch.topic_queue import DequeueCall
 from foqs.model.clock import Now
 from foqs.model.item import ShardItem
 from foqs.model.namespace import SettingsTable

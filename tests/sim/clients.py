@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from foqs.client import slots
-from foqs.client.items import Nack, NewItem
+from foqs.client import slot_groups
+from foqs.client.queue_items import Nack, NewItem
 from foqs.model.calls import Delivery, DeliveryPolicy, PositionErrors
 from foqs.model.errors import FoqsError, StaleLeaseError
 from tests.histories.history import Call, Outcome, Put, Settled, Taken, Verb, make_payload, uid_of
@@ -46,7 +46,7 @@ class SimClient(SimCaller):
         self._loads = random.Random(f"{world.seed} {name} loads")
         self._any = random.Random(f"{world.seed} {name} any")
         self._grouping = random.Random(f"{world.seed} {name} groups")
-        self._groups: dict[str, slots.SlotGroups] = {}
+        self._groups: dict[str, slot_groups.SlotGroups] = {}
         self._count = 0
         self._unanswered: list[Put] = []
         """Enqueues with dedup ids of which it is not known, or known to be wrong, that they were done."""
@@ -95,10 +95,10 @@ class SimClient(SimCaller):
         name = self.namespace
         if name not in self._groups:
             told = await self._quietly(lambda door, namespace: door.queue.get_shard_map(namespace))
-            shards = None if told is None else slots.shards_of(told, name)
+            shards = None if told is None else slot_groups.shards_of(told, name)
             if shards is None:
                 return [puts]
-            self._groups[name] = slots.SlotGroups(shards, 0, 0)
+            self._groups[name] = slot_groups.SlotGroups(shards, 0, 0)
         parts: dict[int, list[Put]] = {}
         for put, group in zip(puts, self._groups[name].of([_new_item(put) for put in puts]), strict=True):
             parts.setdefault(group, []).append(put)

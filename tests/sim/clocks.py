@@ -9,11 +9,11 @@ import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from foqs.host.topic_queue import DequeueCall
+from foqs.host.dispatch.topic_queue import DequeueCall
 from foqs.model import limits
 from foqs.model.calls import Delivery
 from foqs.model.item import ShardItem
-from foqs.server.mysql_server import SLOT_MS_MAX
+from foqs.shard.mysql_server import SLOT_MS_MAX
 from foqs.testing.fake_server import Script
 from tests.histories.clocks import ClockSteps
 

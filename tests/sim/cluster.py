@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from typing import Any, cast
 
-from foqs.client.errors import NotSentError
+from foqs.client.client_errors import NotSentError
 from foqs.model import limits
 from foqs.model.calls import PositionErrors
 from foqs.model.errors import ErrorCode, FoqsError

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from foqs.bootstrap import Host
-from foqs.cluster import decision as decisions
-from foqs.cluster import sharing
-from foqs.cluster.decision import Decision
-from foqs.cluster.membership import Membership
-from foqs.cluster.view import ClusterView
-from foqs.host.shards import Shards
+from foqs.cluster.members.membership import Membership
+from foqs.cluster.members.view import ClusterView
+from foqs.cluster.ownership import decision as decisions
+from foqs.cluster.ownership import sharing
+from foqs.cluster.ownership.decision import Decision
+from foqs.host.shards.shards import Shards
 from foqs.model.cluster import ShardRow, ShardUse
 from foqs.model.errors import FoqsError, StaleLeaseError
 from foqs.model.shard_place import EpochGiven

@@ -17,8 +17,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
-from foqs.client.items import NewItem
-from foqs.cluster import owner_word
+from foqs.client.queue_items import NewItem
+from foqs.cluster.ownership import owner_word
 from foqs.model.errors import FoqsError
 from foqs.shard.writer import place
 from foqs.testing.fake_server import FakeServer, Script

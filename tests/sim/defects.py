@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from foqs.host import enqueues, leases
-from foqs.host.dispatch import Dispatcher
-from foqs.host.leases import Leases
-from foqs.host.namespaces import Namespaces
-from foqs.host.topic_queue import TopicQueue
-from foqs.host.ttl_scan import TtlScan
-from foqs.host.waiting import Answer, Waiting
+from foqs.host.dispatch.dispatcher import Dispatcher
+from foqs.host.dispatch.topic_queue import TopicQueue
+from foqs.host.registry.namespaces import Namespaces
+from foqs.host.shards.ttl_scan import TtlScan
+from foqs.host.shards.waiting import Answer, Waiting
+from foqs.host.verbs import enqueues, settlements
+from foqs.host.verbs.settlements import Leases
 from foqs.model import order
 from foqs.model.clock import Now
 from foqs.model.errors import NotFoundError, StaleLeaseError, UnavailableError
@@ -25,14 +25,14 @@ from foqs.shard.state import index
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Completion, Events, LookUp
 from foqs.shard.state.journal import Journal
-from foqs.shard.state.leases import LeaseTable
+from foqs.shard.state.lease_table import LeaseTable
 from foqs.shard.state.ops import claim as claim_operations
 from foqs.shard.state.ops.change import Changes, RowChange
 from foqs.shard.state.ops.claim import Claims
 from foqs.shard.state.ops.settle import Settlements
 from foqs.shard.state.ops.wake import Timers
 from foqs.shard.writer import leased_runs
-from foqs.storage.packs.index import add_looked_up, add_packed
+from foqs.storage.shard.packs.pack_index import add_looked_up, add_packed
 from foqs.testing import fake_namespaces, fake_server
 from foqs.testing.fake_server import make_script
 from foqs.testing.fake_store import FakeStore
@@ -46,7 +46,7 @@ def acknowledges_before_the_commit(waiting: Waiting) -> Answer:
     return answer
 
 
-@in_place_of(leases, "Answer")
+@in_place_of(settlements, "Answer")
 def answers_an_ack_before_the_commit(waiting: Waiting) -> Answer:
     answer = Answer(waiting)
     answer.done.set_result(None)

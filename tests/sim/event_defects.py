@@ -7,9 +7,9 @@ from typing import Any, cast
 
 from foqs.host.event_log import lives
 from foqs.host.event_log.lines import Line
+from foqs.host.event_log.log_service import EventLog
 from foqs.host.event_log.rollups import RollUps
 from foqs.host.event_log.sequence import FileSequence
-from foqs.host.event_log.service import EventLog
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
 from foqs.model.item import Outcome, Phase, ShardItem

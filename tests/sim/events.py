@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
 
-from foqs.host.event_log import sequence, service
+from foqs.host.event_log import log_service, sequence
 from foqs.host.event_log.files import Moment
-from foqs.host.event_log.service import PASS_MS, EventLog, EventLogOptions, EventLogSource
+from foqs.host.event_log.log_service import PASS_MS, EventLog, EventLogOptions, EventLogSource
 from foqs.model.event_log import SERIES_ENQUEUED, sample_point_of, threshold_of
 from foqs.model.item import Outcome
 from foqs.shard.state.events import Events
@@ -197,7 +197,7 @@ class SimEventLog(EventLog):
 
     def _pass(self, *, close: bool) -> None:
         self._passed_ms = self._world.now_ms()
-        with patch.object(sequence, "OpenFile", self._open), patch.object(service, "probe", self._probe):
+        with patch.object(sequence, "OpenFile", self._open), patch.object(log_service, "probe", self._probe):
             super()._pass(close=close)
 
     def _open(self, folder: Path, name: str, opened: Moment) -> MemoryFile:

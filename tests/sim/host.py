@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
 from foqs import bootstrap, parts, shard_factory
-from foqs.cluster.decision import Decision, shards_in_use
-from foqs.cluster.routing import Chance
-from foqs.cluster.sharing import Sharing
-from foqs.cluster.view import ClusterView
+from foqs.cluster.members.view import ClusterView
+from foqs.cluster.ownership.decision import Decision, shards_in_use
+from foqs.cluster.ownership.sharing import Sharing
+from foqs.cluster.routing.routing import Chance
 from foqs.config import HostConfig
-from foqs.host.event_log.service import EventLog, EventLogOptions, EventLogSource
-from foqs.host.quotas import Quotas
+from foqs.host.admission.quotas import Quotas
+from foqs.host.event_log.log_service import EventLog, EventLogOptions, EventLogSource
 from foqs.model import limits
 from foqs.model.calls import CallContext
 from foqs.model.errors import FoqsError, OverloadedError, UnavailableError
@@ -28,7 +28,7 @@ from foqs.shard.port import Transaction, TransactionResult
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Events
 from foqs.shard.writer import ownership
-from foqs.storage.packs.index import PackIndex
+from foqs.storage.shard.packs.pack_index import PackIndex
 from foqs.testing.fake_reader import FakeReader
 from foqs.testing.fake_slot_source import FakeSlotSource
 from foqs.testing.fake_store import fake_identity

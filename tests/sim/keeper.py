@@ -9,7 +9,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from foqs.client.errors import NotSentError
+from foqs.client.client_errors import NotSentError
 from foqs.model import limits
 from foqs.model.errors import AlreadyExistsError, FoqsError
 from foqs.model.namespace import SETTINGS_OF_CREATION, NamespaceSettings

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
-from foqs.host import bulk_lane
-from foqs.host.bulk_lane import SHARED_PAUSE_FACTOR, SHARED_PAUSE_MS_MAX, SLICE_MS_MAX, BulkLane, Slice
+from foqs.host.admission import bulk_lane
+from foqs.host.admission.bulk_lane import SHARED_PAUSE_FACTOR, SHARED_PAUSE_MS_MAX, SLICE_MS_MAX, BulkLane, Slice
 from foqs.model import limits
 from foqs.model.errors import OverloadedError
 from tests.sim.loop import current_process

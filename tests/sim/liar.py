@@ -15,7 +15,8 @@ from math import inf, nan
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from foqs.cluster import directory, owner_claims
+from foqs.cluster.homes import directory
+from foqs.cluster.ownership import owner_claims
 from foqs.model.calls import CallContext
 from foqs.model.errors import FoqsError
 from foqs.wire.codec import structs

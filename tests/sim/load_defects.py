@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from foqs.host.bulk_lane import BulkLane, Slice
-from foqs.host.jobs import HostedJob, Jobs
+from foqs.host.admission.bulk_lane import BulkLane, Slice
+from foqs.host.admission.hosted_jobs import HostedJob, Jobs
 from foqs.model.calls import EnqueueResult
 from tests.sim.chance import Profile
 from tests.sim.planting import in_place_of

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from foqs.model.errors import FoqsError
 from foqs.model.jobs import Job
-from foqs.storage.meta_jobs import JobKey
+from foqs.storage.meta.meta_jobs import JobKey
 from foqs.testing.fake_jobs import JobTables
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any, NamedTuple, cast
 from unittest.mock import patch
 
-from foqs.cluster.dead_hosts import DeadHosts
-from foqs.cluster.host_watch import HOST_WATCH_GAP_MS_MAX, HostSign, HostWatch
-from foqs.host.quota import Account, Lot
+from foqs.cluster.members.dead_hosts import DeadHosts
+from foqs.cluster.members.host_watch import HOST_WATCH_GAP_MS_MAX, HostSign, HostWatch
+from foqs.host.admission.account import Account, Lot
 from foqs.model.errors import UnavailableError
 from foqs.model.grants import Ask, Grant, GrantBook
 from foqs.model.namespace import Namespace, NamespaceSettings

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import patch
 
-from foqs.cluster import host_watch
-from foqs.cluster.host_watch import HostWatch
+from foqs.cluster.members import host_watch
+from foqs.cluster.members.host_watch import HostWatch
 from foqs.model import ids
 from foqs.model.clock import Now
 from foqs.model.shard_place import FoundShard

@@ -16,9 +16,9 @@ from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.model.shard_place import EpochAsk, EpochGiven
 from foqs.model.slots import SlotTable
 from foqs.shard.port import ShardImage, Tenure, Transaction, TransactionResult
-from foqs.storage.packs.index import PackIndex
-from foqs.storage.packs.pack import PackPlan
-from foqs.storage.shard_store import ShardAccess
+from foqs.storage.shard.packs.pack import PackPlan
+from foqs.storage.shard.packs.pack_index import PackIndex
+from foqs.storage.shard.shard_store import ShardAccess
 from foqs.testing.fake_namespaces import FakeNamespaces, NamespaceTables
 from foqs.testing.fake_sessions import FakeSessions
 from foqs.testing.fake_store import FakeStore

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from foqs.cluster.homes import Reported
-from foqs.cluster.peer_claims import grants_of, pointers_of, told_pointer
+from foqs.cluster.homes.home_table import Reported
+from foqs.cluster.routing.peer_claims import grants_of, pointers_of, told_pointer
 from foqs.model import limits
 from foqs.model.calls import CallContext
 from foqs.model.cluster import OpenedShard

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from foqs.host.hosted_quota import HostedQuota
-from foqs.host.quota import Account, Charge, Lot
-from foqs.host.quotas import Quotas
+from foqs.host.admission.account import Account, Charge, Lot
+from foqs.host.admission.hosted_quota import HostedQuota
+from foqs.host.admission.quotas import Quotas
 from foqs.model.grants import Ask, GrantBook
 from tests.sim.chance import Profile
 from tests.sim.planting import in_place_of

@@ -14,7 +14,7 @@ from itertools import permutations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from foqs.client.items import NewItem
+from foqs.client.queue_items import NewItem
 from foqs.model.calls import Delivery
 from foqs.model.errors import AlreadyExistsError, FoqsError
 from foqs.model.namespace import NamespaceSettings

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from foqs.cluster.guarded_peers import GuardedPeers
-from foqs.cluster.peers import Peer
-from foqs.cluster.probes import Probes
-from foqs.cluster.topic_news import TopicNews
-from foqs.cluster.wishes import Wishes
+from foqs.cluster.homes.probes import Probes
+from foqs.cluster.homes.topic_news import TopicNews
+from foqs.cluster.homes.wishes import Wishes
+from foqs.cluster.routing.guarded_peers import GuardedPeers
+from foqs.cluster.routing.peer_table import Peer
 from foqs.model.stocks import Pointer, Topic
 from tests.sim.planting import in_place_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from foqs.host.quotas import Quotas
+    from foqs.host.admission.quotas import Quotas
     from tests.sim.world import World
 
 

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from foqs.cluster import pages, routed_queue, routes
-from foqs.cluster.directory import Directory
-from foqs.cluster.peers import Peer
-from foqs.cluster.pulls import Pulls
-from foqs.cluster.routed_enqueue import RoutedEnqueue
-from foqs.cluster.routed_queue import RoutedQueue
-from foqs.cluster.routes import Routes
-from foqs.cluster.topic_news import TopicNews
-from foqs.cluster.wishes import Wishes
+from foqs.cluster.homes.directory import Directory
+from foqs.cluster.homes.topic_news import TopicNews
+from foqs.cluster.homes.wishes import Wishes
+from foqs.cluster.routing import pages, routed_queue, routes
+from foqs.cluster.routing.peer_table import Peer
+from foqs.cluster.routing.pulls import Pulls
+from foqs.cluster.routing.routed_enqueue import RoutedEnqueue
+from foqs.cluster.routing.routed_queue import RoutedQueue
+from foqs.cluster.routing.routes import Routes
 from foqs.model.calls import CallContext, EnqueueResult, PositionErrors, TopicPage
 from foqs.model.errors import FoqsError, UnavailableError
 from foqs.model.stocks import Pointer, Topic

@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import structlog
 
-from foqs.cluster import cap_news
+from foqs.cluster.homes import cap_news
 from foqs.model import limits
 from foqs.testing.fake_store import FakeStore
 from tests.histories.checker import check

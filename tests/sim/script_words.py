@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foqs.storage.formats import unpack_items
+from foqs.storage.shard.formats import unpack_items
 from foqs.testing.fake_server import Script
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from foqs.cluster.cap_ledger import CapLedger
-from foqs.cluster.cap_news import CapNews
-from foqs.host.dispatch import Dispatcher
+from foqs.cluster.homes.cap_ledger import CapLedger
+from foqs.cluster.homes.cap_news import CapNews
+from foqs.host.dispatch.dispatcher import Dispatcher
 from foqs.model.shared_caps import CapGrant, CapKey, SharedCap
 from tests.sim.planting import in_place_of
 

@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from foqs.cluster.cap_ledger import SHORT_MS, CapLedger
-from foqs.cluster.homes import home_of
+from foqs.cluster.homes.cap_ledger import SHORT_MS, CapLedger
+from foqs.cluster.homes.home_table import home_of
 from foqs.model.caps import shared_burst_of
 from foqs.model.item import ShardItem
 from foqs.model.shared_caps import AHEAD_MS, CapAsk, CapGrant, CapKey

@@ -12,7 +12,7 @@ from foqs.model.item import Phase, ShardItem
 from foqs.shard.port import ClaimedRow, Rewrite, SeenRow, TransactionResult
 from foqs.shard.state.ops.claim import Claiming
 from foqs.shard.state.ops.settle import Settlements
-from foqs.storage import whole_reads
+from foqs.storage.sessions import whole_reads
 from foqs.testing.short_reads import ReadCut
 from tests.sim.chance import Profile
 from tests.sim.planting import plant

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from foqs.host import enqueues
-from foqs.host.enqueues import Enqueues
-from foqs.host.namespace_calls import NamespaceCalls
-from foqs.host.placement import Placement
-from foqs.host.quota import Charge
-from foqs.host.slots import Slots
+from foqs.host.admission.account import Charge
+from foqs.host.admission.placement import Placement
+from foqs.host.registry.known_slots import Slots
+from foqs.host.registry.namespace_calls import NamespaceCalls
+from foqs.host.verbs import enqueues
+from foqs.host.verbs.enqueues import Enqueues
 from foqs.model.calls import EnqueueResult, NewItemFields, PositionErrors
 from foqs.model.errors import FoqsError, NotWrittenError
 from foqs.model.namespace import DedupWhenAway, Namespace

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from foqs.host.slot_moves import SlotMover
+from foqs.host.registry.slot_moves import SlotMover
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
 from foqs.model.slots import SlotMove

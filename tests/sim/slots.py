@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from foqs.host.placement import Placement
-from foqs.host.slot_moves import SlotMover
+from foqs.host.admission.placement import Placement
+from foqs.host.registry.slot_moves import SlotMover
 from foqs.model import limits
 from foqs.model.calls import NewItemFields, PositionErrors
 from foqs.model.namespace import DedupScope, DedupWhenAway, Namespace, NamespaceSettings

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from unittest.mock import patch
 
 from foqs.shard.port import ItemRow, Rewrite, Transaction, TransactionResult
-from foqs.storage.exports import ExportWish, KeyPage, merged_by_key
-from foqs.storage.packs import index as pack_index
-from foqs.storage.packs.index import PackedPlaces, PackIndex
-from foqs.storage.packs.pack import PackPlan
+from foqs.storage.shard.export_pages import ExportWish, KeyPage, merged_by_key
+from foqs.storage.shard.packs import pack_index
+from foqs.storage.shard.packs.pack import PackPlan
+from foqs.storage.shard.packs.pack_index import PackedPlaces, PackIndex
 from foqs.testing import fake_reader
 from foqs.testing.fake_store import FakeStore
 from tests.sim.planting import in_place_of

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from foqs.client.errors import NotSentError
+from foqs.client.client_errors import NotSentError
 from foqs.model import limits
 from foqs.model.cluster import ShardUse
 from foqs.model.errors import FoqsError

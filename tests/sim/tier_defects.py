@@ -6,9 +6,9 @@ from collections.abc import Collection
 from dataclasses import replace
 from unittest.mock import patch
 
-from foqs.host.namespaces import Namespaces
-from foqs.host.placement import Placement
-from foqs.host.stocks import Stocks
+from foqs.host.admission.placement import Placement
+from foqs.host.registry.namespaces import Namespaces
+from foqs.host.verbs.host_stocks import Stocks
 from foqs.model.namespace import Namespace
 from foqs.shard.writer.shard_writer import ShardWriter
 from tests.sim.planting import in_place_of

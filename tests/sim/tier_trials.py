@@ -13,7 +13,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from foqs.client.items import NewItem
+from foqs.client.queue_items import NewItem
 from foqs.model import ids, limits
 from foqs.model.calls import Delivery, EnqueueResult
 from foqs.model.cluster import ShardUse

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from foqs.model import limits
 from foqs.model.cluster import ShardRow, ShardUse
 from foqs.model.namespace import NamespaceSettings
-from foqs.storage.places import place_of
+from foqs.storage.sessions.places import place_of
 from foqs.testing.fake_server import Script
 from tests.histories.history import uid_of
 

@@ -8,15 +8,18 @@ from typing import Any
 from unittest.mock import patch
 
 from foqs import bootstrap
-from foqs.cluster import host_watch, membership, sharing
-from foqs.host import namespace_calls, topic_queue, ttl_scan
+from foqs.cluster.members import host_watch, membership
+from foqs.cluster.ownership import sharing
+from foqs.host.dispatch import topic_queue
+from foqs.host.registry import namespace_calls
+from foqs.host.shards import ttl_scan
 from foqs.model import grants, limits, meta_bounds, seen, seen_image
-from foqs.server import mysql_server
+from foqs.shard import mysql_server
 from foqs.shard.state import engine, journal
 from foqs.shard.state import index as shard_index
 from foqs.shard.state.ops import forget, image, refill, wake
 from foqs.shard.writer import keeper, leased_runs, ownership, seen_loading
-from foqs.storage.packs import index as pack_index
+from foqs.storage.shard.packs import pack_index
 
 _MODULES = (
     limits, bootstrap, host_watch, membership, sharing, namespace_calls, topic_queue, ttl_scan, mysql_server, keeper,

@@ -8,7 +8,7 @@ from foqs.client.aio.connections import AsyncClientConnection
 from foqs.client.aio.late import AsyncLateAnswers
 from foqs.client.aio.settler import AsyncLeaseKeeper
 from foqs.client.aio.worker import AsyncWorker
-from foqs.shard.state.leases import LeaseTable
+from foqs.shard.state.lease_table import LeaseTable
 from foqs.transport.call_table import CallTable
 from tests.sim.planting import in_place_of
 

@@ -23,7 +23,7 @@ from unittest.mock import patch
 
 from foqs.client.aio.settler import AsyncLeasedItem
 from foqs.client.aio.worker import AsyncWorker
-from foqs.client.items import Item
+from foqs.client.queue_items import Item
 from foqs.model.calls import ItemState
 from tests.histories.history import make_payload, uid_of
 from tests.sim.caller import NAMESPACE

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from foqs.client.addresses import Address
 from foqs.client.aio.client import AsyncClient
 from foqs.client.aio.connections import AsyncClientConnection, AsyncConnectionPool
-from foqs.client.errors import ClientClosedError
+from foqs.client.client_errors import ClientClosedError
 from foqs.client.retry import RetryPolicy
 from foqs.transport.bounds import TransportLimits
 from foqs.transport.connection import Connection
 from foqs.transport.connection_table import ConnectionTable
-from foqs.transport.verbs import Verbs
+from foqs.transport.verb_table import Verbs
 from foqs.wire.codec import Codec
 
 if TYPE_CHECKING:

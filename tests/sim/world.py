@@ -10,14 +10,14 @@ from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from typing import Any, cast
 
-from foqs.client.errors import NotSentError
+from foqs.client.client_errors import NotSentError
 from foqs.model import ids, limits
 from foqs.model.calls import Delivery, ItemState
 from foqs.model.errors import FoqsError, NotFoundError, UnavailableError
 from foqs.model.limits import NEVER_MS
 from foqs.model.namespace import DedupScope, Namespace, NamespaceSettings
 from foqs.shard.state.engine import ShardState
-from foqs.storage.packs.index import PackIndex
+from foqs.storage.shard.packs.pack_index import PackIndex
 from foqs.testing.fake_server import FakeServer, Fate, Faults, Script
 from foqs.testing.fake_store import FakeStore
 from foqs.testing.fake_tables import FakeServerError, Tables

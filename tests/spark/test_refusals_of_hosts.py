@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from foqs import AdminClient, Client
-from foqs.host.bulk_lane import BulkLane, Slice
-from foqs.host.quotas import Quotas
+from foqs.host.admission.bulk_lane import BulkLane, Slice
+from foqs.host.admission.quotas import Quotas
 from foqs.model import grants, limits
 from foqs.model.errors import OverloadedError, RateLimitedError
 from foqs.model.jobs import JobState

@@ -22,7 +22,7 @@ from foqs.spark.events.capacity import minute_table, namespace_table, rounded_up
 from foqs.spark.events.compaction import Compacted, CompactionPlan, compact
 from foqs.spark.events.delivery import DETAIL, delivery_table, with_hours
 from foqs.spark.events.reading import Span, read_log
-from foqs.spark.reports.delivery import delivery_page
+from foqs.spark.reports.delivery_page import delivery_page
 from foqs.spark.reports.page import html_of
 from tests.support.event_log import MadeLog, bucket_of, closed_files
 from tests.support.faults.programs import FOQS

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from unittest.mock import patch
 
-from foqs.cluster import membership
+from foqs.cluster.members import membership
 from foqs.model import limits
 from tests.support.running_host import RunningHost, running_host
 from tests.support.waiting import until

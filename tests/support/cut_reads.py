@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from pymysql.connections import MySQLResult
 
-from foqs.storage.exchange import ReplyReader
+from foqs.storage.sessions.exchange import ReplyReader
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from pymysql.constants import ER
 from foqs.dev import local_server
 from foqs.dev.local_access import TcpListener
 from foqs.dev.local_server import LocalServer, LocalServerError, ServerBinary, find_server_binary
-from foqs.storage.migrations import SchemaKind, apply
+from foqs.storage.schema.migrations import SchemaKind, apply
 
 SHARD_COUNT = 4
 BINARY_VARIABLE = "FOQS_TEST_MYSQLD"

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Container, Iterator
 from typing import Any
 
-from foqs.host.capping import UNTIL_FED
-from foqs.host.dispatch import Dispatcher
-from foqs.host.topic_queue import DequeueCall, TopicQueue
+from foqs.host.dispatch.capping import UNTIL_FED
+from foqs.host.dispatch.dispatcher import Dispatcher
+from foqs.host.dispatch.topic_queue import DequeueCall, TopicQueue
 from foqs.model.caps import NEVER_S
 from foqs.model.item import Phase
 from foqs.model.shared_caps import SharedCap

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from foqs.host.dispatch import Dispatcher
-from foqs.host.topic_queue import DequeueCall
+from foqs.host.dispatch.dispatcher import Dispatcher
+from foqs.host.dispatch.topic_queue import DequeueCall
 from foqs.model import limits, order
 from foqs.model.calls import ItemContent
 from foqs.model.errors import InvalidArgumentError, NotFoundError, UnavailableError

@@ -6,12 +6,12 @@ import asyncio
 from typing import Any, cast
 
 from foqs import NewItem
-from foqs.host.enqueues import Enqueues
-from foqs.host.looks import Looks
-from foqs.host.placement import Placement
-from foqs.host.quotas import Quotas
-from foqs.host.slots import Slots
-from foqs.host.waiting import Waiting
+from foqs.host.admission.looks import Looks
+from foqs.host.admission.placement import Placement
+from foqs.host.admission.quotas import Quotas
+from foqs.host.registry.known_slots import Slots
+from foqs.host.shards.waiting import Waiting
+from foqs.host.verbs.enqueues import Enqueues
 from foqs.model.calls import CallContext, EnqueueResult
 from foqs.model.namespace import Namespace
 from foqs.model.slots import first_table

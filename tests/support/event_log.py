@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from foqs.host.event_log.service import EventLog, EventLogOptions, EventLogSource
+from foqs.host.event_log.log_service import EventLog, EventLogOptions, EventLogSource
 from foqs.model import ids
 from foqs.model.event_log import BOUNDS_MS, LIFE_COLUMNS, LIVES, ROLLUPS
 from foqs.model.item import Outcome, Phase, ShardItem

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from foqs.host.arguments import check_topic
-from foqs.host.exports import checked_query
+from foqs.host.verbs.exports import checked_query
 from foqs.model.calls import (
     CallContext,
     DeadLettersResult,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foqs.storage.identity import ClusterId
+from foqs.storage.shard.identity import ClusterId
 
 
 def some_cluster(cluster_id: bytes = b"some cluster") -> ClusterId:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 
-from foqs.host.dispatch import Dispatcher
-from foqs.host.topic_queue import TopicQueue
+from foqs.host.dispatch.dispatcher import Dispatcher
+from foqs.host.dispatch.topic_queue import TopicQueue
 from foqs.model import limits, order
 from foqs.model.item import Phase, ShardItem
 from foqs.model.topic import ItemCounts, ShardTopic
 from foqs.shard.port import TIMER_LANE, StoredClaim, Transaction
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.index import ShardIndex
-from foqs.shard.state.leases import SLOT_MS
-from foqs.storage.formats import unpack_items
-from foqs.storage.packs.index import PackIndex
+from foqs.shard.state.lease_table import SLOT_MS
+from foqs.storage.shard.formats import unpack_items
+from foqs.storage.shard.packs.pack_index import PackIndex
 from foqs.testing.fake_tables import Tables
 from tests.support.dedup_invariants import dedup_problems, image_problems
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from unittest.mock import patch
 
-from foqs.cluster import pulls
+from foqs.cluster.routing import pulls
 from foqs.model.calls import Delivery
 from foqs.transport.remote_host import RemoteHost
 

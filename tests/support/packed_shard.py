@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from foqs.model import limits, order
 from foqs.model.item import ShardItem
 from foqs.shard.port import ItemRow, Refill, Rewrite, Transaction, TransactionResult
-from foqs.storage.packs import index as pack_index
-from foqs.storage.packs.budget import PackBudget
-from foqs.storage.packs.index import PackIndex, add_packed
-from foqs.storage.packs.pack import PackPlan
+from foqs.storage.shard.packs import pack_index
+from foqs.storage.shard.packs.budget import PackBudget
+from foqs.storage.shard.packs.pack import PackPlan
+from foqs.storage.shard.packs.pack_index import PackIndex, add_packed
 from foqs.testing.fake_server import FakeServer, make_script
 from foqs.testing.fake_tables import Tables
 from tests.contract.owner import SHARD_ID, new_item, new_topic

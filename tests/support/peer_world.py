@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from foqs.cluster.cap_news import CapNews
-from foqs.cluster.owner_map import OwnerMap
-from foqs.cluster.owner_news import OwnerNews
-from foqs.cluster.peer_claims import PeerClaims
-from foqs.cluster.peer_door import PeerDoor
-from foqs.cluster.topic_news import TopicNews
-from foqs.cluster.view import ClusterView
+from foqs.cluster.homes.cap_news import CapNews
+from foqs.cluster.homes.topic_news import TopicNews
+from foqs.cluster.members.view import ClusterView
+from foqs.cluster.ownership.owner_map import OwnerMap
+from foqs.cluster.ownership.owner_news import OwnerNews
+from foqs.cluster.routing.peer_claims import PeerClaims
+from foqs.cluster.routing.peer_door import PeerDoor
 from foqs.model.cluster import HostRow, ShardRow, ShardUse
 from foqs.model.peer_proof import NONCE_BYTES, PROOF, Greeting
 from foqs.transport.bounds import TransportLimits

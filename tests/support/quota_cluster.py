@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from foqs.host.quota import Account, Charge
+from foqs.host.admission.account import Account, Charge
 from foqs.model.grants import BUCKET_MS, QUOTA_WINDOW_MS, Ask, Grant, GrantBook
 
 LIMIT = 300

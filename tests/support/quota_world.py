@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from typing import Any, NamedTuple
 
-from foqs.host.quotas import Quotas
+from foqs.host.admission.quotas import Quotas
 from foqs.model.errors import RateLimitedError, UnavailableError
 from foqs.model.grants import QUOTA_WINDOW_MS, Ask
 from foqs.model.namespace import Namespace, NamespaceSettings

@@ -12,12 +12,12 @@ from unittest.mock import patch
 
 from foqs.bootstrap import Host
 from foqs.client.aio import AsyncAdminClient, AsyncClient
-from foqs.client.items import NewItem
+from foqs.client.queue_items import NewItem
 from foqs.client.retry import RetryPolicy
 from foqs.config import HostConfig
 from foqs.model.calls import TopicStats
-from foqs.server import mysql_server
-from foqs.storage.session import connect
+from foqs.shard import mysql_server
+from foqs.storage.sessions.session import connect
 from foqs.wire.codec import Reply, structs
 from tests.histories.stored import item_rows
 from tests.support.raw_client import RawClient

@@ -8,8 +8,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
-from foqs.host.dispatch import Dispatcher
-from foqs.host.topic_queue import DequeueCall
+from foqs.host.dispatch.dispatcher import Dispatcher
+from foqs.host.dispatch.topic_queue import DequeueCall
 from foqs.model import limits, order
 from foqs.model.calls import ItemContent
 from foqs.model.clock import Now
@@ -17,11 +17,11 @@ from foqs.model.errors import UnavailableError
 from foqs.model.item import Phase, ShardItem
 from foqs.model.namespace import Namespace, NamespaceSettings, SettingsTable
 from foqs.model.policy import NOTHING_SAID
-from foqs.server import mysql_server
+from foqs.shard import mysql_server
 from foqs.shard.port import Transaction
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Completion
-from foqs.shard.writer.listener import ShardListener
+from foqs.shard.writer.shard_listener import ShardListener
 from tests.support.stored_shard import StoredShard
 
 NAMESPACE = 7
@@ -59,7 +59,7 @@ class StillWriter:
 
 
 class Shards:
-    """Numbered from 0. What is passed as `shards` to others is this itself, as foqs.host.shards.Shards is."""
+    """Numbered from 0. What is passed as `shards` to others is this itself, as foqs.host.shards.shards.Shards is."""
 
     def __init__(self, count: int, dispatcher: Callable[..., Dispatcher] = Dispatcher) -> None:
         self.draining: frozenset[int] = frozenset()
@@ -204,7 +204,7 @@ class Shards:
         self.clock_ms += limits.PREFETCH_HOLD_MS_MAX + 1
         self.dispatcher.sweep()
 
-    # ---- as foqs.host.shards.Shards ----
+    # ---- as foqs.host.shards.shards.Shards ----
 
     def owned(self) -> list[tuple[StillWriter, ShardState]]:
         return [(self.writers[number], shard) for number, shard in self.states.items()]
@@ -224,7 +224,7 @@ class Shards:
 
 
 class NamespacesOf:
-    """What verbs ask of foqs.host.namespaces.Namespaces, of a few namespaces."""
+    """What verbs ask of foqs.host.registry.namespaces.Namespaces, of a few namespaces."""
 
     def __init__(self, *namespaces: Namespace) -> None:
         self._by_name = {namespace.name: namespace for namespace in namespaces}

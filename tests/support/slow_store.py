@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 from foqs.model import ids, limits
 from foqs.model.namespace import SettingsTable
-from foqs.server.mysql_server import CommitScheduler, MysqlServer, TurningTime
+from foqs.shard.mysql_server import CommitScheduler, MysqlServer, TurningTime
 from foqs.shard.port import (
     LaneCounts,
     SessionLostError,
@@ -20,7 +20,7 @@ from foqs.shard.port import (
     TransactionResult,
 )
 from foqs.shard.state.events import Events, LookUp
-from foqs.shard.writer.listener import ShardListener, TransactionMeter
+from foqs.shard.writer.shard_listener import ShardListener, TransactionMeter
 from foqs.shard.writer.shard_writer import ShardWriter
 
 BOOTED_MS = 1_700_000_000_000

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from foqs import Client
-from foqs.client.items import Item
+from foqs.client.queue_items import Item
 
 
 def save(frame: Any, address: str, namespace: str, mode: str = "append", kind: str = "foqs", /, **options: str) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from foqs import Client
-from foqs.client.items import NewItem
+from foqs.client.queue_items import NewItem
 from foqs.client.retry import RetryPolicy
 from foqs.client.sync import AdminClient
 from foqs.model.calls import HostStatus

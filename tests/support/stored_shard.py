@@ -7,8 +7,8 @@ from collections.abc import Callable
 from foqs.model import limits
 from foqs.model.shard_place import EpochGiven
 from foqs.shard.port import ShardImage, Transaction, TransactionResult
-from foqs.storage.packs.budget import PackBudget
-from foqs.storage.packs.index import PackIndex
+from foqs.storage.shard.packs.budget import PackBudget
+from foqs.storage.shard.packs.pack_index import PackIndex
 from foqs.testing.fake_server import FakeServer
 from foqs.testing.fake_store import FakeStore
 from foqs.testing.fake_tables import Tables

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from foqs.cluster.homes import Reported
-from foqs.cluster.topic_news import TopicNews
+from foqs.cluster.homes.home_table import Reported
+from foqs.cluster.homes.topic_news import TopicNews
 from foqs.model.errors import UnavailableError
 from foqs.model.stocks import NO_STOCK, Pointer, Stock, Topic
 from foqs.testing.manual_loop import ManualLoop

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from foqs.client.addresses import parse_addresses
 from foqs.config import ConfigError, HostConfig, load_config
-from foqs.model.addresses import HostPort, parse_address
 from foqs.model.errors import HostUnreachableError, InvalidArgumentError
+from foqs.model.host_addresses import HostPort, parse_address
 from foqs.model.peer_proof import PROOF
 from foqs.transport.peers import Peers
 

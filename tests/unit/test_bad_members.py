@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from foqs.client.aio.settler import AsyncSettler
-from foqs.client.errors import BatchError
-from foqs.client.items import ENQUEUE_BYTES_MAX, Nack, NewItem, item_bytes
+from foqs.client.client_errors import BatchError
 from foqs.client.leases import BaseLeasedItem
+from foqs.client.queue_items import ENQUEUE_BYTES_MAX, Nack, NewItem, item_bytes
 from foqs.client.retry import RetryPolicy
 from foqs.client.sync.settler import Settler
 from foqs.model import limits

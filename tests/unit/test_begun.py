@@ -15,7 +15,7 @@ from foqs.client.beginning import SAY_AFTER_MS, SAY_AGAIN_MS, Beginning, Beginni
 from foqs.client.leases import BaseLeasedItem
 from foqs.client.settling import SettlementBuffer
 from foqs.model.errors import StaleLeaseError
-from foqs.shard.state import leases
+from foqs.shard.state import lease_table
 from foqs.testing import MemoryQueue
 
 LEASE_MS = 10_000
@@ -134,7 +134,7 @@ def test_a_lost_lease_and_the_lease_of_another_are_told_at_the_positions_behind(
 
 
 def test_no_more_suspects_are_remembered_than_there_may_be(queue: MemoryQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "SUSPECTS_MAX", 1)
+    monkeypatch.setattr(lease_table, "SUSPECTS_MAX", 1)
     client = queue.client()
     fill(client, b"a", b"b")
     client.extend("default", (), begun=take(client))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from foqs.host import bulk_lane
-from foqs.host.bulk_lane import BulkEnqueues, BulkLane
+from foqs.host.admission import bulk_lane
+from foqs.host.admission.bulk_lane import BulkEnqueues, BulkLane
 from foqs.model import limits
 from foqs.model.calls import CallContext, EnqueueResult
 from foqs.model.errors import FoqsError, InvalidArgumentError, OverloadedError, TooLargeError, UnavailableError

@@ -9,10 +9,10 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
-from foqs.cluster import cap_news
-from foqs.cluster.cap_ledger import CapLedger
-from foqs.cluster.cap_news import CapCalls, CapNews, LocalCaps
-from foqs.cluster.homes import home_of
+from foqs.cluster.homes import cap_news
+from foqs.cluster.homes.cap_ledger import CapLedger
+from foqs.cluster.homes.cap_news import CapCalls, CapNews, LocalCaps
+from foqs.cluster.homes.home_table import home_of
 from foqs.model import shared_caps
 from foqs.model.errors import UnavailableError
 from foqs.model.shared_caps import CapAsk, CapGrant, CapKey, SharedCap

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from foqs.host.topic_queue import DequeueCall
+from foqs.host.dispatch.topic_queue import DequeueCall
 from foqs.model import limits
 from foqs.model.caps import TokenBucket, burst_of
 from tests.support.dispatcher_invariants import dispatcher_problems

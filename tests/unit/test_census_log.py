@@ -10,7 +10,7 @@ from unittest.mock import AsyncMock
 import pytest
 from structlog.testing import capture_logs
 
-from foqs.host.census import Censuses
+from foqs.host.registry.censuses import Censuses
 from foqs.model.census import Census
 from foqs.model.errors import UnavailableError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foqs.host.topic_queue import DequeueCall
+from foqs.host.dispatch.topic_queue import DequeueCall
 from foqs.model import limits
 from foqs.model.item import Phase, ShardItem
 from foqs.shard.state.events import Completion

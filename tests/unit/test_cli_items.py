@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from foqs.cli.items import _print_page
+from foqs.cli.item_commands import _print_page
 from foqs.cli.output import Output
 from foqs.model.calls import NO_CONTENT, DeliveryPolicy, ItemState, StoredItem, StoredItemPage
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from foqs.client.addresses import COOLDOWN_MS, COOLDOWN_MS_MAX, Address, AddressBook, parse_addresses
-from foqs.client.options import Options
+from foqs.client.client_options import Options
 from foqs.model.errors import InvalidArgumentError
 
 A, B, C = Address("a", 1), Address("b", 2), Address("c", 3)

@@ -6,8 +6,8 @@ import asyncio
 import socket
 
 from foqs.client.aio import AsyncClient
-from foqs.client.errors import NotSentError, OutcomeUnknownError
-from foqs.client.items import NewItem
+from foqs.client.client_errors import NotSentError, OutcomeUnknownError
+from foqs.client.queue_items import NewItem
 from foqs.client.retry import RetryPolicy
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from foqs.client import verbs
 from foqs.client.bulk import GROUPS_BYTES_MAX, Batch, Bulk
-from foqs.client.errors import NotSentError, OutcomeUnknownError
-from foqs.client.items import ENQUEUE_BYTES_MAX, NewItem, check_new_item
+from foqs.client.client_errors import NotSentError, OutcomeUnknownError
+from foqs.client.queue_items import ENQUEUE_BYTES_MAX, NewItem, check_new_item
 from foqs.client.retry import Repeat
-from foqs.client.slots import DOUBT_MS, MAP_MS_MAX, MAP_PAUSE_MS, SlotGroups, groups_of
+from foqs.client.slot_groups import DOUBT_MS, MAP_MS_MAX, MAP_PAUSE_MS, SlotGroups, groups_of
 from foqs.model.calls import EnqueueResult
 from foqs.model.errors import (
     FoqsError,

@@ -10,11 +10,11 @@ import pytest
 from foqs.client import coalescing
 from foqs.client.addresses import Address, AddressBook
 from foqs.client.aio.coalescer import AsyncEnqueueCoalescer
+from foqs.client.client_errors import ClientClosedError, NotSentError, OutcomeUnknownError
+from foqs.client.client_options import monotonic_ms
 from foqs.client.coalescing import EnqueueQueues, Lane, PendingEnqueue, complete, deadline_of
-from foqs.client.errors import ClientClosedError, NotSentError, OutcomeUnknownError
 from foqs.client.flows import Terms
-from foqs.client.items import ENQUEUE_BYTES_MAX, NewItem
-from foqs.client.options import monotonic_ms
+from foqs.client.queue_items import ENQUEUE_BYTES_MAX, NewItem
 from foqs.client.retry import RetryPolicy
 from foqs.client.shared_enqueue import CallOutcome
 from foqs.client.sync.coalescer import EnqueueCoalescer, RunBatch

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from foqs.client.client_errors import OutcomeUnknownError
 from foqs.client.dialogue import (
     BrokenDialogueError,
     Dialogue,
@@ -10,9 +11,8 @@ from foqs.client.dialogue import (
     leaves_connection_usable,
     outcome_of,
 )
-from foqs.client.errors import OutcomeUnknownError
 from foqs.client.flows import Call
-from foqs.client.items import Item, NewItem
+from foqs.client.queue_items import Item, NewItem
 from foqs.client.retry import Repeat
 from foqs.model import limits
 from foqs.model.errors import InternalError, InvalidArgumentError, RateLimitedError, UnavailableError

@@ -9,9 +9,9 @@ import pytest
 
 from foqs.client import verbs
 from foqs.client.addresses import COOLDOWN_MS
-from foqs.client.errors import BatchError, NotSentError, OutcomeUnknownError
+from foqs.client.client_errors import BatchError, NotSentError, OutcomeUnknownError
 from foqs.client.flows import HOP_MS, Call, call_flow
-from foqs.client.items import Item, Nack, NewItem
+from foqs.client.queue_items import Item, Nack, NewItem
 from foqs.client.retry import Pauses, Repeat, RetryPolicy, may_repeat
 from foqs.model.calls import PositionErrors
 from foqs.model.errors import (

@@ -9,7 +9,7 @@ import pytest
 
 from foqs.client.addresses import Address
 from foqs.client.aio.connections import AsyncConnectionPool
-from foqs.client.options import IDLE_REUSE_MS_MAX, Options
+from foqs.client.client_options import IDLE_REUSE_MS_MAX, Options
 from tests.support.waiting import PATIENCE_S
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import foqs
-from foqs.client.errors import NotSentError, OutcomeUnknownError
-from foqs.client.items import Nack
+from foqs.client.client_errors import NotSentError, OutcomeUnknownError
 from foqs.client.leases import TAKEN_MAX, BaseLeasedItem, LeaseSchedule, TakenItems
+from foqs.client.queue_items import Nack
 from foqs.client.settling import (
     DeadLetter,
     NackBackoff,
@@ -287,10 +287,10 @@ def test_what_a_client_returns_or_takes_has_a_public_name() -> None:
 
 def test_the_core_of_the_client_does_no_io() -> None:
     modules = [
-        "errors",
+        "client_errors",
         "retry",
         "flows",
-        "items",
+        "queue_items",
         "verbs",
         "admin_verbs",
         "dialogue",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from foqs.client.items import NewItem
+from foqs.client.queue_items import NewItem
 from foqs.client.retry import RetryPolicy
 from foqs.client.sync import Client
 from foqs.client.sync.monitor import Flag, Monitor, Places, closed_gate, open_gate

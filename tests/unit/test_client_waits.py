@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from foqs.client.errors import ClientClosedError
+from foqs.client.client_errors import ClientClosedError
 from foqs.client.flows import Call, Flow
-from foqs.client.items import Item
+from foqs.client.queue_items import Item
 from foqs.client.retry import Repeat, RetryPolicy
 from foqs.client.sync import Client
 from foqs.client.sync.late import LateAnswers

@@ -10,8 +10,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from foqs.server import mysql_server
-from foqs.server.mysql_server import CommitScheduler, Permit
+from foqs.shard import mysql_server
+from foqs.shard.mysql_server import CommitScheduler, Permit
 
 LIGHT, HEAVY = 0, mysql_server.HEAVY_TRANSACTION_ROWS
 """Rows of a transaction."""

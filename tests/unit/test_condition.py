@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from foqs.host.condition import Condition
-from foqs.host.pulse import Pulse
+from foqs.host.metrics.condition import Condition
+from foqs.host.metrics.pulse import Pulse
 from foqs.model import limits
 from foqs.model.service import ServiceState
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from foqs.host.census import Censuses
-from foqs.host.namespaces import NamespaceView
+from foqs.host.registry.censuses import Censuses
+from foqs.host.registry.namespaces import NamespaceView
 from foqs.model.namespace import Namespace, NamespaceSettings
 
 

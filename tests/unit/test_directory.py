@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from foqs.cluster.directory import (
+from foqs.cluster.homes.directory import (
     OLDER_MS_MIN,
     PROMISE_MS,
     STOCK_MS_MAX,
@@ -13,7 +13,7 @@ from foqs.cluster.directory import (
     Directory,
     best_of,
 )
-from foqs.cluster.sought_topics import SOUGHT_TOPICS_MAX, WISH_MS_MAX
+from foqs.cluster.homes.sought_topics import SOUGHT_TOPICS_MAX, WISH_MS_MAX
 from foqs.model.stocks import NO_STOCK, Pointer, Stock
 
 TOPIC = (1, "mail")

@@ -10,10 +10,10 @@ from unittest.mock import patch
 import pytest
 
 from foqs import bootstrap
-from foqs.host.dequeues import Dequeues
-from foqs.host.inspection import Inspection
-from foqs.host.prefetch_buffer import PrefetchBuffer
-from foqs.host.waiting import Waiting
+from foqs.host.dispatch.prefetch_buffer import PrefetchBuffer
+from foqs.host.shards.waiting import Waiting
+from foqs.host.verbs.dequeues import Dequeues
+from foqs.host.verbs.inspection import Inspection
 from foqs.model import ids, limits
 from foqs.model.calls import CallContext
 from foqs.model.errors import FoqsError, OverloadedError, PausedError, UnavailableError

@@ -7,8 +7,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from foqs.host import ttl_scan
-from foqs.host.ttl_scan import TtlScan
+from foqs.host.shards import ttl_scan
+from foqs.host.shards.ttl_scan import TtlScan
 from foqs.model import limits
 from foqs.model.item import ShardItem
 from tests.support.shards import NAMESPACE, Shards

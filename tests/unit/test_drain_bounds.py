@@ -9,8 +9,8 @@ from unittest.mock import patch
 
 import pytest
 
-from foqs.host import any_topic, dispatch
-from foqs.host.dequeues import Dequeues
+from foqs.host.dispatch import any_topic, dispatcher
+from foqs.host.verbs.dequeues import Dequeues
 from foqs.model import limits
 from foqs.model.calls import CallContext
 from foqs.model.item import Phase
@@ -88,7 +88,7 @@ def test_what_is_prefetched_goes_back_in_several_turns() -> None:
     kept = [len(shards.dispatcher.prefetched(NAMESPACE, name).sort_keys) for name in names]
     assert all(kept), kept
     assert claimed_count(shards) == sum(kept)
-    with patch.object(dispatch, "DRAINED_PER_TURN", 2):
+    with patch.object(dispatcher, "DRAINED_PER_TURN", 2):
         left = [
             sum(len(shards.dispatcher.prefetched(NAMESPACE, name).sort_keys) for name in names)
             for _ in shards.dispatcher.drain()

@@ -11,7 +11,7 @@ from foqs.model import ids, limits
 from foqs.model.clock import Now
 from foqs.model.errors import NoShardError, OverloadedError, RateLimitedError, TooLargeError, UnavailableError
 from foqs.model.namespace import DedupScope, Namespace, NamespaceSettings
-from foqs.server import mysql_server
+from foqs.shard import mysql_server
 from tests.support.enqueuer import Enqueuer, enqueue_at_once, with_ids
 from tests.support.shards import NAMESPACE, Shards
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from foqs.model.item import ItemContent
 from foqs.shard.port import ItemRow
-from foqs.storage.exports import ExportWish, KeyPage, merged_by_key
+from foqs.storage.shard.export_pages import ExportWish, KeyPage, merged_by_key
 
 
 def row(key: int, lane: int = 1) -> ItemRow:

@@ -18,8 +18,8 @@ from foqs.model.item import ShardItem
 from foqs.model.seen import SeenTable, hashes_of
 from foqs.model.seen_image import ImageHead, ImageKey, ImageMaker, ImageReader
 from foqs.shard.port import ItemRow
-from foqs.storage import formats
-from foqs.storage.formats import UnknownFormatError
+from foqs.storage.shard import formats
+from foqs.storage.shard.formats import UnknownFormatError
 from tests.contract.owner import new_item, new_topic
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from foqs.cluster.guarded_peers import GuardedPeers
-from foqs.cluster.peers import PeerTable
+from foqs.cluster.routing.guarded_peers import GuardedPeers
+from foqs.cluster.routing.peer_table import PeerTable
 from foqs.model.calls import CallContext
 from foqs.model.errors import RateLimitedError, UnavailableError
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from foqs.cluster.membership import Membership
+from foqs.cluster.members.membership import Membership
 from foqs.model import limits
 from foqs.model.cluster import HostRow
 from foqs.testing.manual_loop import ManualLoop

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from foqs.cluster import host_rounds
-from foqs.cluster.host_rounds import HostRounds
-from foqs.cluster.owner_map import OwnerMap
-from foqs.cluster.view import ClusterView
+from foqs.cluster.members.view import ClusterView
+from foqs.cluster.ownership.owner_map import OwnerMap
+from foqs.cluster.routing import host_rounds
+from foqs.cluster.routing.host_rounds import HostRounds
 from foqs.model.calls import CallContext, ClusterShard, HostStatus, ShardStatus
 from foqs.model.cluster import HostRow, ShardHealth, ShardUse
 from foqs.model.cluster_calls import HostState

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from foqs.cluster import host_turns
-from foqs.cluster.host_turns import CREDIT_ITEMS_MAX, HostTurns
+from foqs.cluster.homes import host_turns
+from foqs.cluster.homes.host_turns import CREDIT_ITEMS_MAX, HostTurns
 
 WEIGHTS = {"a": 1, "b": 3, "c": 6}
 

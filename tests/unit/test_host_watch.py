@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from foqs.cluster import host_watch
-from foqs.cluster.host_watch import HostSign, HostWatch
+from foqs.cluster.members import host_watch
+from foqs.cluster.members.host_watch import HostSign, HostWatch
 from foqs.model import limits
 
 DEAD_S = limits.HOST_DEAD_MS / 1000

@@ -8,8 +8,15 @@ from struct import calcsize
 from foqs.model import limits
 from foqs.model.calls import NO_CONTENT, Delivery, ItemContent, StoredItem
 from foqs.shard.port import ClaimedRow, FetchedRow, ItemRow
-from foqs.storage import columns
-from foqs.storage.columns import CONTENT_COLUMNS, GIVEN_COLUMNS, ITEM_COLUMNS, KEY_COLUMNS, STATE_COLUMNS, names
+from foqs.storage.schema import item_columns
+from foqs.storage.schema.item_columns import (
+    CONTENT_COLUMNS,
+    GIVEN_COLUMNS,
+    ITEM_COLUMNS,
+    KEY_COLUMNS,
+    STATE_COLUMNS,
+    names,
+)
 from tests.contract.owner import new_item
 
 GROUPS = {"key": KEY_COLUMNS, "given": GIVEN_COLUMNS, "state": STATE_COLUMNS, "content": CONTENT_COLUMNS}
@@ -40,10 +47,15 @@ def test_what_is_told_of_an_item_has_its_content_in_one_piece() -> None:
 def test_the_integers_of_an_item_are_those_of_the_columns() -> None:
     given = {name: getattr(ITEM, name) for name in names(GIVEN_COLUMNS)} | {"topic": ITEM.topic.number}
     assert ITEM.content is not None
-    assert columns.packed_integers(ITEM) == (*given.values(), *map(len, ITEM.content))
-    assert columns.inserted_integers(ITEM) == (7, 0, 0, *given.values())
+    assert item_columns.packed_integers(ITEM) == (*given.values(), *map(len, ITEM.content))
+    assert item_columns.inserted_integers(ITEM) == (7, 0, 0, *given.values())
     ready = new_item(8, priority=3)
-    assert columns.inserted_integers(ready) == (8, ready.topic.number, 3, *columns.packed_integers(ready)[: len(given)])
+    assert item_columns.inserted_integers(ready) == (
+        8,
+        ready.topic.number,
+        3,
+        *item_columns.packed_integers(ready)[: len(given)],
+    )
 
 
 def test_columns_come_in_the_order_of_their_migrations_and_later_ones_have_a_default() -> None:
@@ -59,7 +71,9 @@ def test_the_code_of_an_integer_holds_what_its_column_does() -> None:
     for column in (*KEY_COLUMNS, *GIVEN_COLUMNS):
         kind, *_ = column.sql_type.split()
         assert calcsize(f">{column.code}") == sizes[kind]
-        assert column.code.isupper() == ("unsigned" in column.sql_type) == bool(column.wire_type & columns.UNSIGNED)
+        assert (
+            column.code.isupper() == ("unsigned" in column.sql_type) == bool(column.wire_type & item_columns.UNSIGNED)
+        )
 
 
 def test_the_code_of_bytes_holds_the_length_that_they_may_have() -> None:

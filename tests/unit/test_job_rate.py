@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from foqs.host.job_rate import JobRate
+from foqs.host.admission.job_rate import JobRate
 from foqs.model import limits
 
 Admitted = list[tuple[float, int]]

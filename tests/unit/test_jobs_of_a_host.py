@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from foqs.host.job_calls import JobEnqueues
-from foqs.host.jobs import HostedJob, Jobs
+from foqs.host.admission.hosted_jobs import HostedJob, Jobs
+from foqs.host.verbs.job_calls import JobEnqueues
 from foqs.model import limits
 from foqs.model.calls import CallContext, EnqueueResult, NewItemFields
 from foqs.model.errors import InvalidArgumentError, OverloadedError, UnavailableError
 from foqs.model.namespace import Namespace, NamespaceSettings
-from foqs.storage.meta_jobs import JobCounts, JobKey, JobView
+from foqs.storage.meta.meta_jobs import JobCounts, JobKey, JobView
 from tests.support.waiting import PATIENCE_S
 
 NAMESPACE = Namespace(1, "jobs", NamespaceSettings(), 1)

@@ -7,8 +7,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.storage import script
-from foqs.storage.script import key_conditions
+from foqs.storage.shard import script
+from foqs.storage.shard.script import key_conditions
 
 RUNS = st.lists(st.tuples(st.integers(0, 3_000), st.integers(1, 40)), max_size=60).map(
     lambda runs: [key for start, length in runs for key in range(start, start + length)]

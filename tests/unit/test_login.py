@@ -17,11 +17,11 @@ import pytest
 from pymysql._auth import scramble_caching_sha2, scramble_native_password
 from pymysql.constants import CLIENT
 
-from foqs.storage import login
-from foqs.storage.exchange import run_script
-from foqs.storage.login import LOGIN_BYTES_MAX, GuardedConnection, NamedBy
-from foqs.storage.places import url_at
-from foqs.storage.session import Session, connect, session_arguments
+from foqs.storage.sessions import login
+from foqs.storage.sessions.exchange import run_script
+from foqs.storage.sessions.login import LOGIN_BYTES_MAX, GuardedConnection, NamedBy
+from foqs.storage.sessions.places import url_at
+from foqs.storage.sessions.session import Session, connect, session_arguments
 from tests.support.certificates import write_certificate
 from tests.support.false_server import FULL_LOGIN, KNOWN, OK, SALT, FalseServer, Talk
 from tests.support.waiting import PATIENCE_S

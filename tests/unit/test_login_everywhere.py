@@ -11,17 +11,17 @@ import pytest
 from pymysql.err import MySQLError
 
 from foqs.model.errors import FoqsError
-from foqs.storage import login
-from foqs.storage.identity import identity_at
-from foqs.storage.login import GuardedConnection, NamedBy
-from foqs.storage.meta import MetaStore
-from foqs.storage.migrations import SchemaKind, apply, status
-from foqs.storage.packs.budget import PackBudget
-from foqs.storage.packs.index import PackIndex
-from foqs.storage.places import url_at
-from foqs.storage.session import Session, connect, session_arguments
-from foqs.storage.shard_reader import ShardReader
-from foqs.storage.slot_source import SlotSource
+from foqs.storage.meta.meta_store import MetaStore
+from foqs.storage.schema.migrations import SchemaKind, apply, status
+from foqs.storage.sessions import login
+from foqs.storage.sessions.login import GuardedConnection, NamedBy
+from foqs.storage.sessions.places import url_at
+from foqs.storage.sessions.session import Session, connect, session_arguments
+from foqs.storage.shard.identity import identity_at
+from foqs.storage.shard.packs.budget import PackBudget
+from foqs.storage.shard.packs.pack_index import PackIndex
+from foqs.storage.shard.shard_reader import ShardReader
+from foqs.storage.shard.slot_source import SlotSource
 from tests.support.false_server import FalseServer, Talk
 
 ROOT = Path(__file__).parents[2]
@@ -57,10 +57,10 @@ def test_no_other_way_leads_to_a_session() -> None:
         for way in ways_to_a_session(ast.parse(path.read_text()))
     ]
     assert found == [
-        ("foqs/storage/login.py", "pymysql.connections.Connection"),
-        ("foqs/storage/meta.py", "create_engine"),
+        ("foqs/storage/meta/meta_store.py", "create_engine"),
+        ("foqs/storage/sessions/login.py", "pymysql.connections.Connection"),
     ]
-    assert "creator=self._connect" in (ROOT / "foqs/storage/meta.py").read_text()
+    assert "creator=self._connect" in (ROOT / "foqs/storage/meta/meta_store.py").read_text()
 
 
 @pytest.mark.parametrize(

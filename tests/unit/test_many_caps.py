@@ -7,8 +7,8 @@ from unittest.mock import patch
 
 import pytest
 
-from foqs.host import any_topic, prefix_sweep
-from foqs.host.prefix_sweep import PrefixSweep
+from foqs.host.dispatch import any_topic, prefix_sweep
+from foqs.host.dispatch.prefix_sweep import PrefixSweep
 from tests.support.shards import NAMESPACE, Shards
 from tests.unit.test_caps import Consumers, check, stocked
 

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.cluster.pages import merged_items, merged_topics
+from foqs.cluster.routing.pages import merged_items, merged_topics
 from foqs.model import ids, order
 from foqs.model.calls import DeliveryPolicy, ItemState, StoredItem, StoredItemPage, TopicPage, TopicStats
 

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from foqs.host import meta_calls
-from foqs.host.meta_calls import MetaCalls
+from foqs.host.registry import meta_calls
+from foqs.host.registry.meta_calls import MetaCalls
 from foqs.model import limits
 from foqs.model.errors import OverloadedError, UnavailableError
 

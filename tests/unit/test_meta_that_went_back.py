@@ -9,11 +9,11 @@ from unittest.mock import Mock
 import pytest
 from structlog.testing import capture_logs
 
-from foqs.host.namespaces import Namespaces, OwnedShards
-from foqs.host.slots import Slots
+from foqs.host.registry.known_slots import Slots
+from foqs.host.registry.namespaces import Namespaces, OwnedShards
 from foqs.model.slots import NO_SLOTS
-from foqs.storage.meta import MetaStore
-from foqs.storage.meta_namespaces import NamespaceList
+from foqs.storage.meta.meta_namespaces import NamespaceList
+from foqs.storage.meta.meta_store import MetaStore
 
 
 class Host:

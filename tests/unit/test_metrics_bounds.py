@@ -9,10 +9,10 @@ from unittest.mock import patch
 import pytest
 from prometheus_client import CollectorRegistry
 
-from foqs.host import ages
-from foqs.host.ages import Ages
-from foqs.host.gauges import NamespaceGauges
-from foqs.host.meters import BOUNDS_S, OTHER_NAMESPACES, Distribution, ItemMeters
+from foqs.host.metrics import ages
+from foqs.host.metrics.ages import Ages
+from foqs.host.metrics.gauges import NamespaceGauges
+from foqs.host.metrics.meters import BOUNDS_S, OTHER_NAMESPACES, Distribution, ItemMeters
 from foqs.model import limits
 from foqs.model.item import ItemEvent
 from foqs.model.topic import ItemCounts

@@ -8,8 +8,8 @@ from unittest.mock import Mock
 import pymysql
 import pytest
 
-from foqs.storage import migrations
-from foqs.storage.migrations import MigrationError, SchemaKind
+from foqs.storage.schema import migrations
+from foqs.storage.schema.migrations import MigrationError, SchemaKind
 
 URL = "mysql+pymysql://root@127.0.0.1/foqs_lost"
 

@@ -10,8 +10,8 @@ from unittest.mock import Mock, patch
 import pytest
 
 from foqs.model import limits
-from foqs.server import mysql_server
-from foqs.server.mysql_server import MysqlServer, TurningTime
+from foqs.shard import mysql_server
+from foqs.shard.mysql_server import MysqlServer, TurningTime
 from foqs.shard.port import SessionLostError
 from foqs.shard.state.events import LookUp
 from foqs.shard.writer.keeper import BREAKER_STALL_MS, Keeper

@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
-from foqs.cluster.neighbours import Neighbours
+from foqs.cluster.members.neighbours import Neighbours
 from foqs.model import limits
 from foqs.model.cluster import HostRow
 

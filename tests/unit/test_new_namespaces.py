@@ -9,8 +9,8 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from foqs.host import stocks as stocks_module
-from foqs.host.stocks import Stocks
+from foqs.host.verbs import host_stocks as stocks_module
+from foqs.host.verbs.host_stocks import Stocks
 from tests.support.waiting import PATIENCE_S
 
 

@@ -8,9 +8,9 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
-from foqs.host.shards import OwnedShard, Shards
+from foqs.host.shards.shards import OwnedShard, Shards
 from foqs.model.errors import UnavailableError
-from foqs.storage.packs.budget import PackBudget
+from foqs.storage.shard.packs.budget import PackBudget
 from tests.support.packed_shard import PackedShard
 
 

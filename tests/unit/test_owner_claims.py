@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 import pytest
 from structlog.testing import capture_logs
 
-from foqs.cluster.owner_claims import CLAIM_MS, EPOCHS_AHEAD_MAX, READ_MS
-from foqs.cluster.owner_map import OwnerMap, ShardOwner
-from foqs.cluster.view import ClusterView
+from foqs.cluster.members.view import ClusterView
+from foqs.cluster.ownership.owner_claims import CLAIM_MS, EPOCHS_AHEAD_MAX, READ_MS
+from foqs.cluster.ownership.owner_map import OwnerMap, ShardOwner
 from foqs.model.cluster import HostRow, OpenedShard, ShardRow, ShardUse
 
 CLAIM_S = CLAIM_MS / 1000

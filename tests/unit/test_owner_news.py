@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 import pytest
 
-from foqs.cluster import owner_news
-from foqs.cluster.owner_map import OwnerMap, ShardOwner
-from foqs.cluster.owner_news import SHARDS_PER_MESSAGE_MAX, OwnerNews
-from foqs.cluster.view import ClusterView
+from foqs.cluster.members.view import ClusterView
+from foqs.cluster.ownership import owner_news
+from foqs.cluster.ownership.owner_map import OwnerMap, ShardOwner
+from foqs.cluster.ownership.owner_news import SHARDS_PER_MESSAGE_MAX, OwnerNews
 from foqs.model.cluster import HostRow, OpenedShard, ShardRow, ShardUse
 from foqs.model.errors import UnavailableError
 from tests.support.waiting import until

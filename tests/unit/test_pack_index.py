@@ -7,9 +7,9 @@ import pytest
 from foqs.model import limits, order
 from foqs.model.calls import NO_CONTENT, ItemContent
 from foqs.shard.port import Refill, Rewrite, Transaction, TransactionResult
-from foqs.storage.packs import index as pack_index
-from foqs.storage.packs.budget import PackBudget
-from foqs.storage.packs.index import add_looked_up, add_packed, merged_pages
+from foqs.storage.shard.packs import pack_index
+from foqs.storage.shard.packs.budget import PackBudget
+from foqs.storage.shard.packs.pack_index import add_looked_up, add_packed, merged_pages
 from foqs.testing.fake_server import new_row
 from tests.contract.owner import SHARD_ID
 from tests.support.packed_shard import FEW, MANY, PackedShard, in_order, is_empty, keys, nack

@@ -10,9 +10,9 @@ import pytest
 from foqs.model import limits, order
 from foqs.model.item import ShardItem
 from foqs.shard.port import Refill, Transaction, TransactionResult
-from foqs.storage.packs import index as pack_index
-from foqs.storage.packs.index import add_looked_up, merged_pages
-from foqs.storage.packs.pack import PackPlan
+from foqs.storage.shard.packs import pack_index
+from foqs.storage.shard.packs.pack import PackPlan
+from foqs.storage.shard.packs.pack_index import add_looked_up, merged_pages
 from tests.support.packed_shard import PackedShard, in_order, is_empty, keys, nack, place, sort_key
 
 

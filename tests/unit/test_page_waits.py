@@ -8,17 +8,17 @@ from unittest.mock import Mock
 
 import pytest
 
-from foqs.host import page_budget
-from foqs.host.inspection import Inspection
-from foqs.host.page_budget import PageBudget
-from foqs.host.shards import OwnedShard
-from foqs.host.slices import Slices
-from foqs.host.waiting import Waiting
+from foqs.host.shards.shards import OwnedShard
+from foqs.host.shards.waiting import Waiting
+from foqs.host.verbs import page_budget
+from foqs.host.verbs.inspection import Inspection
+from foqs.host.verbs.page_budget import PageBudget
+from foqs.host.verbs.slices import Slices
 from foqs.model import limits
 from foqs.model.errors import OverloadedError, UnavailableError
-from foqs.server import mysql_server
+from foqs.shard import mysql_server
 from foqs.shard.writer.shard_writer import ShardWriter
-from foqs.storage.shard_reader import ShardReader
+from foqs.storage.shard.shard_reader import ShardReader
 from tests.support.shards import NAMESPACE, Shards
 from tests.support.waiting import until
 
@@ -61,7 +61,7 @@ def owned_of(shards: Shards, *readers: Mock) -> dict[int, OwnedShard]:
 
 
 class Sickness:
-    """Of a shard, as foqs.host.shards.Shards tells it."""
+    """Of a shard, as foqs.host.shards.shards.Shards tells it."""
 
     def __init__(self) -> None:
         self.is_sick = False

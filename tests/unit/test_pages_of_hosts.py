@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from foqs.cluster.owner_map import OwnerMap, ShardOwner
-from foqs.cluster.routed_admin import RoutedAdmin
-from foqs.cluster.routes import Routes
+from foqs.cluster.ownership.owner_map import OwnerMap, ShardOwner
+from foqs.cluster.routing.routed_admin import RoutedAdmin
+from foqs.cluster.routing.routes import Routes
 from foqs.model import limits
 from foqs.model.calls import CallContext, StoredItemPage
 from tests.support.waiting import PATIENCE_S

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from foqs.cluster import zookeeper_backend
+from foqs.cluster.members.backends import zookeeper_backend
 from foqs.model.cluster import HostRow
 from foqs.model.errors import FoqsError
 from foqs.model.old_proof import CHALLENGE_BYTES, proof_of, proved, said_hello

@@ -11,12 +11,12 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from foqs.host import place_check
-from foqs.host.meta_calls import MetaCalls
-from foqs.host.place_check import NotOpenedError, PlaceCheck
+from foqs.host.registry.meta_calls import MetaCalls
+from foqs.host.verbs import place_check
+from foqs.host.verbs.place_check import NotOpenedError, PlaceCheck
 from foqs.model.cluster import ShardRow, ShardUse
 from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, UnavailableError
-from foqs.storage.meta import MetaStore
+from foqs.storage.meta.meta_store import MetaStore
 from tests.support.waiting import until
 
 PLACE = "mysql://db-7:3306/s7"

@@ -7,9 +7,9 @@ from pymysql.err import OperationalError
 from sqlalchemy import make_url
 
 from foqs.model.errors import InvalidArgumentError
-from foqs.storage.login import NamedBy
-from foqs.storage.places import check_place, place_of, server_at, url_at
-from foqs.storage.session import connect, session_arguments
+from foqs.storage.sessions.login import NamedBy
+from foqs.storage.sessions.places import check_place, place_of, server_at, url_at
+from foqs.storage.sessions.session import connect, session_arguments
 
 
 @pytest.mark.parametrize(

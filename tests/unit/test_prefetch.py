@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from foqs.host.prefetch_buffer import PrefetchBuffer
+from foqs.host.dispatch.prefetch_buffer import PrefetchBuffer
 from foqs.model import order
 from foqs.model.item import ShardItem
 from foqs.model.topic import ShardTopic, WindowBudget

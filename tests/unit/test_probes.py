@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from foqs.cluster.homes import home_of
-from foqs.cluster.probes import (
+from foqs.cluster.homes.home_table import home_of
+from foqs.cluster.homes.probes import (
     PROBE_AFTER_MS,
     PROBE_HOSTS_MAX,
     PROBE_MS,

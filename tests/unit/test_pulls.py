@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from foqs.cluster.host_turns import Turn
-from foqs.cluster.pulls import PULL_WAIT_MS_MAX, GivenBack, Pulls
-from foqs.cluster.wishes import Wait
+from foqs.cluster.homes.host_turns import Turn
+from foqs.cluster.homes.wishes import Wait
+from foqs.cluster.routing.pulls import PULL_WAIT_MS_MAX, GivenBack, Pulls
 from foqs.model.calls import CallContext, Delivery, PositionErrors
 from foqs.model.errors import (
     FoqsError,

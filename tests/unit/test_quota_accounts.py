@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.host.quota import Account, Charge
+from foqs.host.admission.account import Account, Charge
 from foqs.model.grants import QUOTA_WINDOW_MS, Ask, Grant, GrantBook
 
 LIMIT = 100

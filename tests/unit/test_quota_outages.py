@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from foqs.host.quota import REPLAY_PERCENT, Account, Charge
+from foqs.host.admission.account import REPLAY_PERCENT, Account, Charge
 from foqs.model.grants import BUCKET_MS, HOLD_MS, QUOTA_WINDOW_MS, STEP_MS, Ask, GrantBook
 from tests.support.quota_cluster import HOSTS_COUNT, LIMIT, START_MS, QuotaCluster
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from foqs.host.quota import REPLAY_PERCENT
+from foqs.host.admission.account import REPLAY_PERCENT
 from foqs.model import meta_bounds
 from foqs.model.errors import UnavailableError
 from foqs.model.grants import QUOTA_WINDOW_MS

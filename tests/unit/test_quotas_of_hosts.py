@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from foqs.host.quota import REPLAY_PERCENT, WAIT_MS_MAX
+from foqs.host.admission.account import REPLAY_PERCENT, WAIT_MS_MAX
 from foqs.model.grants import QUOTA_WINDOW_MS
 from tests.support.quota_world import QuotaWorld
 

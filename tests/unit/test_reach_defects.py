@@ -11,12 +11,12 @@ from unittest.mock import patch
 
 import pytest
 
-from foqs.cluster.homes import HomeTable
-from foqs.cluster.probes import Probes
-from foqs.cluster.pulls import Pulls
-from foqs.cluster.topic_reports import TopicReports
-from foqs.host.reasons import KnownReasons
-from foqs.model import addresses, reasons
+from foqs.cluster.homes.home_table import HomeTable
+from foqs.cluster.homes.probes import Probes
+from foqs.cluster.homes.topic_reports import TopicReports
+from foqs.cluster.routing.pulls import Pulls
+from foqs.host.verbs.known_reasons import KnownReasons
+from foqs.model import host_addresses, reasons
 from foqs.model.caps import TokenBucket
 from foqs.model.errors import FoqsError, UnknownNamespaceError
 from foqs.model.reasons import TopicFacts
@@ -95,7 +95,7 @@ DEFECTS: dict[str, tuple[Any, str, Any, Callable[[], Any]]] = {
         test_why_empty.test_a_sick_shard_of_another_host_is_named_and_nothing_is_claimed_of_what_it_has,
     ),
     "any port can be dialled": (
-        addresses, "PORT_MAX", 999_999,
+        host_addresses, "PORT_MAX", 999_999,
         lambda: test_addresses.test_what_nobody_can_dial_is_no_address("queue-a:99999"),
     ),
     "what a peer refuses is the answer of the call": (

@@ -11,9 +11,9 @@ from foqs.shard.state import index as shard_index
 from foqs.shard.state.index import ReadBudget
 from foqs.shard.state.ops import refill as refill_module
 from foqs.shard.state.ops import wake
-from foqs.storage import statements as sql
-from foqs.storage.packs.pack import PackPlan
-from foqs.storage.script import read_statements
+from foqs.storage.schema import statements as sql
+from foqs.storage.shard.packs.pack import PackPlan
+from foqs.storage.shard.script import read_statements
 from tests.contract.owner import new_item
 from tests.support.shards import NAMESPACE, Shards
 

@@ -6,9 +6,9 @@ import asyncio
 from typing import Any, cast
 from unittest.mock import patch
 
-from foqs.host.inspection import Inspection
-from foqs.host.leases import Leases
-from foqs.host.waiting import Waiting
+from foqs.host.shards.waiting import Waiting
+from foqs.host.verbs.inspection import Inspection
+from foqs.host.verbs.settlements import Leases
 from foqs.model import limits
 from foqs.model.calls import CallContext
 from foqs.model.errors import StaleLeaseError, UnavailableError

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from foqs import Client, NewItem, RetryPolicy
-from foqs.host.looks import Looks
+from foqs.host.admission.looks import Looks
 from foqs.model.errors import RateLimitedError
 from foqs.testing import MemoryQueue
 

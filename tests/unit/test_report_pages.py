@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from foqs.spark.events.capacity import rounded_up, suggest, suggestions
-from foqs.spark.reports.capacity import capacity_page
-from foqs.spark.reports.delivery import delivery_page
+from foqs.spark.reports.capacity_page import capacity_page
+from foqs.spark.reports.delivery_page import delivery_page
 from foqs.spark.reports.page import html_of
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}

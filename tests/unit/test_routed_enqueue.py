@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from foqs.cluster.owner_map import OwnerMap, ShardOwner
-from foqs.cluster.routed_enqueue import RoutedEnqueue
-from foqs.cluster.routes import Routes
+from foqs.cluster.ownership.owner_map import OwnerMap, ShardOwner
+from foqs.cluster.routing.routed_enqueue import RoutedEnqueue
+from foqs.cluster.routing.routes import Routes
 from foqs.model import limits
 from foqs.model.calls import CallContext, EnqueueResult, NewItemFields
 from foqs.model.errors import (

@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from foqs.cluster import routes as routes_module
-from foqs.cluster.owner_claims import CLAIM_MS
-from foqs.cluster.owner_map import OwnerMap, ShardOwner
-from foqs.cluster.routed_queue import RoutedQueue
-from foqs.cluster.routes import LOOK_MS_MAX, Routes, looks_s
-from foqs.cluster.view import ClusterView
+from foqs.cluster.members.view import ClusterView
+from foqs.cluster.ownership.owner_claims import CLAIM_MS
+from foqs.cluster.ownership.owner_map import OwnerMap, ShardOwner
+from foqs.cluster.routing import routes as routes_module
+from foqs.cluster.routing.routed_queue import RoutedQueue
+from foqs.cluster.routing.routes import LOOK_MS_MAX, Routes, looks_s
 from foqs.model.calls import CallContext, PositionErrors, ShardMap
 from foqs.model.cluster import HostRow, OpenedShard, ShardRow, ShardUse
 from foqs.model.errors import UnavailableError

@@ -6,8 +6,9 @@ import re
 
 import pytest
 
-from foqs.cluster import directory, probes, topic_news, topic_reports, wishes, zookeeper_backend
-from foqs.host import quotas
+from foqs.cluster.homes import directory, probes, topic_news, topic_reports, wishes
+from foqs.cluster.members.backends import zookeeper_backend
+from foqs.host.admission import quotas
 from foqs.model import limits
 from scripts.scale_tables import ROWS, Size, report_bytes
 

@@ -8,8 +8,8 @@ from click.testing import CliRunner, Result
 from foqs.cli import schema
 from foqs.config import HostConfig
 from foqs.model.errors import UnavailableError
-from foqs.storage import migrations
-from foqs.storage.migrations import MigrationError, SchemaKind, SchemaStatus
+from foqs.storage.schema import migrations
+from foqs.storage.schema.migrations import MigrationError, SchemaKind, SchemaStatus
 
 FLAGS = ["--meta-url", "mysql://u@h/meta", "--shard", "0=mysql://u@h/zero", "--shard", "1=mysql://u@h/one"]
 """Nobody asks these databases: what each says is told to `run`."""

@@ -6,7 +6,7 @@ import ssl
 
 import pytest
 
-from foqs.storage.session import Session, server_of, session_arguments
+from foqs.storage.sessions.session import Session, server_of, session_arguments
 
 
 def test_server_user_and_tls_come_from_the_url():

@@ -8,11 +8,12 @@ from unittest.mock import Mock
 import pymysql
 import pytest
 
-from foqs.storage import meta, session
-from foqs.storage.meta import MetaStore
-from foqs.storage.packs.budget import PackBudget
-from foqs.storage.packs.index import PackIndex
-from foqs.storage.shard_reader import ShardReader
+from foqs.storage.meta import meta_store
+from foqs.storage.meta.meta_store import MetaStore
+from foqs.storage.sessions import session
+from foqs.storage.shard.packs.budget import PackBudget
+from foqs.storage.shard.packs.pack_index import PackIndex
+from foqs.storage.shard.shard_reader import ShardReader
 
 URL = "mysql+pymysql://root@127.0.0.1/foqs_0"
 
@@ -55,7 +56,7 @@ def test_the_url_of_the_meta_database_says_how_long_to_wait_for_its_server(
         arguments.update(given)
         raise pymysql.err.OperationalError(2003, "Can't connect")
 
-    monkeypatch.setattr(meta, "Session", open_none)
+    monkeypatch.setattr(meta_store, "Session", open_none)
     with pytest.raises(pymysql.err.OperationalError):
         MetaStore(URL + option)._connect()
     assert arguments["connect_timeout"] == expected_s

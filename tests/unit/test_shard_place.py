@@ -15,7 +15,7 @@ from foqs.model.shard_place import (
     refusal,
     refusal_without_row,
 )
-from foqs.storage.server_name import NAME_BYTES_MAX, server_name
+from foqs.storage.shard.server_name import NAME_BYTES_MAX, server_name
 
 
 def row(owner: str = "one", server: str = "here", epoch: int = 5, first: int = 10, last: int = 20) -> ShardRow:

@@ -9,8 +9,8 @@ from sqlalchemy import make_url
 
 from foqs.config import HostConfig
 from foqs.model import limits
-from foqs.storage.login import NamedBy
-from foqs.storage.shard_places import ShardPlaces, check_pattern
+from foqs.storage.sessions.login import NamedBy
+from foqs.storage.sessions.shard_places import ShardPlaces, check_pattern
 
 META = "mysql+pymysql://app:secret@db-0.example/meta"
 OWN = (META, "mysql+pymysql://app:secret@127.0.0.1:3307/s0", "mysql+pymysql://a@localhost/s1?unix_socket=/run/own.sock")

@@ -12,7 +12,7 @@ import pytest
 import structlog.testing
 
 from foqs.model import limits
-from foqs.server import mysql_server
+from foqs.shard import mysql_server
 from foqs.shard.port import LaneCounts
 from foqs.shard.state.events import LookUp
 from foqs.shard.writer import keeper

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from foqs.client.addresses import Address
-from foqs.client.errors import NotSentError, OutcomeUnknownError
-from foqs.client.items import NewItem
+from foqs.client.client_errors import NotSentError, OutcomeUnknownError
+from foqs.client.queue_items import NewItem
 from foqs.client.retry import RetryPolicy
 from foqs.model.errors import ErrorCode, OverloadedError, PausedError, RateLimitedError, TooLargeError, UnavailableError
 from tests.support.scripted_pools import AsyncScriptedClient, S, ScriptedClient, enqueue_all, item_error

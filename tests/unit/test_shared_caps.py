@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from foqs.cluster.cap_ledger import CapLedger
+from foqs.cluster.homes.cap_ledger import CapLedger
 from foqs.model.caps import NEVER_S, shared_burst_of
 from foqs.model.shared_caps import RETRY_MS, VALID_MS, CapAsk, CapGrant, CapKey, SharedCap
 

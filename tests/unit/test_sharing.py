@@ -10,11 +10,11 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from foqs.cluster import sharing
-from foqs.cluster.membership import Membership
-from foqs.cluster.owner_map import OwnerMap, ShardOwner
-from foqs.cluster.sharing import DECLINE_MS, Sharing
-from foqs.cluster.view import ClusterView
+from foqs.cluster.members.membership import Membership
+from foqs.cluster.members.view import ClusterView
+from foqs.cluster.ownership import sharing
+from foqs.cluster.ownership.owner_map import OwnerMap, ShardOwner
+from foqs.cluster.ownership.sharing import DECLINE_MS, Sharing
 from foqs.model.cluster import HostRow, ShardRow, ShardUse
 from foqs.model.errors import UnavailableError
 from tests.support.waiting import until

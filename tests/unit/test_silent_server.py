@@ -11,8 +11,8 @@ import pytest
 
 from foqs.model import limits
 from foqs.model.errors import UnavailableError
-from foqs.storage.migrations import SchemaKind, status
-from foqs.storage.session import connect
+from foqs.storage.schema.migrations import SchemaKind, status
+from foqs.storage.sessions.session import connect
 
 BOUND_MS = 1_000
 PATIENCE_MS = 10 * BOUND_MS

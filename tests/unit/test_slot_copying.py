@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from foqs.host.slot_moves import COPY_PASSES_MAX, COPY_READS_MAX, MOVED_IDS, SlotMover
-from foqs.host.waiting import Waiting
+from foqs.host.registry.slot_moves import COPY_PASSES_MAX, COPY_READS_MAX, MOVED_IDS, SlotMover
+from foqs.host.shards.waiting import Waiting
 from foqs.model.errors import UnavailableError
 from foqs.model.seen import digest_of
 from foqs.model.slots import MovePhase, SlotMove, SlotTable, first_table, moved

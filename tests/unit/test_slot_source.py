@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from foqs.shard.port import SeenName
-from foqs.storage import statements as sql
-from foqs.storage.formats import SEEN_ENTRY_BYTES
-from foqs.storage.slot_source import SlotSource
+from foqs.storage.schema import statements as sql
+from foqs.storage.shard.formats import SEEN_ENTRY_BYTES
+from foqs.storage.shard.slot_source import SlotSource
 
 
 class ChangingShard(SlotSource):

@@ -6,12 +6,12 @@ from typing import Any, cast
 
 import pytest
 
-from foqs.host.namespaces import Namespaces
-from foqs.host.shards import Shards
-from foqs.host.slots import Slots
+from foqs.host.registry.known_slots import Slots
+from foqs.host.registry.namespaces import Namespaces
+from foqs.host.shards.shards import Shards
 from foqs.model.slots import SlotMove, SlotTable, first_table, moved
 from foqs.shard.port import SlotArrival
-from foqs.storage.meta_namespaces import NamespaceList
+from foqs.storage.meta.meta_namespaces import NamespaceList
 
 OLD = SlotTable(7, first_table([0, 1, 2]).shards)
 ENDED = SlotMove(8, 1, 2, (1,))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from foqs.client.encoded import EncodedItems
 from foqs.model.errors import InvalidArgumentError
-from foqs.spark.dedup import ID_BYTES_MAX, ContentIds
+from foqs.spark.dedup_ids import ID_BYTES_MAX, ContentIds
 
 
 def ids(rows: list[bytes], *, job: str = "job", partition: int = 0, parts: int = 1) -> list[tuple[bytes, str]]:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from foqs import DeliveryPolicy, NewItem
 from foqs.client.encoded import EncodedItems
 from foqs.spark import json_numbers, json_times
-from foqs.spark.dedup import ContentIds
+from foqs.spark.dedup_ids import ContentIds
 from foqs.spark.encoding import EncodedRows, RowEncoder, Spread
 from foqs.spark.json_payload import JsonPayload
 from foqs.wire import codec as wire

@@ -7,7 +7,7 @@ from hypothesis import example, given, strategies
 
 from foqs.model.calls import ItemState
 from foqs.model.errors import InvalidArgumentError
-from foqs.spark.jobs.reading import read_options_of
+from foqs.spark.jobs.frame_reading import read_options_of
 from foqs.spark.read_options import (
     ReadOptions,
     is_for_reading,

@@ -27,11 +27,11 @@ from foqs.model.errors import (
 )
 from foqs.model.slots import SLOTS_COUNT, slot_of
 from foqs.spark import rejects
-from foqs.spark.client import TaskClient
 from foqs.spark.options import WriteOptions
 from foqs.spark.plan import WritePlan
 from foqs.spark.rejects import REASON_COLUMN, Attempt, Rejects
 from foqs.spark.sender import REASONS_MAX, Sender, Sent
+from foqs.spark.task_client import TaskClient
 from foqs.wire import codec as wire
 
 Read = Any

@@ -6,12 +6,12 @@ import asyncio
 import threading
 from typing import Any, cast
 
-from foqs.host.namespaces import Namespaces
-from foqs.host.shards import Shards
-from foqs.host.slots import Slots
+from foqs.host.registry.known_slots import Slots
+from foqs.host.registry.namespaces import Namespaces
+from foqs.host.shards.shards import Shards
 from foqs.model.census import Census
 from foqs.model.slots import NO_SLOTS
-from foqs.storage.meta_namespaces import NamespaceList
+from foqs.storage.meta.meta_namespaces import NamespaceList
 from tests.support.waiting import PATIENCE_S, until
 
 

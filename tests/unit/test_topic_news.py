@@ -12,13 +12,13 @@ from unittest.mock import patch
 import pytest
 from structlog.testing import capture_logs
 
-from foqs.cluster import topic_news, topic_reports
-from foqs.cluster import wishes as topic_wishes
-from foqs.cluster.directory import OLDER_MS_MIN, Directory
-from foqs.cluster.homes import LOOK_MS, SILENT_LOOKS, HomeTable, Reported, home_of
-from foqs.cluster.sought_topics import WISH_MS_MAX
-from foqs.cluster.topic_news import SEEK_MS, TopicNews
-from foqs.cluster.topic_reports import TopicReports
+from foqs.cluster.homes import topic_news, topic_reports
+from foqs.cluster.homes import wishes as topic_wishes
+from foqs.cluster.homes.directory import OLDER_MS_MIN, Directory
+from foqs.cluster.homes.home_table import LOOK_MS, SILENT_LOOKS, HomeTable, Reported, home_of
+from foqs.cluster.homes.sought_topics import WISH_MS_MAX
+from foqs.cluster.homes.topic_news import SEEK_MS, TopicNews
+from foqs.cluster.homes.topic_reports import TopicReports
 from foqs.model.stocks import ANY_TOPIC, Pointer, Stock, Topic
 from tests.support.topic_net import NAMES, STEP_MS, TOPIC, Homes, Local, Net, TimedNet, put
 from tests.support.waiting import PATIENCE_S, until

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from foqs.host import topics as host_topics
-from foqs.host.shards import Shards as HostShards
-from foqs.host.slices import Slices
-from foqs.host.topics import Topics
+from foqs.host.shards.shards import Shards as HostShards
+from foqs.host.verbs import topics as host_topics
+from foqs.host.verbs.slices import Slices
+from foqs.host.verbs.topics import Topics
 from foqs.model import limits
 from foqs.model.calls import CallContext, TopicPage
 from foqs.model.namespace import Namespace, NamespaceSettings

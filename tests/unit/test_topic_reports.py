@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from foqs.cluster.asked_topics import ASKED_MS, ASKED_TOPICS_MAX
-from foqs.cluster.topic_reports import CHANGE_MS, FLUSH_MS, TopicReports
+from foqs.cluster.homes.asked_topics import ASKED_MS, ASKED_TOPICS_MAX
+from foqs.cluster.homes.topic_reports import CHANGE_MS, FLUSH_MS, TopicReports
 from foqs.model import limits
 from foqs.model.stocks import ANY_TOPIC, NO_STOCK, Stock, Topic
 

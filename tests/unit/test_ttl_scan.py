@@ -9,13 +9,13 @@ from unittest.mock import Mock
 
 import pytest
 
-from foqs.host import ttl_scan
-from foqs.host.shards import OwnedShard
+from foqs.host.shards import ttl_scan
+from foqs.host.shards.shards import OwnedShard
 from foqs.model import limits
 from foqs.model.errors import UnavailableError
 from foqs.shard.writer.shard_writer import ShardWriter
-from foqs.storage.packs.index import ExpiredPage
-from foqs.storage.shard_reader import ShardReader
+from foqs.storage.shard.packs.pack_index import ExpiredPage
+from foqs.storage.shard.shard_reader import ShardReader
 from tests.support.waiting import until
 
 _TURNS = 100

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foqs.model import limits
-from foqs.server.mysql_server import LOOP_HELD_MS, TurningTime
+from foqs.shard.mysql_server import LOOP_HELD_MS, TurningTime
 from foqs.shard.writer import keeper
 from foqs.shard.writer.keeper import Health
 

@@ -10,8 +10,8 @@ from sqlalchemy import make_url
 
 from foqs.config import ConfigError, HostConfig, load_config
 from foqs.model.errors import InvalidArgumentError
-from foqs.storage.session import Session, session_arguments
-from foqs.storage.url_options import OPTIONS, check_tls
+from foqs.storage.sessions.session import Session, session_arguments
+from foqs.storage.sessions.url_options import OPTIONS, check_tls
 from tests.support.certificates import write_certificate
 
 META = "mysql://app:geheim@db/meta"

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from foqs.host.waiting import Answer, Waiting
+from foqs.host.shards.waiting import Answer, Waiting
 from foqs.model import limits
 from foqs.model.errors import OverloadedError, UnavailableError
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from foqs.host.quota import WAIT_MS_MAX
+from foqs.host.admission.account import WAIT_MS_MAX
 from foqs.model import limits
 from foqs.model.errors import OverloadedError, RateLimitedError, UnavailableError
 from foqs.model.grants import GrantBook

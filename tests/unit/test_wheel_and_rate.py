@@ -7,10 +7,10 @@ import tracemalloc
 
 import pytest
 
-from foqs.host.quota import MinuteWindow
+from foqs.host.admission.account import MinuteWindow
 from foqs.model.grants import BUCKET_MS
 from foqs.model.limits import MINUTE_MS
-from foqs.shard.state.leases import SLOT_MS, Wheel
+from foqs.shard.state.lease_table import SLOT_MS, Wheel
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs import Dequeued, ReasonCode
-from foqs.cluster.host_rounds import HostAnswer
-from foqs.cluster.owner_map import ShardOwner
-from foqs.cluster.why_empty import WhyEmpty
+from foqs.cluster.ownership.owner_map import ShardOwner
+from foqs.cluster.routing.host_rounds import HostAnswer
+from foqs.cluster.routing.why_empty import WhyEmpty
 from foqs.model.calls import CallContext, HostStatus, ShardStatus, TopicPage, TopicStats
 from foqs.model.cluster import HostRow
 from foqs.model.errors import UnavailableError

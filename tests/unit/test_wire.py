@@ -12,8 +12,8 @@ from foqs.model import calls, limits
 from foqs.model.errors import ERROR_BY_CODE, ErrorCode, FoqsError, InternalError, TooLargeError, error_for_code
 from foqs.model.limits import FRAME_BYTES_MAX, MIB
 from foqs.model.namespace import NamespaceSettings
-from foqs.model.peers import NoPeers
-from foqs.transport.verbs import Answered, Verbs, dequeue_response
+from foqs.model.peer_calls import NoPeers
+from foqs.transport.verb_table import Answered, Verbs, dequeue_response
 from foqs.wire.codec import (
     LENGTH_BYTES,
     METHODS,

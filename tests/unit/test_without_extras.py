@@ -139,7 +139,7 @@ def test_what_a_module_imports_is_installed_by_its_extra() -> None:
 
 
 def test_a_host_without_zookeeper_needs_nothing_of_it() -> None:
-    done = _run("import foqs.supervised, foqs.cluster.backends", without={"kazoo"})
+    done = _run("import foqs.supervised, foqs.cluster.members.backends.choice", without={"kazoo"})
     assert done.returncode == 0, done.stderr
 
 

@@ -8,12 +8,12 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Self, TypeVar, cast
 
-from foqs.client import options
+from foqs.client import client_options
 from foqs.client.aio.concurrency import AsyncHome
 from foqs.client.aio.connections import AsyncConnectionPool
+from foqs.client.client_options import Options
 from foqs.client.durations import duration_ms, duration_or
 from foqs.client.flows import Flow, Send, Terms
-from foqs.client.options import Options
 from foqs.client.retry import RetryPolicy
 from foqs.model import limits
 from foqs.model.errors import FoqsError
@@ -29,25 +29,25 @@ class AsyncBaseClient:
 
     def __init__(
         self,
-        addresses: str | Sequence[str] = options.ADDRESS,
+        addresses: str | Sequence[str] = client_options.ADDRESS,
         *,
         timeout_ms: int | None = None,
         timeout: timedelta | None = None,
         connect_timeout_ms: int | None = None,
         connect_timeout: timedelta | None = None,
-        connections_max: int = options.ASYNC_CONNECTIONS_MAX,
+        connections_max: int = client_options.ASYNC_CONNECTIONS_MAX,
         retry: RetryPolicy | None = None,
         batch_items_max: int = limits.BATCH_ITEMS_MAX,
         idempotent: bool = False,
         to_owners: bool = False,
-        clock_ms: Callable[[], int] = options.monotonic_ms,
+        clock_ms: Callable[[], int] = client_options.monotonic_ms,
         random: Callable[[], float] = random_module.random,
     ) -> None:
         self.options = Options(
             addresses=addresses,
-            timeout_ms=duration_or("timeout_ms", timeout_ms, timeout, options.TIMEOUT_MS),
+            timeout_ms=duration_or("timeout_ms", timeout_ms, timeout, client_options.TIMEOUT_MS),
             connect_timeout_ms=duration_or(
-                "connect_timeout_ms", connect_timeout_ms, connect_timeout, options.CONNECT_TIMEOUT_MS
+                "connect_timeout_ms", connect_timeout_ms, connect_timeout, client_options.CONNECT_TIMEOUT_MS
             ),
             connections_max=connections_max,
             retry=RetryPolicy() if retry is None else retry,

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from foqs.client import slots, verbs
+from foqs.client import slot_groups, verbs
 from foqs.client.aio.base import AsyncBaseClient
 from foqs.client.aio.coalescer import AsyncEnqueueCoalescer
 from foqs.client.aio.concurrency import AsyncMonitor, run_copies
@@ -14,11 +14,11 @@ from foqs.client.aio.consumer import AsyncConsumer
 from foqs.client.amending import NackLimits, nack_limits
 from foqs.client.bulk import Bulk
 from foqs.client.checks import check_target, check_whole
+from foqs.client.client_errors import BatchError
 from foqs.client.coalescing import Lane
 from foqs.client.durations import duration_ms, duration_or
-from foqs.client.errors import BatchError
 from foqs.client.flows import Flow
-from foqs.client.items import Item, Nack, NewItem, Receipts, Topics, check_new_item
+from foqs.client.queue_items import Item, Nack, NewItem, Receipts, Topics, check_new_item
 from foqs.client.retry import NO_REPEATS, Repeat
 from foqs.client.shared_enqueue import CallOutcome, enqueue_shared
 from foqs.model import limits
@@ -121,10 +121,10 @@ class AsyncClient(AsyncBaseClient):
         check_target(namespace, job_id, retry_unknown=retry_unknown)
         terms = self._within(deadline_ms, deadline)
         if dedup_id is None and self.options.idempotent:
-            (item.dedup_id,) = slots.random_ids(1)
-        lane: Lane = (namespace, retry_unknown, job_id, slots.NO_ID, ())
+            (item.dedup_id,) = slot_groups.random_ids(1)
+        lane: Lane = (namespace, retry_unknown, job_id, slot_groups.NO_ID, ())
         if item.dedup_id is not None:
-            groups = await self._run(slots.groups_of(terms, namespace))
+            groups = await self._run(slot_groups.groups_of(terms, namespace))
             lane = (namespace, True, job_id, groups.of([item])[0], ())
         return await self._coalescer.enqueue(lane, item, terms.deadline_at_ms)
 
@@ -165,7 +165,7 @@ class AsyncClient(AsyncBaseClient):
         work = Bulk(items, self.options.batch_items_max, makes_ids=self.options.idempotent, terms=terms)
         guard = AsyncMonitor()
         if work.begins_with_id():
-            work.group_by(await self._run(slots.groups_of(terms, namespace)))
+            work.group_by(await self._run(slot_groups.groups_of(terms, namespace)))
 
         async def send_batches() -> None:
             while True:
@@ -385,7 +385,7 @@ class AsyncClient(AsyncBaseClient):
 
         It is meant for inspection, because the client groups items by itself.
         """
-        return await self._run(slots.shard_map(self._within(deadline_ms, deadline), namespace))
+        return await self._run(slot_groups.shard_map(self._within(deadline_ms, deadline), namespace))
 
     def consume(
         self,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+from foqs.client.client_errors import ClientClosedError
 from foqs.client.coalescing import EnqueueQueues, Lane, PendingEnqueue, complete, deadline_of
-from foqs.client.errors import ClientClosedError
 from foqs.client.flows import Terms
-from foqs.client.items import NewItem
+from foqs.client.queue_items import NewItem
 from foqs.client.shared_enqueue import CallOutcome
 
 RunBatch = Callable[[Lane, Sequence[NewItem], int | None], Awaitable[CallOutcome]]

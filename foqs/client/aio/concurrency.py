@@ -19,7 +19,7 @@ from inspect import isawaitable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from foqs.client.errors import ClientClosedError, check_process
+from foqs.client.client_errors import ClientClosedError, check_process
 from foqs.client.settling import log
 from foqs.client.worker_core import HandlerKindError
 

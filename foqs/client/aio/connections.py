@@ -12,6 +12,8 @@ from typing import Any, cast
 
 from foqs.client.addresses import Address, AddressBook
 from foqs.client.aio.late import AsyncLateAnswers
+from foqs.client.client_errors import ClientClosedError, NotSentError, OutcomeUnknownError, check_process
+from foqs.client.client_options import IDLE_REUSE_MS_MAX, OWNER_CONNECT_MS_MAX, Options
 from foqs.client.dialogue import (
     BrokenDialogueError,
     Dialogue,
@@ -19,10 +21,8 @@ from foqs.client.dialogue import (
     leaves_connection_usable,
     outcome_of,
 )
-from foqs.client.errors import ClientClosedError, NotSentError, OutcomeUnknownError, check_process
 from foqs.client.flows import Call, Send, no_answer
 from foqs.client.giving_back import LATE_MS_MAX, end_wait
-from foqs.client.options import IDLE_REUSE_MS_MAX, OWNER_CONNECT_MS_MAX, Options
 from foqs.model import limits
 from foqs.wire import codec as wire
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Self
 from foqs.client.aio.concurrency import AsyncMonitor
 from foqs.client.aio.settler import AsyncLeasedItem, AsyncLeaseKeeper, AsyncSettler
 from foqs.client.beginning import was_delivered_before
-from foqs.client.items import Topics
 from foqs.client.leases import TakenItems
+from foqs.client.queue_items import Topics
 from foqs.client.settling import SettleStats
 from foqs.client.worker_core import Rests, may_go_on
 from foqs.model import limits

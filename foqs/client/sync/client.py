@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from foqs.client import slots, verbs
+from foqs.client import slot_groups, verbs
 from foqs.client.amending import NackLimits, nack_limits
 from foqs.client.bulk import Bulk
 from foqs.client.checks import check_target, check_whole
+from foqs.client.client_errors import BatchError
 from foqs.client.coalescing import Lane
 from foqs.client.durations import duration_ms, duration_or
-from foqs.client.errors import BatchError
 from foqs.client.flows import Flow
-from foqs.client.items import Item, Nack, NewItem, Receipts, Topics, check_new_item
+from foqs.client.queue_items import Item, Nack, NewItem, Receipts, Topics, check_new_item
 from foqs.client.retry import NO_REPEATS, Repeat
 from foqs.client.shared_enqueue import CallOutcome, enqueue_shared
 from foqs.client.sync.base import BaseClient
@@ -121,10 +121,10 @@ class Client(BaseClient):
         check_target(namespace, job_id, retry_unknown=retry_unknown)
         terms = self._within(deadline_ms, deadline)
         if dedup_id is None and self.options.idempotent:
-            (item.dedup_id,) = slots.random_ids(1)
-        lane: Lane = (namespace, retry_unknown, job_id, slots.NO_ID, ())
+            (item.dedup_id,) = slot_groups.random_ids(1)
+        lane: Lane = (namespace, retry_unknown, job_id, slot_groups.NO_ID, ())
         if item.dedup_id is not None:
-            groups = self._run(slots.groups_of(terms, namespace))
+            groups = self._run(slot_groups.groups_of(terms, namespace))
             lane = (namespace, True, job_id, groups.of([item])[0], ())
         return self._coalescer.enqueue(lane, item, terms.deadline_at_ms)
 
@@ -165,7 +165,7 @@ class Client(BaseClient):
         work = Bulk(items, self.options.batch_items_max, makes_ids=self.options.idempotent, terms=terms)
         guard = Monitor()
         if work.begins_with_id():
-            work.group_by(self._run(slots.groups_of(terms, namespace)))
+            work.group_by(self._run(slot_groups.groups_of(terms, namespace)))
 
         def send_batches() -> None:
             while True:
@@ -384,7 +384,7 @@ class Client(BaseClient):
 
         It is meant for inspection, because the client groups items by itself.
         """
-        return self._run(slots.shard_map(self._within(deadline_ms, deadline), namespace))
+        return self._run(slot_groups.shard_map(self._within(deadline_ms, deadline), namespace))
 
     def consume(
         self,

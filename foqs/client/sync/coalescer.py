@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from foqs.client.client_errors import ClientClosedError
 from foqs.client.coalescing import EnqueueQueues, Lane, PendingEnqueue, deadline_of
-from foqs.client.errors import ClientClosedError
 from foqs.client.flows import Terms
-from foqs.client.items import NewItem
+from foqs.client.queue_items import NewItem
 from foqs.client.shared_enqueue import CallOutcome
 from foqs.client.sync.monitor import Monitor, closed_gate, open_gate
 from foqs.model.errors import FoqsError

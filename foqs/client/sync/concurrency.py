@@ -17,7 +17,7 @@ from queue import Empty as QueueEmpty
 from queue import SimpleQueue as Queue
 from types import FrameType
 
-from foqs.client.errors import check_process
+from foqs.client.client_errors import check_process
 from foqs.client.settling import log
 from foqs.client.sync.monitor import Monitor, guarded
 from foqs.client.worker_core import HandlerKindError

@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from foqs.client.addresses import Address, AddressBook
+from foqs.client.client_errors import ClientClosedError, NotSentError, OutcomeUnknownError, check_process
+from foqs.client.client_options import IDLE_REUSE_MS_MAX, OWNER_CONNECT_MS_MAX, Options
 from foqs.client.dialogue import (
     BrokenDialogueError,
     Dialogue,
@@ -16,9 +18,7 @@ from foqs.client.dialogue import (
     leaves_connection_usable,
     outcome_of,
 )
-from foqs.client.errors import ClientClosedError, NotSentError, OutcomeUnknownError, check_process
 from foqs.client.flows import Call, Send, no_answer
-from foqs.client.options import IDLE_REUSE_MS_MAX, OWNER_CONNECT_MS_MAX, Options
 from foqs.client.sync.late import LateAnswers
 from foqs.client.sync.monitor import Flag, Monitor, Places, guarded
 from foqs.model.errors import FoqsError, OverloadedError

@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from foqs.client.beginning import was_delivered_before
-from foqs.client.items import Topics
 from foqs.client.leases import TakenItems
+from foqs.client.queue_items import Topics
 from foqs.client.settling import SettleStats
 from foqs.client.sync.concurrency import Monitor
 from foqs.client.sync.settler import LeasedItem, LeaseKeeper, Settler

@@ -6,7 +6,7 @@ from _thread import start_new_thread
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from foqs.client.errors import ClientClosedError
+from foqs.client.client_errors import ClientClosedError
 from foqs.client.flows import Call, Flow
 from foqs.client.giving_back import LATE_CONNECTIONS_MAX, LATE_MS_MAX, LATE_ON_CLOSE_MS_MAX, log
 from foqs.client.sync.monitor import Monitor, guarded

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from foqs.client import verbs
 from foqs.client.amending import NOTHING_ALLOWED, amended, merged, refused_places
 from foqs.client.beginning import SAY_AFTER_MS, SAY_MS_MAX, Beginning, Beginnings, answer_all
+from foqs.client.client_errors import ClientClosedError
 from foqs.client.durations import duration_or
-from foqs.client.errors import ClientClosedError
-from foqs.client.items import Item, Nack, field_values
 from foqs.client.leases import BaseLeasedItem, LeaseSchedule
+from foqs.client.queue_items import Item, Nack, field_values
 from foqs.client.settling import PENDING_MAX, SettleBatch, SettlementBuffer, SettleStats
 from foqs.client.sync.concurrency import Background, Monitor, Queue, guarded, is_ending
 from foqs.model import limits

@@ -22,7 +22,7 @@ from foqs.shard.port import TIMER_LANE, ClaimedRow, LaneCounts, ShardImage, Stor
 from foqs.shard.state.events import Demand, Events
 from foqs.shard.state.index import ShardIndex, fill_head
 from foqs.shard.state.journal import Journal
-from foqs.shard.state.leases import LeaseTable
+from foqs.shard.state.lease_table import LeaseTable
 from foqs.shard.state.ops.change import Changes
 from foqs.shard.state.ops.claim import Claims
 from foqs.shard.state.ops.dedup import Dedup

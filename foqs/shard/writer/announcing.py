@@ -9,7 +9,7 @@ from functools import partial
 from foqs.model import limits
 from foqs.model.topic import ShardTopic
 from foqs.shard.state.engine import ShardState
-from foqs.shard.writer.listener import ShardListener
+from foqs.shard.writer.shard_listener import ShardListener
 
 
 class Announcing:

@@ -21,8 +21,8 @@ import structlog
 
 from foqs.model import limits
 from foqs.model.clock import Now
-from foqs.server import mysql_server
-from foqs.server.mysql_server import MysqlServer
+from foqs.shard import mysql_server
+from foqs.shard.mysql_server import MysqlServer
 from foqs.shard.port import OwnershipLostError, ShardImage, Store
 from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.worker_thread import WorkerThread

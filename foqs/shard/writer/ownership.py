@@ -25,13 +25,13 @@ from foqs.shard.port import (
     Tenure,
 )
 from foqs.shard.state.engine import ShardState
-from foqs.shard.state.leases import LeaseTable
+from foqs.shard.state.lease_table import LeaseTable
 from foqs.shard.writer.announcing import Announcing
 from foqs.shard.writer.keeper import Keeper
 from foqs.shard.writer.leased_runs import skip_leased
-from foqs.shard.writer.listener import ShardListener, TransactionMeter
 from foqs.shard.writer.place import ShardPlace
 from foqs.shard.writer.seen_loading import SeenLoading
+from foqs.shard.writer.shard_listener import ShardListener, TransactionMeter
 from foqs.shard.writer.worker_thread import WorkerThread
 
 BEING_TAKEN_MS_MAX = 10 * limits.SECOND_MS

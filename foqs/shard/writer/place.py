@@ -13,7 +13,7 @@ from foqs.model import limits
 from foqs.model.cluster import ShardRow
 from foqs.model.shard_place import Remembered, lost_by_memory, lost_by_row
 from foqs.shard.port import ShardImage
-from foqs.shard.writer.listener import TransactionMeter
+from foqs.shard.writer.shard_listener import TransactionMeter
 
 LEAVE_SERVER_MS = 2 * limits.SECOND_MS
 """An owner without a session for this long reports that, and others can then take the shard on another server."""

@@ -16,8 +16,8 @@ from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
 from foqs.model.outage import Outage
 from foqs.model.service import Service, ServiceState
-from foqs.server import mysql_server
-from foqs.server.mysql_server import MysqlServer
+from foqs.shard import mysql_server
+from foqs.shard.mysql_server import MysqlServer
 from foqs.shard.port import (
     DeadlockError,
     NewSessionError,
@@ -32,8 +32,8 @@ from foqs.shard.port import (
 )
 from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.keeper import Keeper
-from foqs.shard.writer.listener import ShardListener, TransactionMeter
 from foqs.shard.writer.ownership import Ownership, log_defect
+from foqs.shard.writer.shard_listener import ShardListener, TransactionMeter
 from foqs.shard.writer.worker_thread import WorkerThread
 
 SHARD_OPEN_WAIT_MS_MAX = 2 * limits.SECOND_MS

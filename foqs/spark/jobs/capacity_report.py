@@ -9,8 +9,8 @@ from foqs.model.errors import FoqsError
 from foqs.spark.events.capacity import minute_table, namespace_table, suggestions
 from foqs.spark.events.reading import Span, parse_time, read_log
 from foqs.spark.jobs.reporting import dicts, report_options, show, write_page, write_tables
-from foqs.spark.jobs.session import session
-from foqs.spark.reports.capacity import capacity_page, suggestion_table
+from foqs.spark.jobs.spark_session import session
+from foqs.spark.reports.capacity_page import capacity_page, suggestion_table
 from foqs.spark.reports.page import html_of
 from foqs.spark.reports.plots import POINTS_MAX
 

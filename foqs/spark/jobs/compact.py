@@ -9,7 +9,7 @@ import click
 from foqs.model.event_log import LIVES, ROLLUPS
 from foqs.spark.events.compaction import CompactionPlan
 from foqs.spark.events.compaction import compact as compact_kind
-from foqs.spark.jobs.session import master_option, session
+from foqs.spark.jobs.spark_session import master_option, session
 
 _HOUR = re.compile(r"\d{4}-\d\d-\d\d(T\d\d)?")
 

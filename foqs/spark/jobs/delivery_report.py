@@ -7,8 +7,8 @@ import click
 from foqs.spark.events.delivery import DETAIL, delivery_table, with_hours
 from foqs.spark.events.reading import Span, parse_time, read_log
 from foqs.spark.jobs.reporting import dicts, report_options, show, write_page, write_tables
-from foqs.spark.jobs.session import session
-from foqs.spark.reports.delivery import delivery_page, topic_table
+from foqs.spark.jobs.spark_session import session
+from foqs.spark.reports.delivery_page import delivery_page, topic_table
 from foqs.spark.reports.page import html_of
 from foqs.spark.reports.plots import POINTS_MAX
 

@@ -14,7 +14,7 @@ import click
 
 from foqs.client.sync import AdminClient
 from foqs.model.errors import FoqsError
-from foqs.spark.jobs.session import master_option, session
+from foqs.spark.jobs.spark_session import master_option, session
 from foqs.spark.options import DRAWN_JOB_ID, OPTIONS, Option, draw_job_id, parse_options
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from foqs.model import limits
-from foqs.spark.jobs.reading import read_frame, read_options_of
-from foqs.spark.jobs.session import master_option, session
+from foqs.spark.jobs.frame_reading import read_frame, read_options_of
+from foqs.spark.jobs.spark_session import master_option, session
 from foqs.spark.read_options import RETRY_TIMEOUT_MS_DEFAULT, state_names
 
 if TYPE_CHECKING:

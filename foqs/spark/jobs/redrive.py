@@ -15,8 +15,8 @@ from foqs.client.sync import AdminClient
 from foqs.model import limits
 from foqs.model.calls import DeadLettersResult
 from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError
-from foqs.spark.jobs.reading import read_frame, read_options_of
-from foqs.spark.jobs.session import master_option, session
+from foqs.spark.jobs.frame_reading import read_frame, read_options_of
+from foqs.spark.jobs.spark_session import master_option, session
 from foqs.spark.read_options import RETRY_TIMEOUT_MS_DEFAULT
 from foqs.spark.rows import READ_COLUMNS
 

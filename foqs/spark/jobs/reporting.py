@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from foqs.spark.jobs.session import master_option
+from foqs.spark.jobs.spark_session import master_option
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -11,8 +11,8 @@ from foqs import AdminClient
 from foqs.client.retry import RetryPolicy
 from foqs.dev.local_server import LocalServer
 from foqs.model.errors import FoqsError, UnavailableError
-from foqs.storage.migrations import SchemaKind, apply
-from foqs.storage.session import connect
+from foqs.storage.schema.migrations import SchemaKind, apply
+from foqs.storage.sessions.session import connect
 from tests.support.faults import FaultError
 from tests.support.faults.load import NAMESPACE
 

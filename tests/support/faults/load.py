@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from foqs.client.items import Nack
+from foqs.client.queue_items import Nack
 from foqs.client.retry import RetryPolicy
 from foqs.client.sync import Client
 from foqs.model.calls import ItemState

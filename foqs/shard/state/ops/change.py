@@ -13,7 +13,7 @@ from foqs.model.topic import ShardTopic
 from foqs.shard.port import TIMER_LANE, ItemRow, Rewrite, Transaction, TransactionResult
 from foqs.shard.state.events import Completion, Ends
 from foqs.shard.state.index import ShardIndex, fill_head
-from foqs.shard.state.leases import LeaseTable
+from foqs.shard.state.lease_table import LeaseTable
 from foqs.shard.state.ops.claim import Claims
 from foqs.shard.state.ops.operation import Operation
 from foqs.shard.state.ops.settle import Settlements

@@ -12,7 +12,7 @@ from foqs.shard.port import Transaction, TransactionResult
 from foqs.shard.state.events import Completion
 from foqs.shard.state.index import ShardIndex
 from foqs.shard.state.journal import Journal
-from foqs.shard.state.leases import LeaseTable
+from foqs.shard.state.lease_table import LeaseTable
 from foqs.shard.state.ops.operation import Operation
 
 

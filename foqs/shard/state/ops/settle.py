@@ -14,7 +14,7 @@ from foqs.shard.port import TIMER_LANE, Rewrite, Transaction, TransactionResult
 from foqs.shard.state.events import Completion, Ends
 from foqs.shard.state.index import ShardIndex
 from foqs.shard.state.journal import Journal
-from foqs.shard.state.leases import LeaseTable
+from foqs.shard.state.lease_table import LeaseTable
 from foqs.shard.state.ops import wake
 from foqs.shard.state.ops.operation import Operation
 from foqs.shard.state.ops.wake import Timers

@@ -1,0 +1,337 @@
+"""Caps that hosts share: this host asks their homes for tokens ahead, and is itself the home of some caps.
+
+The home of a cap is found by the same hash as the homes of topics, over all living hosts, even unreachable ones,
+because another home in its place would grant the same tokens again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from heapq import heappop, heappush
+from itertools import count, islice
+from typing import Any, Protocol
+
+import structlog
+
+from foqs.cluster.homes.cap_ledger import CapLedger
+from foqs.cluster.homes.home_table import home_of
+from foqs.model.outage import Outage
+from foqs.model.service import Service
+from foqs.model.shared_caps import RETRY_MS, CapAsk, CapGrant, CapHomes, CapKey, SharedCap
+
+FLUSH_MS = 5
+"""Asks within this time are sent to their homes together."""
+ASK_MS_MAX = 500
+"""Timeout of an ask; the home then counts as unreachable."""
+LOOKS_MAX = 250
+"""Caps that one turn of the event loop checks, and that one message asks for."""
+HOMES_KNOWN_MAX = 50_000
+LEFT_OF_HOME_MAX = 50_000
+"""Caps for which a former home must still be notified that this host has no part in them any more."""
+SWEEP_MS = 250
+SWEEP_CAPS = 100
+"""Caps that a sweep checks: 200,000 take eight minutes. Until then unused caps keep their places."""
+
+_log = structlog.get_logger(__name__)
+
+
+class LocalCaps(Protocol):
+    """The caps of topics and namespaces on this host; foqs.host.verbs.host_stocks.Stocks is the real one."""
+
+    def share_caps(self, homes: CapHomes) -> None:
+        """Let the homes supply the tokens of all caps that are made from now on."""
+
+    def cap_rate(self, key: CapKey) -> float:
+        """Return the cap as far as this host knows, in items a second; 0 for none."""
+
+    def cap_fed(self, key: CapKey) -> None:
+        """Note that the cap can have new tokens, or a known time of the next ones."""
+
+
+class CapCalls(Protocol):
+    """The other hosts as homes of caps."""
+
+    async def ask(self, host_id: str, asks: Sequence[CapAsk]) -> Sequence[CapGrant] | None:
+        """Ask a home. Raises FoqsError if it is unreachable. None if it is of an older build, which grants nothing."""
+
+
+class CapNews(Service):
+    """Implements foqs.model.shared_caps.CapHomes for the caps of this host, and is the home of others.
+
+    It owns the pending asks, and the ledger of the caps whose home this host is.
+    """
+
+    def __init__(self, me: str, homes: CapCalls, local: LocalCaps, now_s: Callable[[], float]) -> None:
+        """`now_s` is the time of the event loop."""
+        super().__init__("cap-news")
+        self._me = me
+        self._homes = homes
+        self._local = local
+        self._now_s = now_s
+        self.ledger = CapLedger()
+        self.version = 0
+        self._hosts: tuple[str, ...] = (me,)
+        """The living hosts."""
+        self._home_ids: tuple[str, ...] = (me,)
+        """The ids of the living hosts that are homes."""
+        self._home_of: dict[CapKey, str] = {}
+        self._wanted: OrderedDict[SharedCap, None] = OrderedDict()
+        self._left: dict[str, dict[CapKey, CapAsk]] = {}
+        """The asks that end this host's part in caps at their former homes, by home."""
+        self._leaving: set[str] = set()
+        """The former homes to which such asks are on their way."""
+        self._watched: list[tuple[float, int, SharedCap]] = []
+        """Caps by the time of their next check."""
+        self._numbers = count()
+        self._rung = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._outage = Outage(now_s)
+
+    # ---- foqs.model.shared_caps.CapHomes ----
+
+    @property
+    def hosts_count(self) -> int:
+        return len(self._hosts)
+
+    def home_of(self, key: CapKey) -> str:
+        home = self._home_of.get(key)
+        if home is None:
+            if len(self._home_of) >= HOMES_KNOWN_MAX:
+                self._home_of.clear()
+            home = self._home_of[key] = home_of(key, self._home_ids)
+        return home
+
+    def wants(self, cap: SharedCap) -> None:
+        if not self._wanted:
+            asyncio.get_running_loop().call_later(FLUSH_MS / 1000, self._rung.set)
+        self._wanted[cap] = None
+
+    def left(self, home: str, ask: CapAsk) -> None:
+        if home in self._hosts and len(left := self._left.setdefault(home, {})) < LEFT_OF_HOME_MAX:
+            untold = left.get(ask.key)
+            unused_count = ask.unused_count + (untold.unused_count if untold is not None else 0)
+            left[ask.key] = ask._replace(unused_count=unused_count)
+
+    # ---- calls of other hosts ----
+
+    def members(self, host_ids: Sequence[str], homes: Sequence[str]) -> None:
+        """Set the living hosts, and the homes among them (all, if none is given)."""
+        hosts = tuple(host_ids) or (self._me,)
+        told = (hosts, tuple(homes) or hosts)
+        if told != (self._hosts, self._home_ids):
+            self._hosts, self._home_ids = told
+            self.version += 1
+            self._home_of.clear()
+            self.ledger.keep(frozenset(hosts))
+            self._rung.set()
+
+    def asked(self, host_id: str, asks: Sequence[CapAsk]) -> list[CapGrant]:
+        """Grant tokens to a host that asks this one, the home of these caps."""
+        now_s, found = self._now_s(), []
+        for ask in asks:
+            rate = self._local.cap_rate(ask.key) or ask.rate
+            if rate > 0 and (grant := self.ledger.ask(host_id, ask, rate, now_s)) is not None:
+                found.append(grant)
+        return found
+
+    # ---- asking ----
+
+    async def _start(self) -> None:
+        self._local.share_caps(self)
+        self._spawn(self._run())
+        self._spawn(self._sweep())
+
+    async def _stop(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(self._done(work), name=self.name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: work.close())  # It can be cancelled before its first step.
+
+    async def _done(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception:
+            self._has_defect()
+
+    def _has_defect(self) -> None:
+        _log.error("host_defect", work=self.name, exc_info=True)
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        timer: asyncio.TimerHandle | None = None
+        while True:
+            await self._rung.wait()
+            self._rung.clear()
+            try:
+                self._look()
+                self._ask_all()
+            except Exception:  # A defect of one cap must not stop all others.
+                self._has_defect()
+                await asyncio.sleep(RETRY_MS / 1000)
+            if self._wanted:
+                self._rung.set()
+                await asyncio.sleep(0)
+            elif self._watched:
+                if timer is not None:
+                    timer.cancel()
+                timer = loop.call_at(max(self._watched[0][0], self._now_s() + FLUSH_MS / 1000), self._rung.set)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_MS / 1000)
+            try:
+                self.ledger.sweep(SWEEP_CAPS, self._now_s())
+                self._tell_left()
+            except Exception:
+                self._has_defect()
+
+    def _tell_left(self) -> None:
+        """Release this host's share at former homes; otherwise they reserve it forever."""
+        for home in [one for one in self._left if one not in self._hosts or not self._left[one]]:
+            del self._left[home]
+        for home, left in self._left.items():
+            asks = list(islice(left.values(), LOOKS_MAX))
+            if home == self._me:
+                self.asked(home, asks)
+                self._has_told(home, asks)
+            elif home not in self._leaving:
+                self._leaving.add(home)
+                self._spawn(self._leave(home, asks))
+
+    async def _leave(self, home: str, asks: Sequence[CapAsk]) -> None:
+        try:
+            async with asyncio.timeout(ASK_MS_MAX / 1000):
+                await self._homes.ask(home, asks)
+        except Exception:
+            return  # The next sweep repeats it, while the home lives.
+        finally:
+            self._leaving.discard(home)
+        self._has_told(home, asks)
+
+    def _has_told(self, home: str, asks: Sequence[CapAsk]) -> None:
+        left = self._left.get(home, {})
+        for ask in asks:
+            if left.get(ask.key) is ask:
+                del left[ask.key]
+
+    def _look(self) -> None:
+        """Check the caps that are due."""
+        now_s = self._now_s()
+        for _ in range(LOOKS_MAX):
+            if not self._watched or self._watched[0][0] > now_s:
+                return
+            at_s, _, cap = heappop(self._watched)
+            if at_s != cap.watched_s:
+                continue  # It must be checked sooner, and is in the heap twice.
+            cap.watched_s = float("inf")
+            if cap.is_over or cap.is_asking:
+                continue
+            if cap.lapse(now_s):
+                cap.is_asking = True
+                self._wanted[cap] = None
+            else:
+                self._watch(cap)
+            self._local.cap_fed(cap.key)  # It can be making its own tokens by now.
+
+    def _watch(self, cap: SharedCap) -> None:
+        """Schedule the next check of a cap, if it needs one."""
+        now_s = self._now_s()
+        at_s = cap.check_s(now_s)
+        if at_s <= now_s and cap.is_to_tell:
+            at_s = now_s + RETRY_MS / 1000  # The answer came after its tokens had ended.
+        if now_s < at_s < cap.watched_s:
+            cap.watched_s = at_s
+            heappush(self._watched, (at_s, next(self._numbers), cap))
+            if self._watched[0][2] is cap:
+                self._rung.set()  # It is the first one, so the next check must be sooner.
+
+    def _ask_all(self) -> None:
+        """Ask all homes for the wanted tokens, up to LOOKS_MAX caps in one turn of the loop."""
+        by_home: dict[str, list[SharedCap]] = {}
+        for cap in list(islice(self._wanted, LOOKS_MAX)):
+            del self._wanted[cap]
+            if cap.is_over:
+                continue
+            if self.hosts_count < 2:
+                cap.is_asking = False
+                self._local.cap_fed(cap.key)
+            else:
+                by_home.setdefault(self.home_of(cap.key), []).append(cap)
+        for home, caps in by_home.items():
+            if home == self._me:
+                now_s = self._now_s()
+                self._learn(home, caps, self.asked(home, [cap.ask() for cap in caps]), now_s)
+                continue
+            self._spawn(self._ask(home, caps))
+
+    async def _ask(self, home: str, caps: Sequence[SharedCap]) -> None:
+        """Apply the grants of a home. Tokens that come too late return to it with the next ask."""
+        sent_s = self._now_s()
+        asking = asyncio.ensure_future(self._homes.ask(home, [cap.ask() for cap in caps]))
+        try:
+            async with asyncio.timeout(ASK_MS_MAX / 1000):
+                grants = await asyncio.shield(asking)
+        except Exception as error:
+            if self._outage.is_to_be_told(str(error)):
+                _log.warning("cap_home_not_reached", peer=home, error=str(error) or "no response in time")
+            self._learn(home, caps, (), sent_s)
+            await self._give_back(home, caps, asking)
+        else:
+            self._learn(home, caps, grants, sent_s)
+        finally:
+            asking.cancel()
+
+    async def _give_back(
+        self, home: str, caps: Sequence[SharedCap], asking: asyncio.Future[Sequence[CapGrant] | None]
+    ) -> None:
+        """Give back late tokens to a slow home, because it counts these as used; a low cap would have none for long.
+
+        It waits for as long as a call to a host can take, and as many wait as can be in flight to that host.
+        """
+        try:
+            grants = await asking
+        except Exception:
+            return  # The failure was logged when the answer was due.
+        by_key = {grant.key: grant for grant in grants or ()}
+        for cap in caps:
+            if cap.key in by_key and self.home_of(cap.key) == home:
+                self._came_late(cap, by_key[cap.key])
+
+    def _came_late(self, cap: SharedCap, grant: CapGrant) -> None:
+        """Give back late tokens to the home, through the cap that has replaced this one, if one has."""
+        while cap.heir is not None:
+            cap = cap.heir
+        cap.came_late(grant, self._now_s())
+        if not cap.is_over:
+            self._watch(cap)
+            self._local.cap_fed(cap.key)  # Its next tokens can be sooner.
+
+    def _learn(self, home: str, caps: Sequence[SharedCap], grants: Sequence[CapGrant] | None, sent_s: float) -> None:
+        now_s = self._now_s()
+        by_key: Mapping[CapKey, CapGrant] = {grant.key: grant for grant in grants or ()}
+        left = self._left.get(home, {})
+        for cap in caps:
+            grant = by_key.get(cap.key)
+            if cap.is_over:
+                if grant is not None and self.home_of(cap.key) == home:
+                    self._came_late(cap, grant)
+                continue
+            if (untold := left.pop(cap.key, None)) is not None and untold.unused_count:  # It is its home again.
+                cap.came_late(CapGrant(cap.key, untold.unused_count, 0.0, 0.0, 0.0), now_s)
+            if self.hosts_count < 2 or self.home_of(cap.key) != home:
+                cap.missed(now_s)  # The answer is useless: the cap has another home now, or needs none.
+            elif grant is not None:
+                cap.granted(grant, sent_s, now_s)
+            elif grants is None:
+                cap.unaided(now_s)
+            else:
+                cap.missed(now_s)
+            self._watch(cap)
+            self._local.cap_fed(cap.key)

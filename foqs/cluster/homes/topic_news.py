@@ -1,0 +1,451 @@
+"""Reports of topics between hosts, so that a consumer on any host gets the items of all hosts.
+
+A host reports its ready items of each topic to the topic's home, and asks that home for topics which its consumers wait
+for. The home answers with a host that has some, or sends a hint later. The waiting host then pulls
+(foqs/cluster/routing/pulls.py). Reports and hints can safely be lost, because repetition restores the state of every
+home.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, TypeVar
+
+import structlog
+
+from foqs.cluster.homes.directory import Directory
+from foqs.cluster.homes.home_table import LOOK_MS, HomeCall, HomeCalls, HomeTable, Reported
+from foqs.cluster.homes.host_turns import HostTurns, Turn
+from foqs.cluster.homes.probes import PROBE_MS, SOUGHT_MS, Probes
+from foqs.cluster.homes.topic_reports import LocalTopics, TopicReports
+from foqs.cluster.homes.wishes import Wait, Wishes
+from foqs.model import limits
+from foqs.model.errors import FoqsError
+from foqs.model.outage import Outage
+from foqs.model.service import Service
+from foqs.model.stocks import ANY_TOPIC, Pointer, Topic, weight_of
+
+SEEK_MS = 1 * limits.SECOND_MS
+"""The pause between repetitions of all wishes."""
+POINTER_MS_MAX = 1 * limits.SECOND_MS
+"""The time for which the pointers of a home are believed."""
+OTHERS_MS_MAX = 3 * limits.SECOND_MS
+"""Time for which a host is believed to have items of any topic; reports repeat it every second, sometimes late."""
+TOPICS_PER_MESSAGE_MAX = 500
+SWEEP_TOPICS = 500
+WISHES_FORGOTTEN_AT_ONCE = 1_000
+"""Ended wishes are forgotten every second, up to this many in one turn of the event loop."""
+
+_log = structlog.get_logger(__name__)
+V = TypeVar("V")
+
+
+class TopicNews(Service):
+    """Reports this host's items and wishes to homes, and is itself the home of some topics.
+
+    The dispatcher reports changed topics to it, and `Pulls` waiting calls. It owns the record of reports, the wishes of
+    this host, and the directory of the topics whose home this host is.
+    """
+
+    def __init__(
+        self,
+        me: str,
+        homes: HomeCalls,
+        local: LocalTopics,
+        choose: Callable[[int], int],
+        now_s: Callable[[], float],
+    ) -> None:
+        """`choose(count)` draws a number from 0 to below `count`; `now_s` is the time of the event loop."""
+        super().__init__("topic-news")
+        self._me = me
+        self._homes = homes
+        self._now_s = now_s
+        self.directory = Directory(choose)
+        self._members: tuple[str, ...] = ()
+        """The living hosts."""
+        self._home = HomeTable()
+        self._reports = TopicReports(local, now_s())
+        self._wishes = Wishes()
+        self._probes = Probes(me)
+        self._pointers: OrderedDict[Topic, tuple[Pointer, float]] = OrderedDict()
+        """The hosts whose items precede this host's, each with the time until which that is believed. Oldest first."""
+        self._others: OrderedDict[int, tuple[dict[str, Pointer], float]] = OrderedDict()
+        """The hosts with items of any topic, by namespace, with the time until which that is believed. Oldest first."""
+        self._turns = HostTurns()
+        self.hints_total: Counter[str] = Counter(sent=0, received=0)
+        """The hints by direction."""
+        self._reporting_since_s: dict[object, tuple[str, float]] = {}
+        """The home and the time of each report without a response."""
+        self._looks: dict[HomeCall, asyncio.TimerHandle] = {}
+        """The timer of the next check of each unanswered call to a home."""
+        self._rung = asyncio.Event()
+        self._alarm: asyncio.TimerHandle | None = None
+        """Rings when the next report is due."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._outage = Outage(now_s)
+
+    # ---- events on this host ----
+
+    def changed(self, topic: Topic) -> None:
+        """Note that the ready items of a topic on this host can have changed."""
+        if self._reports.changed(topic, self._now_s()):
+            self._rung.set()
+
+    def wait(self, topics: Mapping[Topic, int]) -> Wait:
+        """Ask the homes for these topics until `leave`, each with the number of wanted items."""
+        wait = self._wishes.add(topics, self._now_s())
+        self._probes.want(topics, self._now_s())
+        self._rung.set()
+        return wait
+
+    def seek_again(self, wait: Wait) -> None:
+        """Ask the homes again, because the last pointer was useless."""
+        self._wishes.again(wait.topics)
+        self._rung.set()
+
+    def leave(self, wait: Wait) -> None:
+        """End a wait."""
+        self._wishes.remove(wait)
+        self.not_gone_to(wait.take())
+
+    def not_gone_to(self, pointers: Iterable[Pointer]) -> None:
+        """Note that a call had these pointers and used another one."""
+        self._wishes.keep(pointers, self._now_s())
+
+    def better(self, topics: Iterable[Topic]) -> Pointer | None:
+        """Return another host whose items precede those here, for the first of the topics that has one."""
+        if not self._pointers:
+            return None
+        now_s = self._now_s()
+        for topic in topics:
+            found = self._pointers.get(topic)
+            if found is not None and found[1] > now_s:
+                return found[0]
+        return None
+
+    def begin_turn(self, namespace: int, count: int) -> Turn | None:
+        """Begin the turn of a host to give `count` items to a call for any topic. None if only this host has some."""
+        others, until_s = self._others.get(namespace, ({}, 0.0))
+        if not others or until_s <= self._now_s():
+            return None
+        weights = {host_id: weight_of(pointer.stock) for host_id, pointer in others.items()}
+        if weight_here := self._reports.weight(namespace):
+            weights[self._me] = weight_here
+        host_id = self._turns.begin(namespace, weights, count)
+        return Turn(namespace, host_id, others.get(host_id), weights, count)
+
+    def end_turn(self, turn: Turn, count: int) -> None:
+        """End a turn in which the call got `count` items."""
+        self._turns.end(turn.namespace, turn.weights, turn.host_id, max(0, turn.items_max - count))
+
+    def pulled(self, topics: Mapping[Topic, int]) -> None:
+        """Note the number of items of each topic that another host has taken from this one."""
+        now_s = self._now_s()
+        for topic, count in topics.items():
+            if self._reports.pulled(topic, count, now_s):
+                self._rung.set()
+
+    def asked(self, topics: Iterable[Topic]) -> None:
+        """Note that consumers ask for these topics here."""
+        self._reports.asked(topics, self._now_s())
+
+    def asked_any(self, namespace: int) -> None:
+        """Note that consumers ask for items of any topic here."""
+        if self._reports.asked_any(namespace, self._now_s()):
+            self._rung.set()
+
+    def was_exhausted(self, pointer: Pointer) -> None:
+        """Note that the host has no more items that precede this host's."""
+        namespace, name = pointer.topic
+        if name == ANY_TOPIC:
+            if namespace in self._others:
+                self._others[namespace][0].pop(pointer.host_id, None)
+            self.changed(pointer.topic)  # The response to the next report names the host if it has new items.
+            return
+        if (found := self._pointers.get(pointer.topic)) is not None and found[0].host_id == pointer.host_id:
+            del self._pointers[pointer.topic]
+
+    def served(self, pointer: Pointer) -> None:
+        """Note that a call got items of the topic there. If the home does not name that host, the next call gets it."""
+        if self._probes.served(pointer.topic, pointer.host_id):
+            self._wishes.keep([pointer], self._now_s(), PROBE_MS)
+
+    def age_s(self) -> float:
+        """Return the age of the oldest change not yet reported to its home, in seconds."""
+        now_s = self._now_s()
+        reporting = [since_s for home, since_s in self._reporting_since_s.values() if home in self._home.hosts]
+        since_s = min([self._reports.due_since_s(now_s), *reporting])
+        return max(0.0, now_s - since_s)
+
+    # ---- calls of other hosts ----
+
+    def reported(self, host_id: str, stocks: Mapping[Topic, Reported]) -> list[Pointer]:
+        """Take a host's report on topics whose home this host is. Returns hosts whose items precede.
+
+        For all topics of a namespace together, these are all other hosts with items, because they have turns.
+        """
+        now_s, better = self._now_s(), []
+        hints: dict[str, list[Pointer]] = {}
+        for topic, (stock, is_wanted) in stocks.items():
+            for seeker, pointer in self.directory.report(host_id, topic, stock, now_s):
+                hints.setdefault(seeker, []).append(pointer)
+            if is_wanted and topic[1] == ANY_TOPIC:
+                better += self.directory.others(host_id, topic, now_s)
+            elif is_wanted and (found := self.directory.better(host_id, topic, stock, now_s)) is not None:
+                better.append(found)
+        for seeker, pointers in hints.items():
+            self.hints_total["sent"] += len(pointers)
+            if seeker == self._me:
+                self.hinted(pointers)
+            else:
+                self._spawn(self._homes.hint(seeker, pointers))
+        return better
+
+    def sought(self, host_id: str, wishes: Mapping[Topic, int]) -> list[Pointer]:
+        """Answer a host that asks this one, the home of these topics, for items; 0 items means that it asks around."""
+        now_s = self._now_s()
+        found = [
+            self.directory.seek(host_id, topic, count, now_s) if count else self._looked_for(host_id, topic, now_s)
+            for topic, count in wishes.items()
+        ]
+        return [pointer for pointer in found if pointer is not None]
+
+    def _looked_for(self, host_id: str, topic: Topic, now_s: float) -> Pointer | None:
+        """Return the items here, or else a known host; this host's view can differ from that of the topic's home."""
+        stock = self._reports.stock(topic)
+        return Pointer(topic, self._me, stock) if stock.ready_count else self.directory.look(host_id, topic, now_s)
+
+    def hinted(self, pointers: Iterable[Pointer]) -> None:
+        """Take hints to hosts that have items this host waits for; one waiting call for each topic will pull."""
+        for pointer in pointers:
+            self.hints_total["received"] += 1
+            if self._wishes.tell(pointer):
+                self._rung.set()
+
+    def members(self, host_ids: Sequence[str], homes: Sequence[str]) -> None:
+        """Set the living hosts, and the homes among them; all reports are repeated if topics have other homes."""
+        if tuple(host_ids) != self._members:
+            self._members = tuple(host_ids)
+            self.directory.keep(set(host_ids), self._now_s())
+        if tuple(homes) != self._home.members and self._home.live(homes):
+            self._tell_all()
+
+    # ---- reports to homes ----
+
+    async def _start(self) -> None:
+        self._spawn(self._run())
+        self._spawn(self._repeat())
+        self._spawn(self._ask_around())
+
+    async def _stop(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _tell_all(self) -> None:
+        """Report everything again, because topics have other homes now."""
+        self._reports.tell_all(self._now_s())
+        self._wishes.all_again()
+        self._rung.set()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(self._done(work), name=self.name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: work.close())  # It can be cancelled before its first step.
+
+    async def _done(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except FoqsError as error:
+            if self._outage.is_to_be_told(str(error)):
+                _log.warning("home_not_told", error=str(error))
+        except Exception:
+            _log.error("host_defect", work=self.name, exc_info=True)
+
+    def _look_later(self, call: HomeCall) -> None:
+        self._looks[call] = asyncio.get_running_loop().call_later(LOOK_MS / 1000, self._look, call)
+
+    def _look(self, call: HomeCall) -> None:
+        """Check a call that its home has not answered yet."""
+        self._look_later(call)
+        if self._home.look(call):
+            self._tell_all()
+            if self._outage.is_to_be_told(reason := f"host {call.home} does not answer"):
+                _log.warning("home_not_told", error=reason)
+
+    async def _call(self, home: str, work: Awaitable[Sequence[Pointer]]) -> Sequence[Pointer]:
+        """Ask a home. If it fails to answer, or is slow, another host replaces it for a while."""
+        call = self._home.call(home)
+        self._look_later(call)
+        has_other_homes = False
+        try:
+            pointers = await work
+            has_other_homes = self._home.answered(call)
+            return pointers
+        except Exception:  # After any error another host is the better home for a while.
+            has_other_homes = self._home.suspect(home, self._now_s())
+            raise
+        finally:
+            self._looks.pop(call).cancel()
+            if self._home.failed(call) or has_other_homes:
+                self._tell_all()
+
+    async def _run(self) -> None:
+        while True:
+            await self._rung.wait()
+            self._rung.clear()
+            await self._done(self._tell_due())
+
+    async def _tell_due(self) -> None:
+        """Send the due reports, and ask for the wished topics."""
+        self._report_due()
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        next_s = self._reports.next_s(self._now_s())
+        if next_s is not None:
+            self._alarm = asyncio.get_running_loop().call_at(next_s, self._rung.set)
+        await self._seek_all()
+
+    async def _repeat(self) -> None:
+        while True:
+            await asyncio.sleep(SEEK_MS / 1000)
+            await self._done(self._refresh())
+
+    async def _refresh(self) -> None:
+        """Begin to repeat all wishes, and forget outdated data."""
+        now_s = self._now_s()
+        self._wishes.all_again()
+        if self._home.trust_again(now_s):
+            self._tell_all()
+        self._reports.look_for_any(now_s)
+        self._forget_pointers(now_s)
+        self._wishes.forget_unused(now_s)
+        self.directory.sweep(SWEEP_TOPICS, now_s)
+        self._rung.set()
+        await self._forget_wishes(now_s)
+
+    async def _ask_around(self) -> None:
+        await asyncio.sleep(PROBE_MS / 2000)  # Half a period apart from the repetition of wishes.
+        while True:
+            await asyncio.sleep(PROBE_MS / 1000)
+            await self._done(self._probe(self._now_s()))
+
+    async def _probe(self, now_s: float) -> None:
+        """Ask some of the other hosts for topics that calls wait for in vain."""
+        hosts = [host_id for host_id in self._members if host_id not in self._home.away]
+        for host_id, topics in self._probes.take_round(hosts, self._wishes.__contains__, now_s).items():
+            for some in _chunks(dict.fromkeys(topics, 0)):
+                self._spawn(self._ask_for(host_id, some))
+                await asyncio.sleep(0)
+
+    async def _ask_for(self, host_id: str, topics: Mapping[Topic, int]) -> None:
+        pointers = await self._call(host_id, self._homes.seek(host_id, topics))
+        now_s = self._now_s()
+        for pointer in pointers:
+            self._probes.found(pointer.topic, pointer.host_id)
+            if pointer.topic in self._wishes:
+                self.hinted([pointer])
+            else:
+                self._wishes.keep([pointer], now_s, SOUGHT_MS)
+
+    async def _forget_wishes(self, now_s: float) -> None:
+        """Forget ended wishes at this home; their number can be that of all topics that consumers poll for."""
+        while True:
+            if not self.directory.forget_wishes(WISHES_FORGOTTEN_AT_ONCE, now_s):
+                return
+            await asyncio.sleep(0)
+
+    def _forget_pointers(self, now_s: float) -> None:
+        while self._pointers:
+            topic, (_, until_s) = next(iter(self._pointers.items()))
+            if until_s > now_s:
+                break
+            del self._pointers[topic]
+        while self._others:
+            namespace, (_, until_s) = next(iter(self._others.items()))
+            if until_s > now_s:
+                break
+            del self._others[namespace]
+
+    async def _seek_all(self) -> None:
+        """Ask the homes for all wished topics. Between two portions of many wishes the loop does other work."""
+        by_home: dict[str, dict[Topic, int]] = {}
+        portions_count = 0
+        while self._wishes.has_unsought:
+            if portions_count:
+                await asyncio.sleep(0)
+            portions_count += 1
+            for home, wishes in self._by_home(self._wishes.take_unsought()).items():
+                by_home.setdefault(home, {}).update(wishes)
+        for number, (home, wishes) in enumerate(_chunks_of(by_home)):
+            if number or portions_count > 1:
+                await asyncio.sleep(0)
+            if home == self._me:
+                self.hinted(self.sought(self._me, wishes))
+                self._wishes.answered(wishes)
+            else:
+                self._spawn(self._seek(home, wishes))
+
+    async def _seek(self, home: str, wishes: Mapping[Topic, int]) -> None:
+        self.hinted(await self._call(home, self._homes.seek(home, wishes)))
+        self._wishes.answered(wishes)
+
+    def _report_due(self) -> None:
+        for home, stocks in self._by_home(self._reports.take_due(self._now_s())).items():
+            if home == self._me:
+                self._learn_better(stocks, self.reported(self._me, stocks))
+            else:
+                for some in _chunks(stocks):
+                    self._spawn(self._report(home, some))
+
+    async def _report(self, home: str, stocks: Mapping[Topic, Reported]) -> None:
+        report = object()
+        self._reporting_since_s[report] = home, self._now_s()
+        try:
+            self._learn_better(stocks, await self._call(home, self._homes.report(home, stocks)))
+        except Exception:
+            self._reports.not_told(stocks, self._now_s())
+            self._rung.set()
+            raise
+        finally:
+            del self._reporting_since_s[report]
+
+    def _learn_better(self, told: Iterable[Topic], pointers: Iterable[Pointer]) -> None:
+        """Take the answer of the home of these topics to a report, which names the hosts whose items precede."""
+        until_s, until_any_s = self._now_s() + POINTER_MS_MAX / 1000, self._now_s() + OTHERS_MS_MAX / 1000
+        for topic in told:
+            self._pointers.pop(topic, None)
+            if topic[1] == ANY_TOPIC:
+                self._others.pop(topic[0], None)
+        for pointer in pointers:
+            namespace, name = pointer.topic
+            if name == ANY_TOPIC:
+                others, _ = self._others.setdefault(namespace, ({}, until_any_s))
+                others[pointer.host_id] = pointer
+            else:
+                self._pointers[pointer.topic] = pointer, until_s
+
+    def _by_home(self, values: Mapping[Topic, V]) -> dict[str, dict[Topic, V]]:
+        by_home: dict[str, dict[Topic, V]] = {}
+        for topic, value in values.items() if self._home.hosts else ():
+            by_home.setdefault(self._home.get(topic), {})[topic] = value
+        return by_home
+
+
+def _chunks(values: Mapping[Topic, V]) -> Iterable[dict[Topic, V]]:
+    items = iter(values.items())
+    while some := dict(islice(items, TOPICS_PER_MESSAGE_MAX)):
+        yield some
+
+
+def _chunks_of(by_home: Mapping[str, Mapping[Topic, V]]) -> Iterable[tuple[str, dict[Topic, V]]]:
+    for home, values in by_home.items():
+        for some in _chunks(values):
+            yield home, some

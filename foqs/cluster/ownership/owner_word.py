@@ -1,0 +1,110 @@
+"""An owner's reports on its shards through the meta database: a server that it lost, and the progress of a shard."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
+
+import structlog
+
+from foqs.cluster.members.membership import Membership
+from foqs.cluster.members.view import ClusterView
+from foqs.model import limits
+from foqs.model.errors import FoqsError
+from foqs.model.outage import Outage
+from foqs.shard.state.engine import ShardState
+
+NUMBERS_MS = 10 * limits.SECOND_MS
+"""The pause between reports of the shards' progress, by which any host that notices a loss can count it."""
+
+_Numbers = Mapping[int, tuple[int, int]]
+"""The epoch and the number of the last transaction of each shard."""
+
+_log = structlog.get_logger(__name__)
+
+
+class PlacedWriter(Protocol):
+    """The part of a shard's writer that is used here; foqs.shard.writer.shard_writer.ShardWriter is the real one."""
+
+    @property
+    def held(self) -> ShardState | None:
+        """The shard while it is owned."""
+
+    @property
+    def is_to_leave_server(self) -> bool:
+        """True if it has had no session with its server for a while."""
+
+    def leave_server(self) -> int:
+        """Prepare for the others to take the shard on another server. Returns the transaction number to report."""
+
+    def news_of_number(self) -> int | None:
+        """Return the number of the last transaction, or None if it is already reported."""
+
+    def number_told(self, number: int) -> None:
+        """Note that the transactions up to this one are reported."""
+
+    def doubt_epoch(self) -> None:
+        """Note that the others might not know on which server the shard is served."""
+
+
+class OwnerWord:
+    """Checks each view of the cluster, which exists only while the meta database answers. The host owns it."""
+
+    def __init__(self, writers: Mapping[int, PlacedWriter], membership: Membership, now_s: Callable[[], float]) -> None:
+        """`writers` are those of this host at any time; `now_s` is a monotonic clock."""
+        self._writers = writers
+        self._membership = membership
+        self._now_s = now_s
+        self._numbers_s = now_s()
+        self._telling: asyncio.Task[None] | None = None
+        self._outage = Outage(now_s)
+
+    def look(self, view: ClusterView) -> None:
+        """Send the due reports after a round, unless the last ones are still on their way."""
+        if self._telling is not None and not self._telling.done():
+            return
+        mine = {row.shard_id: row for row in view.shards.values() if row.owner == view.me}
+        left: dict[int, tuple[int, int]] = {}
+        for shard_id, row in mine.items():
+            writer = self._writers.get(shard_id)
+            if writer is None:
+                continue
+            if row.server and writer.is_to_leave_server:
+                left[shard_id] = row.epoch, writer.leave_server()
+            elif not row.server and (shard := writer.held) is not None and shard.epoch == row.epoch:
+                writer.doubt_epoch()
+        if left:
+            _log.warning("server_left", shards=sorted(left))
+            self._begin(left, self._membership.leave_servers)
+        elif self._now_s() - self._numbers_s >= NUMBERS_MS / 1000:
+            self._numbers_s = self._now_s()
+            if numbers := self._numbers():
+                self._begin(numbers, self._membership.note_numbers)
+
+    def _numbers(self) -> dict[int, tuple[int, int]]:
+        owned = [(at, writer, shard) for at, writer in self._writers.items() if (shard := writer.held) is not None]
+        told = [(at, shard.epoch, writer.news_of_number()) for at, writer, shard in owned]
+        return {at: (epoch, number) for at, epoch, number in told if number is not None}
+
+    def _begin(self, numbers: _Numbers, tell: Callable[[_Numbers], Awaitable[list[int]]]) -> None:
+        self._telling = asyncio.create_task(self._tell(numbers, tell), name="owner-word")
+
+    async def _tell(self, numbers: _Numbers, tell: Callable[[_Numbers], Awaitable[list[int]]]) -> None:
+        """Send reports. A report that did not arrive is repeated, because the next round shows that it is missing."""
+        try:
+            for shard_id in await tell(numbers):
+                if (writer := self._writers.get(shard_id)) is not None:
+                    writer.number_told(numbers[shard_id][1])
+            self._outage.has_ended()
+        except FoqsError as error:
+            if self._outage.is_to_be_told(str(error)):
+                _log.warning("owner_word_not_told", error=str(error))
+        except Exception:
+            _log.error("host_defect", work="owner's word", exc_info=True)
+
+    async def stop(self) -> None:
+        """Cancel the pending reports, because the host has no shard any more."""
+        if self._telling is not None:
+            self._telling.cancel()
+            await asyncio.gather(self._telling, return_exceptions=True)

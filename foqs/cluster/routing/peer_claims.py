@@ -1,0 +1,214 @@
+"""The claims of other hosts on topics and caps, converted to values of this one; impossible claims end here.
+
+Excessive values are reduced, and invalid ones (a negative count, a rate that is no number, a host that does not live)
+are left out, counted and logged: docs/decisions/0042-proof-of-hosts.md. The receivers of the claims decide how long
+they believe them, and how many they keep.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from math import isfinite
+
+import structlog
+
+from foqs.cluster.homes.home_table import Reported
+from foqs.model import limits
+from foqs.model.cluster import OpenedShard
+from foqs.model.errors import InvalidArgumentError
+from foqs.model.outage import Outage
+from foqs.model.peer_calls import (
+    CapAskFields,
+    CapGrantFields,
+    CapGrantTold,
+    OpenedShardFields,
+    TopicPointer,
+    TopicPointerFields,
+    TopicStockFields,
+    TopicWishFields,
+)
+from foqs.model.shared_caps import AHEAD_MS, VALID_MS_MAX, CapAsk, CapGrant
+from foqs.model.stocks import Pointer, Stock, Topic
+
+CLAIMS_PER_MESSAGE_MAX = 1_000
+"""The most topics, caps or shards in one message of a host."""
+COUNT_MAX = 1_000_000_000
+"""The most items, tokens or weight in one claim; higher values are reduced to this."""
+_I32_MAX = (1 << 31) - 1
+_I64_MAX = (1 << 63) - 1
+FAR_MS = 2 * limits.SECOND_MS
+"""A home can always postpone tokens by this long, regardless of the rate known here, which can be outdated."""
+
+_log = structlog.get_logger(__name__)
+
+
+class PeerClaims:
+    """Converts the claims of other hosts. It owns the count of refused ones, by kind."""
+
+    def __init__(self, me: str, living: Callable[[], Set[str]], now_s: Callable[[], float]) -> None:
+        """`me` is the id of this host, `living` returns the ids of all living hosts as far as it knows."""
+        self._me = me
+        self._living = living
+        self._outage = Outage(now_s)
+        self.refused_total: Counter[str] = Counter(stock=0, wish=0, ask=0, pointer=0, grant=0, opened=0)
+
+    def stocks(self, peer: str, told: Sequence[TopicStockFields]) -> dict[Topic, Reported]:
+        """Convert a host's items of topics."""
+        _check_size(told)
+        found: dict[Topic, Reported] = {}
+        for at in told:
+            topic = _topic_of(at.namespace_number, at.topic)
+            stock = _stock_of(at.ready_count, at.priority, at.oldest_at_ms)
+            if topic is None or stock is None:
+                self._refuse(peer, "stock", at)
+            else:
+                found[topic] = Reported(stock, bool(at.is_wanted))
+        return found
+
+    def opened(self, peer: str, told: Sequence[OpenedShardFields]) -> list[OpenedShard]:
+        """Convert a host's opened shards."""
+        _check_size(told)
+        found = [OpenedShard(at.shard_id, at.epoch) for at in told if at.shard_id is not None and at.epoch is not None]
+        sane = [shard for shard in found if shard.shard_id >= 0 and shard.epoch > 0]
+        if len(sane) < len(told):
+            self._refuse(peer, "opened", told)
+        return sane
+
+    def wishes(self, peer: str, told: Sequence[TopicWishFields]) -> dict[Topic, int]:
+        """Convert the topics for which a host has consumers, with the items they wait for; 0 if it only asks around."""
+        _check_size(told)
+        found: dict[Topic, int] = {}
+        for at in told:
+            topic = _topic_of(at.namespace_number, at.topic)
+            if topic is None or (at.count or 0) < 0:
+                self._refuse(peer, "wish", at)
+            else:
+                found[topic] = 1 if at.count is None else min(COUNT_MAX, at.count)
+        return found
+
+    def asks(self, peer: str, told: Sequence[CapAskFields]) -> list[CapAsk]:
+        """Convert a host's asks for tokens of caps."""
+        _check_size(told)
+        found = []
+        for at in told:
+            topic, rate = _topic_of(at.namespace_number, at.topic), at.per_second or 0.0
+            counts = (at.wanted_count or 0, at.held_count or 0, at.unused_count or 0, at.weight or 1)
+            if topic is None or not isfinite(rate) or rate < 0 or min(counts) < 0:
+                self._refuse(peer, "ask", at)
+                continue
+            wanted, held, unused, weight = [min(COUNT_MAX, count) for count in counts]
+            rate = min(rate, limits.DELIVERIES_PER_SECOND_MAX)
+            found.append(CapAsk(topic, rate, wanted, held, unused, max(1, weight), bool(at.is_short)))
+        return found
+
+    def pointers(self, peer: str, told: Sequence[TopicPointerFields] | None) -> list[Pointer]:
+        """Convert a home's pointers to hosts that have items; the result has only living hosts except this one."""
+        _check_size(told or ())
+        found = []
+        for at in told or ():
+            topic = _topic_of(at.namespace_number, at.topic)
+            stock = _stock_of(at.ready_count, at.priority, at.oldest_at_ms)
+            host_id = at.host_id or ""
+            if topic is None or stock is None or host_id not in self._living():
+                self._refuse(peer, "pointer", at)
+            elif host_id != self._me:
+                found.append(Pointer(topic, host_id, stock))
+        return found
+
+    def asked_pointers(self, peer: str, told: Iterable[Pointer], asked: Mapping[Topic, object]) -> list[Pointer]:
+        """Check the hosts that a home names in its response: living ones except this one, for requested topics."""
+        found, living = [], self._living()
+        for pointer in told:
+            if pointer.topic not in asked or pointer.host_id not in living:
+                self._refuse(peer, "pointer", pointer)
+            elif pointer.host_id != self._me:
+                found.append(pointer)
+        return found
+
+    def grants(self, peer: str, told: Sequence[CapGrant] | None, asked: Sequence[CapAsk]) -> list[CapGrant] | None:
+        """Check the tokens that a home has granted: of requested caps, up to the requested count, not far ahead."""
+        if told is None:
+            return None
+        by_key, found = {ask.key: ask for ask in asked}, []
+        for grant in told:
+            ask = by_key.get(grant.key)
+            is_sane = all(map(_is_time, (grant.after_ms, grant.ends_ms, grant.share))) and grant.granted_count >= 0
+            if ask is None or not is_sane:
+                self._refuse(peer, "grant", grant)
+                continue
+            count = min(grant.granted_count, ask.wanted_count)
+            rate = max(ask.rate, limits.DELIVERIES_PER_SECOND_MIN)
+            # Each host can have been granted two tokens ahead of their time, besides those of a short time.
+            after_ms_max = AHEAD_MS + 1000 * (count + 2 * len(self._living()) + 2) / rate
+            after_ms = min(grant.after_ms, max(FAR_MS, after_ms_max))
+            ends_ms = min(grant.ends_ms, after_ms + max(VALID_MS_MAX, 1000 / rate))
+            found.append(CapGrant(grant.key, count, after_ms, ends_ms, min(grant.share, ask.rate)))
+        return found
+
+    def _refuse(self, peer: str, claim: str, what: object) -> None:
+        self.refused_total[claim] += 1
+        if self._outage.is_to_be_told(f"{peer} {claim}"):
+            _log.warning("peer_claim_refused", peer=peer, claim=claim, reason="it makes no sense", told=str(what)[:200])
+
+
+def _check_size(told: Sequence[object]) -> None:
+    if len(told) > CLAIMS_PER_MESSAGE_MAX:
+        raise InvalidArgumentError(
+            f"a message of a host is about {CLAIMS_PER_MESSAGE_MAX} things at most: {len(told)} came"
+        )
+
+
+def _topic_of(number: int | None, name: str | None) -> Topic | None:
+    """Convert a topic, or return None if it is impossible."""
+    number, name = number or 0, name or ""
+    return (number, name) if 0 <= number <= _I32_MAX and len(name.encode()) <= limits.TOPIC_BYTES_MAX else None
+
+
+def _stock_of(ready_count: int | None, priority: int | None, oldest_at_ms: int | None) -> Stock | None:
+    if (ready_count or 0) < 0:
+        return None
+    oldest_at_ms = max(0, min(_I64_MAX, oldest_at_ms or 0))
+    return Stock(min(COUNT_MAX, ready_count or 0), max(-_I32_MAX - 1, min(_I32_MAX, priority or 0)), oldest_at_ms)
+
+
+def _is_time(value: float) -> bool:
+    return isfinite(value) and value >= 0
+
+
+def told_pointer(pointer: Pointer) -> TopicPointer:
+    """Convert a pointer to its form on the wire."""
+    number, name = pointer.topic
+    return TopicPointer(number, name, pointer.host_id, *pointer.stock)
+
+
+def told_grant(grant: CapGrant) -> CapGrantTold:
+    """Convert a grant to its form on the wire."""
+    (number, name), granted_count, *rest = grant
+    return CapGrantTold(number, name, granted_count, *rest)
+
+
+def grants_of(told: Iterable[CapGrantFields]) -> list[CapGrant]:
+    """Convert the grants from their form on the wire."""
+    return [
+        CapGrant(
+            (at.namespace_number or 0, at.topic or ""),
+            at.granted_count or 0,
+            at.after_ms or 0.0,
+            at.ends_ms or 0.0,
+            at.share_per_second or 0.0,
+        )
+        for at in told
+    ]
+
+
+def pointers_of(told: Iterable[TopicPointerFields] | None) -> list[Pointer]:
+    """Convert the pointers from their form on the wire, unchecked."""
+    return [
+        Pointer(
+            (at.namespace_number or 0, at.topic or ""),
+            at.host_id or "",
+            Stock(at.ready_count or 0, at.priority or 0, at.oldest_at_ms or 0),
+        )
+        for at in told or ()
+    ]

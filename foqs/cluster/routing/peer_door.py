@@ -1,0 +1,200 @@
+"""The side of a host that its peers call first: it admits callers that prove to be living hosts of the cluster.
+
+Later claims of peers pass through foqs/cluster/routing/peer_claims.py. docs/decisions/0042-proof-of-hosts.md.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import structlog
+
+from foqs.cluster.homes.cap_news import CapNews
+from foqs.cluster.homes.topic_news import TopicNews
+from foqs.cluster.ownership.owner_news import OwnerNews
+from foqs.cluster.routing.peer_claims import PeerClaims, told_grant, told_pointer
+from foqs.model import limits, old_proof, peer_proof
+from foqs.model.calls import CallContext
+from foqs.model.cluster import HostRow
+from foqs.model.errors import PermissionDeniedError, UnavailableError
+from foqs.model.outage import Outage
+from foqs.model.peer_calls import (
+    CapAskFields,
+    GreetResult,
+    HelloResult,
+    JoinResult,
+    OpenedShardFields,
+    SeekResult,
+    TopicPointer,
+    TopicPointerFields,
+    TopicStockFields,
+    TopicWishFields,
+)
+from foqs.model.peer_proof import NONCE_BYTES, OLD_PROOF, Greeting, PeerLink, PeerRefusedError
+
+STRANGER_MS = 5 * limits.SECOND_MS
+"""A host that calls although it has not been known to live for this long is logged."""
+STRANGERS_MAX = 100
+"""The most such hosts that are remembered; the one that came first is dropped."""
+
+_log = structlog.get_logger(__name__)
+
+
+class PeerDoor:
+    """Implements foqs.model.peer_calls.PeerCalls.
+
+    It does not remember callers: the proof of each is in the link of its connection (foqs/transport/call_table.py), so
+    that no number of callers can push another one out.
+    """
+
+    def __init__(
+        self,
+        me: str,
+        cluster: str,
+        living: Callable[[], Mapping[str, HostRow]],
+        news: TopicNews,
+        caps: CapNews,
+        owners: OwnerNews,
+        claims: PeerClaims,
+        secret: Callable[[], bytes | None],
+        random_bytes: Callable[[int], bytes],
+        now_s: Callable[[], float],
+    ) -> None:
+        """`news` gets reports and questions on topics from peers, `caps` questions on caps, `owners` claims to shards.
+
+        `me` is the id of this host, `cluster` the name of its cluster, `now_s` a monotonic clock. `living` returns the
+        living hosts by id, as far as this one knows. `secret` returns None until it has been read.
+        """
+        self._me = me
+        self._cluster = cluster
+        self._living = living
+        self._news = news
+        self._caps = caps
+        self._owners = owners
+        self._claims = claims
+        self._secret = secret
+        self._random_bytes = random_bytes
+        self._now_s = now_s
+        self._strangers: OrderedDict[str, float] = OrderedDict()
+        """Hosts that have called and are not known to live, with the time of their first call."""
+        self._outage = Outage(now_s)
+
+    # ---- the proof ----
+
+    def is_living(self, host_id: str) -> bool:
+        return host_id in self._living()
+
+    async def greet(
+        self, context: CallContext, version: int, caller_id: str, callee_id: str, nonce: bytes
+    ) -> GreetResult:
+        """Take a caller's id, and the id of the host that it means to call.
+
+        Raises UnavailableError for a host that is not known to live, which applies for a moment to one that has just
+        started.
+        """
+        with _refusals(context) as link:
+            self._known_secret()
+            mine = self._random_bytes(NONCE_BYTES)
+            said = Greeting(self._cluster, caller_id, callee_id, nonce, mine)
+            peer_proof.greeted(link, said, version, self._me)
+            self._require_living(caller_id, link)
+            return GreetResult(mine)
+
+    async def join(self, context: CallContext, proof: bytes) -> JoinResult:
+        """Check the caller's proof, and return this host's. Later calls over the connection are a peer's."""
+        with _refusals(context) as link:
+            answer = peer_proof.joined(link, proof, self._known_secret(), self._now_s())
+            _log.info("peer_admitted", peer=link.host_id, address=context.caller)
+            return JoinResult(answer)
+
+    async def hello(self, context: CallContext, host_id: str, challenge: bytes) -> HelloResult:
+        """Take the first call of a host of an older build, which only a host whose row says so can make."""
+        with _refusals(context) as link:
+            secret, mine = self._known_secret(), self._random_bytes(old_proof.CHALLENGE_BYTES)
+            self._require_old(host_id)
+            old_proof.said_hello(link, host_id, challenge, mine)
+            return HelloResult(self._me, old_proof.proof_of(secret, self._me, host_id, challenge), mine)
+
+    async def prove(self, context: CallContext, host_id: str, challenge: bytes, proof: bytes) -> None:
+        """Take the second call of such a host."""
+        with _refusals(context) as link:
+            secret = self._known_secret()
+            self._require_old(host_id)
+            old_proof.proved(link, self._me, host_id, challenge, proof, secret, self._now_s())
+            _log.warning("peer_admitted_by_old_proof", peer=host_id, address=context.caller)
+
+    # ---- reports and questions of peers ----
+
+    async def report(
+        self, context: CallContext, stocks: Sequence[TopicStockFields], opened: Sequence[OpenedShardFields]
+    ) -> Sequence[TopicPointer]:
+        """Take a peer's stocks of topics whose home this host is, or the shards that it has opened."""
+        peer = self._peer(context)
+        told, shards = self._claims.stocks(peer, stocks), self._claims.opened(peer, opened)
+        if shards:
+            self._owners.heard(peer, shards)
+        return [told_pointer(pointer) for pointer in self._news.reported(peer, told)]
+
+    async def seek(
+        self, context: CallContext, wishes: Sequence[TopicWishFields], asks: Sequence[CapAskFields]
+    ) -> SeekResult:
+        """Take a peer's wishes for topics whose home this host is, and its questions for tokens of such caps."""
+        peer = self._peer(context)
+        told, asked = self._claims.wishes(peer, wishes), self._claims.asks(peer, asks)
+        pointers = [told_pointer(pointer) for pointer in self._news.sought(peer, told)]
+        return SeekResult(pointers, [told_grant(grant) for grant in self._caps.asked(peer, asked)])
+
+    async def hint(self, context: CallContext, pointers: Sequence[TopicPointerFields]) -> None:
+        """Take hints from the home of topics to hosts that have items this host waits for."""
+        peer = self._peer(context)
+        self._news.hinted(self._claims.pointers(peer, pointers))
+
+    def _peer(self, context: CallContext) -> str:
+        """Return the calling host's id. Raises PermissionDeniedError if the caller is no host, or no living one."""
+        if not context.peer:
+            raise PermissionDeniedError("only hosts of this cluster may call this, after greet and join")
+        if context.peer not in self._living():
+            raise PermissionDeniedError(f"host {context.peer} lives no more, as far as this one knows")
+        return context.peer
+
+    def _known_secret(self) -> bytes:
+        secret = self._secret()
+        if secret is None:
+            raise UnavailableError("this host has not read the secret of its cluster yet: try again", nothing_done=True)
+        return secret
+
+    def _require_living(self, host_id: str, link: PeerLink) -> None:
+        """Raise UnavailableError for a host that is not known to live, and forget its greeting."""
+        if host_id in self._living():
+            self._strangers.pop(host_id, None)
+            return
+        link.greeting = None
+        now_s = self._now_s()
+        since_s = self._strangers.setdefault(host_id, now_s)
+        while len(self._strangers) > STRANGERS_MAX:
+            self._strangers.popitem(last=False)
+        if now_s - since_s >= STRANGER_MS / 1000 and self._outage.is_to_be_told(reason := "not_known_to_live"):
+            _log.warning("peer_refused", host_id=host_id[:80], reason=reason, since_ms=round((now_s - since_s) * 1000))
+        raise peer_proof.not_known_yet(host_id)
+
+    def _require_old(self, host_id: str) -> None:
+        row = self._living().get(host_id)
+        if host_id == self._me or row is None or row.proof > OLD_PROOF:
+            raise PeerRefusedError(
+                "old_proof", f"hello and prove are for hosts of older builds that live, and {host_id[:80]} is none"
+            )
+
+
+@contextmanager
+def _refusals(context: CallContext) -> Iterator[PeerLink]:
+    """Have the connection closed if its caller is refused."""
+    link = context.link
+    if link is None:
+        raise PermissionDeniedError("only a host that connects to this one may call this")
+    try:
+        yield link
+    except PeerRefusedError as refusal:
+        link.refusal = refusal
+        raise

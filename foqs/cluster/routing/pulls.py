@@ -1,0 +1,429 @@
+"""Dequeues on all hosts: from this host first, unless another one has more urgent or older items, or the only ones."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import structlog
+
+from foqs.cluster.homes.directory import best_of
+from foqs.cluster.homes.topic_news import TopicNews
+from foqs.cluster.homes.wishes import Wait
+from foqs.cluster.routing.peer_table import Peer
+from foqs.host import arguments
+from foqs.model import limits
+from foqs.model.calls import CallContext, Delivery, PositionErrors, QueueCalls, TopicDemand
+from foqs.model.errors import FoqsError, UnavailableError
+from foqs.model.stocks import ANY_TOPIC, Pointer, Topic
+
+PULL_TRIES_MAX = 3
+"""Hosts that a call without a wait asks for items, one after the other."""
+SEEK_WAIT_MS = 250
+"""Time that a call without a wait gives the homes of its topics to answer; most do so in a few ms."""
+PULL_WAIT_MS_MAX = 1 * limits.SECOND_MS
+"""Time that a call waits for another host beyond its wait_ms, and while items can be here."""
+PULL_MS_MAX = 2 * limits.SECOND_MS
+"""Time that a call waits for one host if another one has items, too: the link to the first can be cut."""
+
+_log = structlog.get_logger(__name__)
+
+
+class _Wanted(NamedTuple):
+    """The arguments of a call."""
+
+    context: CallContext
+    namespace_name: str
+    topics: Sequence[TopicDemand]
+    lease_ms: int | None
+    topic_prefix: str | None
+    items_max: int | None
+    says_begun: bool
+    by_topic: Mapping[Topic, TopicDemand | None]
+    """None for any topic, of which the call wants `items_max` items."""
+    answer_s: float
+    """The time of the event loop at which the call must be answered, even if other hosts have not responded."""
+
+
+@dataclass(slots=True)
+class GivenBack:
+    """A nack that gives back a delivery that no caller has seen, without counting it."""
+
+    receipt: str | None
+    delay_ms: int | None = 0
+    metadata: bytes | None = None
+    release: bool | None = True
+    dead_letter: bool | None = False
+    unseen: bool | None = True
+
+
+class Pulls:
+    """The verb dequeue on all shards of the cluster. It owns the pulls whose callers have left or wait no more.
+
+    A pull is a dequeue at another host without a wait. So no items are claimed for calls that can be over. Items that
+    arrive after their call was answered are given back, as if they had not been available to the caller yet.
+    """
+
+    def __init__(
+        self,
+        local: QueueCalls,
+        news: TopicNews,
+        remote: Callable[[str], Peer | None],
+        number_of: Callable[[str], int | None],
+        serves_any: Callable[[], bool],
+        give_back: Callable[[CallContext, str, Sequence[GivenBack]], Awaitable[PositionErrors]],
+    ) -> None:
+        """`remote` returns a host by its id, `number_of` the number of a namespace, None if this host does not know it.
+
+        `give_back` nacks deliveries at the current hosts of their shards, because a shard can move during a pull.
+        """
+        self._local = local
+        self._news = news
+        self._remote = remote
+        self._number_of = number_of
+        self._serves_any = serves_any
+        self._nack = give_back
+        self._waits: set[Wait] = set()
+        self._is_draining = False
+        self.pulls_total: Counter[str] = Counter(dict.fromkeys(("items", "empty", "failed", "late", "given_back"), 0))
+        """The pulls by outcome."""
+        self.items_total = 0
+        self._orphans: set[asyncio.Task[Any]] = set()
+        self._first_pulls: set[tuple[str, Topic]] = set()
+        """The pending pulls of better items, by host and topic; meanwhile other calls take the items here."""
+        self._late: Counter[tuple[str, Topic]] = Counter()
+        """The pulls, by host and topic, for which no call waits any more; no others are sent until these end."""
+
+    async def dequeue(
+        self,
+        context: CallContext,
+        namespace_name: str,
+        topics: Sequence[TopicDemand],
+        lease_ms: int | None,
+        wait_ms: int,
+        topic_prefix: str | None = None,
+        count: int | None = None,
+        says_begun: bool = False,
+    ) -> list[Delivery]:
+        """Lease items of any host; wait up to `wait_ms` while none are ready.
+
+        Calls that name no topic use the host whose turn it is, by the weights of the topics with items there.
+        """
+        number = self._number_of(namespace_name)
+        if number is None or not isinstance(wait_ms, int) or not 0 <= wait_ms <= limits.WAIT_MS_MAX:
+            # The local queue raises the error.
+            return await self._local.dequeue(
+                context, namespace_name, topics, lease_ms, wait_ms, topic_prefix, count, says_begun
+            )
+        until_s = asyncio.get_running_loop().time() + wait_ms / 1000
+        if context.deadline_s is not None:
+            until_s = min(until_s, context.deadline_s)
+        answer_s = until_s + PULL_WAIT_MS_MAX / 1000
+        by_topic: dict[Topic, TopicDemand | None] = {(number, demand.topic or "?"): demand for demand in topics}
+        if topic_prefix is not None:
+            by_topic = {(number, ANY_TOPIC): None}
+        wanted = _Wanted(context, namespace_name, topics, lease_ms, topic_prefix, count, says_begun, by_topic, answer_s)
+        items = await (self._take(wanted) if topic_prefix is None else self._take_any(wanted, number))
+        # Only now, so that names of calls that were refused above are not kept.
+        if topic_prefix is None:
+            self._news.asked(by_topic)
+        else:
+            self._news.asked_any(number)
+        if items:
+            return items
+        wait = self._news.wait(
+            {topic: (demand.count if demand is not None else count) or 1 for topic, demand in by_topic.items()}
+        )
+        self._waits.add(wait)
+        try:
+            if until_s > asyncio.get_running_loop().time() and not self._is_draining:
+                return await self._wait(wanted, wait, until_s)
+            return await self._look(wanted, wait)
+        finally:
+            self._waits.discard(wait)
+            self._news.leave(wait)
+
+    async def serve(
+        self,
+        context: CallContext,
+        namespace_name: str,
+        topics: Sequence[TopicDemand],
+        lease_ms: int | None,
+        wait_ms: int,
+        topic_prefix: str | None = None,
+        count: int | None = None,
+        says_begun: bool = False,
+    ) -> list[Delivery]:
+        """Serve another host's pull."""
+        local = self._local.dequeue
+        items = await local(context, namespace_name, topics, lease_ms, wait_ms, topic_prefix, count, says_begun)
+        if items and (number := self._number_of(namespace_name)) is not None:
+            if topic_prefix is None and len(topics) == 1:
+                self._news.pulled({(number, topics[0].topic or ""): len(items)})
+            else:
+                self._news.pulled(Counter([(number, item.topic) for item in items]))
+        return items
+
+    def drain(self) -> None:
+        """End the waits of all calls."""
+        self._is_draining = True
+        for wait in self._waits:
+            wait.end()
+
+    async def _take(self, wanted: _Wanted) -> list[Delivery]:
+        """Take items without a wait, from another host first if that has better ones."""
+        pointer = self._news.better(wanted.by_topic)
+        if pointer is None or (first := (pointer.host_id, pointer.topic)) in self._first_pulls:
+            return await self._dequeue_here(wanted)
+        self._first_pulls.add(first)
+        try:
+            items = await self._pull_first(wanted, pointer)
+        finally:
+            self._first_pulls.discard(first)
+        return items or await self._dequeue_here(wanted)
+
+    async def _take_any(self, wanted: _Wanted, number: int) -> list[Delivery]:
+        """Take items of any topic without a wait, from the host whose turn it is, or else from this one."""
+        turn = self._news.begin_turn(number, min(max(1, wanted.items_max or 1), limits.BATCH_ITEMS_MAX))
+        if turn is None:
+            return await self._dequeue_here(wanted)
+        items: list[Delivery] = []
+        try:
+            if turn.pointer is not None:
+                items = await self._pull_first(wanted, turn.pointer) or []
+            else:
+                items = await self._dequeue_here(wanted)
+        finally:
+            self._news.end_turn(turn, len(items))
+        return items or (await self._dequeue_here(wanted) if turn.pointer is not None else [])
+
+    async def _dequeue_here(self, wanted: _Wanted, wait_ms: int = 0) -> list[Delivery]:
+        """Take items of this host. Raises the errors of the call, except the one that this host has no shard."""
+        try:
+            return await self._local.dequeue(
+                wanted.context,
+                wanted.namespace_name,
+                wanted.topics,
+                wanted.lease_ms,
+                wait_ms,
+                wanted.topic_prefix,
+                wanted.items_max,
+                wanted.says_begun,
+            )
+        except UnavailableError:
+            if self._serves_any():
+                raise
+            # That error can come before the check of the arguments.
+            arguments.check_demands(wanted.topics, wanted.topic_prefix, wanted.items_max)
+            return []
+
+    async def _look(self, wanted: _Wanted, wait: Wait) -> list[Delivery]:
+        """Take items of other hosts without a wait."""
+        loop = asyncio.get_running_loop()
+        for _ in range(PULL_TRIES_MAX):
+            try:
+                async with asyncio.timeout_at(min(loop.time() + SEEK_WAIT_MS / 1000, wanted.answer_s)):
+                    await wait.answered()
+            except TimeoutError:
+                return []
+            if not wait.pointers:
+                return []  # No host has any.
+            if items := await self._pull_best(wanted, wait):
+                return items
+        return []
+
+    async def _wait(self, wanted: _Wanted, wait: Wait, until_s: float) -> list[Delivery]:
+        """Wait for items of this and other hosts, and take the first ones."""
+        loop = asyncio.get_running_loop()
+        while (left_s := until_s - loop.time()) > 0 and not self._is_draining:
+            if self._serves_any():
+                items, is_over = await self._wait_here(wanted, wait, left_s)
+                if items or is_over:
+                    return items
+            else:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left_s):
+                        await wait.arrived()
+            items_there = await self._pull_best(wanted, wait)
+            if items_there:
+                return items_there
+            if items_there is not None:
+                self._news.seek_again(wait)
+        return []
+
+    async def _wait_here(self, wanted: _Wanted, wait: Wait, left_s: float) -> tuple[list[Delivery], bool]:
+        """Wait for items of this host until others have some. Returns its items, and True if the time is over."""
+        here = asyncio.create_task(self._dequeue_here(wanted, round(left_s * 1000)), name="dequeue-here")
+        arrived = asyncio.create_task(wait.arrived(), name="dequeue-elsewhere")
+        try:
+            await asyncio.wait([here, arrived], timeout=left_s + 1, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self._keep(self._give_back_here(wanted, here))
+            raise
+        finally:
+            arrived.cancel()
+            here.cancel()
+        is_over = here.done() and not wait.pointers and self._serves_any()
+        try:
+            return await here, is_over
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            return [], False
+
+    async def _give_back_here(self, wanted: _Wanted, here: asyncio.Task[list[Delivery]]) -> None:
+        """Give back items that this host delivered at the moment at which the caller left."""
+        with suppress(asyncio.CancelledError, FoqsError):
+            if items := await here:
+                nacks = [GivenBack(item.receipt) for item in items]
+                await self._nack(wanted.context, wanted.namespace_name, nacks)
+
+    async def _pull_best(self, wanted: _Wanted, wait: Wait) -> list[Delivery] | None:
+        """Take items of the best host. None if no host can be asked, because homes would only name it again at once."""
+        pointers = wait.take()
+        is_any_away = False
+        while (pointer := best_of(pointers)) is not None:
+            if (items := await self._pull(wanted, pointer, wanted.answer_s, wait)) is not None:
+                self._news.not_gone_to([one for one in pointers if one is not pointer])
+                return items
+            is_any_away = True
+            pointers = [one for one in pointers if one.host_id != pointer.host_id]
+        return None if is_any_away else []
+
+    async def _pull_first(self, wanted: _Wanted, pointer: Pointer) -> list[Delivery] | None:
+        """Pull before the items here are checked; these wait only briefly for it.
+
+        Raises the errors of the arguments, because this host has not checked the call yet.
+        """
+        arguments.check_demands(wanted.topics, wanted.topic_prefix, wanted.items_max)
+        until_s = asyncio.get_running_loop().time() + PULL_WAIT_MS_MAX / 1000
+        return await self._pull(wanted, pointer, min(until_s, wanted.answer_s))
+
+    async def _pull(
+        self, wanted: _Wanted, pointer: Pointer, until_s: float, wait: Wait | None = None
+    ) -> list[Delivery] | None:
+        """Take items of the topic from the host. None if it does not answer by `until_s`.
+
+        It is also given up, after a while, if the `wait` gets a pointer to another host.
+
+        Raises UnavailableError if it was asked and the outcome is unknown.
+        """
+        remote = self._remote(pointer.host_id)
+        if pointer.topic not in wanted.by_topic:
+            return []
+        if remote is None:
+            return None
+        left_s = until_s - asyncio.get_running_loop().time()
+        if left_s <= 0 or (pointer.host_id, pointer.topic) in self._late:
+            self._news.was_exhausted(pointer)
+            return None
+        pull = asyncio.create_task(
+            self._dequeue_there(remote, wanted, wanted.by_topic[pointer.topic]), name=f"pull-{pointer.host_id}"
+        )
+        try:
+            await asyncio.wait([pull], timeout=left_s if wait is None else min(left_s, PULL_MS_MAX / 1000))
+            if wait is not None and not pull.done():
+                await self._until_another(pull, pointer.host_id, wait, until_s)
+        except asyncio.CancelledError:
+            self._keep(self._give_back(remote, wanted, pull))
+            raise
+        if not pull.done():
+            self._is_late(remote, wanted, pointer, pull)
+            return None
+        return self._pulled(pointer, pull)
+
+    @staticmethod
+    async def _until_another(pull: asyncio.Task[list[Delivery]], host_id: str, wait: Wait, until_s: float) -> None:
+        """Return when the host has answered, or the wait has a pointer to another one."""
+        loop = asyncio.get_running_loop()
+        while not pull.done() and (left_s := until_s - loop.time()) > 0 and not wait.drop(host_id):
+            arrived = loop.create_task(wait.arrived(), name="pull-elsewhere")
+            try:
+                await asyncio.wait([pull, arrived], timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                arrived.cancel()
+
+    def _pulled(self, pointer: Pointer, pull: asyncio.Task[list[Delivery]]) -> list[Delivery] | None:
+        """Return the items of a completed pull, or None if the host could not be asked."""
+        try:
+            items = pull.result()
+        except FoqsError as error:
+            self.pulls_total["failed"] += 1
+            self._news.was_exhausted(pointer)
+            if error.nothing_done:
+                return None  # Its view of the namespace can differ from this host's, which has admitted the call.
+            # Items could be leased to this caller, so an empty response would be wrong.
+            if isinstance(error, UnavailableError):
+                raise
+            raise UnavailableError(f"host {pointer.host_id} was asked for items: {error.message}") from error
+        self.pulls_total["items" if items else "empty"] += 1
+        self.items_total += len(items)
+        if items:
+            self._news.served(pointer)
+        if _is_exhausted(pointer, items):
+            self._news.was_exhausted(pointer)
+        return items
+
+    def _is_late(self, remote: Peer, wanted: _Wanted, pointer: Pointer, pull: asyncio.Task[list[Delivery]]) -> None:
+        """Give up a pull: its items are given back when they arrive, and until then no call waits for the same."""
+        self.pulls_total["late"] += 1
+        self._news.was_exhausted(pointer)
+        late = pointer.host_id, pointer.topic
+        self._late[late] += 1
+
+        def ended(_: object) -> None:
+            self._late[late] -= 1
+            if not self._late[late]:
+                del self._late[late]
+
+        pull.add_done_callback(ended)
+        self._keep(self._give_back(remote, wanted, pull))
+
+    async def _dequeue_there(self, remote: Peer, wanted: _Wanted, demand: TopicDemand | None) -> list[Delivery]:
+        topics = [] if demand is None else [demand]
+        any_topic = (wanted.topic_prefix, wanted.items_max) if demand is None else (None, None)
+        return await remote.dequeue(
+            wanted.context, wanted.namespace_name, topics, wanted.lease_ms, 0, *any_topic, wanted.says_begun
+        )
+
+    async def _give_back(self, remote: Peer, wanted: _Wanted, pull: asyncio.Task[list[Delivery]]) -> None:
+        """Give back the items of a pull whose caller has left or has its answer; other waiting calls get these."""
+        items: list[Delivery] = []
+        try:
+            items = await pull
+            if items:
+                self.pulls_total["given_back"] += 1
+                nacks = [GivenBack(item.receipt) for item in items]
+                errors = await self._nack(wanted.context, wanted.namespace_name, nacks)
+                if errors:
+                    self._not_given_back(remote, next(iter(errors.values())), count=len(errors))
+        except FoqsError as error:
+            self._not_given_back(remote, error, count=len(items))
+
+    @staticmethod
+    def _not_given_back(remote: Peer, error: FoqsError, *, count: int) -> None:
+        """Log that the leases of these items must expire. The count is unknown if the pull failed."""
+        _log.warning("pull_not_given_back", peer=remote.host_id, count=count or None, error=str(error))
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name="pull-given-back")
+        self._orphans.add(task)
+        task.add_done_callback(self._orphans.discard)
+
+    async def stop(self) -> None:
+        """Cancel the remaining work, after the last call."""
+        for task in list(self._orphans):
+            task.cancel()
+        await asyncio.gather(*self._orphans, return_exceptions=True)
+
+
+def _is_exhausted(pointer: Pointer, pulled: Sequence[Delivery]) -> bool:
+    """True if the host has no more items that precede the ones of this host."""
+    if not pulled:
+        return True
+    # The most urgent items come first.
+    return pointer.topic[1] != ANY_TOPIC and pulled[-1].priority > pointer.stock.priority

@@ -1,0 +1,213 @@
+"""Enqueues that this host cannot do, or not all of: others are asked, once, for what was certainly not done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from foqs.cluster.routing.peer_table import Peer
+from foqs.cluster.routing.routes import Routes, is_elsewhere, looks_s
+from foqs.model import limits
+from foqs.model.calls import CallContext, EnqueueResult, NewItemFields, QueueCalls
+from foqs.model.errors import (
+    FoqsError,
+    HostUnreachableError,
+    NoShardError,
+    NotWrittenError,
+    OverloadedError,
+    ShardElsewhereError,
+    UnavailableError,
+)
+
+FULL_MS = 500
+"""A host that had no room is asked last for so long, if it does not say longer."""
+CANDIDATES = 2
+"""The hosts with room that are drawn at random; the one of them that refused longest ago is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """The call as it came."""
+
+    context: CallContext
+    namespace_name: str
+    items: Sequence[NewItemFields]
+    bulk: bool
+    job_id: str | None
+
+
+class RoutedEnqueue:
+    """The verb enqueue on all shards of the cluster. It owns what it knows of the room of others.
+
+    Items with dedup ids go to the owner of their shard. All others are taken here as long as there is room, and else go
+    to another host together: that one takes them or refuses, and asks nobody.
+    """
+
+    def __init__(
+        self, local: QueueCalls, routes: Routes, choose: Callable[[int], int], now_s: Callable[[], float]
+    ) -> None:
+        """`choose(count)` draws a number from 0 to below that; `now_s` is monotonic."""
+        self._local = local
+        self._routes = routes
+        self._choose = choose
+        self._now_s = now_s
+        self._full_until_s: dict[str, float] = {}
+
+    async def enqueue(
+        self,
+        context: CallContext,
+        namespace_name: str,
+        items: Sequence[NewItemFields],
+        bulk: bool,
+        job_id: str | None = None,
+    ) -> EnqueueResult:
+        """Write what is valid; `errors` has the rest. Raises FoqsError when nothing was written, here or elsewhere."""
+        if self._routes.is_alone and not context.peer:
+            return await self._local.enqueue(context, namespace_name, items, bulk, job_id)
+        if self._routes.is_unknown(namespace_name):
+            await self._routes.know(namespace_name)
+        if context.peer:
+            return await self._local.enqueue(context, namespace_name, items, bulk, job_id)
+        refusal: FoqsError | None = None
+        try:
+            result = await self._local.enqueue(context, namespace_name, items, bulk, job_id)
+        except FoqsError as error:
+            if not _may_go_on(error, bulk=bulk):
+                raise
+            refusal = error.with_traceback(None)
+            result = EnqueueResult([""] * len(items), dict.fromkeys(range(len(items)), refusal))
+        if result.errors:
+            await self._go_on(_Load(context, namespace_name, items, bulk, job_id), result)
+        if (
+            refusal is not None
+            and len(result.errors) == len(items)
+            and len(reasons := set(result.errors.values())) == 1
+        ):
+            raise reasons.pop()
+        return result
+
+    async def _go_on(self, load: _Load, result: EnqueueResult) -> None:
+        """Have others do what may be done by them, and enter what came of it."""
+        of_shards, anywhere = [], []
+        for position, error in sorted(result.errors.items()):
+            if isinstance(error, ShardElsewhereError):
+                of_shards.append(position)
+            elif _may_go_on(error, bulk=load.bulk):
+                anywhere.append(position)
+        works = [self._to_owners(load, of_shards, result)] if of_shards else []
+        if anywhere and (remote := self._with_room(load.namespace_name)) is not None:
+            works.append(self._to_host_with_room(load, remote, anywhere, result))
+        if works:
+            await asyncio.gather(*works)
+            result.duplicates = sorted(result.duplicates)
+
+    async def _to_owners(self, load: _Load, positions: Sequence[int], result: EnqueueResult) -> None:
+        """Have items done by the owners of their shards.
+
+        A shard that is on its way from one host to another is waited for, for up to limits.ROUTE_WAIT_MS_MAX.
+        """
+        until_s = self._now_s() + limits.ROUTE_WAIT_MS_MAX / 1000
+        offered: set[int] = set()
+        pending, looks = _left_of(positions, result), looks_s()
+        while pending:
+            groups = self._by_owner(pending, result)
+            await asyncio.gather(*[self._hand_on(load, remote, list(some), result) for remote, some in groups])
+            pending = _left_of(pending, result)
+            left_s = until_s - self._now_s()
+            if not pending or left_s <= 0:
+                return
+            for remote, some in groups:
+                for at, shard_id in some.items():
+                    if (error := result.errors.get(at)) is not None:
+                        self._routes.disowned([shard_id], remote, error)
+            away = {
+                shard_id
+                for _, some in groups
+                for at, shard_id in some.items()
+                if isinstance(result.errors.get(at), HostUnreachableError)
+            }
+            if away <= offered:
+                await self._routes.news(min(left_s, next(looks)))
+            # This host knows best whose they are by now, and whether their namespace takes them without their owner.
+            offered |= away
+            again = replace(load, context=replace(load.context, away=frozenset(away)))
+            await self._hand_on(again, self._local, pending, result)
+            pending = _left_of(pending, result)
+
+    def _by_owner(self, positions: Sequence[int], result: EnqueueResult) -> list[tuple[Peer, dict[int, int]]]:
+        """The other hosts that have shards of these items, with the shard of each position."""
+        groups: dict[str, tuple[Peer, dict[int, int]]] = {}
+        for position in positions:
+            error = result.errors[position]
+            if (
+                isinstance(error, ShardElsewhereError)
+                and (remote := self._routes.remote_of(error.shard_id)) is not None
+            ):
+                groups.setdefault(remote.host_id, (remote, {}))[1][position] = error.shard_id
+        return list(groups.values())
+
+    async def _to_host_with_room(
+        self, load: _Load, remote: Peer, positions: Sequence[int], result: EnqueueResult
+    ) -> None:
+        error = await self._hand_on(load, remote, positions, result)
+        # What is wrong with the call or its namespace alone says nothing of the room for others.
+        if error is not None and _may_go_on(error, bulk=False):
+            rest_s = max(FULL_MS, error.retry_after_ms or 0) / 1000
+            self._full_until_s[remote.host_id] = self._now_s() + rest_s
+            result.errors.update(dict.fromkeys(positions, _refused(error)))
+
+    async def _hand_on(
+        self, load: _Load, queue: QueueCalls, positions: Sequence[int], result: EnqueueResult
+    ) -> FoqsError | None:
+        """Have one host do these items, and enter what came of them. Returns what the whole call has failed with."""
+        items = [load.items[position] for position in positions]
+        try:
+            told = await queue.enqueue(load.context, load.namespace_name, items, load.bulk, load.job_id)
+        except FoqsError as error:
+            result.errors.update(dict.fromkeys(positions, error.with_traceback(None)))
+            return error
+        for index, position in enumerate(positions):
+            failed = told.errors.get(index)
+            if failed is None:
+                del result.errors[position]
+                result.ids[position] = told.ids[index]
+            else:
+                result.errors[position] = failed
+        result.duplicates = [*result.duplicates, *[positions[index] for index in told.duplicates]]
+        return None
+
+    def _with_room(self, namespace_name: str) -> Peer | None:
+        """One of the hosts with shards of the namespace's tier that have had room of late."""
+        now_s, others = self._now_s(), self._routes.takers(namespace_name)
+        known: Mapping[str, float] = self._full_until_s
+        free = [remote for remote in others if known.get(remote.host_id, 0.0) <= now_s]
+        drawn = [free.pop(self._choose(len(free))) for _ in range(min(CANDIDATES, len(free)))]
+        return min(drawn, key=lambda remote: known.get(remote.host_id, 0.0), default=None)
+
+
+def _may_go_on(error: FoqsError, *, bulk: bool) -> bool:
+    """Whether another host may do what was refused with this error. Bulk loads wait rather than push others."""
+    if not error.nothing_done:
+        return False
+    if isinstance(error, UnavailableError | NoShardError):
+        return True
+    return not bulk and isinstance(error, OverloadedError | NotWrittenError)
+
+
+def _left_of(positions: Sequence[int], result: EnqueueResult) -> list[int]:
+    """The positions that were certainly not done, and that a host may do soon."""
+    return [position for position in positions if _comes_soon(result.errors.get(position))]
+
+
+def _comes_soon(error: FoqsError | None) -> bool:
+    if error is None or not is_elsewhere(error):
+        return False
+    return not (isinstance(error, ShardElsewhereError) and error.is_sick)
+
+
+def _refused(error: FoqsError) -> FoqsError:
+    """The error for a caller when no host had room."""
+    if isinstance(error, UnavailableError | OverloadedError):
+        return error
+    return OverloadedError(error.message, retry_after_ms=error.retry_after_ms or FULL_MS)

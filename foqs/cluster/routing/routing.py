@@ -1,0 +1,210 @@
+"""The parts that make a host one of a cluster for its callers: every verb on all shards, whichever host is asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from typing import NamedTuple, Protocol
+
+from foqs.cluster.homes.cap_news import CapNews, LocalCaps
+from foqs.cluster.homes.home_table import Reported
+from foqs.cluster.homes.topic_news import TopicNews
+from foqs.cluster.homes.topic_reports import LocalTopics
+from foqs.cluster.ownership.owner_map import OwnerMap
+from foqs.cluster.ownership.owner_news import OwnerNews
+from foqs.cluster.routing.guarded_peers import GuardedPeers
+from foqs.cluster.routing.host_rounds import HostRounds
+from foqs.cluster.routing.peer_claims import PeerClaims
+from foqs.cluster.routing.peer_door import PeerDoor
+from foqs.cluster.routing.peer_table import Peer, PeerTable
+from foqs.cluster.routing.pulls import Pulls
+from foqs.cluster.routing.routed_admin import RoutedAdmin
+from foqs.cluster.routing.routed_enqueue import RoutedEnqueue
+from foqs.cluster.routing.routed_nack import RoutedNack
+from foqs.cluster.routing.routed_queue import RoutedQueue
+from foqs.cluster.routing.routes import LocalServing, Routes
+from foqs.cluster.routing.routing_gauges import RoutingGauges
+from foqs.cluster.routing.why_empty import LocalReasons, WhyEmpty
+from foqs.model import limits
+from foqs.model.admin_calls import AdminCalls
+from foqs.model.calls import QueueCalls
+from foqs.model.cluster import OpenedShard
+from foqs.model.errors import UnavailableError
+from foqs.model.service import Service
+from foqs.model.shared_caps import CapAsk, CapGrant
+from foqs.model.stocks import Pointer, Topic
+
+
+class Chance(NamedTuple):
+    """Random numbers and bytes, which come from outside."""
+
+    choose: Callable[[int], int]
+    """Draws a number from 0 to below its argument."""
+    random_bytes: Callable[[int], bytes]
+
+
+class LocalHost(LocalServing, LocalTopics, LocalCaps, Protocol):
+    """This host's own shards and topics, as routing sees them."""
+
+    def tell_changes(self, changed: Callable[[Topic], None] | None) -> None:
+        """Tell of topics whose ready items may be others from now on; None: to nobody."""
+
+    def known_topics(self) -> Collection[Topic]:
+        """All topics that may have ready items here."""
+
+
+class Homes:
+    """Implements HomeCalls, CapCalls and OwnerCalls of foqs.cluster on the hosts that live.
+
+    What homes respond is as much a claim of theirs as what they say by themselves.
+    """
+
+    def __init__(self, me: str, peers: PeerTable, now_s: Callable[[], float]) -> None:
+        self._peers = peers
+        self.addresses: Mapping[str, str] = {}
+        """Where each living host listens."""
+        self.claims = PeerClaims(me, self._living, now_s)
+
+    def _living(self) -> Set[str]:
+        return self.addresses.keys()
+
+    @property
+    def host_ids(self) -> Sequence[str]:
+        return sorted(self.addresses)
+
+    def remote(self, host_id: str) -> Peer | None:
+        """The peer with this id, if it lives as far as this host knows."""
+        address = self.addresses.get(host_id)
+        return self._peers.get(host_id, address) if address else None
+
+    async def report(self, host_id: str, stocks: Mapping[Topic, Reported]) -> Sequence[Pointer]:
+        return self.claims.asked_pointers(host_id, await self._there(host_id).report(stocks), stocks)
+
+    async def announce(self, host_id: str, opened: Sequence[OpenedShard]) -> None:
+        await self._there(host_id).announce(opened)
+
+    async def seek(self, host_id: str, wishes: Mapping[Topic, int]) -> Sequence[Pointer]:
+        return self.claims.asked_pointers(host_id, await self._there(host_id).seek(wishes), wishes)
+
+    async def hint(self, host_id: str, pointers: Sequence[Pointer]) -> None:
+        await self._there(host_id).hint(pointers)
+
+    async def ask(self, host_id: str, asks: Sequence[CapAsk]) -> Sequence[CapGrant] | None:
+        return self.claims.grants(host_id, await self._there(host_id).ask(asks), asks)
+
+    def _there(self, host_id: str) -> Peer:
+        remote = self.remote(host_id)
+        if remote is None:
+            raise UnavailableError(f"host {host_id} is gone", nothing_done=True)
+        return remote
+
+
+class Routing(Service):
+    """Joins the parts that route calls. The host makes it around its own verbs, and starts, drains and stops it.
+
+    As long as no other host lives it only passes calls on.
+    """
+
+    def __init__(
+        self,
+        me: str,
+        cluster: str,
+        queue: QueueCalls,
+        admin: AdminCalls,
+        local: LocalHost,
+        reasons: LocalReasons,
+        owners: OwnerMap,
+        peers: PeerTable,
+        secret: Callable[[], bytes | None],
+        chance: Chance,
+        now_s: Callable[[], float],
+    ) -> None:
+        """`queue` and `admin` are the verbs of this host alone, `reasons` what it knows of topics that give nothing.
+
+        `secret` is that of the cluster, None until it is read.
+
+        `me` is the id of this host, `cluster` the name of its cluster. `now_s` is the time of the event loop.
+        """
+        super().__init__("routing")
+        self._me = me
+        self._local = local
+        self._peers = peers = GuardedPeers(peers, now_s)
+        self._homes = Homes(me, peers, now_s)
+        routes = Routes(me, owners, peers, local)
+        self._news = TopicNews(me, self._homes, local, chance.choose, now_s)
+        self._caps = CapNews(me, self._homes, local, now_s)
+        self._owner_news = OwnerNews(me, self._homes, owners, now_s, local.serves)
+        nacks = RoutedNack(queue, routes)
+        self._pulls = Pulls(queue, self._news, self._homes.remote, local.number_of, local.serves_any, nacks.nack)
+        enqueues = RoutedEnqueue(queue, routes, chance.choose, now_s)
+        self._rounds = HostRounds(me, owners, peers, admin.get_host_status, now_s)
+        why = WhyEmpty(queue, reasons, routes, owners, self._rounds)
+        self.queue = RoutedQueue(queue, routes, owners, enqueues, nacks, self._pulls, why)
+        self.admin = RoutedAdmin(admin, routes, self._rounds)
+        self.door = PeerDoor(
+            me,
+            cluster,
+            lambda: owners.living,
+            self._news,
+            self._caps,
+            self._owner_news,
+            self._homes.claims,
+            secret,
+            chance.random_bytes,
+            now_s,
+        )
+        self.gauges = RoutingGauges(peers, self._pulls, self._news, self._homes.claims, owners.claims)
+        self._telling: asyncio.Task[None] | None = None
+        owners.on_hosts = self._hosts_live
+
+    async def _start(self) -> None:
+        await self._news.start()
+        await self._caps.start()
+        await self._owner_news.start()
+
+    async def _drain(self) -> None:
+        self._pulls.drain()
+
+    async def _stop(self) -> None:
+        self._local.tell_changes(None)
+        await self._rounds.stop()
+        if self._telling is not None:
+            self._telling.cancel()
+            await asyncio.gather(self._telling, return_exceptions=True)
+        await self._pulls.stop()
+        await self._owner_news.stop()
+        await self._caps.stop()
+        await self._news.stop()
+        await self._peers.stop()
+
+    def shard_opened(self, shard: OpenedShard) -> None:
+        """This host serves the shard from now on."""
+        self._owner_news.opened(shard)
+
+    def _hosts_live(self, addresses: Mapping[str, str], leaving: Set[str]) -> None:
+        """These hosts live and listen there.
+
+        Those that leave serve what they have and are no homes: what others tell a home would keep their connections
+        busy, and a host that drains waits until its peers need it no more.
+        """
+        was_alone = len(self._homes.addresses) < 2
+        self._homes.addresses = addresses
+        self._peers.keep(set(addresses))
+        host_ids = self._homes.host_ids
+        homes = [host_id for host_id in host_ids if host_id not in leaving]
+        self._owner_news.members(addresses, leaving)
+        self._news.members(host_ids, homes)
+        self._caps.members(host_ids, homes)
+        is_alone = len(addresses) < 2
+        if is_alone:
+            self._local.tell_changes(None)
+        elif was_alone:
+            self._local.tell_changes(self._news.changed)
+            self._telling = asyncio.create_task(self._tell(self._local.known_topics()), name="topics-told")
+
+    async def _tell(self, topics: Iterable[Topic]) -> None:
+        """Tell the others what this host had before anybody had to know of it."""
+        for number, topic in enumerate(list(topics)):
+            self._news.changed(topic)
+            if number % limits.TOPICS_PER_TICK_MAX == 0:
+                await asyncio.sleep(0)

@@ -1,0 +1,291 @@
+"""The jobs whose calls this host gets: their rates, and what is counted of them until it is written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import structlog
+
+from foqs.host.admission.job_rate import JobRate
+from foqs.model import limits
+from foqs.model.calls import EnqueueResult
+from foqs.model.errors import FoqsError, OverloadedError, RateLimitedError, UnavailableError
+from foqs.model.jobs import check_job_id, unknown_job
+from foqs.model.namespace import Namespace
+from foqs.model.outage import Outage
+from foqs.model.service import Service
+from foqs.storage.meta.meta_jobs import JobCounts, JobKey, JobView
+from foqs.storage.meta.meta_store import MetaStore
+
+JOBS_PER_WRITE_MAX = 200
+"""Jobs of one transaction of the meta database."""
+JOIN_MS = limits.JOB_WRITE_MS + limits.SECOND_MS
+"""A host that is not the first one of a job admits nothing of it for so long: by then the others have lowered their
+shares.
+"""
+_DRAIN_TRIES = 3
+
+_log = structlog.get_logger(__name__)
+
+
+class HostedJob:
+    """The record of one job in this process, with what it has counted."""
+
+    __slots__ = (
+        "answered",
+        "called_s",
+        "calls_count",
+        "duplicates",
+        "has_news",
+        "is_known",
+        "is_missing",
+        "is_writing",
+        "items",
+        "key",
+        "rate",
+        "rejected",
+    )
+
+    def __init__(self, key: JobKey, answered: asyncio.Event) -> None:
+        self.key = key
+        self.answered = answered
+        """Set once the record was read, or the meta database was found to be away."""
+        self.is_known = False
+        """Whether the record was read. Until then no rate holds."""
+        self.is_missing = False
+        """Whether the meta database has no record of it."""
+        self.rate = JobRate(0, 0.0)
+        self.items = self.duplicates = self.rejected = 0
+        self.has_news = False
+        """Whether there were calls since the last write."""
+        self.called_s = 0.0
+        self.calls_count = 0
+        """Calls that are under way."""
+        self.is_writing = False
+        """A write of its counts is under way."""
+
+    def counts(self) -> JobCounts:
+        return JobCounts(self.items, self.duplicates, self.rejected)
+
+
+class Admission:
+    """A call's part in the rate of its job, which is not forgotten while the call is under way: `with` tells when."""
+
+    __slots__ = ("_charged_count", "_job", "_now_s", "_rate")
+
+    def __init__(self, job: HostedJob, count: int, now_s: Callable[[], float]) -> None:
+        self._job = job
+        self._rate = job.rate
+        self._charged_count = count if job.rate.items_per_second else 0
+        """Nothing is counted without a rate, and there is nothing to give back to one that was set since."""
+        self._now_s = now_s
+
+    def __enter__(self) -> Admission:
+        self._job.calls_count += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._job.calls_count -= 1
+        self._job.called_s = self._now_s()
+
+    def give_back(self, count: int) -> None:
+        """Count so many items of the call no more."""
+        self._rate.give_back(min(count, self._charged_count))
+
+
+class Jobs(Service):
+    """Counts jobs by what the calls of this host come to, and holds them to their rates.
+
+    Calls that name a job ask `open`, `admit` and `note`. The counts go to the meta database every limits.JOB_WRITE_MS,
+    on a thread of their own; while it is away they wait here.
+    """
+
+    def __init__(self, meta: MetaStore, host_name: str, started_at_ms: int, now_s: Callable[[], float]) -> None:
+        """`now_s` is monotonic. The process is known by its host's name and when it started."""
+        super().__init__("jobs")
+        self._meta = meta
+        self._host_name = host_name
+        self._started_at_ms = started_at_ms
+        self._now_s = now_s
+        self._by_key: dict[JobKey, HostedJob] = {}
+        self._asked = asyncio.Event()
+        """A job waits to be read."""
+        self._writing = asyncio.Lock()
+        self._outage = Outage(now_s)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self.name)
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def count(self) -> int:
+        """Jobs that had calls of late."""
+        return len(self._by_key)
+
+    # --- calls ---
+
+    async def open(self, namespace: Namespace, job_id: object) -> HostedJob:
+        """The job that a call names; the first call of it waits for its record, but not for long.
+
+        Raises InvalidArgumentError, NotFoundError, and OverloadedError when there are too many jobs.
+        """
+        key = JobKey(namespace.number, check_job_id(job_id))
+        job = self._by_key.get(key)
+        if job is None:
+            self._check_room()
+            job = self._by_key[key] = HostedJob(key, asyncio.Event())
+            self._asked.set()
+        job.called_s = self._now_s()
+        if not job.answered.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(limits.JOB_LOOK_UP_MS_MAX / 1000):
+                    await job.answered.wait()
+        if job.is_missing:
+            raise unknown_job(key.id, namespace.name)
+        return job
+
+    def admit(self, job: HostedJob, count: int) -> Admission:
+        """Count so many items of a call against the rate of the job. Raises RateLimitedError."""
+        job.has_news = True
+        admission = Admission(job, count, self._now_s)
+        wait_ms = job.rate.admit(count, self._now_s() * 1000)
+        if wait_ms:
+            raise RateLimitedError(
+                f"job {job.key.id!r} may enqueue {job.rate.items_per_second:g} items per second on this host: the turn "
+                f"of these {count} comes in {wait_ms} ms",
+                retry_after_ms=wait_ms,
+            )
+        return admission
+
+    def note(self, job: HostedJob, result: EnqueueResult) -> None:
+        """Count what a call came to. What may be tried again is not rejected."""
+        failed_count = len(result.errors)
+        rejected_count = sum([not error.retryable for error in result.errors.values()]) if failed_count else 0
+        job.items += len(result.ids) - failed_count - len(result.duplicates)
+        job.duplicates += len(result.duplicates)
+        job.rejected += rejected_count
+        job.has_news = True
+
+    def _check_room(self) -> None:
+        if len(self._by_key) < limits.JOBS_PER_HOST_MAX:
+            return
+        self._forget_idle()
+        if len(self._by_key) >= limits.JOBS_PER_HOST_MAX:
+            raise OverloadedError(
+                f"{len(self._by_key)} jobs have calls on this host, which is its limit: nothing was done, try again",
+                retry_after_ms=limits.META_CALLS_RETRY_MS,
+            )
+
+    # --- the meta database ---
+
+    async def write(self, key: JobKey) -> None:
+        """Write what is counted of the job, if that is possible now, and read its rate anew."""
+        job = self._by_key.get(key)
+        if job is not None:
+            job.has_news = True
+            with suppress(FoqsError):
+                await self._write()
+
+    async def write_all(self, tries: int = _DRAIN_TRIES) -> None:
+        """Write what is left at the end of the host. What cannot be written is lost, and told to the log."""
+        for _ in range(tries):
+            with suppress(FoqsError):
+                await self._write()
+            left = list(self._unwritten())
+            if not left:
+                return
+        items_count = sum([job.items for job in left])
+        _log.error("job_counts_lost", jobs=[job.key.id for job in left[:10]], items_at_most=items_count)
+
+    async def _start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name=self.name)
+
+    async def _drain(self) -> None:
+        await self.write_all()
+
+    async def _stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            # Calls that outlasted the drain have been answered since.
+            await self.write_all(tries=1)
+        await asyncio.to_thread(self._thread.shutdown, wait=True)
+
+    async def _run(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(limits.JOB_WRITE_MS / 1000 if self._by_key else None):
+                    await self._asked.wait()
+            self._asked.clear()
+            try:
+                await self._write()
+                if self._outage.has_ended():
+                    _log.info("job_counts_written")
+            except FoqsError as error:
+                if self._outage.is_to_be_told(str(error)):
+                    _log.warning("job_counts_not_written", error=str(error))
+            except Exception:  # A defect must not end the writes for good.
+                _log.error("host_defect", work="jobs", exc_info=True)
+            self._forget_idle()
+
+    async def _write(self) -> None:
+        """Write and read all jobs that have news or were not read yet. Raises FoqsError."""
+        async with self._writing:
+            due = list(self._unwritten())
+            for start in range(0, len(due), JOBS_PER_WRITE_MAX):
+                await self._write_some(due[start : start + JOBS_PER_WRITE_MAX])
+
+    def _unwritten(self) -> Iterator[HostedJob]:
+        return (job for job in list(self._by_key.values()) if job.has_news or not job.is_known)
+
+    async def _write_some(self, jobs: list[HostedJob]) -> None:
+        counts = {job.key: job.counts() for job in jobs if job.is_known}
+        asked = [job.key for job in jobs if not job.is_known]
+        for job in jobs:
+            job.has_news, job.is_writing = False, True
+        try:
+            loop = asyncio.get_running_loop()
+            views = await loop.run_in_executor(self._thread, self._count, counts, asked)
+        except BaseException as error:
+            for job in jobs:
+                job.has_news = True
+                if isinstance(error, UnavailableError):
+                    job.answered.set()
+            raise
+        finally:
+            for job in jobs:
+                job.is_writing = False
+        for job in jobs:
+            self._take(job, views.get(job.key))
+            job.answered.set()
+
+    def _count(self, counts: dict[JobKey, JobCounts], asked: list[JobKey]) -> dict[JobKey, JobView]:
+        return self._meta.count_jobs(self._host_name, self._started_at_ms, counts, asked)
+
+    def _take(self, job: HostedJob, view: JobView | None) -> None:
+        """Go on with what the record says; without one the job is forgotten."""
+        if view is None:
+            job.is_missing = True
+            self._by_key.pop(job.key, None)
+            if any(job.counts()):
+                _log.warning("job_without_record", job=job.key.id, namespace=job.key.namespace, counts=job.counts())
+            return
+        now_ms = self._now_s() * 1000
+        share = view.items_per_second_max / view.hosts_count
+        if job.is_known:
+            job.rate.change(share, now_ms)
+            return
+        job.is_known = True
+        job.rate = JobRate(share, now_ms if view.hosts_count == 1 else now_ms + JOIN_MS)
+        job.has_news = job.has_news or any(job.counts())
+        job.items += view.counts.items
+        job.duplicates += view.counts.duplicates
+        job.rejected += view.counts.rejected
+
+    def _forget_idle(self) -> None:
+        long_ago_s = self._now_s() - limits.JOB_IDLE_MS / 1000
+        for job in list(self._by_key.values()):
+            is_idle = job.called_s < long_ago_s and not job.calls_count
+            if is_idle and job.is_known and not job.has_news and not job.is_writing:
+                del self._by_key[job.key]

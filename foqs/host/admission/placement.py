@@ -1,0 +1,179 @@
+"""Which shards take the items of an enqueue: those of the namespace's tier, or the ones that know their dedup ids."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from foqs.host.dispatch.dispatcher import Dispatcher
+from foqs.host.registry.known_slots import Slots
+from foqs.host.shards.shards import NO_SHARD_RETRY_MS, Shards
+from foqs.model import limits
+from foqs.model.calls import NewItemFields, PositionErrors
+from foqs.model.errors import NoShardError, ShardElsewhereError, UnavailableError
+from foqs.model.namespace import DedupWhenAway, Namespace
+from foqs.model.slots import slot_of
+from foqs.shard.writer.shard_writer import ShardWriter
+
+
+class Placement:
+    """Decides which shards take the items of a call. `Enqueues` asks it.
+
+    Items that come together so go into one transaction, and leave together (docs/performance.md, Runs).
+    """
+
+    def __init__(self, shards: Shards, dispatcher: Dispatcher, slots: Slots) -> None:
+        self._writers = shards.writers
+        self._is_elsewhere = shards.is_elsewhere
+        self._shards = shards
+        self._slots = slots
+        self._sick = dispatcher.sick
+        self._current: dict[str, tuple[ShardWriter, int]] = {}
+        """The shard of each tier that takes items, and how many more until the next one has its turn."""
+
+    def place(self, namespace: Namespace, count: int, avoided: Collection[int] = ()) -> ShardWriter:
+        """The shard that takes a call's items without dedup ids: one of the namespace's tier.
+
+        It is the shard of the last call while it has room, else the healthy one with the shortest buffer. Raises
+        NoShardError when every shard is away, sick, or among `avoided`, which are ids, and UnavailableError when
+        this host has shards, but none of the tier.
+        """
+        tier = namespace.settings.tier
+        writer, left_count = self._current.get(tier, (None, 0))
+        if writer is None or left_count <= 0 or not self._has_room(writer, tier, avoided):
+            writer = self._next(namespace, avoided)
+            left_count = writer.scheduler.placement_run_items
+        self._current[tier] = writer, left_count - count
+        return writer
+
+    def check_takes(self, namespace: Namespace) -> None:
+        """Raises NoShardError when no shard of this host takes items, whatever the load, and UnavailableError when
+        this host has shards, but none of the namespace's tier.
+        """
+        tier, shards = namespace.settings.tier, self._shards
+        current = self._current.get(tier)
+        if current is not None and current[0].shard is not None and not (tier or shards.tiers or shards.draining):
+            return
+        owned = [shard.shard_id for _, shard in shards.owned()]
+        of_tier = [shard_id for shard_id in owned if shards.tier_of(shard_id) == tier]
+        if owned and not of_tier and not self._all_drain(tier):
+            raise UnavailableError(
+                f"this host has no shard of tier {tier!r}, which items of namespace {namespace.name!r} go to: nothing "
+                "was enqueued, ask another host, or give the tier hosts and shards",
+                retry_after_ms=NO_SHARD_RETRY_MS,
+                nothing_done=True,
+            )
+        if shards.draining.issuperset(of_tier):
+            raise self._no_shard(tier)
+
+    @property
+    def knows_slots(self) -> bool:
+        return self._slots.table.version > 0
+
+    def place_ids(
+        self,
+        namespace: Namespace,
+        news: Sequence[NewItemFields],
+        positions: Sequence[int],
+        errors: PositionErrors,
+        away: Collection[int] = (),
+    ) -> tuple[dict[ShardWriter, list[int]], list[int]]:
+        """The positions of items with dedup ids by the shard that the slot of each leads to, and those for any shard.
+
+        Where that shard is away or sick, `errors` says so: no other one knows whether the id was seen. Unless the
+        namespace would rather have the item twice than not at all: then it goes anywhere, also where another host has
+        the shard and is known to be `away`.
+        """
+        by_slot, name, key_spread = self._slots.table.shards, namespace.name, namespace.settings.key_spread
+        groups: dict[int, Sequence[int]] = {}
+        if key_spread == 1:
+            groups[slot_of(name, "", 1)] = positions
+        else:
+            split: dict[int, list[int]] = {}
+            for position in positions:
+                split.setdefault(slot_of(name, news[position].dedup_id or "", key_spread), []).append(position)
+            groups |= split
+        placed: dict[ShardWriter, list[int]] = {}
+        anywhere: list[int] = []
+        for slot, some in groups.items():
+            shard_id = by_slot[slot]
+            writer = self._writers.get(shard_id)
+            shard = writer.shard if writer is not None else None
+            is_here = shard is not None and shard_id not in self._sick
+            if (
+                writer is not None
+                and shard is not None
+                and is_here
+                and self._slots.keeps(shard)
+                and self._slots.takes(shard, slot)
+            ):
+                placed.setdefault(writer, []).extend(some)
+                continue
+            is_moving = shard_id in self._shards.moving
+            # A shard that is here takes ids as soon as its copy of the table is known and the slot has come.
+            if namespace.settings.dedup_when_away is DedupWhenAway.ACCEPT and (
+                shard_id in away or not (is_here or is_moving or self._is_elsewhere(shard_id))
+            ):
+                anywhere += some
+            else:
+                is_sick = shard is not None and shard_id in self._sick and not is_moving
+                errors.update(dict.fromkeys(some, _slot_away(shard_id, is_sick=is_sick)))
+        for some in placed.values():
+            some.sort()  # Of one topic, what comes first in the call is delivered first.
+        return placed, anywhere
+
+    def _has_room(self, writer: ShardWriter, tier: str, avoided: Collection[int]) -> bool:
+        """Whether it takes items, and less waits there than a run, and than fills its next two transactions."""
+        shard, shard_id = writer.shard, writer.shard_id
+        return (
+            shard is not None
+            and min(writer.scheduler.placement_run_items, 2 * limits.TRANSACTION_INSERTS_MAX) > shard.buffered_count
+            and shard.buffered_bytes < 2 * limits.TRANSACTION_INSERT_BYTES_MAX
+            and shard_id not in self._sick
+            and shard_id not in avoided
+            and shard_id not in self._shards.draining
+            and self._shards.tiers.get(shard_id, "") == tier
+        )
+
+    def _next(self, namespace: Namespace, avoided: Collection[int]) -> ShardWriter:
+        tier = namespace.settings.tier
+        last_id = self._current[tier][0].shard_id if tier in self._current else -1
+        self.check_takes(namespace)
+        healthy = [
+            # Among equals the next one after the last, so that each has its turn.
+            (writer.shard.buffered_count, shard_id <= last_id, shard_id)
+            for shard_id, writer in self._writers.items()
+            if writer.shard is not None
+            and shard_id not in avoided
+            and shard_id not in self._sick
+            and shard_id not in self._shards.draining
+            and self._shards.tier_of(shard_id) == tier
+        ]
+        if not healthy:
+            raise self._no_shard(tier)
+        return self._writers[min(healthy)[2]]
+
+    def _all_drain(self, tier: str) -> list[int]:
+        """The shards of the tier, whoever has them, if there are some and all of them drain."""
+        draining = self._shards.draining
+        if not draining:
+            return []
+        of_tier = [shard_id for shard_id in self._shards.uses if self._shards.tier_of(shard_id) == tier]
+        return sorted(of_tier) if draining.issuperset(of_tier) else []
+
+    def _no_shard(self, tier: str) -> NoShardError:
+        message = "no shard of this host takes items now: nothing was enqueued"
+        if draining := self._all_drain(tier):
+            message = (
+                f"all shards of tier {tier!r} drain ({len(draining)}) and take no new items: nothing was enqueued; let "
+                f"one take items again (foqs shard serve {draining[0]}), or add one (foqs shard add)"
+            )
+        return NoShardError(message, retry_after_ms=NO_SHARD_RETRY_MS)
+
+
+def _slot_away(shard_id: int, *, is_sick: bool) -> UnavailableError:
+    return ShardElsewhereError(
+        f"shard {shard_id}, which knows the dedup ids of these items, takes no items here now: nothing was enqueued",
+        shard_id=shard_id,
+        is_sick=is_sick,
+        retry_after_ms=limits.SICK_RETRY_MS if is_sick else NO_SHARD_RETRY_MS,
+    )

@@ -1,0 +1,497 @@
+"""The quotas of all namespaces on this host: which calls it lets in, and the asks for tokens that all hosts share.
+
+A call that finds tokens in hand costs a few additions. Tokens are asked for ahead, all namespaces in one transaction of
+the meta database every ASK_MS at most; a call that finds none waits for the next answer. While the meta database is
+away, nobody waits: hosts let in what they let in a minute ago. docs/decisions/0032-dated-tokens.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+
+import structlog
+
+from foqs.host.admission.account import SLOW_ANSWER_MS_MAX, SLOW_ANSWERS_AWAY, WAIT_MS_MAX, Account, Charge
+from foqs.host.admission.hosted_quota import CallForTokens, HostedQuota, QuotaBooks, over_limit
+from foqs.model import grants, limits
+from foqs.model.errors import FoqsError, OverloadedError, RateLimitedError, TooLargeError, UnavailableError
+from foqs.model.grants import Ask, Grant
+from foqs.model.namespace import Namespace
+from foqs.model.outage import Outage
+from foqs.model.pace import Pace
+from foqs.model.service import Service
+
+ASK_MS = 100
+"""The pause between two asks."""
+RETRY_MS = 500
+"""The pause after an ask that failed."""
+OUTAGE_MS = 2 * limits.SECOND_MS
+"""After an outage that was so long, hosts do not ask for tokens before all have told what they let in without."""
+QUOTAS_PER_ASK_MAX = 50
+"""Namespaces of one transaction of the meta database."""
+LOOK_MAX = 1_000
+"""Namespaces that one turn of the event loop looks through for tokens that have expired."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Quotas(Service):
+    """Lets enqueues in. `Enqueues` calls `admit`, and `wait` where that finds no tokens."""
+
+    def __init__(
+        self,
+        books: QuotaBooks,
+        host_name: str,
+        now_s: Callable[[], float],
+        hosts_count: Callable[[], int],
+        missed_s: Callable[[], float],
+    ) -> None:
+        """`now_s` is monotonic and goes on while the event loop stands still: tokens expire all the same.
+
+        `hosts_count` are the hosts that live, this one included.
+
+        `missed_s` is when others on this host failed to reach the meta database last.
+        """
+        super().__init__("quotas")
+        self._books = books
+        self._host_name = host_name
+        self._now_s = now_s
+        self._hosts_count = hosts_count
+        self._missed_s = missed_s
+        self._by_number: dict[int, HostedQuota] = {}
+        self._wanted: dict[int, HostedQuota] = {}
+        """The quotas that the next ask is for."""
+        self._busy: dict[int, HostedQuota] = {}
+        """The quotas that change with time alone."""
+        self._turns: dict[int, HostedQuota] = {}
+        """The quotas whose turn at their books is waited for."""
+        self._has_turns = asyncio.Event()
+        self._has_work = asyncio.Event()
+        self._asking_since_ms: int | None = None
+        self._away_since_ms: int | None = None
+        self._missed_ms = -limits.DAY_MS
+        """When the meta database was found last to be away for longer than OUTAGE_MS."""
+        self._outage = Outage(now_s)
+        self._locked = Outage(now_s)
+        self._pace = Pace()
+        """What asks take, in milliseconds."""
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self.name)
+        self._turns_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{self.name}-turns")
+        self._task: asyncio.Task[None] | None = None
+        self.waiting_count = 0
+        self.waited_total = self.asks_total = self.asks_failed_total = self.books_locked_total = 0
+        self.granted_total = self.returned_total = self.replayed_total = 0
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the meta database did not answer the last ask, or does not answer the present one in time."""
+        return self._away_since_ms is not None
+
+    @property
+    def ask_ms(self) -> float:
+        """What an ask of the meta database usually takes."""
+        return self._pace.usual
+
+    @property
+    def refused_count(self) -> int:
+        """Namespaces whose books could not be asked for so long that calls do without."""
+        now_ms = self._now_ms()
+        return sum([hosted.is_refused(now_ms) for hosted in self._by_number.values()])
+
+    # --- calls ---
+
+    def admit(self, namespace: Namespace, count: int) -> Charge | None:
+        """Let in the items of a call at once, or return None: then it has to `wait`.
+
+        Raises TooLargeError for more than can ever fit, and RateLimitedError for more than fit while the meta database
+        is away; then none counts.
+        """
+        limit = namespace.settings.enqueues_per_minute_max
+        if count > limit:
+            raise TooLargeError(
+                f"{count} items in one call can never fit into the {limit} enqueues per minute of namespace "
+                f"{namespace.name!r}: send calls of {limit} items at most"
+            )
+        hosted = self._by_number.get(namespace.number)
+        if hosted is None:
+            hosted = self._by_number[namespace.number] = HostedQuota(namespace)
+            hosted.account.answer_ms = self._pace.usual
+        account = hosted.account
+        account.arrived_count += count
+        now_ms = self._now_ms()
+        if account.limit_seen != limit:
+            hosted.limit = account.limit_seen = limit
+            account.drop_tokens(now_ms)
+        if hosted.waiting:
+            return None
+        charge = account.spend(count, now_ms)
+        if charge is None:
+            return self._let_in(hosted, count, now_ms)
+        if account.in_hand < account.refill_below:
+            self._want(hosted)
+        return charge
+
+    async def wait(self, namespace: Namespace, count: int) -> Charge:
+        """Let in the items once there are tokens for them: after the account's wait_ms_max, or no_answer_ms_max without
+        an answer, at the latest.
+
+        Raises RateLimitedError for more than fit, and OverloadedError when too many calls wait.
+        """
+        hosted = self._by_number[namespace.number]
+        now_ms = self._now_ms()
+        self._check_room(hosted, count, now_ms)
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Charge] = loop.create_future()
+        wait_s = hosted.account.wait_ms_max / 1000
+        call = CallForTokens(count, now_ms, answer, loop.call_later(wait_s, self._overdue, hosted))
+        hosted.waiting.append(call)
+        self.waiting_count += 1
+        self.waited_total += 1
+        self._want(hosted)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            # The answer may have come in the same turn of the event loop.
+            if answer.done() and not answer.cancelled() and answer.exception() is None:
+                answer.result().give_back(count)
+            raise
+        finally:
+            call.timer.cancel()
+            self.waiting_count -= 1
+
+    def forget(self, namespaces: set[int]) -> None:
+        """Drop what is remembered of namespaces that are not in the set, and of those without calls."""
+        now_ms = self._now_ms()
+        for number, hosted in list(self._by_number.items()):
+            if not hosted.waiting and (number not in namespaces or hosted.account.is_idle(now_ms)):
+                for known in (self._by_number, self._wanted, self._busy, self._turns):
+                    known.pop(number, None)
+
+    def _let_in(self, hosted: HostedQuota, count: int, now_ms: int) -> Charge | None:
+        """Spend tokens for the items, or do without while the meta database is away. Raises RateLimitedError then."""
+        account = hosted.account
+        charge = account.spend(count, now_ms)
+        if charge is not None:
+            return charge
+        if self._away_since_ms is None and not account.holds(now_ms) and not hosted.is_refused(now_ms):
+            return None
+        return self._replay(hosted, count, now_ms)
+
+    def _replay(self, hosted: HostedQuota, count: int, now_ms: int) -> Charge:
+        account = hosted.account
+        since_ms = self._away_since_ms
+        if since_ms is None:
+            since_ms = hosted.refused_since_ms
+        account.begin_replay(hosted.limit, self._hosts_count(), now_ms if since_ms is None else since_ms, now_ms)
+        charge = account.replay(count, now_ms)
+        if since_ms is not None:
+            self._want(hosted)
+        elif account.namespace not in self._busy:
+            self._busy[account.namespace] = hosted
+            self._has_work.set()
+        if isinstance(charge, int):
+            raise over_limit(hosted, count, charge)
+        self.replayed_total += count
+        return charge
+
+    def _check_room(self, hosted: HostedQuota, count: int, now_ms: int) -> None:
+        waiting_count = len(hosted.waiting)
+        if waiting_count < limits.QUOTA_CALLS_WAITING_MAX and self.waiting_count < limits.QUOTAS_CALLS_WAITING_MAX:
+            return
+        if hosted.account.is_over(count):
+            raise over_limit(hosted, count, hosted.account.wait_ms(count, now_ms))
+        raise OverloadedError(
+            f"{waiting_count} enqueues of namespace {hosted.name!r} and {self.waiting_count} of all wait to be counted "
+            f"against their quotas, and the limits are {limits.QUOTA_CALLS_WAITING_MAX} and "
+            f"{limits.QUOTAS_CALLS_WAITING_MAX}: nothing was enqueued, try again",
+            retry_after_ms=WAIT_MS_MAX,
+        )
+
+    def _serve(self, hosted: HostedQuota, now_ms: int) -> None:
+        """Answer the calls that wait, as far as that is possible now."""
+        account, waiting = hosted.account, hosted.waiting
+        while waiting:
+            call = waiting[0]
+            if not call.answer.done():
+                try:
+                    charge = self._let_in(hosted, call.count, now_ms)
+                    if charge is None and self._is_in_vain(account, call, now_ms):
+                        raise over_limit(hosted, call.count, account.wait_ms(call.count, now_ms))
+                except RateLimitedError as error:
+                    call.answer.set_exception(error)
+                else:
+                    if charge is None:
+                        break
+                    call.answer.set_result(charge)
+            waiting.popleft()
+        if waiting:
+            self._want(hosted)
+
+    def _is_in_vain(self, account: Account, call: CallForTokens, now_ms: int) -> bool:
+        """Whether the book has said since the call came that there will be no tokens for it in time."""
+        if not account.is_answered_since(call.since_ms):
+            return False
+        return now_ms + account.wait_ms(call.count, now_ms) > call.since_ms + account.wait_ms_max
+
+    def _overdue(self, hosted: HostedQuota) -> None:
+        """The first call that waits has done so for long enough, or has had no answer so far."""
+        now_ms = self._now_ms()
+        account, waiting = hosted.account, hosted.waiting
+        while waiting:
+            call = waiting[0]
+            is_answered = account.is_answered_since(call.since_ms)
+            bound_ms = account.wait_ms_max if is_answered else account.no_answer_ms_max
+            left_ms = call.since_ms + bound_ms - now_ms
+            if left_ms > 0 and not call.answer.done():
+                call.timer.cancel()
+                call.timer = asyncio.get_running_loop().call_later(left_ms / 1000, self._overdue, hosted)
+                break
+            waiting.popleft()
+            if call.answer.done():
+                continue
+            try:
+                if is_answered:
+                    raise over_limit(hosted, call.count, account.wait_ms(call.count, now_ms))
+                since_ms = self._asking_since_ms
+                if since_ms is not None and now_ms - since_ms >= bound_ms and self._away_since_ms is None:
+                    self._away_since_ms = since_ms
+                call.answer.set_result(self._replay(hosted, call.count, now_ms))
+            except RateLimitedError as error:
+                call.answer.set_exception(error)
+        self._serve(hosted, now_ms)
+
+    # --- asks ---
+
+    async def _start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name=self.name)
+
+    async def _drain(self) -> None:
+        """Give back all tokens: other hosts may have use for them."""
+        await self._end_task()
+        now_ms = self._now_ms()
+        for hosted in self._by_number.values():
+            hosted.account.drop_tokens(now_ms)
+        with suppress(FoqsError):
+            await self._ask_all([hosted for hosted in self._by_number.values() if hosted.account.is_busy])
+
+    async def _stop(self) -> None:
+        await self._end_task()
+        for hosted in self._by_number.values():
+            for call in hosted.waiting:
+                if not call.answer.done():
+                    call.answer.set_exception(
+                        UnavailableError("this host ends: nothing was enqueued", nothing_done=True)
+                    )
+        for thread in (self._thread, self._turns_thread):
+            await asyncio.to_thread(thread.shutdown, wait=True)
+
+    async def _end_task(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        await asyncio.gather(self._run_asks(), self._run_turns())
+
+    async def _run_asks(self) -> None:
+        while True:
+            await self._until_wanted()
+            pause_ms: float = ASK_MS
+            try:
+                await self._ask_all(list(self._wanted.values()))
+                pause_ms = self._pause_ms()
+                if self._outage.has_ended():
+                    _log.info("quotas_back")
+            except FoqsError as error:
+                pause_ms = RETRY_MS
+                if self._outage.is_to_be_told(str(error)):
+                    _log.warning("quotas_away", error=str(error))
+            except Exception:  # A defect must not end the asks for good.
+                _log.error("host_defect", work="quotas", exc_info=True)
+            await asyncio.sleep(pause_ms / 1000)
+
+    def _pause_ms(self) -> float:
+        """The pause is as long as an ask, so that other hosts have their turns at books that are far."""
+        return ASK_MS if self._hosts_count() <= 1 else max(ASK_MS, self._pace.usual)
+
+    async def _until_wanted(self) -> None:
+        while True:
+            self._look()
+            if self._wanted:
+                return
+            self._has_work.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ASK_MS / 1000 if self._busy else None):
+                    await self._has_work.wait()
+
+    def _look(self) -> None:
+        """Find those whose tokens have expired, or that have something to tell."""
+        now_ms = self._now_ms()
+        for hosted in list(islice(self._busy.values(), LOOK_MAX)):
+            account = hosted.account
+            # Others have their turn before it has the next.
+            del self._busy[account.namespace]
+            account.expire(now_ms)
+            if account.is_busy:
+                self._busy[account.namespace] = hosted
+                if account.is_due(now_ms) and not hosted.has_turn:
+                    self._wanted[account.namespace] = hosted
+
+    def _want(self, hosted: HostedQuota) -> None:
+        if hosted.account.namespace not in self._wanted and not hosted.has_turn:
+            self._wanted[hosted.account.namespace] = hosted
+            self._has_work.set()
+
+    async def _run_turns(self) -> None:
+        """Wait for the turn at one book after the other, on a thread of its own: no other book is held up by it."""
+        while True:
+            await self._has_turns.wait()
+            hosted = next(iter(self._turns.values()), None)
+            if hosted is None:
+                self._has_turns.clear()
+                continue
+            del self._turns[hosted.account.namespace]
+            try:
+                await self._ask_some([hosted], waits=True)
+            except FoqsError:
+                await asyncio.sleep(RETRY_MS / 1000)  # The next ask of all that are wanted tells of the outage.
+            except Exception:
+                _log.error("host_defect", work="turns at quotas", exc_info=True)
+            finally:
+                hosted.has_turn = False
+            if hosted.waiting or hosted.is_stuck:
+                self._want(hosted)
+
+    async def _ask_all(self, wanted: list[HostedQuota]) -> None:
+        """Ask the books of the namespaces. Raises FoqsError."""
+        for start in range(0, len(wanted), QUOTAS_PER_ASK_MAX):
+            await self._ask_some(wanted[start : start + QUOTAS_PER_ASK_MAX])
+
+    async def _ask_some(self, some: list[HostedQuota], *, waits: bool = False) -> None:
+        asked_ms = self._now_ms()
+        if not waits:
+            self._asking_since_ms = asked_ms
+        missed_ms = max(self._missed_ms, int(max(0.0, self._missed_s()) * 1000))
+        asks = {}
+        for hosted in some:
+            self._wanted.pop(hosted.account.namespace, None)
+            asks[hosted.account.namespace] = self._make_ask(hosted, asked_ms, missed_ms)
+            if hosted.asked_first_ms is None:
+                hosted.asked_first_ms = asked_ms
+        self.asks_total += 1
+        self.returned_total += sum([count for ask in asks.values() for _, count in ask.returned])
+        try:
+            loop = asyncio.get_running_loop()
+            ask = partial(self._books.ask_quotas, self._host_name, asks)
+            if waits:
+                answers = await loop.run_in_executor(self._turns_thread, partial(ask, waits=True))
+            else:
+                answers = await loop.run_in_executor(self._thread, ask)
+        except BaseException as error:
+            for hosted in some:
+                hosted.account.fail()
+            if isinstance(error, FoqsError):
+                self._failed(some)
+            raise
+        finally:
+            if not waits:
+                self._asking_since_ms = None
+        if not waits:
+            self._note_pace(self._now_ms() - asked_ms)
+        self._answered(some, asks, answers, asked_ms, has_waited=waits)
+
+    def _make_ask(self, hosted: HostedQuota, now_ms: int, missed_ms: int) -> Ask:
+        refused_ms = 0 if hosted.refused_since_ms is None else now_ms - hosted.refused_since_ms
+        was_away = missed_ms > hosted.told_away_ms and now_ms - missed_ms < grants.HOLD_MS
+        # Others could not ask it either, and have let in items without tokens.
+        was_away = was_away or refused_ms >= hosted.account.no_answer_ms_max
+        waiting = [call.count for call in hosted.waiting if not call.answer.done()]
+        ask = hosted.account.make_ask(
+            hosted.limit, sum(waiting), waiting[0] if waiting else 0, now_ms, was_away=was_away
+        )
+        if self._task is None or self._task.done():
+            return ask._replace(wanted_count=0, need=0, demand_per_s=0)
+        return ask
+
+    def _note_pace(self, took_ms: int) -> None:
+        """Note what an ask took. One that took much longer than usual was an outage, as far as others are concerned."""
+        if took_ms >= OUTAGE_MS + SLOW_ANSWERS_AWAY * min(self._pace.usual, SLOW_ANSWER_MS_MAX):
+            self._missed_ms = self._now_ms()
+        self._pace.note(took_ms)
+
+    def _answered(
+        self,
+        some: Iterable[HostedQuota],
+        asks: Mapping[int, Ask],
+        answers: Mapping[int, Grant | UnavailableError],
+        asked_ms: int,
+        *,
+        has_waited: bool,
+    ) -> None:
+        now_ms = self._now_ms()
+        self._away_since_ms = None
+        for hosted in some:
+            number = hosted.account.namespace
+            answer = answers.get(number)
+            if isinstance(answer, UnavailableError):
+                self._refused(hosted, asks[number], answer, now_ms, has_waited=has_waited)
+            else:
+                self._granted(hosted, asks[number], answer, asked_ms, now_ms)
+            if hosted.account.is_busy:
+                self._busy[number] = hosted
+            self._serve(hosted, now_ms)
+
+    def _granted(self, hosted: HostedQuota, ask: Ask, grant: Grant | None, asked_ms: int, now_ms: int) -> None:
+        """The book has answered, or is gone with its namespace."""
+        account = hosted.account
+        first_ms, hosted.asked_first_ms, hosted.refused_since_ms = hosted.asked_first_ms, None, None
+        hosted.is_stuck = False
+        if grant is None:
+            account.fail()
+            account.hold(now_ms + limits.HEARTBEAT_MS)
+            return
+        if ask.was_away:
+            hosted.told_away_ms = asked_ms
+        account.answered_after(now_ms - (asked_ms if first_ms is None else first_ms))
+        account.take(ask, grant, asked_ms)
+        self.granted_total += grant.granted_count
+
+    def _refused(
+        self, hosted: HostedQuota, ask: Ask, error: UnavailableError, now_ms: int, *, has_waited: bool
+    ) -> None:
+        """The book cannot be asked now: its turn is waited for, once, and then it is tried again and again."""
+        self.books_locked_total += 1
+        hosted.account.refused(ask)
+        if hosted.refused_since_ms is None:
+            hosted.refused_since_ms = now_ms
+        hosted.is_stuck = hosted.is_stuck or has_waited
+        if not hosted.is_stuck:
+            hosted.has_turn = True
+            self._turns[hosted.account.namespace] = hosted
+            self._has_turns.set()
+            return
+        self._want(hosted)
+        if self._locked.is_to_be_told(f"{hosted.name}: {error}"):
+            _log.warning("quota_book_away", namespace=hosted.name, error=str(error))
+
+    def _failed(self, some: Iterable[HostedQuota]) -> None:
+        now_ms = self._now_ms()
+        self.asks_failed_total += 1
+        if self._away_since_ms is None:
+            self._away_since_ms = now_ms
+        if now_ms - self._away_since_ms >= OUTAGE_MS:
+            self._missed_ms = now_ms
+        for hosted in some:
+            if hosted.account.is_busy:
+                self._busy[hosted.account.namespace] = hosted
+        for hosted in self._by_number.values():
+            if hosted.waiting:
+                self._serve(hosted, now_ms)
+
+    def _now_ms(self) -> int:
+        return int(self._now_s() * 1000)

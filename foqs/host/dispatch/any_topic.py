@@ -1,0 +1,476 @@
+"""Dequeues from any topic of a namespace, or of those with a prefix: who has its turn, and what new topics bring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import chain, islice
+from operator import attrgetter
+
+from mypy_extensions import mypyc_attr
+
+from foqs.host.dispatch.hand_out import HandOut
+from foqs.host.dispatch.prefix_sweep import PrefixSweep
+from foqs.host.dispatch.tenant import ReadyRing, Tenant
+from foqs.host.dispatch.topic_queue import DequeueCall, TopicQueue
+from foqs.model import limits
+from foqs.model.errors import OverloadedError
+from foqs.model.item import ShardItem
+from foqs.model.namespace import SettingsTable
+from foqs.model.topic import ShardTopic
+from foqs.shard.writer.shard_writer import ShardWriter
+
+LOOKS_MAX = 1_000
+"""Topics that a call looks at in one turn of the event loop. It goes on in the next tick."""
+RING_SLICE_TOPICS = 5_000
+"""Topics that one turn of the event loop compares with a prefix that is new."""
+
+_attached_number = attrgetter("attached_number")
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class AnyTopic(HandOut):
+    """The part of the dispatcher that finds topics for calls that name none: it owns the rings.
+
+    Such a call wants so much of certain topics at any time, as if it had named them, and something of any topic
+    besides, until it has wanted as much as it asked for.
+    """
+
+    def __init__(self, writers: Mapping[int, ShardWriter], clock: Callable[[], float], settings: SettingsTable) -> None:
+        super().__init__(writers, clock, settings)
+        self._busy: dict[DequeueCall, None] = {}
+        """Calls for any topic that want something of certain topics."""
+        self._attached_count = 0
+        """Calls that ever were busy."""
+        self._fed: dict[Tenant, None] = {}
+        """Namespaces with calls for any topic, and with topics that may have something for them."""
+        self._fed_later: dict[Tenant, None] = {}
+        """The namespaces that the next tick goes on with."""
+        self._hungry_count = 0
+        """Namespaces that have calls which want something of any topic."""
+        self._roomless: dict[TopicQueue, None] = {}
+        """Topics that stand in no ring for want of room for leases. Nobody tells when there is room again."""
+        self._filling: dict[ReadyRing, None] = {}
+        """The rings that are new, and in which not all of their topics are yet."""
+        self._prefixed: dict[Tenant, int] = {}
+        """Namespaces that have rings with prefixes, and how many."""
+        self._prefix_sweep = PrefixSweep()
+        self._namespaces_paused: frozenset[int] = frozenset()
+        self._caps_known: Mapping[int, float] = {}
+
+    # ---- rings ----
+
+    def _enter(self, queue: TopicQueue) -> None:
+        """The topic may have something to give."""
+        if queue.version != self.settings.version:
+            self._refresh(queue)
+        if queue.is_paused or queue.parked_slot:
+            return
+        if not queue.has_something():
+            if queue.lacks_room():
+                self._roomless[queue] = None
+            return
+        queue.tenant.enter(queue)
+        if queue.tenant.hungry_count:
+            self._fed[queue.tenant] = None
+
+    def ring(self, namespace: int, prefix: str) -> ReadyRing:
+        """The ring of a prefix, which `fill` has to fill where it is new. Raises OverloadedError for one too many."""
+        tenant = self._tenant(namespace)
+        ring = tenant.rings.get(prefix) if prefix else tenant.ring
+        if ring is None:
+            try:
+                self._check_room_for_ring(tenant, prefix)
+            except OverloadedError:
+                self._forget_tenant(tenant)
+                raise
+            ring = tenant.rings[prefix] = ReadyRing(tenant, prefix)
+            self._note_rings(tenant)
+            ready = list(tenant.ring.entries)
+            ring.unfilled = [ready[at : at + RING_SLICE_TOPICS] for at in range(0, len(ready), RING_SLICE_TOPICS)]
+            self._filling[ring] = None
+        ring.used_s = self._clock()
+        return ring
+
+    def fill(self, ring: ReadyRing) -> None:
+        """Put some more topics into a ring that is new."""
+        if ring.unfilled:
+            for queue in ring.unfilled.pop():
+                if queue.name.startswith(ring.prefix) and queue.in_ring:
+                    ring.entries.setdefault(queue, 0)
+        if not ring.unfilled:
+            self._filling.pop(ring, None)
+        if ring.hungry:
+            self._fed[ring.tenant] = None
+
+    def _check_room_for_ring(self, tenant: Tenant, prefix: str) -> None:
+        of_namespace, of_host = len(tenant.rings), sum(self._prefixed.values())
+        if of_namespace >= limits.TOPIC_PREFIXES_MAX or of_host >= limits.TOPIC_PREFIXES_OF_HOST_MAX:
+            raise OverloadedError(
+                f"dequeues of this host have named {of_namespace} prefixes of topics of the namespace within "
+                f"{limits.TOPIC_PREFIX_IDLE_MS} ms, and {of_host} of all: {limits.TOPIC_PREFIXES_MAX} and "
+                f"{limits.TOPIC_PREFIXES_OF_HOST_MAX} may be: use fewer, or try again",
+                retry_after_ms=limits.TOPIC_PREFIX_IDLE_MS,
+            )
+        nested = [one for one in tenant.rings if one.startswith(prefix) or prefix.startswith(one)]
+        if len(nested) >= limits.TOPIC_PREFIXES_NESTED_MAX:
+            chain = max(sum(one.startswith(other) for other in nested) for one in [*nested, prefix])
+            if chain >= limits.TOPIC_PREFIXES_NESTED_MAX:
+                raise OverloadedError(
+                    f"topic_prefix {prefix!r:.80} and others named within {limits.TOPIC_PREFIX_IDLE_MS} ms begin with "
+                    f"one another, {chain} of them, and {limits.TOPIC_PREFIXES_NESTED_MAX} may: use fewer prefixes",
+                    retry_after_ms=limits.TOPIC_PREFIX_IDLE_MS,
+                )
+
+    def forget_prefixes(self) -> None:
+        """Forget the prefixes that no call has named for long."""
+        before_s = self._clock() - limits.TOPIC_PREFIX_IDLE_MS / 1000
+        for tenant in list(self._prefixed):
+            idle = [one for one, ring in tenant.rings.items() if not ring.hungry and ring.used_s < before_s]
+            for prefix in idle:
+                del tenant.rings[prefix]
+            self._note_rings(tenant)
+            self._forget_tenant(tenant)
+
+    def _note_rings(self, tenant: Tenant) -> None:
+        tenant.prefix_lengths = sorted({len(one) for one in tenant.rings})
+        self._prefixed[tenant] = len(tenant.rings)
+        if not tenant.rings:
+            del self._prefixed[tenant]
+
+    def _forget(self, queue: TopicQueue) -> None:
+        super()._forget(queue)
+        self._roomless.pop(queue, None)
+        self._forget_tenant(queue.tenant)
+
+    def _forget_tenant(self, tenant: Tenant) -> None:
+        if not (tenant.queues_count or tenant.hungry_count or tenant.rings):
+            self._tenants.pop(tenant.namespace, None)
+
+    # ---- calls ----
+
+    def start_any(self, ring: ReadyRing, count: int, call: DequeueCall) -> None:
+        """Serve a call for up to `count` items of any topic of a ring now, or let it wait."""
+        self.waiting_count += 1
+        call.ring, call.count_left = ring, count
+        self._wait(call)
+        if ring.entries:
+            self._fed[ring.tenant] = None
+            self._serve_any()
+
+    def _wait(self, call: DequeueCall) -> None:
+        assert call.ring is not None
+        tenant = call.ring.tenant
+        if not tenant.hungry_count:
+            self._hungry_count += 1
+        tenant.wait(call)
+
+    def _stop_waiting(self, call: DequeueCall) -> None:
+        assert call.ring is not None
+        tenant = call.ring.tenant
+        if tenant.hungry_count:
+            tenant.stop_waiting(call)
+            if not tenant.hungry_count:
+                self._hungry_count -= 1
+
+    def answer(self, call: DequeueCall, items: list[ShardItem]) -> None:
+        super().answer(call, items)
+        ring = call.ring
+        if ring is not None:
+            self._stop_waiting(call)
+            self._busy.pop(call, None)
+            self._due_calls.pop(call, None)
+            self._refund(ring, call, items)
+            self._forget_tenant(ring.tenant)
+        for queue in call.wants:
+            if not queue.in_ring and (queue.parts or queue.buffer.sort_keys):
+                self._enter(queue)  # What the call wanted of it and did not get is there for others.
+
+    def _refund(self, ring: ReadyRing, call: DequeueCall, items: list[ShardItem]) -> None:
+        """A topic whose turn brought less than it was to bring, because that came too late, keeps its credit."""
+        if len(items) == sum(call.wants.values()):
+            return
+        got: dict[str, int] = {}
+        for item in items:
+            got[item.topic.name] = got.get(item.topic.name, 0) + 1
+        for queue, want in call.wants.items():
+            missing = want - got.get(queue.name, 0)
+            if missing > 0 and queue in ring.entries:
+                ring.entries[queue] = min(ring.entries[queue] + missing, max(queue.weight, limits.TOPIC_WEIGHT_MAX))
+
+    def _serve_any(self) -> None:
+        """Find topics for calls that want any, and answer those that have what they wait for."""
+        while self._fed or self._due_calls:
+            fed, self._fed = self._fed, {}
+            for tenant in fed:
+                if tenant.hungry_count:
+                    self._feed(tenant)
+            due, self._due_calls = self._due_calls, {}
+            # Who came first has its turn first at each topic.
+            for call in sorted(due, key=_attached_number):
+                if call.items is None and not call.awaits_more(self._clock()):
+                    self._answer_any(call)
+
+    def _answer_any(self, call: DequeueCall) -> None:
+        queues = list(call.wants)
+        if not queues:
+            return
+        self._deliver_to(call)
+        if call.items is None:
+            return  # Nothing has come, or all had expired: the next tick looks for more.
+        for queue in queues:
+            if queue.calls or queue.is_throttled:
+                self.serve(queue)
+
+    def _feed(self, tenant: Tenant) -> None:
+        """Let calls that want any topic have what there is, each ring's oldest call first."""
+        if tenant.namespace in self.settings.dequeue_paused:
+            return
+        self._refresh_tenant(tenant)
+        for ring in [tenant.ring, *tenant.rings.values()]:
+            while ring.hungry and ring.entries:
+                call = next(iter(ring.hungry))
+                attached = self._fill(call, ring)
+                for queue in attached:
+                    self._claim(queue)
+                if attached:
+                    self._due_calls[call] = None
+                if not call.count_left or len(call.wants) >= limits.ANY_TOPICS_PER_CALL_MAX:
+                    self._stop_waiting(call)
+                    continue
+                if ring.entries and not tenant.parked_slot:
+                    self._fed_later[tenant] = None  # It has looked at enough for now.
+                break
+
+    def _fill(self, call: DequeueCall, ring: ReadyRing) -> dict[TopicQueue, None]:
+        """Let the call want items of the topics whose turns it is. Returns these topics."""
+        attached: dict[TopicQueue, None] = {}
+        now_s, tenant = self._clock(), ring.tenant
+        for _ in range(LOOKS_MAX):
+            if not call.count_left or not ring.entries or len(call.wants) >= limits.ANY_TOPICS_PER_CALL_MAX:
+                break
+            if tenant.cap is not None and not self._may_take_any(tenant, now_s):
+                break
+            queue, credit = ring.turn()
+            if queue.version != self.settings.version:
+                self._refresh(queue)
+            spare = 0 if queue.is_paused else queue.spare_count(call.count_left + 1)
+            want = min(spare, call.count_left)
+            if want > credit and len(ring.entries) > 1:  # Alone it has every turn.
+                want = credit
+            is_last = want == spare
+            if want and queue.is_throttled:
+                granted = self._take_any_tokens(queue, want, now_s)
+                is_last = is_last and granted == want
+                want = granted
+                if not granted and queue.asks_for_tokens():
+                    call.passed = queue
+            if want:
+                self._attach(call, queue, want)
+                attached[queue] = None
+            if is_last:
+                tenant.leave(queue)  # There is nothing more of it.
+                call.passed = queue
+                if queue.lacks_room():
+                    self._roomless[queue] = None
+            elif queue.in_ring:
+                ring.end_turn(queue, max(0, credit - want))
+        return attached
+
+    def _may_take_any(self, tenant: Tenant, now_s: float) -> bool:
+        """Calls for any topic of a namespace with a cap may take tokens; else they wait for their turn."""
+        assert tenant.cap is not None
+        if not tenant.cap.wait_s(now_s) and (tenant.turn_count or not (tenant.parked_slot or tenant.starved)):
+            return True
+        self._park_tenant(tenant)
+        return False
+
+    def _take_any_tokens(self, queue: TopicQueue, count: int, now_s: float) -> int:
+        """Take tokens for a call for any topic. A topic that has no more of its own leaves the rings until it has."""
+        tenant = queue.tenant
+        bound = min(count, tenant.turn_count) if tenant.turn_count else count
+        granted = self._take_tokens(queue, bound, now_s)
+        if tenant.turn_count:
+            tenant.turn_count -= granted
+        if granted < count and queue.cap is not None and queue.cap.wait_s(now_s):
+            self._park(queue)
+        return granted
+
+    def _attach(self, call: DequeueCall, queue: TopicQueue, want: int) -> None:
+        """The call wants so many items of this topic, too."""
+        if not call.wants:
+            call.attached_s = self._clock()
+            self._attached_count += 1
+            call.attached_number = self._attached_count
+            self._busy[call] = None
+        if queue in call.wants:
+            call.wants[queue] += want
+        else:
+            call.wants[queue] = want
+            queue.calls[call] = None
+            self.waiting_topics_count += 1
+        queue.waiting_count += want
+        call.count_left -= want
+        self._active[queue] = None
+
+    def _detach(self, call: DequeueCall, queue: TopicQueue) -> None:
+        super()._detach(call, queue)
+        if not queue.in_ring:
+            self._enter(queue)
+
+    def _attach_arriving(self, topic: ShardTopic) -> None:
+        """Items of the topic are about to be written: a call that wants any topic may claim them at once."""
+        tenant = self._tenants.get(topic.namespace)
+        if tenant is None or not tenant.hungry_count or topic.namespace in self.settings.dequeue_paused:
+            return
+        for ring in tenant.rings_of(topic.name):
+            if not ring.hungry:
+                continue
+            queue = self._queue_of(topic)
+            if queue.version != self.settings.version:
+                self._refresh(queue)
+            call = next(iter(ring.hungry))
+            want = call.count_left
+            if queue.is_throttled:
+                is_behind = queue.shared_cap is not None and (tenant.starved or tenant.parked_slot)
+                want = 0 if is_behind else self._take_tokens(queue, want, self._clock())
+            if want:
+                self._attach(call, queue, want)
+                if not call.count_left or len(call.wants) >= limits.ANY_TOPICS_PER_CALL_MAX:
+                    self._stop_waiting(call)
+            return
+
+    def _look_for_room(self) -> None:
+        """Topics that had no room for leases may have some by now."""
+        for queue in list(islice(self._roomless, limits.SWEEP_QUEUES_MAX)):
+            del self._roomless[queue]
+            if not queue.in_ring:
+                self._enter(queue)
+
+    def _renew_calls(self) -> None:
+        """Let calls for any topic look elsewhere where a topic has nothing for them any more."""
+        for ring in list(self._filling):
+            self.fill(ring)  # Whoever began it may be gone.
+        self._fed.update(self._fed_later)
+        self._fed_later = {}
+        for call in list(islice(self._busy, limits.SWEEP_QUEUES_MAX)):
+            del self._busy[call]
+            self._busy[call] = None
+            for queue in [one for one in call.wants if not one.may_bring()]:
+                self._detach(call, queue)
+                if queue.is_throttled:
+                    self._settle_tokens(queue)
+            if not call.wants:
+                del self._busy[call]
+                call.awaited.clear()
+            self._due_calls[call] = None
+            if call.count_left:
+                assert call.ring is not None
+                self._wait(call)
+                if call.ring.entries:
+                    self._fed[call.ring.tenant] = None
+
+    # ---- what operators say, and what time brings ----
+
+    def _follow_settings(self) -> None:
+        """Let changes of policies, caps and pauses take hold, also for what waits or is parked."""
+        changes = self.settings.policy_changes
+        for _ in range(min(len(changes), limits.SWEEP_QUEUES_MAX)):
+            self._follow_policy(changes.popleft())
+        for topic in self._prefix_sweep.take(self.settings.prefix_changes, self._topics_with_policies):
+            self._follow_policy(topic)
+        paused, caps = self.settings.dequeue_paused, self.settings.caps
+        if paused is self._namespaces_paused and caps is self._caps_known:
+            return
+        for number in {*paused, *(caps.keys() ^ self._caps_known.keys()), *_changed(caps, self._caps_known)}:
+            tenant = self._tenants.get(number)
+            if tenant is None:
+                self._caps_of_gone(number, "")
+            elif number in paused:
+                self._end_hungry(tenant)
+            else:
+                self._wake_tenant(tenant)
+        if any(number in self._tenants and self._tenants[number].hungry_count for number in paused):
+            return  # There are more calls to be ended.
+        self._namespaces_paused, self._caps_known = paused, caps
+
+    def _follow_policy(self, topic: tuple[int, str]) -> None:
+        """Another policy may hold for the topic."""
+        queue = self._queues.get(topic)
+        if queue is None:
+            self._caps_of_gone(*topic)
+            return
+        queue.parked_slot = 0
+        self._refresh(queue)
+        self._woken(queue)
+
+    def _topics_with_policies(self) -> list[tuple[int, str]]:
+        """All topics that are known here, and those of which the caps are, some of them twice."""
+        return [*self._queues, *self._caps]
+
+    def _caps_of_gone(self, namespace: int, name: str) -> None:
+        """The topic, or the namespace, is not here now: only its cap may be."""
+        policies, caps = self.settings.policy(namespace, name), self.settings.caps
+        if not (policies.deliveries_per_second_max if name else namespace in caps):
+            self._caps.pop((namespace, name), None)
+
+    def _end_hungry(self, tenant: Tenant) -> None:
+        """The namespace is paused: some of its calls for any topic end, and the others with the next ticks."""
+        calls = chain(tenant.ring.hungry, *[ring.hungry for ring in tenant.rings.values()])
+        for call in list(islice(calls, limits.DEQUEUES_ENDED_PER_TICK)):
+            call.is_paused = True
+            self.answer(call, [])
+
+    def _woken(self, queue: TopicQueue) -> None:
+        """Let a topic go on that waited for a token, or for an operator."""
+        if queue.calls:
+            self._active[queue] = None
+        if queue in self._active:
+            self.serve(queue)
+        if not queue.in_ring:
+            self._enter(queue)
+        if self.on_changed is not None and not queue.parked_slot:
+            self.on_changed((queue.namespace, queue.name))
+
+    def _turn_wheel(self) -> None:
+        """Serve what has waited for tokens until now."""
+        for queue in self._take_due():
+            self._woken(queue)
+        for tenant in self._take_due_tenants():
+            self._wake_tenant(tenant)
+        self._note_slot()
+
+    def _wake_tenant(self, tenant: Tenant) -> None:
+        """The namespace has tokens: topics that wait for them get some in their order, and calls for any topic."""
+        self._refresh_tenant(tenant)
+        now_s, starved, cap = self._clock(), tenant.starved, tenant.cap
+        count = 0 if cap is None else cap.count(now_s)
+        if cap is not None and not count:
+            self._park_tenant(tenant)
+            return
+        turns = list(islice(starved, limits.SWEEP_QUEUES_MAX))
+        share = max(1, count // max(1, len(turns) + tenant.hungry_count))
+        tenant.is_any_first = not tenant.is_any_first
+        if tenant.is_any_first:
+            self._feed_turn(tenant, share)
+        for queue in turns:
+            if cap is not None and cap.wait_s(now_s):
+                break
+            del starved[queue]
+            tenant.turn_count = share * queue.weight
+            self._woken(queue)
+        tenant.turn_count = 0
+        if not tenant.is_any_first:
+            self._feed_turn(tenant, share)
+        if starved or (tenant.hungry_count and any(ring.entries for ring in [tenant.ring, *tenant.rings.values()])):
+            self._park_tenant(tenant)
+
+    def _feed_turn(self, tenant: Tenant, share: int) -> None:
+        """Serve calls for any topic in their turn, beside the topics that wait for tokens."""
+        if tenant.hungry_count:
+            tenant.turn_count = share * tenant.hungry_count if tenant.starved else 0
+            self._feed(tenant)
+            tenant.turn_count = 0
+
+
+def _changed(caps: Mapping[int, float], before: Mapping[int, float]) -> list[int]:
+    return [number for number, cap in caps.items() if before.get(number) != cap]

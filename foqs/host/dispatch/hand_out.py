@@ -1,0 +1,199 @@
+"""The delivery of held items to calls: its order, and the leases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import islice
+
+from mypy_extensions import mypyc_attr
+
+from foqs.host.dispatch.capping import Capping
+from foqs.host.dispatch.topic_queue import DequeueCall, TopicQueue
+from foqs.model import limits
+from foqs.model.clock import Now
+from foqs.model.item import ShardItem
+from foqs.model.namespace import SettingsTable
+from foqs.model.topic import ShardTopic
+from foqs.shard.writer.shard_writer import ShardWriter
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class HandOut(Capping):
+    """The part of the dispatcher that delivers items: it owns the calls that wait.
+
+    Nothing is handed out past a more urgent item that is ready: the buffer never holds a less urgent item back in
+    front of it.
+    """
+
+    def __init__(self, writers: Mapping[int, ShardWriter], clock: Callable[[], float], settings: SettingsTable) -> None:
+        super().__init__(writers, clock, settings)
+        self._lingering: dict[TopicQueue, None] = {}
+        """Topics that are served again in the next tick."""
+        self._due_calls: dict[DequeueCall, None] = {}
+        """Calls for any topic that may be answered now. They are, when all that has happened is known."""
+        self.waiting_count = 0
+        """Dequeue calls that wait."""
+        self.waiting_topics_count = 0
+        """Topics of each of them."""
+
+    def answer(self, call: DequeueCall, items: list[ShardItem]) -> None:
+        call.items = items
+        self.waiting_count -= 1
+        self.waiting_topics_count -= len(call.wants)
+        for queue, count in call.wants.items():
+            del queue.calls[call]
+            queue.waiting_count -= count
+            if (queue.has_prefetched_for_calls or queue.has_claims_for_calls) and not queue.calls:
+                self._release_for_calls(queue)
+            if not queue.parts:
+                self._rest(queue)  # A topic that does not exist here: sweeps would come too late for many names.
+        if call.answered is not None and not call.answered.done():
+            call.answered.set_result(None)
+
+    def serve(self, queue: TopicQueue) -> None:
+        """Deliver what may be delivered, then claim what is still wanted."""
+        if queue.version != self.settings.version:
+            self._refresh(queue)
+        if queue.namespace in self.settings.dequeue_paused:
+            self._pause(queue)
+            return
+        if queue.is_throttled:
+            if queue.is_paused:
+                self._pause_topic(queue)
+            else:
+                self._admit(queue)
+        while queue.calls:
+            call = next(iter(queue.calls))
+            if call.ring is not None:
+                self._due_calls[call] = None
+                break
+            want = call.wants[queue]
+            count = queue.servable_count(want)
+            if count == 0:
+                break
+            if count < want:
+                self._claim(queue)  # First, so that the call waits for what is ready as well.
+                if not queue.has_waited(call, self._clock()):
+                    self._lingering[queue] = None
+                    break
+            if not self._deliver_to(call):
+                break
+        if (queue.has_prefetched_for_calls or queue.has_claims_for_calls) and not queue.calls:
+            self._release_for_calls(queue)
+        self._claim(queue)
+        if queue.is_throttled:
+            self._settle_tokens(queue)
+
+    def _pause_topic(self, queue: TopicQueue) -> None:
+        """End the calls that wait for this topic, or for others that are paused as well, and for nothing else.
+
+        Each call is looked at once: if another of its topics is paused later, it is among the calls of that one.
+        """
+        calls = queue.pausing
+        if not calls:
+            return
+        for _ in range(min(len(calls), limits.DEQUEUES_ENDED_PER_TICK)):
+            call = calls.popleft()
+            if call not in queue.calls:
+                continue
+            if call.ring is not None:
+                self._detach(call, queue)
+            elif all(other.is_paused for other in call.wants):
+                call.is_paused = True
+                self.answer(call, [])
+        if calls:
+            self._lingering[queue] = None
+
+    def _detach(self, call: DequeueCall, queue: TopicQueue) -> None:
+        """A call for any topic wants nothing more of this one."""
+        want = call.wants.pop(queue)
+        del queue.calls[call]
+        queue.waiting_count -= want
+        call.count_left += want
+        self.waiting_topics_count -= 1
+        if (queue.has_prefetched_for_calls or queue.has_claims_for_calls) and not queue.calls:
+            self._release_for_calls(queue)
+
+    def _pause(self, queue: TopicQueue) -> None:
+        """End the calls that wait, and give back what is prefetched."""
+        for call in list(islice(queue.calls, limits.DEQUEUES_ENDED_PER_TICK)):
+            call.is_paused = True
+            self.answer(call, [])
+        if queue.calls:
+            self._lingering[queue] = None
+        self._unclaim(queue.buffer, queue.buffer.items)
+        if queue.is_throttled:
+            self._settle_tokens(queue)
+
+    def _deliver_to(self, call: DequeueCall) -> bool:
+        """Deliver what the call may have of all its topics; it ends unless there is nothing.
+
+        Returns whether something has left a buffer; if not, the call has to wait for claims.
+        """
+        turns = [queue for queue in call.wants if next(iter(queue.calls)) is call]
+        for queue in turns:
+            if queue.version != self.settings.version:
+                self._refresh(queue)
+        clocks: dict[int, Now] = {}
+        next_items, unbacked = call.next_items(turns, clocks, self._writers)
+        while unbacked:
+            for queue, items in unbacked.items():
+                self._claim_for(queue, call, items)
+            next_items, unbacked = call.next_items(turns, clocks, self._writers)
+        if call.claimed_for and call.awaits_claims(self._clock()):
+            self._lingering.update(dict.fromkeys(turns))
+            return False
+        given: list[ShardItem] = []
+        for queue, items in next_items.items():
+            self._deliver(queue, call, items, clocks, given)
+        if given:
+            self.answer(call, given)
+        return bool(next_items)
+
+    def _claim_for(self, queue: TopicQueue, call: DequeueCall, unbacked: list[ShardItem]) -> None:
+        """Claim items of one topic anew, for the call: the claims that are there do not back its lease."""
+        by_topic: dict[ShardTopic, list[ShardItem]] = {}
+        for item in unbacked:
+            by_topic.setdefault(item.topic, []).append(item)
+        for topic, items in by_topic.items():
+            if topic.shard_id in self.sick:
+                self._unclaim(queue.buffer, items)
+                continue
+            shard = self._writers[topic.shard_id].shard
+            assert shard is not None
+            self._drop(queue, items)
+            shard.claim_for_call(topic, items)
+            queue.has_claims_for_calls = True
+            self._claims_started(topic, len(items), items[-1].sort_key)
+            call.claimed_for[queue] = queue.claims_started_count
+            call.claimed_for_s = self._clock()
+
+    def _deliver(
+        self,
+        queue: TopicQueue,
+        call: DequeueCall,
+        items: list[ShardItem],
+        clocks: dict[int, Now],
+        given: list[ShardItem],
+    ) -> None:
+        """Lease the next items of the buffer to the call; those that have not expired are added to `given`."""
+        queue.take(len(items), self._clock())
+        size_bytes, given_count = 0, len(given)
+        for item in items:
+            shard_id = item.topic.shard_id
+            writer, now = self._writers[shard_id], clocks[shard_id]
+            shard = writer.shard
+            assert shard is not None
+            size_bytes += item.size_bytes
+            shard.deliver(item, now.steady_ms + (call.lease_ms or item.lease_ms or call.lease_ms_default))
+            if call.says_begun:
+                shard.hand_over(item)
+            if item.expires_at <= now.server_ms:
+                shard.expire(item, now.server_ms)
+                writer.wake()
+            else:
+                item.delivered_at = now.server_ms
+                given.append(item)
+        self._memory.prefetched_bytes -= size_bytes
+        if queue.is_throttled:
+            self._spend_tokens(queue, len(given) - given_count)

@@ -1,0 +1,256 @@
+"""Counters of events as they happen: connections, calls, transactions, and the ends of items."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from foqs.model import limits
+from foqs.model.item import ItemEvent
+from foqs.shard.port import Transaction, TransactionResult
+from foqs.shard.state.events import Events
+
+_LOOKS_PER_EVENT = 8
+BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""Bounds of the buckets of all times."""
+OTHER_NAMESPACES = "(other)"
+"""Label of all those together that have none of their own. No namespace has such a name."""
+
+
+class ItemMeters(Collector):
+    """Counts what became of items, by namespace. The verbs and the dispatcher call `happened`.
+
+    The first limits.METRIC_NAMESPACES_MAX namespaces have labels of their own for good.
+    """
+
+    def __init__(self, name_of: Callable[[int], str | None]) -> None:
+        self._name_of = name_of
+        self._counts: dict[int, list[int]] = {}
+        self._labelled: deque[int] = deque()
+        """The numbers in `_counts`, in the order in which they are looked at next."""
+        self._others = [0] * len(ItemEvent)
+
+    def happened(self, namespace: int, event: ItemEvent, count: int) -> None:
+        counts = self._counts.get(namespace)
+        if counts is None:
+            counts = self._counts_of_new(namespace)
+        counts[event] += count
+
+    def record(self, events: Events) -> None:
+        """Count what a shard tells. The dispatcher calls it."""
+        for (namespace, event), count in events.counted.items():
+            self.happened(namespace, event, count)
+
+    def counts_of(self, event: ItemEvent) -> dict[int | None, int]:
+        """How often it happened, by number of a namespace; None stands for those without a label. For any thread."""
+        found: dict[int | None, int] = {number: counts[event] for number, counts in list(self._counts.items())}
+        found[None] = self._others[event]
+        return found
+
+    def _counts_of_new(self, namespace: int) -> list[int]:
+        if len(self._counts) >= limits.METRIC_NAMESPACES_MAX and not self._forget_a_deleted_one():
+            return self._others
+        self._labelled.append(namespace)
+        return self._counts.setdefault(namespace, [0] * len(ItemEvent))
+
+    def _forget_a_deleted_one(self) -> bool:
+        """Whether there was one among the next few: this is done for each event of a namespace without a label."""
+        for _ in range(min(_LOOKS_PER_EVENT, len(self._labelled))):
+            number = self._labelled.popleft()
+            if self._name_of(number) is None:
+                del self._counts[number]
+                return True
+            self._labelled.append(number)
+        return False
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        events = CounterMetricFamily(
+            "foqs_item_events_total",
+            "Events of items since the host started: enqueued, rate_limited (refused by the quota), delivered, acked, "
+            "nacked, extended, lease_ended (without ack or nack), expired (past their TTL) or dead_lettered.",
+            labels=["namespace", "event"],
+        )
+        named = [(self._name_of(number), counts) for number, counts in list(self._counts.items())]
+        for name, counts in [*named, (OTHER_NAMESPACES, self._others)]:
+            if name is not None:
+                for event in ItemEvent:
+                    events.add_metric([name, event.name.lower()], counts[event])
+        yield events
+
+
+class Distribution:
+    """How long things took, in buckets. Any thread may read it; it grows on one.
+
+    These are plain sums: a meter of the metrics library costs five times as much each time.
+    """
+
+    __slots__ = ("counts", "seconds_sum")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS_S) + 1)
+        """Counts by bucket; the last one is for what is beyond all bounds."""
+        self.seconds_sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self.seconds_sum += seconds
+        self.counts[bisect_left(BOUNDS_S, seconds)] += 1
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """How many took no longer than each bound, as Prometheus has it."""
+        return list(zip([*map(str, BOUNDS_S), "+Inf"], accumulate(list(self.counts)), strict=True))
+
+
+class TransportMeters(Collector):
+    """Implements foqs.transport.bounds.TransportMetrics: the front door counts connections and calls here.
+
+    It owns a distribution of times for each method and outcome.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._opened = Counter(
+            "foqs_connections_opened_total", "Client connections that the host accepted.", registry=registry
+        )
+        self._closed = Counter(
+            "foqs_connections_closed_total", "Client connections that ended for any reason.", registry=registry
+        )
+        self._refused = Counter(
+            "foqs_connections_refused_total",
+            "Client connections that were refused because there were too many.",
+            ["reason"],
+            registry=registry,
+        )
+        self._protocol_errors = Counter(
+            "foqs_protocol_errors_total",
+            "Client connections that were closed because they sent invalid data, or sent it too slowly.",
+            ["reason"],
+            registry=registry,
+        )
+        self._calls: dict[tuple[str, str], Distribution] = {}
+        self._long_polls: dict[str, Distribution] = {}
+        registry.register(self)
+
+    def connection_opened(self) -> None:
+        self._opened.inc()
+
+    def connection_closed(self) -> None:
+        self._closed.inc()
+
+    def connection_refused(self, reason: str) -> None:
+        self._refused.labels(reason).inc()
+
+    def protocol_error(self, reason: str) -> None:
+        self._protocol_errors.labels(reason).inc()
+
+    def call_finished(self, method: str, outcome: str, seconds: float) -> None:
+        calls = self._calls.get((method, outcome))
+        if calls is None:
+            calls = self._calls[method, outcome] = Distribution()
+        calls.observe(seconds)
+
+    def long_poll_finished(self, outcome: str, seconds: float) -> None:
+        polls = self._long_polls.get(outcome)
+        if polls is None:
+            polls = self._long_polls[outcome] = Distribution()
+        polls.observe(seconds)
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        calls = HistogramMetricFamily(
+            "foqs_call_seconds",
+            "Time from reading a call to its response, by method and outcome (OK or the code of the error); without "
+            "dequeues that may wait for items.",
+            labels=["method", "outcome"],
+        )
+        for labels, spent in list(self._calls.items()):
+            calls.add_metric(list(labels), spent.buckets(), spent.seconds_sum)
+        polls = HistogramMetricFamily(
+            "foqs_long_poll_seconds",
+            "Time from reading a dequeue that may wait for items (wait_ms above 0) to its response, by outcome; "
+            "most of it is waiting.",
+            labels=["outcome"],
+        )
+        for outcome, spent in list(self._long_polls.items()):
+            polls.add_metric([outcome], spent.buckets(), spent.seconds_sum)
+        yield from (calls, polls)
+
+
+class TransactionMeters:
+    """Implements foqs.shard.writer.shard_listener.TransactionMeter."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._seconds = Histogram(
+            "foqs_transaction_seconds",
+            "Time of a transaction of the shard on its MySQL server, from sending it to the response.",
+            ["shard"],
+            buckets=BOUNDS_S,
+            registry=registry,
+        )
+        self._waits = Histogram(
+            "foqs_slot_wait_seconds",
+            "Time that the shard waited before a transaction for other shards of this host on the same server.",
+            ["shard"],
+            buckets=BOUNDS_S,
+            registry=registry,
+        )
+        self._outcomes = Counter(
+            "foqs_transactions_total",
+            "Transactions of the shard by outcome: committed, failed (certainly nothing was done) or unknown (the "
+            "session was lost, and the next one finds out).",
+            ["shard", "outcome"],
+            registry=registry,
+        )
+        self._rows = Counter(
+            "foqs_rows_total",
+            "Items that committed transactions of the shard worked on, by kind of work; for windows_refilled, the "
+            "windows of ready items that they read.",
+            ["shard", "work"],
+            registry=registry,
+        )
+
+        self._lost = Counter(
+            "foqs_transactions_lost_total",
+            "Committed transactions of the shard that were not there any more when it was taken over: it was served "
+            "from an older copy of its database.",
+            ["shard"],
+            registry=registry,
+        )
+
+    def lost(self, shard_id: int, count: int) -> None:
+        self._lost.labels(str(shard_id)).inc(count)
+
+    def waited(self, shard_id: int, wait_s: float) -> None:
+        self._waits.labels(str(shard_id)).observe(wait_s)
+
+    def ended(self, shard_id: int, elapsed_s: float, outcome: str) -> None:
+        shard = str(shard_id)
+        self._seconds.labels(shard).observe(elapsed_s)
+        self._outcomes.labels(shard, outcome).inc()
+
+    def committed(self, shard_id: int, transaction: Transaction, result: TransactionResult) -> None:
+        shard = str(shard_id)
+        inserted_count = len(transaction.inserts) + len(transaction.inserts_short_lived)
+        for work, count in (
+            ("inserted", inserted_count - result.packed_count),
+            ("packed", result.packed_count),
+            ("promoted", result.promoted_count),
+            ("fetched", len(transaction.fetches)),
+            ("claimed", sum([len(claim.items) for claim in transaction.claims])),
+            ("dead_lettered", sum([rewrite.lane < 0 for rewrite in transaction.rewrites])),
+            ("rewritten", len(transaction.rewrites)),
+            ("woken", len(transaction.wakes)),
+            ("deleted", len(transaction.deletes)),
+            ("windows_refilled", len(transaction.refills)),
+        ):
+            if count:
+                self._rows.labels(shard, work).inc(count)

@@ -1,0 +1,193 @@
+"""The census of namespaces on this host's shards: told to the meta database, and watched for names it has lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import structlog
+
+from foqs.host.registry.known_slots import Slots
+from foqs.host.registry.namespaces import Namespaces, NamespaceView
+from foqs.host.shards.shards import Shards
+from foqs.host.shards.waiting import Answer, Waiting
+from foqs.model import limits
+from foqs.model.census import Census, CensusAnswer
+from foqs.model.errors import FoqsError
+from foqs.model.namespace import number_in_use
+from foqs.model.outage import Outage
+from foqs.shard.state.engine import ShardState
+from foqs.shard.writer.shard_writer import ShardWriter
+
+_log = structlog.get_logger(__name__)
+
+
+class _Compared(NamedTuple):
+    """The names of a shard as they were compared with all namespaces, and the conflicts that this has found."""
+
+    shard: ShardState
+    view: NamespaceView
+    names_count: int
+    """It tells whether there are other names: a shard learns new ones, and never another one for a number."""
+    conflicts: dict[str, FoqsError]
+
+    def holds(self, shard: ShardState, view: NamespaceView) -> bool:
+        """Whether to compare these would find the same again."""
+        is_same = self.shard is shard and self.view is view
+        return is_same and self.names_count == len(shard.index.namespace_names)
+
+
+class Censuses:
+    """Implements foqs.host.registry.namespaces.OwnedShards: `Namespaces` asks it, and so do the verbs that change
+    namespaces.
+
+    It owns the answers that this host's shards are giving to censuses, each of which is a task.
+    """
+
+    def __init__(self, shards: Shards, namespaces: Namespaces, slots: Slots, waiting: Waiting) -> None:
+        self.unknown: dict[int, str] = {}
+        """The names of namespaces, by number, that hold items here and that the meta database does not have."""
+        self._shards = shards
+        self._namespaces = namespaces
+        self._slots = slots
+        self._waiting = waiting
+        self._tasks: dict[tuple[int, int, int], asyncio.Task[bool]] = {}
+        """The answers that are under way and that were given, by census, shard and epoch."""
+        self._compared: dict[int, _Compared] = {}
+        """The last comparison of each shard that is owned: there may be 20,000 names, and it is made twice a second."""
+        self._outages: dict[int, Outage] = {}
+        """The outage of each shard whose last answer failed: it is tried again twice a second."""
+
+    def check_owns_any(self) -> None:
+        self._shards.check_owns_any()
+
+    def epochs(self) -> dict[int, int]:
+        owned = {shard.shard_id: shard.epoch for _, shard in self._shards.owned()}
+        return dict.fromkeys(self._shards.uses, 0) | owned
+
+    def servers(self) -> dict[int, str]:
+        """The servers on which this host serves its shards."""
+        return {writer.shard_id: writer.served_on for writer, _ in self._shards.owned()}
+
+    def conflicts(self, view: NamespaceView) -> dict[str, FoqsError]:
+        self._look_for_unknown(view)
+        self._compared = {shard.shard_id: self._compare(shard, view) for _, shard in self._shards.owned()}
+        found: dict[str, FoqsError] = {}
+        for compared in self._compared.values():
+            found |= compared.conflicts
+        return found
+
+    def _compare(self, shard: ShardState, view: NamespaceView) -> _Compared:
+        before = self._compared.get(shard.shard_id)
+        if before is not None and before.holds(shard, view):
+            return before
+        # Counted first: a name that comes meanwhile is then compared the next time.
+        names_count = len(shard.index.namespace_names)
+        return _Compared(shard, view, names_count, self.conflicts_of(shard, view))
+
+    def conflicts_of(self, shard: ShardState, view: NamespaceView) -> dict[str, FoqsError]:
+        found: dict[str, FoqsError] = {}
+        for number, name in shard.index.namespace_names.copy().items():
+            namespace = view.by_number.get(number)
+            if namespace is not None and not namespace.is_known_as(name):
+                found[namespace.name] = number_in_use(namespace, name, shard.shard_id)
+        return found
+
+    def _look_for_unknown(self, view: NamespaceView) -> None:
+        found: dict[int, str] = {}
+        for _, shard in self._shards.owned():
+            for number in shard.index.namespaces.copy().keys() - view.by_number.keys():
+                items_count = shard.items_of(number) if shard.index.counted else 0
+                if items_count <= 0:
+                    continue
+                found[number] = name = shard.index.namespace_names[number]
+                if number not in self.unknown:
+                    _log.error(
+                        "unknown_namespace", number=number, name=name, shard=shard.shard_id, items_count=items_count
+                    )
+        self.unknown = found
+
+    def name_of(self, number: int) -> str | None:
+        """The name by which the shards here know the number; None where they do not."""
+        names = [shard.index.namespace_names.get(number) for _, shard in self._shards.owned()]
+        return next((name for name in names if name is not None), None)
+
+    def answer(self, censuses: Sequence[Census]) -> None:
+        """Begin to answer for every shard that this host owns, once for each of its epochs."""
+        open_ids = {census.id for census in censuses}
+        for key, task in list(self._tasks.items()):
+            if key[0] not in open_ids:
+                task.cancel()
+                del self._tasks[key]
+            elif task.done() and (task.cancelled() or not task.result()):
+                del self._tasks[key]
+        for census in censuses:
+            for writer, shard in self._shards.owned():
+                key = (census.id, shard.shard_id, shard.epoch)
+                if key not in self._tasks:
+                    self._tasks[key] = asyncio.create_task(self._answer(census, writer, shard), name="census")
+
+    async def answered(self, census: Census) -> None:
+        """Return when all that can be answered here has been."""
+        tasks = [task for key, task in self._tasks.items() if key[0] == census.id]
+        if tasks:
+            await asyncio.wait(tasks, timeout=limits.CENSUS_MS_MAX / 1000)
+
+    def check_healthy(self, shard_ids: Sequence[int]) -> None:
+        """Raises UnavailableError when one of them is here and sick: it does not answer soon."""
+        for shard_id in shard_ids:
+            if self._shards.serves(shard_id):
+                self._shards.check_healthy(shard_id)
+
+    async def stop(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _answer(self, census: Census, writer: ShardWriter, shard: ShardState) -> bool:
+        """Whether the answer is in the meta database; else it is tried again with the next refresh."""
+        try:
+            async with asyncio.timeout(limits.CENSUS_MS_MAX / 1000):
+                if census.namespace:
+                    await writer.counted.wait()
+                await self._slots.ask(shard)
+                fence = Answer(self._waiting)
+                shard.ask_fence(census.namespace, fence)
+                writer.wake()
+                await fence.done
+                answer = CensusAnswer(
+                    shard.shard_id,
+                    shard.epoch,
+                    self._count(census, shard),
+                    self._number_max(shard),
+                    self._slots.version_max,
+                )
+                await self._namespaces.on_thread(lambda meta: meta.answer_census(census, [answer]))
+        except (FoqsError, TimeoutError) as error:
+            self._not_answered(shard.shard_id, str(error) or "it took too long")
+            return False
+        except Exception:  # A defect of one shard's must not keep the others from answering.
+            _log.error("host_defect", work="census", exc_info=True)
+            return False
+        self._outages.pop(shard.shard_id, None)
+        return True
+
+    def _not_answered(self, shard_id: int, reason: str) -> None:
+        outage = self._outages.get(shard_id)
+        if outage is None:
+            outage = self._outages[shard_id] = Outage(asyncio.get_running_loop().time)
+        if outage.is_to_be_told(reason):
+            _log.warning("census_not_answered", shard=shard_id, error=reason)
+
+    def _count(self, census: Census, shard: ShardState) -> int:
+        """Items of another namespace under the same number are not the closed one's."""
+        namespace = self._namespaces.view.by_number.get(census.namespace)
+        name = shard.index.namespace_names.get(census.namespace)
+        if namespace is None or name is None or not namespace.is_known_as(name):
+            return 0
+        return shard.items_of(census.namespace)
+
+    def _number_max(self, shard: ShardState) -> int:
+        return max(self._namespaces.number_max, max(shard.index.namespace_names, default=0))

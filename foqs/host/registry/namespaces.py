@@ -1,0 +1,288 @@
+"""The namespaces as this host knows them: read from the meta database, served from memory when it is away."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+import structlog
+
+from foqs.host.registry.known_slots import Slots
+from foqs.host.registry.meta_calls import MetaCalls
+from foqs.model import limits
+from foqs.model.census import Census
+from foqs.model.errors import FoqsError, PausedError, UnavailableError, UnknownNamespaceError, shown
+from foqs.model.namespace import Namespace, SettingsTable
+from foqs.model.outage import Outage
+from foqs.model.pace import Pace
+from foqs.model.service import Service
+from foqs.model.slots import SlotMove
+from foqs.shard.state.engine import ShardState
+from foqs.storage.meta.meta_namespaces import NamespaceList
+from foqs.storage.meta.meta_store import MetaStore
+from foqs.storage.shard.identity import ClusterId
+
+SLOW_MS = 2 * limits.SECOND_MS
+"""Reading the namespaces takes so much longer than usual only while the meta database is as good as away."""
+
+_log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+
+class NamespaceView:
+    """All namespaces at one time; never changed, so that any thread may read it."""
+
+    def __init__(self, namespaces: Sequence[Namespace] = ()) -> None:
+        self.by_name = {namespace.name: namespace for namespace in namespaces}
+        self.by_number = {namespace.number: namespace for namespace in namespaces}
+        self.number_by_name = {namespace.name.encode(): namespace.number for namespace in namespaces}
+
+
+class OwnedShards(Protocol):
+    """The namespaces that this host's shards know; foqs.host.registry.censuses.Censuses is the real one."""
+
+    def conflicts(self, view: NamespaceView) -> dict[str, FoqsError]:
+        """Errors by name, for namespaces whose numbers the shards know by other names. Any thread may ask."""
+
+    def conflicts_of(self, shard: ShardState, view: NamespaceView) -> dict[str, FoqsError]:
+        """The conflicts of one shard."""
+
+    def check_owns_any(self) -> None:
+        """Raises UnavailableError while this host owns none."""
+
+    def servers(self) -> dict[int, str]:
+        """The servers on which this host serves its shards."""
+
+    def epochs(self) -> dict[int, int]:
+        """The epoch of each shard of the cluster that this host knows of; 0 where it does not own the shard now."""
+
+    def answer(self, censuses: Sequence[Census]) -> None:
+        """Begin to answer those that are new. On the event loop."""
+
+
+class MoveFollower(Protocol):
+    """The follower of moves of slots; foqs.host.registry.slot_moves.SlotMover is the real one."""
+
+    def look(self, told: SlotMove | None) -> None:
+        """The meta database has this move of slots under way. On the event loop."""
+
+
+class Namespaces(Service):
+    """Knows all namespaces, and reads them anew every limits.HEARTBEAT_MS.
+
+    Every call asks it for its namespace, and the taking over of shards has it read. It owns the connection to the meta
+    database, with a thread for what no call of an operator may delay.
+    """
+
+    def __init__(self, meta: MetaStore, host_id: str, wall_ms: Callable[[], int], *, allow_undurable: bool) -> None:
+        """`wall_ms` is the time of day."""
+        super().__init__("namespaces")
+        self.calls = MetaCalls(meta)
+        self.shards: OwnedShards | None = None
+        """The host sets it before it starts the namespaces."""
+        self.slots: Slots | None = None
+        """The host sets it as well."""
+        self.slot_moves: MoveFollower | None = None
+        """And this."""
+        self.cluster: ClusterId | None = None
+        """The id of the cluster, which whoever makes shards sets."""
+        self.settings = SettingsTable()
+        """The settings of namespaces, for shards and the dispatcher."""
+        self.number_max = 0
+        """The highest number of a namespace that this process ever saw."""
+        self._meta = meta
+        self._host_id = host_id
+        self._wall_ms = wall_ms
+        self._allow_undurable = allow_undurable
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="namespaces")
+        self._reading = threading.Lock()
+        self._view = self._read_view = NamespaceView()
+        self.number_by_name = self._view.number_by_name
+        """The numbers of the namespaces, by their names as bytes."""
+        self._listed: list[Namespace] = []
+        """The records of which the last view was made."""
+        self._conflicts: dict[str, FoqsError] = {}
+        self._conflicts_opened: dict[str, FoqsError] = {}
+        """Conflicts that shards brought which were opened since the last reading began."""
+        self._problems: list[str] = []
+        """Why the meta database's server could lose what it acknowledged."""
+        self.missed_s = -math.inf
+        """When the meta database was found last not to answer, or to be very slow."""
+        self._pace = Pace()
+        """What reading the namespaces takes, in seconds."""
+        self._checked_s = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    def get(self, name: str) -> Namespace:
+        """Raises UnknownNamespaceError, and UnavailableError when shards know its number by another name."""
+        namespace = self._view.by_name.get(name)
+        if namespace is None:
+            raise UnknownNamespaceError(f"namespace {shown(name)} does not exist: create it first")
+        conflict = self._conflicts.get(name) or self._conflicts_opened.get(name)
+        if conflict is not None:
+            raise conflict
+        return namespace
+
+    def serving(self, name: str) -> Namespace:
+        """Return the namespace that a verb of the queue names. Raises what `get` does.
+
+        A host that owns no shard leaves it to others to say that a namespace is unknown: they may know a new one.
+        """
+        try:
+            return self.get(name)
+        except UnknownNamespaceError:
+            assert self.shards is not None
+            self.shards.check_owns_any()
+            raise
+
+    def check_open(self, number: int) -> None:
+        """Check that items may come in, before they do. Raises PausedError while the namespace is being deleted.
+
+        The caller may try again: soon the namespace is unknown, or takes items again because it was not empty.
+        """
+        namespace = self._view.by_number.get(number)
+        if namespace is None:
+            raise UnknownNamespaceError("the namespace was deleted meanwhile: nothing was enqueued")
+        if namespace.closing:
+            raise PausedError(
+                f"namespace {namespace.name!r} is being deleted: nothing was enqueued",
+                retry_after_ms=limits.HEARTBEAT_MS,
+            )
+
+    @property
+    def view(self) -> NamespaceView:
+        return self._view
+
+    def name_of(self, number: int) -> str | None:
+        namespace = self._view.by_number.get(number)
+        return namespace.name if namespace else None
+
+    @property
+    def numbers(self) -> set[int]:
+        return set(self._view.by_number)
+
+    def require_durable(self) -> None:
+        """Raises UnavailableError while the server of the meta database could lose what it acknowledged."""
+        if self._problems:
+            raise UnavailableError(
+                f"the server of the meta database can lose what it acknowledged: {'; '.join(self._problems)}",
+                nothing_done=True,
+            )
+
+    async def refresh(self) -> None:
+        """Read all of it anew. Raises UnavailableError."""
+        assert self.shards is not None
+        before = self._conflicts_opened
+        # A shard that is opened meanwhile has an epoch that the reading may be too early for.
+        owned = self.shards.epochs()
+        listed = await self.on_thread(self.read)
+        if self._conflicts_opened is before:
+            self._conflicts_opened = {}
+        assert self.slots is not None
+        self.shards.answer(listed.censuses)
+        self.slots.look()
+        if self.slot_moves is not None:
+            self.slot_moves.look(listed.slot_move)
+        table, move = self.slots.table, listed.slot_move
+        # The table that a move leads to is known before the move ends. It has ended if the next one is under way.
+        if table.version > listed.slots.version and (move is None or move.version < self.slots.version_max):
+            _log.error("meta_lost_slots", version=listed.slots.version, known_version=table.version)
+            await self.on_thread(lambda meta: meta.restore_slots(table))
+        known = listed.epochs
+        lost = {shard_id: epoch for shard_id, epoch in owned.items() if known.get(shard_id, -1) < epoch}
+        # One that has no owner now has to be asked all the same, by whoever serves it next.
+        if lost:
+            if any(lost.values()):
+                _log.error("meta_went_back", lost_epochs={shard: epoch for shard, epoch in lost.items() if epoch})
+            servers = self.shards.servers()
+            await self.on_thread(lambda meta: self._give_back(meta, lost, servers))
+
+    def _give_back(self, meta: MetaStore, epochs: dict[int, int], servers: dict[int, str]) -> None:
+        """Tell the meta database what it lacks. The id comes first: with the epochs it seems to have all."""
+        if self.cluster is not None:
+            self.cluster.give_back()
+        meta.raise_epochs(self._host_id, epochs, self._wall_ms(), servers)
+
+    def read(self, meta: MetaStore) -> NamespaceList:
+        """Read the namespaces, on a worker thread, and serve them from now on.
+
+        Who takes a shard over does so after it has got its epoch: a shard's owner then knows of every namespace that
+        was closed or deleted before. Two threads read one after the other, so that no older state replaces a newer.
+        """
+        with self._reading:
+            listed = meta.read_namespaces()
+            if listed.namespaces is not self._listed:
+                self._listed, self._read_view = listed.namespaces, NamespaceView(listed.namespaces)
+            if self.slots is not None:
+                self.slots.learn(listed.slots, "the meta database")
+            view = self._read_view
+            self.number_max = max(self.number_max, max(view.by_number, default=0))
+            self._conflicts = {} if self.shards is None else self.shards.conflicts(view)
+            if view is not self._view:
+                self._view = view
+                self.number_by_name = view.number_by_name
+                self.settings.replace(view.by_number)
+            known = self.settings
+            if listed.policies is not known.policies or listed.prefix_policies is not known.prefix_policies:
+                known.replace_policies(listed.policies, listed.prefix_policies)
+            return listed
+
+    def shard_opened(self, shard: ShardState) -> None:
+        """A shard tells by what names it knows the numbers of namespaces."""
+        assert self.shards is not None
+        self._conflicts_opened = self._conflicts_opened | self.shards.conflicts_of(shard, self._view)
+        if self.slots is not None:
+            self.slots.opened(shard)
+
+    async def on_thread(self, work: Callable[[MetaStore], T]) -> T:
+        """Run `work` on the host's thread for the meta database, where no admin call delays it."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, self._meta)
+
+    async def _start(self) -> None:
+        await self._check_durable()
+        self.require_durable()
+        await self.refresh()
+        self._task = asyncio.create_task(self._run(), name=self.name)
+
+    async def _stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        # Both may wait for a database that hangs.
+        await asyncio.to_thread(self.calls.close)
+        await asyncio.to_thread(self._thread.shutdown, wait=True)
+        self._meta.close()
+
+    async def _run(self) -> None:
+        outage = Outage(asyncio.get_running_loop().time)
+        while True:
+            await asyncio.sleep(limits.HEARTBEAT_MS / 1000)
+            try:
+                if asyncio.get_running_loop().time() - self._checked_s > limits.DURABILITY_CHECK_MS / 1000:
+                    await self._check_durable()
+                began_s = asyncio.get_running_loop().time()
+                await self.refresh()
+                took_s = asyncio.get_running_loop().time() - began_s
+                if took_s > self._pace.usual + SLOW_MS / 1000:
+                    self.missed_s = asyncio.get_running_loop().time()
+                self._pace.note(took_s)
+                if outage.has_ended():
+                    _log.info("meta_back")
+            except FoqsError as error:
+                self.missed_s = asyncio.get_running_loop().time()
+                if outage.is_to_be_told(str(error)):
+                    _log.warning("meta_away", error=str(error))
+            except Exception:  # A defect must not end the refreshes for good.
+                _log.error("host_defect", work="namespaces", exc_info=True)
+
+    async def _check_durable(self) -> None:
+        if self._allow_undurable:
+            return
+        self._problems = await self.on_thread(lambda meta: meta.check_durable())
+        self._checked_s = asyncio.get_running_loop().time()
+        if self._problems:
+            _log.error("meta_undurable", problems=self._problems)

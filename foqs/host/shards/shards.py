@@ -1,0 +1,273 @@
+"""The shards of this host: what it has for each of them, and all of them by id."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
+from typing import TypeVar
+
+from foqs.host.shards.ttl_scan import TtlScan
+from foqs.model import limits
+from foqs.model.cluster import ShardUse, shards_named
+from foqs.model.errors import UnavailableError
+from foqs.model.service import Service, ServiceState
+from foqs.shard import mysql_server
+from foqs.shard.port import Tenure
+from foqs.shard.state.engine import ShardState
+from foqs.shard.state.events import Events
+from foqs.shard.writer.shard_writer import ShardWriter
+from foqs.storage.shard.packs.pack_index import PackIndex
+from foqs.storage.shard.shard_reader import ShardReader
+from foqs.storage.shard.shard_store import ShardStore
+
+NO_SHARD_RETRY_MS = 500
+"""The retry_after_ms of a host that owns no shard."""
+
+MOVING_RETRY_MS = 100
+"""The retry_after_ms of a call for a shard that is on its way from one living host to another."""
+
+T = TypeVar("T")
+
+
+class OwnedShard(Service):
+    """All that a host has for one shard, which it owns or tries to own: its writer, its reader and its TTL scan.
+
+    The host makes it, and starts, drains and stops it with itself or by itself. What is owned of the shard at a time is
+    `writer.shard`.
+    """
+
+    def __init__(
+        self,
+        writer: ShardWriter,
+        store: ShardStore,
+        reader: ShardReader,
+        exporter: ShardReader,
+        packs: PackIndex,
+        on_events: Callable[[Events], None],
+        place: str = "",
+    ) -> None:
+        """`on_events` is told what the deletions of expired items bring with them.
+
+        `reader` is for pages of operators and the TTL scan, and `exporter` for exports, which may take as long as they
+        want.
+        """
+        super().__init__(f"owned-shard-{writer.shard_id}")
+        self.shard_id = writer.shard_id
+        self.writer = writer
+        self.reader = reader
+        self.exporter = exporter
+        self.packs = packs
+        self.place = place
+        """Where its database is, as the cluster knows it."""
+        self._store = store
+        self._scan = TtlScan(writer, reader, self.read, on_events)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"reader-{writer.shard_id}")
+        """The reader's, which blocks."""
+        self._export_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"exporter-{writer.shard_id}")
+        """The exporter's. It starts with the first export."""
+
+    async def read(self, work: Callable[[], T]) -> T:
+        """Do what the reader has given as work, after all that was asked before.
+
+        Raises UnavailableError once the shard was handed on.
+        """
+        return await self._run(self._thread, work)
+
+    async def export(self, work: Callable[[], T]) -> T:
+        """Do what the exporter has given as work, after all that was asked before.
+
+        Raises UnavailableError once the shard was handed on.
+        """
+        return await self._run(self._export_thread, work)
+
+    def _run(self, thread: ThreadPoolExecutor, work: Callable[[], T]) -> asyncio.Future[T]:
+        if self.state is ServiceState.STOPPED:
+            raise UnavailableError(
+                f"shard {self.shard_id} was handed on, or the host ends: nothing was done, try again",
+                retry_after_ms=MOVING_RETRY_MS,
+                nothing_done=True,
+            )
+        return asyncio.get_running_loop().run_in_executor(thread, work)
+
+    def use_url(self, url: str) -> None:
+        """New sessions are opened by this URL, which leads to the same database."""
+        self._store.use_url(url)
+        self.reader.use_url(url)
+        self.exporter.use_url(url)
+
+    async def _start(self) -> None:
+        await self.writer.start()
+        self._scan.start()
+
+    async def _drain(self) -> None:
+        await self.writer.drain()
+
+    async def _stop(self) -> None:
+        await self._scan.stop()
+        self.reader.interrupt()
+        self.exporter.interrupt()
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._thread, self.reader.close)
+        await loop.run_in_executor(self._export_thread, self.exporter.close)
+        self._thread.shutdown(wait=True)
+        self._export_thread.shutdown(wait=True)
+        await self.writer.stop()
+        self.packs.close()
+
+
+class Shards:
+    """The shards of this host, by id, as the verbs see them: which are owned and well.
+
+    The host adds and removes them, also while it runs. All else of the host asks here and never keeps a shard's state,
+    which changes with every takeover.
+    """
+
+    def __init__(self, shard_ids: Iterable[int] = (), refused: Mapping[int, str] = MappingProxyType({})) -> None:
+        """`shard_ids` are the shards that the host knows of before it has asked.
+
+        `refused` tells at any time why the cluster was not told of some that the host's configuration names.
+        """
+        self.refused = refused
+        self.uses: Mapping[int, ShardUse] = dict.fromkeys(shard_ids, ShardUse.SERVING)
+        """All shards of the cluster, whoever has them."""
+        self.draining: frozenset[int] = frozenset()
+        """The shards that take no new items without dedup ids."""
+        self.tiers: Mapping[int, str] = {}
+        """The tiers of those that have one."""
+        self.moving: Collection[int] = ()
+        """The shards that are about to go from one living host to another."""
+        self.by_id: dict[int, OwnedShard] = {}
+        self.writers: dict[int, ShardWriter] = {}
+        """The writers of the same shards."""
+        self._tenures: dict[int, Tenure] = {}
+        """The tenures of shards that this host has left, until it tries to own them again."""
+        self.is_elsewhere: Callable[[int], bool] = lambda shard_id: False
+        """Whether another host serves a shard, whose part of a page is asked of that one."""
+
+    @property
+    def here(self) -> list[int]:
+        """The shards that this host serves, and those that nobody does."""
+        return [shard_id for shard_id in self.uses if self.serves(shard_id) or not self.is_elsewhere(shard_id)]
+
+    def asked(self, wanted: Collection[int] | None) -> list[tuple[int, ShardState]]:
+        """The shards that a page is wanted of: these, or else all that are `here`.
+
+        Raises UnavailableError for one that is not served: a page without it would be wrong.
+        """
+        shard_ids = sorted(self.here if wanted is None else wanted)
+        if lost := [shard_id for shard_id in shard_ids if not self.serves(shard_id)]:
+            raise self.none_served(lost)
+        return [(shard_id, self.serving(shard_id)[1]) for shard_id in shard_ids]
+
+    def serves(self, shard_id: int) -> bool:
+        """Whether this host owns the shard now."""
+        writer = self.writers.get(shard_id)
+        return writer is not None and writer.shard is not None
+
+    def tier_of(self, shard_id: int) -> str:
+        return self.tiers.get(shard_id, "")
+
+    def know(self, uses: Mapping[int, ShardUse], tiers: Mapping[int, str], moving: Collection[int]) -> None:
+        """These are all shards of the cluster, the tiers of those that have one, and those that are about to move."""
+        self.uses, self.tiers, self.moving = uses, tiers, moving
+        self.draining = frozenset([shard_id for shard_id, use in uses.items() if use is ShardUse.DRAINING])
+
+    def add(self, shard: OwnedShard) -> None:
+        self.by_id[shard.shard_id] = shard
+        self.writers[shard.shard_id] = shard.writer
+
+    def remove(self, shard_id: int) -> None:
+        """Nothing of it is owned any more."""
+        del self.by_id[shard_id]
+        if (tenure := self.writers.pop(shard_id).tenure) is not None:
+            self._tenures[shard_id] = tenure
+
+    def take_tenure(self, shard_id: int) -> Tenure | None:
+        """Return what is known of the shard as this host has left it, if it has had it, and forget it.
+
+        If nobody has had the shard since, its next writer goes on with that and needs no new epoch.
+        """
+        return self._tenures.pop(shard_id, None)
+
+    def owned(self) -> list[tuple[ShardWriter, ShardState]]:
+        """The shards that are owned at this moment."""
+        return [(writer, shard) for writer in list(self.writers.values()) if (shard := writer.shard) is not None]
+
+    def serving(self, shard_id: int) -> tuple[ShardWriter, ShardState]:
+        """Raises UnavailableError for a shard that is not here or not owned now: nothing was done."""
+        writer = self.writers.get(shard_id)
+        shard = writer.shard if writer is not None else None
+        if writer is None or shard is None:
+            raise self.not_served(shard_id)
+        return writer, shard
+
+    def not_served(self, shard_id: int) -> UnavailableError:
+        """The error of a call for a shard that is not here or not owned now."""
+        writer = self.writers.get(shard_id)
+        retry_after_ms = MOVING_RETRY_MS if shard_id in self.moving else None
+        if writer is None:
+            message = f"this host has no shard {shard_id}: ask the one that has"
+            if shard_id not in self.uses:
+                message = (
+                    f"the cluster has no shard {shard_id} ({shard_id:x} in ids of items), as far as this host knows: "
+                    "see foqs shard list"
+                )
+            return UnavailableError(
+                message,
+                retry_after_ms=retry_after_ms,
+                nothing_done=True,
+            )
+        return UnavailableError(
+            f"shard {writer.shard_id} is not served by this host now: {writer.detail}",
+            retry_after_ms=retry_after_ms or NO_SHARD_RETRY_MS,
+            nothing_done=True,
+        )
+
+    def none_served(self, shard_ids: Sequence[int]) -> UnavailableError:
+        """The error of a call for several shards that are not here or not owned now."""
+        first = self.not_served(shard_ids[0])
+        if len(shard_ids) == 1:
+            return first
+        return UnavailableError(
+            f"{shards_named(shard_ids)} are not served by this host now; of the first: {first.message}",
+            retry_after_ms=first.retry_after_ms,
+            nothing_done=True,
+        )
+
+    def check_healthy(self, shard_id: int) -> None:
+        """Raises UnavailableError while the shard's breaker is open: who only reads does not wait for a sick server."""
+        health = self.writers[shard_id].health
+        if not health.healthy:
+            raise UnavailableError(
+                f"shard {shard_id} is sick, {health.reason}: nothing was done, try again",
+                retry_after_ms=limits.SICK_RETRY_MS,
+                nothing_done=True,
+            )
+
+    async def unless_sick(self, shard_id: int, read: Awaitable[T]) -> T:
+        """Await a read of the shard. Raises UnavailableError when its breaker opens first: nobody waits for that."""
+        reading = asyncio.ensure_future(read)
+        try:
+            while not reading.done():
+                await asyncio.wait([reading], timeout=mysql_server.PULSE_MS / 1000)
+                if not reading.done() and shard_id in self.writers:
+                    self.check_healthy(shard_id)
+            return reading.result()
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    @property
+    def owns_any(self) -> bool:
+        return any(writer.shard is not None for writer in self.writers.values())
+
+    def check_owns_any(self) -> None:
+        """Raises UnavailableError: who serves nothing must not answer as if there were nothing to serve."""
+        if not self.owns_any:
+            raise UnavailableError(
+                "this host owns no shard now, it is a standby or has lost them: nothing was done, ask another host",
+                retry_after_ms=NO_SHARD_RETRY_MS,
+                nothing_done=True,
+            )

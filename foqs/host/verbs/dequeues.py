@@ -1,0 +1,214 @@
+"""Dequeue: what a call wants, the wait for it, and the items as they are told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from itertools import islice
+
+from foqs.host import arguments
+from foqs.host.dispatch.dispatcher import Dispatcher
+from foqs.host.dispatch.topic_queue import DequeueCall
+from foqs.host.registry.namespaces import Namespaces
+from foqs.host.shards.shards import Shards
+from foqs.model import ids, limits
+from foqs.model.calls import NO_CONTENT, CallContext, Delivery, TopicDemand
+from foqs.model.errors import OverloadedError, PausedError
+from foqs.model.item import ItemEvent, ShardItem
+from foqs.model.namespace import Namespace
+
+
+class Dequeues:
+    """The verb dequeue: it asks the dispatcher for items, waits for them, and tells them to the caller.
+
+    The host ticks it, and drains it before the front door. It owns the calls that wait.
+    """
+
+    def __init__(
+        self,
+        namespaces: Namespaces,
+        shards: Shards,
+        dispatcher: Dispatcher,
+        clock: Callable[[], float],
+        happened: Callable[[int, ItemEvent, int], None],
+    ) -> None:
+        """`clock` is monotonic, in seconds; `happened` counts, by namespace, what became of items."""
+        self._namespaces = namespaces
+        self._shards = shards
+        self._dispatcher = dispatcher
+        self._clock = clock
+        self._happened = happened
+        self._draining = False
+        self._waiting: dict[DequeueCall, None] = {}
+        """Calls that wait, the oldest first."""
+
+    async def drain(self) -> None:
+        """Let no call wait any more; returns when all that waited have their answers, with nothing.
+
+        There may be 50,000, or 200,000 topics of them: they end in several turns of the event loop.
+        """
+        self._draining = True
+        done_count = 0
+        for call in list(self._waiting):
+            if call.done:
+                continue
+            self._dispatcher.answer(call, [])
+            done_count += 1 + len(call.wants)
+            if done_count >= limits.DEQUEUES_ENDED_PER_TICK:
+                await asyncio.sleep(0)
+                done_count = 0
+
+    def tick(self) -> None:
+        """Let no call wait for a host that has lost its shards: others may serve it."""
+        if self._waiting and not self._shards.owns_any:
+            for call in list(islice(self._waiting, limits.DEQUEUES_ENDED_PER_TICK)):
+                self._dispatcher.end(call)
+
+    async def dequeue(
+        self,
+        context: CallContext,
+        namespace_name: str,
+        topics: Sequence[TopicDemand],
+        lease_ms: int | None,
+        wait_ms: int,
+        topic_prefix: str | None = None,
+        count: int | None = None,
+        says_begun: bool = False,
+    ) -> list[Delivery]:
+        """Lease ready items of the topics; waits up to `wait_ms` while there are none, but not beyond the deadline.
+
+        With `topic_prefix`, up to `count` items of any topics that begin with it. Raises UnavailableError when this
+        host owns no shard, also when it loses the last one meanwhile, and PausedError when all topics are paused.
+        """
+        namespace = self._namespaces.serving(namespace_name)
+        settings = namespace.settings
+        if settings.dequeue_paused:
+            raise self._paused(namespace, ())
+        if lease_ms is not None:
+            arguments.check_range("lease_ms", lease_ms, limits.LEASE_MS_MIN, settings.lease_ms_max)
+        arguments.check_range("wait_ms", wait_ms, 0, limits.WAIT_MS_MAX)
+        wants, any_count = arguments.check_demands(topics, topic_prefix, count)
+        if wants and all(self._dispatcher.settings.policy(namespace.number, name).dequeue_paused for name in wants):
+            raise self._paused(namespace, wants)
+        self._shards.check_owns_any()
+        if self._dispatcher.waiting_count >= limits.DEQUEUES_WAITING_MAX:
+            raise OverloadedError(
+                f"{self._dispatcher.waiting_count} dequeue calls wait on this host, which is its limit: try again",
+                retry_after_ms=1_000,
+            )
+        if self._dispatcher.waiting_topics_count + len(wants) > limits.DEQUEUE_TOPICS_WAITING_MAX:
+            raise OverloadedError(
+                f"dequeue calls wait for {self._dispatcher.waiting_topics_count} topics on this host, and may for "
+                f"{limits.DEQUEUE_TOPICS_WAITING_MAX}: name fewer topics, or try again",
+                retry_after_ms=1_000,
+            )
+        if context.deadline_s is not None:
+            wait_ms = min(wait_ms, max(0, round((context.deadline_s - self._clock()) * 1000)))
+        call = DequeueCall(lease_ms, settings.lease_ms_default, self._clock(), says_begun)
+        if any_count is None:
+            self._dispatcher.start(namespace.number, wants, call)
+        else:
+            await self._start_any(namespace, topic_prefix or "", any_count, call)
+        items = await self._wait_for_items(namespace, wants, call, wait_ms)
+        if not items:
+            self._shards.check_owns_any()
+        self._happened(namespace.number, ItemEvent.DELIVERED, len(items))
+        deliveries = self._deliveries(items)
+        if says_begun:
+            self._mark_suspects(items, deliveries)
+        return deliveries
+
+    def _mark_suspects(self, items: list[ShardItem], deliveries: list[Delivery]) -> None:
+        for item, delivery in zip(items, deliveries, strict=True):
+            shard = self._shards.writers[item.topic.shard_id].shard
+            if shard is not None and item.key in shard.suspects:
+                delivery.suspect = True
+
+    async def _start_any(self, namespace: Namespace, prefix: str, count: int, call: DequeueCall) -> None:
+        """Start a call for any topic. The topics of a prefix that is new are found in several turns of the loop."""
+        ring = self._dispatcher.ring(namespace.number, prefix)
+        while ring.unfilled:
+            self._dispatcher.fill(ring)
+            await asyncio.sleep(0)
+        self._dispatcher.start_any(ring, count, call)
+
+    async def _wait_for_items(
+        self, namespace: Namespace, wants: Collection[str], call: DequeueCall, wait_ms: int
+    ) -> list[ShardItem]:
+        served = self._outcome(call, namespace, wants)  # By this name: mypy would believe call.items to be None after.
+        if served is not None:
+            return served
+        if self._draining:  # Looked at here: it may have begun while the topics of a prefix were found.
+            wait_ms = 0
+        loop = asyncio.get_running_loop()
+        call.answered = loop.create_future()
+        timer = loop.call_later(wait_ms / 1000, self._out_of_time, loop, call, call.since_s + wait_ms / 1000)
+        call.timer = timer
+        self._waiting[call] = None
+        try:
+            await call.answered
+        except asyncio.CancelledError:
+            if call.items:
+                self._dispatcher.unclaim(call.items)
+            raise
+        finally:
+            call.timer.cancel()
+            del self._waiting[call]
+            if call.items is None:
+                self._dispatcher.end(call)
+        return self._outcome(call, namespace, wants) or []
+
+    def _outcome(self, call: DequeueCall, namespace: Namespace, wants: Collection[str]) -> list[ShardItem] | None:
+        """Its items once it is over. Raises PausedError when its namespace, or all its topics, were paused."""
+        if call.is_paused:
+            raise self._paused(namespace, wants)
+        return call.items
+
+    def _paused(self, namespace: Namespace, wants: Collection[str]) -> PausedError:
+        """`wants` are the topics that the call names."""
+        settings = self._dispatcher.settings
+        name = next(iter(wants), None)
+        known = settings.by_number.get(namespace.number, namespace).settings
+        if name is None or known.dequeue_paused:
+            return PausedError(
+                f"dequeues of namespace {namespace.name!r} are paused by an operator{arguments.why(known.pause_reason)}"
+            )
+        reason = settings.policy(namespace.number, name).reason
+        others = f" and {len(wants) - 1} others" if len(wants) > 1 else ""
+        return PausedError(f"dequeues of topic {name!r}{others} are paused by an operator{arguments.why(reason)}")
+
+    def _out_of_time(self, loop: asyncio.AbstractEventLoop, call: DequeueCall, deadline_s: float) -> None:
+        """Answer with nothing; but what is ready is worth its commit even when the caller does not wait for more."""
+        if call.done:
+            return
+        overdue_s = self._clock() - deadline_s
+        if overdue_s < limits.CLAIM_WAIT_MS_MAX / 1000 and self._dispatcher.has_candidates(call):
+            call.timer = loop.call_later(limits.TICK_MS / 1000, self._out_of_time, loop, call, deadline_s)
+        else:
+            self._dispatcher.end(call)
+
+    def _deliveries(self, items: list[ShardItem]) -> list[Delivery]:
+        """The deliveries for callers; the items forget their contents, which the holder of each has, maybe for long."""
+        ahead_ms: dict[int, int] = {}
+        """How far the server's clock is ahead of the steady one, by shard."""
+        deliveries: list[Delivery] = []
+        for item in items:
+            receipt, topic, content = item.receipt, item.topic, item.content or NO_CONTENT
+            shard_id = topic.shard_id
+            if shard_id not in ahead_ms:
+                ahead_ms[shard_id] = self._shards.writers[shard_id].now().on_server(0)
+            item.content = None
+            deliveries.append(
+                Delivery(
+                    ids.item_id_of(receipt),
+                    receipt,
+                    topic.name,
+                    item.priority,
+                    item.due_at,
+                    item.enqueued_at,
+                    item.lease_due_at + ahead_ms[shard_id],
+                    item.failed_attempts + 1,
+                    *content.told(),
+                )
+            )
+        return deliveries

@@ -1,0 +1,360 @@
+"""Exports: all that a namespace has stored, read by key ranges beside deliveries and without disturbing them.
+
+A plan cuts the keys of each shard into splits. A page goes on after a key, and the host keeps nothing between two
+pages: so pages may be repeated, be read twice, and go on after a take-over. Keys grow and stay with their items, so
+what is there from the plan to the last page comes exactly once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from itertools import islice
+from typing import NamedTuple, TypeVar
+
+from foqs.host import arguments
+from foqs.host.shards.shards import OwnedShard, Shards
+from foqs.host.verbs.page_budget import PageBudget
+from foqs.host.verbs.shown import stored_item
+from foqs.host.verbs.slices import Slices
+from foqs.model import limits
+from foqs.model.calls import ExportPage, ExportPlan, ExportQuery, ExportSplit, ItemState, StoredItem
+from foqs.model.errors import InvalidArgumentError, OverloadedError, UnavailableError, shown
+from foqs.model.item import Phase
+from foqs.model.namespace import Namespace
+from foqs.shard.mysql_server import CommitScheduler
+from foqs.shard.port import ItemRow
+from foqs.shard.state.engine import ShardState
+from foqs.storage.shard.export_pages import ExportWish, even_bounds
+
+LANE_TOPICS_MAX = 100
+"""Topics whose lanes one page may look into."""
+LANE_ROWS_MAX = 20_000
+"""Rows of lanes that one page may look at."""
+LANE_GAIN_MIN = 4
+"""How many times fewer rows the lanes must have than a walk through all keys would look at."""
+REST_RATIO = 1.0
+"""After a page, no page of any shard of the server is read for this many times as long as that one took."""
+REST_S_MAX = 1.0
+"""A page that hung keeps those of other shards waiting no longer than that."""
+PAGE_RETRY_MS = 500
+"""The retry_after_ms of a call that finds too many others waiting for the shard."""
+LEASES_PER_SLICE = 2_000
+"""Leases that one slice of the event loop's time looks at."""
+LEASE_COST_RATIO = 0.2
+"""The cost of a look at a lease, which is in memory, in parts of the cost of a look at a row."""
+T = TypeVar("T")
+_ALL_STATES = frozenset(ItemState)
+_LEASED = frozenset([ItemState.LEASED])
+_HELD = frozenset([Phase.LEASED, Phase.SETTLING])
+
+
+class _Wanted(NamedTuple):
+    """The content of a page, once all of the query is checked."""
+
+    after_key: int
+    to_key: int
+    limit: int
+    topics: frozenset[str]
+    prefix: str
+    states: frozenset[ItemState]
+    with_payload: bool
+    with_metadata: bool
+
+
+class Exports:
+    """Does planExport and exportItems.
+
+    One page of a server is read at a time, by a thread and a session that nothing else uses, with rests in between. The
+    calls of all shards share the memory for pages with those of `Inspection`.
+    """
+
+    def __init__(self, shards: Shards, budget: PageBudget, slices: Slices, wall_ms: Callable[[], int]) -> None:
+        """`budget` bounds the memory for the pages of the host."""
+        self._shards = shards
+        self._budget = budget
+        self._slices = slices
+        self._wall_ms = wall_ms
+        self._turns: dict[int, _Turns] = {}
+        """The turns of those that read a shard, by shard."""
+        self._paces: dict[CommitScheduler, _Pace] = {}
+        """The pace of each server, by its scheduler."""
+
+    async def plan(
+        self,
+        namespace: Namespace,
+        splits_per_shard: int,
+        wanted: Collection[int] | None = None,
+        *,
+        is_partial: bool = False,
+    ) -> ExportPlan:
+        """Splits that hold all items of the namespace on the wanted shards.
+
+        Raises UnavailableError for a shard that is not owned now, unless a partial plan will do, which names it.
+        """
+        arguments.check_range("splits_per_shard", splits_per_shard, 1, limits.EXPORT_SPLITS_MAX)
+        if wanted is None:
+            self._shards.check_owns_any()
+        # All keys are taken at one moment: what is enqueued after it has greater ones.
+        as_of_ms = self._wall_ms()
+        if not is_partial:
+            self._shards.asked(wanted)
+        missing: list[str] = []
+        last_keys: list[tuple[int, ShardState]] = []
+        for shard_id in sorted(self._shards.here if wanted is None else wanted):
+            try:
+                last_keys.append((shard_id, self._serving(shard_id)[1]))
+            except UnavailableError as error:
+                if not is_partial:
+                    raise
+                missing.append(error.message)
+        parts = [
+            (shard_id, shard.index.last_key, shard.items_of(namespace.number))
+            for shard_id, shard in last_keys
+            if namespace.number in shard.index.namespaces
+        ]
+        splits: list[ExportSplit] = []
+        for shard_id, to_key, count in parts:
+            if splits_per_shard == 1:
+                splits.append(ExportSplit(shard_id, 0, to_key, max(0, count)))
+                continue
+            try:
+                owned, shard = self._serving(shard_id)
+                async with self._turn(shard_id):
+                    cells = await self._read(owned, shard, partial(owned.exporter.sample_keys, to_key))
+            except UnavailableError as error:
+                if not is_partial:
+                    raise
+                missing.append(error.message)
+                continue
+            bounds = even_bounds(cells, to_key, splits_per_shard)
+            splits += [ExportSplit(shard_id, low, high, max(0, round(share * count))) for low, high, share in bounds]
+        return ExportPlan(splits, as_of_ms, missing)
+
+    async def page(self, namespace: Namespace, query: ExportQuery) -> ExportPage:
+        """The next items of a split. Raises UnavailableError for a shard that is not here or not owned now."""
+        wanted = checked_query(query)
+        shard_id = arguments.check_range("split.shard_id", query.split.shard_id, 0, limits.SHARD_ID_MAX)
+        self._serving(shard_id)  # Who waits in vain need not wait.
+        async with self._turn(shard_id), self._budget.hold(2 * limits.PAGE_BYTES_MAX + limits.CONTENT_BYTES_MAX):
+            owned, shard = self._serving(shard_id)
+            wish = self._wish(shard, namespace, wanted)
+            by_number, number = shard.index.by_number, namespace.number
+
+            def is_of_namespace(topic_number: int) -> bool:
+                topic = by_number.get(topic_number)
+                return topic is not None and topic.namespace == number and topic.name.startswith(wanted.prefix)
+
+            if wanted.states == _LEASED and _pays_by_lease(shard, namespace.number, wish):
+                wish = wish._replace(keys=await self._leased_keys(shard, wish, is_of_namespace))
+            rows, up_to = await self._read(owned, shard, lambda: owned.exporter.export_page(wish, is_of_namespace))
+            items: list[StoredItem] = []
+            for first in range(0, len(rows), limits.SLICE_ITEMS_MAX):
+                some = rows[first : first + limits.SLICE_ITEMS_MAX]
+                items += await self._slices.run(partial(self._shown, owned, shard, some, wanted.states))
+            return ExportPage(items, up_to if up_to < wanted.to_key else 0)
+
+    def _serving(self, shard_id: int) -> tuple[OwnedShard, ShardState]:
+        _, shard = self._shards.serving(shard_id)
+        self._shards.check_healthy(shard_id)
+        return self._shards.by_id[shard_id], shard
+
+    def _wish(self, shard: ShardState, namespace: Namespace, wanted: _Wanted) -> ExportWish:
+        numbers = _topics_of(shard, namespace.number, wanted)
+        return ExportWish(
+            wanted.after_key,
+            wanted.to_key,
+            wanted.limit,
+            limits.PAGE_BYTES_MAX,
+            wanted.states,
+            numbers,
+            namespace.number,
+            wanted.prefix.encode(),
+            numbers is not None and _pays_by_lane(shard, numbers, wanted),
+            wanted.with_payload,
+            wanted.with_metadata,
+        )
+
+    async def _leased_keys(
+        self, shard: ShardState, wish: ExportWish, is_of_namespace: Callable[[int], bool]
+    ) -> tuple[list[int], int]:
+        """The next keys of items that are leased now, in order, and up to which key these are all.
+
+        What is leased all the while is among them, since leases are noted at one moment and only then looked at.
+        """
+        topics = wish.topics
+        is_wanted = topics.__contains__ if topics is not None else is_of_namespace
+        leases = list(shard.index.leases.values())
+
+        def add(first: int) -> list[int]:
+            some = leases[first : first + LEASES_PER_SLICE]
+            in_range = [item for item in some if wish.after_key < item.key <= wish.to_key]
+            new = [item.key for item in in_range if item.phase in _HELD and is_wanted(item.topic.number)]
+            return sorted(keys + new)[: wish.limit]
+
+        keys: list[int] = []
+        for first in range(0, len(leases), LEASES_PER_SLICE):
+            keys = await self._slices.run(partial(add, first))
+        return keys, keys[-1] if len(keys) == wish.limit else wish.to_key
+
+    async def _read(self, owned: OwnedShard, shard: ShardState, plan: Callable[[], Callable[[], T]]) -> T:
+        """Read by the exporter of the shard. Raises if the shard is lost or sick meanwhile, or not read in time."""
+        try:
+            async with asyncio.timeout(limits.CALL_MS_MAX / 1000):
+                found = await self._shards.unless_sick(owned.shard_id, owned.export(plan()))
+        except TimeoutError:
+            raise UnavailableError(
+                f"shard {owned.shard_id} was not read within {limits.CALL_MS_MAX} ms: nothing was done, try again",
+                nothing_done=True,
+            ) from None
+        if owned.writer.shard is not shard:
+            raise UnavailableError(f"shard {owned.shard_id} was lost: try again", nothing_done=True)
+        return found
+
+    def _shown(
+        self, owned: OwnedShard, shard: ShardState, rows: Sequence[ItemRow], states: frozenset[ItemState]
+    ) -> list[StoredItem]:
+        """The rows that are in one of the wanted states."""
+        now, items = owned.writer.now(), []
+        for row in rows:
+            topic = shard.index.by_number.get(row.topic)
+            if topic is not None and shard.state_of(row) in states:  # Else its last item is gone for a while.
+                items.append(stored_item(shard, row, topic.name, now))
+        return items
+
+    def _turn(self, shard_id: int) -> AbstractAsyncContextManager[None]:
+        """Be the only one who reads the shard's server for an export.
+
+        Raises OverloadedError when too many wait for the shard.
+        """
+        pace = self._paces.setdefault(self._shards.writers[shard_id].scheduler, _Pace())
+        return self._turns.setdefault(shard_id, _Turns()).take(shard_id, pace)
+
+
+class _Pace:
+    """Pages of exports that one server is asked for: one after the other, with a rest after each.
+
+    However many splits are read at once, they leave the server and this host time for what is more urgent.
+    """
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._rested_s = 0.0
+
+    @asynccontextmanager
+    async def kept(self) -> AsyncIterator[None]:
+        loop = asyncio.get_running_loop()
+        async with self._lock:
+            rest_s = self._rested_s - loop.time()
+            if rest_s > 0:
+                await asyncio.sleep(rest_s)
+            began_s = loop.time()
+            try:
+                yield
+            finally:
+                ended_s = loop.time()
+                self._rested_s = ended_s + min(REST_RATIO * (ended_s - began_s), REST_S_MAX)
+
+
+class _Turns:
+    """The calls that read one shard for exports. The shards of a server have their turns in order."""
+
+    def __init__(self) -> None:
+        self.waiting_count = 0
+        """Calls that wait, and the one that reads."""
+        self._lock = asyncio.Lock()
+
+    @asynccontextmanager
+    async def take(self, shard_id: int, pace: _Pace) -> AsyncIterator[None]:
+        if self.waiting_count > limits.EXPORT_PAGES_WAITING_MAX:
+            raise OverloadedError(
+                f"{self.waiting_count - 1} pages of exports wait for shard {shard_id}, which is the limit: "
+                "nothing was done",
+                retry_after_ms=PAGE_RETRY_MS,
+            )
+        self.waiting_count += 1
+        try:
+            async with self._lock, pace.kept():
+                yield
+        finally:
+            self.waiting_count -= 1
+
+
+def checked_query(query: ExportQuery) -> _Wanted:
+    """Raise InvalidArgumentError for what is wrong with the query."""
+    split = query.split
+    from_key = arguments.check_range("split.from_key", split.from_key, 0, limits.KEY_MAX)
+    to_key = arguments.check_range("split.to_key", split.to_key, 0, limits.KEY_MAX)
+    if from_key > to_key:
+        raise InvalidArgumentError(f"split.from_key {from_key} is beyond split.to_key {to_key}: use a split of a plan")
+    after_key = arguments.check_range("after_key", query.after_key, 0, limits.KEY_MAX)
+    if after_key and not from_key <= after_key <= to_key:
+        raise InvalidArgumentError(f"after_key {after_key} is not within its split, {from_key}..{to_key}")
+    limit = arguments.check_range("limit", query.limit, 1, limits.PAGE_ITEMS_MAX)
+    topics = query.topics or ()
+    arguments.check_batch("topics", len(topics), limits.EXPORT_TOPICS_MAX)
+    for topic in topics:
+        arguments.check_topic(topic)
+    prefix = query.topic_prefix or ""
+    if prefix and topics:
+        raise InvalidArgumentError("topics and topic_prefix exclude each other: name the topics, or how they begin")
+    if prefix:
+        arguments.check_topic(prefix)
+    return _Wanted(
+        max(from_key, after_key), to_key, limit, frozenset(topics), prefix, _states_of(query.states or ()),
+        query.with_payload is not False, query.with_metadata is not False,
+    )  # fmt: skip
+
+
+def _states_of(states: Sequence[int]) -> frozenset[ItemState]:
+    arguments.check_batch("states", len(states), len(ItemState) * len(ItemState))
+    for state in states:
+        if state not in _ALL_STATES:
+            named = ", ".join(f"{known.name}={known.value}" for known in ItemState)
+            raise InvalidArgumentError(f"state {shown(state)} is none of {named}")
+    return frozenset(map(ItemState, states)) or _ALL_STATES
+
+
+def _topics_of(shard: ShardState, namespace: int, wanted: _Wanted) -> frozenset[int] | None:
+    """Numbers of the topics that are wanted, those that are there; None for more than a statement can name."""
+    index = shard.index
+    if wanted.topics:
+        found = [index.topics.get((namespace, name)) for name in wanted.topics]
+        return frozenset([topic.number for topic in found if topic is not None])
+    of_namespace = index.namespaces.get(namespace)
+    if of_namespace is None:
+        return frozenset()
+    some = list(islice(of_namespace.after("", wanted.prefix), limits.EXPORT_TOPICS_MAX + 1))
+    return None if len(some) > limits.EXPORT_TOPICS_MAX else frozenset([topic.number for topic in some])
+
+
+def _pays_by_lane(shard: ShardState, numbers: frozenset[int], wanted: _Wanted) -> bool:
+    """Whether the lanes of these topics hold so few rows that it pays to look at all of them for each page.
+
+    A walk by key looks at all rows of the shard once. Delayed rows of all topics share a lane, so what they cost
+    depends on the others too. While the shard is not counted, nobody knows.
+    """
+    index = shard.index
+    if not index.counted or len(numbers) > LANE_TOPICS_MAX:
+        return False
+    topics = [index.by_number[number] for number in numbers]
+    wanted_count = sum(topic.total for topic in topics)
+    looked_at = sum(topic.rows + topic.dead for topic in topics)
+    if ItemState.DELAYED in wanted.states:
+        looked_at += index.counts.delayed
+    pages_count = wanted_count // wanted.limit + 1
+    return looked_at <= LANE_ROWS_MAX and pages_count * looked_at * LANE_GAIN_MIN <= index.counts.total
+
+
+def _pays_by_lease(shard: ShardState, namespace: int, wish: ExportWish) -> bool:
+    """Whether to look at all leases of the shard for each page of leased items, instead of walking all keys once."""
+    index = shard.index
+    if wish.topics is not None:
+        leased_count = sum([index.by_number[number].leased for number in wish.topics])
+    else:
+        leased_count = len(index.leases)
+    pages_count = leased_count // wish.limit + 1
+    rows_count = index.counts.total if index.counted else 0
+    return pages_count * len(index.leases) * LEASE_COST_RATIO <= max(rows_count, LANE_ROWS_MAX)

@@ -1,0 +1,133 @@
+"""The stock of a topic on this host, as other hosts are told of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from contextlib import suppress
+
+import structlog
+
+from foqs.host.dispatch.dispatcher import Dispatcher
+from foqs.host.registry.namespaces import Namespaces
+from foqs.host.shards.shards import Shards
+from foqs.model import limits, order
+from foqs.model.errors import FoqsError
+from foqs.model.shared_caps import CapHomes, CapKey, SharedCap
+from foqs.model.stocks import NO_STOCK, Stock, Topic
+
+READ_MS_MIN = 200
+"""Names that nobody has cost the meta database no more than one look in this time."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Stocks:
+    """Implements foqs.cluster.routing.routing.LocalHost: what this host has and serves."""
+
+    def __init__(
+        self, dispatcher: Dispatcher, shards: Shards, namespaces: Namespaces, now_s: Callable[[], float]
+    ) -> None:
+        """`now_s` is monotonic."""
+        self._dispatcher = dispatcher
+        self._shards = shards
+        self._namespaces = namespaces
+        self._now_s = now_s
+        self._read_s = float("-inf")
+        """When the last reading began."""
+        self._reads_count = 0
+        """Readings that have begun."""
+        self._reading: asyncio.Future[None] | None = None
+        """The last reading."""
+        self._turn = asyncio.Lock()
+
+    def serves(self, shard_id: int) -> bool:
+        return self._shards.serves(shard_id)
+
+    def serves_any(self) -> bool:
+        return self._shards.owns_any
+
+    def served(self) -> Collection[int]:
+        return [shard.shard_id for _, shard in self._shards.owned()]
+
+    def may_take(self, namespace_name: str, shard_id: int) -> bool:
+        if shard_id in self._shards.draining:
+            return False
+        number = self.number_of(namespace_name)
+        namespace = None if number is None else self._namespaces.settings.by_number.get(number)
+        return namespace is None or namespace.settings.tier == self._shards.tier_of(shard_id)
+
+    async def know(self, namespace_name: str | None) -> None:
+        """Read the namespaces anew if there is none of this name: another host may have made it just now.
+
+        Returns after limits.ROUTE_WAIT_MS_MAX at the latest, also when the meta database does not answer.
+        """
+        if namespace_name is None or self.number_of(namespace_name) is not None:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limits.ROUTE_WAIT_MS_MAX / 1000):
+                await self._read_anew(self._reads_count, namespace_name)
+
+    async def _read_anew(self, reads_count: int, namespace_name: str) -> None:
+        """Return once the name is known, or a reading has ended that began after so many: calls share theirs."""
+        async with self._turn:
+            while self.number_of(namespace_name) is None:
+                if self._reading is not None:
+                    await asyncio.shield(self._reading)  # Its caller may have gone.
+                if self._reads_count > reads_count:
+                    return
+                pause_s = self._read_s + READ_MS_MIN / 1000 - self._now_s()
+                if pause_s > 0:
+                    await asyncio.sleep(pause_s)
+                self._read_s = self._now_s()
+                self._reads_count += 1
+                self._reading = asyncio.ensure_future(self._read())
+
+    async def _read(self) -> None:
+        try:
+            await self._namespaces.refresh()
+        except FoqsError:
+            pass  # The caller is told that there is no such namespace, and may ask again.
+        except Exception:  # All calls that wait here would fail with it.
+            _log.error("host_defect", work="namespaces asked for", exc_info=True)
+
+    def number_of(self, namespace_name: str) -> int | None:
+        return self._namespaces.number_by_name.get(namespace_name.encode())
+
+    def tell_changes(self, changed: Callable[[Topic], None] | None) -> None:
+        self._dispatcher.on_changed = changed
+
+    def known_topics(self) -> Collection[Topic]:
+        return self._dispatcher.known_topics
+
+    def share_caps(self, homes: CapHomes) -> None:
+        self._dispatcher.new_cap = lambda key, rate, now_s: SharedCap(key, rate, now_s, homes)
+
+    def cap_rate(self, key: CapKey) -> float:
+        settings, (number, name) = self._dispatcher.settings, key
+        return settings.policy(number, name).deliveries_per_second_max if name else settings.caps.get(number, 0.0)
+
+    def cap_fed(self, key: CapKey) -> None:
+        self._dispatcher.cap_fed(*key)
+
+    def stock(self, topic: Topic) -> Stock:
+        """The ready items of healthy shards that may be delivered now, without those that calls here wait for."""
+        queue = self._dispatcher.find(topic)
+        if queue is None or queue.is_paused or queue.parked_slot:
+            return NO_STOCK
+        first = min(queue.first_unclaimed(), queue.buffer.first)
+        if first == order.LAST:
+            return NO_STOCK
+        ready_count = max(1, sum([part.ready for part in queue.parts.values()])) - queue.waiting_count
+        return (
+            Stock(ready_count, order.urgency_of(first), order.due_at_of(first))
+            if first > order.FIRST and ready_count > 0
+            else NO_STOCK
+        )
+
+    def weight(self, topic: Topic) -> int:
+        return self._dispatcher.settings.policy(*topic).weight
+
+    def is_waited_for(self, topic: Topic) -> bool:
+        queue = self._dispatcher.find(topic)
+        return queue is not None and bool(queue.calls)

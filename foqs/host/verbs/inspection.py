@@ -1,0 +1,373 @@
+"""The verbs of operators on single items: pages, look-ups, deletes, dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from foqs.host import arguments
+from foqs.host.shards.shards import Shards
+from foqs.host.shards.ttl_scan import ask, in_parts
+from foqs.host.shards.waiting import Answer, Waiting
+from foqs.host.verbs.chosen_dead import choose
+from foqs.host.verbs.page_budget import PageBudget
+from foqs.host.verbs.shown import stored_item
+from foqs.host.verbs.slices import Slices
+from foqs.model import ids, limits, order
+from foqs.model.calls import (
+    DeadLettersResult,
+    PositionErrors,
+    StoredItem,
+    StoredItemPage,
+)
+from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError, shown
+from foqs.model.item import Outcome
+from foqs.model.namespace import Namespace
+from foqs.model.topic import ShardTopic
+from foqs.shard import mysql_server
+from foqs.shard.port import ItemRow
+from foqs.shard.state.engine import ShardState
+from foqs.shard.state.events import Completion, Events, LookUp
+from foqs.shard.state.lease_table import stale_lease
+from foqs.shard.state.ops.change import being_settled
+from foqs.shard.writer.shard_writer import ShardWriter
+
+_PAGE_TOKEN = re.compile(r"[0-9a-f]{1,40}")
+"""An order.sort_key in hex."""
+ShardPage = tuple[list[tuple[int, ItemRow]], bool]
+"""Pairs (sort key, row) in order, and whether there may be more."""
+Act = Callable[[ShardState, ItemRow, Completion, int], None]
+
+
+class Inspection:
+    """Shows and changes single items: the verbs of operators, and acks of what is not under lease.
+
+    It reads pages by the shards' readers. Changes go through the shards' writers, on rows that are looked up in step
+    with the shards' states.
+    """
+
+    def __init__(
+        self,
+        shards: Shards,
+        waiting: Waiting,
+        on_events: Callable[[Events], None],
+        slices: Slices,
+        budget: PageBudget,
+    ) -> None:
+        """`on_events` is told what deletions of items bring with them, before anything else is handed out.
+
+        `budget` bounds the memory for the pages of the host.
+        """
+        self._on_events = on_events
+        self._waiting = waiting
+        self._shards = shards
+        self._budget = budget
+        self._slices = slices
+
+    async def page(
+        self,
+        namespace: Namespace,
+        topic_name: str,
+        limit: int,
+        page_token: str,
+        *,
+        dead: bool,
+        wanted: Collection[int] | None = None,
+    ) -> StoredItemPage:
+        """Ready items (those under lease included) or dead letters of a topic, in order over all wanted shards."""
+        arguments.check_topic(topic_name)
+        arguments.check_range("limit", limit, 1, limits.PAGE_ITEMS_MAX)
+        edge = _edge_of(page_token)
+        self._parts(namespace, topic_name, wanted)  # Who waits in vain need not wait.
+        # Until they are merged there are a page of rows and one of what the stores have in memory.
+        async with self._budget.hold(2 * limits.PAGE_BYTES_MAX + len(self._shards.by_id) * limits.CONTENT_BYTES_MAX):
+            parts = self._parts(namespace, topic_name, wanted)
+            bytes_each = limits.PAGE_BYTES_MAX // max(1, len(parts))
+            reads = {
+                shard.shard_id: asyncio.create_task(self._read_page(shard, topic, edge, limit, bytes_each, dead=dead))
+                for shard, topic in parts
+            }
+            return await self._merged(topic_name, limit, await self._all(reads))
+
+    def _parts(
+        self, namespace: Namespace, topic_name: str, wanted: Collection[int] | None
+    ) -> list[tuple[ShardState, ShardTopic]]:
+        """The topic on each shard that has it. Raises UnavailableError when one of them is sick, or not owned."""
+        found = [
+            (shard, shard.index.topics.get((namespace.number, topic_name))) for _, shard in self._shards.asked(wanted)
+        ]
+        parts = [(shard, topic) for shard, topic in found if topic is not None]
+        for shard, _ in parts:
+            self._shards.check_healthy(shard.shard_id)
+        return parts
+
+    async def _all(self, reads: dict[int, asyncio.Task[ShardPage]]) -> list[ShardPage]:
+        """The results of all, unless one fails, or its shard falls sick: then nobody waits for the others."""
+        pending = set(reads.values())
+        try:
+            while pending:
+                _, pending = await asyncio.wait(
+                    pending, timeout=mysql_server.PULSE_MS / 1000, return_when=asyncio.FIRST_EXCEPTION
+                )
+                for shard_id, read in reads.items():
+                    if read.done():
+                        read.result()
+                    else:
+                        self._shards.check_healthy(shard_id)
+            return [read.result() for read in reads.values()]
+        finally:
+            for read in reads.values():
+                read.cancel()
+            await asyncio.gather(*reads.values(), return_exceptions=True)
+
+    async def _merged(self, topic_name: str, limit: int, pages: list[ShardPage]) -> StoredItemPage:
+        # Beyond the last row of a page that goes on, rows of other pages are not the next ones.
+        known_up_to = min([page[-1][0] for page, more in pages if more], default=order.LAST)
+        chosen: list[tuple[int, ItemRow]] = []
+        size_bytes = 0
+        for place, row in heapq.merge(*[page for page, _ in pages], key=lambda pair: pair[0]):
+            size_bytes += row.content.size_bytes
+            if len(chosen) == limit or place > known_up_to or (chosen and size_bytes > limits.PAGE_BYTES_MAX):
+                break
+            chosen.append((place, row))
+        more = any(more for _, more in pages) or sum(len(page) for page, _ in pages) > len(chosen)
+        items: list[StoredItem] = []
+        for first in range(0, len(chosen), limits.SLICE_ITEMS_MAX):
+            some = chosen[first : first + limits.SLICE_ITEMS_MAX]
+            items += await self._slices.run(partial(self._stored_items, topic_name, some))
+        return StoredItemPage(items, f"{chosen[-1][0]:x}" if chosen and more else "")
+
+    async def get(self, namespace: Namespace, item_id: str) -> StoredItem:
+        """Raises NotFoundError."""
+        shard_id, key, _ = ids.parse(item_id)
+        found: asyncio.Future[StoredItem] = asyncio.get_running_loop().create_future()
+
+        def act(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
+            if not found.done():
+                found.set_result(self._stored_item(shard_id, row, shard.topic_of(row).name))
+
+        errors = await self._on_rows(namespace, [(0, shard_id, key)], act, with_payload=True)
+        for error in errors.values():
+            raise error
+        return found.result()
+
+    async def delete(self, namespace: Namespace, item_ids: Sequence[str]) -> PositionErrors:
+        """Cancel items in whatever state they are."""
+        return await self._on_ids(namespace, item_ids, _delete)
+
+    async def delete_rows(self, namespace: Namespace, places: list[tuple[int, int, int]]) -> PositionErrors:
+        """Delete the acked items at (position, shard id, key), which are not under lease."""
+        errors: PositionErrors = {}
+        places = _named_once(places, errors)
+        errors.update(await self._on_rows(namespace, places, _delete_acked))
+        return errors
+
+    async def find_leases(self, namespace: Namespace, places: Mapping[int, tuple[int, int, int]]) -> PositionErrors:
+        """The error by position of each receipt (shard id, key, delivery) that names no running lease.
+
+        NotFoundError: the item is gone. StaleLeaseError: it is there. UnavailableError: the end of just this lease is
+        on its way, and may yet fail.
+        """
+
+        def act(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
+            item = shard.index.leases.get(row.key)
+            if item is not None and item.deliveries + 1 == places[position][2]:
+                raise being_settled()  # Or it was, in vain, and is under its lease again.
+            raise stale_lease()
+
+        return await self._on_rows(namespace, [(at, shard_id, key) for at, (shard_id, key, _) in places.items()], act)
+
+    async def redrive(
+        self,
+        namespace: Namespace,
+        topic: str,
+        item_ids: Sequence[str] | None,
+        limit: int,
+        page_token: str | None,
+    ) -> DeadLettersResult:
+        """Dead letters become ready again, and their TTLs start anew."""
+        ttl_ms_max, writers = namespace.settings.ttl_ms_max, self._shards.writers
+
+        def act(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
+            shard.redrive(row, writers[shard.shard_id].now_ms(), ttl_ms_max, completion, position)
+
+        if item_ids is None:
+            return await self._on_oldest(namespace, topic, limit, page_token, act, for_redrive=True)
+        return await self._on_dead(namespace, topic, item_ids, act)
+
+    async def purge(
+        self,
+        namespace: Namespace,
+        topic: str,
+        item_ids: Sequence[str] | None,
+        limit: int,
+        page_token: str | None,
+    ) -> DeadLettersResult:
+        """Dead letters are deleted; NotFoundError at the position of what is not dead."""
+
+        def act(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
+            if row.lane >= 0:
+                raise NotFoundError("the item is not a dead letter")
+            shard.delete(row, completion, position)
+
+        if item_ids is None:
+            return await self._on_oldest(namespace, topic, limit, page_token, act, for_redrive=False)
+        return await self._on_dead(namespace, topic, item_ids, act)
+
+    # ---- how ----
+
+    async def _on_oldest(
+        self, namespace: Namespace, topic: str, limit: int, page_token: str | None, act: Act, *, for_redrive: bool
+    ) -> DeadLettersResult:
+        found, next_token = await choose(
+            lambda token: self.page(namespace, topic, limit, token, dead=True), page_token, for_redrive=for_redrive
+        )
+        result = await self._on_dead(namespace, topic, found, act) if found else DeadLettersResult(0)
+        return replace(result, ids=found, next_page_token=next_token)
+
+    async def _on_dead(self, namespace: Namespace, topic: str, item_ids: Sequence[str], act: Act) -> DeadLettersResult:
+        arguments.check_topic(topic)
+
+        def act_in_topic(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
+            if shard.topic_of(row).name != topic:
+                raise NotFoundError(f"the item is not one of topic {topic!r}")
+            act(shard, row, completion, position)
+
+        errors = await self._on_ids(namespace, item_ids, act_in_topic)
+        return DeadLettersResult(len(item_ids) - len(errors), errors)
+
+    async def _on_ids(self, namespace: Namespace, item_ids: Sequence[str], act: Act) -> PositionErrors:
+        arguments.check_batch("ids", len(item_ids), limits.BATCH_ITEMS_MAX)
+        errors: PositionErrors = {}
+        places: list[tuple[int, int, int]] = []
+        for position, item_id in enumerate(item_ids):
+            try:
+                shard_id, key, _ = ids.parse(item_id)
+                places.append((position, shard_id, key))
+            except InvalidArgumentError as error:
+                errors[position] = error.with_traceback(None)
+        places = _named_once(places, errors)
+        errors.update(await self._on_rows(namespace, places, act))
+        return errors
+
+    async def _on_rows(
+        self, namespace: Namespace, places: list[tuple[int, int, int]], act: Act, *, with_payload: bool = False
+    ) -> PositionErrors:
+        """Look rows up and act on each; return when all that follows is durable or has failed."""
+        errors: PositionErrors = {}
+        by_shard: dict[int, list[tuple[int, int]]] = {}
+        for position, shard_id, key in places:
+            by_shard.setdefault(shard_id, []).append((position, key))
+        answer = Answer(self._waiting)
+        answer.open_count += 1  # A look-up may be refused at once, and others are to follow.
+        for shard_id, positions in by_shard.items():
+            try:
+                writer, shard = self._shards.serving(shard_id)
+            except FoqsError as error:
+                errors.update(dict.fromkeys([position for position, _ in positions], error))
+                continue
+            for some in in_parts(positions):
+                answer.open_count += 1
+                self._look_up(namespace, writer, shard, some, act, answer, with_payload=with_payload)
+            writer.wake()
+        answer.part_done()
+        await answer.done
+        errors.update(answer.errors)
+        return errors
+
+    def _look_up(
+        self,
+        namespace: Namespace,
+        writer: ShardWriter,
+        shard: ShardState,
+        positions: list[tuple[int, int]],
+        act: Act,
+        answer: Answer,
+        *,
+        with_payload: bool,
+    ) -> None:
+        def on_rows(rows: dict[int, ItemRow]) -> None:
+            for position, key in positions:
+                row = rows.get(key)
+                try:
+                    if row is None or shard.topic_of(row).namespace != namespace.number:
+                        raise _not_there(namespace, shard.shard_id, key)
+                    act(shard, row, answer, position)
+                except FoqsError as error:
+                    answer.errors[position] = error.with_traceback(None)
+            writer.wake()
+            events = shard.take_events()
+            events.done(answer)
+            self._on_events(events)
+
+        def on_failed(error: FoqsError) -> None:
+            answer.errors.update(dict.fromkeys([position for position, _ in positions], error))
+            answer.part_done()
+
+        ask(shard, LookUp([key for _, key in positions], on_rows, on_failed, with_payload=with_payload))
+
+    async def _read_page(
+        self, shard: ShardState, topic: ShardTopic, edge: int, limit: int, bytes_max: int, *, dead: bool
+    ) -> ShardPage:
+        owned = self._shards.by_id.get(shard.shard_id)
+        if owned is None or owned.writer.shard is not shard:
+            raise UnavailableError(f"shard {shard.shard_id} was lost: try again", nothing_done=True)
+        shard_id, lane = shard.shard_id, -topic.number if dead else topic.number
+        if edge != order.FIRST and shard_id > order.shard_of(edge):
+            edge -= 1 << 16  # The same key of a later shard stands after the edge.
+        try:
+            async with asyncio.timeout(limits.CALL_MS_MAX / 1000):  # Others may be read first, of a server that hangs.
+                rows, more = await owned.read(owned.reader.page(lane, edge, limit, bytes_max))
+        except TimeoutError:
+            raise UnavailableError(
+                f"shard {shard_id} was not read within {limits.CALL_MS_MAX} ms: nothing was done, try again",
+                nothing_done=True,
+            ) from None
+        return [(order.sort_key(row.urgency, row.due_at, row.key, shard_id), row) for row in rows], more
+
+    def _stored_items(self, topic_name: str, rows: list[tuple[int, ItemRow]]) -> list[StoredItem]:
+        return [self._stored_item(order.shard_of(place), row, topic_name) for place, row in rows]
+
+    def _stored_item(self, shard_id: int, row: ItemRow, topic_name: str) -> StoredItem:
+        writer, shard = self._shards.serving(shard_id)
+        return stored_item(shard, row, topic_name, writer.now())
+
+
+def _delete(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
+    shard.delete(row, completion, position)
+
+
+def _delete_acked(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
+    shard.delete(row, completion, position, Outcome.ACKED)
+
+
+def _not_there(namespace: Namespace, shard_id: int, key: int) -> NotFoundError:
+    return NotFoundError(
+        f"there is no item {ids.item_id(shard_id, key)} in namespace {namespace.name!r}: it was acked or deleted, has "
+        "expired, or is of another namespace"
+    )
+
+
+def _named_once(places: list[tuple[int, int, int]], errors: PositionErrors) -> list[tuple[int, int, int]]:
+    """The places, each once: `errors` gets those that stand there again."""
+    first: dict[tuple[int, int], tuple[int, int, int]] = {}
+    for place in places:
+        if first.setdefault(place[1:], place) is not place:
+            errors[place[0]] = NotFoundError(
+                f"the item is named before, at position {first[place[1:]][0]} of this call"
+            )
+    return list(first.values())
+
+
+def _edge_of(page_token: str) -> int:
+    if not page_token:
+        return order.FIRST
+    if _PAGE_TOKEN.fullmatch(page_token):
+        edge = int(page_token, 16)
+        if edge < order.LAST:
+            return edge
+    raise InvalidArgumentError(f"page_token {shown(page_token)} did not come from this service")

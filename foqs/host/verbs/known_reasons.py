@@ -1,0 +1,51 @@
+"""What this host knows, without asking anybody, of why topics give nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from foqs.host.dispatch.capping import SLOT_MS
+from foqs.host.dispatch.dispatcher import Dispatcher
+from foqs.host.registry.namespaces import Namespaces
+from foqs.model.calls import TopicStats
+from foqs.model.reasons import Facts, TopicFacts
+
+
+class KnownReasons:
+    """Implements foqs.cluster.routing.why_empty.LocalReasons. It looks, and changes nothing."""
+
+    def __init__(
+        self,
+        namespaces: Namespaces,
+        dispatcher: Dispatcher,
+        now_s: Callable[[], float],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        """`now_s` is the clock of the dispatcher."""
+        self._namespaces = namespaces
+        self._dispatcher = dispatcher
+        self._now_s = now_s
+        self._wall_ms = wall_ms
+
+    def facts(self, namespace_name: str) -> Facts:
+        namespace = self._namespaces.serving(namespace_name)
+        settings = namespace.settings
+        return Facts(
+            namespace.name,
+            is_paused=settings.dequeue_paused,
+            pause_reason=settings.pause_reason,
+            cap=self._dispatcher.settings.caps.get(namespace.number, 0.0),
+        )
+
+    def of_topic(self, namespace_name: str, topic: str, stats: TopicStats | None) -> TopicFacts:
+        number = self._namespaces.serving(namespace_name).number
+        policy = self._dispatcher.settings.policy(number, topic)
+        found = TopicFacts(topic, stats, policy.dequeue_paused, policy.reason, policy.deliveries_per_second_max)
+        queue = self._dispatcher.find((number, topic))
+        if queue is not None:
+            # By its place on the wheel: who asks the cap itself has tokens sent here.
+            slot = queue.parked_slot or queue.tenant.parked_slot
+            if slot > 0:
+                found.cap_until_ms = self._wall_ms() + max(0, round(slot * SLOT_MS - self._now_s() * 1000))
+            found.lacks_room = queue.lacks_room()
+        return found

@@ -1,0 +1,269 @@
+"""Ack, nack and extendLease: the ends of leases, by receipt."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from foqs.host import arguments
+from foqs.host.registry.namespaces import Namespaces
+from foqs.host.shards.shards import Shards
+from foqs.host.shards.waiting import Answer, Waiting
+from foqs.host.verbs.inspection import Inspection
+from foqs.model import ids, limits
+from foqs.model.calls import CallContext, NackFields, PositionErrors
+from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, StaleLeaseError
+from foqs.model.item import ItemEvent, ShardItem
+from foqs.model.namespace import Namespace, NamespaceSettings
+from foqs.model.stocks import Topic
+from foqs.shard.port import Rewrite
+from foqs.shard.state.engine import ShardState
+from foqs.shard.state.lease_table import stale_lease
+from foqs.shard.writer.shard_writer import ShardWriter
+
+
+class _OfShard(NamedTuple):
+    """The leases of one call on one shard."""
+
+    writer: ShardWriter
+    shard: ShardState
+    under_lease: dict[str, ShardItem]
+    """All of the shard, by receipt."""
+    items: list[ShardItem]
+    rewrites: list[Rewrite | None]
+    """One for each item, unless all of them go."""
+    positions: list[int]
+
+
+class Leases:
+    """Ends and extends leases for callers: the verbs ack, nack and extendLease.
+
+    It finds the item under each receipt, hands what is to be written to the item's shard, and returns when that is
+    durable, with the errors by position.
+    """
+
+    def __init__(
+        self,
+        namespaces: Namespaces,
+        shards: Shards,
+        inspection: Inspection,
+        waiting: Waiting,
+        happened: Callable[[int, ItemEvent, int], None],
+        undelivered: Callable[[Topic, int], None],
+    ) -> None:
+        """`happened` counts, by namespace, what became of items; `undelivered` is told whose have reached nobody."""
+        self._namespaces = namespaces
+        self._shards = shards
+        self._inspection = inspection
+        self._waiting = waiting
+        self._happened = happened
+        self._undelivered = undelivered
+
+    async def ack(
+        self, context: CallContext, namespace_name: str, receipts: Sequence[str], repeated: bool = False
+    ) -> PositionErrors:
+        """Let the items go; returns once that is durable.
+
+        `repeated`: an earlier attempt may have done it, so an item that is gone is done, whatever its receipt.
+        """
+        namespace = self._namespaces.serving(namespace_name)
+        if len(receipts) > limits.BATCH_ITEMS_MAX:
+            raise arguments.too_many("receipts", len(receipts), limits.BATCH_ITEMS_MAX)
+        errors: PositionErrors = {}
+        unleased: list[tuple[int, int, int]] = []
+        answer = self._end_leases(namespace, receipts, errors, None, unleased)
+        if answer is not None:
+            await answer.done
+            errors.update(answer.errors)
+        if unleased:
+            errors.update(await self._inspection.delete_rows(namespace, unleased))
+        if repeated and errors:
+            await self._forgive_gone(namespace, receipts, errors)
+        self._happened(namespace.number, ItemEvent.ACKED, len(receipts) - len(errors))
+        return errors
+
+    async def _forgive_gone(self, namespace: Namespace, receipts: Sequence[str], errors: PositionErrors) -> None:
+        """Let STALE_LEASE stand only where the item is there: it then is somebody else's, or waits for them."""
+        stale = [position for position, error in errors.items() if isinstance(error, StaleLeaseError)]
+        if stale:
+            places = {position: ids.parse(receipts[position]) for position in stale}
+            answers = await self._inspection.find_leases(namespace, places)
+            errors.update(answers)
+            for position, error in answers.items():
+                if isinstance(error, NotFoundError):
+                    del errors[position]
+
+    async def nack(self, context: CallContext, namespace_name: str, nacks: Sequence[NackFields]) -> PositionErrors:
+        """Give the items back, count a failed attempt unless released."""
+        namespace = self._namespaces.serving(namespace_name)
+        if len(nacks) > limits.BATCH_ITEMS_MAX:
+            raise arguments.too_many("nacks", len(nacks), limits.BATCH_ITEMS_MAX)
+        errors: PositionErrors = {}
+        unseen = self._topics_unseen(nacks)
+        answer = self._end_leases(namespace, [nack.receipt or "" for nack in nacks], errors, nacks, None)
+        if answer is not None:
+            await answer.done
+            errors.update(answer.errors)
+        counts = Counter(topic for position, topic in unseen.items() if position not in errors)
+        for topic, count in counts.items():
+            self._undelivered(topic, count)
+        self._happened(namespace.number, ItemEvent.NACKED, len(nacks) - len(errors))
+        return errors
+
+    def _topics_unseen(self, nacks: Sequence[NackFields]) -> dict[int, Topic]:
+        """The topics of items that no caller has seen, by position."""
+        topics: dict[int, Topic] = {}
+        for position, nack in enumerate(nacks):
+            if nack.release and nack.unseen:
+                group = self._shard_of((nack.receipt or "").partition("-")[0], {})
+                item = group.under_lease.get(nack.receipt or "") if group is not None else None
+                if item is not None:
+                    topics[position] = item.topic.namespace, item.topic.name
+        return topics
+
+    async def extend(
+        self,
+        context: CallContext,
+        namespace_name: str,
+        receipts: Sequence[str],
+        lease_ms: int,
+        begun: Sequence[str] = (),
+    ) -> PositionErrors:
+        """Let the leases end `lease_ms` after now, and know that somebody works on the items of `begun`.
+
+        The errors of `begun` have the positions behind those of `receipts`.
+        """
+        namespace = self._namespaces.serving(namespace_name)
+        arguments.check_batch("receipts", len(receipts) + len(begun), limits.BATCH_ITEMS_MAX)
+        arguments.check_range("lease_ms", lease_ms, limits.LEASE_MS_MIN, namespace.settings.lease_ms_max)
+        errors: PositionErrors = {}
+        by_shard: dict[str, _OfShard] = {}
+        answer: Answer | None = None
+        for position, receipt in enumerate(receipts):
+            try:
+                group, item = self._find_lease(namespace, receipt, by_shard)
+                answer = answer or Answer(self._waiting)
+                group.shard.extend(item, lease_ms, answer, position)
+                group.writer.wake()
+            except FoqsError as error:
+                errors[position] = error.with_traceback(None)
+        begun_errors = self._begin_work(namespace, begun, len(receipts), by_shard) if begun else {}
+        if answer is not None and answer.open_count:
+            await answer.done
+            errors.update(answer.errors)
+        self._happened(namespace.number, ItemEvent.EXTENDED, len(receipts) - len(errors))
+        errors.update(begun_errors)
+        return errors
+
+    def _begin_work(
+        self, namespace: Namespace, begun: Sequence[str], first_position: int, by_shard: dict[str, _OfShard]
+    ) -> PositionErrors:
+        errors: PositionErrors = {}
+        for position, receipt in enumerate(begun, first_position):
+            try:
+                group, item = self._find_lease(namespace, receipt, by_shard)
+                group.shard.work_begins(item)
+            except FoqsError as error:
+                errors[position] = error.with_traceback(None)
+        return errors
+
+    def _end_leases(
+        self,
+        namespace: Namespace,
+        receipts: Sequence[str],
+        errors: PositionErrors,
+        nacks: Sequence[NackFields] | None,
+        unleased: list[tuple[int, int, int]] | None,
+    ) -> Answer | None:
+        """End leases as `nacks` say, one for each receipt, or for good; and have it written.
+
+        A bare id without a lease goes to `unleased` as (position, shard id, key) where that is given. Returns what to
+        wait for; None when there is nothing to write.
+        """
+        number = namespace.number
+        by_shard: dict[str, _OfShard] = {}
+        group: _OfShard | None = None
+        for position, receipt in enumerate(receipts):
+            try:
+                # Those that were delivered together are of one shard, mostly.
+                item = group.under_lease.get(receipt) if group is not None else None
+                if item is None:
+                    shard_text = receipt.partition("-")[0]
+                    group = by_shard.get(shard_text) or self._shard_of(shard_text, by_shard)
+                    item = group.under_lease.get(receipt) if group is not None else None
+                if group is None or item is None or item.topic.namespace != number:
+                    group, item = self._find_lease(namespace, receipt, by_shard)
+                if nacks is not None:
+                    group.rewrites.append(_rewrite(nacks[position], namespace.settings, group, item))
+                group.shard.end_lease(item)
+                if group.shard.suspects and not (nacks is not None and nacks[position].release):
+                    group.shard.suspects.pop(item.key, None)  # Its consumer has outlived it.
+                group.items.append(item)
+                group.positions.append(position)
+            except StaleLeaseError as error:
+                shard_id, key, delivery = ids.parse(receipt)
+                if delivery or unleased is None:
+                    errors[position] = error.with_traceback(None)
+                else:
+                    unleased.append((position, shard_id, key))
+            except FoqsError as error:
+                errors[position] = error.with_traceback(None)
+        answer: Answer | None = None
+        for group in by_shard.values():
+            if group.items:
+                answer = answer or Answer(self._waiting)
+                group.shard.settle(group.items, group.rewrites or None, answer, group.positions)
+                group.writer.wake()
+        return answer
+
+    def _shard_of(self, shard_text: str, by_shard: dict[str, _OfShard]) -> _OfShard | None:
+        """The served shard that a receipt begins with; None where the text names none, for `_find_lease` to say why."""
+        try:
+            writer = self._shards.writers.get(int(shard_text, 16))
+        except ValueError:
+            return None
+        if writer is None or writer.shard is None:
+            return None
+        group = by_shard[shard_text] = _OfShard(writer, writer.shard, writer.shard.under_lease, [], [], [])
+        return group
+
+    def _find_lease(
+        self, namespace: Namespace, receipt: str, by_shard: dict[str, _OfShard]
+    ) -> tuple[_OfShard, ShardItem]:
+        """The item under the lease of a receipt. Raises StaleLeaseError, and UnavailableError for a shard elsewhere."""
+        shard_id, key, delivery = ids.parse(receipt)
+        shard_text = f"{shard_id:x}"
+        if shard_text not in by_shard:
+            writer = self._shards.writers.get(shard_id)
+            if writer is None or writer.shard is None:
+                raise self._shards.not_served(shard_id)
+            shard = writer.shard
+            by_shard[shard_text] = _OfShard(writer, shard, shard.under_lease, [], [], [])
+        group = by_shard[shard_text]
+        item = group.shard.lease_of(key, delivery)
+        if item.topic.namespace != namespace.number:
+            # The same answer as for a lease that never was: nobody learns what others hold.
+            raise stale_lease()
+        return group, item
+
+
+def _rewrite(nack: NackFields, settings: NamespaceSettings, group: _OfShard, item: ShardItem) -> Rewrite | None:
+    """The row of an item after a nack; None lets the item go."""
+    delay_ms, metadata = nack.delay_ms, nack.metadata
+    if not isinstance(delay_ms, int) or not 0 <= delay_ms <= settings.delay_ms_max:
+        raise arguments.out_of_range("delay_ms", delay_ms, 0, settings.delay_ms_max)
+    if nack.release and nack.dead_letter:
+        raise InvalidArgumentError("release and dead_letter are both set: set one")
+    if metadata is not None and len(metadata) > settings.metadata_bytes_max:
+        raise arguments.too_much_metadata(metadata, settings)
+    return group.shard.failed_attempt(
+        item,
+        group.writer.now_ms(),
+        delay_ms=delay_ms,
+        reason="dead-lettered by its consumer" if nack.dead_letter else "released" if nack.release else "nacked",
+        dead=bool(nack.dead_letter),
+        release=bool(nack.release),
+        unseen=bool(nack.release and nack.unseen),
+        metadata=metadata,
+    )

@@ -1,0 +1,208 @@
+"""The shards of the cluster for operators: listed, added, drained, moved and removed."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Collection, Iterator
+
+from foqs.host import arguments
+from foqs.host.registry.known_slots import Slots
+from foqs.host.registry.namespaces import Namespaces
+from foqs.host.shards.shards import MOVING_RETRY_MS, Shards
+from foqs.host.shards.waiting import Answer, Waiting
+from foqs.host.verbs.place_check import PlaceCheck
+from foqs.model import limits
+from foqs.model.calls import ClusterShard
+from foqs.model.cluster import ShardRow, ShardUse, host_name_of, tier_problem
+from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError, shown
+from foqs.storage.meta.meta_cluster import not_known
+from foqs.storage.sessions.places import check_place
+
+_HOST_NAME = re.compile(r"[A-Za-z0-9._:-]{0,112}")
+
+
+class ShardCalls:
+    """Does the verbs on shards. `Admin` calls it.
+
+    All hosts see what it writes into the meta database within a second. Only the owner of a shard can remove it.
+    """
+
+    def __init__(
+        self,
+        namespaces: Namespaces,
+        shards: Shards,
+        slots: Slots,
+        waiting: Waiting,
+        tiers_of: Callable[[str], Collection[str]],
+        places: PlaceCheck,
+    ) -> None:
+        """`tiers_of` tells the tiers of the processes that live of a host."""
+        self._calls = namespaces.calls
+        self._shards = shards
+        self._slots = slots
+        self._waiting = waiting
+        self._tiers_of = tiers_of
+        self._places = places
+
+    async def all(self) -> list[ClusterShard]:
+        """All shards that there are or were, by id. Who serves them is not told: that is for all hosts to say."""
+        return [self._told(row) for row in await self._calls.run(lambda meta: meta.list_shards())]
+
+    async def add(self, shard_id: int, place: str, tier: str) -> ClusterShard:
+        """Let the hosts of the tier serve one more shard. Its database has the tables of this version already."""
+        arguments.check_range("shard_id", shard_id, 0, limits.SHARD_ID_MAX)
+        _check_tier(tier)
+        checked = check_place(place)
+        # Before anybody tries to serve it, and fails.
+        await self._places.check(shard_id, checked)
+        return self._told(await self._calls.run(lambda meta: meta.add_shard(shard_id, checked, tier)))
+
+    async def update(
+        self, shard_id: int, state: int | None, pinned_to: str | None, tier: str | None, *, last: bool
+    ) -> ClusterShard:
+        """Drain the shard, let it serve again, pin it to a host or to none, or give it to other hosts.
+
+        Raises InvalidArgumentError for draining the last one of its tier that takes items, unless `last` says so.
+        """
+        arguments.check_range("shard_id", shard_id, 0, limits.SHARD_ID_MAX)
+        if state is not None and state not in (ShardUse.SERVING, ShardUse.DRAINING):
+            raise InvalidArgumentError(f"state = {state} is not possible: {list(ShardUse)[:2]} are; see removeShard")
+        if _HOST_NAME.fullmatch(pinned_to or "") is None:
+            raise InvalidArgumentError(
+                f"pinned_to {shown(pinned_to)} is not valid: it does not match {_HOST_NAME.pattern}"
+            )
+        _check_tier(tier or "")
+        if pinned_to or tier is not None:
+            await self._check_pin(shard_id, pinned_to, tier)
+        wanted = None if state is None else ShardUse(state)
+        if wanted is ShardUse.DRAINING and not last:
+            await self._check_last(shard_id)
+        try:
+            row = await self._calls.run(lambda meta: meta.update_shard(shard_id, wanted, pinned_to, tier))
+        except NotFoundError:
+            raise await self._not_here(shard_id) from None
+        return self._told(row)
+
+    async def _not_here(self, shard_id: int) -> FoqsError:
+        """Why there is nothing to be done with the shard at this host."""
+        rows = {row.shard_id: row for row in await self._calls.run(lambda meta: meta.list_shards())}
+        if (row := rows.get(shard_id)) is None:
+            return not_known(shard_id)
+        if row.use is ShardUse.REMOVED:
+            again = f"foqs shard add {shard_id} {row.place}" if row.place else "foqs shard add"
+            return NotFoundError(f"shard {shard_id} was removed: {again} adds it again, with what its database holds")
+        owner = f"host {row.owner} took it last" if row.owner else "no host has taken it yet"
+        return UnavailableError(
+            f"shard {shard_id} is not served by this host, and {owner}: nothing was done; only the host that serves it "
+            "can do it, see foqs shard list",
+            retry_after_ms=MOVING_RETRY_MS,
+            nothing_done=True,
+        )
+
+    async def _check_pin(self, shard_id: int, pinned_to: str | None, tier: str | None) -> None:
+        """Raises InvalidArgumentError when the host that the shard would be pinned to lives and serves another tier."""
+        rows = {row.shard_id: row for row in await self._calls.run(lambda meta: meta.list_shards())}
+        if (row := rows.get(shard_id)) is None:
+            return  # The change says so.
+        host_name = row.pinned_to if pinned_to is None else pinned_to
+        wanted = row.tier if tier is None else tier
+        tiers = self._tiers_of(host_name)
+        if host_name and tiers and wanted not in tiers:
+            raise InvalidArgumentError(
+                f"shard {shard_id} would be of tier {wanted!r} and pinned to host {host_name!r}, which serves tier "
+                f"{min(tiers)!r} and would never get it: pin it to a host of its tier, or change both in one call"
+            )
+
+    async def _check_last(self, shard_id: int) -> None:
+        """Raises InvalidArgumentError when this shard takes items and no other one of its tier does.
+
+        Two hosts that are asked to drain the last two at the same moment may each see the other one serve.
+        """
+        rows = {row.shard_id: row for row in await self._calls.run(lambda meta: meta.list_shards())}
+        row = rows.pop(shard_id, None)
+        if row is None or row.use is not ShardUse.SERVING:
+            return
+        if not any(other.use is ShardUse.SERVING and other.tier == row.tier for other in rows.values()):
+            raise InvalidArgumentError(
+                f"shard {shard_id} is the last one of tier {row.tier!r} that takes items: when it drains, all enqueues "
+                "for this tier without dedup ids are refused. First add another one (foqs shard add), or let one that "
+                "drains serve (foqs shard serve); to drain it all the same say so (last, foqs shard drain --last)"
+            )
+
+    async def remove(self, shard_id: int) -> None:
+        """Let nobody serve the shard any more, which has to be here, drained and empty.
+
+        Raises InvalidArgumentError when it is not, NotFoundError when there is no such shard, and UnavailableError when
+        it is not served here.
+        """
+        arguments.check_range("shard_id", shard_id, 0, limits.SHARD_ID_MAX)
+        if not self._shards.serves(shard_id):
+            raise await self._not_here(shard_id)
+        writer, shard = self._shards.serving(shard_id)
+        if self._shards.uses.get(shard_id) is not ShardUse.DRAINING:
+            raise InvalidArgumentError(f"shard {shard_id} takes items: drain it first, and wait for a second")
+        slots_count = self._slots.table.shards.count(shard_id)
+        if slots_count or shard_id in self._slots.arrivals:
+            raise InvalidArgumentError(
+                f"{slots_count} slots of dedup ids lead to shard {shard_id}, and more may be on their way: wait until "
+                "they have moved to others, which foqs shard list shows"
+            )
+        try:
+            async with asyncio.timeout(limits.CENSUS_MS_MAX / 1000):
+                await writer.counted.wait()
+                # Nobody else owns it, and what came before it was to be drained is written and counted.
+                fence = Answer(self._waiting)
+                shard.ask_fence(0, fence)
+                writer.wake()
+                await fence.done
+        except TimeoutError as error:
+            raise UnavailableError(
+                f"shard {shard_id} was not counted in time: nothing was done, try again",
+                retry_after_ms=MOVING_RETRY_MS,
+                nothing_done=True,
+            ) from error
+        held_count = shard.items_count + shard.buffered_count
+        if held_count:
+            raise InvalidArgumentError(
+                f"shard {shard_id} still holds {held_count} items, dead letters included: consume or delete them first"
+            )
+        epoch = shard.epoch
+        await self._calls.run(lambda meta: meta.remove_shard(shard_id, epoch))
+
+    def _told(self, row: ShardRow) -> ClusterShard:
+        return ClusterShard(
+            shard_id=row.shard_id,
+            place=row.place,
+            state=row.use,
+            tier=row.tier,
+            pinned_to=row.pinned_to,
+            owner="",
+            owner_address="",
+            epoch=row.epoch,
+            moving_to=host_name_of(row.moving_to),
+            changed_at_ms=row.changed_at_ms,
+            slots_count=self._slots.table.shards.count(row.shard_id),
+            kept_by=", ".join(self._what_keeps(row)),
+            last_owner=row.owner,
+        )
+
+    def _what_keeps(self, row: ShardRow) -> Iterator[str]:
+        """The things that a draining shard still has, in words, as far as this host knows."""
+        if row.use is not ShardUse.DRAINING:
+            return
+        if slots_count := self._slots.table.shards.count(row.shard_id):
+            yield f"{slots_count} slots"
+        if row.shard_id in self._slots.arrivals:
+            yield "slots on their way to it"
+        writer = self._shards.writers.get(row.shard_id)
+        shard = writer.shard if writer is not None else None
+        if shard is None or not shard.index.counted:
+            yield "items that its owner counts"
+        elif items_count := shard.items_count + shard.buffered_count:
+            yield f"{items_count} items"
+
+
+def _check_tier(tier: str) -> None:
+    if problem := tier_problem(tier):
+        raise InvalidArgumentError(problem)

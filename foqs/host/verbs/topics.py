@@ -1,0 +1,133 @@
+"""Topic discovery: the topics of a namespace that hold items, with their counts over all shards."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import heapq
+from collections.abc import Collection
+from itertools import groupby
+
+from foqs.host import arguments
+from foqs.host.dispatch.dispatcher import Dispatcher
+from foqs.host.registry.namespaces import Namespaces
+from foqs.host.shards.shards import Shards
+from foqs.host.verbs.slices import Slices
+from foqs.model import limits, order
+from foqs.model.calls import CallContext, TopicPage, TopicStats
+from foqs.model.errors import UnavailableError
+from foqs.model.topic import ShardTopic
+
+SLICE_TOPICS_MAX = 125
+"""Topics of each shard that a page of topics reads in one turn of the event loop, which takes about a millisecond."""
+
+
+class Topics:
+    """The verb getActiveTopics, which shows the topics of a namespace in pages, in the order of their names.
+
+    A page is found from where the last one ended, and is put together in slices, so that none holds the event loop.
+    """
+
+    def __init__(self, namespaces: Namespaces, shards: Shards, dispatcher: Dispatcher, slices: Slices) -> None:
+        self._namespaces = namespaces
+        self._shards = shards
+        self._dispatcher = dispatcher
+        self._slices = slices
+
+    async def page(
+        self,
+        context: CallContext,
+        namespace_name: str,
+        prefix: str,
+        limit: int,
+        page_token: str,
+        partial: bool = False,
+    ) -> TopicPage:
+        """Topics of the shards that this host owns, by name, after `page_token`.
+
+        A sick shard is counted like the others. Raises UnavailableError when the host owns none and the call names
+        none, while rows are still being counted, and for shards that nobody serves, unless a `partial` page will do,
+        which names them.
+        """
+        namespace = self._namespaces.serving(namespace_name)
+        arguments.check_range("limit", limit, 1, limits.PAGE_ITEMS_MAX)
+        if context.shards is None:
+            self._shards.check_owns_any()
+        asked = self._shards.here if context.shards is None else context.shards
+        lost = sorted(at for at in asked if not self._shards.serves(at))
+        if lost and not partial:
+            raise self._shards.none_served(lost)
+        await self._wait_for_counts()
+        found: list[TopicStats] = []
+        after: str | None = page_token
+        while after is not None and len(found) <= limit:
+            after = await self._slices.run(
+                functools.partial(self._find, context.shards, namespace.number, prefix, after, limit + 1, found)
+            )
+        if context.shards is not None and not partial:
+            self._shards.asked(context.shards)  # One that has left meanwhile is not counted in full.
+        token = found[limit - 1].topic if len(found) > limit else ""
+        return TopicPage(found[:limit], token, [self._shards.not_served(at).message for at in lost])
+
+    def _find(
+        self,
+        asked: Collection[int] | None,
+        number: int,
+        prefix: str,
+        after: str,
+        count: int,
+        found: list[TopicStats],
+    ) -> str | None:
+        """Add topics that hold items to `found`, up to `count` in all.
+
+        Returns the name to go on after, or None when there are no more: no more than SLICE_TOPICS_MAX are
+        looked at.
+        """
+        namespaces = [
+            shard.index.namespaces.get(number)
+            for _, shard in self._shards.owned()
+            if asked is None or shard.shard_id in asked
+        ]
+        parts_of = [namespace.after(after, prefix) for namespace in namespaces if namespace is not None]
+        looked_count = 0
+        for name, parts in groupby(heapq.merge(*parts_of, key=_name), key=_name):
+            if looked_count >= SLICE_TOPICS_MAX or len(found) >= count:
+                return after
+            some = list(parts)
+            looked_count += len(some)
+            after = name
+            if any(part.total for part in some):
+                found.append(self._stats(name, some))
+        return None
+
+    async def _wait_for_counts(self) -> None:
+        try:
+            async with asyncio.timeout(limits.COUNT_WAIT_MS_MAX / 1000):
+                for writer, _ in self._shards.owned():
+                    await writer.counted.wait()
+        except TimeoutError:
+            raise UnavailableError(
+                "the items of this host are still being counted: try again", nothing_done=True
+            ) from None
+
+    def _stats(self, name: str, parts: list[ShardTopic]) -> TopicStats:
+        ready = sum([part.ready for part in parts])
+        prefetched = self._dispatcher.prefetched(parts[0].namespace, name)
+        claiming = [part.claim_head for part in parts if part.claim_head != order.LAST]
+        sort_keys = [prefetched.first, *claiming, *[part.window.head for part in parts]]
+        first = min([sort_key for sort_key in sort_keys if order.FIRST < sort_key < order.LAST], default=order.LAST)
+        oldest = [part.window.oldest_due_at() for part in parts] + [prefetched.oldest_due_at()]
+        oldest += map(order.due_at_of, claiming)
+        return TopicStats(
+            topic=name,
+            ready=ready,
+            delayed=sum([part.delayed for part in parts]),
+            leased=sum([part.leased for part in parts]),
+            dead=sum([part.dead for part in parts]),
+            most_urgent_priority=order.urgency_of(first) if ready and first != order.LAST else 0,
+            oldest_ready_at_ms=min([due_at for due_at in oldest if due_at is not None], default=0) if ready else 0,
+        )
+
+
+def _name(topic: ShardTopic) -> str:
+    return topic.name

@@ -1,1 +1,0 @@
-"""The package of everything that the shards of one MySQL server share."""

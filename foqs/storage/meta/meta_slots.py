@@ -1,0 +1,128 @@
+"""The slot table in the meta database: made once, read repeatedly, and restored to a database that lost it.
+
+It is made from the answers of all shards, and only if no shard knows a table: docs/decisions/0026-slots.md. The move of
+slots that is under way stands beside it: docs/decisions/0036-moving-slots.md.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+from sqlalchemy import Connection, delete, func, select, update
+from sqlalchemy.dialects.mysql import insert
+
+from foqs.model import limits
+from foqs.model.census import CensusAnswer
+from foqs.model.cluster import ShardUse
+from foqs.model.errors import UnavailableError
+from foqs.model.slots import NO_SLOTS, MovePhase, SlotMove, SlotTable, first_table, pack_slots, unpack_slots
+from foqs.storage.meta.meta_tables import SHARD, SLOT, SLOT_MOVE
+
+_STAMP = select(func.count(), func.max(SLOT.c.version))
+
+
+class SlotRows:
+    """The slot table of the last read. Rows are read again only after their version has changed. For any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._table = NO_SLOTS
+
+    def read(self, connection: Connection) -> SlotTable:
+        """Return the table, or NO_SLOTS: the same object as the last time if it has not changed."""
+        with self._lock:
+            count, version = connection.execute(_STAMP).one()
+            if not count:
+                self._table = NO_SLOTS
+            elif version != self._table.version:
+                rows = connection.execute(select(SLOT.c.shard, SLOT.c.version).order_by(SLOT.c.slot)).all()
+                # All rows are from one moment, which can be later than that of the version above.
+                self._table = SlotTable(max(row.version for row in rows), tuple(row.shard for row in rows))
+            return self._table
+
+
+def make_slots(connection: Connection, answers: Iterable[CensusAnswer]) -> None:
+    """Make the first table over the shards that have answered, unless a table exists.
+
+    The caller locks the row of namespace_number, so that two hosts do not make it at once. Raises UnavailableError if a
+    shard knows a table, because this database has then lost it; that shard's owner restores it.
+    """
+    answers = list(answers)
+    if not answers or connection.execute(select(SLOT.c.slot).limit(1)).first() is not None:
+        return
+    known = [answer.shard_id for answer in answers if answer.slots_version]
+    if known:
+        raise UnavailableError(
+            f"the meta database has lost its slot table, which shard {known[0]} knows: its host brings it back within "
+            "seconds; nothing was done, try again",
+            retry_after_ms=limits.META_CALLS_RETRY_MS,
+            nothing_done=True,
+        )
+    restore_slots(connection, first_table([answer.shard_id for answer in answers]))
+
+
+def read_move(connection: Connection) -> SlotMove | None:
+    row = connection.execute(select(SLOT_MOVE)).one_or_none()
+    if row is None:
+        return None
+    return SlotMove(row.version, row.from_shard, row.to_shard, unpack_slots(row.slots), MovePhase(row.phase))
+
+
+def begin_move(connection: Connection, move: SlotMove, answers: Iterable[CensusAnswer]) -> None:
+    """Note the move, which was made for the table that all shards have reported to know.
+
+    The caller locks the row of namespace_number. Raises UnavailableError if the shard that is to receive the slots
+    drains, if this database has another table or a move, or if a shard knows a newer table, which is then restored
+    here.
+    """
+    version = connection.execute(select(func.max(SLOT.c.version))).scalar() or 0
+    taker = select(SHARD.c.state).where(SHARD.c.shard_id == move.to_shard).with_for_update()
+    if connection.execute(taker).scalar() != int(ShardUse.SERVING):
+        raise UnavailableError(f"shard {move.to_shard} takes no slots now: nothing was done", nothing_done=True)
+    newer = [answer.shard_id for answer in answers if answer.slots_version > version]
+    if version != move.version - 1 or newer or read_move(connection) is not None:
+        raise UnavailableError(
+            f"slots move already, or shard {newer[0] if newer else move.from_shard} knows another table of slots than "
+            f"that of version {move.version - 1}: nothing was done",
+            retry_after_ms=limits.META_CALLS_RETRY_MS,
+            nothing_done=True,
+        )
+    connection.execute(insert(SLOT_MOVE).values(**_columns_of(move)))
+
+
+def restore_move(connection: Connection, move: SlotMove) -> None:
+    """Restore a move that this database has lost, unless it has a move or the table that the move leads to."""
+    version = connection.execute(select(func.max(SLOT.c.version))).scalar() or 0
+    if version < move.version and read_move(connection) is None:
+        connection.execute(insert(SLOT_MOVE).values(**_columns_of(move)))
+
+
+def set_phase(connection: Connection, move: SlotMove) -> bool:
+    """Write the phase of the move. Returns False if this move is not the one under way."""
+    found = read_move(connection)
+    if found is None or not found.is_same(move):
+        return False
+    connection.execute(update(SLOT_MOVE).values(phase=int(move.phase)))
+    return True
+
+
+def _columns_of(move: SlotMove) -> dict[str, object]:
+    return {
+        "one": 1, "version": move.version, "from_shard": move.from_shard, "to_shard": move.to_shard,
+        "slots": pack_slots(move.slots), "phase": int(move.phase),
+    }  # fmt: skip
+
+
+def restore_slots(connection: Connection, table: SlotTable) -> None:
+    """Write the table unless this database has the same or a newer one, and end the move that leads to it."""
+    rows = [{"slot": slot, "shard": shard, "version": table.version} for slot, shard in enumerate(table.shards)]
+    statement = insert(SLOT).values(rows)
+    given, kept = statement.inserted, SLOT.c
+    # The order matters, because the comparison needs the old version.
+    changes = [
+        ("shard", func.if_(given.version > kept.version, given.shard, kept.shard)),
+        ("version", func.greatest(given.version, kept.version)),
+    ]
+    connection.execute(statement.on_duplicate_key_update(changes))
+    connection.execute(delete(SLOT_MOVE).where(SLOT_MOVE.c.version <= table.version))

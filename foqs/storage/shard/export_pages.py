@@ -1,0 +1,273 @@
+"""Pages of an export: the items of a key range in the order of their keys, rows and packed items together.
+
+A page is planned on the event loop, where packed items are known, and read on a thread, from one snapshot. The next
+page begins after its last key, so any reader can continue without this page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from foqs.model import ids
+from foqs.model.calls import ItemContent, ItemState
+from foqs.shard.port import ItemRow
+from foqs.storage.schema import statements as sql
+from foqs.storage.schema.item_columns import CONTENT_COLUMNS, ITEM_COLUMNS, names, stored_row
+from foqs.storage.sessions.whole_reads import only_row
+from foqs.storage.shard.script import key_conditions
+
+RunStatement = Callable[..., Any]
+
+SCAN_ROWS = 5_000
+"""Rows that one page examines at most, in the order of their keys, wanted or not."""
+CHUNK_ROWS = 100
+"""Rows in one answer of the server. The reading thread lets the event loop run between two answers."""
+FIRST_CHUNK_ROWS = 10
+"""Rows in the first answer, whose size determines the size of the next ones."""
+EPOCHS_SAMPLED_MAX = 64
+"""Epochs of keys that a sample examines separately. The last one stands for all later epochs."""
+CELLS_PER_EPOCH = 32
+"""Parts of an epoch's keys; a sample measures each part once."""
+SAMPLE_ROWS = 50
+"""Rows after a key whose spread measures the density of keys there."""
+
+_LANES = {ItemState.READY: "lane > 0", ItemState.LEASED: "lane > 0", ItemState.DELAYED: "lane = 0",
+          ItemState.DEAD: "lane < 0"}  # fmt: skip
+
+
+class ExportWish(NamedTuple):
+    """The request for a page of a shard's rows."""
+
+    after_key: int
+    to_key: int
+    limit: int
+    bytes_max: int
+    states: frozenset[ItemState]
+    """Only the shard's state tells ready from leased items, so a request for one state gets both."""
+    topics: frozenset[int] | None
+    """Numbers of the topics, limits.EXPORT_TOPICS_MAX at most; None for all topics of `namespace` with `prefix`."""
+    namespace: int
+    prefix: bytes
+    by_lane: bool
+    """True to find keys by the lanes of the topics, which hold few rows, instead of walking all keys."""
+    with_payload: bool
+    with_metadata: bool
+    keys: tuple[list[int], int] | None = None
+    """The only keys to read, in order, and the key up to which they are complete. They belong to the wanted topics."""
+
+
+class KeyPage(NamedTuple):
+    """All wanted rows with keys up to `up_to`, in the order of their keys."""
+
+    rows: list[ItemRow]
+    up_to: int
+
+
+def merged_by_key(packed: KeyPage, stored: KeyPage, wish: ExportWish) -> KeyPage:
+    """Merge the packed rows and the rows stored a moment later into one page; a stored row replaces its packed item."""
+    up_to = min(packed.up_to, stored.up_to)
+    found = {row.key: row for row in [*packed.rows, *stored.rows] if row.key <= up_to}
+    rows: list[ItemRow] = []
+    size_bytes = 0
+    for key in sorted(found):
+        row = found[key]
+        size_bytes += row.content.size_bytes
+        if len(rows) == wish.limit or (rows and size_bytes > wish.bytes_max):
+            return KeyPage(rows, rows[-1].key)
+        rows.append(row)
+    return KeyPage(rows, up_to)
+
+
+def is_wanted(row: ItemRow, states: frozenset[ItemState]) -> bool:
+    """True if the row's lane is the lane of one of the states."""
+    if row.lane < 0:
+        return ItemState.DEAD in states
+    if row.lane == 0:
+        return ItemState.DELAYED in states
+    return ItemState.READY in states or ItemState.LEASED in states
+
+
+def without_contents(row: ItemRow, wish: ExportWish) -> ItemRow:
+    """Return the row with only the wanted parts of its content."""
+    payload, metadata, trace_context = row.content
+    kept = (payload if wish.with_payload else b"", metadata if wish.with_metadata else b"", trace_context)
+    return row._replace(content=ItemContent(*kept))
+
+
+# ---- reading rows, within a snapshot ----
+
+
+def read_stored(rows: RunStatement, wish: ExportWish, rest: Callable[[], None]) -> KeyPage:
+    """Return the rows of a page. `rest` is called between the server's answers."""
+    if wish.topics is not None and not wish.topics:
+        return KeyPage([], wish.to_key)
+    if wish.keys is not None:
+        keys, up_to = wish.keys
+    elif wish.by_lane:
+        keys, up_to = _keys_by_lane(rows, wish)
+    else:
+        keys, up_to = _keys_by_walk(rows, wish)
+    return _contents(rows, wish, keys, up_to, rest)
+
+
+def _keys_by_walk(rows: RunStatement, wish: ExportWish) -> tuple[list[int], int]:
+    """Return the wanted keys among the next SCAN_ROWS rows, and the last key examined."""
+    last_key, count = only_row(rows(sql.EXPORT_EDGE, (wish.after_key, wish.to_key, SCAN_ROWS)), "a page")
+    up_to = wish.to_key if count < SCAN_ROWS else int(last_key)
+    if not count:
+        return [], up_to
+    statement = sql.EXPORT_KEYS if wish.topics is not None else sql.EXPORT_KEYS_OF_NAMESPACE
+    arguments: tuple[object, ...] = (wish.after_key, up_to, wish.limit)
+    if wish.topics is None:
+        arguments = (wish.after_key, up_to, wish.namespace, len(wish.prefix), wish.prefix, wish.limit)
+    keys = [key for (key,) in rows(statement.format(_conditions(wish)), arguments)]
+    return keys, keys[-1] if len(keys) == wish.limit else up_to
+
+
+def _keys_by_lane(rows: RunStatement, wish: ExportWish) -> tuple[list[int], int]:
+    """Return the first keys in the lanes of the topics, and those of the topics' delayed rows."""
+    assert wish.topics is not None
+    lanes = []
+    if wish.states & {ItemState.READY, ItemState.LEASED}:
+        lanes += list(wish.topics)
+    if ItemState.DEAD in wish.states:
+        lanes += [-number for number in wish.topics]
+    arguments = (wish.after_key, wish.to_key, wish.limit)
+    keys: list[int] = []
+    for condition in _in("lane", lanes):
+        keys += [key for (key,) in rows(sql.EXPORT_LANES.format(condition), arguments)]
+    if ItemState.DELAYED in wish.states:
+        for condition in _in("topic", wish.topics):
+            keys += [key for (key,) in rows(sql.EXPORT_DELAYED.format(condition), arguments)]
+    keys.sort()
+    if len(keys) < wish.limit:
+        return keys, wish.to_key
+    return keys[: wish.limit], keys[wish.limit - 1]
+
+
+def _contents(rows: RunStatement, wish: ExportWish, keys: list[int], up_to: int, rest: Callable[[], None]) -> KeyPage:
+    """Return the rows with these keys until their contents fill the page. Sizes are read before contents."""
+    columns = columns_of(with_payload=wish.with_payload, with_metadata=wish.with_metadata)
+    sizes = content_bytes_of(with_payload=wish.with_payload, with_metadata=wish.with_metadata)
+    found: list[ItemRow] = []
+    size_bytes = start = 0
+    chunk_rows = FIRST_CHUNK_ROWS
+    while start < len(keys):
+        chunk = keys[start : start + chunk_rows]
+        start += len(chunk)
+        fitting: list[int] = []
+        for key, row_bytes in _of_keys(rows, sql.EXPORT_SIZES, sizes, chunk):
+            if (found or fitting) and size_bytes + row_bytes > wish.bytes_max:
+                found += map(stored_row, _of_keys(rows, sql.EXPORT_ITEMS, columns, fitting))
+                return KeyPage(found, found[-1].key)
+            size_bytes += row_bytes
+            fitting.append(key)
+        found += map(stored_row, _of_keys(rows, sql.EXPORT_ITEMS, columns, fitting))
+        rest()
+        # The server has to read contents to measure them, so ask for few more rows than are likely to fit.
+        rows_to_fit = (wish.bytes_max - size_bytes) * start // max(1, size_bytes)
+        chunk_rows = min(CHUNK_ROWS, 1 + max(0, rows_to_fit))
+    return KeyPage(found, up_to)
+
+
+def _of_keys(rows: RunStatement, statement: str, columns: str, keys: list[int]) -> list[Sequence[Any]]:
+    """Return the remaining rows with these keys, in order."""
+    if not keys:
+        return []
+    conditions = [condition for condition, _ in key_conditions("id", keys)]
+    return [values for condition in conditions for values in rows(statement.format(columns, condition))]
+
+
+def content_bytes_of(*, with_payload: bool, with_metadata: bool) -> str:
+    """Return the SQL expression for the bytes of the contents to read."""
+    unread = {"payload": not with_payload, "metadata": not with_metadata}
+    return " + ".join([f"OCTET_LENGTH({name})" for name in names(CONTENT_COLUMNS) if not unread.get(name)])
+
+
+def columns_of(*, with_payload: bool, with_metadata: bool) -> str:
+    """Return the columns of an item, with an empty value in place of each unwanted content."""
+    empty = {"payload": not with_payload, "metadata": not with_metadata}
+    return ", ".join(["x''" if empty.get(name) else name for name in names(ITEM_COLUMNS)])
+
+
+def _conditions(wish: ExportWish) -> str:
+    wanted = dict.fromkeys([_LANES[state] for state in sorted(wish.states)])
+    conditions = [] if len(wanted) == len(set(_LANES.values())) else [f"({' OR '.join(wanted)})"]
+    if wish.topics is not None:
+        conditions += [f"({condition})" for condition in _in("topic", wish.topics)]
+    return " AND ".join(conditions) or "TRUE"
+
+
+def _in(column: str, numbers: Sequence[int] | frozenset[int]) -> list[str]:
+    """Return a condition that lists the numbers, or no condition if the list is empty. Numbers can be negative."""
+    return [f"{column} IN ({', '.join([f'{number:d}' for number in sorted(numbers)])})"] if numbers else []
+
+
+# ---- the spread of a shard's keys ----
+
+
+class Cell(NamedTuple):
+    """About `items_count` items have keys after `from_key`, up to `to_key`."""
+
+    from_key: int
+    to_key: int
+    items_count: float
+
+
+def sample_keys(rows: RunStatement, to_key: int) -> list[Cell]:
+    """Estimate the spread of the rows up to `to_key` over their keys, by examining few rows.
+
+    Keys of one epoch are dense, and the range between two epochs is empty, so each epoch is sampled separately.
+    """
+    cells: list[Cell] = []
+    after_key, epochs_count = 0, 0
+    while (first := rows(sql.EXPORT_NEXT_KEY, (after_key, to_key, 0))) and epochs_count < EPOCHS_SAMPLED_MAX:
+        epochs_count += 1
+        ((first_key,),) = first
+        end_key = min(to_key, ((first_key >> ids.SEQUENCE_BITS) + 1 << ids.SEQUENCE_BITS) - 1)
+        if epochs_count == EPOCHS_SAMPLED_MAX:
+            end_key = to_key
+        ((last_key,),) = rows(sql.EXPORT_LAST_KEY, (first_key - 1, end_key))
+        cells += _cells(rows, first_key - 1, last_key)
+        after_key = end_key
+    return cells
+
+
+def _cells(rows: RunStatement, after_key: int, last_key: int) -> list[Cell]:
+    width = max(1, -(-(last_key - after_key) // CELLS_PER_EPOCH))
+    cells: list[Cell] = []
+    for start in range(after_key, last_key, width):
+        end = min(start + width, last_key)
+        found = rows(sql.EXPORT_NEXT_KEY, (start, end, SAMPLE_ROWS - 1))
+        if found:  # Assume the same density of keys in the rest of the cell.
+            count = SAMPLE_ROWS * (end - start) / (found[0][0] - start)
+        else:
+            count = float(len(rows(sql.EXPORT_FEW_KEYS, (start, end, SAMPLE_ROWS))))
+        cells.append(Cell(start, end, count))
+    return cells
+
+
+def even_bounds(cells: Sequence[Cell], to_key: int, parts: int) -> list[tuple[int, int, float]]:
+    """Cut the keys up to `to_key` into at most `parts` ranges (from, to] with about the same number of items each.
+
+    Returns each range with its share of all items.
+    """
+    total = sum(cell.items_count for cell in cells)
+    parts = min(parts, int(total))
+    if parts <= 1:
+        return [(0, to_key, 1.0)]
+    bounds: list[int] = [0]
+    shares: list[float] = [0.0]
+    seen = 0.0
+    for cell in sorted(cells):
+        while len(bounds) < parts and cell.items_count and seen + cell.items_count >= total * len(bounds) / parts:
+            wanted = total * len(bounds) / parts
+            at = cell.from_key + round((cell.to_key - cell.from_key) * (wanted - seen) / cell.items_count)
+            bounds.append(max(bounds[-1], min(at, to_key)))
+            shares.append(wanted / total)
+        seen += cell.items_count
+    bounds.append(to_key)
+    shares.append(1.0)
+    ranges = zip(bounds, bounds[1:], shares, shares[1:], strict=False)
+    return [(low, high, end - start) for low, high, start, end in ranges if low < high]
