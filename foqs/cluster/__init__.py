@@ -1,4 +1,5 @@
-"""Many hosts as one queue: the membership, the owners of shards, and the moves of shards between hosts.
+"""Many hosts as one queue: which hosts live, which shards each one serves, and which host is asked for what.
 
-This package knows hosts and shards, but not how calls come in.
+It knows hosts and shards, no Thrift, and not the contents of a shard.
+Begin with `members`, then `ownership` and `homes`; `routing` puts them together for callers.
 """
