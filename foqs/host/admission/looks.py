@@ -1,7 +1,7 @@
-"""How many dedup ids a namespace that is over its quota may have looked up: repeats need no room in the quota.
+"""The bound of look-ups of dedup ids for a namespace over its quota. Repeats need no room in the quota.
 
-A call over the quota costs nothing but its refusal, as long as nobody looks at its ids. So the ids that are looked up
-for nothing have a bound of their own: as many in a minute as the quota lets items in.
+A call over the quota costs only its refusal, unless its ids are looked up. These look-ups have a bound of their own
+because they can be in vain: as many per minute as the quota admits items.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Looks:
         self._counts: dict[int, int] = {}
 
     def admit(self, namespace: Namespace, count: int) -> bool:
-        """Whether so many ids may be looked up; if so, they count."""
+        """Count `count` ids and return True if the bound permits their look-up."""
         minute = int(self._now_s() / _MINUTE_S)
         if minute != self._minute:
             self._minute, self._counts = minute, {}

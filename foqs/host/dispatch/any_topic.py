@@ -1,4 +1,4 @@
-"""Dequeues from any topic of a namespace, or of those with a prefix: who has its turn, and what new topics bring."""
+"""Dequeues from any topic of a namespace, or from any topic with a prefix: the turns of topics, and new topics."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ from foqs.model.topic import ShardTopic
 from foqs.shard.writer.shard_writer import ShardWriter
 
 LOOKS_MAX = 1_000
-"""Topics that a call looks at in one turn of the event loop. It goes on in the next tick."""
+"""Topics that a call checks in one turn of the event loop. It continues in the next tick."""
 RING_SLICE_TOPICS = 5_000
-"""Topics that one turn of the event loop compares with a prefix that is new."""
+"""Topics that one turn of the event loop compares with a new prefix."""
 
 _attached_number = attrgetter("attached_number")
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class AnyTopic(HandOut):
-    """The part of the dispatcher that finds topics for calls that name none: it owns the rings.
+    """The part of the dispatcher that finds topics for calls that name no topic. It owns the rings.
 
-    Such a call wants so much of certain topics at any time, as if it had named them, and something of any topic
-    besides, until it has wanted as much as it asked for.
+    Such a call wants a number of items of certain topics at any time, as if it had named them, and the rest of its
+    count from any topic, until all of its count is assigned to topics.
     """
 
     def __init__(self, writers: Mapping[int, ShardWriter], clock: Callable[[], float], settings: SettingsTable) -> None:
         super().__init__(writers, clock, settings)
         self._busy: dict[DequeueCall, None] = {}
-        """Calls for any topic that want something of certain topics."""
+        """Calls for any topic that want items of certain topics now."""
         self._attached_count = 0
-        """Calls that ever were busy."""
+        """Calls that have ever been busy."""
         self._fed: dict[Tenant, None] = {}
-        """Namespaces with calls for any topic, and with topics that may have something for them."""
+        """Namespaces with calls for any topic and with topics that can have items for them."""
         self._fed_later: dict[Tenant, None] = {}
-        """The namespaces that the next tick goes on with."""
+        """Namespaces that the next tick continues with."""
         self._hungry_count = 0
-        """Namespaces that have calls which want something of any topic."""
+        """Namespaces with calls that want items of any topic."""
         self._roomless: dict[TopicQueue, None] = {}
-        """Topics that stand in no ring for want of room for leases. Nobody tells when there is room again."""
+        """Topics outside the rings for want of room for leases. No event reports new room, so sweeps check them."""
         self._filling: dict[ReadyRing, None] = {}
-        """The rings that are new, and in which not all of their topics are yet."""
+        """New rings that still lack some of their topics."""
         self._prefixed: dict[Tenant, int] = {}
-        """Namespaces that have rings with prefixes, and how many."""
+        """The number of rings with prefixes, by namespace."""
         self._prefix_sweep = PrefixSweep()
         self._namespaces_paused: frozenset[int] = frozenset()
         self._caps_known: Mapping[int, float] = {}
@@ -60,7 +60,7 @@ class AnyTopic(HandOut):
     # ---- rings ----
 
     def _enter(self, queue: TopicQueue) -> None:
-        """The topic may have something to give."""
+        """Add a topic to the rings if it has items to deliver."""
         if queue.version != self.settings.version:
             self._refresh(queue)
         if queue.is_paused or queue.parked_slot:
@@ -74,7 +74,7 @@ class AnyTopic(HandOut):
             self._fed[queue.tenant] = None
 
     def ring(self, namespace: int, prefix: str) -> ReadyRing:
-        """The ring of a prefix, which `fill` has to fill where it is new. Raises OverloadedError for one too many."""
+        """Return the ring of a prefix; a new one must be filled by `fill`. Raises OverloadedError for one too many."""
         tenant = self._tenant(namespace)
         ring = tenant.rings.get(prefix) if prefix else tenant.ring
         if ring is None:
@@ -92,7 +92,7 @@ class AnyTopic(HandOut):
         return ring
 
     def fill(self, ring: ReadyRing) -> None:
-        """Put some more topics into a ring that is new."""
+        """Add one more slice of topics to a new ring."""
         if ring.unfilled:
             for queue in ring.unfilled.pop():
                 if queue.name.startswith(ring.prefix) and queue.in_ring:
@@ -122,7 +122,7 @@ class AnyTopic(HandOut):
                 )
 
     def forget_prefixes(self) -> None:
-        """Forget the prefixes that no call has named for long."""
+        """Forget the prefixes that no call has named for limits.TOPIC_PREFIX_IDLE_MS."""
         before_s = self._clock() - limits.TOPIC_PREFIX_IDLE_MS / 1000
         for tenant in list(self._prefixed):
             idle = [one for one, ring in tenant.rings.items() if not ring.hungry and ring.used_s < before_s]
@@ -149,7 +149,7 @@ class AnyTopic(HandOut):
     # ---- calls ----
 
     def start_any(self, ring: ReadyRing, count: int, call: DequeueCall) -> None:
-        """Serve a call for up to `count` items of any topic of a ring now, or let it wait."""
+        """Serve a call for up to `count` items of any topic of a ring now, or make it wait."""
         self.waiting_count += 1
         call.ring, call.count_left = ring, count
         self._wait(call)
@@ -183,10 +183,10 @@ class AnyTopic(HandOut):
             self._forget_tenant(ring.tenant)
         for queue in call.wants:
             if not queue.in_ring and (queue.parts or queue.buffer.sort_keys):
-                self._enter(queue)  # What the call wanted of it and did not get is there for others.
+                self._enter(queue)  # Items that the call wanted and did not get are free for other calls.
 
     def _refund(self, ring: ReadyRing, call: DequeueCall, items: list[ShardItem]) -> None:
-        """A topic whose turn brought less than it was to bring, because that came too late, keeps its credit."""
+        """Return its credit to a topic whose turn brought fewer items than wanted, because they came too late."""
         if len(items) == sum(call.wants.values()):
             return
         got: dict[str, int] = {}
@@ -198,14 +198,14 @@ class AnyTopic(HandOut):
                 ring.entries[queue] = min(ring.entries[queue] + missing, max(queue.weight, limits.TOPIC_WEIGHT_MAX))
 
     def _serve_any(self) -> None:
-        """Find topics for calls that want any, and answer those that have what they wait for."""
+        """Find topics for calls that want any topic, and answer the calls that wait for nothing more."""
         while self._fed or self._due_calls:
             fed, self._fed = self._fed, {}
             for tenant in fed:
                 if tenant.hungry_count:
                     self._feed(tenant)
             due, self._due_calls = self._due_calls, {}
-            # Who came first has its turn first at each topic.
+            # The oldest call has its turn first at each topic.
             for call in sorted(due, key=_attached_number):
                 if call.items is None and not call.awaits_more(self._clock()):
                     self._answer_any(call)
@@ -216,13 +216,13 @@ class AnyTopic(HandOut):
             return
         self._deliver_to(call)
         if call.items is None:
-            return  # Nothing has come, or all had expired: the next tick looks for more.
+            return  # No item has come, or all had expired: the next tick looks for more.
         for queue in queues:
             if queue.calls or queue.is_throttled:
                 self.serve(queue)
 
     def _feed(self, tenant: Tenant) -> None:
-        """Let calls that want any topic have what there is, each ring's oldest call first."""
+        """Assign the topics of the rings to calls that want any topic, each ring's oldest call first."""
         if tenant.namespace in self.settings.dequeue_paused:
             return
         self._refresh_tenant(tenant)
@@ -238,11 +238,11 @@ class AnyTopic(HandOut):
                     self._stop_waiting(call)
                     continue
                 if ring.entries and not tenant.parked_slot:
-                    self._fed_later[tenant] = None  # It has looked at enough for now.
+                    self._fed_later[tenant] = None  # It has checked enough topics for now.
                 break
 
     def _fill(self, call: DequeueCall, ring: ReadyRing) -> dict[TopicQueue, None]:
-        """Let the call want items of the topics whose turns it is. Returns these topics."""
+        """Make the call want items of the next topics in turn. Returns these topics."""
         attached: dict[TopicQueue, None] = {}
         now_s, tenant = self._clock(), ring.tenant
         for _ in range(LOOKS_MAX):
@@ -255,7 +255,7 @@ class AnyTopic(HandOut):
                 self._refresh(queue)
             spare = 0 if queue.is_paused else queue.spare_count(call.count_left + 1)
             want = min(spare, call.count_left)
-            if want > credit and len(ring.entries) > 1:  # Alone it has every turn.
+            if want > credit and len(ring.entries) > 1:  # A single topic has every turn.
                 want = credit
             is_last = want == spare
             if want and queue.is_throttled:
@@ -268,7 +268,7 @@ class AnyTopic(HandOut):
                 self._attach(call, queue, want)
                 attached[queue] = None
             if is_last:
-                tenant.leave(queue)  # There is nothing more of it.
+                tenant.leave(queue)  # It has no more items.
                 call.passed = queue
                 if queue.lacks_room():
                     self._roomless[queue] = None
@@ -277,7 +277,7 @@ class AnyTopic(HandOut):
         return attached
 
     def _may_take_any(self, tenant: Tenant, now_s: float) -> bool:
-        """Calls for any topic of a namespace with a cap may take tokens; else they wait for their turn."""
+        """True if calls for any topic of a capped namespace may take tokens now; else park it until their turn."""
         assert tenant.cap is not None
         if not tenant.cap.wait_s(now_s) and (tenant.turn_count or not (tenant.parked_slot or tenant.starved)):
             return True
@@ -285,7 +285,10 @@ class AnyTopic(HandOut):
         return False
 
     def _take_any_tokens(self, queue: TopicQueue, count: int, now_s: float) -> int:
-        """Take tokens for a call for any topic. A topic that has no more of its own leaves the rings until it has."""
+        """Take tokens for a call for any topic. A topic without tokens of its own leaves the rings until it has some.
+
+        Returns the number of tokens.
+        """
         tenant = queue.tenant
         bound = min(count, tenant.turn_count) if tenant.turn_count else count
         granted = self._take_tokens(queue, bound, now_s)
@@ -296,7 +299,7 @@ class AnyTopic(HandOut):
         return granted
 
     def _attach(self, call: DequeueCall, queue: TopicQueue, want: int) -> None:
-        """The call wants so many items of this topic, too."""
+        """Make the call want `want` items of this topic, too."""
         if not call.wants:
             call.attached_s = self._clock()
             self._attached_count += 1
@@ -318,7 +321,7 @@ class AnyTopic(HandOut):
             self._enter(queue)
 
     def _attach_arriving(self, topic: ShardTopic) -> None:
-        """Items of the topic are about to be written: a call that wants any topic may claim them at once."""
+        """Let a call for any topic claim at once the items of the topic that are about to be written."""
         tenant = self._tenants.get(topic.namespace)
         if tenant is None or not tenant.hungry_count or topic.namespace in self.settings.dequeue_paused:
             return
@@ -340,16 +343,16 @@ class AnyTopic(HandOut):
             return
 
     def _look_for_room(self) -> None:
-        """Topics that had no room for leases may have some by now."""
+        """Retry topics that had no room for leases."""
         for queue in list(islice(self._roomless, limits.SWEEP_QUEUES_MAX)):
             del self._roomless[queue]
             if not queue.in_ring:
                 self._enter(queue)
 
     def _renew_calls(self) -> None:
-        """Let calls for any topic look elsewhere where a topic has nothing for them any more."""
+        """Detach calls for any topic from topics without items for them, so that they find other topics."""
         for ring in list(self._filling):
-            self.fill(ring)  # Whoever began it may be gone.
+            self.fill(ring)  # Its first caller has possibly left.
         self._fed.update(self._fed_later)
         self._fed_later = {}
         for call in list(islice(self._busy, limits.SWEEP_QUEUES_MAX)):
@@ -369,10 +372,10 @@ class AnyTopic(HandOut):
                 if call.ring.entries:
                     self._fed[call.ring.tenant] = None
 
-    # ---- what operators say, and what time brings ----
+    # ---- settings of operators, and the passing of time ----
 
     def _follow_settings(self) -> None:
-        """Let changes of policies, caps and pauses take hold, also for what waits or is parked."""
+        """Apply changes of policies, caps and pauses, also to topics and calls that wait or are parked."""
         changes = self.settings.policy_changes
         for _ in range(min(len(changes), limits.SWEEP_QUEUES_MAX)):
             self._follow_policy(changes.popleft())
@@ -390,11 +393,11 @@ class AnyTopic(HandOut):
             else:
                 self._wake_tenant(tenant)
         if any(number in self._tenants and self._tenants[number].hungry_count for number in paused):
-            return  # There are more calls to be ended.
+            return  # More calls must be ended.
         self._namespaces_paused, self._caps_known = paused, caps
 
     def _follow_policy(self, topic: tuple[int, str]) -> None:
-        """Another policy may hold for the topic."""
+        """Apply the current policy to a topic."""
         queue = self._queues.get(topic)
         if queue is None:
             self._caps_of_gone(*topic)
@@ -404,24 +407,24 @@ class AnyTopic(HandOut):
         self._woken(queue)
 
     def _topics_with_policies(self) -> list[tuple[int, str]]:
-        """All topics that are known here, and those of which the caps are, some of them twice."""
+        """Return all topics that are known here, and all that have caps; some appear twice."""
         return [*self._queues, *self._caps]
 
     def _caps_of_gone(self, namespace: int, name: str) -> None:
-        """The topic, or the namespace, is not here now: only its cap may be."""
+        """Drop the cap of a topic or namespace that this host does not know now, if no setting asks for it."""
         policies, caps = self.settings.policy(namespace, name), self.settings.caps
         if not (policies.deliveries_per_second_max if name else namespace in caps):
             self._caps.pop((namespace, name), None)
 
     def _end_hungry(self, tenant: Tenant) -> None:
-        """The namespace is paused: some of its calls for any topic end, and the others with the next ticks."""
+        """End some calls for any topic of a paused namespace; the next ticks end the others."""
         calls = chain(tenant.ring.hungry, *[ring.hungry for ring in tenant.rings.values()])
         for call in list(islice(calls, limits.DEQUEUES_ENDED_PER_TICK)):
             call.is_paused = True
             self.answer(call, [])
 
     def _woken(self, queue: TopicQueue) -> None:
-        """Let a topic go on that waited for a token, or for an operator."""
+        """Resume a topic that waited for a token or for an operator."""
         if queue.calls:
             self._active[queue] = None
         if queue in self._active:
@@ -432,7 +435,7 @@ class AnyTopic(HandOut):
             self.on_changed((queue.namespace, queue.name))
 
     def _turn_wheel(self) -> None:
-        """Serve what has waited for tokens until now."""
+        """Serve the topics and namespaces that have waited for tokens until now."""
         for queue in self._take_due():
             self._woken(queue)
         for tenant in self._take_due_tenants():
@@ -440,7 +443,7 @@ class AnyTopic(HandOut):
         self._note_slot()
 
     def _wake_tenant(self, tenant: Tenant) -> None:
-        """The namespace has tokens: topics that wait for them get some in their order, and calls for any topic."""
+        """Give the tokens of a namespace to topics that wait for them, in their order, and to calls for any topic."""
         self._refresh_tenant(tenant)
         now_s, starved, cap = self._clock(), tenant.starved, tenant.cap
         count = 0 if cap is None else cap.count(now_s)

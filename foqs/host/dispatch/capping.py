@@ -1,4 +1,4 @@
-"""How much of each topic may go now: caps, pauses, and the wheel on which capped topics wait."""
+"""Limits of deliveries by topic: caps, pauses, and the wheel on which capped topics wait."""
 
 from __future__ import annotations
 
@@ -19,46 +19,46 @@ from foqs.model.stocks import Topic
 from foqs.shard.writer.shard_writer import ShardWriter
 
 SLOT_MS = 20
-"""Topics wait for their tokens in slots of this time: the least time in which they are looked at again."""
+"""Length of a slot in which topics wait for tokens, in milliseconds: the shortest time between two checks of one."""
 UNTIL_FED = -1
-"""A number that stands for a slot: `cap_fed` tells when there is a token, or when one comes."""
+"""The slot number of a topic that waits until `cap_fed` reports a token, or the time of the next one."""
 WEIGHED_MAX = 100
-"""The weights of so many topics that wait for the tokens of their namespace are added up; the others weigh as much."""
+"""Topics waiting for their namespace's tokens whose weights are added up; the others count with their average."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Capping(Prefetching):
-    """The part of the dispatcher that holds topics back: it owns the caps, and the topics that wait for tokens.
+    """The part of the dispatcher that holds topics back. It owns the caps, and the topics that wait for tokens.
 
-    A token is taken before an item is claimed, used up by its delivery, and given back if there is none. So nothing is
-    claimed that may not go. A topic that waits for a token, or is paused, costs nothing meanwhile: it is not active,
-    stands in no ring, and at most in one slot of the wheel.
+    A token is taken before an item is claimed, spent by its delivery, and returned if the item is not delivered. So
+    every claimed item may be delivered. A topic that waits for a token, or is paused, costs nothing meanwhile, because
+    it is not active, is in no ring, and in one slot of the wheel at most.
     """
 
     def __init__(self, writers: Mapping[int, ShardWriter], clock: Callable[[], float], settings: SettingsTable) -> None:
         super().__init__(writers, clock, settings)
         self.new_cap: Callable[[tuple[int, str], float, float], Cap] = _new_bucket
-        """Makes the cap of a topic or a namespace of a rate. Where hosts share caps, what their homes feed."""
+        """Makes the cap of a topic or a namespace for a rate. If hosts share caps, homes feed the result."""
         self.on_changed: Callable[[Topic], None] | None = None
-        """Called with topics whose ready items may be others, where other hosts have to know."""
+        """Called with each topic whose ready items possibly changed. Set if other hosts need these reports."""
         self._caps: dict[tuple[int, str], Cap] = {}
-        """The caps of topics, and of namespaces under the name "". They outlive their queues: else a topic that comes
-        and goes had none.
+        """The caps of topics, and of namespaces under the name "". They outlive their queues, because otherwise a
+        topic that is often forgotten would get a fresh cap each time.
         """
         self._slots: dict[int, list[TopicQueue]] = {}
         """Topics that wait for tokens of their own, by slot."""
         self._tenant_slots: dict[int, list[Tenant]] = {}
-        """Namespaces that do."""
+        """Namespaces that wait for tokens, by slot."""
         self._slot = math.floor(clock() * 1000 / SLOT_MS)
-        """The last slot that was looked at."""
+        """The last slot that was checked."""
         self._due: list[TopicQueue] = []
-        """Topics whose slots are over, and which were not looked at yet."""
+        """Topics whose waits are over, and which still have to be served."""
         self._due_tenants: list[Tenant] = []
 
-    # ---- what operators say ----
+    # ---- settings of operators ----
 
     def _refresh(self, queue: TopicQueue) -> None:
-        """Whatever operators have said of the topic and its namespace holds from now on."""
+        """Apply the current policy of a topic and the current settings of its namespace."""
         queue.version = self.settings.version
         policy = self.settings.policy(queue.namespace, queue.name)
         queue.weight = policy.weight
@@ -69,7 +69,7 @@ class Capping(Prefetching):
             self._return_tokens(queue, queue.allowed_count)
             queue.cap, queue.shared_cap = cap, shared_cap
             if queue.parked_slot:
-                self._due.append(queue)  # It waits for tokens of the cap that it had.
+                self._due.append(queue)  # It waits for tokens of its former cap.
         if queue.is_paused != policy.dequeue_paused:
             queue.is_paused = policy.dequeue_paused
             queue.pausing = deque(queue.calls) if queue.is_paused else None
@@ -84,7 +84,7 @@ class Capping(Prefetching):
             tenant.cap = cap
 
     def _cap_of(self, namespace: int, name: str, rate: float) -> Cap | None:
-        """The cap as it is now."""
+        """Return the cap for the current rate, or None without a rate."""
         if not rate:
             if (ended := self._caps.pop((namespace, name), None)) is not None:
                 ended.end(self._clock())
@@ -92,7 +92,7 @@ class Capping(Prefetching):
         cap = self._caps.get((namespace, name))
         if cap is None or cap.rate != rate:
             now_s = self._clock()
-            # Another one, so that nobody goes on with tokens of the old rate.
+            # A new object, so that tokens of the old rate are not used.
             cap = self.new_cap((namespace, name), rate, now_s) if cap is None else cap.at_rate(rate, now_s)
             self._caps[namespace, name] = cap
         return cap
@@ -105,7 +105,7 @@ class Capping(Prefetching):
     # ---- tokens ----
 
     def _take_tokens(self, queue: TopicQueue, count: int, now_s: float) -> int:
-        """Take up to `count` tokens of each of its caps. Returns how many it got."""
+        """Take up to `count` tokens of each of its caps. Returns the number taken."""
         if queue.is_paused:
             return 0
         cap, shared_cap = queue.cap, queue.shared_cap
@@ -120,7 +120,7 @@ class Capping(Prefetching):
         return count
 
     def _spend_tokens(self, queue: TopicQueue, count: int) -> None:
-        """Note that so many items of the topic were delivered."""
+        """Spend the tokens of `count` delivered items."""
         count, now_s = min(count, queue.allowed_count), self._clock()
         queue.allowed_count -= count
         for cap in (queue.cap, queue.shared_cap):
@@ -128,7 +128,7 @@ class Capping(Prefetching):
                 cap.spend(count, now_s)
 
     def _return_tokens(self, queue: TopicQueue, count: int) -> None:
-        """Give back tokens that were not used: a call that waits for the next one has one now."""
+        """Return `count` unused tokens, and wake topics and namespaces that wait for one."""
         queue.allowed_count -= count
         now_s = self._clock()
         for cap in (queue.cap, queue.shared_cap):
@@ -140,7 +140,7 @@ class Capping(Prefetching):
             self._due_tenants.append(queue.tenant)
 
     def undelivered(self, topic: Topic, count: int) -> None:
-        """So many of its deliveries have reached nobody: others may have them for the same tokens."""
+        """Return the tokens of `count` deliveries that reached no consumer, so that their items can be sent again."""
         now_s = self._clock()
         namespace, _ = topic
         for key in (topic, (namespace, "")):
@@ -153,7 +153,7 @@ class Capping(Prefetching):
             self._due_tenants.append(tenant)
 
     def _admit(self, queue: TopicQueue) -> None:
-        """Take tokens for what its calls want, if there is something."""
+        """Take tokens for the wants of its calls, if the topic has items."""
         tenant = queue.tenant
         wanted = min(queue.waiting_count, limits.TRANSACTION_CLAIMS_MAX) - queue.allowed_count
         if wanted <= 0 or queue.is_paused or not queue.has_something():
@@ -162,7 +162,7 @@ class Capping(Prefetching):
             if tenant.turn_count:
                 wanted = min(wanted, tenant.turn_count)
             elif tenant.starved or tenant.parked_slot:
-                # Others came first.
+                # Other topics came first.
                 tenant.starved[queue] = None
                 self._park_tenant(tenant)
                 return
@@ -173,7 +173,7 @@ class Capping(Prefetching):
             self._park_tenant(tenant)
 
     def _settle_tokens(self, queue: TopicQueue) -> None:
-        """Hold no more of it, and no more tokens, than may go now; and wait for more tokens if calls do."""
+        """Return items and tokens that cannot be used now, and park the topic if its calls need more tokens."""
         buffer = queue.buffer
         excess = len(buffer) if not queue.calls else len(buffer) - queue.allowed_count
         if excess > 0:
@@ -183,7 +183,7 @@ class Capping(Prefetching):
             self._return_tokens(queue, queue.allowed_count - held_count)
         if queue.allowed_count or queue.buffer.sort_keys or queue.claims_count or not queue.calls:
             return
-        # Whoever waits for tokens asks for some, which then are not with the host that has the items.
+        # A topic without items must not wait for tokens, because the wait takes them from the host that has the items.
         if queue.is_paused or (queue.has_something() and self._lacks_tokens(queue)):
             self._park(queue)
 
@@ -191,7 +191,7 @@ class Capping(Prefetching):
         return queue in queue.tenant.starved or (queue.cap is not None and queue.cap.wait_s(self._clock()) > 0)
 
     def _admit_arriving(self, queue: TopicQueue) -> None:
-        """Take tokens for what its calls want of items that are about to be written."""
+        """Take tokens for the wants of its calls before items are written."""
         wanted = min(queue.waiting_count, limits.TRANSACTION_CLAIMS_MAX) - queue.allowed_count
         is_behind = queue.shared_cap is not None and (queue.tenant.starved or queue.tenant.parked_slot)
         if wanted > 0 and not is_behind:
@@ -200,17 +200,17 @@ class Capping(Prefetching):
     # ---- the wheel ----
 
     def _park(self, queue: TopicQueue) -> None:
-        """Nothing of it may go now: let it cost nothing until it may."""
+        """Park a topic that has no tokens."""
         self._active.pop(queue, None)
         if queue in queue.tenant.starved:
-            return  # Its namespace has no tokens, and wakes it.
+            return  # Its namespace has no tokens, and will wake it.
         if queue.in_ring:
             queue.tenant.leave(queue)
         if queue.parked_slot or queue.is_paused or queue.cap is None:
-            return  # It waits already, or for an operator.
+            return  # It already waits for a slot, or it waits for an operator.
         self._wait_for_slot(queue, queue.cap)
         if self.on_changed is not None:
-            self.on_changed((queue.namespace, queue.name))  # Nobody else is to come for its items meanwhile.
+            self.on_changed((queue.namespace, queue.name))  # Other hosts must not ask for its items meanwhile.
 
     def _wait_for_slot(self, queue: TopicQueue, cap: TokenSource) -> None:
         slot, before = self._slot_after(cap), queue.parked_slot
@@ -227,7 +227,7 @@ class Capping(Prefetching):
             tenant.cap.weigh(max(1, weight + tenant.hungry_count))
             self._wait_for_tenant_slot(tenant, tenant.cap)
         elif tenant.starved:
-            # Its cap was taken away: more topics have waited for that than one turn wakes.
+            # Its cap was removed, and more topics wait than one turn wakes.
             tenant.parked_slot = UNTIL_FED
             self._due_tenants.append(tenant)
 
@@ -238,7 +238,7 @@ class Capping(Prefetching):
             self._tenant_slots.setdefault(slot, []).append(tenant)
 
     def cap_fed(self, namespace: int, name: str) -> None:
-        """Note that there may be tokens of a cap whose home feeds it, or that it is known when there will be."""
+        """React to a report of a cap's home: it fed tokens, or set the time of the next ones."""
         now_s = self._clock()
         if name:
             queue = self._queues.get((namespace, name))
@@ -264,7 +264,7 @@ class Capping(Prefetching):
         return max(self._slot + 1, math.ceil((now_s + wait_s) * 1000 / SLOT_MS))
 
     def _take_due(self) -> list[TopicQueue]:
-        """Topics that have waited until now, not too many at once."""
+        """Take the topics whose waits are over, up to limits.SWEEP_QUEUES_MAX."""
         slot = math.floor(self._clock() * 1000 / SLOT_MS)
         for number in _slots_between(self._slots, self._slot, slot):
             self._due += [queue for queue in self._slots.pop(number) if queue.parked_slot == number]
@@ -284,17 +284,17 @@ class Capping(Prefetching):
         return due
 
     def _note_slot(self) -> None:
-        """All slots until now have been looked at."""
+        """Note that all slots until now were checked."""
         self._slot = math.floor(self._clock() * 1000 / SLOT_MS)
 
 
 def _new_bucket(_: tuple[int, str], rate: float, now_s: float) -> Cap:
-    """The cap of a host that shares it with none."""
+    """Make a cap that this host does not share."""
     return TokenBucket(rate, now_s)
 
 
 def _slots_between(slots: Mapping[int, object], after: int, last: int) -> list[int]:
-    """The numbers of slots that are there, whichever is less to look at: them, or the time between."""
+    """Return the occupied slots up to `last`."""
     if last - after < len(slots):
         return [number for number in range(after + 1, last + 1) if number in slots]
     return sorted([number for number in slots if number <= last])

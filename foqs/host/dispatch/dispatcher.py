@@ -1,4 +1,4 @@
-"""The dispatcher, which decides who gets which item: its calls by shards, by the verb dequeue, and by time."""
+"""The dispatcher, which assigns items to calls; shards, the verb dequeue and the tick call it."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from foqs.shard.state.events import ClaimsEnded, Demand, Events
 from foqs.shard.writer.shard_writer import ShardWriter
 
 DRAINED_PER_TURN = 1_000
-"""Topics, and prefetched items, that a host that drains gives back in one turn of the event loop."""
+"""Topics and prefetched items that a draining host releases in one turn of the event loop."""
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)  # The simulation watches it so.
+@mypyc_attr(allow_interpreted_subclasses=True)  # The simulation observes it by a subclass.
 class Dispatcher(AnyTopic):
-    """Delivers the items of every shard of a host; all on the event loop's thread.
+    """Delivers the items of every shard of a host, on the event loop's thread only.
 
-    No shard calls it: the shard's writer asks for the demand before it plans a transaction, and brings the events
-    afterwards. The verb dequeue starts calls here. It owns the demand and the prefetched items of every topic.
+    A shard's writer asks for the demand before it plans a transaction, and brings the events afterwards. The verb
+    dequeue starts calls here. The dispatcher owns the demand and the prefetched items of every topic.
     """
 
     def __init__(
@@ -36,16 +36,16 @@ class Dispatcher(AnyTopic):
         settings: SettingsTable,
         record: Callable[[Events], None],
     ) -> None:
-        """`record` takes down what has become of items; all else is as of `Prefetching`."""
+        """`record` counts the events of items; the other arguments are those of `Prefetching`."""
         super().__init__(writers, clock, settings)
         self._record = record
         self._unswept: list[TopicQueue] = []
-        """The topics that the sweep which began has still to look at."""
+        """Topics that the current sweep has still to check."""
 
-    # ---- what shards' writers ask and bring (ShardListener) ----
+    # ---- calls of shards' writers (ShardListener) ----
 
     def demand(self, topics: Iterable[ShardTopic]) -> dict[ShardTopic, Demand]:
-        """The demand for items of these topics that the next transaction of their shard inserts."""
+        """Return the demand for the items of these topics that the next transaction of their shard inserts."""
         found: dict[ShardTopic, Demand] = {}
         for topic in topics:
             if self._hungry_count and topic.shard_id not in self._leaving:
@@ -64,9 +64,9 @@ class Dispatcher(AnyTopic):
         return found
 
     def on_events(self, events: Events) -> None:
-        """Tell callers what became of what they asked for, then deliver what there is."""
+        """Complete calls, then apply the events and deliver items."""
         for completion in events.completed:
-            completion.on_done(completion)  # First: whatever else meets a defect here, they have their answers.
+            completion.on_done(completion)  # First, so that no defect below costs a call its answer.
         for item in events.withdrawn:
             self._drop(self._queue_of(item.topic), [item])
         for topic, count, last in events.claims_started:
@@ -99,7 +99,7 @@ class Dispatcher(AnyTopic):
         queue, items = self._queue_of(topic), ended.items
         self._memory.claims_ended(topic, ended.count, items)
         queue.claims_ended_count += ended.count
-        if queue.has_claims_for_calls:  # Whether these are is not looked up item by item: there may be thousands.
+        if queue.has_claims_for_calls:  # Not checked item by item, because thousands can end at once.
             queue.has_prefetched_for_calls = True
             queue.has_claims_for_calls = queue.claims_count > 0
         self._active[queue] = None
@@ -140,7 +140,7 @@ class Dispatcher(AnyTopic):
         self._serve_any()
 
     def _changed(self, topic: ShardTopic) -> None:
-        """Other hosts may have to know."""
+        """Report a changed topic for other hosts."""
         if self.on_changed is not None:
             self.on_changed((topic.namespace, topic.name))
 
@@ -170,13 +170,13 @@ class Dispatcher(AnyTopic):
             queue.claims_ended_count += topic.claiming_count
             self._changed(topic)
             queues[queue] = None
-        # Only now: a call of several topics is served from all of them.
+        # Served only now, because a call for several topics takes items of all its topics.
         for queue in queues:
             self.serve(queue)
             self._rest(queue)
 
     def shard_health(self, shard_id: int, topics: Collection[ShardTopic], *, healthy: bool) -> None:
-        """The ready items of a sick shard count for nothing, so that others are served past them."""
+        """Set the health of a shard. Ready items of a sick one do not count, so that no delivery waits for them."""
         if healthy and shard_id not in self._leaving:
             self.sick.discard(shard_id)
         else:
@@ -184,9 +184,9 @@ class Dispatcher(AnyTopic):
         self.adopt(topics)
 
     def shard_leaves(self, shard_id: int, topics: Collection[ShardTopic]) -> None:
-        """The host is about to hand the shard on: it counts as sick, and what is prefetched of it goes back.
+        """Prepare the hand-over of a shard: it counts as sick, and its prefetched items are unclaimed.
 
-        `topics` are some of it, and the others come by `adopt`.
+        `topics` are some of its topics, and the others come by `adopt`.
         """
         self._leaving.add(shard_id)
         self.shard_health(shard_id, topics, healthy=False)
@@ -194,16 +194,16 @@ class Dispatcher(AnyTopic):
             self._unclaim(queue.buffer, [item for item in queue.buffer.items if item.topic.shard_id == shard_id])
 
     def _with_prefetched(self) -> list[TopicQueue]:
-        """The topics of which something is prefetched: few of those that calls wait for, of which there may be many."""
+        """Return the topics with prefetched items, usually few of the many topics that calls wait for."""
         return [queue for queue in self._active if queue.buffer.sort_keys]
 
     def queue_slices(self) -> list[list[TopicQueue]]:
-        """All topics that are known, for one turn of the event loop after the other."""
+        """Return all known topics in slices, one for each turn of the event loop."""
         queues, size = list(self._queues.values()), limits.TOPICS_PER_TICK_MAX
         return [queues[start : start + size] for start in range(0, len(queues), size)]
 
     def drop_parts(self, shard_id: int, queues: Iterable[TopicQueue]) -> None:
-        """Nothing of the shard is in these any more. What ended with it may have put a topic back after it was lost."""
+        """Remove the parts of a lost shard from these topics. Its last events can have added one after the loss."""
         for queue in queues:
             for parts in (queue.parts, queue.sick_parts):
                 if parts.pop(shard_id, None) is not None:
@@ -211,14 +211,14 @@ class Dispatcher(AnyTopic):
                     self._rest(queue)
 
     def shard_left(self, shard_id: int) -> None:
-        """The shard is gone, and so are its topics (`disown`)."""
+        """Forget a shard that has left, after its topics (`disown`)."""
         self._leaving.discard(shard_id)
         self.sick.discard(shard_id)
 
     # ---- calls ----
 
     def find(self, topic: Topic) -> TopicQueue | None:
-        """The queue of a topic that this host knows."""
+        """Return the queue of a topic, or None if this host does not know it."""
         return self._queues.get(topic)
 
     @property
@@ -226,12 +226,12 @@ class Dispatcher(AnyTopic):
         return self._queues.keys()
 
     def prefetched(self, namespace: int, name: str) -> PrefetchBuffer:
-        """The items that are claimed of a topic and not delivered yet."""
+        """Return the claimed items of a topic that are not delivered yet."""
         queue = self._queues.get((namespace, name))
         return queue.buffer if queue is not None else PrefetchBuffer()
 
     def start(self, namespace: int, wants: dict[str, int], call: DequeueCall) -> None:
-        """Serve the call now or let it wait."""
+        """Serve the call now or make it wait."""
         self.waiting_count += 1
         self.waiting_topics_count += len(wants)
         for name, count in wants.items():
@@ -246,36 +246,36 @@ class Dispatcher(AnyTopic):
             self._active[queue] = None
         if len(wants) > 1:
             for queue in call.wants:
-                self._claim(queue)  # Those before it may have enough to answer each call at once.
+                self._claim(queue)  # Before any is served, because the first topics can be enough to answer the call.
         for queue in call.wants:
             if call.items is not None:
                 break
             self.serve(queue)
 
     def has_candidates(self, call: DequeueCall) -> bool:
-        """Something of the call's topics is ready or on the way."""
+        """True if items for the call are ready or being claimed."""
         ring = call.ring
         if ring is not None and call.count_left and ring.entries:
             cap = ring.tenant.cap
             if not ring.tenant.parked_slot or (cap is not None and cap.is_asking):
                 return True
         if call.passed is not None and call.passed.may_bring():
-            return True  # Calls before it want all that is known of it, and may leave some.
+            return True  # Earlier calls want all its known items, and can leave some.
         return any(queue.may_bring() for queue in call.wants)
 
     def end(self, call: DequeueCall) -> None:
-        """The call wants nothing more: who waited behind it may be served now."""
+        """End a call without items, and serve the calls that waited behind it."""
         if call.items is None:
             self.answer(call, [])
             for queue in call.wants:
                 if queue.calls and queue.buffer.sort_keys:
                     self.serve(queue)
                 if self.on_changed is not None and queue.has_something():
-                    self.on_changed((queue.namespace, queue.name))  # It was for this call alone.
+                    self.on_changed((queue.namespace, queue.name))  # Its items were reserved for this call.
             self._serve_any()
 
     def unclaim(self, items: list[ShardItem]) -> None:
-        """Their caller is gone and has not seen them: whoever else waits for them is served now."""
+        """Undo the delivery of items whose caller left without them, and serve other calls with them."""
         queues: dict[TopicQueue, None] = {}
         for item in items:
             writer = self._writers.get(item.topic.shard_id)
@@ -291,7 +291,7 @@ class Dispatcher(AnyTopic):
         self._serve_any()
 
     def tick(self) -> None:
-        """Follow the operators, serve what has waited for tokens and calls that lingered, and go on with the sweep."""
+        """Apply settings, serve topics that waited for tokens and calls that lingered, and continue the sweep."""
         self._follow_settings()
         self._turn_wheel()
         lingering, self._lingering = self._lingering, {}
@@ -303,7 +303,10 @@ class Dispatcher(AnyTopic):
             self._sweep_some()
 
     def sweep(self) -> None:
-        """Give back what was prefetched too long ago, and forget what rests: now and in the ticks to come."""
+        """Begin to unclaim items that were prefetched too long ago, and to deactivate idle topics.
+
+        The next ticks continue.
+        """
         if not self._unswept:
             self._unswept = list(self._active)
             self._look_for_room()
@@ -321,9 +324,9 @@ class Dispatcher(AnyTopic):
             self._rest(queue)
 
     def drain(self) -> Iterator[None]:
-        """Claim nothing more; what is prefetched, and what claims in flight will bring, goes back.
+        """Stop claims, and unclaim all prefetched items and those that claims in flight will bring.
 
-        Each step takes as much as one turn of the event loop may.
+        Each step takes one turn of the event loop, for DRAINED_PER_TURN topics and items.
         """
         self._draining = True
         done_count = 0

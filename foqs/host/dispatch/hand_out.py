@@ -19,10 +19,9 @@ from foqs.shard.writer.shard_writer import ShardWriter
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class HandOut(Capping):
-    """The part of the dispatcher that delivers items: it owns the calls that wait.
+    """The part of the dispatcher that delivers items. It owns the calls that wait.
 
-    Nothing is handed out past a more urgent item that is ready: the buffer never holds a less urgent item back in
-    front of it.
+    No item is delivered before a more urgent ready item; prefetched items behind such an item wait until it is claimed.
     """
 
     def __init__(self, writers: Mapping[int, ShardWriter], clock: Callable[[], float], settings: SettingsTable) -> None:
@@ -30,11 +29,11 @@ class HandOut(Capping):
         self._lingering: dict[TopicQueue, None] = {}
         """Topics that are served again in the next tick."""
         self._due_calls: dict[DequeueCall, None] = {}
-        """Calls for any topic that may be answered now. They are, when all that has happened is known."""
+        """Calls for any topic that can be answered once all events of a turn are applied."""
         self.waiting_count = 0
         """Dequeue calls that wait."""
         self.waiting_topics_count = 0
-        """Topics of each of them."""
+        """Topics of these calls, counted once for each call."""
 
     def answer(self, call: DequeueCall, items: list[ShardItem]) -> None:
         call.items = items
@@ -46,12 +45,12 @@ class HandOut(Capping):
             if (queue.has_prefetched_for_calls or queue.has_claims_for_calls) and not queue.calls:
                 self._release_for_calls(queue)
             if not queue.parts:
-                self._rest(queue)  # A topic that does not exist here: sweeps would come too late for many names.
+                self._rest(queue)  # It does not exist here. Sweeps would forget many such names too late.
         if call.answered is not None and not call.answered.done():
             call.answered.set_result(None)
 
     def serve(self, queue: TopicQueue) -> None:
-        """Deliver what may be delivered, then claim what is still wanted."""
+        """Deliver the deliverable items, then claim the items that calls still want."""
         if queue.version != self.settings.version:
             self._refresh(queue)
         if queue.namespace in self.settings.dequeue_paused:
@@ -72,7 +71,7 @@ class HandOut(Capping):
             if count == 0:
                 break
             if count < want:
-                self._claim(queue)  # First, so that the call waits for what is ready as well.
+                self._claim(queue)  # First, so that the call waits for ready items as well.
                 if not queue.has_waited(call, self._clock()):
                     self._lingering[queue] = None
                     break
@@ -85,9 +84,9 @@ class HandOut(Capping):
             self._settle_tokens(queue)
 
     def _pause_topic(self, queue: TopicQueue) -> None:
-        """End the calls that wait for this topic, or for others that are paused as well, and for nothing else.
+        """End the calls that wait only for paused topics.
 
-        Each call is looked at once: if another of its topics is paused later, it is among the calls of that one.
+        Each call is checked once here; if another of its topics is paused later, that topic checks it again.
         """
         calls = queue.pausing
         if not calls:
@@ -105,7 +104,7 @@ class HandOut(Capping):
             self._lingering[queue] = None
 
     def _detach(self, call: DequeueCall, queue: TopicQueue) -> None:
-        """A call for any topic wants nothing more of this one."""
+        """Remove a topic from the wants of a call for any topic."""
         want = call.wants.pop(queue)
         del queue.calls[call]
         queue.waiting_count -= want
@@ -115,7 +114,7 @@ class HandOut(Capping):
             self._release_for_calls(queue)
 
     def _pause(self, queue: TopicQueue) -> None:
-        """End the calls that wait, and give back what is prefetched."""
+        """End the waiting calls, and unclaim the prefetched items."""
         for call in list(islice(queue.calls, limits.DEQUEUES_ENDED_PER_TICK)):
             call.is_paused = True
             self.answer(call, [])
@@ -126,9 +125,9 @@ class HandOut(Capping):
             self._settle_tokens(queue)
 
     def _deliver_to(self, call: DequeueCall) -> bool:
-        """Deliver what the call may have of all its topics; it ends unless there is nothing.
+        """Deliver items of all the topics where the call is the first one; it ends if it gets any.
 
-        Returns whether something has left a buffer; if not, the call has to wait for claims.
+        Returns True if items have left a buffer; otherwise the call must wait for claims.
         """
         turns = [queue for queue in call.wants if next(iter(queue.calls)) is call]
         for queue in turns:
@@ -151,7 +150,7 @@ class HandOut(Capping):
         return bool(next_items)
 
     def _claim_for(self, queue: TopicQueue, call: DequeueCall, unbacked: list[ShardItem]) -> None:
-        """Claim items of one topic anew, for the call: the claims that are there do not back its lease."""
+        """Claim items of one topic again for the call, because their present claims do not back its lease."""
         by_topic: dict[ShardTopic, list[ShardItem]] = {}
         for item in unbacked:
             by_topic.setdefault(item.topic, []).append(item)
@@ -176,7 +175,7 @@ class HandOut(Capping):
         clocks: dict[int, Now],
         given: list[ShardItem],
     ) -> None:
-        """Lease the next items of the buffer to the call; those that have not expired are added to `given`."""
+        """Lease the next items of the buffer to the call, and add the items that have not expired to `given`."""
         queue.take(len(items), self._clock())
         size_bytes, given_count = 0, len(given)
         for item in items:

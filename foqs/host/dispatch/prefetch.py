@@ -1,4 +1,4 @@
-"""The memory that prefetched items have, and that those may have which are being claimed."""
+"""The memory of prefetched items, and an upper bound of the memory of items being claimed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _size_bytes = attrgetter("size_bytes")
 
 
 class PrefetchMemory:
-    """The memory of prefetched items on the host, and the most that those may take whose claims are in flight.
+    """The memory of prefetched items on the host, and the most memory that items of claims in flight can take.
 
-    The dispatcher owns it, tells it of every claim and item, and asks how much room is left.
+    The dispatcher owns it, reports every claim and item to it, and reads the room left.
     """
 
     def __init__(self, settings: SettingsTable) -> None:
@@ -24,10 +24,11 @@ class PrefetchMemory:
         self._settings = settings
         self._claiming_bytes = 0
         self._claiming_bytes_of: dict[ShardTopic, int] = {}
-        """The bytes of claims in flight by topic, of healthy shards: those of a sick one may come late, or never."""
+        """The bytes of claims in flight by topic, of healthy shards only, because a sick shard's come late, or never.
+        """
 
     def room(self, namespace: int) -> int:
-        """How many items more there is room for, each as large as it may be; at least one, so that all goes on."""
+        """Return the number of items, each of the largest size, that fit; at least one, so that work continues."""
         bytes_left = limits.PREFETCH_BYTES_MAX - self.prefetched_bytes - self._claiming_bytes
         return max(1, bytes_left // self._bytes_each(namespace))
 
@@ -40,7 +41,7 @@ class PrefetchMemory:
         self._claiming_bytes += size_bytes
 
     def claims_ended(self, topic: ShardTopic, count: int, items: list[ShardItem]) -> None:
-        """Note that so many claims of a topic ended; `items` of them are prefetched now, `claiming_count` is left."""
+        """Note that `count` claims of a topic ended and brought `items`; its `claiming_count` claims remain."""
         if items:
             sizes_bytes = list(map(_size_bytes, items))
             self.prefetched_bytes += sum(sizes_bytes)

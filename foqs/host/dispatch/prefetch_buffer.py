@@ -12,7 +12,7 @@ from foqs.model.topic import OLDEST_URGENCIES_MAX
 from foqs.shard.writer.shard_writer import ShardWriter
 
 _MANY = 32
-"""Where fewer times as many are held as come or go, sorting all is cheaper than to find the sort key of each."""
+"""The ratio of held items to added or removed ones below which sorting all is cheaper than a search for each."""
 
 
 class PrefetchBuffer:
@@ -44,7 +44,9 @@ class PrefetchBuffer:
         return self.sort_keys[-1] if self.sort_keys else order.LAST
 
     def oldest_due_at(self) -> int | None:
-        """When the oldest was due. As in a window, the first of each of the most urgent urgencies is looked at."""
+        """Return the due time of the oldest item, or None. As in a window, checks the first item of each of the
+        OLDEST_URGENCIES_MAX most urgent urgencies.
+        """
         oldest: int | None = None
         end = len(self.sort_keys)
         for _ in range(OLDEST_URGENCIES_MAX):
@@ -64,7 +66,7 @@ class PrefetchBuffer:
         return self.sort_keys[0] if self.sort_keys else order.FIRST
 
     def place_at(self, rank: int) -> int:
-        """The sort key of the item that is the `rank`-th most urgent, from 1."""
+        """Return the sort key of the `rank`-th most urgent item, from 1."""
         return self.sort_keys[-rank]
 
     def add(self, items: list[ShardItem]) -> None:
@@ -78,25 +80,25 @@ class PrefetchBuffer:
             self.sort_keys.sort(reverse=True)
 
     def take(self, count: int) -> None:
-        """Take the most urgent ones out; `count` is at least 1."""
+        """Remove the `count` most urgent items; `count` is at least 1."""
         for sort_key in self.sort_keys[-count:]:
             del self._items[sort_key]
         del self.sort_keys[-count:]
 
     def most_urgent(self, count: int) -> list[ShardItem]:
-        """The most urgent ones, in order; `count` is at least 1."""
+        """Return the `count` most urgent items, in order; `count` is at least 1."""
         return [self._items[sort_key] for sort_key in self.sort_keys[: -count - 1 : -1]]
 
     def least_urgent(self, count: int) -> list[ShardItem]:
         return [self._items[sort_key] for sort_key in self.sort_keys[:count]]
 
     def prefetched_long(self, writers: Mapping[int, ShardWriter]) -> list[ShardItem]:
-        """The items that were held so long that they go back; `writers`, by shard, have the clocks."""
+        """Return the items that were held longer than limits.PREFETCH_HOLD_MS_MAX; `writers`, by shard, have clocks."""
         steady_ms: dict[int, int] = {}
         found: list[ShardItem] = []
         for item in self._items.values():
             shard_id = item.topic.shard_id
-            if shard_id not in steady_ms:  # Once for all items: a clock costs more than all else here.
+            if shard_id not in steady_ms:  # Read once for all items, because a clock costs more than all else here.
                 steady_ms[shard_id] = writers[shard_id].now().steady_ms
             if steady_ms[shard_id] - item.prefetched_at > limits.PREFETCH_HOLD_MS_MAX:
                 found.append(item)
@@ -107,7 +109,7 @@ class PrefetchBuffer:
         del self.sort_keys[bisect_left(self.sort_keys, -item.sort_key, key=neg)]
 
     def count_up_to(self, sort_key: int, bound: int) -> int:
-        """How many stand at or before `sort_key`, up to `bound`."""
+        """Return the number of items at or before `sort_key`, up to `bound`."""
         sort_keys = self.sort_keys
         bound = min(bound, len(sort_keys))
         if bound == 0 or sort_keys[-bound] <= sort_key:
@@ -118,7 +120,6 @@ class PrefetchBuffer:
         return count
 
     def remove(self, items: list[ShardItem]) -> None:
-        """Take these out."""
         if len(items) * _MANY < len(self.sort_keys):
             for item in items:
                 self.discard(item)

@@ -1,4 +1,4 @@
-"""Prefetching: how many items are claimed of each topic, how many are held, and which go back."""
+"""Prefetching: the numbers of items that are claimed and held of each topic, and the return of held ones."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from foqs.shard.writer.shard_writer import ShardWriter
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Prefetching:
-    """The part of the dispatcher that claims items: it owns the queues of all topics and what is prefetched.
+    """The part of the dispatcher that claims items. It owns the queues of all topics and the prefetched items.
 
-    A k-way merge over the shards' windows picks what to claim (after FOQS's prefetch buffer).
+    A k-way merge over the shards' windows chooses the items to claim (after FOQS's prefetch buffer).
     """
 
     def __init__(self, writers: Mapping[int, ShardWriter], clock: Callable[[], float], settings: SettingsTable) -> None:
-        """`writers` are those of the host's shards, by id, and come and go; `clock` is monotonic, in seconds.
+        """`writers` is the live mapping of the host's shard writers by id; `clock` is monotonic, in seconds.
 
-        `settings` is what shards read as well.
+        `settings` is the table that the shards read as well.
         """
         self.sick: set[int] = set()
         """Ids of the shards whose breakers are open."""
         self._leaving: set[int] = set()
-        """The shards that this host hands on to another one."""
+        """Ids of the shards that this host hands over to another one."""
         self._writers = writers
         self._clock = clock
         self.settings = settings
@@ -74,7 +74,7 @@ class Prefetching:
         return queue
 
     def _rest(self, queue: TopicQueue) -> None:
-        """A queue that nothing happens in costs no time; one that nothing refers to costs no memory."""
+        """Deactivate an idle queue, and forget one without parts, so that it costs neither time nor memory."""
         if not (queue.calls or queue.buffer.sort_keys or queue.claims_count or queue.expects_consumers):
             self._active.pop(queue, None)
             if not (queue.parts or queue.sick_parts):
@@ -98,14 +98,14 @@ class Prefetching:
             return False
         if self._memory.prefetched_bytes < limits.PREFETCH_BYTES_MAX or not queue.buffer:
             return True
-        # Nothing of what is prefetched can be delivered before something more urgent is claimed.
+        # True if no prefetched item can be delivered until a more urgent one is claimed.
         return bool(queue.calls) and not queue.servable_count(1)
 
     def _claim(self, queue: TopicQueue) -> None:
-        """Claim what is wanted of what is ready, and let windows that run low read on."""
+        """Claim ready items that are wanted, and refill windows that run low."""
         parts = [part for part in queue.parts.values() if part.window.head != order.LAST]
         if not parts:
-            return  # Most topics of a call that names many have nothing, and it asks for each of them.
+            return  # Checked first, because most topics of a call that names many have no items.
         count = queue.demand_count()
         if not count or not self._may_claim(queue):
             return
@@ -127,15 +127,15 @@ class Prefetching:
             self._claims_started(topic, part_count, sort_keys[-1])
 
     def _drop(self, queue: TopicQueue, items: list[ShardItem]) -> None:
-        """These are not held any more."""
+        """Remove the items from the prefetch buffer."""
         queue.buffer.remove(items)
         self._memory.release(items)
 
     def _release_for_calls(self, queue: TopicQueue) -> None:
-        """Give back items claimed for calls when none of them waits: a new owner would take them for delivered.
+        """Unclaim items that were claimed for calls when no call waits, and withdraw such claims that have not begun.
 
-        So does what is still to be claimed. What a transaction is claiming goes back when that has ended: if the host
-        dies in between, its call has ended without it, and the new owner takes it for delivered all the same.
+        Otherwise a new owner of the shard would treat the items as delivered. Items of a running transaction are
+        unclaimed when it ends. If the host dies before that, the new owner does treat them as delivered.
         """
         if queue.has_prefetched_for_calls:
             queue.has_prefetched_for_calls = False

@@ -1,4 +1,4 @@
-"""Finds the topics that changes of prefix policies concern, some in each turn of the event loop."""
+"""The search for topics that changes of prefix policies concern, in steps of one turn of the event loop."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from foqs.model.policies import Prefixes
 from foqs.model.stocks import Topic
 
 _CHANGES_AT_ONCE = 1_000
-"""Changed prefixes for which the topics are gone through once."""
+"""Changed prefixes that one walk through the topics covers."""
 _LOOKS_PER_TURN = 5_000
-"""Topics that one turn compares with them."""
+"""Topics that one turn compares with the prefixes."""
 
 
 class PrefixSweep:
-    """Goes through the topics of a host once for some changed prefixes. A topic that comes meanwhile is up to date."""
+    """Walks once through the topics of a host for some changed prefixes. A topic added meanwhile is up to date."""
 
     def __init__(self) -> None:
         self._left: list[Topic] = []
@@ -27,10 +27,10 @@ class PrefixSweep:
         return bool(self._left)
 
     def take(self, changes: deque[Topic], known: Callable[[], list[Topic]]) -> list[Topic]:
-        """Up to limits.SWEEP_QUEUES_MAX topics that changes concern.
+        """Return up to limits.SWEEP_QUEUES_MAX topics that changes concern.
 
-        `changes` are changed prefixes by namespace, of which those that are begun with are taken out; `known` tells all
-        topics that are here now.
+        `changes` are pairs of namespace and changed prefix; a new walk removes its prefixes from them. `known` returns
+        all topics of this host.
         """
         if not self._left:
             if not changes:

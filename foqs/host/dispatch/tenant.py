@@ -1,4 +1,4 @@
-"""One namespace on this host: its cap, its weighted turns, and the calls that take items of any of its topics."""
+"""One namespace on this host: its cap, its weighted turns, and its calls for any topic."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class ReadyRing:
-    """The topics of a namespace that begin with a prefix and may have something to give, in a round.
+    """A round of the topics of a namespace that begin with a prefix and possibly have items to deliver.
 
-    Whose turn it is gets as many items as it has credit, which grows by its weight with each turn (weighted deficit
-    round robin, Shreedhar and Varghese 1996). A topic that has nothing to give, or must not, stands in no ring.
+    The topic in turn delivers as many items as it has credit. Its credit grows by its weight with each turn (weighted
+    deficit round robin, Shreedhar and Varghese 1996). A topic without items, or one that is held back, is in no ring.
     """
 
     __slots__ = ("current", "entries", "hungry", "prefix", "tenant", "unfilled", "used_s")
@@ -24,18 +24,18 @@ class ReadyRing:
         self.tenant = tenant
         self.prefix = prefix
         self.entries: OrderedDict[TopicQueue, int] = OrderedDict()
-        """The credit of each topic, the one whose turn it is first."""
+        """The credit of each topic, the topic in turn first."""
         self.current: TopicQueue | None = None
         """The topic whose turn has begun."""
         self.hungry: dict[DequeueCall, None] = {}
-        """Calls that want something of any of these topics, the oldest first."""
+        """Calls that want items of any of these topics, the oldest first."""
         self.unfilled: list[list[TopicQueue]] = []
-        """Topics that may belong into it and were there before it."""
+        """Slices of older topics that have still to be compared with the prefix."""
         self.used_s = 0.0
-        """When a call named the prefix last."""
+        """The time of the last call that named the prefix."""
 
     def turn(self) -> tuple[TopicQueue, int]:
-        """The topic whose turn it is, which begins if it has not, and the topic's credit."""
+        """Return the topic in turn and its credit; begin its turn if it has not begun."""
         queue = next(iter(self.entries))
         if self.current is not queue:
             self.current = queue
@@ -43,7 +43,7 @@ class ReadyRing:
         return queue, self.entries[queue]
 
     def end_turn(self, queue: TopicQueue, credit: int) -> None:
-        """End the turn of a topic that has so much credit left; without credit the turn goes to the next one."""
+        """Set the credit that a topic has left. Without credit its turn ends, and the next topic has the turn."""
         self.entries[queue] = credit
         if credit <= 0:
             self.current = None
@@ -51,7 +51,7 @@ class ReadyRing:
 
 
 class Tenant:
-    """One namespace on this host, as far as it is a part of who gets which item. The dispatcher makes it."""
+    """One namespace on this host: its state for the choice of items and calls. The dispatcher makes it."""
 
     __slots__ = (
         "cap", "hungry_count", "is_any_first", "namespace", "parked_slot", "prefix_lengths", "queues_count", "ring",
@@ -61,41 +61,41 @@ class Tenant:
     def __init__(self, namespace: int) -> None:
         self.namespace = namespace
         self.version = -1
-        """The version up to which its settings are known."""
+        """The version of the settings that it has applied."""
         self.cap: Cap | None = None
         self.queues_count = 0
         self.ring = ReadyRing(self, "")
-        """All its topics."""
+        """The ring of all its topics."""
         self.rings: dict[str, ReadyRing] = {}
-        """The rings of calls that name a prefix, by it."""
+        """The rings of calls that name a prefix, by prefix."""
         self.prefix_lengths: list[int] = []
-        """The lengths of these prefixes, each once."""
+        """The distinct lengths of these prefixes."""
         self.hungry_count = 0
-        """Calls in all rings that want something of any topic."""
+        """Calls in all rings that want items of any topic."""
         self.starved: OrderedDict[TopicQueue, None] = OrderedDict()
         """Topics with calls that wait for a token of the namespace, in the order in which they get one."""
         self.parked_slot = 0
         """The slot of the wheel until which it waits for a token; 0 when it does not."""
         self.is_any_first = False
-        """The last time calls for any topic took their tokens first, and the next time topics that wait for them do."""
+        """True if calls for any topic took their tokens first the last time. The next time starved topics do."""
         self.turn_count = 0
-        """The tokens that each of them may take now; 0 while it is none's turn."""
+        """Tokens that the topic, or the calls, in turn may take now; 0 outside a turn."""
 
     def rings_of(self, name: str) -> list[ReadyRing]:
-        """The rings that a topic may stand in."""
+        """Return the rings that match the name of a topic."""
         if not self.rings:
             return [self.ring]
         prefixes = {name[:length] for length in self.prefix_lengths}
         return [self.ring, *[self.rings[prefix] for prefix in prefixes if prefix in self.rings]]
 
     def enter(self, queue: TopicQueue) -> None:
-        """Let a topic stand in the ring: it may have something to give."""
+        """Add a topic with possible items to its rings."""
         queue.in_ring = True
         for ring in self.rings_of(queue.name):
             ring.entries.setdefault(queue, 0)
 
     def leave(self, queue: TopicQueue) -> None:
-        """Take a topic out of the ring: it has nothing to give, or must not."""
+        """Remove a topic from its rings, because it has no items or is held back."""
         queue.in_ring = False
         for ring in self.rings_of(queue.name):
             ring.entries.pop(queue, None)
@@ -103,7 +103,7 @@ class Tenant:
                 ring.current = None
 
     def wait(self, call: DequeueCall) -> None:
-        """The call wants something of any topic of its ring."""
+        """Register a call that wants items of any topic of its ring."""
         ring = call.ring
         assert ring is not None
         if call not in ring.hungry:

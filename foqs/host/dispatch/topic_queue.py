@@ -1,4 +1,4 @@
-"""One topic over all shards of a host: what waits for its items, and what is claimed for them."""
+"""One topic over all shards of a host: the calls that wait for its items, and its claims."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from foqs.shard.state.events import Demand
 from foqs.shard.writer.shard_writer import ShardWriter
 
 PREFETCH_HORIZON_MS = 100
-"""Items are claimed ahead for the demand of this time, at the recent rate."""
+"""Items are claimed ahead for the demand of this time, in milliseconds, at the recent rate."""
 PREFETCH_ITEMS_PER_TOPIC_MAX = 2_000
-"""Items of one topic that are claimed ahead of consumers."""
+"""The most items of one topic that are claimed ahead of consumers."""
 PREFETCH_BEGIN_ITEMS_MAX = 32
-"""Items that are claimed ahead of consumers whose rate is not known yet."""
+"""The most items that are claimed ahead of consumers whose rate is not known yet."""
 
 
 class DequeueCall:
-    """One dequeue; it is over once `items` is set, and `answered` with it where somebody waits for that."""
+    """One dequeue. It is over once `items` is set; `answered` is set with it if a caller waits for the answer."""
 
     __slots__ = (
         "answered", "attached_number", "attached_s", "awaited", "claimed_for", "claimed_for_s", "count_left",
@@ -37,33 +37,31 @@ class DequeueCall:
     def __init__(self, lease_ms: int | None, lease_ms_default: int, since_s: float, says_begun: bool = False) -> None:
         self.wants: dict[TopicQueue, int] = {}
         self.awaited: dict[TopicQueue, int] = {}
-        """The claims that were in flight when the call could first have been answered with a part."""
+        """The claims started so far when the call could first have been answered in part."""
         self.claimed_for: dict[TopicQueue, int] = {}
-        """The claims that were in flight when items were last claimed for this call."""
+        """The claims started so far when items were last claimed for this call."""
         self.claimed_for_s = 0.0
-        """When items were last claimed for this call."""
+        """The time of the last claim for this call."""
         self.is_paused = False
-        """It ended because its namespace or its topics were paused."""
+        """True if it ended because its namespace or its topics were paused."""
         self.lease_ms = lease_ms
         self.lease_ms_default = lease_ms_default
         self.since_s = since_s
         self.says_begun = says_begun
-        """Its consumer says on which items it begins to work: until then they are handed over, and not tried."""
+        """True if its consumer reports each start of work. Until then an item is handed over, and not tried."""
         self.items: list[ShardItem] | None = None
         self.passed: TopicQueue | None = None
-        """The last topic of which there was nothing more for a call that names none."""
+        """The last topic that had no more items for a call that names no topic."""
         self.answered: asyncio.Future[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.ring: ReadyRing | None = None
-        """Set if the call takes items of any topic of a ring: then its wants come and go."""
+        """Set if the call takes items of any topic of a ring; its wants then change while it waits."""
         self.count_left = 0
-        """Items that such a call wants beside what it already wants of certain topics."""
+        """Items that such a call still wants beyond those of its `wants`."""
         self.attached_number = 0
-        """The number of the call among such calls, in the order in which they began to want something of a certain
-        topic.
-        """
+        """Its number among such calls, in the order in which they began to want items of a certain topic."""
         self.attached_s = 0.0
-        """When it last began to want something of a certain topic."""
+        """The time at which it last began to want items of a certain topic."""
 
     @property
     def done(self) -> bool:
@@ -72,9 +70,10 @@ class DequeueCall:
     def next_items(
         self, queues: list[TopicQueue], clocks: dict[int, Now], writers: Mapping[int, ShardWriter]
     ) -> tuple[dict[TopicQueue, list[ShardItem]], dict[TopicQueue, list[ShardItem]]]:
-        """The next items of the call, of those of its topics where it is the first one.
+        """Return the next items of the call, of the topics where it is the first call.
 
-        Returns it, and what of it is not claimed as the lease needs it. Clocks that are missing are added.
+        Returns them by topic, and of these the items whose claims do not back the lease. Missing clocks are added to
+        `clocks`.
         """
         room, bytes_left = limits.DEQUEUE_ITEMS_MAX, limits.DEQUEUE_ANSWER_BYTES_MAX
         found: dict[TopicQueue, list[ShardItem]] = {}
@@ -82,7 +81,7 @@ class DequeueCall:
         for queue in queues:
             items, unbacked_items, bytes_left = queue.next_items(self, room, bytes_left, clocks, writers)
             if self.says_begun and (place := _place_of_suspect(items, writers)) is not None:
-                count = place or int(not found)  # It comes alone, and nothing comes with it, or behind it.
+                count = place or int(not found)  # A suspect is delivered alone: with no item before or behind it.
                 left_out = set(items[count:])
                 items, unbacked_items = items[:count], [item for item in unbacked_items if item not in left_out]
                 bytes_left = 0
@@ -94,7 +93,7 @@ class DequeueCall:
         return found, unbacked
 
     def awaits_more(self, now_s: float) -> bool:
-        """Whether a call for any topic waits for claims that are on the way for it, which it does for a while."""
+        """True if a call for any topic still waits for claims in flight for it, up to limits.LINGER_MS_MAX."""
         if now_s - self.attached_s > limits.LINGER_MS_MAX / 1000:
             return False
         for queue, want in self.wants.items():
@@ -107,10 +106,10 @@ class DequeueCall:
         return False
 
     def awaits_claims(self, now_s: float) -> bool:
-        """Whether it is to wait for claims that were made for it.
+        """True if it must wait for claims that were made for it, up to limits.LINGER_MS_MAX.
 
-        It does for a while, whatever else there is to be delivered: who often asks for several topics, and always gets
-        something of one, would never get anything of another one else.
+        It waits even if other items can be delivered. Otherwise a consumer of several topics that always gets items of
+        one topic would never get an item of another.
         """
         if now_s - self.claimed_for_s > limits.LINGER_MS_MAX / 1000:
             return False
@@ -120,10 +119,10 @@ class DequeueCall:
 
 
 class TopicQueue:
-    """One topic on this host: its parts on the shards, the calls that wait for its items, and what is prefetched.
+    """One topic on this host: its parts on the shards, the calls that wait for its items, and its prefetched items.
 
-    The dispatcher makes it, and forgets it when nothing refers to it. It counts demand and says how much of the buffer
-    may be delivered; it changes no shard.
+    The dispatcher makes it, and forgets it when nothing refers to it. It counts demand and the deliverable items of
+    the buffer. It changes no shard.
     """
 
     __slots__ = (
@@ -160,46 +159,46 @@ class TopicQueue:
         self.namespace = tenant.namespace
         self.name = name
         self.version = -1
-        """The settings that are valid for it, by their version, are known up to this one."""
+        """The version of the settings that it has applied."""
         self.weight = 1
         self.is_paused = False
-        """Nothing of it is delivered."""
+        """True if no item is delivered."""
         self.pausing: deque[DequeueCall] | None = None
-        """While it is paused: the calls not yet looked at, of which those end that wait for nothing else."""
+        """The calls that a pause has not checked yet; it ends those that wait for paused topics only."""
         self.cap: Cap | None = None
         self.shared_cap: Cap | None = None
-        """The cap that its namespace shares among topics."""
+        """The cap of its namespace, which all its topics share."""
         self.is_throttled = False
-        """It is paused or has a cap: no more of it is delivered, or claimed, than is allowed."""
+        """True if it is paused or has a cap, so that only `allowed_count` items are claimed and delivered."""
         self.allowed_count = 0
-        """The tokens that it holds of each of its caps."""
+        """Tokens that it holds of each of its caps."""
         self.parked_slot = 0
         """The slot of the wheel until which it waits for a token; 0 when it does not."""
         self.in_ring = False
-        """It stands in the rings of its namespace whose prefixes it has."""
+        """True if it is in the rings of its namespace that match its name."""
         self.parts: dict[int, ShardTopic] = {}
         """The topic on each healthy shard."""
         self.sick_parts: dict[int, ShardTopic] = {}
-        """The topic on the others: what they have in flight may come late, or never."""
+        """The topic on each sick shard, whose claims in flight can end late, or never."""
         self.buffer = PrefetchBuffer()
         self.calls: dict[DequeueCall, None] = {}
         """The calls in the order of their arrival."""
         self.waiting_count = 0
-        """Items that the calls want."""
+        """Items that the calls want in all."""
         self.claims_ended_count = 0
         self.claiming_last = order.FIRST
-        """No claim in flight is of a later sort key."""
+        """An upper bound of the sort keys of claims in flight."""
         self.expired_claims_in_row = 0
-        """The last claims in a row that brought nothing: their items had expired, or they failed."""
+        """The number of the last claims in a row that brought no item, because it had expired or the claim failed."""
         self.has_claims_for_calls = False
-        """Some of the claims in flight may be for a call, which may be over by the time they arrive."""
+        """True if claims in flight are possibly for a call, which can be over when they arrive."""
         self.has_prefetched_for_calls = False
-        """Some prefetched items may have been claimed for a call."""
+        """True if prefetched items were possibly claimed for a call."""
         self._rate = 0.0
-        """Items delivered a second, lately."""
+        """The recent rate of deliveries, in items per second."""
         self._rated_at_s = 0.0
         self._served_count = 0
-        """Items that were delivered since then."""
+        """Items delivered since then."""
 
     @property
     def claims_count(self) -> int:
@@ -210,9 +209,9 @@ class TopicQueue:
 
     @property
     def coming_count(self) -> int:
-        """The claims in flight that are on healthy shards."""
+        """Claims in flight on healthy shards."""
         count = 0
-        for part in self.parts.values():  # Cheaper than sum() of the few shards that there are.
+        for part in self.parts.values():  # With few shards this is cheaper than sum().
             count += part.claiming_count
         return count
 
@@ -221,12 +220,15 @@ class TopicQueue:
         return self.claims_ended_count + self.claims_count
 
     def note_claims_started(self, count: int, last: int) -> None:
-        """Note that so many claims have just been started, of items up to the sort key `last`."""
+        """Note `count` claims that have just been started, of items up to the sort key `last`."""
         if self.claims_count <= count or last > self.claiming_last:
             self.claiming_last = last
 
     def has_waited(self, call: DequeueCall, now_s: float) -> bool:
-        """A call that can be answered in part waits for what is on the way at that moment, and no longer."""
+        """True if a call that can be answered in part has waited for the claims in flight at that moment.
+
+        It waits up to limits.LINGER_MS_MAX.
+        """
         if self.coming_count == 0:
             return True
         awaited = call.awaited.get(self)
@@ -236,14 +238,14 @@ class TopicQueue:
 
     @property
     def expects_consumers(self) -> bool:
-        """Whether consumers of the topic were here of late."""
+        """True if the topic had consumers recently."""
         return bool(self._rate or self._served_count)
 
     def demand_count(self) -> int:
-        """Items for those who wait, and for those who will soon come.
+        """Return the number of items for calls that wait, and for calls that will soon come.
 
-        As many as come within the horizon at the rate of late; where consumers have just begun, a few: as many as they
-        have had, up to a bound (as TCP's slow start). Of a topic with a cap, nothing that may not go at once.
+        The latter get the items of the horizon at the recent rate. New consumers get as many as they have had, up to
+        PREFETCH_BEGIN_ITEMS_MAX (like TCP's slow start). A topic with a cap claims only items that it may deliver now.
         """
         if self.is_throttled:
             if not self.allowed_count:
@@ -254,12 +256,12 @@ class TopicQueue:
         begun = min(self._served_count, PREFETCH_BEGIN_ITEMS_MAX)
         ahead = min(max(at_rate, begun), PREFETCH_ITEMS_PER_TOPIC_MAX)
         if self.calls:
-            # Twice as many each time, so that few transactions get past what has expired.
+            # The demand doubles each time, so that few transactions skip all expired items.
             ahead += self.expired_claims_in_row
         return min(self.waiting_count, limits.TRANSACTION_CLAIMS_MAX) + ahead
 
     def demand(self, count: int) -> Demand:
-        """The demand by which there is something for `count` items that are wanted."""
+        """Return the demand that covers `count` wanted items."""
         prefetched_count = len(self.buffer)
         if prefetched_count >= count:
             return Demand(count, 0, self.buffer.place_at(count))
@@ -268,7 +270,7 @@ class TopicQueue:
         return Demand(count, max(0, count - prefetched_count - coming_count), before)
 
     def choose(self, parts: list[ShardTopic], demand: Demand) -> dict[int, int]:
-        """How many items to claim by shard: a k-way merge over the heads of the windows of `parts`."""
+        """Return the number of items to claim by shard: a k-way merge over the heads of the windows of `parts`."""
         shortage, before = demand.shortage, demand.before
         heads: list[list[int]] = []
         for part in parts:
@@ -290,7 +292,7 @@ class TopicQueue:
         return first
 
     def servable_count(self, bound: int) -> int:
-        """How many prefetched items precede every ready item that is not held, up to `bound`, as far as caps allow."""
+        """Return the number of prefetched items before the first unclaimed ready item, up to `bound` and the caps."""
         if not self.buffer.sort_keys:
             return 0
         if self.is_throttled and bound > self.allowed_count:
@@ -298,25 +300,25 @@ class TopicQueue:
         return self.buffer.count_up_to(self.first_unclaimed(), bound)
 
     def has_something(self) -> bool:
-        """Whether there are items to deliver, or on the way."""
+        """True if items are prefetched, ready or being claimed."""
         return bool(self.buffer.sort_keys) or self.first_unclaimed() < order.LAST
 
     def lacks_room(self) -> bool:
-        """Whether there are ready items that may not be claimed, because of the open leases of their shards."""
+        """True if ready items cannot be claimed because of the open leases of their shards."""
         return any(part.window.head != order.LAST and not part.room for part in self.parts.values())
 
     def may_bring(self) -> bool:
-        """A call may wait for what is ready or on the way here."""
+        """True if items that are ready or being claimed can still come for a call."""
         if self.is_throttled and not self.allowed_count:
             return not self.is_paused and self.asks_for_tokens() and self.has_something()
         return self.coming_count > 0 or self.has_something()
 
     def asks_for_tokens(self) -> bool:
-        """Another host is about to say whether there are any."""
+        """True if another host is about to answer an ask for tokens."""
         return any(cap is not None and cap.is_asking for cap in (self.cap, self.shared_cap))
 
     def has_buffered_for(self, call: DequeueCall, want: int) -> bool:
-        """Whether the wants of the call and of those before it can be met now."""
+        """True if the buffer meets the wants of the call and of the calls before it now."""
         for other in self.calls:
             if other is call:
                 break
@@ -324,14 +326,14 @@ class TopicQueue:
         return self.servable_count(want) >= want
 
     def spare_count(self, bound: int) -> int:
-        """How many items there are beside those that calls want already, up to `bound`, as far as is known."""
+        """Return the known items beyond those that calls already want, up to `bound`."""
         bound += self.waiting_count
         count = len(self.buffer)
         for part in self.parts.values():
             if count >= bound:
                 break
             window = part.window
-            # What lies beyond the edge of a window is read when somebody wants it.
+            # Items beyond the edge of a window are read only when a call wants them.
             if window.head != order.LAST and part.room:
                 count += len(window) or 1
             count += part.claiming_count
@@ -340,12 +342,11 @@ class TopicQueue:
     def next_items(
         self, call: DequeueCall, room: int, bytes_left: int, clocks: dict[int, Now], writers: Mapping[int, ShardWriter]
     ) -> tuple[list[ShardItem], list[ShardItem], int]:
-        """The items that the first call gets next, in order, up to `room`, as far as its answer has bytes for them.
+        """Return the next items of the first call, in order, up to `room` items and the `bytes_left` of its answer.
 
-        Returns them, those whose claims do not back the leases that they are about to get, and the bytes that are left.
-        Where there is one of the latter, those that the calls behind get then are looked at as well: else each of these
-        would wait for a commit of its own. The `lease_wanted_ms` of what is not backed is set. The clocks of shards
-        that are missing in `clocks` are added.
+        Returns the items, the items whose claims do not back their leases, and the bytes left. If one is not backed,
+        the items of the calls behind are checked as well, because otherwise each of these calls would wait for a commit
+        of its own. Sets the `lease_wanted_ms` of the items that are not backed, and adds missing clocks to `clocks`.
         """
         count = self.servable_count(min(call.wants[self], room)) if bytes_left > 0 else 0
         if not count:
@@ -367,7 +368,7 @@ class TopicQueue:
         return items[:count], unbacked, bytes_left
 
     def take(self, count: int, now_s: float) -> None:
-        """The next items are delivered, so many of them."""
+        """Take the next `count` items out of the buffer, which are delivered."""
         self.buffer.take(count)
         self.note_served(count, now_s)
 
@@ -383,7 +384,7 @@ class TopicQueue:
 
 
 def _place_of_suspect(items: list[ShardItem], writers: Mapping[int, ShardWriter]) -> int | None:
-    """The place of the first item that may have ended its consumer; None if there is none."""
+    """Return the place of the first item that possibly ended its consumer, or None."""
     for place, item in enumerate(items):
         shard = writers[item.topic.shard_id].shard
         if shard is not None and item.key in shard.suspects:
@@ -398,14 +399,14 @@ def _unbacked(
     clocks: dict[int, Now],
     writers: Mapping[int, ShardWriter],
 ) -> tuple[list[ShardItem], int, int]:
-    """The items whose claims do not back the call's lease, how many there are bytes for, and the bytes left."""
+    """Return the items whose claims do not back the call's lease, the number of items that fit, and the bytes left."""
     found: list[ShardItem] = []
     count = 0
     for item in items:
         if bytes_left <= 0:
             break
         shard_id = item.topic.shard_id
-        if shard_id not in clocks:  # Once for all items: a clock costs more than all else here.
+        if shard_id not in clocks:  # Read once for all items, because a clock costs more than all else here.
             clocks[shard_id] = writers[shard_id].now()
         lease_ms = call.lease_ms or item.lease_ms or call.lease_ms_default
         if not item.is_claimed_for(clocks[shard_id].steady_ms + lease_ms):

@@ -1,4 +1,4 @@
-"""How long items have waited, looked up a little at a time: no scrape may walk through all topics."""
+"""Waiting times of items, found in small steps because a scrape must not walk through all topics."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from foqs.host.shards.shards import Shards
 from foqs.model import limits
 
 AGES_ROUND_MS = 1 * limits.SECOND_MS
-"""The shortest pause between two looks at all topics for the oldest ready item."""
+"""The shortest time between two rounds through all topics for the oldest ready items."""
 AGES_TOPICS_PER_TICK = 50
-"""Topics that are looked at in one tick: 2,500 a second, which take about a millisecond of it."""
+"""Topics that are checked in one tick: 2,500 a second, which take about a millisecond of it."""
 
 
 class Ages:
-    """Looks up how long items have waited, for metrics: the host ticks it, and gauges read the two dictionaries.
+    """Finds the waiting times of items for metrics. The host ticks it, and gauges read the two dictionaries.
 
-    `oldest_due_at` says by shard id since when the shard's oldest ready item may be delivered, and `delay_lag_ms` how
-    late its delayed items are. Both have the shards that were owned at the last look and have such items.
+    By shard id, `oldest_due_at` has the due time of the shard's oldest ready item, and `delay_lag_ms` the lag of its
+    delayed items. Both have the shards that were owned at the last check and have such items.
     """
 
     def __init__(self, shards: Shards, now_s: Callable[[], float]) -> None:
@@ -30,7 +30,7 @@ class Ages:
         self._began_s = float("-inf")
 
     def tick(self) -> None:
-        """Look a little further. The host calls it every limits.TICK_MS, on the event loop."""
+        """Check some more topics. The host calls it every limits.TICK_MS, on the event loop."""
         self.delay_lag_ms = {
             writer.shard_id: shard.sweep_lag_ms(writer.now_ms()) for writer, shard in self._shards.owned()
         }
@@ -41,7 +41,7 @@ class Ages:
             next(self._round, None)
 
     def _look(self) -> Iterator[None]:
-        """Look at AGES_TOPICS_PER_TICK topics each time."""
+        """Check AGES_TOPICS_PER_TICK topics in each step."""
         found: dict[int, int] = {}
         looks_count = 0
         for writer, shard in list(self._shards.owned()):

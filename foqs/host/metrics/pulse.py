@@ -1,4 +1,4 @@
-"""How an event loop turns: it beats, and whoever asks, on any thread, learns how long ago that was."""
+"""The beat of an event loop, whose age every thread can read."""
 
 from __future__ import annotations
 
@@ -10,26 +10,29 @@ from foqs.host.metrics.meters import Distribution
 
 
 class Pulse:
-    """`clock` gives monotonic seconds, the same on every thread, as an event loop's own need not do."""
+    """Measures the beats of an event loop, and how late they come.
+
+    `clock` gives monotonic seconds, the same on every thread; an event loop's own clock does not guarantee that.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._beaten_s = clock()
         self.lags = Distribution()
-        """How much longer each pause took than it should have."""
+        """Lateness of each beat, in seconds."""
 
     async def pause(self, pause_ms: int) -> None:
-        """Let the loop turn for so long, between two beats."""
+        """Yield to the loop for `pause_ms`, then beat."""
         due_s = self._clock() + pause_ms / 1000
         await asyncio.sleep(pause_ms / 1000)
         self.beat(due_s)
 
     def beat(self, due_s: float) -> None:
-        """The loop has beaten; the beat was due at `due_s`."""
+        """Note a beat that was due at `due_s`."""
         self._beaten_s = self._clock()
         self.lags.observe(max(0.0, self._beaten_s - due_s))
 
     @property
     def silent_ms(self) -> int:
-        """How long ago the last beat was, or the making of the pulse."""
+        """Time since the last beat, or since the pulse was made, in milliseconds."""
         return int((self._clock() - self._beaten_s) * 1000)

@@ -1,4 +1,4 @@
-"""How a shard leaves a host that goes on running."""
+"""The hand-over of a shard by a host that keeps running."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from foqs.shard.writer.ownership import log_defect
 
 
 async def let_go(shard: OwnedShard, dispatcher: Dispatcher) -> None:
-    """Write all that was accepted, give back what no consumer has got, and own the shard no more.
+    """Write all accepted changes, unclaim items that no consumer has, and release the ownership of the shard.
 
-    Leases go on: the next owner honours them. A defect that is met on the way is logged, and keeps nobody from having
-    the shard, this host included when it comes back.
+    Leases stay valid, because the next owner honours them. A defect on the way is logged, and does not stop any host
+    from owning the shard afterwards, this one included.
     """
     with _defects_logged(shard):
         first, *others = _topic_slices(shard)
@@ -49,7 +49,7 @@ def _defects_logged(shard: OwnedShard) -> Iterator[None]:
 
 
 def _topic_slices(shard: OwnedShard) -> list[list[ShardTopic]]:
-    """The topics of the shard for one turn of the event loop after the other; at least one slice."""
+    """Return the topics of the shard in slices, one for each turn of the event loop; at least one slice."""
     state = shard.writer.held
     topics = list(state.index.topics.values()) if state is not None else []
     size = limits.TOPICS_PER_TICK_MAX

@@ -11,16 +11,16 @@ from foqs.shard.state.events import Completion
 
 
 class Answer(Completion):
-    """A call's completion that the call can await: `done` ends with it.
+    """A call's completion with a future: `done` ends with it.
 
     Awaiting `done` raises the failure of the whole call, or UnavailableError after limits.CALL_MS_MAX. A call that has
-    left it with no shard must not await it.
+    passed it to no shard must not await it.
     """
 
     __slots__ = ("done",)
 
     def __init__(self, waiting: Waiting) -> None:
-        # The fields of a Completion are set here: this is done for every call.
+        # The fields of a Completion are set here, because this is on the path of every call.
         self.on_done = _end
         self.errors = {}
         self.failure = None
@@ -29,7 +29,7 @@ class Answer(Completion):
         waiting.by_age.append((waiting.loop.time() + limits.CALL_MS_MAX / 1000, self))
 
     def part_done(self) -> None:
-        """A part of the call is done that the host does itself."""
+        """End a part of the call that the host does itself."""
         self.open_count -= 1
         if not self.open_count:
             _end(self)
@@ -39,7 +39,7 @@ def _end(completion: Completion) -> None:
     assert isinstance(completion, Answer)
     done = completion.done
     if done.done():
-        return  # Its caller is gone, or has waited for too long.
+        return  # Its caller has left, or has waited too long.
     if completion.failure is None:
         done.set_result(None)
     else:
@@ -47,12 +47,12 @@ def _end(completion: Completion) -> None:
 
 
 class Waiting:
-    """The answers that a host's calls wait for. One look at the oldest costs less than a timer for each call."""
+    """The answers that a host's calls wait for. One check of the oldest costs less than a timer for each call."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.by_age: deque[tuple[float, Answer]] = deque()
-        """Each with the time at which its call has waited for too long."""
+        """The answers with the ends of their waits, in the loop's seconds, the earliest end first."""
 
     def tick(self) -> None:
         """End the waits that are over."""

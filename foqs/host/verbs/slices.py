@@ -1,4 +1,4 @@
-"""Turns of the event loop for reads that look at much: the queue goes on between them."""
+"""Turns of the event loop for long reads of memory, so that the queue works between them."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from time import perf_counter
 from typing import TypeVar
 
 SLICE_DEBT_MS_MAX = 2
-"""How far sliced work may be ahead of its half of the event loop's time."""
+"""The time by which sliced work can exceed its half of the event loop's time, in milliseconds."""
 
 T = TypeVar("T")
 
 
 class Slices:
-    """Long looks at memory, in slices of about a millisecond, one at a time on the whole host.
+    """Runs long reads of memory in slices of about a millisecond, one at a time on the whole host.
 
-    After what a slice took, nobody has one for as long: all of them together leave half of the loop to the queue, and
-    no two of them stand in the same turn of it.
+    After a slice, no slice runs for as long as that one took. So all slices together leave half of the loop's time to
+    the queue, and no two slices run in the same turn of the loop.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._one_at_a_time = asyncio.Lock()
         self._rested_s = 0.0
-        """When the loop's time has made up for all slices."""
+        """The time at which the queue has had as much of the loop as all slices, in the loop's seconds."""
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Do one slice of work when it is its turn; it must be short by itself."""
+        """Run one slice of work in its turn. The slice must be short by itself."""
         async with self._one_at_a_time:
             rest_s = self._rested_s - self._loop.time()
             if rest_s > SLICE_DEBT_MS_MAX / 1000:

@@ -19,13 +19,13 @@ from foqs.model.errors import UnavailableError
 from foqs.model.topic import ShardTopic
 
 SLICE_TOPICS_MAX = 125
-"""Topics of each shard that a page of topics reads in one turn of the event loop, which takes about a millisecond."""
+"""Topics, counted once per shard, that a page reads in one turn of the event loop, which takes about a millisecond."""
 
 
 class Topics:
-    """The verb getActiveTopics, which shows the topics of a namespace in pages, in the order of their names.
+    """The verb getActiveTopics, which lists the topics of a namespace in pages, in the order of their names.
 
-    A page is found from where the last one ended, and is put together in slices, so that none holds the event loop.
+    A page starts where the last one ended. It is built in slices, so that no page holds the event loop.
     """
 
     def __init__(self, namespaces: Namespaces, shards: Shards, dispatcher: Dispatcher, slices: Slices) -> None:
@@ -43,11 +43,11 @@ class Topics:
         page_token: str,
         partial: bool = False,
     ) -> TopicPage:
-        """Topics of the shards that this host owns, by name, after `page_token`.
+        """Return up to `limit` topics of the shards that this host owns, by name, after `page_token`.
 
-        A sick shard is counted like the others. Raises UnavailableError when the host owns none and the call names
-        none, while rows are still being counted, and for shards that nobody serves, unless a `partial` page will do,
-        which names them.
+        A sick shard counts like a healthy one. Raises UnavailableError when the host owns no shard and the call names
+        none, and while rows are still being counted. It also raises it for shards without a server, unless the caller
+        accepts a `partial` page, which names these shards.
         """
         namespace = self._namespaces.serving(namespace_name)
         arguments.check_range("limit", limit, 1, limits.PAGE_ITEMS_MAX)
@@ -65,7 +65,7 @@ class Topics:
                 functools.partial(self._find, context.shards, namespace.number, prefix, after, limit + 1, found)
             )
         if context.shards is not None and not partial:
-            self._shards.asked(context.shards)  # One that has left meanwhile is not counted in full.
+            self._shards.asked(context.shards)  # A shard that has left meanwhile is not counted in full.
         token = found[limit - 1].topic if len(found) > limit else ""
         return TopicPage(found[:limit], token, [self._shards.not_served(at).message for at in lost])
 
@@ -78,10 +78,9 @@ class Topics:
         count: int,
         found: list[TopicStats],
     ) -> str | None:
-        """Add topics that hold items to `found`, up to `count` in all.
+        """Add topics that hold items to `found`, up to `count` in all, and check about SLICE_TOPICS_MAX topics.
 
-        Returns the name to go on after, or None when there are no more: no more than SLICE_TOPICS_MAX are
-        looked at.
+        Returns the name to continue after, or None at the end.
         """
         namespaces = [
             shard.index.namespaces.get(number)
