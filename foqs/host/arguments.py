@@ -17,7 +17,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def topic_fault(topic: object) -> InvalidArgumentError | None:
-    """Why this is no name of a topic."""
+    """Return the error of an invalid topic name, or None."""
     if not isinstance(topic, str) or not topic or _CONTROL.search(topic):
         return InvalidArgumentError(
             f"topic {shown(topic)} must be text of 1 to {limits.TOPIC_BYTES_MAX} bytes without control characters"
@@ -60,11 +60,11 @@ def too_much_metadata(metadata: bytes, settings: NamespaceSettings) -> TooLargeE
 
 
 def check_item(item: NewItemFields, settings: NamespaceSettings, now_ms: int) -> tuple[ItemContent, int]:
-    """Check all of an enqueued item but its topic.
+    """Check all fields of an enqueued item except its topic.
 
-    Returns what the item will carry, and when it becomes ready: now, unless it says later.
+    Returns the item's content, and the time at which it becomes ready: now, or the later time that it gives.
     """
-    # One function, without calls for what is well: it runs for every item.
+    # One function, without calls for valid fields, because it runs for every item.
     payload, metadata, priority = item.payload, item.metadata or b"", item.priority
     if not isinstance(payload, bytes):
         raise InvalidArgumentError("payload is missing")
@@ -90,7 +90,7 @@ def check_item(item: NewItemFields, settings: NamespaceSettings, now_ms: int) ->
         if deliver_after_ms is not None:
             raise InvalidArgumentError("deliver_after_ms and delay_ms are both given: give one")
     elif deliver_after_ms is not None:
-        # A time that is over means now, also one before 1970.
+        # A past time means now, also one before 1970.
         latest_ms = now_ms + settings.delay_ms_max
         due_at = max(due_at, check_range("deliver_after_ms", deliver_after_ms, _INT64_MIN, latest_ms))
     if not item.trace_context:
@@ -129,7 +129,7 @@ def check_demands(
 
 
 def _any_count(topics: Sequence[TopicDemand], topic_prefix: str, count: int | None) -> int:
-    """How many items a call for any topic wants."""
+    """Return the number of items that a call for any topic wants."""
     if topics:
         raise InvalidArgumentError(f"topics names {len(topics)}, and topic_prefix is set: leave one of them out")
     if len(topic_prefix.encode(errors="replace")) > limits.TOPIC_BYTES_MAX:
@@ -154,5 +154,5 @@ def _wants(topics: Sequence[TopicDemand]) -> dict[str, int]:
 
 
 def why(reason: str) -> str:
-    """The reason of a pause as it stands behind what is paused; empty where none was given."""
+    """Return the reason of a pause as a suffix for an error text; empty if none was given."""
     return f": {reason}" if reason else ""

@@ -1,4 +1,4 @@
-"""The TTL scan of a shard, which ends what has expired; and look-ups of rows in step with the shard's state."""
+"""The TTL scan of a shard, which ends expired items; and look-ups of rows in step with the shard's state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from foqs.storage.shard.shard_reader import ShardReader
 EXPIRY_SCAN_PAUSE_MS = 200
 """The pause between two steps of the TTL scan. A million rows take a little over three minutes."""
 EXPIRY_LAP_PAUSE_MS = 2 * limits.SECOND_MS
-"""The pause between two walks of the TTL scan through a shard. What has expired is never delivered."""
+"""The pause between two walks of the TTL scan through a shard. An expired item is never delivered meanwhile."""
 EXPIRY_LAP_MS_MAX = 12 * limits.HOUR_MS
 """The longest time between two walks, while no row is known to expire earlier."""
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class TtlScan:
-    """Walks one shard by key, slowly and whenever a row may have expired, and ends what is past its TTL.
+    """Walks one shard slowly, by key, whenever a row has possibly expired, and ends items past their TTL.
 
     `OwnedShard` starts and stops it. It owns a task, and asks the shard for look-ups and deletions.
     """
@@ -41,7 +41,7 @@ class TtlScan:
         read: Callable[[Callable[[], Any]], Awaitable[Any]],
         on_events: Callable[[Events], None],
     ) -> None:
-        """`read` does the reader's work on a thread; `on_events` is told what deletions bring with them."""
+        """`read` runs the reader's work on a thread; `on_events` gets the events of deletions."""
         self._writer = writer
         self._reader = reader
         self._read = read
@@ -63,11 +63,11 @@ class TtlScan:
             await asyncio.sleep(pause_ms / 1000)
             shard, now_ms, pause_ms = writer.shard, writer.now_ms(), EXPIRY_LAP_PAUSE_MS
             if shard is None:
-                continue  # What has expired could not be deleted.
+                continue  # Expired items could not be deleted without ownership.
             if not after_key:
                 if shard.index.expires_first_ms > now_ms:
                     continue
-                # Pages lower it, and commits meanwhile. What a walk has missed all the same is found by a later one.
+                # Pages and commits lower it meanwhile. A later walk finds the rows that this one misses.
                 shard.index.expires_first_ms = now_ms + EXPIRY_LAP_MS_MAX
             try:
                 page = await self._read(self._reader.expired_page(after_key, now_ms))
@@ -80,13 +80,13 @@ class TtlScan:
                 continue
             except UnavailableError as error:
                 _log.warning("ttl_scan_paused", shard=writer.shard_id, error=str(error))
-            except Exception:  # A defect must not end the scan for good.
+            except Exception:  # A defect must not end the scan.
                 _log.error("host_defect", work=f"TTL scan of shard {writer.shard_id}", exc_info=True)
             if not after_key:
                 shard.index.expires_first_ms = 0
 
     def _expire(self, shard: ShardState, keys: list[int]) -> None:
-        """End the items of those rows that have expired and that nobody has under lease."""
+        """End the items of these rows that have expired and are not under lease."""
         writer = self._writer
         completion = Completion(lambda ended: _log.info("items_expired", shard=writer.shard_id, count=len(keys)))
         completion.open_count += 1
@@ -96,7 +96,7 @@ class TtlScan:
                 item = shard.index.leases.get(row.key) if row.lane > 0 else None
                 held = item is not None
                 if item is not None and item.phase is not Phase.SETTLING:
-                    # It may be ready again then, with nobody who asks for it.
+                    # It can be ready again then, without a consumer that asks for it.
                     now = writer.now()
                     ends_ms = max(now.on_server(item.lease_due_at), now.server_ms + limits.PREFETCH_HOLD_MS_MAX)
                     shard.index.expires_first_ms = min(shard.index.expires_first_ms, ends_ms)
@@ -119,7 +119,7 @@ class TtlScan:
 
 
 def ask(shard: ShardState, look_up: LookUp) -> None:
-    """Have the rows looked up; `look_up` is told also when too many others wait."""
+    """Start the look-up of rows. If too many others wait, `look_up.on_failed` is called."""
     try:
         shard.look_up(look_up)
     except OverloadedError as error:
@@ -127,6 +127,6 @@ def ask(shard: ShardState, look_up: LookUp) -> None:
 
 
 def in_parts(rows: list[T]) -> Iterator[list[T]]:
-    """Slices of what is to be looked up: one transaction takes no more."""
+    """Yield slices of the rows to look up, each small enough for one transaction."""
     for first in range(0, len(rows), limits.TRANSACTION_LOOK_UPS_MAX):
         yield rows[first : first + limits.TRANSACTION_LOOK_UPS_MAX]

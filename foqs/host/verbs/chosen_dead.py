@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from foqs.model.calls import DeliveryPolicy, StoredItemPage
 
 PAGES_MAX = 16
-"""One call looks at as many pages before it answers that it has found nothing yet."""
+"""Pages that one call reads before it answers that it has found none yet."""
 
 
 async def choose(
@@ -15,8 +15,8 @@ async def choose(
 ) -> tuple[list[str], str]:
     """Return the ids of the first page behind the token that has some, and the token of the next page.
 
-    A redrive passes over items that are delivered at most once: it could do nothing with them, and those at the old
-    end would hide all others. Both results are empty at the end of the topic.
+    A redrive skips items that are delivered at most once, because it can do nothing with them, and a page of such
+    items at the old end would hide all others. Both results are empty at the end of the topic.
     """
     token = page_token or ""
     for _ in range(PAGES_MAX):

@@ -1,4 +1,4 @@
-"""Dequeue: what a call wants, the wait for it, and the items as they are told."""
+"""Dequeue: the wants of a call, the wait for items, and the deliveries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from foqs.model.namespace import Namespace
 
 
 class Dequeues:
-    """The verb dequeue: it asks the dispatcher for items, waits for them, and tells them to the caller.
+    """The verb dequeue, which asks the dispatcher for items, waits for them, and returns them to the caller.
 
     The host ticks it, and drains it before the front door. It owns the calls that wait.
     """
@@ -32,7 +32,7 @@ class Dequeues:
         clock: Callable[[], float],
         happened: Callable[[int, ItemEvent, int], None],
     ) -> None:
-        """`clock` is monotonic, in seconds; `happened` counts, by namespace, what became of items."""
+        """`clock` is monotonic, in seconds; `happened` counts events of items by namespace."""
         self._namespaces = namespaces
         self._shards = shards
         self._dispatcher = dispatcher
@@ -43,9 +43,9 @@ class Dequeues:
         """Calls that wait, the oldest first."""
 
     async def drain(self) -> None:
-        """Let no call wait any more; returns when all that waited have their answers, with nothing.
+        """Answer every waiting call with no items, and let no call wait from now on.
 
-        There may be 50,000, or 200,000 topics of them: they end in several turns of the event loop.
+        Up to 50,000 calls wait, and up to 200,000 topics of calls, so that they end in several turns of the event loop.
         """
         self._draining = True
         done_count = 0
@@ -59,7 +59,7 @@ class Dequeues:
                 done_count = 0
 
     def tick(self) -> None:
-        """Let no call wait for a host that has lost its shards: others may serve it."""
+        """End the waiting calls of a host that has lost its shards, because other hosts can serve them."""
         if self._waiting and not self._shards.owns_any:
             for call in list(islice(self._waiting, limits.DEQUEUES_ENDED_PER_TICK)):
                 self._dispatcher.end(call)
@@ -75,10 +75,11 @@ class Dequeues:
         count: int | None = None,
         says_begun: bool = False,
     ) -> list[Delivery]:
-        """Lease ready items of the topics; waits up to `wait_ms` while there are none, but not beyond the deadline.
+        """Lease ready items of the topics. Without items, wait for them up to `wait_ms`, but not beyond the deadline.
 
-        With `topic_prefix`, up to `count` items of any topics that begin with it. Raises UnavailableError when this
-        host owns no shard, also when it loses the last one meanwhile, and PausedError when all topics are paused.
+        With `topic_prefix`, lease up to `count` items of any topics that begin with it. Raises UnavailableError when
+        this host owns no shard, also when it loses the last one meanwhile; PausedError when all topics are paused; and
+        OverloadedError when too many calls or topics wait.
         """
         namespace = self._namespaces.serving(namespace_name)
         settings = namespace.settings
@@ -125,7 +126,7 @@ class Dequeues:
                 delivery.suspect = True
 
     async def _start_any(self, namespace: Namespace, prefix: str, count: int, call: DequeueCall) -> None:
-        """Start a call for any topic. The topics of a prefix that is new are found in several turns of the loop."""
+        """Start a call for any topic. The topics of a new prefix are found in several turns of the loop."""
         ring = self._dispatcher.ring(namespace.number, prefix)
         while ring.unfilled:
             self._dispatcher.fill(ring)
@@ -135,10 +136,10 @@ class Dequeues:
     async def _wait_for_items(
         self, namespace: Namespace, wants: Collection[str], call: DequeueCall, wait_ms: int
     ) -> list[ShardItem]:
-        served = self._outcome(call, namespace, wants)  # By this name: mypy would believe call.items to be None after.
+        served = self._outcome(call, namespace, wants)  # A name of its own, or mypy believes call.items to stay None.
         if served is not None:
             return served
-        if self._draining:  # Looked at here: it may have begun while the topics of a prefix were found.
+        if self._draining:  # Checked here because draining can begin while the topics of a prefix are found.
             wait_ms = 0
         loop = asyncio.get_running_loop()
         call.answered = loop.create_future()
@@ -159,13 +160,13 @@ class Dequeues:
         return self._outcome(call, namespace, wants) or []
 
     def _outcome(self, call: DequeueCall, namespace: Namespace, wants: Collection[str]) -> list[ShardItem] | None:
-        """Its items once it is over. Raises PausedError when its namespace, or all its topics, were paused."""
+        """Return the items of a call that is over, or None. Raises PausedError if a pause ended it."""
         if call.is_paused:
             raise self._paused(namespace, wants)
         return call.items
 
     def _paused(self, namespace: Namespace, wants: Collection[str]) -> PausedError:
-        """`wants` are the topics that the call names."""
+        """Make the error of a pause; `wants` are the topics that the call names."""
         settings = self._dispatcher.settings
         name = next(iter(wants), None)
         known = settings.by_number.get(namespace.number, namespace).settings
@@ -178,7 +179,7 @@ class Dequeues:
         return PausedError(f"dequeues of topic {name!r}{others} are paused by an operator{arguments.why(reason)}")
 
     def _out_of_time(self, loop: asyncio.AbstractEventLoop, call: DequeueCall, deadline_s: float) -> None:
-        """Answer with nothing; but what is ready is worth its commit even when the caller does not wait for more."""
+        """Answer without items, unless some are ready: these are worth their commit even without a wait."""
         if call.done:
             return
         overdue_s = self._clock() - deadline_s
@@ -188,9 +189,9 @@ class Dequeues:
             self._dispatcher.end(call)
 
     def _deliveries(self, items: list[ShardItem]) -> list[Delivery]:
-        """The deliveries for callers; the items forget their contents, which the holder of each has, maybe for long."""
+        """Make the deliveries of items. Each item drops its content, which its consumer has, as leases can be long."""
         ahead_ms: dict[int, int] = {}
-        """How far the server's clock is ahead of the steady one, by shard."""
+        """The lead of the database server's clock over the steady clock, in milliseconds by shard."""
         deliveries: list[Delivery] = []
         for item in items:
             receipt, topic, content = item.receipt, item.topic, item.content or NO_CONTENT

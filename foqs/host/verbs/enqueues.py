@@ -40,18 +40,18 @@ _dedup_id = attrgetter("dedup_id")
 
 
 class _OncePart:
-    """The items with dedup ids of one call that one shard has got."""
+    """The items with dedup ids of one call that one shard received."""
 
     __slots__ = ("_made", "_shard_id", "outcome")
 
     def __init__(self, shard_id: int, made: dict[int, ShardItem], refusal: FoqsError | None) -> None:
-        """`made` are the items by their positions in the call; `refusal` is the error of those that are no repeats."""
+        """`made` are the items by their positions in the call; `refusal` is the error of items that are no repeats."""
         self._shard_id = shard_id
         self._made = made
         self.outcome = OnceOutcome(refusal)
 
     def tell(self, result: EnqueueResult, refused: PositionErrors, unknown: FoqsError | None) -> None:
-        """Enter what became of each; of what has not ended `unknown` says why that is not known."""
+        """Enter the outcome of each item; `unknown` is the error of an item whose outcome is not known."""
         shard_id, outcome = self._shard_id, self.outcome
         firsts, errors = outcome.firsts, outcome.errors
         if len(outcome.made) == len(self._made):
@@ -74,7 +74,7 @@ class _OncePart:
 
 
 def _of_slot(error: FoqsError) -> FoqsError:
-    """The error of an item with a dedup id, as its caller sees it: other shards are of no use to it."""
+    """Return the error of an item with a dedup id for its caller. Such an item cannot use another shard."""
     if isinstance(error, NotWrittenError):
         return UnavailableError(error.message, retry_after_ms=NO_SHARD_RETRY_MS, nothing_done=True)
     return error
@@ -85,7 +85,7 @@ def _topic_paused(name: str, policy: TopicPolicy) -> PausedError:
 
 
 def _by_id(namespace: Namespace, news: Sequence[NewItemFields], positions: Sequence[int]) -> list[list[int]]:
-    """The positions of items with dedup ids, those of equal ids together, in the order of the call."""
+    """Group the positions of items by dedup id, in the order of the call."""
     is_by_topic = namespace.settings.dedup_scope is DedupScope.TOPIC
     groups: dict[tuple[str, str], list[int]] = {}
     for position in sorted(positions):
@@ -95,7 +95,7 @@ def _by_id(namespace: Namespace, news: Sequence[NewItemFields], positions: Seque
 
 
 def _slots_of(namespace: Namespace, dedup_ids: Sequence[str]) -> list[int]:
-    """The slot of each id, or the one of all."""
+    """Return the slot of each id, or the single slot of all ids."""
     name, key_spread = namespace.name, namespace.settings.key_spread
     if key_spread == 1:
         return [slot_of(name, "", 1)]
@@ -103,7 +103,7 @@ def _slots_of(namespace: Namespace, dedup_ids: Sequence[str]) -> list[int]:
 
 
 class Enqueues:
-    """The verb enqueue: it lets items in by the quota of their namespace, and returns when they are durable."""
+    """The verb enqueue, which admits items by the quota of their namespace, and returns when they are durable."""
 
     def __init__(
         self,
@@ -115,9 +115,9 @@ class Enqueues:
         make_slots: Callable[[], Awaitable[object]],
         looks: Looks,
     ) -> None:
-        """`happened` counts, by namespace, what became of items; `make_slots` sees that there is a slot table.
+        """`happened` counts events of items by namespace; `make_slots` makes the slot table if it is missing.
 
-        looks: for the ids of calls that are over their quota.
+        looks: the bound of look-ups for calls over their quota.
         """
         self._namespaces = namespaces
         self._quotas = quotas
@@ -130,7 +130,7 @@ class Enqueues:
     async def enqueue(
         self, context: CallContext, namespace_name: str, items: Sequence[NewItemFields], bulk: bool
     ) -> EnqueueResult:
-        """Write what is valid; `errors` has the rest. Raises FoqsError when nothing was written."""
+        """Write the valid items; the `errors` of the result have the others. Raises FoqsError if none was written."""
         if not items:
             self._namespaces.serving(namespace_name)
             return EnqueueResult([])
@@ -163,7 +163,7 @@ class Enqueues:
         positions: Sequence[int],
         result: EnqueueResult,
     ) -> None:
-        """Write items without dedup ids, which any shard may take. Raises FoqsError when nothing was written."""
+        """Write items without dedup ids, which any shard can take. Raises FoqsError when none was written."""
         writer, shard, made = self._place(namespace, items, positions, result.errors)
         avoided: set[int] = set()
         while made:
@@ -174,9 +174,9 @@ class Enqueues:
                 await answer.done
                 break
             except NotWrittenError:
-                # Certainly not there, so it may go elsewhere without being there twice.
+                # The items were certainly not written, so another shard can take them without a duplicate.
                 avoided.add(shard.shard_id)
-                # It may have been closed, and counted there as empty.
+                # The namespace was possibly closed meanwhile, and counted as empty there.
                 self._namespaces.check_open(namespace.number)
                 writer, shard, made = self._place(namespace, items, list(made), result.errors, avoided)
         for position, item in made.items():
@@ -191,7 +191,7 @@ class Enqueues:
         charge: Charge,
         away: Collection[int] = (),
     ) -> None:
-        """Write a call that has dedup ids. Raises FoqsError when all of it failed for one reason."""
+        """Write the items of a call with dedup ids. Raises FoqsError when all items failed for one reason."""
         plain = [position for position, new in enumerate(items) if new.dedup_id is None]
         with_ids = [position for position, new in enumerate(items) if new.dedup_id is not None]
         refused: PositionErrors = {}
@@ -226,9 +226,9 @@ class Enqueues:
         refusal: RateLimitedError,
         away: Collection[int],
     ) -> None:
-        """Give the repeats of a call that is over the quota the ids of their first items; refuse all else.
+        """Return the ids of the first items for the repeats of a call over the quota; refuse all other items.
 
-        Raises the refusal when there is none. What other shards know is asked of their owners.
+        Raises the refusal when no item is a repeat. The owners of other shards check the ids of their slots.
         """
         plain = [position for position, new in enumerate(items) if new.dedup_id is None]
         with_ids = [position for position, new in enumerate(items) if new.dedup_id is not None]
@@ -261,9 +261,9 @@ class Enqueues:
         result: EnqueueResult,
         refused: PositionErrors,
     ) -> None:
-        """Write the items of a call that any shard takes; what no shard takes goes to `refused`.
+        """Write the items of a call that any shard can take; add the errors of items that no shard takes to `refused`.
 
-        Those of `anywhere` have ids that nobody is asked about. The first one that is valid is made of equal ones.
+        The items of `anywhere` have dedup ids that no shard checks. Of equal ones, the first valid item is written.
         """
         groups = _by_id(namespace, items, anywhere)
         some = sorted([*plain, *[group[0] for group in groups]])
@@ -286,7 +286,7 @@ class Enqueues:
             some = sorted([group[0] for group in groups])
 
     async def _ask_for_slots(self, namespace: Namespace, count: int, charge: Charge) -> None:
-        """The first dedup id of a cluster waits for the slot table. Raises FoqsError when nothing was written."""
+        """Wait for the slot table, which the cluster's first dedup id makes. Raises FoqsError, with nothing written."""
         try:
             await self._make_slots()
         except FoqsError as error:
@@ -306,12 +306,12 @@ class Enqueues:
         refused: PositionErrors,
         refusal: FoqsError | None = None,
     ) -> list[_OncePart]:
-        """Hand items with dedup ids to their shards; what is not valid goes to `errors`, what no shard takes to
-        `refused`. `refusal` is the error of what is no repeat, where nothing may be made.
+        """Pass items with dedup ids to their shards. Invalid items are added to `errors`, items that no shard takes to
+        `refused`. If `refusal` is given, no item is written, and it is the error of items that are no repeats.
         """
         parts: list[_OncePart] = []
         is_by_topic = namespace.settings.dedup_scope is DedupScope.TOPIC
-        answer.open_count += 1  # A shard may refuse items at once, and others are to follow.
+        answer.open_count += 1  # A shard can refuse items at once, before the next shard gets its own.
         for writer, some in placed.items():
             shard = writer.shard
             assert shard is not None, "it has just been chosen"
@@ -334,7 +334,7 @@ class Enqueues:
         return parts
 
     async def _admit(self, name: str, count: int, *, has_ids: bool) -> tuple[Namespace, Charge]:
-        """Before anything is done for the items: a namespace over its quota must not cost the others."""
+        """Check a call and charge its quota before any work, so that a namespace over quota costs others nothing."""
         namespace = self._namespaces.serving(name)
         settings = namespace.settings
         if settings.enqueue_paused:
@@ -345,7 +345,7 @@ class Enqueues:
         if count > settings.batch_items_max:
             raise arguments.too_many("items", count, settings.batch_items_max)
         if not has_ids:
-            # Tokens that are asked for in vain are kept from the hosts that have shards for the items.
+            # Tokens for items without a shard would be missing on the hosts that have one.
             self._placement.check_takes(namespace)
         charge = self._quotas.admit(namespace, count)
         if charge is None:
@@ -354,7 +354,7 @@ class Enqueues:
         return namespace, charge
 
     def _check_open_still(self, namespace: Namespace, count: int, charge: Charge) -> None:
-        """After a wait the namespace may have been closed, and counted as empty."""
+        """Check after a wait that the namespace was not closed and counted as empty. Returns the charge if it was."""
         try:
             self._namespaces.check_open(namespace.number)
         except FoqsError:
@@ -369,7 +369,7 @@ class Enqueues:
         errors: PositionErrors,
         avoided: Collection[int] = (),
     ) -> tuple[ShardWriter, ShardState, dict[int, ShardItem]]:
-        """Make the items at `positions` for the shard that takes them. Returns its writer, its state, and the items."""
+        """Choose a shard and make the items at `positions` for it. Returns its writer, its state, and the items."""
         writer = self._placement.place(namespace, len(positions), avoided)
         shard = writer.shard
         assert shard is not None, "it has just been chosen"
@@ -384,7 +384,7 @@ class Enqueues:
         positions: Sequence[int],
         errors: PositionErrors,
     ) -> dict[int, ShardItem]:
-        """Make items for a shard, and the topics that it does not have. Raises FoqsError when it takes none."""
+        """Make items for a shard, and its missing topics. Raises FoqsError when the shard takes no items."""
         index, number, topics = shard.index, namespace.number, list[ShardTopic]()
 
         def new_topic(name: str) -> ShardTopic:
@@ -408,9 +408,9 @@ class Enqueues:
         new_topic: Callable[[str], ShardTopic],
         errors: PositionErrors,
     ) -> dict[int, ShardItem]:
-        """The items by position; what is not valid goes to `errors`. `new_topic` makes topics that are not there yet.
+        """Return the items by position, and add invalid ones to `errors`; `new_topic` makes missing topics.
 
-        Raises FoqsError when the shard takes none.
+        Raises FoqsError when the shard takes no items.
         """
         index, shard_id, number, settings = shard.index, shard.shard_id, namespace.number, namespace.settings
         topics, now_ms = index.topics, writer.now_ms()
@@ -418,7 +418,7 @@ class Enqueues:
         made: dict[int, ShardItem] = {}
         pauses = self._namespaces.settings.enqueue_pauses(number)
         found: dict[str, ShardTopic | FoqsError] = {}
-        """The topic by its name, or what is wrong with the name, once for all its items."""
+        """The topic of each name, or the error of the name, found once for all its items."""
         for position in positions:
             new = news[position]
             name = new.topic or ""

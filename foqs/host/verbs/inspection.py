@@ -39,14 +39,14 @@ from foqs.shard.writer.shard_writer import ShardWriter
 _PAGE_TOKEN = re.compile(r"[0-9a-f]{1,40}")
 """An order.sort_key in hex."""
 ShardPage = tuple[list[tuple[int, ItemRow]], bool]
-"""Pairs (sort key, row) in order, and whether there may be more."""
+"""Pairs (sort key, row) in order, and True if more rows can follow."""
 Act = Callable[[ShardState, ItemRow, Completion, int], None]
 
 
 class Inspection:
-    """Shows and changes single items: the verbs of operators, and acks of what is not under lease.
+    """Shows and changes single items: the verbs of operators, and acks of items that are not under lease.
 
-    It reads pages by the shards' readers. Changes go through the shards' writers, on rows that are looked up in step
+    It reads pages by the shards' readers. It makes changes by the shards' writers, on rows that are looked up in step
     with the shards' states.
     """
 
@@ -58,7 +58,7 @@ class Inspection:
         slices: Slices,
         budget: PageBudget,
     ) -> None:
-        """`on_events` is told what deletions of items bring with them, before anything else is handed out.
+        """`on_events` gets the events of deletions before any further delivery.
 
         `budget` bounds the memory for the pages of the host.
         """
@@ -78,12 +78,12 @@ class Inspection:
         dead: bool,
         wanted: Collection[int] | None = None,
     ) -> StoredItemPage:
-        """Ready items (those under lease included) or dead letters of a topic, in order over all wanted shards."""
+        """Return ready items (also leased ones) or dead letters of a topic, in order over all wanted shards."""
         arguments.check_topic(topic_name)
         arguments.check_range("limit", limit, 1, limits.PAGE_ITEMS_MAX)
         edge = _edge_of(page_token)
-        self._parts(namespace, topic_name, wanted)  # Who waits in vain need not wait.
-        # Until they are merged there are a page of rows and one of what the stores have in memory.
+        self._parts(namespace, topic_name, wanted)  # Raises before the wait, which would be in vain.
+        # Until the merge, memory holds one page of rows here, and one page in the stores.
         async with self._budget.hold(2 * limits.PAGE_BYTES_MAX + len(self._shards.by_id) * limits.CONTENT_BYTES_MAX):
             parts = self._parts(namespace, topic_name, wanted)
             bytes_each = limits.PAGE_BYTES_MAX // max(1, len(parts))
@@ -96,7 +96,7 @@ class Inspection:
     def _parts(
         self, namespace: Namespace, topic_name: str, wanted: Collection[int] | None
     ) -> list[tuple[ShardState, ShardTopic]]:
-        """The topic on each shard that has it. Raises UnavailableError when one of them is sick, or not owned."""
+        """Return the topic on each shard that has it. Raises UnavailableError if such a shard is sick or not owned."""
         found = [
             (shard, shard.index.topics.get((namespace.number, topic_name))) for _, shard in self._shards.asked(wanted)
         ]
@@ -106,7 +106,7 @@ class Inspection:
         return parts
 
     async def _all(self, reads: dict[int, asyncio.Task[ShardPage]]) -> list[ShardPage]:
-        """The results of all, unless one fails, or its shard falls sick: then nobody waits for the others."""
+        """Return all results. If a read fails or its shard becomes sick, raise without waiting for the others."""
         pending = set(reads.values())
         try:
             while pending:
@@ -125,7 +125,7 @@ class Inspection:
             await asyncio.gather(*reads.values(), return_exceptions=True)
 
     async def _merged(self, topic_name: str, limit: int, pages: list[ShardPage]) -> StoredItemPage:
-        # Beyond the last row of a page that goes on, rows of other pages are not the next ones.
+        # After the last row of a page with more rows, rows of other pages are not necessarily the next ones.
         known_up_to = min([page[-1][0] for page, more in pages if more], default=order.LAST)
         chosen: list[tuple[int, ItemRow]] = []
         size_bytes = 0
@@ -142,7 +142,7 @@ class Inspection:
         return StoredItemPage(items, f"{chosen[-1][0]:x}" if chosen and more else "")
 
     async def get(self, namespace: Namespace, item_id: str) -> StoredItem:
-        """Raises NotFoundError."""
+        """Return a stored item with its payload. Raises NotFoundError."""
         shard_id, key, _ = ids.parse(item_id)
         found: asyncio.Future[StoredItem] = asyncio.get_running_loop().create_future()
 
@@ -156,7 +156,7 @@ class Inspection:
         return found.result()
 
     async def delete(self, namespace: Namespace, item_ids: Sequence[str]) -> PositionErrors:
-        """Cancel items in whatever state they are."""
+        """Cancel items in any state."""
         return await self._on_ids(namespace, item_ids, _delete)
 
     async def delete_rows(self, namespace: Namespace, places: list[tuple[int, int, int]]) -> PositionErrors:
@@ -167,16 +167,16 @@ class Inspection:
         return errors
 
     async def find_leases(self, namespace: Namespace, places: Mapping[int, tuple[int, int, int]]) -> PositionErrors:
-        """The error by position of each receipt (shard id, key, delivery) that names no running lease.
+        """Return the error, by position, of each receipt (shard id, key, delivery) that names no running lease.
 
-        NotFoundError: the item is gone. StaleLeaseError: it is there. UnavailableError: the end of just this lease is
-        on its way, and may yet fail.
+        NotFoundError: the item does not exist. StaleLeaseError: it exists. UnavailableError: the end of this very
+        lease is being written, and can still fail.
         """
 
         def act(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
             item = shard.index.leases.get(row.key)
             if item is not None and item.deliveries + 1 == places[position][2]:
-                raise being_settled()  # Or it was, in vain, and is under its lease again.
+                raise being_settled()  # Or the end failed, and the item is under its lease again.
             raise stale_lease()
 
         return await self._on_rows(namespace, [(at, shard_id, key) for at, (shard_id, key, _) in places.items()], act)
@@ -189,7 +189,7 @@ class Inspection:
         limit: int,
         page_token: str | None,
     ) -> DeadLettersResult:
-        """Dead letters become ready again, and their TTLs start anew."""
+        """Make dead letters ready again, with new TTLs."""
         ttl_ms_max, writers = namespace.settings.ttl_ms_max, self._shards.writers
 
         def act(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
@@ -207,7 +207,7 @@ class Inspection:
         limit: int,
         page_token: str | None,
     ) -> DeadLettersResult:
-        """Dead letters are deleted; NotFoundError at the position of what is not dead."""
+        """Delete dead letters; NotFoundError at the position of an item that is not dead."""
 
         def act(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
             if row.lane >= 0:
@@ -218,7 +218,7 @@ class Inspection:
             return await self._on_oldest(namespace, topic, limit, page_token, act, for_redrive=False)
         return await self._on_dead(namespace, topic, item_ids, act)
 
-    # ---- how ----
+    # ---- look-ups and pages ----
 
     async def _on_oldest(
         self, namespace: Namespace, topic: str, limit: int, page_token: str | None, act: Act, *, for_redrive: bool
@@ -257,13 +257,13 @@ class Inspection:
     async def _on_rows(
         self, namespace: Namespace, places: list[tuple[int, int, int]], act: Act, *, with_payload: bool = False
     ) -> PositionErrors:
-        """Look rows up and act on each; return when all that follows is durable or has failed."""
+        """Look rows up and act on each; return when all changes are durable or have failed."""
         errors: PositionErrors = {}
         by_shard: dict[int, list[tuple[int, int]]] = {}
         for position, shard_id, key in places:
             by_shard.setdefault(shard_id, []).append((position, key))
         answer = Answer(self._waiting)
-        answer.open_count += 1  # A look-up may be refused at once, and others are to follow.
+        answer.open_count += 1  # A look-up can be refused at once, before the next one starts.
         for shard_id, positions in by_shard.items():
             try:
                 writer, shard = self._shards.serving(shard_id)
@@ -318,9 +318,9 @@ class Inspection:
             raise UnavailableError(f"shard {shard.shard_id} was lost: try again", nothing_done=True)
         shard_id, lane = shard.shard_id, -topic.number if dead else topic.number
         if edge != order.FIRST and shard_id > order.shard_of(edge):
-            edge -= 1 << 16  # The same key of a later shard stands after the edge.
+            edge -= 1 << 16  # The same key of a later shard is after the edge.
         try:
-            async with asyncio.timeout(limits.CALL_MS_MAX / 1000):  # Others may be read first, of a server that hangs.
+            async with asyncio.timeout(limits.CALL_MS_MAX / 1000):  # Earlier reads can wait for a hanging server.
                 rows, more = await owned.read(owned.reader.page(lane, edge, limit, bytes_max))
         except TimeoutError:
             raise UnavailableError(
@@ -353,7 +353,7 @@ def _not_there(namespace: Namespace, shard_id: int, key: int) -> NotFoundError:
 
 
 def _named_once(places: list[tuple[int, int, int]], errors: PositionErrors) -> list[tuple[int, int, int]]:
-    """The places, each once: `errors` gets those that stand there again."""
+    """Return the places, each once, and add the error of each repeat to `errors`."""
     first: dict[tuple[int, int], tuple[int, int, int]] = {}
     for place in places:
         if first.setdefault(place[1:], place) is not place:

@@ -1,4 +1,4 @@
-"""What this host knows, without asking anybody, of why topics give nothing."""
+"""The reasons why topics deliver nothing, as far as this host knows them without asking other hosts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from foqs.model.reasons import Facts, TopicFacts
 
 
 class KnownReasons:
-    """Implements foqs.cluster.routing.why_empty.LocalReasons. It looks, and changes nothing."""
+    """Implements foqs.cluster.routing.why_empty.LocalReasons. It only reads."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class KnownReasons:
         found = TopicFacts(topic, stats, policy.dequeue_paused, policy.reason, policy.deliveries_per_second_max)
         queue = self._dispatcher.find((number, topic))
         if queue is not None:
-            # By its place on the wheel: who asks the cap itself has tokens sent here.
+            # Read from the wheel, because an ask of the cap itself would bring tokens to this host.
             slot = queue.parked_slot or queue.tenant.parked_slot
             if slot > 0:
                 found.cap_until_ms = self._wall_ms() + max(0, round(slot * SLOT_MS - self._now_s() * 1000))

@@ -1,4 +1,4 @@
-"""How many bytes of items all pages of a host hold together while they are read and put together."""
+"""The bytes of items that all pages of a host hold together while they are read and merged."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from foqs.model import limits
 from foqs.model.errors import OverloadedError
 
 PAGE_RETRY_MS = 500
-"""The retry_after_ms of a call that is refused because the pages of others take all the memory."""
+"""The retry_after_ms of a call that is refused because other pages take all the memory."""
 
 
 class PageBudget:
     """Bounds the memory of all pages that operators read at a time. `Inspection` owns it.
 
-    Pages wait for their bytes in the order in which they came, and hold nothing meanwhile.
+    Pages wait for their bytes in the order of their arrival, and hold none meanwhile.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,9 @@ class PageBudget:
 
     @asynccontextmanager
     async def hold(self, size_bytes: int) -> AsyncIterator[None]:
-        """Hold so many, more than the budget only alone. Raises OverloadedError when too many wait, or for too long."""
+        """Hold `size_bytes`; a page above the budget must be the only one. Raises OverloadedError for too many waiting
+        pages, or after limits.CALL_MS_MAX.
+        """
         if len(self._waiting) >= limits.PAGES_WAITING_MAX:
             raise self._overloaded(f"{len(self._waiting)} pages of items wait to be read, which is the limit")
         if self._waiting or not self._fits(size_bytes):
@@ -58,7 +60,7 @@ class PageBudget:
         self.held_bytes -= size_bytes
         while self._waiting and (self._waiting[0][1].done() or self._fits(self._waiting[0][0])):
             next_bytes, its_turn = self._waiting.popleft()
-            if not its_turn.done():  # Else nobody waits any more.
+            if not its_turn.done():  # Otherwise its call has left.
                 self.held_bytes += next_bytes
                 its_turn.set_result(None)
 

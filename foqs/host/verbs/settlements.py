@@ -29,18 +29,18 @@ class _OfShard(NamedTuple):
     writer: ShardWriter
     shard: ShardState
     under_lease: dict[str, ShardItem]
-    """All of the shard, by receipt."""
+    """All leased items of the shard, by receipt."""
     items: list[ShardItem]
     rewrites: list[Rewrite | None]
-    """One for each item, unless all of them go."""
+    """One for each item, or empty if all items are deleted."""
     positions: list[int]
 
 
 class Leases:
     """Ends and extends leases for callers: the verbs ack, nack and extendLease.
 
-    It finds the item under each receipt, hands what is to be written to the item's shard, and returns when that is
-    durable, with the errors by position.
+    It finds the item of each receipt, passes the change to the item's shard, and returns when the changes are durable,
+    with the errors by position.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Leases:
         happened: Callable[[int, ItemEvent, int], None],
         undelivered: Callable[[Topic, int], None],
     ) -> None:
-        """`happened` counts, by namespace, what became of items; `undelivered` is told whose have reached nobody."""
+        """`happened` counts events of items by namespace; `undelivered` counts deliveries that no consumer received."""
         self._namespaces = namespaces
         self._shards = shards
         self._inspection = inspection
@@ -63,9 +63,9 @@ class Leases:
     async def ack(
         self, context: CallContext, namespace_name: str, receipts: Sequence[str], repeated: bool = False
     ) -> PositionErrors:
-        """Let the items go; returns once that is durable.
+        """Delete the items; returns once that is durable.
 
-        `repeated`: an earlier attempt may have done it, so an item that is gone is done, whatever its receipt.
+        `repeated`: an earlier attempt possibly succeeded, so that a missing item counts as acked, for any receipt.
         """
         namespace = self._namespaces.serving(namespace_name)
         if len(receipts) > limits.BATCH_ITEMS_MAX:
@@ -84,7 +84,7 @@ class Leases:
         return errors
 
     async def _forgive_gone(self, namespace: Namespace, receipts: Sequence[str], errors: PositionErrors) -> None:
-        """Let STALE_LEASE stand only where the item is there: it then is somebody else's, or waits for them."""
+        """Remove STALE_LEASE errors of items that no longer exist. An existing item has another lease, or none."""
         stale = [position for position, error in errors.items() if isinstance(error, StaleLeaseError)]
         if stale:
             places = {position: ids.parse(receipts[position]) for position in stale}
@@ -95,7 +95,7 @@ class Leases:
                     del errors[position]
 
     async def nack(self, context: CallContext, namespace_name: str, nacks: Sequence[NackFields]) -> PositionErrors:
-        """Give the items back, count a failed attempt unless released."""
+        """Return the items to the queue, and count a failed attempt for each that is not released."""
         namespace = self._namespaces.serving(namespace_name)
         if len(nacks) > limits.BATCH_ITEMS_MAX:
             raise arguments.too_many("nacks", len(nacks), limits.BATCH_ITEMS_MAX)
@@ -112,7 +112,7 @@ class Leases:
         return errors
 
     def _topics_unseen(self, nacks: Sequence[NackFields]) -> dict[int, Topic]:
-        """The topics of items that no caller has seen, by position."""
+        """Return the topics of items that no caller has seen, by position."""
         topics: dict[int, Topic] = {}
         for position, nack in enumerate(nacks):
             if nack.release and nack.unseen:
@@ -130,9 +130,9 @@ class Leases:
         lease_ms: int,
         begun: Sequence[str] = (),
     ) -> PositionErrors:
-        """Let the leases end `lease_ms` after now, and know that somebody works on the items of `begun`.
+        """Set the ends of the leases to `lease_ms` after now, and note that consumers work on the items of `begun`.
 
-        The errors of `begun` have the positions behind those of `receipts`.
+        The positions of errors of `begun` follow those of `receipts`.
         """
         namespace = self._namespaces.serving(namespace_name)
         arguments.check_batch("receipts", len(receipts) + len(begun), limits.BATCH_ITEMS_MAX)
@@ -176,17 +176,17 @@ class Leases:
         nacks: Sequence[NackFields] | None,
         unleased: list[tuple[int, int, int]] | None,
     ) -> Answer | None:
-        """End leases as `nacks` say, one for each receipt, or for good; and have it written.
+        """End leases by `nacks`, one for each receipt, or delete the items without `nacks`; pass the changes to shards.
 
-        A bare id without a lease goes to `unleased` as (position, shard id, key) where that is given. Returns what to
-        wait for; None when there is nothing to write.
+        A bare id without a lease is added to `unleased`, if given, as (position, shard id, key). Returns the answer to
+        wait for, or None if no change must be written.
         """
         number = namespace.number
         by_shard: dict[str, _OfShard] = {}
         group: _OfShard | None = None
         for position, receipt in enumerate(receipts):
             try:
-                # Those that were delivered together are of one shard, mostly.
+                # Items that were delivered together are mostly of one shard.
                 item = group.under_lease.get(receipt) if group is not None else None
                 if item is None:
                     shard_text = receipt.partition("-")[0]
@@ -218,7 +218,7 @@ class Leases:
         return answer
 
     def _shard_of(self, shard_text: str, by_shard: dict[str, _OfShard]) -> _OfShard | None:
-        """The served shard that a receipt begins with; None where the text names none, for `_find_lease` to say why."""
+        """Return the served shard that a receipt begins with, or None; `_find_lease` then raises the reason."""
         try:
             writer = self._shards.writers.get(int(shard_text, 16))
         except ValueError:
@@ -231,7 +231,7 @@ class Leases:
     def _find_lease(
         self, namespace: Namespace, receipt: str, by_shard: dict[str, _OfShard]
     ) -> tuple[_OfShard, ShardItem]:
-        """The item under the lease of a receipt. Raises StaleLeaseError, and UnavailableError for a shard elsewhere."""
+        """Return the item of a receipt's lease. Raises StaleLeaseError, and UnavailableError for a shard elsewhere."""
         shard_id, key, delivery = ids.parse(receipt)
         shard_text = f"{shard_id:x}"
         if shard_text not in by_shard:
@@ -243,13 +243,13 @@ class Leases:
         group = by_shard[shard_text]
         item = group.shard.lease_of(key, delivery)
         if item.topic.namespace != namespace.number:
-            # The same answer as for a lease that never was: nobody learns what others hold.
+            # The answer is that for an unknown lease, so that it reveals no lease of another namespace.
             raise stale_lease()
         return group, item
 
 
 def _rewrite(nack: NackFields, settings: NamespaceSettings, group: _OfShard, item: ShardItem) -> Rewrite | None:
-    """The row of an item after a nack; None lets the item go."""
+    """Return the rewrite of a nacked item's row, or None to delete it."""
     delay_ms, metadata = nack.delay_ms, nack.metadata
     if not isinstance(delay_ms, int) or not 0 <= delay_ms <= settings.delay_ms_max:
         raise arguments.out_of_range("delay_ms", delay_ms, 0, settings.delay_ms_max)

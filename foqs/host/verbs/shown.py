@@ -10,9 +10,9 @@ from foqs.shard.state.engine import ShardState
 
 
 def stored_item(shard: ShardState, row: ItemRow, topic_name: str, now: Now) -> StoredItem:
-    """An item as operators see it, by its row and the shard's state of this moment.
+    """Return an item for operators, from its row and the shard's present state.
 
-    The topic's name is not looked up: its last item may have gone since the row was read, and it with it.
+    The topic's name is passed in, because the topic has possibly ended with its last item since the row was read.
     """
     state = shard.state_of(row)
     is_dead = state is ItemState.DEAD
