@@ -1,4 +1,4 @@
-"""Which shards take the items of an enqueue: those of the namespace's tier, or the ones that know their dedup ids."""
+"""The choice of shards for the items of an enqueue: shards of the namespace's tier, or those that know a dedup id."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from foqs.shard.writer.shard_writer import ShardWriter
 
 
 class Placement:
-    """Decides which shards take the items of a call. `Enqueues` asks it.
+    """Chooses the shards for the items of a call. `Enqueues` asks it.
 
-    Items that come together so go into one transaction, and leave together (docs/performance.md, Runs).
+    It places items in runs, so that items that come together share a transaction, and leave together
+    (docs/performance.md, Runs).
     """
 
     def __init__(self, shards: Shards, dispatcher: Dispatcher, slots: Slots) -> None:
@@ -28,14 +29,14 @@ class Placement:
         self._slots = slots
         self._sick = dispatcher.sick
         self._current: dict[str, tuple[ShardWriter, int]] = {}
-        """The shard of each tier that takes items, and how many more until the next one has its turn."""
+        """By tier, the shard that takes items now, and the number of items until the turn of the next one."""
 
     def place(self, namespace: Namespace, count: int, avoided: Collection[int] = ()) -> ShardWriter:
-        """The shard that takes a call's items without dedup ids: one of the namespace's tier.
+        """Return the shard for a call's items without dedup ids, one of the namespace's tier.
 
         It is the shard of the last call while it has room, else the healthy one with the shortest buffer. Raises
-        NoShardError when every shard is away, sick, or among `avoided`, which are ids, and UnavailableError when
-        this host has shards, but none of the tier.
+        NoShardError when every shard is unserved, sick, or in `avoided` (ids), and UnavailableError when this host has
+        shards, but none of the tier.
         """
         tier = namespace.settings.tier
         writer, left_count = self._current.get(tier, (None, 0))
@@ -46,8 +47,8 @@ class Placement:
         return writer
 
     def check_takes(self, namespace: Namespace) -> None:
-        """Raises NoShardError when no shard of this host takes items, whatever the load, and UnavailableError when
-        this host has shards, but none of the namespace's tier.
+        """Raise NoShardError when no shard of this host takes items at any load, and UnavailableError when this host
+        has shards, but none of the namespace's tier.
         """
         tier, shards = namespace.settings.tier, self._shards
         current = self._current.get(tier)
@@ -77,11 +78,11 @@ class Placement:
         errors: PositionErrors,
         away: Collection[int] = (),
     ) -> tuple[dict[ShardWriter, list[int]], list[int]]:
-        """The positions of items with dedup ids by the shard that the slot of each leads to, and those for any shard.
+        """Return the positions of items with dedup ids by the shard of their slots, and the positions for any shard.
 
-        Where that shard is away or sick, `errors` says so: no other one knows whether the id was seen. Unless the
-        namespace would rather have the item twice than not at all: then it goes anywhere, also where another host has
-        the shard and is known to be `away`.
+        If the shard of a slot is unserved or sick, its items get `errors`, because no other shard knows if their ids
+        were seen. But a namespace with DedupWhenAway.ACCEPT prefers a duplicate to a refusal, and any shard can take
+        its items; `away` are ids of shards on other hosts that are known to be unreachable.
         """
         by_slot, name, key_spread = self._slots.table.shards, namespace.name, namespace.settings.key_spread
         groups: dict[int, Sequence[int]] = {}
@@ -109,7 +110,7 @@ class Placement:
                 placed.setdefault(writer, []).extend(some)
                 continue
             is_moving = shard_id in self._shards.moving
-            # A shard that is here takes ids as soon as its copy of the table is known and the slot has come.
+            # A shard of this host takes ids as soon as its copy of the table is known and the slot has arrived.
             if namespace.settings.dedup_when_away is DedupWhenAway.ACCEPT and (
                 shard_id in away or not (is_here or is_moving or self._is_elsewhere(shard_id))
             ):
@@ -118,11 +119,11 @@ class Placement:
                 is_sick = shard is not None and shard_id in self._sick and not is_moving
                 errors.update(dict.fromkeys(some, _slot_away(shard_id, is_sick=is_sick)))
         for some in placed.values():
-            some.sort()  # Of one topic, what comes first in the call is delivered first.
+            some.sort()  # Items of one topic are delivered in the order of the call.
         return placed, anywhere
 
     def _has_room(self, writer: ShardWriter, tier: str, avoided: Collection[int]) -> bool:
-        """Whether it takes items, and less waits there than a run, and than fills its next two transactions."""
+        """True if the shard takes items, and its buffer is shorter than a run and than its next two transactions."""
         shard, shard_id = writer.shard, writer.shard_id
         return (
             shard is not None
@@ -139,7 +140,7 @@ class Placement:
         last_id = self._current[tier][0].shard_id if tier in self._current else -1
         self.check_takes(namespace)
         healthy = [
-            # Among equals the next one after the last, so that each has its turn.
+            # Among equal shards, the next one after the last has its turn.
             (writer.shard.buffered_count, shard_id <= last_id, shard_id)
             for shard_id, writer in self._writers.items()
             if writer.shard is not None
@@ -153,7 +154,7 @@ class Placement:
         return self._writers[min(healthy)[2]]
 
     def _all_drain(self, tier: str) -> list[int]:
-        """The shards of the tier, whoever has them, if there are some and all of them drain."""
+        """Return the tier's shards on all hosts if it has some and all drain, else an empty list."""
         draining = self._shards.draining
         if not draining:
             return []

@@ -1,4 +1,4 @@
-"""Slots as this host knows them: the table that leads from a dedup id to its shard, and the copies that shards keep."""
+"""The slot table of this host, which maps a dedup id to its shard, and the copies of it in shards."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _log = structlog.get_logger(__name__)
 
 
 class Slots:
-    """Knows the newest slot table that the meta database or a shard of this host has told.
+    """Holds the newest slot table from the meta database or a shard of this host.
 
-    A table that was known stays, whatever becomes of the meta database: `Namespaces` brings it back there. Each shard
-    that is owned here keeps a copy, and takes no dedup ids before. `Enqueues`, censuses and the shard map ask it.
+    A known table outlives a loss of the meta database, because `Namespaces` restores it there. Each owned shard keeps a
+    copy, and takes no dedup ids before. `Enqueues`, censuses and the shard map read it.
     """
 
     def __init__(self, shards: Shards) -> None:
@@ -29,48 +29,49 @@ class Slots:
         self._shards = shards
         self._lock = threading.Lock()
         self.arrivals: dict[int, SlotArrival] = {}
-        """The slots that are on their way to shards that are owned here, by shard, as they were when it was opened."""
+        """The slots that move to owned shards, by shard, as read when the shard was opened or when the move began."""
         self._kept: dict[int, tuple[ShardState, SlotTable]] = {}
-        """The table of slots that each shard keeps, and the state of the shard by which it was found."""
+        """The slot table that each shard keeps, with the state of the shard at which it was read."""
         self._tasks: dict[ShardState, asyncio.Task[None]] = {}
-        """The looks at copies that are under way."""
+        """The reads of copies that are in progress."""
 
     def learn(self, told: SlotTable, source: str) -> None:
-        """`source` has this table. Any thread may call it."""
+        """Take over the table of `source` if it is newer. Thread-safe."""
         with self._lock:
             if told.version > self.table.version:
                 self.table = told
             elif told.version == self.table.version and told.shards != self.table.shards:
-                # Made anew while a shard that knew the lost one was away: only an operator can tell which is right.
+                # It was made anew while a shard with the lost one was unreachable. Only an operator can choose the
+                # right one.
                 _log.error("slot_tables_differ", source=source, version=told.version)
 
     @property
     def version_max(self) -> int:
-        """The highest version of a table that is known here, or that slots are on their way for."""
+        """The highest version of a table that is known here, or that a move to a shard of this host makes."""
         return max([self.table.version, *[arrival.move.version for arrival in list(self.arrivals.values())]])
 
     def keeps(self, shard: ShardState) -> bool:
-        """Whether the shard has a copy of the table that this host goes by, or of one before it."""
+        """True if the shard has a copy of this host's table, or of an older one."""
         kept = self.kept_by(shard)
         return kept is not None and (kept == self.table or 0 < kept.version < self.table.version)
 
     def takes(self, shard: ShardState, slot: int) -> bool:
-        """Whether the copy that the shard keeps says that the slot is its own."""
+        """True if the shard's copy assigns the slot to it."""
         kept = self.kept_by(shard)
         return kept is not None and kept.version > 0 and kept.shards[slot] == shard.shard_id
 
     def kept_by(self, shard: ShardState) -> SlotTable | None:
-        """The copy that the shard has; None while that is not known."""
+        """Return the shard's copy, or None while it is not known."""
         kept = self._kept.get(shard.shard_id)
         return kept[1] if kept is not None and kept[0] is shard else None
 
     def has_kept(self, shard: ShardState, table: SlotTable) -> None:
-        """The shard's owner has written the table, in which slots have gone from it or come to it."""
+        """Note that the shard's owner has written the table, in which slots have left or reached the shard."""
         self.learn(table, f"shard {shard.shard_id}")
         self._kept[shard.shard_id] = (shard, table)
 
     def look(self) -> None:
-        """Have every shard that is owned keep a copy. On the event loop, again and again: a server may be away."""
+        """Make every owned shard keep a copy. Called repeatedly on the event loop, as a server can be unreachable."""
         for shard_id in self._kept.keys() - self._shards.by_id.keys():
             del self._kept[shard_id]
             self.arrivals.pop(shard_id, None)
@@ -79,17 +80,17 @@ class Slots:
                 self._begin(shard)
 
     def opened(self, shard: ShardState) -> None:
-        """A shard was taken over: what it keeps is to be known soon."""
+        """Begin to read the copy of a shard that was taken over."""
         self._begin(shard)
 
     async def ask(self, shard: ShardState) -> None:
-        """Return when the copy that the shard had when it was taken over is known here. Raises UnavailableError."""
+        """Wait until the copy that the shard had at the takeover is known here. Raises UnavailableError."""
         kept = self._kept.get(shard.shard_id)
         if kept is None or kept[0] is not shard:
             await asyncio.shield(self._begin(shard))
 
     async def kept(self) -> None:
-        """Return when every shard that is owned keeps a copy, as far as they can now."""
+        """Wait until every owned shard keeps a copy, or has failed to."""
         self.look()
         tasks = list(self._tasks.values())
         if tasks:
@@ -115,7 +116,7 @@ class Slots:
         known, is_new = self.table, self.kept_by(shard) is None
         arrival: SlotArrival | None = None
         if is_new:
-            # Before the copy, which may say already that the slots are here.
+            # Read before the copy, which possibly assigns the slots to this shard already.
             arrival = await owned.read(owned.reader.read_arrival)
         kept = await owned.read(lambda: owned.reader.keep_slots(known))
         if is_new and self.kept_by(shard) is None:

@@ -1,7 +1,7 @@
-"""Slots move between shards: the owners of both follow a move, and a host begins the next one for a shard of its own.
+"""Moves of slots between shards. The owners of both shards follow a move, and a host begins moves to its own shards.
 
-The order of the steps is what keeps ids from being taken twice: docs/decisions/0036-moving-slots.md. Each of them is
-stored, in one of three databases, and may be repeated: whoever owns the shards next goes on from there.
+The order of the steps prevents ids from being taken twice (docs/decisions/0036-moving-slots.md). Each step is stored in
+one of three databases and can be repeated, so that the next owner of a shard continues from there.
 """
 
 from __future__ import annotations
@@ -32,36 +32,36 @@ from foqs.shard.state.ops.slot_move import MovedId, MovedIds
 from foqs.shard.writer.shard_writer import ShardWriter
 
 MOVED_IDS = 2_048
-"""Ids of a log that are read and taken in at a time, however many rows they are."""
+"""Ids of a log that are read and copied at a time, in any number of rows."""
 COPY_READS_MAX = 4
-"""A copy of what came meanwhile that takes no more reads is short, about 100 ms: so is the next one."""
+"""Reads of a copy pass that counts as short, about 100 ms, because the pass after it will be as short."""
 COPY_PASSES_MAX = 10
-"""The slots are given after so many copies, though ids come so fast that none was short."""
+"""Copy passes after which the slots are given even if no pass was short because new ids come too fast."""
 GIVEN_POLL_MS = 50
-"""The pause between two looks whether the other shard's owner has given the slots."""
+"""The pause between two reads of the other shard's table, until its owner has given the slots."""
 GIVEN_MS_MAX = 30 * limits.SECOND_MS
-"""A look for it ends after so long; it begins again with the next refresh of the namespaces."""
+"""Timeout of the wait for given slots. The next refresh of the namespaces begins it again."""
 PROPOSE_MS = 3 * limits.SECOND_MS
-"""The pause after a try to begin a move that failed."""
+"""The pause after a failed attempt to begin a move."""
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 
 class Source(Protocol):
-    """Reads another shard, whoever owns it; SlotSource of foqs.storage.shard is the real one. Its methods block."""
+    """Reads another shard, of any owner; SlotSource of foqs.storage.shard is the real one. Its methods block."""
 
     def slots(self) -> SlotTable: ...
     def logs(self) -> list[SeenName]: ...
     def read(self, namespace: int, first: int, end: int) -> tuple[int, list[SeenRow]]: ...
     def interrupt(self) -> None:
-        """Make the call that is under way fail, and those that come; any thread may call it."""
+        """Make the current call and all later ones fail. Thread-safe."""
 
     def close(self) -> None: ...
 
 
 class SlotMover:
-    """Follows the move that is under way for the shards of this host. `Namespaces` tells it what the meta database has.
+    """Follows the current move for the shards of this host. `Namespaces` passes it the meta database's move.
 
     It owns a task for each part that a shard of this host has in a move.
     """
@@ -75,9 +75,9 @@ class SlotMover:
         waiting: Waiting,
         source: Callable[[int, str, str], Source],
     ) -> None:
-        """`source` makes the reader of a shard at its place, on the server on which it is served."""
+        """`source` makes the reader of a shard by its id, its place, and the server on which it is served."""
         self.told: SlotMove | None = None
-        """The move that the meta database had last."""
+        """The last move seen in the meta database."""
         self._namespaces = namespaces
         self._censuses = censuses
         self._shards = shards
@@ -87,10 +87,10 @@ class SlotMover:
         self._tasks: dict[tuple[str, ShardState | None], asyncio.Task[None]] = {}
         self._propose_from_s = 0.0
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="slot-moves")
-        """Other shards are read there. It starts with the first move."""
+        """The thread that reads other shards. It starts with the first move."""
 
     def look(self, told: SlotMove | None) -> None:
-        """Begin what is to be done for the move that the meta database has, or has lost. On the event loop."""
+        """Begin this host's parts of the move in the meta database, or of one that it has lost. On the event loop."""
         self.told = told
         owned = {shard.shard_id: (writer, shard) for writer, shard in self._shards.owned()}
         for shard_id, arrival in list(self._slots.arrivals.items()):
@@ -129,19 +129,19 @@ class SlotMover:
             task.add_done_callback(lambda _: self._tasks.pop(key))
 
     async def _do(self, part: str, work: Callable[[], Awaitable[None]]) -> None:
-        """A part that fails is begun again by the next look."""
+        """Run a part of a move. The next `look` begins a failed one again."""
         try:
             await work()
         except FoqsError as error:
             _log.warning("slot_move_waits", part=part, error=str(error))
-        except Exception:  # A defect here must not end the looks.
+        except Exception:  # A defect here must not end the calls of `look`.
             _log.error("host_defect", work=f"slot move: {part}", exc_info=True)
 
     async def _read(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def _write(self, writer: ShardWriter, ask: Callable[[Completion], None]) -> None:
-        """Return when the shard has committed what is asked of it. Raises UnavailableError."""
+        """Wait until the shard has committed the change that `ask` starts. Raises UnavailableError."""
         answer = Answer(self._waiting)
         ask(answer)
         writer.wake()
@@ -150,7 +150,7 @@ class SlotMover:
     # ---- the next move ----
 
     def _propose(self, owned: Collection[int]) -> None:
-        """Begin the next move if it is to a shard of this host, whose owner has the most to do."""
+        """Begin the next move if it is to a shard of this host, because the receiving owner has most of the work."""
         loop = asyncio.get_running_loop()
         if self._slots.arrivals or loop.time() < self._propose_from_s:
             return
@@ -166,13 +166,13 @@ class SlotMover:
         return next_move(self._slots.table, serving, draining)
 
     async def _begin_move(self, move: SlotMove) -> None:
-        """Begin a move, if all shards know the table that it is made for, and none of them has slots on their way."""
+        """Begin a move if all shards know the table for which it was made, and no other slots move to one."""
         namespaces = self._namespaces
         census = await namespaces.on_thread(lambda meta: meta.begin_slots())
         loop = asyncio.get_running_loop()
         until_s = loop.time() + limits.CENSUS_MS_MAX / 1000
         try:
-            # This host's shards answer at once, and the others' after their next refresh.
+            # The shards of this host answer at once, and those of other hosts after their next refresh.
             await namespaces.refresh()
             await self._censuses.answered(census)
             while missing := await namespaces.on_thread(lambda meta: meta.begin_slot_move(census, move)):
@@ -186,14 +186,14 @@ class SlotMover:
         _log.info("slots_begin_to_move", from_shard=move.from_shard, to_shard=move.to_shard, slots=len(move.slots))
         await namespaces.refresh()
 
-    # ---- the shard that has the slots ----
+    # ---- the giving shard ----
 
     async def _give(self, writer: ShardWriter, shard: ShardState, move: SlotMove) -> None:
-        """Give the slots, unless they are given: from then on only the other shard takes their ids."""
+        """Give the slots if they are not given yet. From then on only the other shard takes their ids."""
         slots = self._slots
         await slots.ask(shard)
         if shard.shard_id in slots.arrivals:
-            # A meta database that has lost that move may begin the next one too soon: its shard would miss those ids.
+            # A meta database that lost that move can begin the next one too soon, and its shard would miss those ids.
             raise UnavailableError(f"ids of slots that lead to shard {shard.shard_id} have not come there yet")
         kept = slots.kept_by(shard)
         if kept is None or kept.version != move.version - 1:
@@ -204,7 +204,7 @@ class SlotMover:
         _log.info("slots_given", shard=shard.shard_id, to_shard=move.to_shard, slots=len(move.slots))
         slots.look()
 
-    # ---- the shard that gets them ----
+    # ---- the receiving shard ----
 
     async def _receive(self, writer: ShardWriter, shard: ShardState, move: SlotMove) -> None:
         slots, meta = self._slots, self._namespaces.on_thread
@@ -223,7 +223,7 @@ class SlotMover:
         try:
             table = await self._follow(writer, shard, arrival, source)
         finally:
-            # Not waited for: the thread may wait for a server that hangs, and Python for the thread when it ends.
+            # Not awaited, because the thread can wait for a hanging server, and Python waits for the thread at its end.
             source.interrupt()
             self._thread.submit(source.close)
         await meta(lambda store: store.restore_slots(table))
@@ -231,11 +231,11 @@ class SlotMover:
         await self._namespaces.refresh()
 
     async def _follow(self, writer: ShardWriter, shard: ShardState, arrival: SlotArrival, source: Source) -> SlotTable:
-        """Get the ids of the slots, and take new ones. Returns the table in which they lead here."""
+        """Copy the ids of the slots, then take new ones. Returns the table that assigns the slots to this shard."""
         move = arrival.move
         table = await self._read(source.slots)
         if table.version < move.version:
-            # While the other shard takes ids on: what is left to copy after that is little, whatever its load.
+            # Copied while the other shard still takes ids, so that little is left to copy afterwards at any load.
             for _ in range(COPY_PASSES_MAX):
                 if await self._copy(writer, shard, arrival, source) <= COPY_READS_MAX:
                     break
@@ -250,7 +250,7 @@ class SlotMover:
         return table
 
     async def _given(self, move: SlotMove, source: Source) -> SlotTable:
-        """The other shard's copy once it has given the slots."""
+        """Wait until the other shard has given the slots. Returns its table. Raises UnavailableError at the timeout."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + GIVEN_MS_MAX / 1000
         self.look(move._replace(phase=MovePhase.GIVING))
@@ -261,10 +261,7 @@ class SlotMover:
         return table
 
     async def _copy(self, writer: ShardWriter, shard: ShardState, arrival: SlotArrival, source: Source) -> int:
-        """Take in the ids of the slots that the other shard has got since they were copied last.
-
-        Returns how many reads that took.
-        """
+        """Copy the ids of the slots that the other shard has taken since the last copy. Returns the number of reads."""
         slots, reads_count = frozenset(arrival.move.slots), 0
         for log in await self._read(source.logs):
             if not self._may_have(log.namespace, slots):
@@ -279,7 +276,7 @@ class SlotMover:
         return reads_count
 
     def _may_have(self, number: int, slots: frozenset[int]) -> bool:
-        """Whether ids of the namespace may be of these slots."""
+        """True if ids of the namespace can be in these slots."""
         namespace = self._namespaces.view.by_number.get(number)
         if namespace is None:
             return True
@@ -296,10 +293,10 @@ class SlotMover:
 
 
 def _read(source: Source, log: SeenName, first: int, move: SlotMove) -> tuple[MovedIds, int]:
-    """The ids of the slots in the next rows of a log, and the number behind them. On a thread."""
+    """Return the ids of the slots in the next rows of a log, and the number after the last row. Blocks."""
     slots, again, end = frozenset(move.slots), log.moved_slots, first + MOVED_IDS
     steady_ms, rows = source.read(log.namespace, first, end)
-    # Where there are none, they have been forgotten meanwhile.
+    # Without rows, they were forgotten meanwhile.
     read_to = rows[-1].first + len(rows[-1].digests) if rows else min(end, log.end)
     ids = [
         MovedId(max(0, steady_ms - row.at_ms), digest, item)

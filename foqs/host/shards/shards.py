@@ -1,4 +1,4 @@
-"""The shards of this host: what it has for each of them, and all of them by id."""
+"""The shards of this host: the objects of each shard, and all shards by id."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ NO_SHARD_RETRY_MS = 500
 """The retry_after_ms of a host that owns no shard."""
 
 MOVING_RETRY_MS = 100
-"""The retry_after_ms of a call for a shard that is on its way from one living host to another."""
+"""The retry_after_ms of a call for a shard that moves from one live host to another."""
 
 T = TypeVar("T")
 
 
 class OwnedShard(Service):
-    """All that a host has for one shard, which it owns or tries to own: its writer, its reader and its TTL scan.
+    """The objects of one shard that a host owns or tries to own: its writer, its readers and its TTL scan.
 
-    The host makes it, and starts, drains and stops it with itself or by itself. What is owned of the shard at a time is
-    `writer.shard`.
+    The host makes it, and starts, drains and stops it with itself or by itself. `writer.shard` is the state of the
+    shard while it is owned.
     """
 
     def __init__(
@@ -48,10 +48,9 @@ class OwnedShard(Service):
         on_events: Callable[[Events], None],
         place: str = "",
     ) -> None:
-        """`on_events` is told what the deletions of expired items bring with them.
+        """`on_events` gets the events of deletions of expired items.
 
-        `reader` is for pages of operators and the TTL scan, and `exporter` for exports, which may take as long as they
-        want.
+        `reader` is for pages of operators and the TTL scan, and `exporter` for exports, which can take any time.
         """
         super().__init__(f"owned-shard-{writer.shard_id}")
         self.shard_id = writer.shard_id
@@ -60,26 +59,20 @@ class OwnedShard(Service):
         self.exporter = exporter
         self.packs = packs
         self.place = place
-        """Where its database is, as the cluster knows it."""
+        """The place of its database in the cluster's records."""
         self._store = store
         self._scan = TtlScan(writer, reader, self.read, on_events)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"reader-{writer.shard_id}")
-        """The reader's, which blocks."""
+        """The thread of the reader, which blocks."""
         self._export_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"exporter-{writer.shard_id}")
-        """The exporter's. It starts with the first export."""
+        """The thread of the exporter. It starts with the first export."""
 
     async def read(self, work: Callable[[], T]) -> T:
-        """Do what the reader has given as work, after all that was asked before.
-
-        Raises UnavailableError once the shard was handed on.
-        """
+        """Run work of the reader, after all earlier work. Raises UnavailableError once the shard was handed over."""
         return await self._run(self._thread, work)
 
     async def export(self, work: Callable[[], T]) -> T:
-        """Do what the exporter has given as work, after all that was asked before.
-
-        Raises UnavailableError once the shard was handed on.
-        """
+        """Run work of the exporter, after all earlier work. Raises UnavailableError once the shard was handed over."""
         return await self._run(self._export_thread, work)
 
     def _run(self, thread: ThreadPoolExecutor, work: Callable[[], T]) -> asyncio.Future[T]:
@@ -92,7 +85,7 @@ class OwnedShard(Service):
         return asyncio.get_running_loop().run_in_executor(thread, work)
 
     def use_url(self, url: str) -> None:
-        """New sessions are opened by this URL, which leads to the same database."""
+        """Open new sessions by this URL, which leads to the same database."""
         self._store.use_url(url)
         self.reader.use_url(url)
         self.exporter.use_url(url)
@@ -118,43 +111,44 @@ class OwnedShard(Service):
 
 
 class Shards:
-    """The shards of this host, by id, as the verbs see them: which are owned and well.
+    """The shards of this host, by id, with their ownership and health for the verbs.
 
-    The host adds and removes them, also while it runs. All else of the host asks here and never keeps a shard's state,
-    which changes with every takeover.
+    The host adds and removes them, also while it runs. All other parts of the host ask here and never keep a shard's
+    state, because it changes with every takeover.
     """
 
     def __init__(self, shard_ids: Iterable[int] = (), refused: Mapping[int, str] = MappingProxyType({})) -> None:
-        """`shard_ids` are the shards that the host knows of before it has asked.
+        """`shard_ids` are the shards that the host knows before it has asked the cluster.
 
-        `refused` tells at any time why the cluster was not told of some that the host's configuration names.
+        `refused` is a live mapping of the shards in the host's configuration that were not registered in the cluster,
+        with the reasons.
         """
         self.refused = refused
         self.uses: Mapping[int, ShardUse] = dict.fromkeys(shard_ids, ShardUse.SERVING)
-        """All shards of the cluster, whoever has them."""
+        """All shards of the cluster, on any host."""
         self.draining: frozenset[int] = frozenset()
         """The shards that take no new items without dedup ids."""
         self.tiers: Mapping[int, str] = {}
-        """The tiers of those that have one."""
+        """The tiers of shards that have one."""
         self.moving: Collection[int] = ()
-        """The shards that are about to go from one living host to another."""
+        """The shards that are about to move from one live host to another."""
         self.by_id: dict[int, OwnedShard] = {}
         self.writers: dict[int, ShardWriter] = {}
         """The writers of the same shards."""
         self._tenures: dict[int, Tenure] = {}
         """The tenures of shards that this host has left, until it tries to own them again."""
         self.is_elsewhere: Callable[[int], bool] = lambda shard_id: False
-        """Whether another host serves a shard, whose part of a page is asked of that one."""
+        """True if another host serves a shard. That host is then asked for the shard's part of a page."""
 
     @property
     def here(self) -> list[int]:
-        """The shards that this host serves, and those that nobody does."""
+        """The shards that this host serves, and the shards that no host serves."""
         return [shard_id for shard_id in self.uses if self.serves(shard_id) or not self.is_elsewhere(shard_id)]
 
     def asked(self, wanted: Collection[int] | None) -> list[tuple[int, ShardState]]:
-        """The shards that a page is wanted of: these, or else all that are `here`.
+        """Return the shards for a page: `wanted`, or by default all that are `here`.
 
-        Raises UnavailableError for one that is not served: a page without it would be wrong.
+        Raises UnavailableError for a shard that is not served, because a page without it would be wrong.
         """
         shard_ids = sorted(self.here if wanted is None else wanted)
         if lost := [shard_id for shard_id in shard_ids if not self.serves(shard_id)]:
@@ -162,7 +156,7 @@ class Shards:
         return [(shard_id, self.serving(shard_id)[1]) for shard_id in shard_ids]
 
     def serves(self, shard_id: int) -> bool:
-        """Whether this host owns the shard now."""
+        """True if this host owns the shard now."""
         writer = self.writers.get(shard_id)
         return writer is not None and writer.shard is not None
 
@@ -170,7 +164,7 @@ class Shards:
         return self.tiers.get(shard_id, "")
 
     def know(self, uses: Mapping[int, ShardUse], tiers: Mapping[int, str], moving: Collection[int]) -> None:
-        """These are all shards of the cluster, the tiers of those that have one, and those that are about to move."""
+        """Set all shards of the cluster with their uses, the tiers of tiered shards, and the shards about to move."""
         self.uses, self.tiers, self.moving = uses, tiers, moving
         self.draining = frozenset([shard_id for shard_id, use in uses.items() if use is ShardUse.DRAINING])
 
@@ -179,24 +173,24 @@ class Shards:
         self.writers[shard.shard_id] = shard.writer
 
     def remove(self, shard_id: int) -> None:
-        """Nothing of it is owned any more."""
+        """Remove a shard that this host has released, but keep its tenure."""
         del self.by_id[shard_id]
         if (tenure := self.writers.pop(shard_id).tenure) is not None:
             self._tenures[shard_id] = tenure
 
     def take_tenure(self, shard_id: int) -> Tenure | None:
-        """Return what is known of the shard as this host has left it, if it has had it, and forget it.
+        """Return and forget the tenure of a shard that this host has left, or None.
 
-        If nobody has had the shard since, its next writer goes on with that and needs no new epoch.
+        If no host has owned the shard since, its next writer continues that tenure and needs no new epoch.
         """
         return self._tenures.pop(shard_id, None)
 
     def owned(self) -> list[tuple[ShardWriter, ShardState]]:
-        """The shards that are owned at this moment."""
+        """Return the shards that are owned now."""
         return [(writer, shard) for writer in list(self.writers.values()) if (shard := writer.shard) is not None]
 
     def serving(self, shard_id: int) -> tuple[ShardWriter, ShardState]:
-        """Raises UnavailableError for a shard that is not here or not owned now: nothing was done."""
+        """Return the writer and the state of an owned shard. Raises UnavailableError, with nothing done, for others."""
         writer = self.writers.get(shard_id)
         shard = writer.shard if writer is not None else None
         if writer is None or shard is None:
@@ -204,7 +198,7 @@ class Shards:
         return writer, shard
 
     def not_served(self, shard_id: int) -> UnavailableError:
-        """The error of a call for a shard that is not here or not owned now."""
+        """Return the error of a call for a shard that this host does not own now."""
         writer = self.writers.get(shard_id)
         retry_after_ms = MOVING_RETRY_MS if shard_id in self.moving else None
         if writer is None:
@@ -226,7 +220,7 @@ class Shards:
         )
 
     def none_served(self, shard_ids: Sequence[int]) -> UnavailableError:
-        """The error of a call for several shards that are not here or not owned now."""
+        """Return the error of a call for several shards that this host does not own now."""
         first = self.not_served(shard_ids[0])
         if len(shard_ids) == 1:
             return first
@@ -237,7 +231,7 @@ class Shards:
         )
 
     def check_healthy(self, shard_id: int) -> None:
-        """Raises UnavailableError while the shard's breaker is open: who only reads does not wait for a sick server."""
+        """Raise UnavailableError while the shard's breaker is open, because a read must not wait for a sick server."""
         health = self.writers[shard_id].health
         if not health.healthy:
             raise UnavailableError(
@@ -247,7 +241,7 @@ class Shards:
             )
 
     async def unless_sick(self, shard_id: int, read: Awaitable[T]) -> T:
-        """Await a read of the shard. Raises UnavailableError when its breaker opens first: nobody waits for that."""
+        """Await a read of the shard. Raises UnavailableError as soon as the shard's breaker opens."""
         reading = asyncio.ensure_future(read)
         try:
             while not reading.done():
@@ -264,7 +258,7 @@ class Shards:
         return any(writer.shard is not None for writer in self.writers.values())
 
     def check_owns_any(self) -> None:
-        """Raises UnavailableError: who serves nothing must not answer as if there were nothing to serve."""
+        """Raise UnavailableError if this host owns no shard, as its empty answer would look like an empty queue."""
         if not self.owns_any:
             raise UnavailableError(
                 "this host owns no shard now, it is a standby or has lost them: nothing was done, ask another host",

@@ -1,7 +1,7 @@
-"""The check of a place where a caller wants a new shard: the one verb that makes a host call wherever it is told.
+"""The check of a place for a new shard, the only verb that makes a host connect to an address from its caller.
 
-So it goes to listed servers alone, to one at a time, and what a caller learns of a database that cannot be opened is
-that, after the same time for whatever reason: else hosts would look for open ports and logins for anybody.
+So a host connects to listed servers only, one at a time. If a database cannot be opened, the caller gets the same error
+after the same time for every reason, because otherwise hosts would scan ports and logins for any caller.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from foqs.model.cluster import check_id_is_free
 from foqs.model.errors import InvalidArgumentError, UnavailableError
 
 PLACE_CHECK_MS: Final = 5 * limits.SECOND_MS
-"""A database that is not open by then is not waited for, and no caller hears before that one could not be opened."""
+"""Timeout of the opening of a database, and the earliest time of the answer that it failed, in milliseconds."""
 
 _log = structlog.get_logger(__name__)
 
 
 class NotOpenedError(Exception):
-    """The database could not be opened. The message has the words of its server, and is for the log."""
+    """The database could not be opened. The message quotes its server, and is for the log only."""
 
 
 class PlaceCheck:
@@ -38,9 +38,9 @@ class PlaceCheck:
         check_database: Callable[[int, str], None],
         host_name: str,
     ) -> None:
-        """`check_server(place, places_before)` raises InvalidArgumentError for a server where nobody may log in.
+        """`check_server(place, places_before)` raises InvalidArgumentError for a server that hosts must not log in to.
 
-        `check_database(shard_id, place)` blocks; it raises NotOpenedError, and FoqsError for what callers may hear.
+        `check_database(shard_id, place)` blocks; it raises NotOpenedError, and FoqsError for errors meant for callers.
         """
         self._calls = calls
         self._check_server = check_server
@@ -48,12 +48,12 @@ class PlaceCheck:
         self._host_name = host_name
         self._is_under_way = False
         self._thread = threading.Lock()
-        """Held by the thread that opens a database, which may take longer than its caller waits."""
+        """Held by the thread that opens a database, which can take longer than its caller waits."""
 
     async def check(self, shard_id: int, place: str) -> None:
-        """Raises InvalidArgumentError for a place where the shard cannot be served, and UnavailableError.
+        """Raise InvalidArgumentError for a place where the shard cannot be served, and UnavailableError.
 
-        Raises AlreadyExistsError for an id that has a shard: what its database lacks is no matter then.
+        Raises AlreadyExistsError for the id of an existing shard, whose database is then not opened.
         """
         rows = await self._calls.run(lambda meta: meta.list_shards())
         self._check_server(place, [row.place for row in rows if row.place])

@@ -1,4 +1,4 @@
-"""The shard map: it tells clients where items with dedup ids go, so that they can send each call to one shard."""
+"""The shard map, by which clients find the shard of a dedup id, so that they can send each call to one shard."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class ShardMaps:
         shards: Shards,
         advertised: Callable[[], str],
     ) -> None:
-        """`advertised` is the address and the port by which clients reach this host; empty if it does not know."""
+        """`advertised` returns the address and port by which clients reach this host; empty if not known."""
         self._namespaces = namespaces
         self._namespace_calls = namespace_calls
         self._shards = shards
         self._advertised = advertised
 
     async def get(self, context: CallContext, namespace_name: str | None) -> ShardMap:
-        """The map, with what it says of the namespace if one is named.
+        """Return the map, with the dedup settings of the namespace if one is named.
 
-        Raises UnknownNamespaceError, and UnavailableError while there is no slot table and none can be made.
+        Raises UnknownNamespaceError, and UnavailableError without a slot table while none can be made.
         """
         namespace = self._namespaces.serving(namespace_name) if namespace_name is not None else None
         table = await self._namespace_calls.slots()
