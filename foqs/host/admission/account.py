@@ -1,8 +1,8 @@
-"""The quota of one namespace on one host: tokens to spend, and the items let in during the last minute.
+"""The quota of one namespace on one host: tokens to spend, and the items admitted during the last minute.
 
-The tokens come from the namespace's book, which all hosts share (foqs.model.grants). Where they have none because the
-meta database is away, hosts let in what they let in a minute ago. Pure: times are milliseconds of the host's monotonic
-clock, and come in as arguments.
+The tokens come from the namespace's book, which all hosts share (foqs.model.grants). If the meta database is
+unreachable and gives none, hosts admit as many items as in the minute before. Pure: times are milliseconds of the
+host's monotonic clock, and come in as arguments.
 """
 
 from __future__ import annotations
@@ -15,39 +15,37 @@ from foqs.model import grants, limits
 from foqs.model.grants import BUCKET_MS, Ask, Grant
 
 WAIT_MS_MAX = 300
-"""How long a call waits for tokens that its book does not have yet."""
+"""Longest wait of a call for tokens that its book does not have yet."""
 SLOW_MS_MAX = 1 * limits.SECOND_MS
-"""How long it waits for an answer of the book, which other hosts may be asking at the same time."""
+"""Longest wait of a call for an answer of the book, which other hosts can be asking at the same time."""
 STOCK_MS = WAIT_MS_MAX
-"""A host asks for what its callers enqueue in so long."""
+"""A host asks for the tokens that its callers need in this time."""
 STOCK_PLENTY_MS = 2 * limits.SECOND_MS
 """The same while less than half of all tokens are in use."""
 STOCK_PLENTY_PART = 2_000
-"""While there is plenty, a host asks for one in so many of the limit's tokens at least."""
+"""While tokens are plenty, a host asks for the limit divided by this number at least."""
 FAST_MS = 100
-"""An answer of the book that takes no longer is as good as one that takes no time."""
+"""An answer of the book within this time is fast, and does not raise the bounds of an account."""
 SLOW_ANSWER_MS_MAX = 1_500
-"""Bounds of an account grow with what answers take beyond FAST_MS, up to this."""
+"""Bounds of an account grow with the time of answers beyond FAST_MS, up to this much."""
 SLOW_ANSWERS_STOCK = 2
-"""A host asks for what its callers enqueue in so many answers more, and they wait for so many more."""
+"""Slow times of an answer that a host adds to the time of its stock, and to the longest wait of its callers."""
 SLOW_ANSWERS_AWAY = 4
-"""They wait for so many times longer for an answer that does not come at all."""
+"""Slow times of an answer that callers wait longer while no answer comes at all."""
 DEMAND_MS = 300
-"""The demand of callers is averaged over about so long."""
+"""Time over which the demand of callers is averaged, roughly."""
 RETURN_MS = limits.SECOND_MS
-"""Tokens that were not spent are given back after so long, if the host has nothing else to ask; at once when they are
-scarce.
-"""
+"""Unspent tokens are returned after this time if the host has nothing else to ask; scarce ones are returned at once."""
 REPLAY_PERCENT = 5
-"""While the meta database is away, the hosts that live may let in this part of the limit among them, however little
-each of them let in before.
+"""The percentage of the limit that the live hosts together may always admit while the meta database is unreachable,
+even if each admitted less before.
 """
 
 _expires_ms = attrgetter("expires_ms")
 
 
 class Bucket:
-    """Items that were let in within BUCKET_MS."""
+    """Items that were admitted within BUCKET_MS."""
 
     __slots__ = ("count", "start_ms", "untold")
 
@@ -55,11 +53,11 @@ class Bucket:
         self.start_ms = start_ms
         self.count = 0
         self.untold = 0
-        """Items without tokens of which the book does not know."""
+        """Items without tokens that were not reported to the book yet."""
 
 
 class MinuteWindow:
-    """The items that one namespace was admitted with in the last minute."""
+    """The items of one namespace that were admitted in the last minute."""
 
     __slots__ = ("admitted_count", "buckets")
 
@@ -70,7 +68,7 @@ class MinuteWindow:
     def admit(self, count: int, limit: int, now_ms: int) -> int:
         """Count the items if they fit, and return 0; else return the milliseconds until they would fit.
 
-        A count over the limit never fits; then the answer is a whole minute.
+        A count over the limit never fits, and returns a whole minute.
         """
         self.forget(now_ms)
         excess = self.admitted_count + count - limit
@@ -80,7 +78,7 @@ class MinuteWindow:
         return 0
 
     def note(self, count: int, now_ms: int) -> Bucket:
-        """Count the items, and return where."""
+        """Count the items, and return their bucket."""
         buckets = self.buckets
         start_ms = now_ms - now_ms % BUCKET_MS
         if not buckets or buckets[-1].start_ms < start_ms:
@@ -92,17 +90,17 @@ class MinuteWindow:
         return bucket
 
     def count_since(self, since_ms: int) -> int:
-        """Items of buckets that began after that time, as far as they are not forgotten."""
+        """Return the items of buckets that began after `since_ms` and are not forgotten."""
         return sum([bucket.count for bucket in self.buckets if bucket.start_ms > since_ms])
 
     def take_back(self, bucket: Bucket, count: int) -> None:
-        """Count so many of the items counted there no more, as far as they still count."""
+        """Stop counting up to `count` items of a bucket, if they still count."""
         part = min(bucket.count, count)
         bucket.count -= part
         self.admitted_count -= part
 
     def forget(self, now_ms: int) -> None:
-        """Let go of what is older than a minute."""
+        """Forget the buckets that are older than a minute."""
         buckets, old_ms = self.buckets, now_ms - grants.QUOTA_WINDOW_MS - BUCKET_MS
         while buckets and buckets[0].start_ms <= old_ms:
             bucket = buckets.popleft()
@@ -110,7 +108,7 @@ class MinuteWindow:
             bucket.count = 0
 
     def _leave_ms(self, excess: int, now_ms: int) -> int:
-        """When so many will have left the window."""
+        """Return the milliseconds until `excess` items will have left the window."""
         for bucket in self.buckets:
             excess -= bucket.count
             if excess <= 0:
@@ -119,98 +117,96 @@ class MinuteWindow:
 
 
 class Lot:
-    """Tokens of one grant that are in hand."""
+    """The tokens of one grant."""
 
     __slots__ = ("date_ms", "era", "expires_ms", "is_in_hand", "left", "spent")
 
     def __init__(self, count: int, expires_ms: int, date_ms: int, era: int) -> None:
         self.left = count
         self.expires_ms = expires_ms
-        """The host's clock then."""
+        """Time of their expiry by the host's clock."""
         self.date_ms = date_ms
-        """The book's clock then."""
+        """Time of their expiry by the book's clock."""
         self.era = era
         self.spent = 0
         self.is_in_hand = True
 
 
 class Charge:
-    """The items of one call that were let in. What they do not come to is given back."""
+    """The admitted items of one call. Tokens of items that were not written are given back."""
 
     __slots__ = ("_account", "_bucket", "_lot")
 
     def __init__(self, account: Account, bucket: Bucket, lot: Lot | None) -> None:
-        """`lot` is that of the first tokens that were spent; None when the items needed none."""
+        """`lot` is that of the first spent tokens, or None if the items needed no tokens."""
         self._account = account
         self._bucket = bucket
         self._lot = lot
 
     def give_back(self, count: int) -> None:
-        """Count so many of the items no more: they were not let in after all, or were there already."""
+        """Stop counting `count` of the items, because they were not written or were repeats."""
         if count:
             self._account.give_back(count, self._bucket, self._lot)
 
 
 class Account:
-    """One host's tokens of one namespace, and what it spent. foqs.host.admission.quotas has one for each that has
-    calls.
-    """
+    """One host's tokens and spending for one namespace. foqs.host.admission.quotas has one for each with calls."""
 
     def __init__(self, namespace: int) -> None:
         self.namespace = namespace
         self.window = MinuteWindow()
         self.limit_seen = 0
-        """The limit by which the tokens in hand were asked for."""
+        """The limit at which the tokens in hand were asked for."""
         self.arrived_count = 0
         """Items that callers wanted to enqueue since the last ask."""
         self.refill_below = 0
-        """The tokens in hand below which it is time to ask for more."""
+        """The number of tokens in hand below which the host asks for more."""
         self.in_hand = 0
         self._lots: list[Lot] = []
-        """The lots of tokens, in the order in which they expire."""
+        """The lots in hand, in the order of their expiry."""
         self._returned: dict[int, int] = {}
-        """Tokens to give back, by date."""
+        """Tokens to give back, by the date of their lot."""
         self._returned_since_ms = 0
         self._era = 0
         self._demand_per_s = 0.0
         self._asked_ms = 0
         self._untold_count = 0
         self._told: list[tuple[Bucket, int]] = []
-        """The items without tokens that the ask under way tells the book of, by bucket."""
+        """Items without tokens that the current ask reports to the book, by bucket."""
         self.answer_ms = 0.0
-        """What an answer of the book takes on the average, with the tries that found it locked."""
+        """Average time of an answer of the book in milliseconds, with the attempts that found it locked."""
         self._grant: Grant | None = None
         self._granted_ms = 0
-        """When the last grant was asked for."""
+        """The time of the ask for the last grant."""
         self._replay_max: int | None = None
-        """The items without tokens that a minute may have while the meta database is away; None while it is there."""
+        """Items without tokens that are admitted per minute during an outage of the meta database, else None."""
         self._hold_until_ms = 0
         self._held_max = 0
-        """The items that a minute may have until then, by what the book knew when it was asked last."""
+        """Items that are admitted per minute until then, by the last answer of the book."""
         self._has_lost_book = False
-        """The book that it had tokens of is gone, and the new one does not know yet what was spent."""
+        """True if the book of its tokens was lost, and the new one does not know its spending yet."""
 
-    # --- bounds that grow with what an answer takes ---
+    # --- bounds that grow with the time of an answer ---
 
     @property
     def slow_ms(self) -> int:
-        """The time that an answer takes longer than where the meta database is near."""
+        """Time of an answer beyond that of a nearby meta database, in milliseconds."""
         return max(0, min(int(self.answer_ms) - FAST_MS, SLOW_ANSWER_MS_MAX))
 
     @property
     def wait_ms_max(self) -> int:
-        """How long a call waits for tokens."""
+        """Longest wait of a call for tokens."""
         return WAIT_MS_MAX + SLOW_ANSWERS_STOCK * self.slow_ms
 
     @property
     def no_answer_ms_max(self) -> int:
-        """How long a call waits while the book does not answer at all."""
+        """Longest wait of a call while the book does not answer at all."""
         return SLOW_MS_MAX + SLOW_ANSWERS_AWAY * self.slow_ms
 
     # --- calls ---
 
     def spend(self, count: int, now_ms: int) -> Charge | None:
-        """Let in the items of a call, if there are tokens for all of them."""
+        """Admit the items of a call if all have tokens; else return None."""
         lots = self._lots
         if lots and lots[0].expires_ms <= now_ms:
             self.expire(now_ms)
@@ -235,10 +231,10 @@ class Account:
         return charge
 
     def replay(self, count: int, now_ms: int) -> Charge | int:
-        """Let in the items without tokens, or tell in how many milliseconds they would fit.
+        """Admit the items without tokens, or return the milliseconds until they would fit.
 
-        While the book holds, they have to fit into the room that it told as well: others let in items without tokens,
-        and have told since.
+        While the book holds, they must also fit into the room that it reported, because other hosts admitted items
+        without tokens and have reported these since.
         """
         assert self._replay_max is not None, "the meta database is there"
         most = min(self._replay_max, self._held_max) if self.holds(now_ms) else self._replay_max
@@ -251,7 +247,7 @@ class Account:
         return Charge(self, bucket, None)
 
     def give_back(self, count: int, bucket: Bucket, lot: Lot | None) -> None:
-        """Undo a part of a charge. What is beyond the first lot of a call counts all the same."""
+        """Undo a part of a charge. Tokens beyond the first lot of the call stay spent."""
         self.window.take_back(bucket, count)
         if lot is None:
             untold = min(count, bucket.untold)
@@ -267,27 +263,27 @@ class Account:
             self._return(lot, part)
 
     def wait_ms(self, count: int, now_ms: int) -> int:
-        """When there will be room for so many, by the last answer of the book."""
+        """Return the milliseconds until `count` items will fit, by the last answer of the book."""
         if self._grant is None:
             return BUCKET_MS
         wait_ms = self._granted_ms + self._grant.wait_ms(count - self.in_hand) - now_ms
         return max(wait_ms, BUCKET_MS)
 
     def is_over(self, count: int) -> bool:
-        """Whether so many did not fit when the book was asked last."""
+        """True if `count` items did not fit at the last answer of the book."""
         return self._grant is not None and self._grant.excess + count > self.in_hand
 
     def is_answered_since(self, since_ms: int) -> bool:
-        """Whether the book was asked after that time, and has answered."""
+        """True if the book has answered an ask made at that time or later."""
         return self._grant is not None and self._granted_ms >= since_ms
 
-    # --- the meta database is away ---
+    # --- outages of the meta database ---
 
     def begin_replay(self, limit: int, hosts_count: int, since_ms: int, now_ms: int) -> None:
-        """Let in without tokens what was let in during the minute before `since_ms`, when the meta database went away.
+        """Begin to admit, without tokens, as many items per minute as in the minute before `since_ms`.
 
-        At least it is the host's part of a few percent. A host that is alone has nobody to share the limit with. Tokens
-        in hand would come on top of it.
+        At `since_ms` the outage began. The minimum is the host's part of REPLAY_PERCENT; a single host has the whole
+        limit, because it shares it with no other host. The tokens in hand are dropped, because they would come on top.
         """
         if self._replay_max is None:
             self.drop_tokens(now_ms)
@@ -295,29 +291,29 @@ class Account:
             self._replay_max = min(limit, max(self.window.count_since(since_ms - grants.QUOTA_WINDOW_MS), part))
 
     def holds(self, now_ms: int) -> bool:
-        """Whether the book grants nothing yet, because it does not know what was let in while it was away."""
+        """True if the book grants nothing yet, because it does not know the items admitted during its outage."""
         return now_ms < self._hold_until_ms
 
     def hold(self, until_ms: int) -> None:
-        """Expect nothing of the book until then: there is none."""
+        """Expect no grants until `until_ms`, because the book does not exist."""
         self._hold_until_ms, self._held_max = until_ms, self.limit_seen
 
     # --- the book ---
 
     def expire(self, now_ms: int) -> None:
-        """Put aside tokens whose time is over."""
+        """Put expired tokens aside, to be given back."""
         lots = self._lots
         while lots and lots[0].expires_ms <= now_ms:
             self._put_aside(lots.pop(0), now_ms)
 
     def drop_tokens(self, now_ms: int) -> None:
-        """Put aside all tokens: they are not wanted any more, or are of another limit."""
+        """Put all tokens aside, because they are not wanted any more or are of another limit."""
         for lot in self._lots:
             self._put_aside(lot, now_ms)
         self._lots.clear()
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether it is time to ask the book, though no call waits."""
+        """True if the book must be asked although no call waits."""
         if self._untold_count:
             return now_ms - self._asked_ms >= STOCK_MS
         stock_ms = STOCK_MS + SLOW_ANSWERS_STOCK * self.slow_ms
@@ -328,16 +324,18 @@ class Account:
 
     @property
     def is_busy(self) -> bool:
-        """Whether there is something that time alone changes."""
+        """True if it has state that changes with time alone."""
         return bool(self._lots or self._returned or self._untold_count)
 
     def is_idle(self, now_ms: int) -> bool:
-        """Whether nothing is lost when it is forgotten."""
+        """True if it can be forgotten without loss."""
         self.window.forget(now_ms)
         return not (self.is_busy or self.window.buckets)
 
     def make_ask(self, limit: int, waiting_count: int, first_count: int, now_ms: int, *, was_away: bool) -> Ask:
-        """The ask for the book; `first_count` are the items of the call that waits first."""
+        """Make the ask for the book. `first_count` is the number of items of the first waiting call, and `was_away` is
+        true if the meta database was unreachable.
+        """
         self.expire(now_ms)
         self._measure(now_ms)
         self.limit_seen = limit
@@ -364,9 +362,9 @@ class Account:
         )
 
     def take(self, ask: Ask, grant: Grant, asked_ms: int) -> None:
-        """Go on with what the book has answered to an ask of `asked_ms`.
+        """Take the book's answer to an ask of `asked_ms`.
 
-        The book read its clock after that, so the tokens are valid for as long from then on at least.
+        The book read its clock after that time, so the tokens are valid at least as long from `asked_ms` on.
         """
         self._told = []
         self._has_lost_book = self._era not in (0, grant.era)
@@ -391,10 +389,10 @@ class Account:
         )
 
     def fail(self) -> None:
-        """Nobody knows whether the book has got the last ask.
+        """Note that the last ask failed with an unknown outcome.
 
-        Tokens that were given back with it are not given back again, nor those used that it may have brought; items
-        without tokens are told once more.
+        Tokens that were given back with it are not given back again, and tokens that it possibly granted are not used.
+        Items without tokens are reported again.
         """
         for bucket, count in self._told:
             bucket.untold += count
@@ -402,14 +400,14 @@ class Account:
         self._told = []
 
     def refused(self, ask: Ask) -> None:
-        """Certainly nothing was done with the last ask: all that it had is as before."""
+        """Restore the state before the last ask, which certainly had no effect."""
         self.fail()
         if ask.era == self._era:
             for date_ms, count in ask.returned:
                 self._returned[date_ms] = self._returned.get(date_ms, 0) + count
 
     def answered_after(self, took_ms: float) -> None:
-        """Note how long the book took for an answer."""
+        """Note the time of an answer of the book, in milliseconds."""
         self.answer_ms += (took_ms - self.answer_ms) / 3
 
     def _stock_ms(self, *, is_plenty: bool) -> int:
@@ -436,7 +434,7 @@ class Account:
             self._returned[lot.date_ms] = self._returned.get(lot.date_ms, 0) + count
 
     def _forget_book(self, now_ms: int) -> None:
-        """The book is another one, which knows nothing of this host: it is told all of the last minute."""
+        """Drop the tokens of a lost book, and report all items of the last minute to the new one."""
         self.drop_tokens(now_ms)
         self._returned = {}
         for bucket in self.window.buckets:

@@ -1,12 +1,12 @@
-"""The bulk lane: enqueues that are not urgent go through the host in slices, beside calls that are.
+"""The bulk lane, which passes non-urgent enqueues through the host in slices, beside interactive calls.
 
-An interactive call meets what the host is at: the turn of the event loop, and the transaction of the shard. So a bulk
-call is done in slices, and all slices that are not written yet have a bounded number of items: few while there are
-interactive calls, and as many as keep the shards busy while there are none.
+An interactive call waits for the current turn of the event loop and the current transaction of the shard. So a bulk
+call is split into slices, and all unwritten slices have a bounded number of items: few beside interactive calls, and
+otherwise enough to keep the shards busy.
 
-With interactive calls there is a pause after each slice as well, as long as the slice took: so bulk calls have half of
-the host's time at most, and no interactive call meets one slice behind the other. A pause ends whatever others do, so
-that bulk calls go on beside any load.
+Beside interactive calls, a pause as long as the slice follows each slice. So bulk calls have half of the host's time at
+most, and no interactive call waits for two successive slices. A pause ends independently of other calls, so that bulk
+calls continue beside any load.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 SHARED_MS = 2 * limits.SECOND_MS
-"""The host is shared for this long after an interactive call."""
+"""The host counts as shared for this long after an interactive call."""
 SHARED_SLICE_ITEMS_MAX = 100
-"""Items of a slice while the host is shared."""
+"""The most items of a slice while the host is shared."""
 SHARED_SLICE_BYTES_MAX = 64 * limits.KIB
-"""Payload of such a slice, but for its last item."""
+"""The most payload of such a slice without its last item."""
 SHARED_PAUSE_FACTOR = 1.0
-"""While the host is shared there is a pause after each slice, this many times as long as the slice has taken."""
+"""The pause after each slice while the host is shared, as a multiple of the time of the slice."""
 SHARED_PAUSE_MS_MAX = 50
 """The longest such pause."""
 SLICE_ITEMS_MAX = 1_000
-"""Items of a slice while it is not."""
+"""The most items of a slice while the host is not shared."""
 SLICE_BYTES_MAX = 1 * limits.MIB
-"""Payload of such a slice, but for its last item."""
+"""The most payload of such a slice without its last item."""
 SLICE_MS_MAX = 500
-"""A slice that takes longer counts no more: its shard may be sick, and others take what comes behind it."""
+"""A slice that takes longer stops counting, because its shard is possibly sick and other shards take the next ones."""
 
 
 class Slice:
-    """A slice of a bulk call, which counts as under way from its turn until it is left, but not for ever."""
+    """A slice of a bulk call. It counts as in progress from its turn until it leaves the lane, up to SLICE_MS_MAX."""
 
     __slots__ = ("_lane", "_timer", "count", "granted", "is_under_way", "size_bytes")
 
@@ -59,12 +59,12 @@ class Slice:
         self.is_under_way = False
 
     def begin(self, timer: asyncio.TimerHandle) -> None:
-        """Count it as under way, until `timer` at the latest."""
+        """Count it as in progress, until `timer` at the latest."""
         self.is_under_way = True
         self._timer = timer
 
     def leave(self) -> None:
-        """Leave the lane: the call has ended, however it did, or takes so long that its shard may be sick."""
+        """Leave the lane, because the call has ended in any way, or takes too long on a possibly sick shard."""
         if self.is_under_way:
             self.is_under_way = False
             if self._timer is not None:
@@ -73,27 +73,27 @@ class Slice:
 
 
 class BulkLane:
-    """Says when the next slice of a bulk call may be placed, in the order of asking, one in a turn of the event loop.
+    """Admits slices of bulk calls in the order of their requests, one in a turn of the event loop.
 
-    The verbs tell of each interactive call. `BulkEnqueues` asks for its slices and says when they have ended.
+    The verbs report each interactive call. `BulkEnqueues` requests its slices, and reports their ends.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.items_total = 0
-        """Items of all slices that were ever let in."""
+        """Items of all slices that were ever admitted."""
         self.refused_total = 0
         """Slices that did not have their turn in time."""
         self.items_count = 0
-        """Items of slices that are under way."""
+        """Items of slices in progress."""
         self.size_bytes = 0
         self._loop = loop
         self._interactive_s = -inf
         self._waiting: deque[Slice] = deque()
         self._is_scheduled = False
         self._began_s = 0.0
-        """When the last slice was let in."""
+        """The time of the last admission of a slice."""
         self._resume_s = 0.0
-        """No slice is let in before."""
+        """The earliest time of the next admission."""
 
     @property
     def waiting_count(self) -> int:
@@ -102,15 +102,15 @@ class BulkLane:
 
     @property
     def is_shared(self) -> bool:
-        """Whether there were interactive calls of late."""
+        """True if the host had interactive calls within SHARED_MS."""
         return self._loop.time() - self._interactive_s < SHARED_MS / 1000
 
     def note_interactive(self) -> None:
-        """An interactive call came."""
+        """Note an interactive call."""
         self._interactive_s = self._loop.time()
 
     def beside(self, verb: Callable[P, R]) -> Callable[P, R]:
-        """The same verb, whose calls are noted as interactive."""
+        """Return the same verb, with its calls noted as interactive."""
 
         def noted(*arguments: P.args, **named: P.kwargs) -> R:
             self._interactive_s = self._loop.time()
@@ -119,7 +119,10 @@ class BulkLane:
         return noted
 
     async def enter(self, count: int, size_bytes: int) -> Slice:
-        """Return a slice once it may be placed; it is to be left. Raises OverloadedError after a while."""
+        """Wait until a slice is admitted, and return it; the caller must call its `leave`.
+
+        Raises OverloadedError after limits.BULK_WAIT_MS_MAX.
+        """
         one = Slice(self, count, size_bytes, self._loop.create_future())
         if not self._waiting and not self.is_shared and self._has_room(one):
             self._let_in(one)
@@ -145,7 +148,7 @@ class BulkLane:
         return one
 
     def left(self, one: Slice) -> None:
-        """A slice is under way no more; it tells so itself."""
+        """Stop counting a slice. The slice calls it."""
         self.items_count -= one.count
         self.size_bytes -= one.size_bytes
         if self.is_shared:
@@ -154,7 +157,7 @@ class BulkLane:
         self._schedule()
 
     def _has_room(self, one: Slice) -> bool:
-        """Whether so much more may be under way; a slice alone always may."""
+        """True if the slice fits into the bounds; a single slice always does."""
         if not self.items_count:
             return True
         if self.is_shared:
@@ -184,9 +187,9 @@ class BulkLane:
         self._schedule()
 
     def _grant(self) -> None:
-        """Let the next slice in, if there is room."""
+        """Admit the next slice, if it has room."""
         self._is_scheduled = False
-        if self._resume_s > self._loop.time():  # Another slice was left in this turn of the loop.
+        if self._resume_s > self._loop.time():  # Another slice left in this turn of the loop.
             self._schedule()
             return
         while self._waiting:
@@ -198,7 +201,7 @@ class BulkLane:
                 self._let_in(one)
                 one.granted.set_result(None)
                 break
-            self._waiting.popleft()  # Its caller has given up.
+            self._waiting.popleft()  # Its caller has left.
         self._schedule()
 
 
@@ -206,10 +209,10 @@ Enqueue = Callable[[CallContext, str, Sequence[NewItemFields], bool], Awaitable[
 
 
 class BulkEnqueues:
-    """The verb enqueue for interactive and bulk calls: the latter go through the lane."""
+    """The verb enqueue for interactive and bulk calls. Bulk calls use the lane."""
 
     def __init__(self, namespaces: Namespaces, lane: BulkLane, enqueue: Enqueue) -> None:
-        """`enqueue` does the work."""
+        """`enqueue` is the verb that does the work."""
         self._namespaces = namespaces
         self._lane = lane
         self._enqueue = enqueue
@@ -226,7 +229,7 @@ class BulkEnqueues:
     async def _enqueue_slices(
         self, context: CallContext, namespace_name: str, items: Sequence[NewItemFields]
     ) -> EnqueueResult:
-        """The positions from one on that could not be done have its error; the first slice fails as the call."""
+        """Enqueue slice by slice. From a failed slice on, all positions get errors; the first slice fails the call."""
         settings = self._namespaces.serving(namespace_name).settings
         arguments.check_batch("items", len(items), settings.batch_items_max)
         result = EnqueueResult([])
@@ -258,7 +261,7 @@ class BulkEnqueues:
             entered.leave()
 
     def _slice_from(self, items: Sequence[NewItemFields], first: int) -> tuple[Sequence[NewItemFields], int]:
-        """The next items to be done together, and the bytes of their payloads."""
+        """Return the items of the next slice, and the bytes of their payloads."""
         items_max, bytes_max = SLICE_ITEMS_MAX, SLICE_BYTES_MAX
         if self._lane.is_shared:
             items_max, bytes_max = SHARED_SLICE_ITEMS_MAX, SHARED_SLICE_BYTES_MAX
@@ -272,7 +275,7 @@ class BulkEnqueues:
 
 
 def _refuse_rest(result: EnqueueResult, total: int, part_count: int, error: FoqsError) -> None:
-    """A slice failed as a whole: its positions get the error, and those behind it were not tried."""
+    """Set the error of a slice that failed as a whole at its positions, and an error at the untried ones behind it."""
     first = len(result.ids)
     behind: FoqsError = error
     if not (error.nothing_done and error.retryable):

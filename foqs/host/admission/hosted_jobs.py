@@ -1,4 +1,4 @@
-"""The jobs whose calls this host gets: their rates, and what is counted of them until it is written."""
+"""The jobs whose calls this host gets: their rates, and their counts until these are written."""
 
 from __future__ import annotations
 
@@ -23,16 +23,14 @@ from foqs.storage.meta.meta_store import MetaStore
 JOBS_PER_WRITE_MAX = 200
 """Jobs of one transaction of the meta database."""
 JOIN_MS = limits.JOB_WRITE_MS + limits.SECOND_MS
-"""A host that is not the first one of a job admits nothing of it for so long: by then the others have lowered their
-shares.
-"""
+"""A host that joins a job waits this long before it admits items, because the other hosts first lower their shares."""
 _DRAIN_TRIES = 3
 
 _log = structlog.get_logger(__name__)
 
 
 class HostedJob:
-    """The record of one job in this process, with what it has counted."""
+    """The record of one job in this process, with its counts."""
 
     __slots__ = (
         "answered",
@@ -52,27 +50,27 @@ class HostedJob:
     def __init__(self, key: JobKey, answered: asyncio.Event) -> None:
         self.key = key
         self.answered = answered
-        """Set once the record was read, or the meta database was found to be away."""
+        """Set once the record was read, or the meta database was found to be unreachable."""
         self.is_known = False
-        """Whether the record was read. Until then no rate holds."""
+        """True if the record was read. Until then no rate applies."""
         self.is_missing = False
-        """Whether the meta database has no record of it."""
+        """True if the meta database has no record of it."""
         self.rate = JobRate(0, 0.0)
         self.items = self.duplicates = self.rejected = 0
         self.has_news = False
-        """Whether there were calls since the last write."""
+        """True if it had calls since the last write."""
         self.called_s = 0.0
         self.calls_count = 0
-        """Calls that are under way."""
+        """Calls in progress."""
         self.is_writing = False
-        """A write of its counts is under way."""
+        """True while its counts are written."""
 
     def counts(self) -> JobCounts:
         return JobCounts(self.items, self.duplicates, self.rejected)
 
 
 class Admission:
-    """A call's part in the rate of its job, which is not forgotten while the call is under way: `with` tells when."""
+    """A call's part in the rate of its job. The job is not forgotten inside the `with` block of the call."""
 
     __slots__ = ("_charged_count", "_job", "_now_s", "_rate")
 
@@ -80,7 +78,7 @@ class Admission:
         self._job = job
         self._rate = job.rate
         self._charged_count = count if job.rate.items_per_second else 0
-        """Nothing is counted without a rate, and there is nothing to give back to one that was set since."""
+        """Items that were charged: none without a rate, so that a rate set since gets none back."""
         self._now_s = now_s
 
     def __enter__(self) -> Admission:
@@ -92,19 +90,19 @@ class Admission:
         self._job.called_s = self._now_s()
 
     def give_back(self, count: int) -> None:
-        """Count so many items of the call no more."""
+        """Stop counting `count` items of the call."""
         self._rate.give_back(min(count, self._charged_count))
 
 
 class Jobs(Service):
-    """Counts jobs by what the calls of this host come to, and holds them to their rates.
+    """Counts the results of this host's calls by job, and enforces the rates of jobs.
 
-    Calls that name a job ask `open`, `admit` and `note`. The counts go to the meta database every limits.JOB_WRITE_MS,
-    on a thread of their own; while it is away they wait here.
+    Calls that name a job use `open`, `admit` and `note`. The counts are written to the meta database every
+    limits.JOB_WRITE_MS, on a separate thread; while it is unreachable they wait here.
     """
 
     def __init__(self, meta: MetaStore, host_name: str, started_at_ms: int, now_s: Callable[[], float]) -> None:
-        """`now_s` is monotonic. The process is known by its host's name and when it started."""
+        """`now_s` is monotonic. The host's name and start time identify the process."""
         super().__init__("jobs")
         self._meta = meta
         self._host_name = host_name
@@ -112,7 +110,7 @@ class Jobs(Service):
         self._now_s = now_s
         self._by_key: dict[JobKey, HostedJob] = {}
         self._asked = asyncio.Event()
-        """A job waits to be read."""
+        """Set if a job waits to be read."""
         self._writing = asyncio.Lock()
         self._outage = Outage(now_s)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self.name)
@@ -120,15 +118,15 @@ class Jobs(Service):
 
     @property
     def count(self) -> int:
-        """Jobs that had calls of late."""
+        """Jobs with recent calls."""
         return len(self._by_key)
 
     # --- calls ---
 
     async def open(self, namespace: Namespace, job_id: object) -> HostedJob:
-        """The job that a call names; the first call of it waits for its record, but not for long.
+        """Return the job that a call names. Its first call waits for its record, up to limits.JOB_LOOK_UP_MS_MAX.
 
-        Raises InvalidArgumentError, NotFoundError, and OverloadedError when there are too many jobs.
+        Raises InvalidArgumentError, NotFoundError, and OverloadedError for too many jobs.
         """
         key = JobKey(namespace.number, check_job_id(job_id))
         job = self._by_key.get(key)
@@ -146,7 +144,7 @@ class Jobs(Service):
         return job
 
     def admit(self, job: HostedJob, count: int) -> Admission:
-        """Count so many items of a call against the rate of the job. Raises RateLimitedError."""
+        """Count `count` items of a call against the rate of the job. Raises RateLimitedError."""
         job.has_news = True
         admission = Admission(job, count, self._now_s)
         wait_ms = job.rate.admit(count, self._now_s() * 1000)
@@ -159,7 +157,7 @@ class Jobs(Service):
         return admission
 
     def note(self, job: HostedJob, result: EnqueueResult) -> None:
-        """Count what a call came to. What may be tried again is not rejected."""
+        """Count the results of a call. Items with retryable errors do not count as rejected."""
         failed_count = len(result.errors)
         rejected_count = sum([not error.retryable for error in result.errors.values()]) if failed_count else 0
         job.items += len(result.ids) - failed_count - len(result.duplicates)
@@ -180,7 +178,7 @@ class Jobs(Service):
     # --- the meta database ---
 
     async def write(self, key: JobKey) -> None:
-        """Write what is counted of the job, if that is possible now, and read its rate anew."""
+        """Write the counts of the job if possible, and read its rate again."""
         job = self._by_key.get(key)
         if job is not None:
             job.has_news = True
@@ -188,7 +186,7 @@ class Jobs(Service):
                 await self._write()
 
     async def write_all(self, tries: int = _DRAIN_TRIES) -> None:
-        """Write what is left at the end of the host. What cannot be written is lost, and told to the log."""
+        """Write all counts at the end of the host, in up to `tries` attempts. Log the counts that are lost."""
         for _ in range(tries):
             with suppress(FoqsError):
                 await self._write()
@@ -225,12 +223,12 @@ class Jobs(Service):
             except FoqsError as error:
                 if self._outage.is_to_be_told(str(error)):
                     _log.warning("job_counts_not_written", error=str(error))
-            except Exception:  # A defect must not end the writes for good.
+            except Exception:  # A defect must not end the writes.
                 _log.error("host_defect", work="jobs", exc_info=True)
             self._forget_idle()
 
     async def _write(self) -> None:
-        """Write and read all jobs that have news or were not read yet. Raises FoqsError."""
+        """Write and read all jobs that changed or were not read yet. Raises FoqsError."""
         async with self._writing:
             due = list(self._unwritten())
             for start in range(0, len(due), JOBS_PER_WRITE_MAX):
@@ -264,7 +262,7 @@ class Jobs(Service):
         return self._meta.count_jobs(self._host_name, self._started_at_ms, counts, asked)
 
     def _take(self, job: HostedJob, view: JobView | None) -> None:
-        """Go on with what the record says; without one the job is forgotten."""
+        """Apply the record of a job, or forget a job without one."""
         if view is None:
             job.is_missing = True
             self._by_key.pop(job.key, None)

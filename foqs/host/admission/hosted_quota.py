@@ -1,4 +1,4 @@
-"""A namespace's quota on this host: its account, the calls that wait for tokens, and how its book is asked."""
+"""A namespace's quota on this host: its account, the calls that wait for tokens, and the state of its asks."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from foqs.model.namespace import Namespace
 
 
 class QuotaBooks(Protocol):
-    """Where the books are; foqs.storage.meta.meta_store.MetaStore is the real one."""
+    """The store of the books; foqs.storage.meta.meta_store.MetaStore is the real one."""
 
     def ask_quotas(
         self, host_name: str, asks: Mapping[int, Ask], *, waits: bool = False
     ) -> Mapping[int, Grant | UnavailableError]:
-        """Ask the books of namespaces, which are created where there are none; a namespace that is gone has none.
+        """Ask the books of namespaces, and create missing books. A deleted namespace has no book and no answer.
 
-        The answer of a book that cannot be asked now is an error: certainly nothing was done to it. With `waits` it
-        waits for its turn at the books that others are at. Blocks. Raises UnavailableError.
+        The answer of a book that cannot be asked now is an error, and the book is certainly unchanged. With `waits`,
+        wait for a turn at books that other hosts are using. Blocks. Raises UnavailableError.
         """
 
 
@@ -59,24 +59,24 @@ class HostedQuota:
         self.limit = namespace.settings.enqueues_per_minute_max
         self.waiting: deque[CallForTokens] = deque()
         self.told_away_ms = 0
-        """When the book was told last that the meta database had been away."""
+        """The time of the last report of an outage to the book."""
         self.asked_first_ms: int | None = None
-        """When the book was asked first since its last answer."""
+        """The time of the first ask since the last answer of the book."""
         self.has_turn = False
-        """It waits for its turn at the book, and is not asked otherwise meanwhile."""
+        """True if it waits for a turn at its book, which is not asked in other ways meanwhile."""
         self.is_stuck = False
-        """It waited in vain: whoever is at the book may hang."""
+        """True if it waited for a turn in vain, because the user of the book possibly hangs."""
         self.refused_since_ms: int | None = None
-        """The time since which the book could not be asked, while others could."""
+        """The time since which the book could not be asked while other books could, or None."""
 
     def is_refused(self, now_ms: int) -> bool:
-        """Whether the book could not be asked for so long that calls do without."""
+        """True if the book was locked for longer than calls wait, so that its calls need no tokens."""
         since_ms = self.refused_since_ms
         return self.is_stuck and since_ms is not None and now_ms - since_ms >= self.account.no_answer_ms_max
 
 
 def over_limit(hosted: HostedQuota, count: int, wait_ms: int) -> RateLimitedError:
-    """The error of a call that does not fit, which tells when it will."""
+    """Return the error of a call that does not fit, with the time until it will."""
     return RateLimitedError(
         f"namespace {hosted.name!r} is over its limit of {hosted.limit} enqueues per minute: {count} more fit in "
         f"{wait_ms} ms",

@@ -1,8 +1,9 @@
-"""The quotas of all namespaces on this host: which calls it lets in, and the asks for tokens that all hosts share.
+"""The quotas of all namespaces on this host: the admission of calls, and the asks for tokens that all hosts share.
 
-A call that finds tokens in hand costs a few additions. Tokens are asked for ahead, all namespaces in one transaction of
-the meta database every ASK_MS at most; a call that finds none waits for the next answer. While the meta database is
-away, nobody waits: hosts let in what they let in a minute ago. docs/decisions/0032-dated-tokens.md.
+A call that finds tokens in hand costs a few additions. Tokens are asked for ahead, for all namespaces in one
+transaction of the meta database every ASK_MS at most; a call without tokens waits for the next answer. While the meta
+database is unreachable, no call waits: hosts admit as many items as in the minute before.
+docs/decisions/0032-dated-tokens.md.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ from foqs.model.service import Service
 ASK_MS = 100
 """The pause between two asks."""
 RETRY_MS = 500
-"""The pause after an ask that failed."""
+"""The pause after a failed ask."""
 OUTAGE_MS = 2 * limits.SECOND_MS
-"""After an outage that was so long, hosts do not ask for tokens before all have told what they let in without."""
+"""After an outage of this length, no tokens are granted until hosts have reported the items admitted without tokens."""
 QUOTAS_PER_ASK_MAX = 50
 """Namespaces of one transaction of the meta database."""
 LOOK_MAX = 1_000
-"""Namespaces that one turn of the event loop looks through for tokens that have expired."""
+"""Namespaces that one turn of the event loop checks for expired tokens."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Quotas(Service):
-    """Lets enqueues in. `Enqueues` calls `admit`, and `wait` where that finds no tokens."""
+    """Admits enqueues. `Enqueues` calls `admit`, and `wait` if that finds no tokens."""
 
     def __init__(
         self,
@@ -51,11 +52,11 @@ class Quotas(Service):
         hosts_count: Callable[[], int],
         missed_s: Callable[[], float],
     ) -> None:
-        """`now_s` is monotonic and goes on while the event loop stands still: tokens expire all the same.
+        """`now_s` is monotonic and advances while the event loop is blocked, because tokens expire meanwhile.
 
-        `hosts_count` are the hosts that live, this one included.
+        `hosts_count` returns the number of live hosts, this one included.
 
-        `missed_s` is when others on this host failed to reach the meta database last.
+        `missed_s` returns the time at which other parts of this host last failed to reach the meta database.
         """
         super().__init__("quotas")
         self._books = books
@@ -69,17 +70,17 @@ class Quotas(Service):
         self._busy: dict[int, HostedQuota] = {}
         """The quotas that change with time alone."""
         self._turns: dict[int, HostedQuota] = {}
-        """The quotas whose turn at their books is waited for."""
+        """The quotas that wait for a turn at their books."""
         self._has_turns = asyncio.Event()
         self._has_work = asyncio.Event()
         self._asking_since_ms: int | None = None
         self._away_since_ms: int | None = None
         self._missed_ms = -limits.DAY_MS
-        """When the meta database was found last to be away for longer than OUTAGE_MS."""
+        """The last time at which the meta database was unreachable for longer than OUTAGE_MS."""
         self._outage = Outage(now_s)
         self._locked = Outage(now_s)
         self._pace = Pace()
-        """What asks take, in milliseconds."""
+        """The times of asks, in milliseconds."""
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self.name)
         self._turns_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{self.name}-turns")
         self._task: asyncio.Task[None] | None = None
@@ -89,27 +90,27 @@ class Quotas(Service):
 
     @property
     def is_away(self) -> bool:
-        """Whether the meta database did not answer the last ask, or does not answer the present one in time."""
+        """True if the meta database did not answer the last ask, or is late with the answer to the current one."""
         return self._away_since_ms is not None
 
     @property
     def ask_ms(self) -> float:
-        """What an ask of the meta database usually takes."""
+        """The usual time of an ask of the meta database, in milliseconds."""
         return self._pace.usual
 
     @property
     def refused_count(self) -> int:
-        """Namespaces whose books could not be asked for so long that calls do without."""
+        """Namespaces whose books were locked for longer than calls wait, so that their calls need no tokens."""
         now_ms = self._now_ms()
         return sum([hosted.is_refused(now_ms) for hosted in self._by_number.values()])
 
     # --- calls ---
 
     def admit(self, namespace: Namespace, count: int) -> Charge | None:
-        """Let in the items of a call at once, or return None: then it has to `wait`.
+        """Admit the items of a call at once, or return None if the call must `wait`.
 
-        Raises TooLargeError for more than can ever fit, and RateLimitedError for more than fit while the meta database
-        is away; then none counts.
+        Raises TooLargeError for more items than can ever fit, and RateLimitedError for more than fit while the meta
+        database is unreachable; no item counts then.
         """
         limit = namespace.settings.enqueues_per_minute_max
         if count > limit:
@@ -137,10 +138,10 @@ class Quotas(Service):
         return charge
 
     async def wait(self, namespace: Namespace, count: int) -> Charge:
-        """Let in the items once there are tokens for them: after the account's wait_ms_max, or no_answer_ms_max without
-        an answer, at the latest.
+        """Admit the items once they have tokens: at the latest after the account's wait_ms_max, or no_answer_ms_max
+        without an answer.
 
-        Raises RateLimitedError for more than fit, and OverloadedError when too many calls wait.
+        Raises RateLimitedError for more items than fit, and OverloadedError when too many calls wait.
         """
         hosted = self._by_number[namespace.number]
         now_ms = self._now_ms()
@@ -156,7 +157,7 @@ class Quotas(Service):
         try:
             return await answer
         except asyncio.CancelledError:
-            # The answer may have come in the same turn of the event loop.
+            # The answer possibly came in the same turn of the event loop.
             if answer.done() and not answer.cancelled() and answer.exception() is None:
                 answer.result().give_back(count)
             raise
@@ -165,7 +166,7 @@ class Quotas(Service):
             self.waiting_count -= 1
 
     def forget(self, namespaces: set[int]) -> None:
-        """Drop what is remembered of namespaces that are not in the set, and of those without calls."""
+        """Forget namespaces that are not in the set, and namespaces without recent calls."""
         now_ms = self._now_ms()
         for number, hosted in list(self._by_number.items()):
             if not hosted.waiting and (number not in namespaces or hosted.account.is_idle(now_ms)):
@@ -173,7 +174,10 @@ class Quotas(Service):
                     known.pop(number, None)
 
     def _let_in(self, hosted: HostedQuota, count: int, now_ms: int) -> Charge | None:
-        """Spend tokens for the items, or do without while the meta database is away. Raises RateLimitedError then."""
+        """Spend tokens for the items, or admit them without tokens in an outage. Returns None if the call must wait.
+
+        Raises RateLimitedError for more items than fit in an outage.
+        """
         account = hosted.account
         charge = account.spend(count, now_ms)
         if charge is not None:
@@ -213,7 +217,7 @@ class Quotas(Service):
         )
 
     def _serve(self, hosted: HostedQuota, now_ms: int) -> None:
-        """Answer the calls that wait, as far as that is possible now."""
+        """Answer as many of the waiting calls, in their order, as possible now."""
         account, waiting = hosted.account, hosted.waiting
         while waiting:
             call = waiting[0]
@@ -233,13 +237,13 @@ class Quotas(Service):
             self._want(hosted)
 
     def _is_in_vain(self, account: Account, call: CallForTokens, now_ms: int) -> bool:
-        """Whether the book has said since the call came that there will be no tokens for it in time."""
+        """True if the book has answered, since the call came, that its tokens will not come in time."""
         if not account.is_answered_since(call.since_ms):
             return False
         return now_ms + account.wait_ms(call.count, now_ms) > call.since_ms + account.wait_ms_max
 
     def _overdue(self, hosted: HostedQuota) -> None:
-        """The first call that waits has done so for long enough, or has had no answer so far."""
+        """End the waits of calls that are over, and restart the timer of the next call."""
         now_ms = self._now_ms()
         account, waiting = hosted.account, hosted.waiting
         while waiting:
@@ -271,7 +275,7 @@ class Quotas(Service):
         self._task = asyncio.create_task(self._run(), name=self.name)
 
     async def _drain(self) -> None:
-        """Give back all tokens: other hosts may have use for them."""
+        """Give back all tokens, because other hosts can use them."""
         await self._end_task()
         now_ms = self._now_ms()
         for hosted in self._by_number.values():
@@ -311,12 +315,12 @@ class Quotas(Service):
                 pause_ms = RETRY_MS
                 if self._outage.is_to_be_told(str(error)):
                     _log.warning("quotas_away", error=str(error))
-            except Exception:  # A defect must not end the asks for good.
+            except Exception:  # A defect must not end the asks.
                 _log.error("host_defect", work="quotas", exc_info=True)
             await asyncio.sleep(pause_ms / 1000)
 
     def _pause_ms(self) -> float:
-        """The pause is as long as an ask, so that other hosts have their turns at books that are far."""
+        """Return the pause between asks. It is as long as an ask, so that other hosts have turns at distant books."""
         return ASK_MS if self._hosts_count() <= 1 else max(ASK_MS, self._pace.usual)
 
     async def _until_wanted(self) -> None:
@@ -330,11 +334,11 @@ class Quotas(Service):
                     await self._has_work.wait()
 
     def _look(self) -> None:
-        """Find those whose tokens have expired, or that have something to tell."""
+        """Expire tokens, and find quotas that must ask their books."""
         now_ms = self._now_ms()
         for hosted in list(islice(self._busy.values(), LOOK_MAX)):
             account = hosted.account
-            # Others have their turn before it has the next.
+            # It is added at the end again, so that the other namespaces have turns before its next one.
             del self._busy[account.namespace]
             account.expire(now_ms)
             if account.is_busy:
@@ -348,7 +352,7 @@ class Quotas(Service):
             self._has_work.set()
 
     async def _run_turns(self) -> None:
-        """Wait for the turn at one book after the other, on a thread of its own: no other book is held up by it."""
+        """Wait for turns at single books, one after the other, on a thread of its own that delays no other book."""
         while True:
             await self._has_turns.wait()
             hosted = next(iter(self._turns.values()), None)
@@ -359,7 +363,7 @@ class Quotas(Service):
             try:
                 await self._ask_some([hosted], waits=True)
             except FoqsError:
-                await asyncio.sleep(RETRY_MS / 1000)  # The next ask of all that are wanted tells of the outage.
+                await asyncio.sleep(RETRY_MS / 1000)  # The next ask for all wanted quotas logs the outage.
             except Exception:
                 _log.error("host_defect", work="turns at quotas", exc_info=True)
             finally:
@@ -408,7 +412,7 @@ class Quotas(Service):
     def _make_ask(self, hosted: HostedQuota, now_ms: int, missed_ms: int) -> Ask:
         refused_ms = 0 if hosted.refused_since_ms is None else now_ms - hosted.refused_since_ms
         was_away = missed_ms > hosted.told_away_ms and now_ms - missed_ms < grants.HOLD_MS
-        # Others could not ask it either, and have let in items without tokens.
+        # Other hosts could not ask it either, and have admitted items without tokens.
         was_away = was_away or refused_ms >= hosted.account.no_answer_ms_max
         waiting = [call.count for call in hosted.waiting if not call.answer.done()]
         ask = hosted.account.make_ask(
@@ -419,7 +423,7 @@ class Quotas(Service):
         return ask
 
     def _note_pace(self, took_ms: int) -> None:
-        """Note what an ask took. One that took much longer than usual was an outage, as far as others are concerned."""
+        """Note the time of an ask. One that took much longer than usual was an outage for other hosts."""
         if took_ms >= OUTAGE_MS + SLOW_ANSWERS_AWAY * min(self._pace.usual, SLOW_ANSWER_MS_MAX):
             self._missed_ms = self._now_ms()
         self._pace.note(took_ms)
@@ -447,7 +451,7 @@ class Quotas(Service):
             self._serve(hosted, now_ms)
 
     def _granted(self, hosted: HostedQuota, ask: Ask, grant: Grant | None, asked_ms: int, now_ms: int) -> None:
-        """The book has answered, or is gone with its namespace."""
+        """Take the answer of a book, or None if the book was deleted with its namespace."""
         account = hosted.account
         first_ms, hosted.asked_first_ms, hosted.refused_since_ms = hosted.asked_first_ms, None, None
         hosted.is_stuck = False
@@ -464,7 +468,7 @@ class Quotas(Service):
     def _refused(
         self, hosted: HostedQuota, ask: Ask, error: UnavailableError, now_ms: int, *, has_waited: bool
     ) -> None:
-        """The book cannot be asked now: its turn is waited for, once, and then it is tried again and again."""
+        """Wait once for a turn at a book that cannot be asked now; if that fails, retry it with each ask."""
         self.books_locked_total += 1
         hosted.account.refused(ask)
         if hosted.refused_since_ms is None:

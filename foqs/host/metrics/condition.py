@@ -1,7 +1,7 @@
-"""The condition of a host for a supervisor or a load balancer: does it live, is it ready, has it started?
+"""The condition of a host for a supervisor or a load balancer: its liveness, readiness and start.
 
-Each answer is None when all is well, and else the reason in words. Any thread may ask: nothing here waits for the
-event loop, which may be what has stopped.
+Each answer is None when all is well, and otherwise the reason in words. Thread-safe, and independent of the event loop
+because that is possibly blocked.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from foqs.model.service import ServiceState
 
 
 class Condition:
-    """Says how one host is. `state` tells the state of the host's service."""
+    """The condition of one host. `state` returns the state of the host's service."""
 
     def __init__(self, pulse: Pulse, shards: Shards, state: Callable[[], ServiceState]) -> None:
         self._pulse = pulse
@@ -24,14 +24,14 @@ class Condition:
         self._has_started = False
 
     def not_live(self) -> str | None:
-        """Why the process should be ended and started anew."""
+        """Return the reason to restart the process, or None."""
         silent_ms = self._pulse.silent_ms
         if silent_ms > limits.LOOP_SILENCE_MS_MAX:
             return f"the event loop has not turned for {silent_ms} ms; allowed are {limits.LOOP_SILENCE_MS_MAX}"
         return None
 
     def not_ready(self) -> str | None:
-        """Why no calls should be sent here."""
+        """Return the reason to send no calls here, or None."""
         problem = self.not_live() or self.not_started()
         if problem is not None:
             return problem
@@ -44,6 +44,6 @@ class Condition:
         return f"none of the {len(writers)} shards is healthy here: {len(owned)} owned, see `foqs host-status`"
 
     def not_started(self) -> str | None:
-        """Why it cannot be told yet whether the host will serve; None for good once it has begun to."""
+        """Return the reason why the host has not started to serve; None forever once it has."""
         self._has_started = self._has_started or self._state() in (ServiceState.RUNNING, ServiceState.DRAINING)
         return None if self._has_started else "the host is starting"

@@ -11,7 +11,7 @@ from foqs.host.admission.quotas import Quotas
 
 
 class QuotaGauges(Collector):
-    """How this host gets the tokens that its enqueues spend."""
+    """Gauges and counters of this host's asks for tokens of quotas."""
 
     def __init__(self, quotas: Quotas) -> None:
         self._quotas = quotas

@@ -1,4 +1,4 @@
-"""The census of namespaces on this host's shards: told to the meta database, and watched for names it has lost."""
+"""The census of namespaces on this host's shards, written to the meta database and checked for names it has lost."""
 
 from __future__ import annotations
 
@@ -24,40 +24,39 @@ _log = structlog.get_logger(__name__)
 
 
 class _Compared(NamedTuple):
-    """The names of a shard as they were compared with all namespaces, and the conflicts that this has found."""
+    """A comparison of the names of a shard with all namespaces, and the conflicts found."""
 
     shard: ShardState
     view: NamespaceView
     names_count: int
-    """It tells whether there are other names: a shard learns new ones, and never another one for a number."""
+    """The number of names, which identifies them because a shard adds names and never changes one."""
     conflicts: dict[str, FoqsError]
 
     def holds(self, shard: ShardState, view: NamespaceView) -> bool:
-        """Whether to compare these would find the same again."""
+        """True if a comparison of this shard and view would find the same again."""
         is_same = self.shard is shard and self.view is view
         return is_same and self.names_count == len(shard.index.namespace_names)
 
 
 class Censuses:
-    """Implements foqs.host.registry.namespaces.OwnedShards: `Namespaces` asks it, and so do the verbs that change
-    namespaces.
+    """Implements foqs.host.registry.namespaces.OwnedShards, for `Namespaces` and the verbs that change namespaces.
 
-    It owns the answers that this host's shards are giving to censuses, each of which is a task.
+    It owns the tasks in which this host's shards answer censuses.
     """
 
     def __init__(self, shards: Shards, namespaces: Namespaces, slots: Slots, waiting: Waiting) -> None:
         self.unknown: dict[int, str] = {}
-        """The names of namespaces, by number, that hold items here and that the meta database does not have."""
+        """The names, by number, of namespaces that hold items here but are missing in the meta database."""
         self._shards = shards
         self._namespaces = namespaces
         self._slots = slots
         self._waiting = waiting
         self._tasks: dict[tuple[int, int, int], asyncio.Task[bool]] = {}
-        """The answers that are under way and that were given, by census, shard and epoch."""
+        """The current and finished answers, by census, shard and epoch."""
         self._compared: dict[int, _Compared] = {}
-        """The last comparison of each shard that is owned: there may be 20,000 names, and it is made twice a second."""
+        """The last comparison of each owned shard, kept because it covers up to 20,000 names twice a second."""
         self._outages: dict[int, Outage] = {}
-        """The outage of each shard whose last answer failed: it is tried again twice a second."""
+        """The outage of each shard whose last answer failed, and which is retried twice a second."""
 
     def check_owns_any(self) -> None:
         self._shards.check_owns_any()
@@ -67,7 +66,7 @@ class Censuses:
         return dict.fromkeys(self._shards.uses, 0) | owned
 
     def servers(self) -> dict[int, str]:
-        """The servers on which this host serves its shards."""
+        """Return the server of each shard that this host serves."""
         return {writer.shard_id: writer.served_on for writer, _ in self._shards.owned()}
 
     def conflicts(self, view: NamespaceView) -> dict[str, FoqsError]:
@@ -82,7 +81,7 @@ class Censuses:
         before = self._compared.get(shard.shard_id)
         if before is not None and before.holds(shard, view):
             return before
-        # Counted first: a name that comes meanwhile is then compared the next time.
+        # Counted first, so that a name added meanwhile is compared the next time.
         names_count = len(shard.index.namespace_names)
         return _Compared(shard, view, names_count, self.conflicts_of(shard, view))
 
@@ -109,7 +108,7 @@ class Censuses:
         self.unknown = found
 
     def name_of(self, number: int) -> str | None:
-        """The name by which the shards here know the number; None where they do not."""
+        """Return the name by which the shards here know the number, or None."""
         names = [shard.index.namespace_names.get(number) for _, shard in self._shards.owned()]
         return next((name for name in names if name is not None), None)
 
@@ -129,13 +128,13 @@ class Censuses:
                     self._tasks[key] = asyncio.create_task(self._answer(census, writer, shard), name="census")
 
     async def answered(self, census: Census) -> None:
-        """Return when all that can be answered here has been."""
+        """Wait until this host's answers to a census have ended, up to limits.CENSUS_MS_MAX."""
         tasks = [task for key, task in self._tasks.items() if key[0] == census.id]
         if tasks:
             await asyncio.wait(tasks, timeout=limits.CENSUS_MS_MAX / 1000)
 
     def check_healthy(self, shard_ids: Sequence[int]) -> None:
-        """Raises UnavailableError when one of them is here and sick: it does not answer soon."""
+        """Raise UnavailableError if one of the shards is here and sick, because it will not answer soon."""
         for shard_id in shard_ids:
             if self._shards.serves(shard_id):
                 self._shards.check_healthy(shard_id)
@@ -147,7 +146,7 @@ class Censuses:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _answer(self, census: Census, writer: ShardWriter, shard: ShardState) -> bool:
-        """Whether the answer is in the meta database; else it is tried again with the next refresh."""
+        """Answer a census for a shard. True if the answer is written; otherwise the next refresh retries it."""
         try:
             async with asyncio.timeout(limits.CENSUS_MS_MAX / 1000):
                 if census.namespace:
@@ -168,7 +167,7 @@ class Censuses:
         except (FoqsError, TimeoutError) as error:
             self._not_answered(shard.shard_id, str(error) or "it took too long")
             return False
-        except Exception:  # A defect of one shard's must not keep the others from answering.
+        except Exception:  # A defect of one shard must not prevent the answers of other shards.
             _log.error("host_defect", work="census", exc_info=True)
             return False
         self._outages.pop(shard.shard_id, None)
@@ -182,7 +181,7 @@ class Censuses:
             _log.warning("census_not_answered", shard=shard_id, error=reason)
 
     def _count(self, census: Census, shard: ShardState) -> int:
-        """Items of another namespace under the same number are not the closed one's."""
+        """Count the items of a closed namespace, without those of another namespace under the same number."""
         namespace = self._namespaces.view.by_number.get(census.namespace)
         name = shard.index.namespace_names.get(census.namespace)
         if namespace is None or name is None or not namespace.is_known_as(name):

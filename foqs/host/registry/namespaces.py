@@ -1,4 +1,4 @@
-"""The namespaces as this host knows them: read from the meta database, served from memory when it is away."""
+"""The namespaces known to this host: read from the meta database, and served from memory during its outages."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from foqs.storage.meta.meta_store import MetaStore
 from foqs.storage.shard.identity import ClusterId
 
 SLOW_MS = 2 * limits.SECOND_MS
-"""Reading the namespaces takes so much longer than usual only while the meta database is as good as away."""
+"""A read of the namespaces that takes this much longer than usual counts as an outage of the meta database."""
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 
 class NamespaceView:
-    """All namespaces at one time; never changed, so that any thread may read it."""
+    """All namespaces at one time. Immutable, so that every thread can read it."""
 
     def __init__(self, namespaces: Sequence[Namespace] = ()) -> None:
         self.by_name = {namespace.name: namespace for namespace in namespaces}
@@ -46,36 +46,36 @@ class OwnedShards(Protocol):
     """The namespaces that this host's shards know; foqs.host.registry.censuses.Censuses is the real one."""
 
     def conflicts(self, view: NamespaceView) -> dict[str, FoqsError]:
-        """Errors by name, for namespaces whose numbers the shards know by other names. Any thread may ask."""
+        """Return errors, by name, of namespaces whose numbers the shards know by other names. Thread-safe."""
 
     def conflicts_of(self, shard: ShardState, view: NamespaceView) -> dict[str, FoqsError]:
-        """The conflicts of one shard."""
+        """Return the conflicts of one shard."""
 
     def check_owns_any(self) -> None:
-        """Raises UnavailableError while this host owns none."""
+        """Raise UnavailableError while this host owns no shard."""
 
     def servers(self) -> dict[int, str]:
-        """The servers on which this host serves its shards."""
+        """Return the server of each shard that this host serves."""
 
     def epochs(self) -> dict[int, int]:
-        """The epoch of each shard of the cluster that this host knows of; 0 where it does not own the shard now."""
+        """Return the epoch of each known shard of the cluster; 0 for a shard that this host does not own now."""
 
     def answer(self, censuses: Sequence[Census]) -> None:
-        """Begin to answer those that are new. On the event loop."""
+        """Begin to answer new censuses. On the event loop."""
 
 
 class MoveFollower(Protocol):
     """The follower of moves of slots; foqs.host.registry.slot_moves.SlotMover is the real one."""
 
     def look(self, told: SlotMove | None) -> None:
-        """The meta database has this move of slots under way. On the event loop."""
+        """Follow the move of slots that the meta database has, if any. On the event loop."""
 
 
 class Namespaces(Service):
-    """Knows all namespaces, and reads them anew every limits.HEARTBEAT_MS.
+    """Knows all namespaces, and reads them again every limits.HEARTBEAT_MS.
 
-    Every call asks it for its namespace, and the taking over of shards has it read. It owns the connection to the meta
-    database, with a thread for what no call of an operator may delay.
+    Every call gets its namespace here, and each takeover of a shard reads them. It owns the connection to the meta
+    database, with a thread for work that calls of operators must not delay.
     """
 
     def __init__(self, meta: MetaStore, host_id: str, wall_ms: Callable[[], int], *, allow_undurable: bool) -> None:
@@ -83,17 +83,15 @@ class Namespaces(Service):
         super().__init__("namespaces")
         self.calls = MetaCalls(meta)
         self.shards: OwnedShards | None = None
-        """The host sets it before it starts the namespaces."""
         self.slots: Slots | None = None
-        """The host sets it as well."""
         self.slot_moves: MoveFollower | None = None
-        """And this."""
+        """The host sets `shards`, `slots` and `slot_moves` before `start`."""
         self.cluster: ClusterId | None = None
-        """The id of the cluster, which whoever makes shards sets."""
+        """The id of the cluster, set by the maker of shards."""
         self.settings = SettingsTable()
         """The settings of namespaces, for shards and the dispatcher."""
         self.number_max = 0
-        """The highest number of a namespace that this process ever saw."""
+        """The highest number of a namespace that this process has ever seen."""
         self._meta = meta
         self._host_id = host_id
         self._wall_ms = wall_ms
@@ -104,21 +102,23 @@ class Namespaces(Service):
         self.number_by_name = self._view.number_by_name
         """The numbers of the namespaces, by their names as bytes."""
         self._listed: list[Namespace] = []
-        """The records of which the last view was made."""
+        """The records of the last view."""
         self._conflicts: dict[str, FoqsError] = {}
         self._conflicts_opened: dict[str, FoqsError] = {}
-        """Conflicts that shards brought which were opened since the last reading began."""
+        """Conflicts of shards that were opened since the last read began."""
         self._problems: list[str] = []
-        """Why the meta database's server could lose what it acknowledged."""
+        """The reasons why the meta database's server can lose acknowledged changes."""
         self.missed_s = -math.inf
-        """When the meta database was found last not to answer, or to be very slow."""
+        """The last time at which the meta database did not answer, or was very slow."""
         self._pace = Pace()
-        """What reading the namespaces takes, in seconds."""
+        """The times of reads of the namespaces, in seconds."""
         self._checked_s = 0.0
         self._task: asyncio.Task[None] | None = None
 
     def get(self, name: str) -> Namespace:
-        """Raises UnknownNamespaceError, and UnavailableError when shards know its number by another name."""
+        """Return a namespace. Raises UnknownNamespaceError, and UnavailableError if shards know its number by another
+        name.
+        """
         namespace = self._view.by_name.get(name)
         if namespace is None:
             raise UnknownNamespaceError(f"namespace {shown(name)} does not exist: create it first")
@@ -128,9 +128,10 @@ class Namespaces(Service):
         return namespace
 
     def serving(self, name: str) -> Namespace:
-        """Return the namespace that a verb of the queue names. Raises what `get` does.
+        """Return the namespace that a verb of the queue names. Raises the errors of `get`.
 
-        A host that owns no shard leaves it to others to say that a namespace is unknown: they may know a new one.
+        A host that owns no shard raises UnavailableError for an unknown namespace, because other hosts can know a new
+        one.
         """
         try:
             return self.get(name)
@@ -140,9 +141,9 @@ class Namespaces(Service):
             raise
 
     def check_open(self, number: int) -> None:
-        """Check that items may come in, before they do. Raises PausedError while the namespace is being deleted.
+        """Check that the namespace takes items. Raises PausedError while it is being deleted.
 
-        The caller may try again: soon the namespace is unknown, or takes items again because it was not empty.
+        The caller can try again, because soon the namespace is unknown, or takes items again if it was not empty.
         """
         namespace = self._view.by_number.get(number)
         if namespace is None:
@@ -166,7 +167,7 @@ class Namespaces(Service):
         return set(self._view.by_number)
 
     def require_durable(self) -> None:
-        """Raises UnavailableError while the server of the meta database could lose what it acknowledged."""
+        """Raise UnavailableError while the server of the meta database can lose acknowledged changes."""
         if self._problems:
             raise UnavailableError(
                 f"the server of the meta database can lose what it acknowledged: {'; '.join(self._problems)}",
@@ -174,10 +175,10 @@ class Namespaces(Service):
             )
 
     async def refresh(self) -> None:
-        """Read all of it anew. Raises UnavailableError."""
+        """Read all state of the meta database again. Raises UnavailableError."""
         assert self.shards is not None
         before = self._conflicts_opened
-        # A shard that is opened meanwhile has an epoch that the reading may be too early for.
+        # Taken before the read, which can be too early for the epoch of a shard that is opened meanwhile.
         owned = self.shards.epochs()
         listed = await self.on_thread(self.read)
         if self._conflicts_opened is before:
@@ -188,13 +189,13 @@ class Namespaces(Service):
         if self.slot_moves is not None:
             self.slot_moves.look(listed.slot_move)
         table, move = self.slots.table, listed.slot_move
-        # The table that a move leads to is known before the move ends. It has ended if the next one is under way.
+        # The table of a move is known before the move ends. The move has ended if the next one has begun.
         if table.version > listed.slots.version and (move is None or move.version < self.slots.version_max):
             _log.error("meta_lost_slots", version=listed.slots.version, known_version=table.version)
             await self.on_thread(lambda meta: meta.restore_slots(table))
         known = listed.epochs
         lost = {shard_id: epoch for shard_id, epoch in owned.items() if known.get(shard_id, -1) < epoch}
-        # One that has no owner now has to be asked all the same, by whoever serves it next.
+        # A shard without an owner is included, so that its next owner asks for its epoch.
         if lost:
             if any(lost.values()):
                 _log.error("meta_went_back", lost_epochs={shard: epoch for shard, epoch in lost.items() if epoch})
@@ -202,7 +203,7 @@ class Namespaces(Service):
             await self.on_thread(lambda meta: self._give_back(meta, lost, servers))
 
     def _give_back(self, meta: MetaStore, epochs: dict[int, int], servers: dict[int, str]) -> None:
-        """Tell the meta database what it lacks. The id comes first: with the epochs it seems to have all."""
+        """Restore the state that the meta database lacks. The id comes first, as the epochs make it look complete."""
         if self.cluster is not None:
             self.cluster.give_back()
         meta.raise_epochs(self._host_id, epochs, self._wall_ms(), servers)
@@ -210,8 +211,8 @@ class Namespaces(Service):
     def read(self, meta: MetaStore) -> NamespaceList:
         """Read the namespaces, on a worker thread, and serve them from now on.
 
-        Who takes a shard over does so after it has got its epoch: a shard's owner then knows of every namespace that
-        was closed or deleted before. Two threads read one after the other, so that no older state replaces a newer.
+        A takeover of a shard calls it after it has the epoch, so that the owner knows every namespace that was closed
+        or deleted before. Two threads read one after the other, so that no older state replaces a newer one.
         """
         with self._reading:
             listed = meta.read_namespaces()
@@ -232,7 +233,7 @@ class Namespaces(Service):
             return listed
 
     def shard_opened(self, shard: ShardState) -> None:
-        """A shard tells by what names it knows the numbers of namespaces."""
+        """Note the conflicts of an opened shard, and begin to read its copy of the slots."""
         assert self.shards is not None
         self._conflicts_opened = self._conflicts_opened | self.shards.conflicts_of(shard, self._view)
         if self.slots is not None:
@@ -252,7 +253,7 @@ class Namespaces(Service):
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        # Both may wait for a database that hangs.
+        # Both can wait for a hanging database.
         await asyncio.to_thread(self.calls.close)
         await asyncio.to_thread(self._thread.shutdown, wait=True)
         self._meta.close()
@@ -276,7 +277,7 @@ class Namespaces(Service):
                 self.missed_s = asyncio.get_running_loop().time()
                 if outage.is_to_be_told(str(error)):
                     _log.warning("meta_away", error=str(error))
-            except Exception:  # A defect must not end the refreshes for good.
+            except Exception:  # A defect must not end the refreshes.
                 _log.error("host_defect", work="namespaces", exc_info=True)
 
     async def _check_durable(self) -> None:

@@ -1,8 +1,8 @@
-"""Exports: all that a namespace has stored, read by key ranges beside deliveries and without disturbing them.
+"""Exports: all stored items of a namespace, read by key ranges without disturbing deliveries.
 
-A plan cuts the keys of each shard into splits. A page goes on after a key, and the host keeps nothing between two
-pages: so pages may be repeated, be read twice, and go on after a take-over. Keys grow and stay with their items, so
-what is there from the plan to the last page comes exactly once.
+A plan cuts the keys of each shard into splits. A page continues after a key, and the host keeps no state between two
+pages. So pages can be repeated, be read in parallel, and continue after a takeover. Keys grow and stay with their
+items, so an item that exists from the plan to the last page comes exactly once.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from foqs.shard.state.engine import ShardState
 from foqs.storage.shard.export_pages import ExportWish, even_bounds
 
 LANE_TOPICS_MAX = 100
-"""Topics whose lanes one page may look into."""
+"""The most topics whose lanes one page reads."""
 LANE_ROWS_MAX = 20_000
-"""Rows of lanes that one page may look at."""
+"""The most rows of lanes that one page reads."""
 LANE_GAIN_MIN = 4
-"""How many times fewer rows the lanes must have than a walk through all keys would look at."""
+"""The factor by which the lanes must have fewer rows than a walk through all keys would read."""
 REST_RATIO = 1.0
-"""After a page, no page of any shard of the server is read for this many times as long as that one took."""
+"""The rest after a page, in which no page of any shard of the server is read, as a multiple of that page's time."""
 REST_S_MAX = 1.0
-"""A page that hung keeps those of other shards waiting no longer than that."""
+"""The longest rest, also after a page that hung."""
 PAGE_RETRY_MS = 500
-"""The retry_after_ms of a call that finds too many others waiting for the shard."""
+"""The retry_after_ms of a call that finds too many calls waiting for the shard."""
 LEASES_PER_SLICE = 2_000
-"""Leases that one slice of the event loop's time looks at."""
+"""Leases that one slice of the event loop's time checks."""
 LEASE_COST_RATIO = 0.2
-"""The cost of a look at a lease, which is in memory, in parts of the cost of a look at a row."""
+"""The cost of a check of a lease, which is in memory, relative to the read of a row."""
 T = TypeVar("T")
 _ALL_STATES = frozenset(ItemState)
 _LEASED = frozenset([ItemState.LEASED])
@@ -52,7 +52,7 @@ _HELD = frozenset([Phase.LEASED, Phase.SETTLING])
 
 
 class _Wanted(NamedTuple):
-    """The content of a page, once all of the query is checked."""
+    """The content of a page, after all checks of its query."""
 
     after_key: int
     to_key: int
@@ -65,10 +65,10 @@ class _Wanted(NamedTuple):
 
 
 class Exports:
-    """Does planExport and exportItems.
+    """The verbs planExport and exportItems.
 
-    One page of a server is read at a time, by a thread and a session that nothing else uses, with rests in between. The
-    calls of all shards share the memory for pages with those of `Inspection`.
+    One page of a server is read at a time, on a thread and a session for exports only, with rests in between. The calls
+    of all shards share the memory for pages with those of `Inspection`.
     """
 
     def __init__(self, shards: Shards, budget: PageBudget, slices: Slices, wall_ms: Callable[[], int]) -> None:
@@ -78,7 +78,7 @@ class Exports:
         self._slices = slices
         self._wall_ms = wall_ms
         self._turns: dict[int, _Turns] = {}
-        """The turns of those that read a shard, by shard."""
+        """The turns of readers, by shard."""
         self._paces: dict[CommitScheduler, _Pace] = {}
         """The pace of each server, by its scheduler."""
 
@@ -90,14 +90,14 @@ class Exports:
         *,
         is_partial: bool = False,
     ) -> ExportPlan:
-        """Splits that hold all items of the namespace on the wanted shards.
+        """Return splits with all items of the namespace on the wanted shards.
 
-        Raises UnavailableError for a shard that is not owned now, unless a partial plan will do, which names it.
+        Raises UnavailableError for a shard that is not owned now, unless `is_partial`: then the plan names that shard.
         """
         arguments.check_range("splits_per_shard", splits_per_shard, 1, limits.EXPORT_SPLITS_MAX)
         if wanted is None:
             self._shards.check_owns_any()
-        # All keys are taken at one moment: what is enqueued after it has greater ones.
+        # All last keys are taken at one moment. Items that are enqueued later have greater keys.
         as_of_ms = self._wall_ms()
         if not is_partial:
             self._shards.asked(wanted)
@@ -134,10 +134,10 @@ class Exports:
         return ExportPlan(splits, as_of_ms, missing)
 
     async def page(self, namespace: Namespace, query: ExportQuery) -> ExportPage:
-        """The next items of a split. Raises UnavailableError for a shard that is not here or not owned now."""
+        """Return the next items of a split. Raises UnavailableError for a shard that is not owned here now."""
         wanted = checked_query(query)
         shard_id = arguments.check_range("split.shard_id", query.split.shard_id, 0, limits.SHARD_ID_MAX)
-        self._serving(shard_id)  # Who waits in vain need not wait.
+        self._serving(shard_id)  # Raises before the wait, which would be in vain.
         async with self._turn(shard_id), self._budget.hold(2 * limits.PAGE_BYTES_MAX + limits.CONTENT_BYTES_MAX):
             owned, shard = self._serving(shard_id)
             wish = self._wish(shard, namespace, wanted)
@@ -180,9 +180,10 @@ class Exports:
     async def _leased_keys(
         self, shard: ShardState, wish: ExportWish, is_of_namespace: Callable[[int], bool]
     ) -> tuple[list[int], int]:
-        """The next keys of items that are leased now, in order, and up to which key these are all.
+        """Return the next keys of leased items, in order, and the key up to which they are complete.
 
-        What is leased all the while is among them, since leases are noted at one moment and only then looked at.
+        An item that is leased the whole time is included, because the list of leases is copied at one moment and then
+        checked.
         """
         topics = wish.topics
         is_wanted = topics.__contains__ if topics is not None else is_of_namespace
@@ -200,7 +201,7 @@ class Exports:
         return keys, keys[-1] if len(keys) == wish.limit else wish.to_key
 
     async def _read(self, owned: OwnedShard, shard: ShardState, plan: Callable[[], Callable[[], T]]) -> T:
-        """Read by the exporter of the shard. Raises if the shard is lost or sick meanwhile, or not read in time."""
+        """Read by the exporter of the shard. Raises UnavailableError if the shard is lost or sick, or at the timeout."""
         try:
             async with asyncio.timeout(limits.CALL_MS_MAX / 1000):
                 found = await self._shards.unless_sick(owned.shard_id, owned.export(plan()))
@@ -216,27 +217,27 @@ class Exports:
     def _shown(
         self, owned: OwnedShard, shard: ShardState, rows: Sequence[ItemRow], states: frozenset[ItemState]
     ) -> list[StoredItem]:
-        """The rows that are in one of the wanted states."""
+        """Return the items of rows in one of the wanted states."""
         now, items = owned.writer.now(), []
         for row in rows:
             topic = shard.index.by_number.get(row.topic)
-            if topic is not None and shard.state_of(row) in states:  # Else its last item is gone for a while.
+            if topic is not None and shard.state_of(row) in states:  # A missing topic has lost its last item meanwhile.
                 items.append(stored_item(shard, row, topic.name, now))
         return items
 
     def _turn(self, shard_id: int) -> AbstractAsyncContextManager[None]:
-        """Be the only one who reads the shard's server for an export.
+        """Take the only turn that reads the shard's server for an export.
 
-        Raises OverloadedError when too many wait for the shard.
+        Raises OverloadedError if too many calls wait for the shard.
         """
         pace = self._paces.setdefault(self._shards.writers[shard_id].scheduler, _Pace())
         return self._turns.setdefault(shard_id, _Turns()).take(shard_id, pace)
 
 
 class _Pace:
-    """Pages of exports that one server is asked for: one after the other, with a rest after each.
+    """Reads pages of exports of one server one after the other, with a rest after each.
 
-    However many splits are read at once, they leave the server and this host time for what is more urgent.
+    So any number of parallel splits leaves the server and this host time for more urgent work.
     """
 
     def __init__(self) -> None:
@@ -259,11 +260,11 @@ class _Pace:
 
 
 class _Turns:
-    """The calls that read one shard for exports. The shards of a server have their turns in order."""
+    """The calls that read one shard for exports. The shards of a server take turns in order."""
 
     def __init__(self) -> None:
         self.waiting_count = 0
-        """Calls that wait, and the one that reads."""
+        """Calls that wait or read."""
         self._lock = asyncio.Lock()
 
     @asynccontextmanager
@@ -283,7 +284,7 @@ class _Turns:
 
 
 def checked_query(query: ExportQuery) -> _Wanted:
-    """Raise InvalidArgumentError for what is wrong with the query."""
+    """Return the checked content of a page. Raises InvalidArgumentError for an invalid query."""
     split = query.split
     from_key = arguments.check_range("split.from_key", split.from_key, 0, limits.KEY_MAX)
     to_key = arguments.check_range("split.to_key", split.to_key, 0, limits.KEY_MAX)
@@ -318,7 +319,7 @@ def _states_of(states: Sequence[int]) -> frozenset[ItemState]:
 
 
 def _topics_of(shard: ShardState, namespace: int, wanted: _Wanted) -> frozenset[int] | None:
-    """Numbers of the topics that are wanted, those that are there; None for more than a statement can name."""
+    """Return the numbers of the wanted topics that exist, or None for more than a statement can name."""
     index = shard.index
     if wanted.topics:
         found = [index.topics.get((namespace, name)) for name in wanted.topics]
@@ -331,10 +332,10 @@ def _topics_of(shard: ShardState, namespace: int, wanted: _Wanted) -> frozenset[
 
 
 def _pays_by_lane(shard: ShardState, numbers: frozenset[int], wanted: _Wanted) -> bool:
-    """Whether the lanes of these topics hold so few rows that it pays to look at all of them for each page.
+    """True if these topics' lanes hold few enough rows that reading all their rows for each page is cheaper.
 
-    A walk by key looks at all rows of the shard once. Delayed rows of all topics share a lane, so what they cost
-    depends on the others too. While the shard is not counted, nobody knows.
+    A walk by key reads all rows of the shard once. Delayed rows of all topics share a lane, so their cost depends on
+    the other topics too. While the shard is not counted, the answer is False.
     """
     index = shard.index
     if not index.counted or len(numbers) > LANE_TOPICS_MAX:
@@ -349,7 +350,7 @@ def _pays_by_lane(shard: ShardState, numbers: frozenset[int], wanted: _Wanted) -
 
 
 def _pays_by_lease(shard: ShardState, namespace: int, wish: ExportWish) -> bool:
-    """Whether to look at all leases of the shard for each page of leased items, instead of walking all keys once."""
+    """True if checking all leases of the shard for each page of leased items is cheaper than walking all keys once."""
     index = shard.index
     if wish.topics is not None:
         leased_count = sum([index.by_number[number].leased for number in wish.topics])

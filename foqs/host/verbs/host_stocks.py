@@ -1,4 +1,4 @@
-"""The stock of a topic on this host, as other hosts are told of it."""
+"""The stock of a topic on this host, for reports to other hosts."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from foqs.model.shared_caps import CapHomes, CapKey, SharedCap
 from foqs.model.stocks import NO_STOCK, Stock, Topic
 
 READ_MS_MIN = 200
-"""Names that nobody has cost the meta database no more than one look in this time."""
+"""Shortest time between two reads of the meta database for unknown names of namespaces."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Stocks:
-    """Implements foqs.cluster.routing.routing.LocalHost: what this host has and serves."""
+    """Implements foqs.cluster.routing.routing.LocalHost with the items and shards of this host."""
 
     def __init__(
         self, dispatcher: Dispatcher, shards: Shards, namespaces: Namespaces, now_s: Callable[[], float]
@@ -34,11 +34,11 @@ class Stocks:
         self._namespaces = namespaces
         self._now_s = now_s
         self._read_s = float("-inf")
-        """When the last reading began."""
+        """The start of the last read."""
         self._reads_count = 0
-        """Readings that have begun."""
+        """Reads that have begun."""
         self._reading: asyncio.Future[None] | None = None
-        """The last reading."""
+        """The last read."""
         self._turn = asyncio.Lock()
 
     def serves(self, shard_id: int) -> bool:
@@ -58,7 +58,7 @@ class Stocks:
         return namespace is None or namespace.settings.tier == self._shards.tier_of(shard_id)
 
     async def know(self, namespace_name: str | None) -> None:
-        """Read the namespaces anew if there is none of this name: another host may have made it just now.
+        """Read the namespaces again if this name is unknown, because another host possibly made it just now.
 
         Returns after limits.ROUTE_WAIT_MS_MAX at the latest, also when the meta database does not answer.
         """
@@ -69,11 +69,14 @@ class Stocks:
                 await self._read_anew(self._reads_count, namespace_name)
 
     async def _read_anew(self, reads_count: int, namespace_name: str) -> None:
-        """Return once the name is known, or a reading has ended that began after so many: calls share theirs."""
+        """Wait until the name is known, or a read has ended that began after the first `reads_count` reads.
+
+        Calls share their reads.
+        """
         async with self._turn:
             while self.number_of(namespace_name) is None:
                 if self._reading is not None:
-                    await asyncio.shield(self._reading)  # Its caller may have gone.
+                    await asyncio.shield(self._reading)  # Shielded, because calls share it.
                 if self._reads_count > reads_count:
                     return
                 pause_s = self._read_s + READ_MS_MIN / 1000 - self._now_s()
@@ -87,8 +90,8 @@ class Stocks:
         try:
             await self._namespaces.refresh()
         except FoqsError:
-            pass  # The caller is told that there is no such namespace, and may ask again.
-        except Exception:  # All calls that wait here would fail with it.
+            pass  # The caller gets the error of an unknown namespace, and can try again.
+        except Exception:  # Otherwise all calls that wait here would fail.
             _log.error("host_defect", work="namespaces asked for", exc_info=True)
 
     def number_of(self, namespace_name: str) -> int | None:
@@ -111,7 +114,7 @@ class Stocks:
         self._dispatcher.cap_fed(*key)
 
     def stock(self, topic: Topic) -> Stock:
-        """The ready items of healthy shards that may be delivered now, without those that calls here wait for."""
+        """Return the ready items of healthy shards that can be delivered now, minus those that local calls want."""
         queue = self._dispatcher.find(topic)
         if queue is None or queue.is_paused or queue.parked_slot:
             return NO_STOCK
