@@ -1,4 +1,4 @@
-"""Files of the event log: one that grows, compressed, under a name that Spark skips, until it is closed and renamed."""
+"""Files of the event log. A compressed file grows under a name that Spark skips, until it is closed and renamed."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ OPEN_PREFIX = "_"
 """Spark, and all of Hadoop, skip files whose names begin with it."""
 GZIP_LEVEL = 1
 PROBE_BYTES = 4_096
-"""A disk that takes so much is taken to have room."""
+"""The size of a test write, after which the disk counts as having room."""
 _GZIP_WBITS = 31
 
 
 class Moment(NamedTuple):
-    """One moment on the two clocks of a host: the time of day, which may step, and one that never does."""
+    """One moment on the two clocks of a host: the time of day, which can step, and a steady clock."""
 
     wall_s: float
     steady_s: float
 
 
 class OpenFile:
-    """A file that lines are added to. It holds a lock for as long as its process lives."""
+    """A file under construction. It holds a lock while its process lives."""
 
     def __init__(self, folder: Path, name: str, opened: Moment) -> None:
-        """Make it. Raises OSError."""
+        """Create the file. Raises OSError."""
         self.opened = opened
         self.size_bytes = 0
-        """The bytes that have been written, without those that the compressor has yet."""
+        """The written bytes, without those still in the compressor."""
         self._flushed_bytes = 0
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
@@ -48,16 +48,16 @@ class OpenFile:
             raise
 
     def write(self, line: bytes) -> None:
-        """Add a line. Raises OSError; then the file is to be abandoned."""
+        """Add a line. Raises OSError; the caller must then abandon the file."""
         self._write(self._compressor.compress(line))
 
     def flush(self) -> None:
-        """Let all that was added survive the process. Raises OSError."""
+        """Write all added lines, so that they survive the process. Raises OSError."""
         self._write(self._compressor.flush(zlib.Z_SYNC_FLUSH))
         self._flushed_bytes = self.size_bytes
 
     def close(self) -> None:
-        """Complete the file and give it its name. Raises OSError."""
+        """Complete the file and rename it to its final name. Raises OSError."""
         self._write(self._compressor.flush(zlib.Z_FINISH))
         os.fsync(self._fd)
         self._path.rename(self._closed_path)
@@ -65,7 +65,7 @@ class OpenFile:
         os.close(fd)
 
     def abandon(self) -> bool:
-        """Leave it for `recover`, with what was flushed. Returns False when it may have something of the rest too."""
+        """Leave the file to `recover`, cut to its flushed part. False if it possibly has some of the rest too."""
         is_cut = True
         try:
             os.ftruncate(self._fd, self._flushed_bytes)
@@ -86,7 +86,7 @@ class OpenFile:
 
 
 def folder_of(root: Path, now_s: float) -> Path:
-    """The folder of files that are opened in this hour, in UTC."""
+    """Return the folder of files that are opened in this hour, in UTC."""
     return root / datetime.fromtimestamp(now_s, UTC).strftime("date=%Y-%m-%d/hour=%H")
 
 
@@ -95,7 +95,7 @@ def hour_of(now_s: float) -> int:
 
 
 def probe(root: Path, name: str) -> None:
-    """Raise OSError unless the disk takes a small file, which is removed again. `name` is that of no other process."""
+    """Raise OSError unless the disk takes a small file, which is removed again. No other process must use `name`."""
     root.mkdir(parents=True, exist_ok=True)
     path = root / f"{OPEN_PREFIX}{name}.probe"
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)

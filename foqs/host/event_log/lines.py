@@ -1,4 +1,4 @@
-"""Lines of the event log, and those that wait for a disk that refuses them. Pure."""
+"""Lines of the event log, and the lines that wait while the disk refuses them. Pure."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from foqs.model import limits
 
 
 class Line(NamedTuple):
-    """A line as it is written, with its end."""
+    """A line of a file, with its line end."""
 
     text: bytes
     records_count: int
-    """How many records it has: lives, or one row of a roll-up."""
+    """The number of its records: lives, or one row of a roll-up."""
     items_count: int
-    """How many enqueues and ends these stand for."""
+    """The number of enqueues and ends of these records."""
 
 
 class WaitingLines:
-    """Lines that no file has, in their order. Their bytes are bounded: who adds to them gets what has to go."""
+    """Unwritten lines, in their order. Their bytes are bounded, so that adding lines returns the dropped ones."""
 
     def __init__(self) -> None:
         self.records_count = 0
@@ -28,7 +28,7 @@ class WaitingLines:
         self._size_bytes = 0
 
     def add(self, lines: Iterable[Line]) -> list[Line]:
-        """Let them wait behind the others. Returns the oldest ones, for which there is no room then."""
+        """Add lines behind the waiting ones. Returns the oldest lines, which are dropped for want of room."""
         gone: list[Line] = []
         for line in lines:
             self._lines.append(line)
@@ -37,14 +37,14 @@ class WaitingLines:
         return gone
 
     def put_back(self, lines: Sequence[Line]) -> list[Line]:
-        """Let lines that came before all others wait again. Returns the oldest ones, for which there is no room."""
+        """Put lines back before the waiting ones. Returns the oldest lines, which are dropped for want of room."""
         for line in reversed(lines):
             self._lines.appendleft(line)
             self._count(line, 1)
         return self._too_many()
 
     def take(self) -> Line | None:
-        """The oldest one, which waits no longer."""
+        """Remove and return the oldest line, or None."""
         if not self._lines:
             return None
         line = self._lines.popleft()

@@ -15,20 +15,20 @@ from foqs.model.topic import ShardTopic
 from foqs.shard.state.events import Ends
 
 LINE_EVENTS_MAX = 1_000
-"""A line is written when it has so many events. A call of the largest batch may add as many."""
+"""The number of events at which a line is ended. A call of the largest batch can add as many at once."""
 
 _Group = tuple[ShardTopic, Outcome]
 
 
 class Lives:
-    """Makes lines of the lives that have ended, and remembers the first deliveries of those that go on.
+    """Makes lines of ended lives, and remembers the first deliveries of items that live on.
 
-    The event log's thread adds ends in the order in which they happened, and takes the lines. It remembers a bounded
-    number of first deliveries; what it does not know is null.
+    The event log's thread adds ends in the order of their time, and takes the lines. The number of remembered first
+    deliveries is bounded; a forgotten one is null in the line.
     """
 
     def __init__(self, host_name: str, name_of: Callable[[int], str], per_mille_of: Callable[[int], int]) -> None:
-        """`name_of` and `per_mille_of` give the name and the sample of the namespace with a number."""
+        """`name_of` and `per_mille_of` return the name and the sample of the namespace with a number."""
         self.waiting_count = 0
         """Events that are not in a line yet."""
         self._head = f'{{"v":{FORMAT},"host":{json.dumps(host_name)},"shard":'
@@ -37,7 +37,7 @@ class Lives:
         self._columns: dict[_Group, list[list[int | None]]] = {}
         self._lines: list[Line] = []
         self._firsts: OrderedDict[tuple[int, int], tuple[int, int]] = OrderedDict()
-        """When an item was ready and first delivered, by shard and key: of items that were given back."""
+        """Times of readiness and of the first delivery, by shard and key, of delivered items that came back."""
 
     def add_ends(self, ends: Ends) -> None:
         for topic, items in ends.items.items():
@@ -67,7 +67,7 @@ class Lives:
             firsts.popitem(last=False)
 
     def _add(self, topic: ShardTopic, outcome: Outcome, at_ms: int, items: list[ShardItem]) -> None:
-        # By attribute, which costs less than by item.
+        # A pass per attribute costs less than a pass per item.
         ready: Sequence[int | None] = [item.due_at for item in items]
         delivered = [item.delivered_at for item in items]
         last: Sequence[int | None] = delivered if all(delivered) else [at or None for at in delivered]
@@ -98,7 +98,7 @@ class Lives:
             self._end_line(topic, outcome, self._columns.pop((topic, outcome)))
 
     def _first(self, shard_id: int, item: ShardItem) -> tuple[int | None, int | None]:
-        """When the item was ready and first delivered, as far as that is known."""
+        """Return the times at which the item became ready and was first delivered, or None if forgotten."""
         if not item.deliveries:
             return item.due_at, item.delivered_at or None
         return self._firsts.pop((shard_id, item.key), (None, None))
@@ -112,7 +112,7 @@ class Lives:
         self.waiting_count -= count
 
     def take(self) -> list[Line]:
-        """The lines of all that was added."""
+        """Return the lines of all added ends."""
         for (topic, outcome), columns in self._columns.items():
             self._end_line(topic, outcome, columns)
         self._columns = {}
@@ -121,7 +121,7 @@ class Lives:
 
 
 def _texts(columns: Sequence[list[int | None]]) -> Iterator[str]:
-    """The columns in JSON. Some are like the one before: an item is often ready when it is enqueued."""
+    """Yield the columns in JSON. Equal neighbours are formatted once, as items are often ready when enqueued."""
     before: list[int | None] = []
     text = ""
     for column in columns:
@@ -131,10 +131,10 @@ def _texts(columns: Sequence[list[int | None]]) -> Iterator[str]:
 
 
 def _text(column: list[int | None]) -> str:
-    """The column in JSON. Many have one value all along, and the representation of numbers is that of Python."""
+    """Return the column in JSON. A column of one value is shortened to it, and Python's numbers are valid JSON."""
     if column[0] == column[-1] and column.count(column[0]) == len(column):
         return json.dumps(column[:1])
     try:
         return f"[{','.join(['%d'] * len(column))}]" % tuple(column)
-    except TypeError:  # Some are null.
+    except TypeError:  # Some values are null.
         return json.dumps(column, separators=(",", ":"))

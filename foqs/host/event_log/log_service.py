@@ -29,9 +29,9 @@ from foqs.shard.state.events import Ends, Enqueued, Events
 PASS_MS = 100
 """The pause between two passes of the thread."""
 RETRY_MS = 10 * limits.SECOND_MS
-"""After an error of the disk, nothing is written for so long."""
+"""The pause of writes after an error of the disk."""
 RETAIN_MS = limits.MINUTE_MS
-"""How often old files are looked for."""
+"""The interval of searches for old files."""
 DRAIN_MS_MAX = 5 * limits.SECOND_MS
 STOP_MS_MAX = 2 * limits.SECOND_MS
 
@@ -56,20 +56,20 @@ class EventLogOptions(NamedTuple):
 
 
 class EventLogSource(NamedTuple):
-    """The host of the event log, as the log asks it from its own thread."""
+    """The host of the event log, for calls from the log's own thread."""
 
     name_of: Callable[[int], str | None]
-    """The name of the namespace with a number."""
+    """Returns the name of the namespace with a number."""
     per_mille_of: Callable[[int], int]
-    """How many in a thousand items of the namespace with a number are logged."""
+    """Returns the logged part of the items of the namespace with a number, per mille."""
     rate_limited: Callable[[], Mapping[int | None, int]]
-    """Items refused by quotas since the start, by number of a namespace; None stands for others together."""
+    """Returns the items refused by quotas since the start, by namespace number; None stands for all others."""
 
 
 class EventLog(Service):
-    """Takes down how items end, and never holds up who tells it: what does not fit is dropped and counted.
+    """Records the ends of items, and never delays its callers: events that do not fit are dropped and counted.
 
-    The dispatcher records here, on the event loop. All else happens on the thread, which owns the files.
+    The dispatcher records here, on the event loop. All other work runs on the thread, which owns the files.
     """
 
     def __init__(
@@ -79,32 +79,32 @@ class EventLog(Service):
         wall_s: Callable[[], float] = time.time,
         steady_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`wall_s` is the time of day, by which files are named and minutes are closed; all pauses are steady."""
+        """`wall_s` is the time of day, for the names of files and the ends of minutes; `steady_s` is for all pauses."""
         super().__init__("event-log")
         self.lost_items_count = 0
-        """Enqueues and ends that were not even counted: the thread did not keep up, or the log was closed."""
+        """Enqueues and ends that were not even counted, because the thread was too slow or the log was closed."""
         self.recovered_count = 0
         """Files that a dead process had left open."""
         self.removed_count = 0
-        """Files that were too old or too much."""
+        """Removed files, which were too old or exceeded the size."""
         self.disk_bytes = 0
-        """The size of all files when it was last looked."""
+        """The size of all files at the last check."""
         self.failing = False
-        """The last attempt to write was refused."""
+        """True if the disk refused the last write."""
         self._options = options
         self._source = source
         self._wall_s = wall_s
         self._steady_s = steady_s
         self._entries: deque[_Entry] = deque()
         self._entered_count = 0
-        """Grows on the event loop alone, and `_taken_count` on the thread alone."""
+        """Only the event loop changes it, and only the thread changes `_taken_count`."""
         self._taken_count = 0
         self._lost_told_count = 0
         self._is_closed = False
         self._wake = threading.Event()
         self._stopping = False
         self._flushed: threading.Event | None = None
-        """Somebody waits until all is on the disk."""
+        """Set while a drain waits until all events are on the disk."""
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         self.rollups = RollUps(options.host_name, self._name_of)
         self._lives = Lives(options.host_name, self._name_of, source.per_mille_of)
@@ -112,21 +112,21 @@ class EventLog(Service):
         self._unique = f"{safe_name}-{int(wall_s())}-{secrets.token_hex(4)}"
         self._own_prefix = f"{safe_name}-"
         file_bytes_max = min(limits.EVENT_LOG_FILE_BYTES_MAX, options.bytes_max // 8)
-        self._retained_bytes_max = options.bytes_max - 2 * file_bytes_max  # Two files may be open, and grow.
+        self._retained_bytes_max = options.bytes_max - 2 * file_bytes_max  # Two files can be open, and grow.
         self.lives_files = FileSequence(options.directory / LIVES, self._unique, file_bytes_max, self._retain)
         self.rollups_files = FileSequence(options.directory / ROLLUPS, self._unique, file_bytes_max, self._retain)
         self._sequences = {LIVES: self.lives_files, ROLLUPS: self.rollups_files}
         self._retry_s = 0.0
-        self._cleared_s = -RETAIN_MS / 1000  # A steady clock may begin at 0.
+        self._cleared_s = -RETAIN_MS / 1000  # A steady clock can begin at 0.
         self._rate_limited: dict[int | None, int] = {}
 
     @property
     def waiting_count(self) -> int:
-        """Items that were recorded and that the thread has not looked at."""
+        """Recorded items that the thread has not processed yet."""
         return self._entered_count - self._taken_count
 
     def record(self, events: Events) -> None:
-        """Take down what a transaction has brought. On the event loop."""
+        """Record the events of a transaction. On the event loop."""
         ends, enqueued = events.ends, events.enqueued
         if not ends and not enqueued:
             return
@@ -163,7 +163,7 @@ class EventLog(Service):
             stopping, flushed = self._stopping, self._flushed
             try:
                 self._pass(close=stopping or flushed is not None)
-            except Exception:  # A defect must not end the log for good.
+            except Exception:  # A defect must not end the log.
                 _log.error("host_defect", work=self.name, exc_info=True)
             if flushed is not None:
                 self._flushed = None
@@ -173,7 +173,7 @@ class EventLog(Service):
                 return
 
     def _pass(self, *, close: bool) -> None:
-        """Count and write what waits; with `close` complete all files."""
+        """Count and write the waiting events; with `close`, complete all files."""
         for _ in range(len(self._entries)):
             entry = self._entries.popleft()
             for enqueued in entry.enqueued:
@@ -185,7 +185,7 @@ class EventLog(Service):
         now = Moment(self._wall_s(), self._steady_s())
         now_ms, steady_ms = int(now.wall_s * 1000), int(now.steady_s * 1000)
         self._tell_refused(now_ms)
-        if close or not self.failing:  # What is lost while it fails makes one row, and not one a minute.
+        if close or not self.failing:  # The losses of a whole failure make one row, and not one a minute.
             self._tell_lost(now_ms)
         lines = {LIVES: self._lives.take(), ROLLUPS: self.rollups.take(now_ms, steady_ms, all_of_them=close)}
         if now.steady_s < self._retry_s and not close:
@@ -210,14 +210,14 @@ class EventLog(Service):
                 files.keep(lines[kind])
                 continue
             try:
-                # What is not flushed may wait in memory, and tells nothing of the disk.
+                # While it fails, each write is flushed, because unflushed bytes in memory do not test the disk.
                 files.write(lines[kind], now, close=close, flush=self.failing)
             except OSError as error:
                 failure = error
         self._note(failure, now)
 
     def _note(self, failure: OSError | None, now: Moment) -> None:
-        """Say once that the disk refuses what is written, and once that it is taken again."""
+        """Log once that the disk refuses writes, and once that it accepts them again."""
         directory = str(self._options.directory)
         if failure is not None:
             self._retry_s = now.steady_s + RETRY_MS / 1000
@@ -228,7 +228,7 @@ class EventLog(Service):
         self.failing = failure is not None
 
     def _tell_refused(self, now_ms: int) -> None:
-        """Let the roll-ups have what the quotas refused since the last pass."""
+        """Add the items that quotas refused since the last pass to the roll-ups."""
         for namespace, count in self._source.rate_limited().items():
             before = self._rate_limited.get(namespace, 0)
             if count > before:
@@ -236,21 +236,21 @@ class EventLog(Service):
             self._rate_limited[namespace] = count
 
     def _tell_lost(self, now_ms: int) -> None:
-        """Let the roll-ups have what was dropped, or was in rows that were."""
-        # Rows that tell of losses are lost like any others, and then told again.
+        """Add dropped events, and the events of dropped rows, to the roll-ups."""
+        # Rows that count losses can be lost like other rows, and are then counted again.
         lost_count = self.lost_items_count + self.rollups_files.lost_items_count
         if lost_count > self._lost_told_count:
             self.rollups.add_lost(now_ms, lost_count - self._lost_told_count)
             self._lost_told_count = lost_count
 
     def _tell_unwritten(self) -> None:
-        """Say what goes with the process, because the disk did not take it."""
+        """Log the records that are lost with the process, because the disk refused them."""
         lives_count, rollups_count = self.lives_files.waiting_count, self.rollups_files.waiting_count
         if lives_count or rollups_count:
             _log.error("event_log_not_written", lives=lives_count, rollups=rollups_count)
 
     def _keep_house(self, wall_s: float) -> None:
-        """Close what dead processes left, and remove what is too old or too much."""
+        """Close the files of dead processes, and remove files by age and size."""
         for files in self._sequences.values():
             try:
                 left = list(leftovers(files.root, self._own_prefix, wall_s))
@@ -262,7 +262,7 @@ class EventLog(Service):
         self._retain()
 
     def _retain(self) -> None:
-        """Remove what is too old or too much: each file that is closed makes room for the next one."""
+        """Remove files by age and size. Called for each closed file as well, to make room for the next one."""
         kept = retain(self._options.directory, self._retained_bytes_max, self._options.days, self._wall_s())
         if kept.failure is not None:
             _log.warning("event_log_not_cleared", error=str(kept.failure))

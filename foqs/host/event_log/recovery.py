@@ -1,4 +1,4 @@
-"""Recovery of files that a killed process or a full disk left open: the lines that can be read are kept."""
+"""Recovery of files that a killed process or a full disk left open, with all their readable lines."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _CHUNK_BYTES = 64 * limits.KIB
 _GZIP_WBITS = 31
 WORK_SUFFIX = ".recovering"
 STRANGERS_LEFT_S = 3_600
-"""A file of another name of a host is taken for left behind when nobody has written to it for so long."""
+"""The time without writes after which a file of another host name counts as left behind, in seconds."""
 
 
 class Recovered(NamedTuple):
-    """The result of closing a file that was left behind."""
+    """The result of the recovery of a file."""
 
     lines_count: int
     is_torn: bool
-    """Something of its end was lost."""
+    """True if a part of its end was lost."""
 
 
 def leftovers(root: Path, own_prefix: str, now_s: float) -> Iterator[Path]:
-    """Open files below `root` that seem to be nobody's: of a host of this name, or of any and old.
+    """Yield open files below `root` that seem abandoned: files of this host name, and old ones of any name.
 
-    Whether a process still has one is for `recover` to find out.
+    A process possibly still has one; `recover` checks that.
     """
     for path in sorted(root.glob(f"date=*/hour=*/{OPEN_PREFIX}*{SUFFIX}")):
         with suppress(OSError):
@@ -41,9 +41,9 @@ def leftovers(root: Path, own_prefix: str, now_s: float) -> Iterator[Path]:
 
 
 def recover(path: Path) -> Recovered | None:
-    """Close a file that was left open, without its torn end; None if a process still has it.
+    """Close a file that was left open, without its torn end. Returns None if a process still has it.
 
-    Raises OSError, and can be repeated then. An empty one is removed.
+    An empty file is removed. Raises OSError, and can then be repeated.
     """
     closed = path.with_name(path.name.removeprefix(OPEN_PREFIX))
     work = path.with_name(path.name + WORK_SUFFIX)
@@ -67,7 +67,7 @@ def recover(path: Path) -> Recovered | None:
 
 
 def _copy(file: BinaryIO, reader: _Lines, work: Path) -> None:
-    """Put all whole lines of the file into another one."""
+    """Copy all whole lines of the file to another one."""
     compressor = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, _GZIP_WBITS)
     with work.open("wb") as sound:
         while chunk := file.read(_CHUNK_BYTES):
@@ -78,7 +78,7 @@ def _copy(file: BinaryIO, reader: _Lines, work: Path) -> None:
 
 
 class _Lines:
-    """Whole lines out of a gzip stream, as far as it can be read."""
+    """The whole lines of the readable part of a gzip stream."""
 
     def __init__(self) -> None:
         self.lines_count = 0

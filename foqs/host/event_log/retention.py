@@ -1,4 +1,4 @@
-"""How much of the event log stays on disk: closed files go by age and by size, the oldest first."""
+"""The retention of the event log: closed files are removed by age and by size, the oldest first."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _SUFFIXES = (SUFFIX, SUFFIX + WORK_SUFFIX)
 
 
 class Kept(NamedTuple):
-    """The result of a clean-up: how much is left on disk, and how much went."""
+    """The result of a clean-up: the size left on disk, and the number of removed files."""
 
     size_bytes: int
     removed_count: int
     failure: OSError | None = None
-    """Why a file is still there that had to go, or a folder could not be read."""
+    """The error of a file that could not be removed, or of a folder that could not be read."""
 
 
 class _File(NamedTuple):
@@ -37,11 +37,11 @@ class _File(NamedTuple):
 
 
 def retain(directory: Path, bytes_max: int, days: int, now_s: float) -> Kept:
-    """Remove closed files older than so many days, then the oldest ones until the others have at most `bytes_max`.
+    """Remove closed files older than `days`, then the oldest ones until the remaining files have at most `bytes_max`.
 
-    Files that are still open count, and go only when they are too old: nobody has them any more then. Files of other
-    hosts in the same directory count and go like this host's own, and what is no file of an event log stays. What
-    cannot be read or removed keeps no other file.
+    Open files count, but are removed only a day later, when they must be abandoned. Files of other hosts in the same
+    directory count and are removed like this host's own; other files stay. An unreadable or irremovable file does not
+    stop the removal of others.
     """
     look = _Look()
     files = sorted(look.files(directory))
@@ -51,23 +51,23 @@ def retain(directory: Path, bytes_max: int, days: int, now_s: float) -> Kept:
         is_old = now_s - file.hour_s > (days + file.is_open) * 86_400
         if is_old or (size_bytes > bytes_max and not file.is_open):
             try:
-                file.path.unlink(missing_ok=True)  # Another host may have removed it.
+                file.path.unlink(missing_ok=True)  # Another host possibly removed it.
             except OSError as error:
                 failure = error
                 continue
             size_bytes -= file.size_bytes
             removed_count += 1
-            if now_s - file.hour_s > 7_200:  # Nobody makes files in it any more.
+            if now_s - file.hour_s > 7_200:  # No process creates files in it any more.
                 _remove_empty(file.path.parent)
     return Kept(size_bytes, removed_count, failure)
 
 
 class _Look:
-    """One walk through all files of an event log. It goes on behind what it cannot read."""
+    """One walk through all files of an event log. It skips unreadable ones."""
 
     def __init__(self) -> None:
         self.failure: OSError | None = None
-        """Why something could not be read."""
+        """The last error of a read."""
 
     def files(self, directory: Path) -> Iterator[_File]:
         for kind in (LIVES, ROLLUPS):
@@ -104,7 +104,7 @@ class _Look:
 
 
 def _hour_s(name: str) -> float | None:
-    """When the hour of a folder began, in seconds since 1970; None for a folder that is of no hour."""
+    """Return the start of the hour of a folder, in seconds since 1970; None for any other folder."""
     found = _HOUR.fullmatch(name)
     if found is None:
         return None
@@ -115,7 +115,7 @@ def _hour_s(name: str) -> float | None:
 
 
 def _remove_empty(folder: Path) -> None:
-    """Remove the folders of an hour and of its day when nothing is in them."""
+    """Remove the folders of an hour and of its day if they are empty."""
     with suppress(OSError):
         folder.rmdir()
         folder.parent.rmdir()

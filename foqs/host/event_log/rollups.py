@@ -1,4 +1,4 @@
-"""Minute roll-ups: counts and times by namespace, topic, priority, outcome and minute. Pure: the time comes in."""
+"""Minute roll-ups: counts and times by namespace, topic, priority, outcome and minute. Pure: times are arguments."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from foqs.model.item import Outcome
 from foqs.shard.state.events import Ends, Enqueued
 
 CLOSE_AFTER_MS = 5_000
-"""A minute is written so long after its end, when nothing was added to it for as long: the server's clock, by which
-minutes go, may be behind the host's. What comes later makes a second row of it, and reports add them up.
+"""A minute is written this long after its end, if no event was added for as long, because the server's clock, which
+sets the minute of an event, can be behind the host's. Later events make a second row, and reports add the rows up.
 """
 IDLE_MS_MAX = limits.MINUTE_MS + CLOSE_AFTER_MS
-"""A minute to which nothing was added for so long is written even if it has not ended by the host's clock."""
+"""A minute without new events for this long is written even if it has not ended by the host's clock."""
 MINUTES_OPEN_MAX = 10
-"""The clocks of servers may be far apart, but not so many minutes are kept in memory."""
+"""The most minutes in memory, even if the clocks of servers are further apart."""
 
 OUTCOMES = tuple(outcome.name.lower() for outcome in Outcome)
 """The names of the outcomes, by number."""
 
 _facts = attrgetter("priority", "due_at", "delivered_at", "deliveries", "lease_due_at")
 _Key = tuple[int | None, str | None, int | None, str]
-"""The number of a namespace, topic, priority and outcome. None stands for all those that have no row of their own."""
+"""The number of a namespace, topic, priority and outcome. None stands for all values without a row of their own."""
 
 
 class Times:
-    """How long things took, in the buckets of BOUNDS_MS."""
+    """A distribution of times, in the buckets of BOUNDS_MS."""
 
     __slots__ = ("counts", "sum_ms")
 
@@ -42,7 +42,7 @@ class Times:
         self.sum_ms = 0
 
     def add(self, elapsed_ms: int, count: int) -> None:
-        elapsed_ms = max(0, elapsed_ms)  # The server's clock may have stepped back meanwhile.
+        elapsed_ms = max(0, elapsed_ms)  # The server's clock possibly stepped back meanwhile.
         self.counts[bisect_left(BOUNDS_MS, elapsed_ms)] += count
         self.sum_ms += elapsed_ms * count
 
@@ -57,9 +57,9 @@ class Series:
         self.attempts = 0
         """Deliveries in the lives of the items, the last one included."""
         self.redeliveries = 0
-        """How many of the items had been delivered before."""
+        """The number of the items that had been delivered before."""
         self.wait: Times | None = None
-        """Times from ready to the first delivery, of deliveries that were the first."""
+        """Times from ready to the first delivery, of first deliveries only."""
         self.processing: Times | None = None
         """Times from the delivery to its end."""
 
@@ -79,32 +79,33 @@ class _Minute:
     def __init__(self) -> None:
         self.series: dict[_Key, Series] = {}
         self.is_added_to = True
-        """Something was added since the lines were last taken."""
+        """True if events were added since the last `idle_ms`."""
         self.added_to_ms = 0
-        """When that was so for the last time, on the steady clock."""
+        """The last time at which that was true, on the steady clock."""
 
     def idle_ms(self, steady_ms: int) -> int:
-        """Return how long ago something was added."""
+        """Return the time since the last added event, in milliseconds."""
         if self.is_added_to:
             self.is_added_to, self.added_to_ms = False, steady_ms
         return steady_ms - self.added_to_ms
 
 
 class RollUps:
-    """Counts what has happened until a minute is over, and then gives its rows.
+    """Counts the events of each minute, and returns its rows when it is over.
 
-    The event log's thread adds to it, and takes the lines. The number of rows of a minute is bounded: what has none of
-    its own is counted in one row of its namespace and outcome, and of many such namespaces in one row of the outcome.
+    The event log's thread adds events, and takes the lines. The number of rows of a minute is bounded: events without a
+    row of their own count in one row of their namespace and outcome, and beyond twice the bound in one row of the
+    outcome.
     """
 
     def __init__(self, host_name: str, name_of: Callable[[int], str]) -> None:
-        """`name_of` gives the name of the namespace with a number."""
+        """`name_of` returns the name of the namespace with a number."""
         self.others_count = 0
-        """How much was counted in rows of others, since the start."""
+        """Events that were counted in such common rows, since the start."""
         self._host_name = host_name
         self._name_of = name_of
         self._minutes: dict[int, _Minute] = {}
-        """Rows by the beginning of their minute, in ms since 1970."""
+        """Rows by the start of their minute, in milliseconds since 1970."""
 
     def add_ends(self, ends: Ends) -> None:
         outcome, at_ms = ends.outcome, ends.at_ms
@@ -142,7 +143,7 @@ class RollUps:
         self._series(self._minute(at_ms), (namespace, None, None, SERIES_RATE_LIMITED), count).count += count
 
     def add_lost(self, at_ms: int, count: int) -> None:
-        """Note so many events that are in no other row."""
+        """Count `count` lost events, which are in no other row."""
         self._series(self._minute(at_ms), (None, None, None, SERIES_LOST), count).count += count
 
     def _minute(self, at_ms: int) -> dict[_Key, Series]:
@@ -170,7 +171,7 @@ class RollUps:
         return found
 
     def take(self, wall_ms: int, steady_ms: int, *, all_of_them: bool = False) -> Iterator[Line]:
-        """The lines of the minutes that are over; or of all."""
+        """Yield the lines of the minutes that are over, or of all minutes."""
         over_ms = wall_ms - limits.MINUTE_MS - CLOSE_AFTER_MS
         starts = sorted(self._minutes)
         for number, start_ms in enumerate(starts):
@@ -195,5 +196,5 @@ class RollUps:
 
 
 def is_ended_delivery(outcome: Outcome, lease_due_at: int) -> bool:
-    """Whether a delivery has ended, and not just a life: an item may expire or be deleted while nobody has it."""
+    """True if a delivery ended with the life: an item can also expire or be deleted without a lease."""
     return lease_due_at != 0 and outcome is not Outcome.EXPIRED

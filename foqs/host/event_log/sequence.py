@@ -1,4 +1,4 @@
-"""The files of one kind that a host writes, one after the other."""
+"""The files of one kind of a host, which it writes one after the other."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from foqs.host.event_log.lines import Line, WaitingLines
 from foqs.model import limits
 
 FILE_MS_MAX = 10 * limits.MINUTE_MS
-"""A file is closed when it is so old, and at the end of its hour."""
+"""The age at which a file is closed; it is closed at the end of its hour, too."""
 FLUSH_MS = 2 * limits.SECOND_MS
-"""How often lines go to the disk, so that they survive their process."""
+"""The interval of flushes to the disk, after which lines survive their process."""
 
 
 class FileSequence:
-    """Adds lines to the present file, and begins another one when that is large or old.
+    """Adds lines to the current file, and begins another one when that is large or old.
 
-    The event log's thread owns it. After an error the file is left with what was flushed to it, and all else waits for
-    the next one: no line is lost as long as there is room for it, and none is on the disk twice.
+    The event log's thread owns it. After an error the file is left with its flushed lines, and all other lines wait for
+    the next file. So no line is lost while it has room in memory, and no line is on the disk twice.
     """
 
     def __init__(self, root: Path, name: str, file_bytes_max: int, closed: Callable[[], None] = lambda: None) -> None:
-        """`name` begins the names of all files, and is that of no other process. `closed` hears of each closed file."""
+        """`name` is the prefix of all file names, unique to the process. `closed` is called for each closed file."""
         self.root = root
         self.written_count = 0
-        """Records that were given to the system."""
+        """Records that were passed to the operating system."""
         self.lost_count = 0
-        """Records that were not, or of which that is unknown after an error."""
+        """Records that were not written, or possibly not after an error."""
         self.lost_items_count = 0
-        """The items that these stood for."""
+        """The items of the lost records."""
         self._name = name
         self._file_bytes_max = file_bytes_max
         self._closed = closed
@@ -38,17 +38,17 @@ class FileSequence:
         self._file: OpenFile | None = None
         self._flushed_s = 0.0
         self._unflushed: list[Line] = []
-        """Lines of the present file that a kill would take."""
+        """Lines of the current file that a kill of the process would lose."""
         self._unflushed_bytes = 0
         self._waiting = WaitingLines()
 
     @property
     def waiting_count(self) -> int:
-        """Records that no file has, because the disk has refused them."""
+        """Unwritten records that the disk has refused."""
         return self._waiting.records_count
 
     def write(self, lines: Iterable[Line], now: Moment, *, close: bool = False, flush: bool = False) -> None:
-        """Add what waits and these lines; then do what is due. Raises OSError; then what is not on the disk waits."""
+        """Write the waiting lines and these; then close or flush if due. Raises OSError; unwritten lines then wait."""
         new = iter(lines)
         try:
             while (line := self._waiting.take() or next(new, None)) is not None:
@@ -65,11 +65,11 @@ class FileSequence:
             self.keep(new)
 
     def keep(self, lines: Iterable[Line]) -> None:
-        """Let lines wait for the next write. The oldest ones go when they are too many."""
+        """Keep lines for the next write, and drop the oldest ones if they are too many."""
         self.drop(self._waiting.add(lines))
 
     def drop(self, lines: Sequence[Line]) -> None:
-        """Count lines that are not written."""
+        """Count lines as lost."""
         self.lost_count += sum([line.records_count for line in lines])
         self.lost_items_count += sum([line.items_count for line in lines])
 
@@ -106,7 +106,7 @@ class FileSequence:
         self._unflushed, self._unflushed_bytes = [], 0
 
     def _abandon(self) -> None:
-        """Leave the file, if there is one, for `recover`."""
+        """Leave the current file, if any, to `recover`."""
         file, self._file = self._file, None
         unflushed, self._unflushed, self._unflushed_bytes = self._unflushed, [], 0
         is_known = file is None or file.abandon()

@@ -1,7 +1,7 @@
 """Gauges that are read at the moment of a scrape: shards, items by state, buffers, ages.
 
-A scrape runs on a thread of its own, so that it neither holds up the event loop nor waits for it. It reads counts that
-are kept, one at a time, and walks only over copies.
+A scrape runs on a thread of its own, so that it neither blocks the event loop nor waits for it. It reads existing
+counts, one at a time, and walks only over copies.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ShardGauge(NamedTuple):
 
 
 class ShardCounter(NamedTuple):
-    """A counter with the label `shard`, which begins anew when this host opens the shard."""
+    """A counter with the label `shard`, which restarts when this host opens the shard."""
 
     name: str
     help: str
@@ -130,7 +130,7 @@ class ShardGauges(Collector):
         yield from self._dedup_windows(owned)
 
     def _dedup_windows(self, owned: list[tuple[ShardWriter, ShardState]]) -> Iterator[Metric]:
-        """The shortest windows of namespaces that have forgotten ids."""
+        """Yield the shortest windows of namespaces that have forgotten ids."""
         family = GaugeMetricFamily(
             "foqs_dedup_window_seconds",
             "How old the oldest dedup ids of the namespace are that are surely known, on the shard where that is "
@@ -168,7 +168,7 @@ class ShardGauges(Collector):
 
 
 def _ownership(writers: list[ShardWriter], uses: Mapping[int, ShardUse]) -> Iterator[Metric]:
-    """Shards of the cluster: one that no host has would be missing everywhere, and so it is 0 on each host."""
+    """Yield gauges of all shards of the cluster. A shard that no host has is 0 on each host instead of missing."""
     owned = GaugeMetricFamily(
         "foqs_shard_owned",
         "1 while this host owns the shard, else 0. Every host has it for all shards of the cluster that were not "
@@ -231,7 +231,7 @@ class PackGauges(Collector):
 
 
 class NamespaceGauges(Collector):
-    """Items by namespace. Those with the most have labels of their own, up to limits.METRIC_NAMESPACES_MAX."""
+    """Items by namespace. The largest namespaces, up to limits.METRIC_NAMESPACES_MAX, have labels of their own."""
 
     def __init__(self, shards: Shards, name_of: Callable[[int], str | None]) -> None:
         self._shards = shards
@@ -248,7 +248,7 @@ class NamespaceGauges(Collector):
             labels=["namespace", "state"],
         )
         by_name = self._counts_by_name()
-        # Not sorted whole, which would be one long step, during which the event loop stands still.
+        # Not sorted as a whole, because that one long step would block the event loop.
         most = nlargest(limits.METRIC_NAMESPACES_MAX, by_name.items(), key=lambda entry: (sum(entry[1]), entry[0]))
         shown = dict(most)
         others = [0] * len(_STATES)
@@ -263,7 +263,7 @@ class NamespaceGauges(Collector):
         yield family
 
     def _counts_by_name(self) -> dict[str, list[int]]:
-        """Counts by the names of namespaces; a namespace without a name counts as an unknown one."""
+        """Return counts by name of a namespace. Namespaces without a name are left to foqs_unknown_namespaces."""
         found: dict[str, list[int]] = {}
         for writer in list(self._shards.writers.values()):
             shard = writer.held
@@ -311,7 +311,7 @@ class HostGauges(Collector):
 
 
 class EventLogGauges(Collector):
-    """Counters of the lines that the event log has written, and of those that it has lost."""
+    """Counters of the lines that the event log has written and lost."""
 
     def __init__(self, event_log: EventLog) -> None:
         self._event_log = event_log

@@ -18,22 +18,22 @@ from foqs.shard.state.events import Events
 
 _LOOKS_PER_EVENT = 8
 BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Bounds of the buckets of all times."""
+"""Upper bounds of the buckets of all times, in seconds."""
 OTHER_NAMESPACES = "(other)"
-"""Label of all those together that have none of their own. No namespace has such a name."""
+"""The label of all namespaces without a label of their own. No namespace has such a name."""
 
 
 class ItemMeters(Collector):
-    """Counts what became of items, by namespace. The verbs and the dispatcher call `happened`.
+    """Counts the events of items by namespace. The verbs and the dispatcher call `happened`.
 
-    The first limits.METRIC_NAMESPACES_MAX namespaces have labels of their own for good.
+    The first limits.METRIC_NAMESPACES_MAX namespaces have labels of their own until they are deleted.
     """
 
     def __init__(self, name_of: Callable[[int], str | None]) -> None:
         self._name_of = name_of
         self._counts: dict[int, list[int]] = {}
         self._labelled: deque[int] = deque()
-        """The numbers in `_counts`, in the order in which they are looked at next."""
+        """The numbers in `_counts`, in the order of their next checks."""
         self._others = [0] * len(ItemEvent)
 
     def happened(self, namespace: int, event: ItemEvent, count: int) -> None:
@@ -43,12 +43,12 @@ class ItemMeters(Collector):
         counts[event] += count
 
     def record(self, events: Events) -> None:
-        """Count what a shard tells. The dispatcher calls it."""
+        """Count the events of a shard. The dispatcher calls it."""
         for (namespace, event), count in events.counted.items():
             self.happened(namespace, event, count)
 
     def counts_of(self, event: ItemEvent) -> dict[int | None, int]:
-        """How often it happened, by number of a namespace; None stands for those without a label. For any thread."""
+        """Return the counts of an event by namespace number; None stands for all without a label. Thread-safe."""
         found: dict[int | None, int] = {number: counts[event] for number, counts in list(self._counts.items())}
         found[None] = self._others[event]
         return found
@@ -60,7 +60,10 @@ class ItemMeters(Collector):
         return self._counts.setdefault(namespace, [0] * len(ItemEvent))
 
     def _forget_a_deleted_one(self) -> bool:
-        """Whether there was one among the next few: this is done for each event of a namespace without a label."""
+        """Forget one deleted namespace among the next few, and return True if it did.
+
+        Only a few, because this runs for each event of a namespace without a label.
+        """
         for _ in range(min(_LOOKS_PER_EVENT, len(self._labelled))):
             number = self._labelled.popleft()
             if self._name_of(number) is None:
@@ -88,16 +91,16 @@ class ItemMeters(Collector):
 
 
 class Distribution:
-    """How long things took, in buckets. Any thread may read it; it grows on one.
+    """A distribution of times, in buckets. Every thread can read it, and one thread adds to it.
 
-    These are plain sums: a meter of the metrics library costs five times as much each time.
+    It has plain sums, because an observation by the metrics library costs five times as much.
     """
 
     __slots__ = ("counts", "seconds_sum")
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BOUNDS_S) + 1)
-        """Counts by bucket; the last one is for what is beyond all bounds."""
+        """Counts by bucket; the last bucket has the times beyond all bounds."""
         self.seconds_sum = 0.0
 
     def observe(self, seconds: float) -> None:
@@ -105,12 +108,12 @@ class Distribution:
         self.counts[bisect_left(BOUNDS_S, seconds)] += 1
 
     def buckets(self) -> list[tuple[str, float]]:
-        """How many took no longer than each bound, as Prometheus has it."""
+        """Return the counts of times up to each bound, in the form of Prometheus."""
         return list(zip([*map(str, BOUNDS_S), "+Inf"], accumulate(list(self.counts)), strict=True))
 
 
 class TransportMeters(Collector):
-    """Implements foqs.transport.bounds.TransportMetrics: the front door counts connections and calls here.
+    """Implements foqs.transport.bounds.TransportMetrics, where the front door counts connections and calls.
 
     It owns a distribution of times for each method and outcome.
     """

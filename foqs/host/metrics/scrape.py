@@ -22,10 +22,10 @@ from foqs.host.shards.shards import Shards
 
 
 class Metrics:
-    """One host's; `registry` is what its metrics port serves."""
+    """All metrics of one host. Its metrics port serves `registry`."""
 
     def __init__(self, namespace_name: Callable[[int], str | None]) -> None:
-        # When a series began is of no use to anybody, and would be as many series more.
+        # The start times of series have no use, and would double the number of series.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._namespace_name = namespace_name
@@ -37,7 +37,7 @@ class Metrics:
         PlatformCollector(registry=self.registry)
 
     def introduce(self, version: str, schema_versions: Mapping[str, int]) -> None:
-        """Tell what runs: the version of foqs, and the newest migration that it needs of each kind of database."""
+        """Register the version of foqs, and the newest migration that it needs of each kind of database."""
         build = Gauge(
             "foqs_build_info",
             "Always 1; the label is the running version of foqs.",
@@ -57,26 +57,26 @@ class Metrics:
     def watch(
         self, shards: Shards, dispatcher: Dispatcher, ages: Ages, pulse: Pulse, is_draining: Callable[[], bool]
     ) -> None:
-        """Let every scrape read the state of the host."""
+        """Register the state of the host."""
         self.registry.register(ShardGauges(shards, ages))
         self.registry.register(PackGauges(shards))
         self.registry.register(NamespaceGauges(shards, self._namespace_name))
         self.registry.register(HostGauges(dispatcher, pulse, is_draining))
 
     def watch_event_log(self, event_log: EventLog) -> None:
-        """Let every scrape read what became of the event log."""
+        """Register the counters of the event log."""
         self.registry.register(EventLogGauges(event_log))
 
     def watch_loads(self, lane: BulkLane, jobs: Jobs) -> None:
-        """Let every scrape read what bulk enqueues and jobs have on the host."""
+        """Register the gauges of bulk enqueues and jobs."""
         self.registry.register(LoadGauges(lane, jobs))
 
     def watch_quotas(self, quotas: Quotas) -> None:
-        """Let every scrape read how the host gets tokens of quotas."""
+        """Register the gauges of quotas."""
         self.registry.register(QuotaGauges(quotas))
 
     def watch_also(self, collector: Collector) -> None:
-        """Let every scrape read this, too."""
+        """Register one more collector."""
         self.registry.register(collector)
 
     def watch_namespaces(self, unknown_count: Callable[[], int]) -> None:
