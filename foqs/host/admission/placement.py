@@ -1,4 +1,4 @@
-"""The choice of shards for the items of an enqueue: shards of the namespace's tier, or those that know a dedup id."""
+"""The choice of shards for the items of an enqueue: shards of the namespace's tier, or the shards of dedup ids."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Placement:
         self._slots = slots
         self._sick = dispatcher.sick
         self._current: dict[str, tuple[ShardWriter, int]] = {}
-        """By tier, the shard that takes items now, and the number of items until the turn of the next one."""
+        """The shard of each tier that takes items now, and the number of items until the turn of the next shard."""
 
     def place(self, namespace: Namespace, count: int, avoided: Collection[int] = ()) -> ShardWriter:
         """Return the shard for a call's items without dedup ids, one of the namespace's tier.

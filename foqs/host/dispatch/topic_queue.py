@@ -57,7 +57,7 @@ class DequeueCall:
         self.ring: ReadyRing | None = None
         """Set if the call takes items of any topic of a ring; its wants then change while it waits."""
         self.count_left = 0
-        """Items that such a call still wants beyond those of its `wants`."""
+        """Items that such a call still wants beyond its `wants`."""
         self.attached_number = 0
         """Its number among such calls, in the order in which they began to want items of a certain topic."""
         self.attached_s = 0.0
@@ -164,7 +164,7 @@ class TopicQueue:
         self.is_paused = False
         """True if no item is delivered."""
         self.pausing: deque[DequeueCall] | None = None
-        """The calls that a pause has not checked yet; it ends those that wait for paused topics only."""
+        """The calls that a pause has not checked yet; it ends calls that wait for paused topics only."""
         self.cap: Cap | None = None
         self.shared_cap: Cap | None = None
         """The cap of its namespace, which all its topics share."""

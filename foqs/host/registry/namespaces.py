@@ -87,7 +87,7 @@ class Namespaces(Service):
         self.slot_moves: MoveFollower | None = None
         """The host sets `shards`, `slots` and `slot_moves` before `start`."""
         self.cluster: ClusterId | None = None
-        """The id of the cluster, set by the maker of shards."""
+        """The id of the cluster, set by the shard factory."""
         self.settings = SettingsTable()
         """The settings of namespaces, for shards and the dispatcher."""
         self.number_max = 0

@@ -117,7 +117,7 @@ class Enqueues:
     ) -> None:
         """`happened` counts events of items by namespace; `make_slots` makes the slot table if it is missing.
 
-        looks: the bound of look-ups for calls over their quota.
+        `looks` bounds the look-ups of dedup ids for calls over their quota.
         """
         self._namespaces = namespaces
         self._quotas = quotas

@@ -201,7 +201,7 @@ class Exports:
         return keys, keys[-1] if len(keys) == wish.limit else wish.to_key
 
     async def _read(self, owned: OwnedShard, shard: ShardState, plan: Callable[[], Callable[[], T]]) -> T:
-        """Read by the exporter of the shard. Raises UnavailableError if the shard is lost or sick, or at the timeout."""
+        """Read by the exporter of the shard. Raises UnavailableError for a lost or sick shard, and at the timeout."""
         try:
             async with asyncio.timeout(limits.CALL_MS_MAX / 1000):
                 found = await self._shards.unless_sick(owned.shard_id, owned.export(plan()))
