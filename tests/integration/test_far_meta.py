@@ -13,13 +13,12 @@ from structlog.testing import capture_logs
 from foqs.cluster.members.backends.meta_backend import MetaBackend
 from foqs.cluster.members.membership import Membership
 from foqs.dev.local_server import LocalServer
-from foqs.model import limits
 from foqs.model.cluster import HostRow
 from foqs.model.grants import Ask, Grant
 from foqs.model.namespace import NamespaceSettings
 from foqs.storage.meta.meta_store import MetaStore
 from tests.support.far_server import far_server
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_MS, until
 
 pytestmark = pytest.mark.database
 
@@ -37,7 +36,7 @@ def far_url(request: pytest.FixtureRequest, meta_url: str, mysql_server: LocalSe
 async def member(url: str, name: str) -> AsyncIterator[Membership]:
     loop = asyncio.get_running_loop()
     meta = MetaStore(url, process_id=name)
-    beats = MetaStore(url, limits.BEAT_STATEMENT_MS_MAX, name)
+    beats = MetaStore(url, PATIENCE_MS, name)
     membership = Membership(MetaBackend(meta, beats), meta, HostRow(name, "", 1, 0), {}, loop.time, lambda _: 0)
     await membership.start()
     try:
