@@ -105,3 +105,21 @@ def test_a_doc_comment_is_a_sentence_or_a_noun_phrase_with_its_noun() -> None:
 )
 def test_the_rule_for_doc_comments_can_tell(comment: str, *, is_right: bool) -> None:
     assert (_what_is_wrong(comment) == "") is is_right
+
+
+_RARE = {
+    r"\b(what|whatever|whoever|whichever|whether)\b": 130,  # a clause as a noun: name the thing
+    r"\bmay\b": 60,  # permission alone
+    r"\b(go|goes|gone|went|going)\b": 30,
+    r"\bthere (is|are|was|were)\b": 40,
+    r"\b(told|tells?|telling)\b": 40,
+    r"\b(none|nothing) of\b|\bof them\b": 40,
+    r"\bso (many|much|long|often|far)\b": 30,
+}
+"""The most doc comments with words that hide the noun or the verb."""
+
+
+@pytest.mark.parametrize("pattern", _RARE)
+def test_doc_comments_name_the_thing_and_use_the_verbs_of_the_field(pattern: str) -> None:
+    found = [f"foqs/{place}: {text[:80]}" for place, text in _doc_comments() if re.search(pattern, text, re.IGNORECASE)]
+    assert len(found) <= _RARE[pattern], found
