@@ -27,7 +27,7 @@ class WatchedQueue(FakeQueue):
     def __init__(self) -> None:
         super().__init__()
         self.extended = threading.Event()
-        self.extended_count = 0
+        self.extended_receipts: list[str] = []
         self.begun: list[str] = []
         self.nacks: list[NackFields] = []
         self.asked_counts: list[int] = []
@@ -58,7 +58,7 @@ class WatchedQueue(FakeQueue):
     ) -> PositionErrors:
         errors = await super().extend_lease(context, namespace_name, receipts, lease_ms, begun)
         self.begun += begun
-        self.extended_count += len(receipts)
+        self.extended_receipts += receipts
         if receipts:
             self.extended.set()
         return errors
