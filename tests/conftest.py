@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
 from foqs.dev.local_server import LocalServer, LocalServerError
@@ -14,6 +15,15 @@ from tests.support.zookeeper import ZookeeperServer
 
 _DATABASE_FIXTURES = {"mysql_server", "databases_of_session", "meta_url", "shard_urls"}
 _SIMULATED = "tests/sim/"
+
+# How long an example takes, or is made, says nothing of the code; nor does a chance run of large ones.
+settings.register_profile(
+    "busy_machine",
+    settings(),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile("busy_machine")
 
 
 def pytest_report_header() -> str:

@@ -13,8 +13,6 @@ from loadtest.fuzz.corpus import seed_answers, seed_messages
 from loadtest.fuzz.judge import DefectError, Judge
 from loadtest.fuzz.mutations import Mutator
 
-pytestmark = pytest.mark.timeout(90)
-
 
 def test_mutated_messages_are_refused_or_decoded_and_do_no_harm() -> None:
     findings = frames.fuzz(20_000, seed=1, batch_frames=5_000)

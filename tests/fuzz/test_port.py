@@ -13,8 +13,6 @@ from loadtest.fuzz.corpus import NAMESPACE
 from loadtest.fuzz.port import Findings
 from tests.support.front_door import World, run, world
 
-pytestmark = pytest.mark.timeout(90)
-
 
 async def fuzz(w: World, frames: int, seed: int) -> Findings:
     async def look() -> tuple[float, float]:

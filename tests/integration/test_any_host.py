@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from foqs.client.aio import AsyncClient
-from foqs.client.queue_items import NewItem
+from foqs.client.queue_items import Item, NewItem
 from foqs.model import limits
 from foqs.model.calls import DeliveryPolicy, ItemState, StoredItem, StoredItemPage
 from foqs.model.errors import (
@@ -74,10 +74,16 @@ async def test_items_of_all_hosts_are_dequeued_and_acked_by_one(hosts: Hosts) ->
     assert first.items_stored() == 0
 
 
+async def waiting_consumer(hosts: Hosts) -> asyncio.Task[list[Item]]:
+    """A dequeue that waits at the first host, once the home of its topic knows of it."""
+    waiting = asyncio.create_task(hosts[0].client.dequeue("jobs", "late", count=1, wait_ms=limits.WAIT_MS_MAX))
+    await until(lambda: any(len(host.host._routing._news.directory) for host in hosts))
+    return waiting
+
+
 async def test_a_waiting_consumer_gets_an_item_that_comes_to_another_host(hosts: Hosts) -> None:
     first, second = hosts
-    waiting = asyncio.create_task(first.client.dequeue("jobs", "late", count=1, wait_ms=20_000))
-    await asyncio.sleep(0.05)
+    waiting = await waiting_consumer(hosts)
     item_id = await second.client.enqueue("jobs", "late", b"x")
     (item,) = await waiting
     assert item.id == item_id
@@ -91,8 +97,7 @@ async def test_the_metrics_of_a_host_tell_what_it_asks_of_others(hosts: Hosts) -
     def sample(host: RunningHost, name: str, **labels: str) -> float:
         return host.host.metrics.registry.get_sample_value(name, labels) or 0.0
 
-    waiting = asyncio.create_task(first.client.dequeue("jobs", "late", count=1, wait_ms=20_000))
-    await asyncio.sleep(0.05)
+    waiting = await waiting_consumer(hosts)
     await second.client.enqueue("jobs", "late", b"x")
     (item,) = await waiting
     await first.client.ack("jobs", item.receipt)
@@ -106,7 +111,7 @@ async def test_the_metrics_of_a_host_tell_what_it_asks_of_others(hosts: Hosts) -
     assert sample(first, "foqs_peers", state="connected") == 1
     assert sample(first, "foqs_peers", state="failed") == 0
     assert sum(sample(host, "foqs_topics_known") for host in hosts) >= 1
-    assert sample(second, "foqs_topic_news_age_seconds") < 5
+    await until(lambda: sample(second, "foqs_topic_news_age_seconds") < 5)
 
 
 async def test_leases_are_extended_and_given_back_through_any_host(hosts: Hosts) -> None:

@@ -24,6 +24,7 @@ from foqs.model.errors import (
 from foqs.shard import mysql_server
 from foqs.wire.codec import structs
 from tests.support.running_host import running_host, shard_of
+from tests.support.waiting import PATIENCE_MS, longer
 
 NOW_SLACK_MS = 500
 """Between this machine's clock and the shard's, as the host measured it."""
@@ -182,16 +183,25 @@ async def test_a_backlog_spreads_over_all_shards(host):
 
 async def test_nothing_is_delivered_before_its_time(host):
     started = now_ms()
+    await host.client.enqueue("jobs", "far", b"delay", delay_ms=60_000)
+    await host.client.enqueue("jobs", "far", b"at", deliver_after_ms=started + 60_000)
     await host.client.enqueue("jobs", "t", b"delay", delay_ms=400)
-    await host.client.enqueue("jobs", "t", b"at", deliver_after_ms=started + 800)
-    (stats,) = (await host.stats("jobs")).values()
+    await host.client.enqueue("jobs", "t", b"at", deliver_after_ms=now_ms() + 1_000)
+    stats = (await host.stats("jobs"))["far"]
     assert (stats.ready, stats.delayed) == (0, 2)
-    for payload, due in ((b"delay", started + 400), (b"at", started + 800)):
-        (item,) = await host.client.dequeue("jobs", "t", 10, wait_ms=20_000)
+    for payload in (b"delay", b"at"):
+        (item,) = await host.client.dequeue("jobs", "t", 1, wait_ms=20_000)
         assert item.payload == payload
-        assert item.deliver_after_ms >= due - NOW_SLACK_MS
-        assert now_ms() >= due - NOW_SLACK_MS // 10
-        assert now_ms() < due + 1_000
+        assert now_ms() >= item.deliver_after_ms - NOW_SLACK_MS // 10
+    assert await host.client.dequeue("jobs", "far", 10, wait_ms=200) == []
+
+
+async def test_a_delay_counts_from_the_enqueue(host):
+    before = now_ms()
+    item_id = await host.client.enqueue("jobs", "t", b"delay", delay_ms=60_000)
+    after = now_ms()
+    starts_ms = (await host.admin.get_item("jobs", item_id)).deliver_after_ms - 60_000
+    assert before - NOW_SLACK_MS <= starts_ms <= after + NOW_SLACK_MS
 
 
 async def test_a_deliver_after_in_the_past_means_now(host):
@@ -230,22 +240,33 @@ async def test_a_paused_namespace_refuses_enqueues_and_still_serves(host):
 
 
 async def test_over_its_quota_a_namespace_is_told_when_there_is_room_and_others_feel_nothing(host, monkeypatch):
-    monkeypatch.setattr(grants, "QUOTA_WINDOW_MS", 1_500)
-    await host.admin.create_namespace("small", enqueues_per_minute_max=10)
-    assert not (await host.client.enqueue_many("small", [NewItem("t", b"x")] * 8)).errors
-    with pytest.raises(RateLimitedError) as refused:
-        await host.client.enqueue_many("small", [NewItem("t", b"x")] * 3)
-    assert not (await host.client.enqueue_many("small", [NewItem("t", b"x")] * 2)).errors
+    for window_ms in longer(1_500):
+        monkeypatch.setattr(grants, "QUOTA_WINDOW_MS", window_ms)
+        if await is_over_its_quota_and_waits(host, f"small-{window_ms}", window_ms):
+            return
+    pytest.fail("the host had room again before it was asked again")
+
+
+async def is_over_its_quota_and_waits(host, name: str, window_ms: int) -> bool:
+    """False if the machine was so slow that there was room again meanwhile."""
+    await host.admin.create_namespace(name, enqueues_per_minute_max=10)
+    assert not (await host.client.enqueue_many(name, [NewItem("t", b"x")] * 8)).errors
+    (refused,) = await asyncio.gather(host.client.enqueue_many(name, [NewItem("t", b"x")] * 3), return_exceptions=True)
+    if not isinstance(refused, RateLimitedError):
+        return False
+    assert 0 < refused.retry_after_ms <= window_ms + grants.VALID_MS
+    assert not (await host.client.enqueue_many(name, [NewItem("t", b"x")] * 2)).errors
     assert not (await host.client.enqueue_many("jobs", [NewItem("t", b"x")] * 100)).errors
-    retry_after_ms = refused.value.retry_after_ms
-    assert 0 < retry_after_ms <= 1_500 + grants.VALID_MS
     pauses = []
-    patient = RetryPolicy(deadline_ms=10_000, backoff_ms=0, backoff_ms_max=0)
-    async with AsyncClient(host.address, retry=patient, random=lambda: pauses.append(1) or 0.0) as client:
+    patient = RetryPolicy(deadline_ms=PATIENCE_MS, backoff_ms=0, backoff_ms_max=0)
+    async with AsyncClient(
+        host.address, timeout_ms=PATIENCE_MS, retry=patient, random=lambda: pauses.append(1) or 0.0
+    ) as client:
         pauses.clear()  # The choice of the first address draws too.
-        assert not (await client.enqueue_many("small", [NewItem("t", b"x")] * 3)).errors
-    assert len(pauses) == 1, "waiting as long as told is enough"
-    assert sum(stats.ready for stats in (await host.stats("small")).values()) == 13
+        assert not (await client.enqueue_many(name, [NewItem("t", b"x")] * 3)).errors
+    assert len(pauses) <= 1, "waiting as long as told is enough"
+    assert sum(stats.ready for stats in (await host.stats(name)).values()) == 13
+    return len(pauses) == 1
 
 
 async def test_a_batch_over_the_quota_stores_nothing_and_bad_items_do_not_count(host):

@@ -10,7 +10,6 @@ import pytest
 
 from foqs.client.queue_items import NewItem
 from foqs.cluster.members import membership
-from foqs.cluster.routing import host_rounds
 from foqs.model import limits
 from foqs.model.calls import ClusterShard
 from foqs.model.cluster import ShardHealth, ShardUse
@@ -25,7 +24,7 @@ from foqs.model.errors import (
 from foqs.shard import mysql_server
 from foqs.storage.sessions.places import place_of
 from tests.support.running_host import RunningHost, running_host, shard_of
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, eventually, until
 
 pytestmark = pytest.mark.database
 
@@ -51,8 +50,10 @@ async def placed(host: RunningHost, count: int = 30) -> set[int]:
 
 
 async def empty(host: RunningHost) -> None:
-    while items := await host.client.dequeue("jobs", "t", 100, wait_ms=300):
-        await host.client.ack("jobs", items)
+    async with asyncio.timeout(PATIENCE_S):
+        while await host.stats("jobs"):
+            items = await host.client.dequeue("jobs", "t", 100, wait_ms=300)
+            await host.client.ack("jobs", items)
 
 
 async def test_the_list_tells_places_without_passwords_and_who_owns_what(
@@ -67,8 +68,7 @@ async def test_the_list_tells_places_without_passwords_and_who_owns_what(
         ("host-1", ShardUse.SERVING, "", "", "")
     }
     assert {one.epoch for one in found} == {1}
-    while (await shard(host, 0)).owner_address != host.address:
-        pass
+    await eventually(lambda: shard(host, 0), lambda one: one.owner_address == host.address)
 
 
 async def test_a_shard_that_is_added_takes_items_soon(host: RunningHost, shard_urls: dict[int, str]) -> None:
@@ -273,6 +273,10 @@ async def test_a_shard_is_pinned_to_no_host_of_another_tier(host: RunningHost, m
         await update(1, pinned_to="a-host-to-come")
 
 
+def owner_of(found: ClusterShard) -> tuple[str, str, ShardHealth]:
+    return found.owner, found.owner_address, found.health
+
+
 async def test_a_shard_has_an_owner_only_while_a_host_that_lives_serves_it(
     host: RunningHost, meta_url: str, shard_urls: dict[int, str]
 ) -> None:
@@ -282,20 +286,20 @@ async def test_a_shard_has_an_owner_only_while_a_host_that_lives_serves_it(
     assert found.detail == "no host has taken it yet; no host of tier 'gold' lives, which it needs"
     async with running_host(meta_url, {}, name="host-2", tier="gold", namespace=None) as other:
         await until(lambda: other.host.owned_count == 1 and other.host.id in host.host.owners.living)
+        served = ShardHealth.SERVED
+        owners = [("host-1", host.address, served)] * 2 + [("host-2", other.address, served)]
         for one in (host, other):
-            await asyncio.sleep(host_rounds.FRESH_MS / 1000)
-            owners = [(at.owner, at.owner_address, at.health) for at in await one.admin.list_shards()]
-            served = ShardHealth.SERVED
-            assert owners == [("host-1", host.address, served)] * 2 + [("host-2", other.address, served)]
+            await eventually(one.admin.list_shards, lambda found: [owner_of(at) for at in found] == owners)
         last_owner = other.host.id
-        found = [(at.name, at.host_id, at.shards, at.state) for at in await host.admin.list_hosts()]
-        assert found == [
+        hosts = [
             ("host-1", host.host.id, [0, 1], HostState.SERVING),
             ("host-2", last_owner, [2], HostState.SERVING),
         ]
+        await eventually(
+            host.admin.list_hosts, lambda found: [(at.name, at.host_id, at.shards, at.state) for at in found] == hosts
+        )
     await until(lambda: last_owner not in host.host.owners.living)
-    await asyncio.sleep(host_rounds.FRESH_MS / 1000)
-    found = await shard(host, 2)
+    found = await eventually(lambda: shard(host, 2), lambda one: one.health is ShardHealth.UNSERVED)
     assert (found.owner, found.owner_address, found.last_owner) == ("", "", last_owner)
     assert (found.state, found.health) == (ShardUse.SERVING, ShardHealth.UNSERVED)
     assert f"host {last_owner} took it last, and lives no more" in found.detail

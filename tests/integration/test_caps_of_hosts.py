@@ -15,9 +15,9 @@ from foqs.shard import mysql_server
 from tests.support.cluster import cluster, shards_of
 from tests.support.late_pull import LatePull
 from tests.support.running_host import RunningHost, has_read, shard_of
+from tests.support.waiting import PATIENCE_S
 
 Hosts = list[RunningHost]
-PATIENCE_S = 60
 HOLDS_MS_MAX = 2_000
 
 

@@ -379,7 +379,7 @@ def test_a_check_of_the_host_fails_unless_all_is_well(
 def test_a_command_that_reads_goes_on_to_the_next_address_when_a_host_hangs(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flows, "HOP_MS", 100)
+    monkeypatch.setattr(flows, "HOP_MS", 500)
     # The system accepts for a process that is stopped, and nobody answers.
     with socket.create_server(("127.0.0.1", 0)) as hung:
         shell.address = f"127.0.0.1:{hung.getsockname()[1]},{shell.address}"

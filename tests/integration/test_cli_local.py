@@ -22,6 +22,7 @@ from foqs.storage.meta.meta_store import MetaStore
 from foqs.storage.schema.migrations import MigrationError
 from foqs.supervised import Orders
 from tests.support.databases import server_binary
+from tests.support.waiting import PATIENCE_S
 
 SCHEMA = Path(__file__).parents[2] / "schema"
 
@@ -66,11 +67,11 @@ class FakeBootstrap:
         os.kill(os.getpid(), signal.SIGHUP)
         is_dev = config.host_name == "dev"
         if not is_dev:
-            await asyncio.wait_for(orders.reload.wait(), 10)
+            await asyncio.wait_for(orders.reload.wait(), PATIENCE_S)
             self.reloaded.append(orders.load_config())
             assert not orders.stop.done()
             os.kill(os.getpid(), signal.SIGINT)
-        self.reasons.append(await asyncio.wait_for(orders.stop, 10))
+        self.reasons.append(await asyncio.wait_for(orders.stop, PATIENCE_S))
 
 
 @pytest.fixture

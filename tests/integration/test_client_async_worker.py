@@ -129,7 +129,7 @@ def test_an_async_handler_that_does_not_end_is_cancelled_and_its_item_released(
             await asyncio.Event().wait()
 
         async with foqs.AsyncClient(host.address) as client:
-            worker = foqs.AsyncWorker(client, "ns", "t", handler, wait_ms=50, drain_ms=50)
+            worker = foqs.AsyncWorker(client, "ns", "t", handler, wait_ms=50, drain_ms=1_000)
             with pytest.raises(foqs.CutOffError) as told:
                 await worker.run()
             assert len(told.value.item_ids) == 1

@@ -18,8 +18,8 @@ from foqs.client.sync.connections import ClientConnection
 from foqs.model import limits
 from foqs.model.calls import ExportSplit
 from foqs.wire import codec as wire
-from tests.support.client_host import HostThread, Peer, refused_address, running_host, scripted_peer
-from tests.support.waiting import PATIENCE_S
+from tests.support.client_host import HostThread, Peer, refused_address, running_host, scripted_peer, times_out
+from tests.support.waiting import PATIENCE_MS, PATIENCE_S, longer
 
 ONCE = foqs.RetryPolicy(deadline_ms=0)
 S = wire.structs
@@ -152,10 +152,15 @@ def test_a_call_ends_at_its_deadline_and_not_at_the_timeout_of_an_attempt(verb: 
     with socket.create_server(("127.0.0.1", 0)) as silent:  # The system accepts, and nobody answers.
         address = "127.0.0.1:{1}".format(*silent.getsockname())
         with foqs.Client(address, timeout_ms=60_000) as client, foqs.AdminClient(address, timeout_ms=60_000) as admin:
-            began_s = time.monotonic()
-            with pytest.raises(foqs.OutcomeUnknownError):
-                SILENT_CALLS[verb](client, admin, {"deadline": timedelta(milliseconds=60)})
-            assert 0.05 < time.monotonic() - began_s < 20
+            for deadline_ms in longer(60):  # A busy machine needs a longer one to send the call.
+                began_s = time.monotonic()
+                with pytest.raises((foqs.OutcomeUnknownError, foqs.NotSentError)) as ended:
+                    SILENT_CALLS[verb](client, admin, {"deadline": timedelta(milliseconds=deadline_ms)})
+                took_s = time.monotonic() - began_s
+                if ended.type is foqs.OutcomeUnknownError:
+                    break
+            assert ended.type is foqs.OutcomeUnknownError, "it was never sent"
+            assert deadline_ms / 1_200 < took_s < PATIENCE_S / 2
 
 
 def test_every_verb_that_takes_a_deadline_is_tried_with_one() -> None:
@@ -187,7 +192,7 @@ def test_a_fork_cannot_use_the_client_of_its_parent() -> None:
 def test_batches_in_flight_together_bring_every_item_once_in_the_order_of_its_id(host: HostThread) -> None:
     with foqs.Client(host.address, batch_items_max=10) as client:
         news = [foqs.NewItem("t", b"%d" % number) for number in range(95)]
-        result = client.enqueue_many("ns", news, bulk=True, calls_in_flight=4, deadline_ms=10_000)
+        result = client.enqueue_many("ns", news, bulk=True, calls_in_flight=4, deadline_ms=PATIENCE_MS)
         assert not result.errors
         items = {item.id: item.payload for item in client.dequeue("ns", "t", 100)}
         assert [items[item_id] for item_id in result.ids] == [new.payload for new in news]
@@ -227,13 +232,13 @@ def test_the_late_answer_of_a_timed_out_call_reaches_nobody() -> None:
         peer.next_call()
         peer.wait_for_close()
 
-    with scripted_peer(late, lambda peer: answers(peer, "second")) as address:
-        client = foqs.Client(address, timeout_ms=50, retry=ONCE)
-        with client:
-            with pytest.raises(foqs.OutcomeUnknownError, match=f"no answer from {address} within 50 ms"):
-                names(client)
-            assert idle_connections(client) == []
-            assert names(client) == ["second"]
+    with (
+        scripted_peer(late, lambda peer: answers(peer, "second")) as address,
+        foqs.Client(address, retry=ONCE) as client,
+    ):
+        assert f"no answer from {address} within " in times_out(client, lambda: names(client))
+        assert idle_connections(client) == []
+        assert names(client) == ["second"]
 
 
 def test_an_answer_with_another_seqid_is_not_taken_and_closes_the_connection() -> None:
@@ -365,7 +370,7 @@ def test_a_call_waits_no_longer_than_its_timeout_for_a_free_connection() -> None
         foqs.Client(address, connections_max=1, timeout_ms=50, retry=ONCE) as client,
         ThreadPoolExecutor(1) as threads,
     ):
-        busy = threads.submit(client.dequeue, "ns", "t", wait_ms=1_000)
+        busy = threads.submit(client.dequeue, "ns", "t", wait_ms=limits.WAIT_MS_MAX)
         assert asked.wait(PATIENCE_S)
         with pytest.raises(foqs.OverloadedError, match="connections of the client are busy"):
             names(client)

@@ -218,15 +218,16 @@ def test_a_lease_that_the_keeper_lost_is_neither_acked_nor_kept(client: foqs.Cli
 
 def test_the_lease_of_a_settled_item_is_not_extended(client: foqs.Client, queue: WatchedQueue) -> None:
     fill(client, 2)
-    held: list[int] = []
+    extended: dict[str, set[str]] = {}
 
     def handler(item: LeasedItem) -> None:
         if item.payload == b"1":
-            assert queue.extended.wait(PATIENCE_S)
-            held.append(queue.extended_count)
+            known_count = len(queue.extended_receipts)
+            until_true(lambda: item.receipt in queue.extended_receipts)
+            extended[item.receipt] = set(queue.extended_receipts[known_count:])
 
     run_worker(client, 2, handler, concurrency=1, prefetch_count=0, lease_ms=1_000)
-    assert held == [1]
+    assert [{held} for held in extended] == [*extended.values()] != []
 
 
 @pytest.mark.parametrize("released_by", ["the stop", "the handler threads"])
@@ -265,7 +266,8 @@ def test_items_not_begun_are_released_even_while_a_handler_does_not_end(
         assert go_on.wait(PATIENCE_S)
 
     fill(client, 3)
-    worker = foqs.Worker(client, "ns", "t", handler, concurrency=1, wait_ms=50, prefetch_count=2, drain_ms=20)
+    # What is not begun has this time to be released.
+    worker = foqs.Worker(client, "ns", "t", handler, concurrency=1, wait_ms=50, prefetch_count=2, drain_ms=1_000)
     with ThreadPoolExecutor(1) as threads:
         run = threads.submit(worker.run)
         assert in_work.wait(PATIENCE_S)

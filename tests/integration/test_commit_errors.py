@@ -14,6 +14,7 @@ from foqs.storage.sessions.session import connect
 from foqs.storage.shard import prepared, shard_store
 from tests.contract.owner import new_item
 from tests.support.stores import open_store
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.database
 
@@ -50,7 +51,7 @@ def run_with_another_commit(store, monkeypatch, commit, count):
 
 
 def reopened(store):
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + PATIENCE_S
     while True:
         try:
             return store.reopen()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import shutil
 from collections.abc import AsyncIterator, Iterator
@@ -30,7 +31,7 @@ from foqs.storage.shard.shard_reader import ShardReader
 from foqs.storage.shard.slot_source import SlotSource
 from tests.support.databases import new_server, prepared_server
 from tests.support.running_host import RunningHost, running_host
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.database
 
@@ -201,8 +202,9 @@ async def put_again(host: RunningHost) -> None:
             return False
         return True
 
-    while not await tried():
-        pass
+    async with asyncio.timeout(PATIENCE_S):
+        while not await tried():
+            pass
 
 
 async def test_a_copy_that_is_behind_is_served_after_a_death_and_tells_what_it_lacks(

@@ -12,10 +12,9 @@ from foqs import NewItem
 from foqs.model.stocks import weight_of
 from tests.support.cluster import cluster, shards_of
 from tests.support.running_host import RunningHost, shard_of
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 Hosts = list[RunningHost]
-PATIENCE_S = 60
 CALL_ITEMS = 20
 OPEN_ITEMS = 4 * CALL_ITEMS
 """What calls of all consumers bring that begin in a window and end after it, or the other way round."""
@@ -56,15 +55,18 @@ async def put(host: RunningHost, counts: Mapping[str, int]) -> None:
 async def take(hosts: Sequence[RunningHost], count: int) -> list[str]:
     """The topics of so many items, in the order in which consumers of these hosts got them, two on each."""
     topics: list[str] = []
+    loop = asyncio.get_running_loop()
 
-    async def consume(host: RunningHost) -> None:
+    async def consume(host: RunningHost, limit: asyncio.Timeout) -> None:
         while len(topics) < count:
             items = await host.client.dequeue("jobs", topic_prefix="", count=CALL_ITEMS, wait_ms=1_000)
-            topics.extend([item.topic for item in items])
+            if items:
+                topics.extend([item.topic for item in items])
+                limit.reschedule(loop.time() + PATIENCE_S)
             await host.client.ack("jobs", [item.receipt for item in items])
 
-    async with asyncio.timeout(PATIENCE_S):
-        await asyncio.gather(*[consume(host) for host in hosts for _ in range(2)])
+    async with asyncio.timeout(PATIENCE_S) as limit:  # Until the next items: all of them take as long as they take.
+        await asyncio.gather(*[consume(host, limit) for host in hosts for _ in range(2)])
     return topics
 
 

@@ -165,7 +165,11 @@ def test_deadlines_hold_for_more_connections_than_one_turn_looks_at() -> None:
     async def main() -> None:
         count = 3 * connection_table.CONNECTIONS_PER_SWEEP_TURN
         async with (
-            world(TransportLimits(frame_times=FrameTimes(header_ms_max=SHORT_MS), sweep_ms=5)) as w,
+            world(
+                TransportLimits(
+                    frame_times=FrameTimes(header_ms_max=SHORT_MS, first_frame_ms_max=10 * LONG_MS), sweep_ms=5
+                )
+            ) as w,
             AsyncExitStack() as stack,
         ):
             for _ in range(count):

@@ -64,7 +64,7 @@ async def test_the_documented_privileges_are_enough(
             # It hangs, as far as others can see.
             one.host._membership._task.cancel()  # type: ignore[union-attr]
             await until(lambda: two.host.owned_count == 2)
-            items = await two.client.dequeue("jobs", "t", count=20, wait_ms=5_000)
+            items = await two.leased(20)
             assert not await two.client.ack("jobs", [item.receipt for item in items], return_errors=True)
             await two.admin.create_namespace("later")
             await two.admin.delete_namespace("later")

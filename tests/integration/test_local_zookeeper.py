@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from foqs.cli.main import cli
 from foqs.dev import local_zookeeper
 from foqs.dev.local_zookeeper import HOME_VARIABLE, LocalZookeeper, LocalZookeeperError, find_zookeeper
+from tests.support.waiting import PATIENCE_S
 
 
 def test_who_starts_a_second_server_in_a_directory_is_told_of_the_first_one(tmp_path: Path) -> None:
@@ -22,7 +23,7 @@ def test_who_starts_a_second_server_in_a_directory_is_told_of_the_first_one(tmp_
             LocalZookeeper(tmp_path).start()
         with pytest.raises(LocalZookeeperError, match=rf"is started already \(pid {server.pid}\)"):
             server.start()
-        with socket.create_connection(("127.0.0.1", server.port), timeout=10):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S):
             pid = server.pid
         server.stop()
         with pytest.raises(ProcessLookupError):

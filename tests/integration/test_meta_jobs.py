@@ -116,7 +116,10 @@ def test_a_process_that_had_forgotten_a_job_goes_on_from_its_own_counts(meta: Me
     assert meta.count_jobs("h1", 1, {}, [key])[key].counts == JobCounts(10, 2, 1)
 
 
-def test_the_hosts_that_were_active_of_late_are_told(meta: MetaStore, namespace: Namespace) -> None:
+def test_the_hosts_that_were_active_of_late_are_told(
+    meta: MetaStore, namespace: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "JOB_ACTIVE_MS", limits.HOUR_MS)
     meta.create_job(namespace, "a", 900, "")
     key = JobKey(namespace.number, "a")
     for host, expected in (("h1", 1), ("h2", 2), ("h3", 3), ("h1", 3)):

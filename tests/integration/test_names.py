@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given, settings
+from hypothesis import given
 
 from foqs.cli.main import cli
 from foqs.testing import MemoryQueue
@@ -79,7 +79,6 @@ async def _pages(page_of: Callable[[str], object], field: str) -> list[str]:
     return found
 
 
-@settings(deadline=None)
 @given(name=names)
 def test_any_name_comes_back_from_a_queue(name: str) -> None:
     with MemoryQueue() as queue, queue.client() as client, queue.admin() as admin:

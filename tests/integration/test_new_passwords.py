@@ -96,7 +96,7 @@ async def test_a_host_takes_a_new_password_for_new_sessions(server: LocalServer,
                     result = await client.enqueue_many("jobs", [NewItem("t", b"after")] * 1_000)
                     shards |= {item_id.split("-")[0] for item_id in result.ids if item_id}
             await admin.create_namespace("more")
-            (first,) = await client.dequeue("jobs", "t", 1, wait_ms=1_000)
+            (first,) = await client.dequeue("jobs", "t", 1, wait_ms=20_000)
             assert first.payload in (b"before", b"after")
         host.signal(signal.SIGTERM)
         assert host.wait() == 0, host.output

@@ -23,7 +23,7 @@ from foqs.model.errors import (
 from foqs.transport import peers as peers_module
 from foqs.wire.codec import METHODS, Codec, structs
 from tests.support.peer_world import SECRET, PeerWorld, peer_world
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, eventually
 
 CALLER = CallContext("10.0.0.1")
 
@@ -55,13 +55,14 @@ async def test_calls_are_counted_by_what_is_known_of_them() -> None:
 
 async def until_reached(at: PeerWorld) -> None:
     """A peer that could not be reached is not tried again at once."""
-    while True:
+
+    async def ack() -> object:
         try:
-            await at.remote().ack(CALLER, "jobs", ["1-1:1"])
-        except UnavailableError:
-            await asyncio.sleep(0.02)
-        except UnknownNamespaceError:
-            return
+            return await at.remote().ack(CALLER, "jobs", ["1-1:1"])
+        except (UnavailableError, UnknownNamespaceError) as error:
+            return error
+
+    await eventually(ack, lambda outcome: isinstance(outcome, UnknownNamespaceError))
 
 
 async def test_calls_are_done_there_and_the_host_knows_that_a_peer_asks() -> None:

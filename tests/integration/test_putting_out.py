@@ -17,6 +17,7 @@ from foqs.storage.shard.packs.pack_index import PackIndex
 from foqs.storage.shard.shard_store import ShardAccess, ShardStore
 from tests.contract.owner import opened
 from tests.support.identities import some_cluster
+from tests.support.waiting import PATIENCE_S, until_true
 
 pytestmark = pytest.mark.database
 
@@ -168,13 +169,22 @@ def test_an_epoch_of_this_process_does_not_come_back_when_both_databases_went_ba
     assert opened(store).epoch == epoch + 1
 
 
+def opens(store: ShardStore) -> bool:
+    """False if it said nothing for so long meanwhile that the server has ended its session."""
+    try:
+        store.open()
+    except SessionLostError:
+        return False
+    return True
+
+
 def test_the_server_ends_an_owners_session_that_says_nothing(
     make_store: Open, mysql_server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "OWNER_SILENT_MS_MAX", 1_000)
     silent = make_store("host-1")
-    silent.open()
+    until_true(lambda: opens(silent))
     with closing(mysql_server.connect()) as session, session.cursor() as cursor:
-        cursor.execute("SELECT GET_LOCK('putting-out', 20)")
+        cursor.execute(f"SELECT GET_LOCK('putting-out', {PATIENCE_S})")
         assert cursor.fetchone() == (1,)
     assert silent.is_session_lost()

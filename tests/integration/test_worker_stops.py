@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,7 +14,7 @@ import foqs
 from foqs.client.worker_core import DRAIN_MS, WorkerSettings
 from foqs.model import limits
 from tests.support.client_host import HostThread, WatchedQueue, refused_address, running_host
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until, until_true
 
 LONG_REPEATS = foqs.RetryPolicy(deadline_ms=600_000, backoff_ms=300_000, backoff_ms_max=300_000)
 """So long may the pauses of a call be that nobody who waits for one hears a stop."""
@@ -57,7 +56,7 @@ def test_calls_that_wait_for_items_never_take_the_last_connection(
     ):
         waiting = [threads.submit(client.dequeue, "ns", "nothing", wait_ms=30_000) for _ in range(4)]
         host.call(asyncio.wait_for(queue.long_poll_began.wait(), PATIENCE_S))
-        client.enqueue("ns", "t", b"x", deadline_ms=20_000)
+        client.enqueue("ns", "t", b"x", deadline_ms=20_000)  # Less than those wait who have the connections.
         (item,) = client.dequeue("ns", "t")
         assert client.extend("ns", item, 1_000, deadline_ms=20_000) == {}
         client.close()
@@ -103,11 +102,6 @@ worker.run()
     assert f"CutOffError: 1 handlers were cut off 50 ms after the stop, at items {item_id}" in ended.stderr
 
 
-def until_it_failed(caplog: pytest.LogCaptureFixture) -> None:
-    while "no items from ns for now" not in caplog.text:
-        threading.Event().wait(0.001)
-
-
 @pytest.mark.parametrize("kind", ["worker", "consumer"])
 def test_a_stop_ends_the_pauses_between_repeats(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     with foqs.Client(refused_address(), retry=LONG_REPEATS) as client, ThreadPoolExecutor(1) as threads:
@@ -118,7 +112,7 @@ def test_a_stop_ends_the_pauses_between_repeats(kind: str, caplog: pytest.LogCap
         else:
             consumer = client.consume("ns", "t")
             run, stop = threads.submit(lambda: list(consumer)), consumer.stop  # type: ignore[assignment]
-        until_it_failed(caplog)
+        until_true(lambda: "no items from ns for now" in caplog.text)
         stop()
         assert run.result(PATIENCE_S) in (None, [])
 
@@ -127,10 +121,9 @@ async def test_a_stop_ends_the_pauses_of_an_asyncio_worker(caplog: pytest.LogCap
     async with foqs.AsyncClient(refused_address(), retry=LONG_REPEATS) as client:
         worker = foqs.AsyncWorker(client, "ns", "t", async_never)
         run = asyncio.create_task(worker.run())
+        await until(lambda: "no items from ns for now" in caplog.text)
+        worker.stop()
         async with asyncio.timeout(PATIENCE_S):
-            while "no items from ns for now" not in caplog.text:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
-            worker.stop()
             await run
 
 
@@ -151,8 +144,7 @@ def test_a_loop_over_a_consumer_goes_on_through_an_outage(queue: WatchedQueue) -
 
         loop = threads.submit(consume)
         client.enqueue("ns", "t", b"before")
-        while not taken:
-            threading.Event().wait(0.001)
+        until_true(lambda: bool(taken))
         first.__exit__(None, None, None)
         again = HostThread(queue)
         again.server._port = port

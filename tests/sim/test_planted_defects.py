@@ -10,7 +10,6 @@ from tests.sim.planting import SHOWN_BY, Planted, check_found
 _DEFECTS = all_defects()
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.interpreted
 @pytest.mark.parametrize(("planted", "is_cluster"), _DEFECTS.items(), ids=[one.key for one in _DEFECTS])
 def test_a_seed_turns_red_with_a_defect(planted: Planted, is_cluster: bool) -> None:

@@ -28,7 +28,6 @@ def test_a_seed_always_gives_the_same_run() -> None:
     assert (first.steps_count, first.virtual_s) == (second.steps_count, second.virtual_s)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.interpreted
 @pytest.mark.parametrize("one", _DEFECTS, ids=[one.name for one in _DEFECTS])
 def test_a_seed_turns_red_with_a_defect(one: Planted) -> None:

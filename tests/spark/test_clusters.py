@@ -12,7 +12,7 @@ from foqs import Client
 from loadtest.spark.faulty import told
 from tests.support.spark_rows import drained, numbered, save
 
-pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.database, pytest.mark.slow]
 ROWS = 8_000
 MAPS, PARTITIONS = 12, 4
 

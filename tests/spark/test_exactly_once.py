@@ -17,7 +17,7 @@ from tests.spark.conftest import KillableHost
 from tests.support.spark_rows import drained, numbered, save
 from tests.support.waiting import PATIENCE_S
 
-pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.database, pytest.mark.slow]
 ROWS = 12_000
 STREAM_ROWS = 3_000
 

@@ -16,7 +16,7 @@ from foqs.spark.jobs import capacity_report, compact, delivery_report, enqueue, 
 from tests.support.spark_jobs import FOQS, command, process
 from tests.support.spark_rows import drained
 
-pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.database, pytest.mark.slow]
 JOBS = [capacity_report, compact, delivery_report, enqueue, export, redrive]
 
 

@@ -13,7 +13,7 @@ from foqs import Client, NewItem
 from tests.support.names import ODD_NAMES
 from tests.support.spark_jobs import command
 
-pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.database, pytest.mark.slow]
 
 
 def dead_letters(client: Client, namespace: str, count: int) -> None:

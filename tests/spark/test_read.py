@@ -18,7 +18,7 @@ from foqs.spark.read_options import ReadOptions
 from foqs.spark.reader import FilteringReader, Wanted
 from foqs.spark.rows import READ_COLUMNS, READ_SCHEMA
 
-pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.database, pytest.mark.slow]
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 

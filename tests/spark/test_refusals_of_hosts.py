@@ -18,7 +18,7 @@ from foqs.model.jobs import JobState
 from tests.support.running_host import host_beside
 from tests.support.spark_rows import drained, numbered, save
 
-pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.database, pytest.mark.slow]
 WINDOW_MS = 1_500
 QUOTA_ITEMS = 500
 ROWS = 2_000

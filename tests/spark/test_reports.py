@@ -27,7 +27,7 @@ from foqs.spark.reports.page import html_of
 from tests.support.event_log import MadeLog, bucket_of, closed_files
 from tests.support.faults.programs import FOQS
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 BASE_MS = 1_764_000_000_000
 HOUR_MS = 3_600_000

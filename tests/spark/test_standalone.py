@@ -13,7 +13,7 @@ from foqs import AdminClient, Client, JobState
 from loadtest.spark.faulty import told
 from tests.support.spark_rows import drained, numbered, save
 
-pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.database, pytest.mark.slow]
 ROWS, COPIED_ROWS = 12_000, 8_000
 PARTITIONS = 4
 

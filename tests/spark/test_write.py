@@ -17,7 +17,7 @@ from loadtest.spark.faulty import told
 from tests.support.spark_rows import drained, numbered, save
 
 ROOT = Path(__file__).parents[2]
-pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.database, pytest.mark.slow]
 
 
 def test_rows_arrive_each_once(spark: Any, address: str, namespace: str, client: Client) -> None:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
+from foqs import NotSentError, OutcomeUnknownError
 from foqs.model.calls import CallContext, Delivery, NackFields, PositionErrors, TopicDemand
 from foqs.model.errors import FoqsError, StaleLeaseError
 from foqs.transport.server import ThriftServer
 from foqs.wire import codec as wire
 from foqs.wire.frames import scan_call
 from tests.support.fake_queue import FakeQueue
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_MS, PATIENCE_S, longer
 
 T = TypeVar("T")
 
@@ -26,7 +27,7 @@ class WatchedQueue(FakeQueue):
     def __init__(self) -> None:
         super().__init__()
         self.extended = threading.Event()
-        self.extended_count = 0
+        self.extended_receipts: list[str] = []
         self.begun: list[str] = []
         self.nacks: list[NackFields] = []
         self.asked_counts: list[int] = []
@@ -57,7 +58,7 @@ class WatchedQueue(FakeQueue):
     ) -> PositionErrors:
         errors = await super().extend_lease(context, namespace_name, receipts, lease_ms, begun)
         self.begun += begun
-        self.extended_count += len(receipts)
+        self.extended_receipts += receipts
         if receipts:
             self.extended.set()
         return errors
@@ -143,6 +144,47 @@ class Peer:
         self._socket.close()
 
 
+def times_out(client: Any, call: Callable[[], object]) -> str:
+    """Do the call with a timeout in which it is sent and not answered, and return what the client says of it.
+
+    A machine that is busy needs a longer one to send it.
+    """
+    for timeout_ms in longer(50):
+        client._terms.timeout_ms = timeout_ms
+        with suppress(NotSentError):
+            try:
+                call()
+            except OutcomeUnknownError as error:
+                client._terms.timeout_ms = PATIENCE_MS
+                return error.message
+            raise AssertionError("it was answered")
+    raise AssertionError("it was never sent")
+
+
+async def times_out_async(client: Any, call: Callable[[], Awaitable[object]]) -> str:
+    """The same with asyncio."""
+    for timeout_ms in longer(50):
+        client._terms.timeout_ms = timeout_ms
+        with suppress(NotSentError):
+            try:
+                await call()
+            except OutcomeUnknownError as error:
+                client._terms.timeout_ms = PATIENCE_MS
+                return error.message
+            raise AssertionError("it was answered")
+    raise AssertionError("it was never sent")
+
+
+def _accept(listener: socket.socket) -> socket.socket:
+    """The next connection on which something is said."""
+    while True:
+        sock, _ = listener.accept()
+        sock.settimeout(PATIENCE_S)
+        if sock.recv(1, socket.MSG_PEEK):
+            return sock
+        sock.close()
+
+
 @contextmanager
 def scripted_peer(*scripts: Callable[[Peer], None]) -> Iterator[str]:
     """Serve one connection with each script, one after the other; yields the address."""
@@ -153,9 +195,7 @@ def scripted_peer(*scripts: Callable[[Peer], None]) -> Iterator[str]:
     def serve() -> None:
         try:
             for script in scripts:
-                sock, _ = listener.accept()
-                sock.settimeout(PATIENCE_S)
-                peer = Peer(sock)
+                peer = Peer(_accept(listener))
                 try:
                     script(peer)
                 finally:

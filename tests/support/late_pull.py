@@ -10,8 +10,7 @@ from unittest.mock import patch
 from foqs.cluster.routing import pulls
 from foqs.model.calls import Delivery
 from foqs.transport.remote_host import RemoteHost
-
-PATIENCE_S = 60
+from tests.support.waiting import PATIENCE_S
 
 
 class LatePull:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
@@ -12,16 +13,17 @@ from unittest.mock import patch
 
 from foqs.bootstrap import Host
 from foqs.client.aio import AsyncAdminClient, AsyncClient
-from foqs.client.queue_items import NewItem
+from foqs.client.queue_items import Item, NewItem
 from foqs.client.retry import RetryPolicy
 from foqs.config import HostConfig
+from foqs.model import limits
 from foqs.model.calls import TopicStats
 from foqs.shard import mysql_server
 from foqs.storage.sessions.session import connect
 from foqs.wire.codec import Reply, structs
 from tests.histories.stored import item_rows
 from tests.support.raw_client import RawClient
-from tests.support.waiting import PATIENCE_MS, PATIENCE_S
+from tests.support.waiting import PATIENCE_MS, PATIENCE_S, longer, until
 
 ONCE = RetryPolicy(deadline_ms=0)
 """No repetition: tests see the host's own answer."""
@@ -56,6 +58,31 @@ class RunningHost:
         ids = [item_id for result in results for item_id in result.ids]
         assert {shard_of(item_id) for item_id in ids} == set(self.shard_urls)
         return ids
+
+    async def leased(self, count: int, topic: str = "t", lease_ms: int = 600_000) -> list[Item]:
+        """Items of the namespace `jobs` that are there, under leases that outlast the test."""
+        items: list[Item] = []
+        async with asyncio.timeout(PATIENCE_S):
+            while len(items) < count:
+                items += await self.client.dequeue(
+                    "jobs", topic, count - len(items), lease_ms=lease_ms, wait_ms=limits.WAIT_MS_MAX
+                )
+        return items
+
+    async def short_lived(self, count: int, topic: str = "t") -> list[Item]:
+        """New items of the namespace `jobs` under leases, whose TTLs end in a second or, on a busy machine, later."""
+        for ttl_ms in longer(1_000):
+            ids = (await self.client.enqueue_many("jobs", [NewItem(topic, b"x", ttl_ms=ttl_ms)] * count)).ids
+            items = await self.client.dequeue("jobs", topic, count, wait_ms=500)
+            if len(items) == count:
+                return items
+            await self.admin.delete_items("jobs", ids, return_errors=True)
+        raise AssertionError("no item was delivered before its TTL had ended")
+
+    async def until_expired(self, item_id: str) -> None:
+        """Return when the TTL of an item of the namespace `jobs` is over."""
+        expires_at_ms = (await self.admin.get_item("jobs", item_id)).expires_at_ms
+        await until(lambda: time.time_ns() // 1_000_000 > expires_at_ms)
 
     async def stats(self, namespace: str, prefix: str = "") -> dict[str, TopicStats]:
         return {stats.topic: stats async for stats in self.client.topics(namespace, prefix)}

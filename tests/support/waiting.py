@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 PATIENCE_S = 60.0
 """How long a test waits for what has to come: it comes at once, unless the machine does very much else."""
 PATIENCE_MS = 60_000
+PROGRAM_S_MAX = 500.0
+"""How long a program may run that a test waits for: less than the test itself may take."""
+
+
+def longer(first_ms: int) -> tuple[int, int, int]:
+    """Times for three tries to do something before a time is over: a busy machine needs a longer one."""
+    return first_ms, 5 * first_ms, 25 * first_ms
 
 
 async def until(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> float:
@@ -18,6 +28,15 @@ async def until(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -
         assert time.monotonic() - began_s < patience_s, "it did not happen in time"
         await asyncio.sleep(0.01)
     return time.monotonic() - began_s
+
+
+async def eventually(read: Callable[[], Awaitable[T]], holds: Callable[[T], bool]) -> T:
+    """Read again and again, and return the first value that holds."""
+    began_s = time.monotonic()
+    while not holds(value := await read()):
+        assert time.monotonic() - began_s < PATIENCE_S, f"it did not happen in time: {value}"
+        await asyncio.sleep(0.01)
+    return value
 
 
 def until_true(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:

@@ -6,7 +6,7 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs.model.assignment import ClusterMember, ShardWish, heirs_of, plan
@@ -47,7 +47,6 @@ def moves_of(owners, members, found) -> set[int]:
 
 
 @given(clusters())
-@settings(deadline=None)
 def test_loads_differ_by_one_at_most_and_every_shard_is_served(cluster) -> None:
     members, shards, owners = cluster
     found = plan(members, shards, owners)
@@ -58,7 +57,6 @@ def test_loads_differ_by_one_at_most_and_every_shard_is_served(cluster) -> None:
 
 
 @given(clusters())
-@settings(deadline=None)
 def test_no_plan_with_such_loads_moves_fewer_shards(cluster) -> None:
     """The oracle: of n shards on m hosts, n mod m hosts may have one more than the others, whichever these are."""
     members, shards, owners = cluster
@@ -72,7 +70,6 @@ def test_no_plan_with_such_loads_moves_fewer_shards(cluster) -> None:
 
 
 @given(clusters(pins=True, tiers=True), st.randoms(use_true_random=False))
-@settings(deadline=None)
 def test_a_plan_depends_on_no_order_and_is_made_again_once_it_is_carried_out(cluster, chance: random.Random) -> None:
     members, shards, owners = cluster
     found = plan(members, shards, owners)
@@ -84,7 +81,6 @@ def test_a_plan_depends_on_no_order_and_is_made_again_once_it_is_carried_out(clu
 
 
 @given(clusters(), st.data())
-@settings(deadline=None)
 def test_a_host_that_leaves_moves_its_own_shards_and_no_others(cluster, data) -> None:
     members, shards, owners = cluster
     if len(members) < 2:
@@ -98,7 +94,6 @@ def test_a_host_that_leaves_moves_its_own_shards_and_no_others(cluster, data) ->
 
 
 @given(clusters(), st.integers(0, 40))
-@settings(deadline=None)
 def test_a_host_that_comes_takes_its_part_and_moves_nothing_else(cluster, number: int) -> None:
     members, shards, owners = cluster
     before = plan(members, shards, owners)
@@ -108,7 +103,6 @@ def test_a_host_that_comes_takes_its_part_and_moves_nothing_else(cluster, number
 
 
 @given(clusters(pins=True, tiers=True))
-@settings(deadline=None)
 def test_tiers_are_kept_apart_and_pins_are_kept(cluster) -> None:
     members, shards, owners = cluster
     found, by_id = plan(members, shards, owners), {member.id: member for member in members}
@@ -122,7 +116,6 @@ def test_tiers_are_kept_apart_and_pins_are_kept(cluster) -> None:
 
 
 @given(clusters(pins=True))
-@settings(deadline=None)
 def test_what_is_not_pinned_evens_the_loads_out(cluster) -> None:
     """Nobody who has got a shard that could be elsewhere has two more than another one."""
     members, shards, owners = cluster
@@ -136,7 +129,6 @@ def test_what_is_not_pinned_evens_the_loads_out(cluster) -> None:
 
 
 @given(clusters(pins=True), st.integers(1, 6))
-@settings(deadline=None)
 def test_no_host_gets_more_shards_than_a_host_may_have(cluster, most: int) -> None:
     members, shards, owners = cluster
     shards = [shard._replace(pinned_to="") for shard in shards]

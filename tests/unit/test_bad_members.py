@@ -25,7 +25,7 @@ from tests.support.scripted_pools import AsyncScriptedClient, S, ScriptedClient,
 from tests.support.waiting import PATIENCE_S
 
 NS = "ns"
-QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 LARGE = 17 * limits.MIB
 
 

@@ -277,7 +277,7 @@ class Model:
         self.calls.append(call)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.randoms(use_true_random=False), st.integers(1, 80))
 def test_a_correct_queue_is_never_accused(rng: random.Random, step_count: int) -> None:
     report = Model(rng).run(step_count)

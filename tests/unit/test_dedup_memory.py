@@ -90,7 +90,7 @@ def share_ids(count: int) -> float:
 calls = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 100) | st.sampled_from([500, 3_000])), max_size=60)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(calls, st.sampled_from([20_000, 60_000, 200_000]), st.sampled_from([1, 16, 512]))
 def test_the_ids_that_are_known_are_the_last_ones_of_each_window_whatever_comes(
     some: list[tuple[int, int]], bytes_max: int, buckets_max: int
@@ -204,7 +204,7 @@ def whole(window: SeenWindow, table: SeenTable, first: int) -> TableShrink:
     return smaller
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     st.lists(st.integers(0, (1 << 32) - 1), max_size=300),
     st.lists(st.tuples(st.integers(0, 63), st.integers(1, 70)), max_size=8),

@@ -305,6 +305,7 @@ def test_whatever_a_round_trip_takes_nobody_is_dead_who_beats_and_who_ends_is_de
     while now_s < CALM_S:
         now_s = watched(watch, now_s, own_s, host, chance)
         assert not watch.is_dead("other", -1.0, now_s)
+        assert watch.blind_s(now_s) == 0 or now_s < silence_s(1.4 * own_s) + 2 * BEAT_S + 3 * own_s, "it sees deaths"
     host.ended_s = now_s
     while not watch.is_dead("other", -1.0, now_s):
         now_s = watched(watch, now_s, own_s, host, chance)

@@ -17,6 +17,7 @@ import structlog
 
 import foqs
 from foqs import AsyncLeasedItem, AsyncWorker, LeasedItem, NewItem, RetryPolicy, Worker
+from foqs.model import limits
 from foqs.testing import MemoryQueue
 from foqs.testing.memory_host import keep_stdout_clean
 from tests.support.waiting import PATIENCE_S
@@ -49,6 +50,13 @@ def test_days_pass_at_once(queue: MemoryQueue, by: timedelta | int) -> None:
     assert [item.payload for item in queue.client().dequeue(NS, "t", 1)] == [b"x"]
     assert queue.clock.now_ms() - began_ms < 28 * 86_400_000
     assert time.monotonic() - began_s < PATIENCE_S
+
+
+@pytest.mark.parametrize("wait_ms", [1, 400, limits.WAIT_MS_MAX])
+def test_a_dequeue_without_items_ends_when_its_wait_is_over(queue: MemoryQueue, wait_ms: int) -> None:
+    began_ms = queue.clock.now_ms()
+    assert queue.client().dequeue(NS, "t", 1, wait_ms=wait_ms) == []
+    assert wait_ms <= queue.clock.now_ms() - began_ms <= wait_ms + limits.TICK_MS
 
 
 def test_a_lease_ends_with_the_clock_at_its_end_and_not_before(queue: MemoryQueue) -> None:

@@ -73,4 +73,4 @@ class BufferAndList(RuleBasedStateMachine):
 
 
 TestBufferAndList = BufferAndList.TestCase
-TestBufferAndList.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestBufferAndList.settings = settings(max_examples=60, stateful_step_count=30)

@@ -63,7 +63,7 @@ def values_of(policy: Any) -> dict[str, Any]:
     return {field: getattr(policy, field) for field in FIELDS}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(STEPS, st.lists(NAMES, min_size=1, max_size=10))
 def test_a_topic_has_its_own_words_over_those_of_the_longest_prefix(steps: list[Any], others: list[str]) -> None:
     oracle, table = Oracle(), SettingsTable()
@@ -103,7 +103,7 @@ def told_of(table: SettingsTable, names: set[str]) -> set[str]:
     return told
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.sets(NAMES, max_size=12), NAMES)
 def test_the_longest_prefix_is_found(prefixes: set[str], name: str) -> None:
     expected = max([one for one in prefixes if name.startswith(one)], key=len, default=None)
@@ -157,7 +157,7 @@ def test_a_bad_change_changes_nothing_and_takes_no_room(monkeypatch: pytest.Monk
     book.change(NamedChange("b", False, SimpleNamespace(weight=2)))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.sets(st.tuples(st.booleans(), NAMES), max_size=12), st.integers(1, 4))
 def test_tokens_of_pages_tell_a_prefix_from_a_topic(keys: set[tuple[bool, str]], limit: int) -> None:
     entries = sorted([TopicPolicyEntry(topic=name, is_prefix=is_prefix) for is_prefix, name in keys],

@@ -11,7 +11,7 @@ from foqs.host.admission.account import REPLAY_PERCENT, Account, Charge
 from foqs.model.grants import BUCKET_MS, HOLD_MS, QUOTA_WINDOW_MS, STEP_MS, Ask, GrantBook
 from tests.support.quota_cluster import HOSTS_COUNT, LIMIT, START_MS, QuotaCluster
 
-_REPEATABLE = settings(derandomize=True, database=None, max_examples=100, deadline=None)
+_REPEATABLE = settings(derandomize=True, database=None, max_examples=100)
 
 HOSTS = st.integers(0, HOSTS_COUNT - 1)
 CALM = st.one_of(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import blake2b
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs.model import limits, seen
@@ -62,7 +62,6 @@ digests = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(digests, max_size=400), st.integers(0, 10 * BLOCK_IDS), st.lists(digests, max_size=20))
 def test_a_table_finds_every_id_that_was_added_in_its_block(
     added: list[bytes], first: int, others: list[bytes]
@@ -112,7 +111,6 @@ def test_ten_million_ids_have_room_in_the_memory_of_a_shard() -> None:
 # ---- a window ----
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 700), st.integers(0, DAY_MS)), max_size=12),
     st.integers(1, 2_000),

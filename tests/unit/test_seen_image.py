@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import blake2b
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs.model import seen_image
@@ -50,7 +50,6 @@ crowding = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(
     st.lists(crowding, min_size=1, max_size=400),
     st.integers(0, 10 * BLOCK_IDS),
