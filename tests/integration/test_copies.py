@@ -32,7 +32,7 @@ from tests.support.databases import new_server, prepared_server
 from tests.support.running_host import RunningHost, running_host
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.database
+pytestmark = [pytest.mark.database, pytest.mark.deep]
 
 SHARD = 2
 

@@ -16,7 +16,7 @@ import pytest
 from foqs.dev.local_server import LocalServer, LocalServerError, find_server_binary
 from tests.support.databases import new_server, prepared_server, server_binary
 
-pytestmark = pytest.mark.database
+pytestmark = [pytest.mark.database, pytest.mark.deep]
 
 
 def write_one(server: LocalServer) -> None:
