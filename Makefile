@@ -1,7 +1,9 @@
 # foqs: `make` lists what there is to make.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-tools spark demo demo-spark test lint types imports unit test-mysql sim sim-clusters power chaos caps caps-of-hosts overload bulk export isolation any-host shares sick-shard take-over rolling dedup lease-ends long-life fuzz front-door bench bench-dedup bench-spark spark-exact peers bench-peers scale compiled test-compiled clean
+.PHONY: help setup test-tools spark demo demo-spark test test-deep lint types imports unit test-mysql sim sim-clusters power chaos caps caps-of-hosts overload bulk export isolation any-host shares sick-shard take-over rolling dedup lease-ends long-life fuzz front-door bench bench-dedup bench-spark spark-exact peers bench-peers scale compiled test-compiled clean
 BIN := .venv/bin
+# What the tests found, for scripts/test_counts.py.
+RESULTS := build/tests
 SIDE_BY_SIDE = -n $${WORKERS:-4} --dist loadfile --no-loadscope-reorder
 
 help: ## this list
@@ -16,10 +18,14 @@ demo: setup ## the queue at work on this machine, from nothing to numbers
 demo-spark: setup spark ## a bulk enqueue from PySpark with keys, a worker killed on the way, each row there once
 	@$(BIN)/python -m loadtest.spark.demo
 
-test: setup test-tools spark lint types imports ## all checks and tests, as CI runs them: make test WORKERS=N
-	@failed=0; \
-	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not alone" || failed=1; \
-	$(BIN)/pytest -n 2 -m alone tests/integration || failed=1; \
+test: setup test-tools spark lint types imports ## checks, and the tests that find a wrong change fast: make test WORKERS=N
+	@mkdir -p $(RESULTS)
+	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not deep and not alone" --junit-xml $(RESULTS)/test.xml
+
+test-deep: setup test-tools spark ## all other tests: make test-deep WORKERS=N
+	@mkdir -p $(RESULTS); failed=0; \
+	$(BIN)/pytest $(SIDE_BY_SIDE) -m "deep and not alone" --junit-xml $(RESULTS)/test-deep.xml || failed=1; \
+	$(BIN)/pytest -n 2 -m "alone" --junit-xml $(RESULTS)/test-deep-alone.xml tests/integration || failed=1; \
 	exit $$failed
 
 lint: setup ## ruff: rules and format
@@ -32,8 +38,8 @@ types: setup ## mypy --strict
 imports: setup ## import-linter: the layers
 	$(BIN)/lint-imports
 
-unit: setup spark ## only the tests that need no database
-	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not database"
+unit: setup spark ## only the tests of make test that need no database
+	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not database and not deep"
 
 test-mysql: setup test-tools spark ## the database tests against the server that FOQS_TEST_MYSQLD names
 	@test -n "$$FOQS_TEST_MYSQLD" || { echo "error: FOQS_TEST_MYSQLD must name a mysqld or mariadbd" >&2; exit 2; }

@@ -24,6 +24,7 @@ from foqs.shard.port import (
 from foqs.storage.shard.packs import pack_index
 from tests.contract.owner import LIFE_MS, Owner, new_item, new_topic, opened
 from tests.contract.test_store import CONTENT, HOSTILE
+from tests.support.deep import deep_but
 
 
 def packed(owner: Owner, keys: range, **fields: object) -> list[ShardItem]:
@@ -306,7 +307,7 @@ def test_many_packs_of_many_items_are_taken_over(shard):
 # ---- all of it, by chance ----
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", deep_but(range(2), range(6)))
 def test_whatever_is_done_the_store_and_its_next_owner_find_what_is_there(shard, monkeypatch, seed):
     chance = random.Random(seed)
     monkeypatch.setattr(pack_index, "PACK_MS_MAX", 300)

@@ -19,7 +19,7 @@ from tests.e2e.conftest import StartHost
 from tests.support.faults.load import NAMESPACE
 from tests.support.faults.programs import HostProgram, free_port
 
-pytestmark = [pytest.mark.database, pytest.mark.slow]
+pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.deep]
 
 BATCHES = 12
 BATCH_ITEMS = 500

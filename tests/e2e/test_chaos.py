@@ -51,6 +51,7 @@ needs_packet_loss = pytest.mark.skipif(bool(NO_PACKET_LOSS), reason=f"needs {NO_
 
 @pytest.mark.database
 @pytest.mark.slow
+@pytest.mark.deep
 def test_every_promise_holds_through_some_seconds_of_chaos() -> None:
     course = Course()
     with Room(with_small_disk=not missing_for_mounts()) as room:
@@ -63,6 +64,7 @@ def test_every_promise_holds_through_some_seconds_of_chaos() -> None:
 
 @pytest.mark.database
 @pytest.mark.slow
+@pytest.mark.deep
 def test_every_promise_holds_through_some_seconds_of_chaos_over_several_hosts() -> None:
     course = Course()
     with ClusterRoom(SMALL, impatient_foqs.COMMAND) as room:

@@ -90,6 +90,7 @@ def test_dev_serves_until_sigterm_and_its_items_survive(start_dev: StartDev, dat
         assert list(client.topics("default", "letters")) == []
 
 
+@pytest.mark.deep
 def test_ctrl_c_answers_who_waits_and_stops_everything(start_dev: StartDev, data_dir: Path) -> None:
     metrics_port = free_port()
     program, address = start_dev(metrics_port)
@@ -113,6 +114,7 @@ def test_ctrl_c_answers_who_waits_and_stops_everything(start_dev: StartDev, data
         client.ack("default", item)
 
 
+@pytest.mark.deep
 def test_after_kill_9_of_dev_its_server_ends_too_and_the_next_start_has_the_items(
     start_dev: StartDev, data_dir: Path
 ) -> None:
@@ -129,6 +131,7 @@ def test_after_kill_9_of_dev_its_server_ends_too_and_the_next_start_has_the_item
     assert program.wait() == 0, program.output
 
 
+@pytest.mark.deep
 def test_several_hosts_share_shards_on_several_servers(data_dir: Path) -> None:
     with small_cluster(data_dir.parent / "cluster") as (dev, addresses):
         assert_each_serves(addresses)
@@ -138,6 +141,7 @@ def test_several_hosts_share_shards_on_several_servers(data_dir: Path) -> None:
     assert_nothing_runs(data_dir.parent / "cluster")
 
 
+@pytest.mark.deep
 def test_hosts_find_each_other_by_a_private_zookeeper_and_the_next_start_may_do_without(data_dir: Path) -> None:
     directory = data_dir.parent / "cluster-by-zookeeper"
     with small_cluster(directory) as (dev, addresses):

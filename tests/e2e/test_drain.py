@@ -20,7 +20,7 @@ from tests.support.faults.load import Load
 from tests.support.faults.programs import HostProgram, free_port
 from tests.support.other_session import until_somebody_waits
 
-pytestmark = [pytest.mark.database, pytest.mark.slow]
+pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.deep]
 
 DRAIN_MS_MAX = 1_000
 _RUNS_MAX = 100

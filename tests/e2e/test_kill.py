@@ -50,6 +50,7 @@ def wall_ms() -> int:
     return now_ns() // 1_000_000
 
 
+@pytest.mark.deep
 def test_without_faults_nothing_is_unknown_lost_or_late(own_databases: Databases, start_host: StartHost) -> None:
     host = start_host("host-1", free_port())
     with Load(host.address) as load:
@@ -62,6 +63,7 @@ def test_without_faults_nothing_is_unknown_lost_or_late(own_databases: Databases
     assert report.counts["expired leases watched"] > 20, str(report)
 
 
+@pytest.mark.deep
 def test_nothing_acknowledged_is_lost_when_the_host_is_killed_under_load(
     own_databases: Databases, start_host: StartHost
 ) -> None:
@@ -85,6 +87,7 @@ def test_nothing_acknowledged_is_lost_when_the_host_is_killed_under_load(
     assert not report.violations, f"{report}\n{host.output}"
 
 
+@pytest.mark.deep
 def test_nothing_acknowledged_is_lost_when_the_mysql_server_is_killed_under_load(
     own_databases: Databases, start_host: StartHost
 ) -> None:

@@ -42,6 +42,7 @@ def cut_under(load: Load, proxy: CuttingProxy, seed: int) -> None:
     load.wait_for(enqueued=500, settled=500)
 
 
+@pytest.mark.deep
 def test_a_commit_whose_answer_is_lost_happened_or_did_not_and_the_host_finds_out(
     own_databases: Databases, start_host: StartHost
 ) -> None:

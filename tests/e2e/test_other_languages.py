@@ -36,6 +36,7 @@ def port(start_host: StartHost) -> int:
     return port
 
 
+@pytest.mark.deep
 def test_a_cpp_client_does_the_whole_life_of_items(cpp_client: CppClient, port: int) -> None:
     said = run(cpp_client.build(HERE / "cpp/whole_life.cpp"), str(port), NAMESPACE)
     assert said.count("ok: ") == CPP_STEPS, said
@@ -47,12 +48,14 @@ def test_a_node_client_does_the_whole_life_of_items(tmp_path: Path, port: int) -
     assert said.count("ok: ") == NODE_STEPS, said
 
 
+@pytest.mark.deep
 def test_the_cpp_program_of_the_docs_runs(cpp_client: CppClient, port: int, tmp_path: Path) -> None:
     source = tmp_path / "example.cpp"
     source.write_text(example("cpp"))
     assert run(cpp_client.build(source), "127.0.0.1", str(port)) == SAID_BY_EXAMPLES
 
 
+@pytest.mark.deep
 def test_the_node_program_of_the_docs_runs(port: int, tmp_path: Path) -> None:
     generate("js:node,es6", tmp_path)
     program = tmp_path / "example.js"

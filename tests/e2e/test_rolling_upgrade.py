@@ -134,6 +134,7 @@ def take(client: Client, topic: str, count: int) -> list[Item]:
     return list(items.values())
 
 
+@pytest.mark.deep
 def test_hosts_of_an_older_version_are_replaced_in_turn_and_no_call_fails(cluster: Cluster) -> None:
     with Client(cluster.addresses) as client:
         leased = write_before(client)

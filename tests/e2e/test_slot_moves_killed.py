@@ -20,7 +20,7 @@ from tests.support.databases import Databases
 from tests.support.faults.programs import free_port
 from tests.support.waiting import until_true
 
-pytestmark = [pytest.mark.database, pytest.mark.slow]
+pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.deep]
 
 NAMESPACES = ("narrow", "wide")
 TOPIC = "t"

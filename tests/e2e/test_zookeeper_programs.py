@@ -23,7 +23,7 @@ from tests.support.faults.programs import HostProgram, free_port
 from tests.support.waiting import PATIENCE_S
 from tests.support.zookeeper import ZookeeperServer
 
-pytestmark = [pytest.mark.database, pytest.mark.slow]
+pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.deep]
 
 AWAY_S = 10.0
 """ZooKeeper is away for longer than a host has to be, to be dead."""

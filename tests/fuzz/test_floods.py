@@ -21,6 +21,8 @@ from loadtest.fuzz.peers import Flood, Tally
 from tests.support.front_door import World, run, world
 from tests.support.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.deep
+
 LINES_PER_ELEMENT = 20
 HEALTHY_ADDRESS = "127.0.0.9"
 """No flood comes from there."""

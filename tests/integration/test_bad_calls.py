@@ -334,6 +334,7 @@ async def test_nacks_and_extensions_out_of_range_leave_the_lease(stage):
     )
 
 
+@pytest.mark.deep
 async def test_errors_by_position_are_no_work_for_the_garbage_collector(stage):
     s, count = structs, 500
     receipts = [f"0-{n:x}:1" for n in range(1, count + 1)]

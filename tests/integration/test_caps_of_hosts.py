@@ -13,6 +13,7 @@ from foqs.model.caps import shared_burst_of
 from foqs.model.limits import HEARTBEAT_MS
 from foqs.shard import mysql_server
 from tests.support.cluster import cluster, shards_of
+from tests.support.deep import deep_but
 from tests.support.late_pull import LatePull
 from tests.support.running_host import RunningHost, has_read, shard_of
 from tests.support.waiting import PATIENCE_S
@@ -21,7 +22,7 @@ Hosts = list[RunningHost]
 HOLDS_MS_MAX = 2_000
 
 
-@pytest.fixture(params=[2, 3])
+@pytest.fixture(params=deep_but([2], [2, 3]))
 async def hosts(meta_url: str, shard_urls: dict[int, str], request: pytest.FixtureRequest) -> AsyncIterator[Hosts]:
     async with cluster(meta_url, shard_urls, request.param) as hosts:
         yield hosts

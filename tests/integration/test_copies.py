@@ -33,7 +33,7 @@ from tests.support.databases import new_server, prepared_server
 from tests.support.running_host import RunningHost, running_host
 from tests.support.waiting import PATIENCE_S, until
 
-pytestmark = pytest.mark.database
+pytestmark = [pytest.mark.database, pytest.mark.deep]
 
 SHARD = 2
 

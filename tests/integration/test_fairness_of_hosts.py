@@ -93,6 +93,7 @@ def check_shares(topics: Sequence[str], weights: Mapping[str, int]) -> None:
             assert abs(got[topic] - due) <= SHARE_TOLERANCE * due + OPEN_ITEMS, f"{got} from {first} on, by {weights}"
 
 
+@pytest.mark.deep
 async def test_consumers_get_the_topics_of_another_host_by_their_weights(hosts: Hosts) -> None:
     weights = {"light": 1, "middle": 3, "heavy": 4}
     await weigh(hosts, weights)
@@ -100,6 +101,7 @@ async def test_consumers_get_the_topics_of_another_host_by_their_weights(hosts: 
     check_shares(await take(hosts[:1], 2_400), weights)
 
 
+@pytest.mark.deep
 async def test_a_topic_with_very_many_items_takes_no_more_than_its_turns_from_consumers_of_another_host(
     hosts: Hosts,
 ) -> None:
@@ -126,6 +128,7 @@ async def test_weights_hold_among_topics_that_lie_on_one_host_each(hosts: Hosts,
     check_shares(await take(hosts[:1], 2_400), weights)
 
 
+@pytest.mark.deep
 async def test_a_crowd_on_one_host_takes_no_more_than_its_turns_beside_topics_of_the_other(hosts: Hosts) -> None:
     weights = dict.fromkeys(["crowd", "one", "other", "third"], 1)
     await put(hosts[0], {"crowd": 6_000})

@@ -23,6 +23,8 @@ from foqs.storage.sessions.login import GuardedConnection
 from tests.support.databases import new_server, prepared_server
 from tests.support.faults.programs import free_port
 
+pytestmark = pytest.mark.deep
+
 NOBODY = 65_534
 OPEN = 0o755
 

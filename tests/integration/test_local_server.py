@@ -17,7 +17,7 @@ from foqs.dev.local_server import LocalServer, LocalServerError, find_server_bin
 from tests.support.databases import new_server, prepared_server, server_binary
 from tests.support.waiting import PATIENCE_MS
 
-pytestmark = pytest.mark.database
+pytestmark = [pytest.mark.database, pytest.mark.deep]
 
 
 def write_one(server: LocalServer) -> None:

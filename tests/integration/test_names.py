@@ -16,7 +16,7 @@ from foqs.wire.codec import structs
 from tests.support.names import ODD_NAMES, names
 from tests.support.running_host import RunningHost, running_host
 
-pytestmark = pytest.mark.database
+pytestmark = [pytest.mark.database, pytest.mark.deep]
 
 
 @pytest.fixture

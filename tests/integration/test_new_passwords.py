@@ -22,7 +22,7 @@ from tests.support.databases import prepared_server
 from tests.support.faults.programs import FOQS, Program, free_port
 from tests.support.waiting import PATIENCE_MS, PATIENCE_S, until
 
-pytestmark = pytest.mark.database
+pytestmark = [pytest.mark.database, pytest.mark.deep]
 OLD, NEW = "the old word", "the/new@word"
 
 

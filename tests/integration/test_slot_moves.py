@@ -22,7 +22,7 @@ from tests.support.waiting import until
 
 IDS_COUNT = 300
 
-pytestmark = pytest.mark.database
+pytestmark = [pytest.mark.database, pytest.mark.deep]
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from foqs.storage.shard.shard_store import ShardStore
 from tests.support.running_host import running_host, shard_of
 from tests.support.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.database
+pytestmark = [pytest.mark.database, pytest.mark.deep]
 
 
 class Most:

@@ -361,6 +361,7 @@ async def test_a_host_that_hangs_is_dead_though_its_session_lives_and_one_that_b
         assert cluster.views["one#1"].hosts.keys() == {"one#1", "two#1"}
 
 
+@pytest.mark.deep
 async def test_a_host_that_is_gone_is_dead_from_its_last_heartbeat_on_and_stays_dead(cluster: Cluster) -> None:
     async with cluster.host("one#1") as one, cluster.host("two#1") as two:
         await cluster.go_on(DEAD_S + 1)
@@ -378,6 +379,7 @@ async def test_a_host_that_is_gone_is_dead_from_its_last_heartbeat_on_and_stays_
             await cluster.go_on(1)
 
 
+@pytest.mark.deep
 async def test_nobody_is_dead_and_nobody_missing_because_zookeeper_was_away(
     cluster: Cluster, zookeeper_server: ZookeeperServer
 ) -> None:

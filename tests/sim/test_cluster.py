@@ -5,13 +5,16 @@ from __future__ import annotations
 import pytest
 
 from tests.sim.run import run_seed
+from tests.support.deep import deep_but
 
-SEEDS = 400
+SEEDS = 500
 CHUNK = 5
+QUICK_SEEDS = 40
+"""All others run in `make test-deep`."""
 LOAD_S_MAX = 1.5
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+@pytest.mark.parametrize("first", deep_but(range(QUICK_SEEDS), range(0, SEEDS, CHUNK)))
 def test_every_promise_holds_while_shards_move(first: int) -> None:
     for seed in range(first, first + CHUNK):
         outcome = run_seed(seed, load_s_max=LOAD_S_MAX, is_cluster=True)

@@ -17,8 +17,19 @@ from tests.support.databases import Databases, prepared_server
 from tests.support.faults.programs import HostProgram, free_port
 from tests.support.impatient_foqs import COMMAND
 
-ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+_SESSIONS = {"spark", "quick_jvm", "two_executors", "cluster"}
+_QUICK = "test_rows.py"
 _numbers = count(1)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`make test` has one session, the one of a file that needs no other."""
+    for item in items:
+        if item.path.parent == HERE and item.path.name != _QUICK and _SESSIONS.intersection(item.fixturenames):
+            item.add_marker(pytest.mark.deep)
 
 
 class KillableHost:
@@ -113,3 +124,18 @@ def namespace(address: str) -> str:
 def client(address: str) -> Iterator[Client]:
     with Client(address) as client:
         yield client
+
+
+@pytest.fixture
+def states(client: Client, namespace: str) -> dict[str, str]:
+    """The ids of a ready, a delayed, a leased and a dead item of topic `t`, and a ready one of topic `other`."""
+    ids = {}
+    for state in ("dead", "leased"):
+        ids[state] = client.enqueue(namespace, "t", state.encode(), priority=-1)
+        [item] = client.dequeue(namespace, "t", lease_ms=600_000, wait_ms=5_000)
+        if state == "dead":
+            client.nack(namespace, [item], dead_letter=True)
+    ids["ready"] = client.enqueue(namespace, "t", b"ready", metadata=b"m", priority=3, trace_context="trace")
+    ids["delayed"] = client.enqueue(namespace, "t", b"delayed", delay_ms=600_000)
+    ids["other"] = client.enqueue(namespace, "other", b"other")
+    return ids

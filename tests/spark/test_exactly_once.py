@@ -42,15 +42,6 @@ def test_workers_killed_after_sending_double_nothing(
     assert len(list(tmp_path.glob("kill_worker-*"))) == 2, "both were killed"
 
 
-def test_a_job_that_is_run_again_with_its_keys_enqueues_nothing_twice(
-    spark: Any, address: str, namespace: str, client: Client
-) -> None:
-    """The default is the key where there is the column; the second run has other partitions."""
-    save(keyed(spark, 1_000), address, namespace, dedup="key")
-    save(keyed(spark, 1_500, partitions=3), address, namespace, dedup="key")
-    assert numbers(client, namespace) == Counter(range(1_500))
-
-
 def test_rows_that_are_equal_are_all_kept_by_their_content(
     spark: Any, address: str, namespace: str, client: Client, tmp_path: Path
 ) -> None:

@@ -33,6 +33,7 @@ def orders(directory: Path, kind: str) -> str:
     return str(path)
 
 
+@pytest.mark.deep
 def test_the_command_as_a_process_of_its_own_tells_the_totals(
     tmp_path: Path, address: str, namespace: str, client: Client
 ) -> None:

@@ -11,71 +11,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql.datasource import EqualTo, GreaterThan, In, IsNotNull, StringContains, StringStartsWith
 from pyspark.sql.types import StructType
 
-from foqs import AdminClient, Client, NewItem
+from foqs import Client, NewItem
 from foqs.model.calls import ItemState
 from foqs.model.errors import InvalidArgumentError
 from foqs.spark.read_options import ReadOptions
 from foqs.spark.reader import FilteringReader, Wanted
 from foqs.spark.rows import READ_COLUMNS, READ_SCHEMA
+from tests.support.spark_rows import load
 
 pytestmark = [pytest.mark.database, pytest.mark.slow]
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-
-
-def load(spark: Any, address: str, namespace: str, schema: str | None = None, **options: str) -> Any:
-    reader = spark.read.format("foqs").options(addresses=address, namespace=namespace, **options)
-    return (reader.schema(schema) if schema else reader).load()
-
-
-@pytest.fixture
-def states(client: Client, namespace: str) -> dict[str, str]:
-    """The ids of a ready, a delayed, a leased and a dead item of topic `t`, and a ready one of topic `other`."""
-    ids = {}
-    for state in ("dead", "leased"):
-        ids[state] = client.enqueue(namespace, "t", state.encode(), priority=-1)
-        [item] = client.dequeue(namespace, "t", lease_ms=600_000, wait_ms=5_000)
-        if state == "dead":
-            client.nack(namespace, [item], dead_letter=True)
-    ids["ready"] = client.enqueue(namespace, "t", b"ready", metadata=b"m", priority=3, trace_context="trace")
-    ids["delayed"] = client.enqueue(namespace, "t", b"delayed", delay_ms=600_000)
-    ids["other"] = client.enqueue(namespace, "other", b"other")
-    return ids
-
-
-def test_items_of_every_state_are_rows_with_all_their_fields(
-    spark: Any, address: str, namespace: str, states: dict[str, str]
-) -> None:
-    frame = load(spark, address, namespace)
-    assert frame.schema == StructType.fromDDL(READ_SCHEMA)
-    rows = {row.id: row for row in frame.collect()}
-    assert rows.keys() == set(states.values())
-    with AdminClient(address) as admin:
-        for item_id, row in rows.items():
-            stored = admin.get_item(namespace, item_id)
-            assert (row.topic, row.state, row.priority) == (stored.topic, stored.state.name.lower(), stored.priority)
-            assert (bytes(row.payload), bytes(row.metadata)) == (stored.payload, stored.metadata)
-            assert (row.failed_attempts, row.death_reason) == (stored.failed_attempts, stored.death_reason)
-            assert (row.delivery, row.trace_context) == (stored.delivery.name, stored.trace_context)
-            assert round(row.enqueued_at.timestamp() * 1000) == stored.enqueued_at_ms
-            assert round(row.deliver_after.timestamp() * 1000) == stored.deliver_after_ms
-            assert (row.died_at is None, row.lease_expires_at is None) == (
-                stored.died_at_ms is None,
-                stored.lease_expires_at_ms is None,
-            )
-    assert rows[states["dead"]].died_at is not None
-    assert rows[states["leased"]].lease_expires_at is not None
-
-
-def test_a_read_can_be_narrowed_by_options(spark: Any, address: str, namespace: str, states: dict[str, str]) -> None:
-    def ids(**options: str) -> set[str]:
-        return {row.id for row in load(spark, address, namespace, **options).select("id").collect()}
-
-    assert ids(state="dead") == {states["dead"]}
-    assert ids(state="ready,leased", topics='["t"]') == {states["ready"], states["leased"]}
-    assert ids(topics='["other", "none"]') == {states["other"]}
-    assert ids(topicPrefix="oth") == {states["other"]}
-    assert ids(topics='["none"]') == set()
 
 
 def test_columns_are_pruned_by_a_schema_and_payloads_by_an_option(

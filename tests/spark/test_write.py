@@ -12,33 +12,12 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from foqs import AdminClient, Client, DedupWhenAway, DeliveryPolicy, JobState
+from foqs import AdminClient, Client, DedupWhenAway, JobState
 from loadtest.spark.faulty import told
 from tests.support.spark_rows import drained, numbered, save
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.database, pytest.mark.slow]
-
-
-def test_rows_arrive_each_once(spark: Any, address: str, namespace: str, client: Client) -> None:
-    save(numbered(spark, 12_000, partitions=3), address, namespace)
-    counts = Counter(int(item.payload) for item in drained(client, namespace))
-    assert len(counts) == 12_000
-    assert set(counts.values()) == {1}
-
-
-def test_each_column_becomes_a_field_of_the_item(spark: Any, address: str, namespace: str, client: Client) -> None:
-    rows = spark.sql(
-        "SELECT 'Mail' AS topic, CAST('p' AS BINARY) AS payload, 7Y AS priority, 3600000L AS ttl_ms, 5000 AS lease_ms, "
-        "'at_most_once' AS delivery, 'm' AS metadata, CAST(NULL AS BIGINT) AS delay_ms, "
-        "TIMESTAMP '2001-02-03 04:05:06.789 UTC' AS deliver_after"
-    )
-    save(rows, address, namespace)
-    with AdminClient(address) as admin:
-        [stored] = admin.peek_items(namespace, "Mail").items
-    assert (stored.payload, stored.metadata, stored.priority, stored.lease_ms) == (b"p", b"m", 7, 5_000)
-    assert stored.delivery is DeliveryPolicy.AT_MOST_ONCE
-    assert stored.expires_at_ms - stored.deliver_after_ms == 3_600_000
 
 
 def test_a_timestamp_column_delays(spark: Any, address: str, namespace: str, client: Client) -> None:
@@ -61,11 +40,6 @@ def test_insert_into_a_view_enqueues(spark: Any, address: str, namespace: str, c
     )
     spark.sql("INSERT INTO queue (topic, payload) SELECT 'sql', CAST(string(id) AS BINARY) FROM range(3)")
     assert sorted(item.payload for item in drained(client, namespace)) == [b"0", b"1", b"2"]
-
-
-def test_an_empty_frame_enqueues_nothing(spark: Any, address: str, namespace: str, client: Client) -> None:
-    save(numbered(spark, 10).where("payload = 'none'"), address, namespace)
-    assert not list(client.topics(namespace))
 
 
 def test_a_worker_killed_after_sending_doubles_its_rows_where_no_dedup_was_asked_for(
@@ -159,36 +133,6 @@ def test_a_load_that_failed_is_written_again_under_its_id_and_its_rows_come_once
 
 
 # ---- what is wrong is one clear error, and no task starts ----
-
-
-@pytest.mark.parametrize(
-    ("options", "columns", "told"),
-    [
-        ({"batchSize": "0"}, "topic, payload", "batchSize '0' is not a whole number within 1..1000"),
-        ({"batchsise": "5"}, "topic, payload", "did you mean batchSize?"),
-        ({"dedup": "key"}, "topic, payload", "key column 'dedup_id' is missing"),
-        ({"spreadOverMs": "60001"}, "topic, payload", "spreadOverMs 60001 is more than the namespace"),
-        ({"onInvalidRow": "sideOutput", "rejectedRowsPath": "/proc/no"}, "topic, payload", "'/proc/no' cannot be used"),
-        ({"addresses": "127.0.0.1:1"}, "topic, payload", "no host of addresses=127.0.0.1:1 answers"),
-        ({"namespace": "nowhere"}, "topic, payload", "namespace 'nowhere' does not exist"),
-        ({}, "topic", "column 'payload' is missing"),
-        ({}, "payload", "column 'topic' is missing, and no option topic is set"),
-        ({}, "topic, payload, 1 AS color", "unknown column 'color'"),
-        ({}, "topic, payload, '1' AS priority", "column 'priority' is of type string, not tinyint or smallint"),
-        ({}, "topic, payload, TIMESTAMP_NTZ '2030-01-01' AS deliver_after", "cast it to timestamp"),
-    ],
-)
-def test_a_wrong_option_or_column_is_one_error_before_a_task_starts(
-    spark: Any, address: str, namespace: str, client: Client, options: dict[str, str], columns: str, told: str
-) -> None:
-    frame = numbered(spark, 10).selectExpr(*columns.split(", "))
-    with AdminClient(address) as admin:
-        admin.update_namespace(namespace, delay_ms_max=60_000)
-    with pytest.raises(PySparkException) as raised:
-        save(frame, address, namespace, **options)
-    assert told in str(raised.value)
-    assert "Failed to initialize Python data source writer" in str(raised.value)
-    assert not list(client.topics(namespace))
 
 
 def test_a_window_that_is_shorter_than_the_patience_of_a_call_is_told_or_refused(

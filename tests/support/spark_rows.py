@@ -1,4 +1,4 @@
-"""Rows for Spark to write, and what of them is in the queue then."""
+"""Rows for Spark to write, what of them is in the queue then, and what Spark reads there."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ def save(frame: Any, address: str, namespace: str, mode: str = "append", kind: s
     """Write the frame; dedup is none where nothing else is said."""
     required = {"addresses": address, "namespace": namespace, "dedup": "none"}
     frame.write.format(kind).options(**required | options).mode(mode).save()
+
+
+def load(spark: Any, address: str, namespace: str, schema: str | None = None, **options: str) -> Any:
+    reader = spark.read.format("foqs").options(addresses=address, namespace=namespace, **options)
+    return (reader.schema(schema) if schema else reader).load()
 
 
 def drained(client: Client, namespace: str) -> Iterator[Item]:

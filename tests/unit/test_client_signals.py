@@ -15,6 +15,7 @@ from foqs.client.sync import Client
 from foqs.client.sync.monitor import Flag, Monitor, Places, closed_gate, open_gate
 from foqs.model.errors import ErrorCode, FoqsError
 from tests.support.client_host import HostThread, running_host
+from tests.support.deep import deep_but
 from tests.support.interrupting import Interrupted, interrupted_everywhere
 from tests.support.scripted_pools import ScriptedClient, enqueue_all, item_error
 from tests.support.waiting import PATIENCE_S
@@ -66,7 +67,7 @@ VERBS: dict[str, Callable[[Client], object]] = {
 }
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", deep_but(["enqueue", "ack"], VERBS))
 def test_after_an_exception_at_any_line_of_a_call_nothing_is_in_flight_and_the_next_call_works(
     host: HostThread, verb: str
 ) -> None:
@@ -78,6 +79,7 @@ def test_after_an_exception_at_any_line_of_a_call_nothing_is_in_flight_and_the_n
             check_clean(client, where)
 
 
+@pytest.mark.deep
 def test_the_same_holds_while_there_is_no_connection_yet(host: HostThread) -> None:
     clients: list[Client] = []
 

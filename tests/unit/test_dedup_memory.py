@@ -92,6 +92,7 @@ calls = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 100) | st.sampled_f
 
 @settings(max_examples=60)
 @given(calls, st.sampled_from([20_000, 60_000, 200_000]), st.sampled_from([1, 16, 512]))
+@pytest.mark.deep
 def test_the_ids_that_are_known_are_the_last_ones_of_each_window_whatever_comes(
     some: list[tuple[int, int]], bytes_max: int, buckets_max: int
 ) -> None:
@@ -122,6 +123,7 @@ def test_namespaces_of_equal_load_keep_about_as_many_ids(
     assert sum(windows.kept()) >= share_ids(1) / 2
 
 
+@pytest.mark.deep
 def test_sixty_namespaces_with_fourteen_thousand_ids_each_keep_all_of_them() -> None:
     windows = Windows()
     for _ in range(14):
@@ -277,6 +279,7 @@ def test_ids_come_while_a_table_becomes_smaller() -> None:
     assert all(at // BLOCK_IDS in found[at] for at in range(6_400, 12_500))
 
 
+@pytest.mark.deep
 def test_a_shard_knows_the_last_call_again_however_short_its_memory_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "DEDUP_FILTERS_OF_SHARD_BYTES_MAX", 20_000)
     monkeypatch.setattr(limits, "DEDUP_IDS_KEPT", 300)

@@ -92,6 +92,7 @@ def test_a_new_owner_knows_what_the_last_one_knew(shard):
     assert [shard.knows(at) for at in (1_500, 2_999, 3_000)] == [True, True, False]
 
 
+@pytest.mark.deep
 def test_the_namespace_with_most_ids_makes_room_for_the_others(shard, monkeypatch):
     monkeypatch.setattr(limits, "DEDUP_FILTERS_OF_SHARD_BYTES_MAX", 60_000)
     shard.set_window(ids=1_000_000)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from foqs.cluster.homes.directory import (
     OLDER_MS_MIN,
     PROMISE_MS,
@@ -160,6 +162,7 @@ def test_nothing_is_kept_of_topics_that_nobody_has_or_wants() -> None:
     assert len(home) == 0
 
 
+@pytest.mark.deep
 def test_there_is_a_bound_on_the_topics_of_a_home() -> None:
     """A host that has more of them loses those that it has told first, and nobody else loses any."""
     home = made()
@@ -194,6 +197,7 @@ def test_wishes_of_one_namespace_leave_room_for_those_of_others() -> None:
     assert home.report("a", (4, "mail"), Stock(1), 0.2) == [("c", Pointer((4, "mail"), "a", Stock(1)))]
 
 
+@pytest.mark.deep
 def test_a_wish_that_is_told_again_keeps_its_place_however_many_others_come() -> None:
     home = made()
     for second in range(10):

@@ -8,11 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 _ROOT = Path(__file__).parents[2]
 _EXAMPLE = re.compile(r"```python\n# (?P<name>\w+\.py)\n(?P<text>.*?)```", re.DOTALL)
 _TESTS_COUNT = 9
 
 
+@pytest.mark.deep
 def test_the_examples_pass(tmp_path: Path) -> None:
     page = (_ROOT / "docs/testing.md").read_text()
     examples = [(found["name"], found["text"]) for found in _EXAMPLE.finditer(page)]

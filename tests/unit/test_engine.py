@@ -8,7 +8,10 @@ import pytest
 
 from foqs.model import limits
 from tests.sim.tuned import tuned
+from tests.support.deep import deep_but
 from tests.support.driver import SMALL, Driver
+
+QUICK = range(6)
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +21,7 @@ def _small_limits() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("sick", [False, True])
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", deep_but(QUICK, range(60)))
 def test_every_promise_holds_after_every_step(seed: int, *, sick: bool) -> None:
     driver = Driver(seed, 1 + seed % 3, sick=sick)
     for _ in range(400):
@@ -29,7 +32,7 @@ def test_every_promise_holds_after_every_step(seed: int, *, sick: bool) -> None:
 
 
 @pytest.mark.parametrize("sick", [False, True])
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", deep_but(QUICK, range(60)))
 def test_every_promise_holds_while_caps_pauses_and_weights_come_and_go(seed: int, *, sick: bool) -> None:
     driver = Driver(seed, 1 + seed % 3, sick=sick, capped=True)
     for _ in range(400):
@@ -40,7 +43,7 @@ def test_every_promise_holds_while_caps_pauses_and_weights_come_and_go(seed: int
 
 
 @pytest.mark.parametrize("sick", [False, True])
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", deep_but(QUICK, range(40)))
 def test_once_all_is_calm_nobody_waits_for_what_a_well_shard_has(
     seed: int, *, sick: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

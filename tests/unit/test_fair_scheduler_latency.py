@@ -197,11 +197,13 @@ def p99_ms(floods: Floods, **bounds: Any) -> float:
 
 
 @pytest.mark.parametrize("name", FLOODS)
+@pytest.mark.deep
 def test_a_good_clients_p99_grows_by_the_time_of_a_turn_or_two_next_to_a_flood(name: str) -> None:
     alone_ms, beside_ms = p99_ms([]), p99_ms(FLOODS[name])
     assert beside_ms < 2.5 * alone_ms
 
 
+@pytest.mark.deep
 def test_without_penalties_and_without_shorter_turns_it_grows_far_more() -> None:
     """What these are for; and that this model would show it."""
     floods = FLOODS["large bad batches"]

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.deep
+
 SCRIPT = Path(__file__).parents[2] / "scripts/find-python.sh"
 PLAIN, OPTIMIZED = ("'--prefix=/opt'", "posix_prefix"), ("'--prefix=/opt' '--enable-optimizations'", "posix_prefix")
 DEBIAN = ("'--prefix=/usr' '--with-computed-gotos'", "deb_system")

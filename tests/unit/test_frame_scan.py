@@ -208,6 +208,7 @@ def test_no_truncated_message_is_accepted(data: bytes) -> None:
 
 @settings(max_examples=400)
 @given(CALLS | STRANGE_CALLS, st.data())
+@pytest.mark.deep
 def test_a_mutated_message_is_judged_as_the_plain_scanner_does_and_decodes_cleanly(
     data: bytes, draw: st.DataObject
 ) -> None:
@@ -338,6 +339,7 @@ def test_a_method_is_known_only_with_a_whole_head_of_a_strict_call() -> None:
 
 @settings(max_examples=300)
 @given(st.data())
+@pytest.mark.deep
 def test_whatever_bytes_come_what_is_found_is_short_and_of_them(data: st.DataObject) -> None:
     good = message_of("enqueue", structs.EnqueueRequest("jobs", []))
     kind = data.draw(st.sampled_from(["any", "cut", "changed"]))

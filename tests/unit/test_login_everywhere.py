@@ -28,7 +28,10 @@ ROOT = Path(__file__).parents[2]
 
 
 def dotted(node: ast.expr) -> str:
-    return ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else ""
+    """A name, or names with dots between them."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def ways_to_a_session(tree: ast.Module) -> Iterator[str]:

@@ -13,6 +13,7 @@ from foqs.shard.port import Refill, Transaction, TransactionResult
 from foqs.storage.shard.packs import pack_index
 from foqs.storage.shard.packs.pack import PackPlan
 from foqs.storage.shard.packs.pack_index import add_looked_up, merged_pages
+from tests.support.deep import deep_but
 from tests.support.packed_shard import PackedShard, in_order, is_empty, keys, nack, place, sort_key
 
 
@@ -112,7 +113,7 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", deep_but(range(10), range(40)))
 def test_items_are_in_a_row_or_in_a_pack_and_are_read_as_if_all_had_rows(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
