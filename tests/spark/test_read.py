@@ -99,6 +99,7 @@ def reader_of(**options: Any) -> FilteringReader:
     return FilteringReader(ReadOptions(addresses="h:1", namespace="ns", pushes_filters=True, **options), schema)
 
 
+@pytest.mark.usefixtures("spark")
 def test_what_is_not_served_exactly_is_yielded_back() -> None:
     reader = reader_of()
     served = [IsNotNull(("state",)), EqualTo(("state",), "dead"), StringStartsWith(("topic",), "ma")]
@@ -129,6 +130,7 @@ def test_what_is_not_served_exactly_is_yielded_back() -> None:
         ({"states": frozenset({ItemState.DEAD})}, [EqualTo(("state",), "ready")], Wanted(states=frozenset())),
     ],
 )
+@pytest.mark.usefixtures("spark")
 def test_filters_narrow_what_the_options_say(options: dict[str, Any], filters: list[Any], wanted: Wanted) -> None:
     reader = reader_of(**options)
     assert list(reader.pushFilters(filters)) == []
@@ -160,6 +162,7 @@ def test_what_is_wrong_is_told_before_a_task_starts(
     assert "Job aborted" not in str(caught.value)
 
 
+@pytest.mark.usefixtures("spark")
 def test_every_column_is_documented() -> None:
     assert all(meaning for _, meaning, _ in READ_COLUMNS.values())
     with pytest.raises(InvalidArgumentError):
