@@ -32,6 +32,7 @@ from foqs.testing import MemoryQueue
 from tests.contract.fake_shard import FakeShard
 from tests.contract.owner import ContractShard, MetaId
 from tests.contract.queue_world import NS, ONCE, World
+from tests.support.cut_reads import Cut, cut_reads
 from tests.support.other_session import deadlock, row_locked
 from tests.support.running_host import host_beside
 
@@ -96,6 +97,9 @@ class MysqlShard:
         store._rows("SET SESSION innodb_lock_wait_timeout = 1")
         with row_locked(self._server, f"shard_{self.SHARD_ID}", key):
             yield
+
+    def cut_reads(self, rows_max: int, at: int | None = None) -> AbstractContextManager[Cut]:
+        return cut_reads(rows_max, at)
 
     def set_epoch(self, epoch: int) -> None:
         with closing(connect(self._url)) as session, session.cursor() as cursor:

@@ -17,6 +17,7 @@ from foqs.testing.fake_server import FakeServer, Fate, Faults
 from foqs.testing.fake_slot_source import FakeSlotSource
 from foqs.testing.fake_store import FakeStore, fake_identity
 from tests.contract.owner import SHARD_ID, MetaId
+from tests.support.cut_reads import Cut
 
 
 class FakeShard:
@@ -67,6 +68,13 @@ class FakeShard:
         yield
         assert not faults.coming
         self._server.faults = Faults()
+
+    @contextmanager
+    def cut_reads(self, rows_max: int, at: int | None = None) -> Iterator[Cut]:
+        cut, reads = Cut(rows_max, at), self._server.reads
+        reads.rows_max, reads.is_cut = rows_max, lambda: cut.is_due(rows_max + 1)
+        yield cut
+        reads.rows_max = None
 
     def set_epoch(self, epoch: int) -> None:
         self._server.tables.writer.epoch = epoch

@@ -29,6 +29,7 @@ from foqs.shard.port import (
 from foqs.storage.shard.export_pages import Cell, ExportWish, KeyPage
 from foqs.storage.shard.identity import ClusterId
 from foqs.storage.shard.packs.pack_index import ExpiredPage, Page
+from tests.support.cut_reads import Cut
 from tests.support.waiting import PATIENCE_S
 
 SHARD_ID = 3
@@ -107,6 +108,9 @@ class ContractShard(Protocol):
 
     def row_locked(self, store: Store, key: int) -> AbstractContextManager[None]:
         """Another session holds the item's row; one transaction waits for it, and not for long."""
+
+    def cut_reads(self, rows_max: int, at: int | None = None) -> AbstractContextManager[Cut]:
+        """Each read, or only that with this number, returns so many rows at most, and nothing says so."""
 
     def set_epoch(self, epoch: int) -> None:
         """Write another owner's epoch into the shard, past the present owner."""

@@ -26,6 +26,9 @@ from tests.support.waiting import PATIENCE_S, until_true
 pytestmark = [pytest.mark.database, pytest.mark.slow]
 
 
+OF_A_BUSY_MACHINE = {"meta_slow", "heartbeat_missed", "breaker_opened", "breaker_closed"}
+
+
 class StartDev(Protocol):
     def __call__(self, metrics_port: int = 0) -> tuple[Program, str]: ...
 
@@ -136,6 +139,8 @@ def test_several_hosts_share_shards_on_several_servers(data_dir: Path) -> None:
     with small_cluster(data_dir.parent / "cluster") as (dev, addresses):
         assert_each_serves(addresses)
         assert "zookeeper" not in dev.output
+        warned = set(re.findall(r"\[(?:warning|error) *\] *(\w+)", dev.output))
+        assert not warned - OF_A_BUSY_MACHINE, "a newcomer is greeted without warnings"
         dev.signal(signal.SIGINT)
         assert dev.wait() == 0, dev.output
     assert_nothing_runs(data_dir.parent / "cluster")

@@ -283,6 +283,10 @@ def test_a_topic_with_nothing_ready_has_no_most_urgent_priority(shell: Shell, mo
         (["namespace", "create", "bad name"], 2, "not valid"),
         (["enqueue", "ns", "t", "x" * 20_000], 2, "over"),
         (["enqueue", "ns", "t", "x", "--priority", str(2**40)], 2, "priority"),
+        (["enqueue", "ns", "t", "x", "--priority", "high"], 2, "'high' is not a whole number within -"),
+        (["enqueue", "ns", "t", "x", "--priority", "high"], 2, "the smaller, the more urgent; 0 is usual"),
+        (["enqueue", "ns", "t", "x", "--delay-ms", "1s"], 2, "'1s' is not a whole number: milliseconds"),
+        (["item", "list", "ns", "--limit", "some"], 2, "'some' is not a whole number from 1 on"),
         (["namespace", "set", "ns"], 2, "at least one"),
         (["enqueue", "ns", "t", "payload", "--lines"], 2, "no PAYLOAD"),
         (["nack", "ns", "r", "--release", "--dead-letter"], 2, "exclude"),
@@ -336,6 +340,8 @@ def test_dead_letters_are_redriven_and_purged_by_topic_and_each_failure_names_it
     document = json.loads(every.stdout)
     assert document["count"] == 90
     assert set(document["errors"]) == {f"1-{n:x}" for n in range(0, 100, 10)}
+    every = shell.run("dead-letter", "redrive", "ns", "t", "--all", "--output", "json")
+    assert json.loads(every.stdout)["count"] == 90
     for wrong in (["--all", "--limit", "3"], ["0-1", "--all"], ["0-1", "--limit", "3"]):
         assert shell.run("dead-letter", "redrive", "ns", "t", *wrong).exit_code == 2
 

@@ -4,6 +4,7 @@ import inspect
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -272,6 +273,10 @@ def test_every_public_name_can_be_imported() -> None:
     with pytest.raises(AttributeError):
         foqs.no_such_name  # noqa: B018
     assert set(foqs.__all__) <= set(dir(foqs))
+
+
+def test_the_package_tells_its_version() -> None:
+    assert foqs.__version__ == version("foqs")
 
 
 def test_what_a_client_returns_or_takes_has_a_public_name() -> None:

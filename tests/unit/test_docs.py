@@ -26,6 +26,7 @@ _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _COMMAND = re.compile(r"(?:^ +(?:\.venv/bin/)?|`)foqs (?P<words>[a-z][^`#\n]*)", re.MULTILINE)
 _MAKE = re.compile(r"(?:^ +|`)make (?P<target>[a-z-]+)(?=`|$|\s+#)", re.MULTILINE)
 _LIMIT = re.compile(r"^\| (`\w+`) \| ([^|]+) \| ([^|]*) \|$", re.MULTILINE)
+_TEST = re.compile(r"(?P<file>(?:tests/(?:\w+/)+\w+|\btest_\w+)\.py)(?:::(?P<name>test_\w*\w)(?P<dots>_?\.\.\.)?)?")
 _EVENT = re.compile(r"^\| `(?P<name>[^`]+)` \| (?P<level>debug|info|warning|error) \|", re.MULTILINE)
 
 
@@ -128,6 +129,25 @@ def test_every_command_in_the_documents_exists(page: str, words: str) -> None:
 
 def test_the_documents_show_commands() -> None:
     assert len(COMMANDS) > 15, "the pattern finds them"
+
+
+def test_every_test_that_the_documents_name_exists() -> None:
+    """A name that ends in dots is the beginning of one test's. A file without a folder is the only one of its name."""
+    files = [path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("*.py")]
+    wrong, named_count = [], 0
+    for page in PAGES:
+        if page.name == "testing.md":  # Its files are a user's own.
+            continue
+        for found in _TEST.finditer(page.read_text()):
+            paths = [path for path in files if path.endswith(f"/{found['file']}") or path == found["file"]]
+            defined = re.findall(r"^(?:async )?def (test_\w+)\(", (ROOT / paths[0]).read_text(), re.M) if paths else []
+            name, is_short = found["name"] or "", found["dots"] is not None
+            fitting = [test for test in defined if test == name or (is_short and test.startswith(name))]
+            named_count += bool(name)
+            if len(paths) != 1 or (name and len(fitting) != 1):
+                wrong.append(f"{_name(page)}: {found[0]}")
+    assert wrong == []
+    assert named_count > 100, "the pattern finds them"
 
 
 def test_every_make_target_in_the_documents_exists() -> None:

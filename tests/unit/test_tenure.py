@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator
 from unittest.mock import Mock
 
 import pytest
+from structlog.testing import capture_logs
 
 from foqs.model import ids
 from foqs.model.errors import UnavailableError
-from foqs.shard.port import OwnedError, SessionLostError, ShardImage, Tenure
+from foqs.shard.port import BeingTakenError, OwnedError, SessionLostError, ShardImage, Tenure
 from foqs.shard.writer import ownership
 from tests.support.slow_store import SlowStore, TickedWriter, run_one, start, writer_of
 from tests.support.waiting import until
@@ -153,6 +154,21 @@ async def test_a_writer_stands_by_only_while_the_shard_is_reached_and_a_living_o
     await until(lambda: writer.shard is not None)
     assert found == [False, False, True, True, False]
     assert not writer.is_standing_by
+
+
+async def test_who_stands_by_warns_of_nothing_and_an_owner_that_loses_its_shard_does(
+    writer: TickedWriter, store: SlowStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ownership, "REOPEN_PAUSE_MS", 1)
+    monkeypatch.setattr(ownership, "OWNER_RETURN_MS", 1)
+    store.open_errors = [BeingTakenError("another one takes it"), *[OwnedError("a living one has it")] * 2]
+    with capture_logs() as logs:
+        await writer.start()
+        await until(lambda: writer.shard is not None)
+        writer._ownership.give_up("somebody wants it so")
+        await until(lambda: store.opened_count == 5)
+    told = [(log["event"], log["log_level"]) for log in logs if log["event"].startswith("shard_")]
+    assert told[:3] == [("shard_awaited", "info"), ("shard_opened", "info"), ("shard_lost", "warning")]
 
 
 async def test_a_writer_that_cannot_wait_for_the_lock_does_not_stand_by(
