@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 
-import structlog
-
+from foqs.background.service import Service, ServiceState
+from foqs.background.tasks import Tasks, log_defect
 from foqs.cluster.members.backends.choice import membership_backend
 from foqs.cluster.members.membership import Membership
 from foqs.cluster.ownership.owner_map import OwnerMap
@@ -55,7 +55,6 @@ from foqs.model.cluster import HostRow, OpenedShard, ShardUse, process_id
 from foqs.model.item import ItemEvent
 from foqs.model.peer_calls import SECRET_BYTES
 from foqs.model.peer_proof import PROOF
-from foqs.model.service import Service, ServiceState
 from foqs.parts import Parts, real_parts
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Events
@@ -68,8 +67,6 @@ from foqs.transport.server import ThriftServer
 
 PREFETCH_SWEEP_MS = 500
 """Interval between two checks for prefetched items that nobody took, in milliseconds."""
-
-_log = structlog.get_logger(__name__)
 
 
 class Host(Service):
@@ -135,7 +132,7 @@ class Host(Service):
         self._server = self._make_server()
         self._secret: bytes | None = None
         """The secret that the hosts of the cluster show each other, from the meta database."""
-        self._ticker: asyncio.Task[None] | None = None
+        self._ticking = Tasks("ticker")
         self._pulse = Pulse()
         self._ages = Ages(self._shards, self._loop.time)
         self._watch()
@@ -204,7 +201,7 @@ class Host(Service):
 
     async def _start(self) -> None:
         # Start the ticker first, because it shows that the event loop turns.
-        self._ticker = asyncio.create_task(self._tick(), name="ticker")
+        self._ticking.spawn(self._tick())
         await self._namespaces.calls.run(lambda _: self._parts.check_schema(self._config.meta_url, SchemaKind.META))
         proposed = self._parts.chance.random_bytes(SECRET_BYTES)
         self._secret = await self._namespaces.calls.run(lambda meta: self._join(meta, proposed))
@@ -257,9 +254,7 @@ class Host(Service):
         await self._namespaces.stop()
         await self._membership.stop()
         # Stop the ticker last. Stopping the other parts can take long if a server hangs, and the loop turns meanwhile.
-        if self._ticker is not None:
-            self._ticker.cancel()
-            await asyncio.gather(self._ticker, return_exceptions=True)
+        await self._ticking.stop()
 
     async def _tick(self) -> None:
         """Do the work that is due by time, except the ticks of the shards."""
@@ -282,7 +277,7 @@ class Host(Service):
                 try:
                     work()
                 except Exception:  # A defect in one part must not stop the clock of the others.
-                    _log.error("host_defect", work=work.__qualname__, exc_info=True)
+                    log_defect(work.__qualname__)
 
     def _shard_opened(self, shard: ShardState) -> None:
         """Prepare an opened shard before its first call."""

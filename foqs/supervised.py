@@ -10,6 +10,7 @@ from importlib.metadata import version
 
 import structlog
 
+from foqs.background.tasks import Tasks, log_defect
 from foqs.bootstrap import Host
 from foqs.config import HostConfig
 from foqs.logs import configure_logs
@@ -85,12 +86,12 @@ def _operator_port(host: Host, config: HostConfig) -> OperatorPort:
 
 async def _serve(host: Host, config: HostConfig, orders: Orders) -> str:
     """Return the reason to stop."""
-    reloading = asyncio.create_task(_reload_when_asked(host, config, orders), name="reload")
+    tasks = Tasks("reload")
+    tasks.spawn(_reload_when_asked(host, config, orders))
     try:
         return await orders.stop
     finally:
-        reloading.cancel()
-        await asyncio.gather(reloading, return_exceptions=True)
+        await tasks.stop()
 
 
 async def _drain(host: Host, drain_ms_max: int, reason: str) -> None:
@@ -112,7 +113,7 @@ async def _reload_when_asked(host: Host, config: HostConfig, orders: Orders) -> 
             configure_logs(config.log_level, config.log_format)
             host.use_urls(config)
         except Exception:  # The host keeps its settings.
-            _log.error("host_defect", work="reload", exc_info=True)
+            log_defect("reload")
 
 
 def _introduction(config: HostConfig, port: int) -> dict[str, object]:

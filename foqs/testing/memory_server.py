@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from foqs.background.service import Service
 from foqs.client.dialogue import Dialogue, FrameReader
 from foqs.client.flows import Call
 from foqs.model.calls import QueueCalls
 from foqs.model.cluster_calls import ClusterCalls
 from foqs.model.peer_calls import PeerCalls
-from foqs.model.service import Service
 from foqs.transport.bounds import KnownNamespaces, TransportLimits, TransportMetrics
 from foqs.transport.connection import Connection
 from foqs.transport.connection_table import ConnectionTable

@@ -10,6 +10,7 @@ from typing import Any
 
 import structlog
 
+from foqs.background.tasks import Tasks
 from foqs.model import limits
 
 LISTEN_BACKLOG = 1_024
@@ -47,7 +48,7 @@ class Listener:
         self._make = make
         self._turns_away = turns_away
         self._sockets: list[socket.socket] = []
-        self._accepting: set[asyncio.Task[object]] = set()
+        self._accepting = Tasks("accept")
         self._pause: asyncio.TimerHandle | None = None
 
     async def open(self, address: str, port: int) -> int:
@@ -86,10 +87,7 @@ class Listener:
 
     async def wait_closed(self) -> None:
         """Wait until all accepted sockets are connections. Call it after `close`."""
-        if self._accepting:
-            _, late = await asyncio.wait(list(self._accepting), timeout=limits.CALL_CANCEL_MS_MAX / 1000)
-            for task in late:
-                task.cancel()
+        await self._accepting.finish(limits.CALL_CANCEL_MS_MAX)
 
     async def _resolve(self, name: str | None, port: int) -> Sequence[_Resolved]:
         """Resolve a name, on another thread if it has to be looked up, because that can take long."""
@@ -132,12 +130,10 @@ class Listener:
             left -= TURN_AWAYS_PER_ACCEPT
             connection.setblocking(False)
             welcome = self._loop.connect_accepted_socket(self._make, connection)
-            task = self._loop.create_task(welcome, name="accept")
-            self._accepting.add(task)
-            task.add_done_callback(self._accepted)
+            self._accepting.lend(welcome).add_done_callback(_accepted)
         self._accept_later(limits.CHORE_PAUSE_MS)
 
-    def _accepted(self, task: asyncio.Task[object]) -> None:
-        self._accepting.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("accept_failed", error=str(error), retry_after_ms=0)
+
+def _accepted(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("accept_failed", error=str(error), retry_after_ms=0)

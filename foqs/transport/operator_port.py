@@ -23,8 +23,8 @@ import structlog
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from foqs.background.service import Service
 from foqs.model import limits
-from foqs.model.service import Service
 
 _log = structlog.get_logger(__name__)
 

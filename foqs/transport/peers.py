@@ -9,12 +9,12 @@ from functools import partial
 
 import structlog
 
+from foqs.background.service import Service
 from foqs.model.errors import FoqsError, HostUnreachableError, PermissionDeniedError, UnavailableError
 from foqs.model.host_addresses import parse_address
 from foqs.model.old_proof import CHALLENGE_BYTES, is_proof, proof_of
 from foqs.model.outage import Outage
 from foqs.model.peer_proof import NONCE_BYTES, OLD_PROOF, PROOF, Greeting, is_of_callee
-from foqs.model.service import Service
 from foqs.transport.peer_connection import PeerConnection
 from foqs.transport.remote_host import RemoteHost
 from foqs.wire.codec import Codec, structs
@@ -121,7 +121,6 @@ class Peers(Service):
         for task in self._giving_back:
             task.cancel()
         await asyncio.gather(*self._giving_back, return_exceptions=True)
-        await asyncio.gather(*[link.opening for link in links if link.opening is not None], return_exceptions=True)
 
     def _drop(self, link: _Link) -> None:
         if link.opening is not None:
@@ -140,7 +139,7 @@ class Peers(Service):
         if link.opening is None:
             if self._now_s() - link.failed_s < CONNECT_RETRY_MS / 1000:
                 raise _unreachable(link)
-            link.opening = asyncio.create_task(self._open(link), name=f"peer-{host_id}")
+            link.opening = self._tasks.lend(self._open(link), f"peer-{host_id}")
         opening = link.opening
         # A caller that gives up must not cancel the connection for the others.
         await asyncio.wait([opening])

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import structlog
 
+from foqs.background.service import Service
 from foqs.model import limits
 from foqs.model.calls import QueueCalls
 from foqs.model.cluster_calls import ClusterCalls
 from foqs.model.peer_calls import NoPeers, PeerCalls
-from foqs.model.service import Service
 from foqs.transport.bounds import KnownNamespaces, NoMetrics, TransportLimits, TransportMetrics
 from foqs.transport.connection import Connection
 from foqs.transport.connection_table import ConnectionTable

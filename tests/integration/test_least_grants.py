@@ -62,7 +62,7 @@ async def test_the_documented_privileges_are_enough(
         async with running_host(of(user, meta_url), {}, name="host-2", namespace=None) as two:
             await until(lambda: two.host.owned_count == 1)
             # It hangs, as far as others can see.
-            one.host._membership._task.cancel()  # type: ignore[union-attr]
+            one.host._membership._tasks.cancel()
             await until(lambda: two.host.owned_count == 2)
             items = await two.leased(20)
             assert not await two.client.ack("jobs", [item.receipt for item in items], return_errors=True)

@@ -83,8 +83,7 @@ def hosts(meta_url: str, monkeypatch: pytest.MonkeyPatch) -> Hosts:
 
 async def test_a_host_that_stops_beating_is_dead_and_one_that_beats_is_not(hosts: Hosts) -> None:
     async with hosts.host("one") as one, hosts.host("two"), hosts.host("three") as three:
-        assert three._task is not None
-        three._task.cancel()  # As by kill -9: its row stays.
+        three._tasks.cancel()  # As by kill -9: its row stays.
         del hosts.metas["three"]
         await hosts.go_on(DEAD_S)
         assert not one.is_dead("three", EPOCH)
@@ -153,7 +152,7 @@ async def test_heartbeats_go_on_while_calls_of_operators_hang(hosts: Hosts, meta
     finally:
         released.set()
         await asyncio.gather(*hanging, return_exceptions=True)
-        calls.close()
+        await calls.stop()
 
 
 async def test_a_host_does_not_start_without_the_meta_database() -> None:

@@ -350,8 +350,7 @@ async def test_a_host_that_hangs_is_dead_though_its_session_lives_and_one_that_b
     async with cluster.host("one#1") as one, cluster.host("two#1"), cluster.host("three#1") as three:
         await cluster.go_on(DEAD_S + 1)
         assert not one.is_dead("three#1", EPOCH)
-        assert three._task is not None
-        three._task.cancel()  # Its event loop stands still, and kazoo's threads go on.
+        three._tasks.cancel()  # Its event loop stands still, and kazoo's threads go on.
         cluster.forget("three#1")
         await cluster.go_on(DEAD_S - 1)
         assert not one.is_dead("three#1", EPOCH)
@@ -365,8 +364,7 @@ async def test_a_host_that_hangs_is_dead_though_its_session_lives_and_one_that_b
 async def test_a_host_that_is_gone_is_dead_from_its_last_heartbeat_on_and_stays_dead(cluster: Cluster) -> None:
     async with cluster.host("one#1") as one, cluster.host("two#1") as two:
         await cluster.go_on(DEAD_S + 1)
-        assert two._task is not None
-        two._task.cancel()
+        two._tasks.cancel()
         cluster.forget("two#1")
         await cluster.go_on(DEAD_S / 2)
         await two._on_beats(two._backend.close)  # As the server does some seconds after kill -9.
@@ -418,8 +416,7 @@ async def test_while_the_meta_database_is_away_heartbeats_go_on_and_nobody_is_ca
         for meta in cluster.metas.values():
             meta.is_away = True
         await until(lambda: not one.is_dead("nobody", EPOCH))
-        assert three._task is not None
-        three._task.cancel()
+        three._tasks.cancel()
         cluster.forget("three#1")
         beats = one.me.beat_number
         for _ in range(round(DEAD_S) + 2):

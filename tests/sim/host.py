@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
 from foqs import bootstrap, parts, shard_factory
+from foqs.background.service import Service
 from foqs.cluster.members.view import ClusterView
 from foqs.cluster.ownership.decision import Decision, shards_in_use
 from foqs.cluster.ownership.sharing import Sharing
@@ -22,7 +23,6 @@ from foqs.model import limits
 from foqs.model.calls import CallContext
 from foqs.model.errors import FoqsError, OverloadedError, UnavailableError
 from foqs.model.item import ItemEvent, Phase
-from foqs.model.service import Service
 from foqs.model.slots import SlotTable
 from foqs.shard.port import Transaction, TransactionResult
 from foqs.shard.state.engine import ShardState

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from foqs.background.service import ServiceState
 from foqs.host.metrics.condition import Condition
 from foqs.host.metrics.pulse import Pulse
 from foqs.model import limits
-from foqs.model.service import ServiceState
 
 
 class Case:

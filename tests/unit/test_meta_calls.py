@@ -36,7 +36,7 @@ async def test_calls_beyond_those_that_may_wait_are_refused_at_once(
     answers.set()
     assert await asyncio.gather(*running) == ["meta"] * 5
     assert await calls.run(lambda meta: meta) == "meta"
-    calls.close()
+    await calls.stop()
 
 
 async def test_a_call_is_answered_in_time_and_counts_until_its_thread_is_free(
@@ -52,11 +52,11 @@ async def test_a_call_is_answered_in_time_and_counts_until_its_thread_is_free(
     with pytest.raises(OverloadedError):
         await calls.run(lambda _: None)
     answers.set()
-    calls.close()
+    await calls.stop()
 
 
 async def test_what_a_call_raises_is_raised() -> None:
     calls = MetaCalls(cast(Any, None))
     with pytest.raises(ZeroDivisionError):
         await calls.run(lambda _: 1 / 0)
-    calls.close()
+    await calls.stop()

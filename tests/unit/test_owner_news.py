@@ -174,7 +174,7 @@ async def test_what_the_meta_database_does_not_say_yet_is_told_again_until_it_do
     await until(lambda: len(hosts.of("c")) > count)
     rows = {3: ShardRow(3, 7, "me", 0, "", ShardUse.SERVING, "", "", "", 0)}
     owners.look(view_of({})._replace(shards=rows))
-    await until(lambda: news._repeating is None)
+    await until(lambda: not news._is_repeating)
 
 
 async def test_a_shard_that_this_host_has_no_more_is_not_told_again(
@@ -184,5 +184,5 @@ async def test_a_shard_that_this_host_has_no_more_is_not_told_again(
     news = OwnerNews("me", hosts, owners, asyncio.get_running_loop().time, lambda shard_id: False)
     news.members(HOSTS, frozenset())
     news.opened(OpenedShard(3, 7))
-    await until(lambda: news._repeating is None and not news._telling)
+    await until(lambda: not news._is_repeating and not news._telling)
     assert hosts.of("b") == [(3, 7)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -23,12 +23,12 @@ PLACE = "mysql://db-7:3306/s7"
 
 
 @pytest.fixture
-def calls() -> Iterator[MetaCalls]:
+async def calls() -> AsyncIterator[MetaCalls]:
     row = ShardRow(1, 5, "host-1", 0, "mysql://db-1:3306/s1", ShardUse.SERVING, "", "", "", 0)
     rows = [row, row._replace(shard_id=2, place="")]
     calls = MetaCalls(cast(MetaStore, SimpleNamespace(list_shards=lambda: rows)))
     yield calls
-    calls.close()
+    await calls.stop()
 
 
 @pytest.fixture

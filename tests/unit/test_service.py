@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from foqs.model.service import Service, ServiceState
+from foqs.background.service import Service, ServiceState
 
 
 class SlowToEnd(Service):

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import count, islice
-from typing import Any, Protocol
+from typing import Protocol
 
 import structlog
 
+from foqs.background.service import Service
+from foqs.background.tasks import log_defect
 from foqs.cluster.homes.cap_ledger import CapLedger
 from foqs.cluster.homes.home_table import home_of
 from foqs.model.outage import Outage
-from foqs.model.service import Service
 from foqs.model.shared_caps import RETRY_MS, CapAsk, CapGrant, CapHomes, CapKey, SharedCap
 
 FLUSH_MS = 5
@@ -86,7 +87,6 @@ class CapNews(Service):
         """Caps by the time of their next check."""
         self._numbers = count()
         self._rung = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._outage = Outage(now_s)
 
     # ---- foqs.model.shared_caps.CapHomes ----
@@ -140,28 +140,8 @@ class CapNews(Service):
 
     async def _start(self) -> None:
         self._local.share_caps(self)
-        self._spawn(self._run())
-        self._spawn(self._sweep())
-
-    async def _stop(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(self._done(work), name=self.name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: work.close())  # It can be cancelled before its first step.
-
-    async def _done(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except Exception:
-            self._has_defect()
-
-    def _has_defect(self) -> None:
-        _log.error("host_defect", work=self.name, exc_info=True)
+        self._tasks.spawn(self._run())
+        self._tasks.every(SWEEP_MS, self._sweep)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -172,8 +152,8 @@ class CapNews(Service):
             try:
                 self._look()
                 self._ask_all()
-            except Exception:  # A defect of one cap must not stop all others.
-                self._has_defect()
+            except Exception:  # A defect of one cap's must not stop all others.
+                log_defect(self.name)
                 await asyncio.sleep(RETRY_MS / 1000)
             if self._wanted:
                 self._rung.set()
@@ -183,14 +163,9 @@ class CapNews(Service):
                     timer.cancel()
                 timer = loop.call_at(max(self._watched[0][0], self._now_s() + FLUSH_MS / 1000), self._rung.set)
 
-    async def _sweep(self) -> None:
-        while True:
-            await asyncio.sleep(SWEEP_MS / 1000)
-            try:
-                self.ledger.sweep(SWEEP_CAPS, self._now_s())
-                self._tell_left()
-            except Exception:
-                self._has_defect()
+    def _sweep(self) -> None:
+        self.ledger.sweep(SWEEP_CAPS, self._now_s())
+        self._tell_left()
 
     def _tell_left(self) -> None:
         """Release this host's share at former homes; otherwise they reserve it forever."""
@@ -203,7 +178,7 @@ class CapNews(Service):
                 self._has_told(home, asks)
             elif home not in self._leaving:
                 self._leaving.add(home)
-                self._spawn(self._leave(home, asks))
+                self._tasks.spawn(self._leave(home, asks))
 
     async def _leave(self, home: str, asks: Sequence[CapAsk]) -> None:
         try:
@@ -269,12 +244,12 @@ class CapNews(Service):
                 now_s = self._now_s()
                 self._learn(home, caps, self.asked(home, [cap.ask() for cap in caps]), now_s)
                 continue
-            self._spawn(self._ask(home, caps))
+            self._tasks.spawn(self._ask(home, caps))
 
     async def _ask(self, home: str, caps: Sequence[SharedCap]) -> None:
         """Apply the grants of a home. Tokens that come too late return to it with the next ask."""
         sent_s = self._now_s()
-        asking = asyncio.ensure_future(self._homes.ask(home, [cap.ask() for cap in caps]))
+        asking = self._tasks.lend(self._homes.ask(home, [cap.ask() for cap in caps]))
         try:
             async with asyncio.timeout(ASK_MS_MAX / 1000):
                 grants = await asyncio.shield(asking)

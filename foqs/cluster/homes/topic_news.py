@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import structlog
 
+from foqs.background.outage_log import OutageLog
+from foqs.background.service import Service
 from foqs.cluster.homes.directory import Directory
 from foqs.cluster.homes.home_table import LOOK_MS, HomeCall, HomeCalls, HomeTable, Reported
 from foqs.cluster.homes.host_turns import HostTurns, Turn
@@ -23,9 +25,6 @@ from foqs.cluster.homes.probes import PROBE_MS, SOUGHT_MS, Probes
 from foqs.cluster.homes.topic_reports import LocalTopics, TopicReports
 from foqs.cluster.homes.wishes import Wait, Wishes
 from foqs.model import limits
-from foqs.model.errors import FoqsError
-from foqs.model.outage import Outage
-from foqs.model.service import Service
 from foqs.model.stocks import ANY_TOPIC, Pointer, Topic, weight_of
 
 SEEK_MS = 1 * limits.SECOND_MS
@@ -58,8 +57,9 @@ class TopicNews(Service):
         choose: Callable[[int], int],
         now_s: Callable[[], float],
     ) -> None:
-        """`choose(count)` draws a number from 0 to below `count`; `now_s` is the time of the event loop."""
-        super().__init__("topic-news")
+        """`choose(count)` draws a number from 0 to below that; `now_s` is the time of the event loop."""
+        self._outage = OutageLog(now_s, "home_not_told")
+        super().__init__("topic-news", self._outage.failed)
         self._me = me
         self._homes = homes
         self._now_s = now_s
@@ -84,8 +84,6 @@ class TopicNews(Service):
         self._rung = asyncio.Event()
         self._alarm: asyncio.TimerHandle | None = None
         """Rings when the next report is due."""
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._outage = Outage(now_s)
 
     # ---- events on this host ----
 
@@ -201,7 +199,7 @@ class TopicNews(Service):
             if seeker == self._me:
                 self.hinted(pointers)
             else:
-                self._spawn(self._homes.hint(seeker, pointers))
+                self._tasks.spawn(self._homes.hint(seeker, pointers))
         return better
 
     def sought(self, host_id: str, wishes: Mapping[Topic, int]) -> list[Pointer]:
@@ -236,37 +234,19 @@ class TopicNews(Service):
     # ---- reports to homes ----
 
     async def _start(self) -> None:
-        self._spawn(self._run())
-        self._spawn(self._repeat())
-        self._spawn(self._ask_around())
+        self._tasks.repeat(self._until_rung, self._tell_due)
+        self._tasks.every(SEEK_MS, self._refresh)
+        self._tasks.spawn(self._ask_around())
 
     async def _stop(self) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _tell_all(self) -> None:
         """Report everything again, because topics have other homes now."""
         self._reports.tell_all(self._now_s())
         self._wishes.all_again()
         self._rung.set()
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(self._done(work), name=self.name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: work.close())  # It can be cancelled before its first step.
-
-    async def _done(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except FoqsError as error:
-            if self._outage.is_to_be_told(str(error)):
-                _log.warning("home_not_told", error=str(error))
-        except Exception:
-            _log.error("host_defect", work=self.name, exc_info=True)
 
     def _look_later(self, call: HomeCall) -> None:
         self._looks[call] = asyncio.get_running_loop().call_later(LOOK_MS / 1000, self._look, call)
@@ -276,8 +256,7 @@ class TopicNews(Service):
         self._look_later(call)
         if self._home.look(call):
             self._tell_all()
-            if self._outage.is_to_be_told(reason := f"host {call.home} does not answer"):
-                _log.warning("home_not_told", error=reason)
+            self._outage.failed(f"host {call.home} does not answer")
 
     async def _call(self, home: str, work: Awaitable[Sequence[Pointer]]) -> Sequence[Pointer]:
         """Ask a home. If it fails to answer, or is slow, another host replaces it for a while."""
@@ -296,11 +275,9 @@ class TopicNews(Service):
             if self._home.failed(call) or has_other_homes:
                 self._tell_all()
 
-    async def _run(self) -> None:
-        while True:
-            await self._rung.wait()
-            self._rung.clear()
-            await self._done(self._tell_due())
+    async def _until_rung(self) -> None:
+        await self._rung.wait()
+        self._rung.clear()
 
     async def _tell_due(self) -> None:
         """Send the due reports, and ask for the wished topics."""
@@ -312,11 +289,6 @@ class TopicNews(Service):
         if next_s is not None:
             self._alarm = asyncio.get_running_loop().call_at(next_s, self._rung.set)
         await self._seek_all()
-
-    async def _repeat(self) -> None:
-        while True:
-            await asyncio.sleep(SEEK_MS / 1000)
-            await self._done(self._refresh())
 
     async def _refresh(self) -> None:
         """Begin to repeat all wishes, and forget outdated data."""
@@ -332,17 +304,16 @@ class TopicNews(Service):
         await self._forget_wishes(now_s)
 
     async def _ask_around(self) -> None:
-        await asyncio.sleep(PROBE_MS / 2000)  # Half a period apart from the repetition of wishes.
-        while True:
-            await asyncio.sleep(PROBE_MS / 1000)
-            await self._done(self._probe(self._now_s()))
+        await asyncio.sleep(PROBE_MS / 2000)  # Wishes are told again at other times.
+        self._tasks.every(PROBE_MS, self._probe)
 
-    async def _probe(self, now_s: float) -> None:
-        """Ask some of the other hosts for topics that calls wait for in vain."""
+    async def _probe(self) -> None:
+        """Ask some of the others for what calls wait for in vain."""
+        now_s = self._now_s()
         hosts = [host_id for host_id in self._members if host_id not in self._home.away]
         for host_id, topics in self._probes.take_round(hosts, self._wishes.__contains__, now_s).items():
             for some in _chunks(dict.fromkeys(topics, 0)):
-                self._spawn(self._ask_for(host_id, some))
+                self._tasks.spawn(self._ask_for(host_id, some))
                 await asyncio.sleep(0)
 
     async def _ask_for(self, host_id: str, topics: Mapping[Topic, int]) -> None:
@@ -391,7 +362,7 @@ class TopicNews(Service):
                 self.hinted(self.sought(self._me, wishes))
                 self._wishes.answered(wishes)
             else:
-                self._spawn(self._seek(home, wishes))
+                self._tasks.spawn(self._seek(home, wishes))
 
     async def _seek(self, home: str, wishes: Mapping[Topic, int]) -> None:
         self.hinted(await self._call(home, self._homes.seek(home, wishes)))
@@ -403,7 +374,7 @@ class TopicNews(Service):
                 self._learn_better(stocks, self.reported(self._me, stocks))
             else:
                 for some in _chunks(stocks):
-                    self._spawn(self._report(home, some))
+                    self._tasks.spawn(self._report(home, some))
 
     async def _report(self, home: str, stocks: Mapping[Topic, Reported]) -> None:
         report = object()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
 
 import structlog
 
+from foqs.background.lane import Lane
+from foqs.background.outage_log import OutageLog
+from foqs.background.service import Service
 from foqs.cluster.members.dead_hosts import DeadHosts
 from foqs.cluster.members.host_watch import HostSign, HostWatch
 from foqs.cluster.members.neighbours import Neighbours
@@ -19,8 +21,6 @@ from foqs.cluster.members.watch_report import WatchReport
 from foqs.model import limits
 from foqs.model.cluster import HostRow, ShardRow, ShardUse
 from foqs.model.errors import FoqsError
-from foqs.model.outage import Outage
-from foqs.model.service import Service
 from foqs.storage.meta.meta_store import MetaStore
 
 SETTLED_MS = 3 * limits.SECOND_MS
@@ -91,20 +91,19 @@ class Membership(Service):
         self._is_listening = False
         """True if the address is final, even if this host does not know one."""
         self._asked: dict[tuple[str, int], tuple[float, float]] = {}
-        """The times of the first and the last question about each owner, a process and its epoch; old ones are
-        forgotten.
-        """
-        self._beat_outage = Outage(now_s)
-        self._read_outage = Outage(now_s)
-        self._beats = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{self.name}-beats")
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self.name)
+        """When each owner, a process and its epoch, was asked about first and last; long ago is forgotten."""
+        self._beat_outage = OutageLog(now_s, "heartbeat_missed")
+        self._read_outage = OutageLog(now_s, "shards_not_read")
+        self._beats = Lane(f"{self.name}-beats")
+        self._reads = Lane(self.name)
         self._hosts: list[HostRow] = []
         """The hosts at the last heartbeat."""
         self._found = asyncio.Event()
         """Set by each heartbeat, and cleared when the shards are read."""
         self._knows_shards = False
-        """True if the last read of the shards succeeded."""
-        self._task: asyncio.Task[None] | None = None
+        """The last time that shards were to be read, they were."""
+        self._has_joined = False
+        """True once this host is to leave at its end."""
         self._hurry = asyncio.Event()
         self._living: frozenset[str] = frozenset()
         self._changed_s = now_s()
@@ -167,55 +166,24 @@ class Membership(Service):
         return await self.on_thread(lambda: self._meta.note_numbers(self._me.id, numbers))
 
     async def _start(self) -> None:
-        await self._on_beats(lambda: self._backend.join(self._me))
+        await self._beats.run(lambda: self._backend.join(self._me))
         await self._beat()
         await self._look()
-        self._task = asyncio.create_task(self._run(), name=self.name)
+        self._has_joined = True
+        self._tasks.repeat(self._pause, self._beat, "heartbeat", self._beat_outage)
+        self._tasks.repeat(self._found.wait, self._look, "reading shards", self._read_outage)
 
     async def _stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        if self._has_joined:
             try:
-                await self._on_beats(lambda: self._backend.leave(self._me))
+                await self._beats.run(lambda: self._backend.leave(self._me))
             except FoqsError as error:
                 _log.warning("host_row_left_behind", error=str(error))
-        await self._on_beats(self._backend.close)
-        self._beats.shutdown(wait=True)
-        # A read can wait for a database that hangs.
-        await asyncio.to_thread(self._thread.shutdown, wait=True)
+        await self._beats.run(self._backend.close)
+        self._beats.join()
+        # A reading may wait for a database that hangs.
+        await self._reads.stop()
         self._meta.close()
-
-    async def _run(self) -> None:
-        await asyncio.gather(self._run_beats(), self._run_looks())
-
-    async def _run_beats(self) -> None:
-        while True:
-            try:
-                await self._pause()
-            except Exception:  # A defect must not end the heartbeats for good.
-                _log.error("host_defect", work="pause between heartbeats", exc_info=True)
-                await asyncio.sleep(limits.HEARTBEAT_MS / 1000)
-            try:
-                await self._beat()
-                self._beat_outage.has_ended()
-            except FoqsError as error:
-                if self._beat_outage.is_to_be_told(str(error)):
-                    _log.warning("heartbeat_missed", error=str(error))
-            except Exception:
-                _log.error("host_defect", work="heartbeat", exc_info=True)
-
-    async def _run_looks(self) -> None:
-        while True:
-            await self._found.wait()
-            try:
-                await self._look()
-                self._read_outage.has_ended()
-            except FoqsError as error:
-                if self._read_outage.is_to_be_told(str(error)):
-                    _log.warning("shards_not_read", error=str(error))
-            except Exception:  # Nor must it end the moves of shards.
-                _log.error("host_defect", work="reading shards", exc_info=True)
 
     async def _pause(self) -> None:
         """Wait until the next round is due.
@@ -237,7 +205,7 @@ class Membership(Service):
         asked_s = self._now_s()
         self._me = me = self._me._replace(beat_number=self._me.beat_number + 1)
         try:
-            hosts = await self._on_beats(lambda: self._backend.beat(me))
+            hosts = await self._beats.run(lambda: self._backend.beat(me))
         except BaseException:
             self._watch.missed(asked_s, self._now_s())
             self.report.round_ended()
@@ -326,8 +294,5 @@ class Membership(Service):
                     _log.warning("shard_place_differs", shard=row.shard_id, configured=mine, place=row.place)
 
     async def on_thread(self, work: Callable[[], T]) -> T:
-        """Run this between two reads of the shards; it must not take long."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-
-    async def _on_beats(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._beats, work)
+        """Do it between two readings of the shards: it must not take long."""
+        return await self._reads.run(work)

@@ -9,11 +9,11 @@ from typing import Protocol
 
 import structlog
 
+from foqs.background.service import Service, ServiceState
 from foqs.cluster.ownership.owner_map import OwnerMap, ShardOwner
 from foqs.model import limits
 from foqs.model.cluster import OpenedShard
 from foqs.model.outage import Outage
-from foqs.model.service import Service, ServiceState
 
 ANNOUNCE_MS_MAX = 1 * limits.SECOND_MS
 """Timeout of a report to a host; it is then repeated."""
@@ -58,12 +58,13 @@ class OwnerNews(Service):
         self._told: Set[str] = frozenset()
         """The hosts that get reports."""
         self._untold: dict[str, dict[int, int]] = {}
-        """The epochs of the shards in the pending report to each host."""
-        self._telling: dict[str, asyncio.Task[None]] = {}
+        """The epochs of the shards that each host is to be told of."""
+        self._telling: set[str] = set()
+        """The hosts that are being told."""
         self._serves = serves
         self._unconfirmed: dict[int, int] = {}
-        """The epochs of this host's shards that it has not read in the meta database yet."""
-        self._repeating: asyncio.Task[None] | None = None
+        """The epochs of the shards of this host that it has not read in the meta database yet."""
+        self._is_repeating = False
 
     def members(self, addresses: Mapping[str, str], leaving: Set[str]) -> None:
         """Set the living hosts and their addresses. New ones have read the meta database; leaving ones are skipped."""
@@ -80,15 +81,16 @@ class OwnerNews(Service):
             return  # Nothing would end the reports any more, nor close their connections.
         self._tell_all(shard)
         self._unconfirmed[shard.shard_id] = shard.epoch
-        if self._repeating is None:
-            self._repeating = asyncio.create_task(self._repeat(), name=f"{self.name}-again")
+        if not self._is_repeating:
+            self._is_repeating = True
+            self._tasks.spawn(self._repeat(), f"{self.name}-again")
 
     def _tell_all(self, shard: OpenedShard) -> None:
         for host_id in sorted(self._told):
             self._untold.setdefault(host_id, {})[shard.shard_id] = shard.epoch
             if host_id not in self._telling:
-                telling = asyncio.create_task(self._tell(host_id), name=f"{self.name}-{host_id}")
-                self._telling[host_id] = telling
+                self._telling.add(host_id)
+                self._tasks.spawn(self._tell(host_id), f"{self.name}-{host_id}")
 
     async def _repeat(self) -> None:
         """Repeat the reports that the meta database does not confirm yet, while this host has the shards."""
@@ -100,18 +102,12 @@ class OwnerNews(Service):
                     del self._unconfirmed[shard_id]
                 else:
                     self._tell_all(OpenedShard(shard_id, epoch))
-        self._repeating = None
+        self._is_repeating = False
 
     def heard(self, host_id: str, opened: Sequence[OpenedShard]) -> None:
         """Take another host's report of opened shards. A host whose address is unknown here is ignored."""
         if (address := self._addresses.get(host_id)) and host_id != self._me:
             self._owners.claim(host_id, address, opened)
-
-    async def _stop(self) -> None:
-        tasks = [*self._telling.values(), *([] if self._repeating is None else [self._repeating])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _tell(self, host_id: str) -> None:
         try:
@@ -130,7 +126,5 @@ class OwnerNews(Service):
                     for shard_id, epoch in some:
                         if untold.get(shard_id) == epoch:
                             del untold[shard_id]
-        except Exception:
-            _log.error("host_defect", work=self.name, exc_info=True)
         finally:
-            del self._telling[host_id]
+            self._telling.discard(host_id)

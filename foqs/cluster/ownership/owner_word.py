@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 import structlog
 
+from foqs.background.outage_log import OutageLog
+from foqs.background.tasks import Tasks
 from foqs.cluster.members.membership import Membership
 from foqs.cluster.members.view import ClusterView
 from foqs.model import limits
 from foqs.model.errors import FoqsError
-from foqs.model.outage import Outage
 from foqs.shard.state.engine import ShardState
 
 NUMBERS_MS = 10 * limits.SECOND_MS
@@ -57,12 +57,13 @@ class OwnerWord:
         self._membership = membership
         self._now_s = now_s
         self._numbers_s = now_s()
-        self._telling: asyncio.Task[None] | None = None
-        self._outage = Outage(now_s)
+        self._tasks = Tasks("owner's word")
+        """The word that is on its way, if one is."""
+        self._outage = OutageLog(now_s, "owner_word_not_told")
 
     def look(self, view: ClusterView) -> None:
-        """Send the due reports after a round, unless the last ones are still on their way."""
-        if self._telling is not None and not self._telling.done():
+        """Tell what there is to tell after a round, unless the last word is still on its way."""
+        if len(self._tasks):
             return
         mine = {row.shard_id: row for row in view.shards.values() if row.owner == view.me}
         left: dict[int, tuple[int, int]] = {}
@@ -88,7 +89,7 @@ class OwnerWord:
         return {at: (epoch, number) for at, epoch, number in told if number is not None}
 
     def _begin(self, numbers: _Numbers, tell: Callable[[_Numbers], Awaitable[list[int]]]) -> None:
-        self._telling = asyncio.create_task(self._tell(numbers, tell), name="owner-word")
+        self._tasks.spawn(self._tell(numbers, tell))
 
     async def _tell(self, numbers: _Numbers, tell: Callable[[_Numbers], Awaitable[list[int]]]) -> None:
         """Send reports. A report that did not arrive is repeated, because the next round shows that it is missing."""
@@ -96,15 +97,10 @@ class OwnerWord:
             for shard_id in await tell(numbers):
                 if (writer := self._writers.get(shard_id)) is not None:
                     writer.number_told(numbers[shard_id][1])
-            self._outage.has_ended()
+            self._outage.worked()
         except FoqsError as error:
-            if self._outage.is_to_be_told(str(error)):
-                _log.warning("owner_word_not_told", error=str(error))
-        except Exception:
-            _log.error("host_defect", work="owner's word", exc_info=True)
+            self._outage.failed(error)
 
     async def stop(self) -> None:
-        """Cancel the pending reports, because the host has no shard any more."""
-        if self._telling is not None:
-            self._telling.cancel()
-            await asyncio.gather(self._telling, return_exceptions=True)
+        """End what is under way: the host has no shard any more."""
+        await self._tasks.stop()

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 import structlog
 
+from foqs.background.outage_log import OutageLog
+from foqs.background.service import Service, ServiceState
 from foqs.cluster.members.membership import Membership
 from foqs.cluster.members.view import ClusterView
 from foqs.cluster.ownership.decision import NOTHING_PLANNED, Decision, Planner, decide, shards_in_use
@@ -16,8 +19,6 @@ from foqs.cluster.ownership.owner_map import OwnerMap
 from foqs.model import limits
 from foqs.model.cluster import ShardRow, ShardUse, host_name_of
 from foqs.model.errors import FoqsError
-from foqs.model.outage import Outage
-from foqs.model.service import Service, ServiceState
 
 NEGLECTED_MS = 5 * limits.SECOND_MS
 """A shard without an owner for this long is taken by its heir, even if the planned host has not taken it."""
@@ -95,7 +96,7 @@ class Sharing(Service):
         self._intent = NOTHING_PLANNED
         self._works: dict[int, asyncio.Task[None]] = {}
         self._asking: asyncio.Task[None] | None = None
-        self._ask_outage = Outage(now_s)
+        self._ask_outage = OutageLog(now_s, "shards_not_asked_for")
         self._expected: Collection[int] = ()
         """Shards that this host wants from living owners."""
         self._released: dict[int, asyncio.TimerHandle | None] = {}
@@ -204,10 +205,6 @@ class Sharing(Service):
         for timer in self._released.values():
             if timer is not None:
                 timer.cancel()
-        tasks = [*self._works.values(), *[task for task in (self._asking, self._declining) if task is not None]]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _act(self, view: ClusterView) -> None:
         decision = self._decide(view)
@@ -300,7 +297,7 @@ class Sharing(Service):
             and shard_id not in coming
         }
         if asked and (self._asking is None or self._asking.done()):
-            self._asking = asyncio.create_task(self._tell(asked, self._membership.ask_for_shards), name="sharing-ask")
+            self._asking = self._tasks.spawn(self._tell(asked, self._membership.ask_for_shards), "sharing-ask")
 
     def _decline(self, decision: Decision) -> None:
         """Cancel moves that hosts asked for before the plan changed, because a shard that stays is not on its way.
@@ -321,7 +318,7 @@ class Sharing(Service):
         }
         due |= {shard_id: heir for shard_id, heir in self._not_taken.items() if shard_id not in self._refused}
         if due and (self._declining is None or self._declining.done()):
-            self._declining = asyncio.create_task(self._tell(due, self._refuse), name="sharing-decline")
+            self._declining = self._tasks.spawn(self._tell(due, self._refuse), "sharing-decline")
 
     async def _refuse(self, by_heir: Mapping[int, str]) -> None:
         await self._membership.decline_shards(by_heir)
@@ -331,24 +328,17 @@ class Sharing(Service):
         """Write this to the meta database for the others; the next round repeats it if the database is unavailable."""
         try:
             await tell(hosts)
-            self._ask_outage.has_ended()
+            self._ask_outage.worked()
         except FoqsError as error:
-            if self._ask_outage.is_to_be_told(str(error)):
-                _log.warning("shards_not_asked_for", shards=sorted(hosts), error=str(error))
-        except Exception:
-            _log.error("host_defect", work="sharing", exc_info=True)
+            self._ask_outage.failed(error, shards=sorted(hosts))
 
     def _begin(self, shard_id: int, work: Coroutine[Any, Any, None]) -> None:
         if shard_id in self._works:
             work.close()
             return
-        self._works[shard_id] = asyncio.create_task(self._do(shard_id, work), name=f"sharing-{shard_id}")
+        task = self._works[shard_id] = self._tasks.spawn(work, f"sharing-{shard_id}")
+        task.add_done_callback(partial(self._ended, shard_id))
 
-    async def _do(self, shard_id: int, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except Exception:  # A defect of one shard must not keep the others from moving.
-            _log.error("host_defect", work="sharing", shard=shard_id, exc_info=True)
-        finally:
-            del self._works[shard_id]
-            self._changed.set()
+    def _ended(self, shard_id: int, _: object) -> None:
+        del self._works[shard_id]
+        self._changed.set()

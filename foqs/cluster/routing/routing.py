@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import NamedTuple, Protocol
 
+from foqs.background.service import Service
 from foqs.cluster.homes.cap_news import CapNews, LocalCaps
 from foqs.cluster.homes.home_table import Reported
 from foqs.cluster.homes.topic_news import TopicNews
@@ -30,7 +31,6 @@ from foqs.model.admin_calls import AdminCalls
 from foqs.model.calls import QueueCalls
 from foqs.model.cluster import OpenedShard
 from foqs.model.errors import UnavailableError
-from foqs.model.service import Service
 from foqs.model.shared_caps import CapAsk, CapGrant
 from foqs.model.stocks import Pointer, Topic
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import structlog
 
+from foqs.background.lane import Lane
+from foqs.background.outage_log import OutageLog
+from foqs.background.service import Service
 from foqs.host.admission.job_rate import JobRate
 from foqs.model import limits
 from foqs.model.calls import EnqueueResult
 from foqs.model.errors import FoqsError, OverloadedError, RateLimitedError, UnavailableError
 from foqs.model.jobs import check_job_id, unknown_job
 from foqs.model.namespace import Namespace
-from foqs.model.outage import Outage
-from foqs.model.service import Service
 from foqs.storage.meta.meta_jobs import JobCounts, JobKey, JobView
 from foqs.storage.meta.meta_store import MetaStore
 
@@ -112,9 +112,8 @@ class Jobs(Service):
         self._asked = asyncio.Event()
         """Set if a job waits to be read."""
         self._writing = asyncio.Lock()
-        self._outage = Outage(now_s)
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self.name)
-        self._task: asyncio.Task[None] | None = None
+        self._lane = Lane(self.name)
+        self._has_started = False
 
     @property
     def count(self) -> int:
@@ -197,34 +196,29 @@ class Jobs(Service):
         _log.error("job_counts_lost", jobs=[job.key.id for job in left[:10]], items_at_most=items_count)
 
     async def _start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name=self.name)
+        self._has_started = True
+        outage = OutageLog(self._now_s, "job_counts_not_written", "job_counts_written")
+        self._tasks.repeat(self._until_due, self._write_due, outage=outage)
 
     async def _drain(self) -> None:
         await self.write_all()
 
     async def _stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        if self._has_started:
             # Calls that outlasted the drain have been answered since.
             await self.write_all(tries=1)
-        await asyncio.to_thread(self._thread.shutdown, wait=True)
+        await self._lane.stop()
 
-    async def _run(self) -> None:
-        while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(limits.JOB_WRITE_MS / 1000 if self._by_key else None):
-                    await self._asked.wait()
-            self._asked.clear()
-            try:
-                await self._write()
-                if self._outage.has_ended():
-                    _log.info("job_counts_written")
-            except FoqsError as error:
-                if self._outage.is_to_be_told(str(error)):
-                    _log.warning("job_counts_not_written", error=str(error))
-            except Exception:  # A defect must not end the writes.
-                _log.error("host_defect", work="jobs", exc_info=True)
+    async def _until_due(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limits.JOB_WRITE_MS / 1000 if self._by_key else None):
+                await self._asked.wait()
+        self._asked.clear()
+
+    async def _write_due(self) -> None:
+        try:
+            await self._write()
+        finally:
             self._forget_idle()
 
     async def _write(self) -> None:
@@ -243,8 +237,7 @@ class Jobs(Service):
         for job in jobs:
             job.has_news, job.is_writing = False, True
         try:
-            loop = asyncio.get_running_loop()
-            views = await loop.run_in_executor(self._thread, self._count, counts, asked)
+            views = await self._lane.run(lambda: self._count(counts, asked))
         except BaseException as error:
             for job in jobs:
                 job.has_news = True

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from itertools import islice
 
 import structlog
 
+from foqs.background.lane import Lane
+from foqs.background.outage_log import OutageLog
+from foqs.background.service import Service, ServiceState
+from foqs.background.tasks import log_defect
 from foqs.host.admission.account import SLOW_ANSWER_MS_MAX, SLOW_ANSWERS_AWAY, WAIT_MS_MAX, Account, Charge
 from foqs.host.admission.hosted_quota import CallForTokens, HostedQuota, QuotaBooks, over_limit
 from foqs.model import grants, limits
@@ -25,7 +28,6 @@ from foqs.model.grants import Ask, Grant
 from foqs.model.namespace import Namespace
 from foqs.model.outage import Outage
 from foqs.model.pace import Pace
-from foqs.model.service import Service
 
 ASK_MS = 100
 """The pause between two asks."""
@@ -76,14 +78,15 @@ class Quotas(Service):
         self._asking_since_ms: int | None = None
         self._away_since_ms: int | None = None
         self._missed_ms = -limits.DAY_MS
-        """The last time at which the meta database was unreachable for longer than OUTAGE_MS."""
-        self._outage = Outage(now_s)
+        """When the meta database was found last to be away for longer than OUTAGE_MS."""
+        self._outage = OutageLog(now_s, "quotas_away", "quotas_back")
         self._locked = Outage(now_s)
         self._pace = Pace()
-        """The times of asks, in milliseconds."""
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self.name)
-        self._turns_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{self.name}-turns")
-        self._task: asyncio.Task[None] | None = None
+        """What asks take, in milliseconds."""
+        self._lane = Lane(self.name)
+        self._turns_lane = Lane(f"{self.name}-turns")
+        self._pause_ms: float = 0.0
+        """The pause before the next ask."""
         self.waiting_count = 0
         self.waited_total = self.asks_total = self.asks_failed_total = self.books_locked_total = 0
         self.granted_total = self.returned_total = self.replayed_total = 0
@@ -272,11 +275,12 @@ class Quotas(Service):
     # --- asks ---
 
     async def _start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name=self.name)
+        self._tasks.repeat(self._until_wanted, self._ask_wanted, outage=self._outage)
+        self._tasks.spawn(self._run_turns(), "turns at quotas")
 
     async def _drain(self) -> None:
-        """Give back all tokens, because other hosts can use them."""
-        await self._end_task()
+        """Give back all tokens: other hosts may have use for them."""
+        await self._tasks.stop()
         now_ms = self._now_ms()
         for hosted in self._by_number.values():
             hosted.account.drop_tokens(now_ms)
@@ -284,46 +288,29 @@ class Quotas(Service):
             await self._ask_all([hosted for hosted in self._by_number.values() if hosted.account.is_busy])
 
     async def _stop(self) -> None:
-        await self._end_task()
         for hosted in self._by_number.values():
             for call in hosted.waiting:
                 if not call.answer.done():
                     call.answer.set_exception(
                         UnavailableError("this host ends: nothing was enqueued", nothing_done=True)
                     )
-        for thread in (self._thread, self._turns_thread):
-            await asyncio.to_thread(thread.shutdown, wait=True)
+        for lane in (self._lane, self._turns_lane):
+            await lane.stop()
 
-    async def _end_task(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _run(self) -> None:
-        await asyncio.gather(self._run_asks(), self._run_turns())
-
-    async def _run_asks(self) -> None:
-        while True:
-            await self._until_wanted()
-            pause_ms: float = ASK_MS
-            try:
-                await self._ask_all(list(self._wanted.values()))
-                pause_ms = self._pause_ms()
-                if self._outage.has_ended():
-                    _log.info("quotas_back")
-            except FoqsError as error:
-                pause_ms = RETRY_MS
-                if self._outage.is_to_be_told(str(error)):
-                    _log.warning("quotas_away", error=str(error))
-            except Exception:  # A defect must not end the asks.
-                _log.error("host_defect", work="quotas", exc_info=True)
-            await asyncio.sleep(pause_ms / 1000)
-
-    def _pause_ms(self) -> float:
-        """Return the pause between asks. It is as long as an ask, so that other hosts have turns at distant books."""
-        return ASK_MS if self._hosts_count() <= 1 else max(ASK_MS, self._pace.usual)
+    async def _ask_wanted(self) -> None:
+        self._pause_ms = ASK_MS
+        try:
+            await self._ask_all(list(self._wanted.values()))
+        except FoqsError:
+            self._pause_ms = RETRY_MS
+            raise
+        if self._hosts_count() > 1:
+            # As long as an ask, so that other hosts have their turns at books that are far.
+            self._pause_ms = max(ASK_MS, self._pace.usual)
 
     async def _until_wanted(self) -> None:
+        if self._pause_ms:
+            await asyncio.sleep(self._pause_ms / 1000)
         while True:
             self._look()
             if self._wanted:
@@ -365,7 +352,7 @@ class Quotas(Service):
             except FoqsError:
                 await asyncio.sleep(RETRY_MS / 1000)  # The next ask for all wanted quotas logs the outage.
             except Exception:
-                _log.error("host_defect", work="turns at quotas", exc_info=True)
+                log_defect("turns at quotas")
             finally:
                 hosted.has_turn = False
             if hosted.waiting or hosted.is_stuck:
@@ -390,12 +377,11 @@ class Quotas(Service):
         self.asks_total += 1
         self.returned_total += sum([count for ask in asks.values() for _, count in ask.returned])
         try:
-            loop = asyncio.get_running_loop()
             ask = partial(self._books.ask_quotas, self._host_name, asks)
             if waits:
-                answers = await loop.run_in_executor(self._turns_thread, partial(ask, waits=True))
+                answers = await self._turns_lane.run(partial(ask, waits=True))
             else:
-                answers = await loop.run_in_executor(self._thread, ask)
+                answers = await self._lane.run(ask)
         except BaseException as error:
             for hosted in some:
                 hosted.account.fail()
@@ -418,7 +404,7 @@ class Quotas(Service):
         ask = hosted.account.make_ask(
             hosted.limit, sum(waiting), waiting[0] if waiting else 0, now_ms, was_away=was_away
         )
-        if self._task is None or self._task.done():
+        if self.state is not ServiceState.RUNNING:
             return ask._replace(wanted_count=0, need=0, demand_per_s=0)
         return ask
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import structlog
 
+from foqs.background.service import Service
 from foqs.host.event_log.files import Moment, probe
 from foqs.host.event_log.lines import Line
 from foqs.host.event_log.lives import Lives
@@ -23,7 +24,6 @@ from foqs.host.event_log.rollups import RollUps
 from foqs.host.event_log.sequence import FileSequence
 from foqs.model import limits
 from foqs.model.event_log import LIVES, ROLLUPS
-from foqs.model.service import Service
 from foqs.shard.state.events import Ends, Enqueued, Events
 
 PASS_MS = 100

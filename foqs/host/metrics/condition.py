@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from foqs.background.service import ServiceState
 from foqs.host.metrics.pulse import Pulse
 from foqs.host.shards.shards import Shards
 from foqs.model import limits
-from foqs.model.service import ServiceState
 
 
 class Condition:

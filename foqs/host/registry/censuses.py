@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import structlog
 
+from foqs.background.outage_log import OutageLog
+from foqs.background.tasks import Tasks
 from foqs.host.registry.known_slots import Slots
 from foqs.host.registry.namespaces import Namespaces, NamespaceView
 from foqs.host.shards.shards import Shards
@@ -16,7 +18,6 @@ from foqs.model import limits
 from foqs.model.census import Census, CensusAnswer
 from foqs.model.errors import FoqsError
 from foqs.model.namespace import number_in_use
-from foqs.model.outage import Outage
 from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.shard_writer import ShardWriter
 
@@ -51,12 +52,13 @@ class Censuses:
         self._namespaces = namespaces
         self._slots = slots
         self._waiting = waiting
-        self._tasks: dict[tuple[int, int, int], asyncio.Task[bool]] = {}
-        """The current and finished answers, by census, shard and epoch."""
+        self._tasks = Tasks("census")
+        self._answers: dict[tuple[int, int, int], asyncio.Task[bool]] = {}
+        """The answers that are under way and that were given, by census, shard and epoch."""
         self._compared: dict[int, _Compared] = {}
-        """The last comparison of each owned shard, kept because it covers up to 20,000 names twice a second."""
-        self._outages: dict[int, Outage] = {}
-        """The outage of each shard whose last answer failed, and which is retried twice a second."""
+        """The last comparison of each shard that is owned: there may be 20,000 names, and it is made twice a second."""
+        self._outages: dict[int, OutageLog] = {}
+        """The outage of each shard whose last answer failed: it is tried again twice a second."""
 
     def check_owns_any(self) -> None:
         self._shards.check_owns_any()
@@ -115,21 +117,21 @@ class Censuses:
     def answer(self, censuses: Sequence[Census]) -> None:
         """Begin to answer for every shard that this host owns, once for each of its epochs."""
         open_ids = {census.id for census in censuses}
-        for key, task in list(self._tasks.items()):
+        for key, task in list(self._answers.items()):
             if key[0] not in open_ids:
                 task.cancel()
-                del self._tasks[key]
-            elif task.done() and (task.cancelled() or not task.result()):
-                del self._tasks[key]
+                del self._answers[key]
+            elif task.done() and (task.cancelled() or task.exception() is not None or not task.result()):
+                del self._answers[key]
         for census in censuses:
             for writer, shard in self._shards.owned():
                 key = (census.id, shard.shard_id, shard.epoch)
-                if key not in self._tasks:
-                    self._tasks[key] = asyncio.create_task(self._answer(census, writer, shard), name="census")
+                if key not in self._answers:
+                    self._answers[key] = self._tasks.spawn(self._answer(census, writer, shard))
 
     async def answered(self, census: Census) -> None:
-        """Wait until this host's answers to a census have ended, up to limits.CENSUS_MS_MAX."""
-        tasks = [task for key, task in self._tasks.items() if key[0] == census.id]
+        """Return when all that can be answered here has been."""
+        tasks = [task for key, task in self._answers.items() if key[0] == census.id]
         if tasks:
             await asyncio.wait(tasks, timeout=limits.CENSUS_MS_MAX / 1000)
 
@@ -140,10 +142,7 @@ class Censuses:
                 self._shards.check_healthy(shard_id)
 
     async def stop(self) -> None:
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.stop()
 
     async def _answer(self, census: Census, writer: ShardWriter, shard: ShardState) -> bool:
         """Answer a census for a shard. True if the answer is written; otherwise the next refresh retries it."""
@@ -167,18 +166,14 @@ class Censuses:
         except (FoqsError, TimeoutError) as error:
             self._not_answered(shard.shard_id, str(error) or "it took too long")
             return False
-        except Exception:  # A defect of one shard must not prevent the answers of other shards.
-            _log.error("host_defect", work="census", exc_info=True)
-            return False
         self._outages.pop(shard.shard_id, None)
         return True
 
     def _not_answered(self, shard_id: int, reason: str) -> None:
         outage = self._outages.get(shard_id)
         if outage is None:
-            outage = self._outages[shard_id] = Outage(asyncio.get_running_loop().time)
-        if outage.is_to_be_told(reason):
-            _log.warning("census_not_answered", shard=shard_id, error=reason)
+            outage = self._outages[shard_id] = OutageLog(asyncio.get_running_loop().time, "census_not_answered")
+        outage.failed(reason, shard=shard_id)
 
     def _count(self, census: Census, shard: ShardState) -> int:
         """Count the items of a closed namespace, without those of another namespace under the same number."""

@@ -8,6 +8,7 @@ from functools import partial
 
 import structlog
 
+from foqs.background.tasks import Tasks
 from foqs.host.shards.shards import Shards
 from foqs.model.errors import FoqsError
 from foqs.model.slots import NO_SLOTS, SlotTable
@@ -31,9 +32,10 @@ class Slots:
         self.arrivals: dict[int, SlotArrival] = {}
         """The slots that move to owned shards, by shard, as read when the shard was opened or when the move began."""
         self._kept: dict[int, tuple[ShardState, SlotTable]] = {}
-        """The slot table that each shard keeps, with the state of the shard at which it was read."""
-        self._tasks: dict[ShardState, asyncio.Task[None]] = {}
-        """The reads of copies that are in progress."""
+        """The table of slots that each shard keeps, and the state of the shard by which it was found."""
+        self._tasks = Tasks("slot copy")
+        self._looks: dict[ShardState, asyncio.Task[None]] = {}
+        """The looks at copies that are under way."""
 
     def learn(self, told: SlotTable, source: str) -> None:
         """Take over the table of `source` if it is newer. Thread-safe."""
@@ -92,20 +94,16 @@ class Slots:
     async def kept(self) -> None:
         """Wait until every owned shard keeps a copy, or has failed to."""
         self.look()
-        tasks = list(self._tasks.values())
-        if tasks:
-            await asyncio.wait(tasks)
+        if self._looks:
+            await asyncio.wait(list(self._looks.values()))
 
     async def stop(self) -> None:
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.stop()
 
     def _begin(self, shard: ShardState) -> asyncio.Task[None]:
-        task = self._tasks.get(shard)
+        task = self._looks.get(shard)
         if task is None:
-            task = self._tasks[shard] = asyncio.create_task(self._keep(shard), name="slot copy")
+            task = self._looks[shard] = self._tasks.lend(self._keep(shard))
             task.add_done_callback(partial(self._ended, shard))
         return task
 
@@ -130,7 +128,7 @@ class Slots:
             self._kept[shard.shard_id] = (shard, kept)
 
     def _ended(self, shard: ShardState, task: asyncio.Task[None]) -> None:
-        del self._tasks[shard]
+        del self._looks[shard]
         error = None if task.cancelled() else task.exception()
         if isinstance(error, FoqsError):
             _log.warning("slot_copy_not_kept", shard=shard.shard_id, error=str(error))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
+from foqs.background.tasks import Tasks
 from foqs.host.registry.censuses import Censuses
 from foqs.host.registry.known_slots import Slots
 from foqs.host.registry.namespaces import Namespaces
@@ -34,6 +35,7 @@ class NamespaceCalls:
         self._namespaces = namespaces
         self._censuses = censuses
         self._slots = slots
+        self._tasks = Tasks("slots")
         self._slots_task: asyncio.Task[None] | None = None
         """The slot table is being made for several calls, any of which may give up."""
         self._calls = namespaces.calls
@@ -87,15 +89,12 @@ class NamespaceCalls:
         """
         while not self._slots.table.version:
             if self._slots_task is None or self._slots_task.done():
-                self._slots_task = asyncio.create_task(self._make_slots(), name="slots")
-                self._slots_task.add_done_callback(lambda task: task.cancelled() or task.exception())
+                self._slots_task = self._tasks.lend(self._make_slots())
             await asyncio.shield(self._slots_task)
         return self._slots.table
 
     async def stop(self) -> None:
-        if self._slots_task is not None:
-            self._slots_task.cancel()
-            await asyncio.gather(self._slots_task, return_exceptions=True)
+        await self._tasks.stop()
 
     async def _make_slots(self) -> None:
         self._namespaces.require_durable()

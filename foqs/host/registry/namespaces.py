@@ -6,20 +6,20 @@ import asyncio
 import math
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 import structlog
 
+from foqs.background.lane import Lane
+from foqs.background.outage_log import OutageLog
+from foqs.background.service import Service
 from foqs.host.registry.known_slots import Slots
 from foqs.host.registry.meta_calls import MetaCalls
 from foqs.model import limits
 from foqs.model.census import Census
 from foqs.model.errors import FoqsError, PausedError, UnavailableError, UnknownNamespaceError, shown
 from foqs.model.namespace import Namespace, SettingsTable
-from foqs.model.outage import Outage
 from foqs.model.pace import Pace
-from foqs.model.service import Service
 from foqs.model.slots import SlotMove
 from foqs.shard.state.engine import ShardState
 from foqs.storage.meta.meta_namespaces import NamespaceList
@@ -96,7 +96,7 @@ class Namespaces(Service):
         self._host_id = host_id
         self._wall_ms = wall_ms
         self._allow_undurable = allow_undurable
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="namespaces")
+        self._lane = Lane(self.name)
         self._reading = threading.Lock()
         self._view = self._read_view = NamespaceView()
         self.number_by_name = self._view.number_by_name
@@ -113,7 +113,6 @@ class Namespaces(Service):
         self._pace = Pace()
         """The times of reads of the namespaces, in seconds."""
         self._checked_s = 0.0
-        self._task: asyncio.Task[None] | None = None
 
     def get(self, name: str) -> Namespace:
         """Return a namespace. Raises UnknownNamespaceError, and UnavailableError if shards know its number by another
@@ -241,44 +240,40 @@ class Namespaces(Service):
 
     async def on_thread(self, work: Callable[[MetaStore], T]) -> T:
         """Run `work` on the host's thread for the meta database, where no admin call delays it."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, self._meta)
+        return await self._lane.run(lambda: work(self._meta))
 
     async def _start(self) -> None:
         await self._check_durable()
         self.require_durable()
         await self.refresh()
-        self._task = asyncio.create_task(self._run(), name=self.name)
+        loop = asyncio.get_running_loop()
+        self._tasks.repeat(
+            lambda: asyncio.sleep(limits.HEARTBEAT_MS / 1000),
+            self._refresh_in_time,
+            outage=OutageLog(loop.time, "meta_away", "meta_back"),
+        )
 
     async def _stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        # Both can wait for a hanging database.
-        await asyncio.to_thread(self.calls.close)
-        await asyncio.to_thread(self._thread.shutdown, wait=True)
+        # Both may wait for a database that hangs.
+        await self.calls.stop()
+        await self._lane.stop()
         self._meta.close()
 
-    async def _run(self) -> None:
-        outage = Outage(asyncio.get_running_loop().time)
-        while True:
-            await asyncio.sleep(limits.HEARTBEAT_MS / 1000)
-            try:
-                if asyncio.get_running_loop().time() - self._checked_s > limits.DURABILITY_CHECK_MS / 1000:
-                    await self._check_durable()
-                began_s = asyncio.get_running_loop().time()
-                await self.refresh()
-                took_s = asyncio.get_running_loop().time() - began_s
-                if took_s > self._pace.usual + SLOW_MS / 1000:
-                    self.missed_s = asyncio.get_running_loop().time()
-                self._pace.note(took_s)
-                if outage.has_ended():
-                    _log.info("meta_back")
-            except FoqsError as error:
-                self.missed_s = asyncio.get_running_loop().time()
-                if outage.is_to_be_told(str(error)):
-                    _log.warning("meta_away", error=str(error))
-            except Exception:  # A defect must not end the refreshes.
-                _log.error("host_defect", work="namespaces", exc_info=True)
+    async def _refresh_in_time(self) -> None:
+        """Refresh, and note how long that takes."""
+        loop = asyncio.get_running_loop()
+        try:
+            if loop.time() - self._checked_s > limits.DURABILITY_CHECK_MS / 1000:
+                await self._check_durable()
+            began_s = loop.time()
+            await self.refresh()
+        except FoqsError:
+            self.missed_s = loop.time()
+            raise
+        took_s = loop.time() - began_s
+        if took_s > self._pace.usual + SLOW_MS / 1000:
+            self.missed_s = loop.time()
+        self._pace.note(took_s)
 
     async def _check_durable(self) -> None:
         if self._allow_undurable:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Protocol, TypeVar
 
 import structlog
 
+from foqs.background.lane import Lane
+from foqs.background.tasks import Tasks
 from foqs.host.registry.censuses import Censuses
 from foqs.host.registry.known_slots import Slots
 from foqs.host.registry.namespace_calls import CENSUS_POLL_MS
@@ -84,10 +85,12 @@ class SlotMover:
         self._slots = slots
         self._waiting = waiting
         self._source = source
-        self._tasks: dict[tuple[str, ShardState | None], asyncio.Task[None]] = {}
+        self._tasks = Tasks("slot move")
+        self._parts: set[tuple[str, ShardState | None]] = set()
+        """The parts of a move that are under way."""
         self._propose_from_s = 0.0
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="slot-moves")
-        """The thread that reads other shards. It starts with the first move."""
+        self._lane = Lane("slot-moves")
+        """Other shards are read there."""
 
     def look(self, told: SlotMove | None) -> None:
         """Begin this host's parts of the move in the meta database, or of one that it has lost. On the event loop."""
@@ -105,11 +108,8 @@ class SlotMover:
             self._begin("give", *owned[told.from_shard], self._give, told)
 
     async def stop(self) -> None:
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._thread.shutdown(wait=False)
+        await self._tasks.stop()
+        self._lane.end()
 
     # ---- tasks ----
 
@@ -124,9 +124,10 @@ class SlotMover:
         self._start((part, shard), lambda: work(writer, shard, move))
 
     def _start(self, key: tuple[str, ShardState | None], work: Callable[[], Awaitable[None]]) -> None:
-        if key not in self._tasks:
-            self._tasks[key] = task = asyncio.create_task(self._do(key[0], work), name=f"slot move: {key[0]}")
-            task.add_done_callback(lambda _: self._tasks.pop(key))
+        if key not in self._parts:
+            self._parts.add(key)
+            task = self._tasks.spawn(self._do(key[0], work), f"slot move: {key[0]}")
+            task.add_done_callback(lambda _: self._parts.discard(key))
 
     async def _do(self, part: str, work: Callable[[], Awaitable[None]]) -> None:
         """Run a part of a move. The next `look` begins a failed one again."""
@@ -134,11 +135,9 @@ class SlotMover:
             await work()
         except FoqsError as error:
             _log.warning("slot_move_waits", part=part, error=str(error))
-        except Exception:  # A defect here must not end the calls of `look`.
-            _log.error("host_defect", work=f"slot move: {part}", exc_info=True)
 
     async def _read(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        return await self._lane.run(work)
 
     async def _write(self, writer: ShardWriter, ask: Callable[[Completion], None]) -> None:
         """Wait until the shard has committed the change that `ask` starts. Raises UnavailableError."""
@@ -225,7 +224,7 @@ class SlotMover:
         finally:
             # Not awaited, because the thread can wait for a hanging server, and Python waits for the thread at its end.
             source.interrupt()
-            self._thread.submit(source.close)
+            self._lane.run(source.close)
         await meta(lambda store: store.restore_slots(table))
         _log.info("slots_moved", from_shard=move.from_shard, to_shard=shard.shard_id, slots=len(move.slots))
         await self._namespaces.refresh()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import TypeVar
 
+from foqs.background.lane import Lane
+from foqs.background.service import Service, ServiceState
 from foqs.host.shards.ttl_scan import TtlScan
 from foqs.model import limits
 from foqs.model.cluster import ShardUse, shards_named
 from foqs.model.errors import UnavailableError
-from foqs.model.service import Service, ServiceState
 from foqs.shard import mysql_server
 from foqs.shard.port import Tenure
 from foqs.shard.state.engine import ShardState
@@ -62,27 +62,31 @@ class OwnedShard(Service):
         """The place of its database in the cluster's records."""
         self._store = store
         self._scan = TtlScan(writer, reader, self.read, on_events)
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"reader-{writer.shard_id}")
-        """The thread of the reader, which blocks."""
-        self._export_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"exporter-{writer.shard_id}")
-        """The thread of the exporter. It starts with the first export."""
+        self._read_lane = Lane(f"reader-{writer.shard_id}")
+        self._export_lane = Lane(f"exporter-{writer.shard_id}")
 
     async def read(self, work: Callable[[], T]) -> T:
-        """Run work of the reader, after all earlier work. Raises UnavailableError once the shard was handed over."""
-        return await self._run(self._thread, work)
+        """Do what the reader has given as work, after all that was asked before.
+
+        Raises UnavailableError once the shard was handed on.
+        """
+        return await self._run(self._read_lane, work)
 
     async def export(self, work: Callable[[], T]) -> T:
-        """Run work of the exporter, after all earlier work. Raises UnavailableError once the shard was handed over."""
-        return await self._run(self._export_thread, work)
+        """Do what the exporter has given as work, after all that was asked before.
 
-    def _run(self, thread: ThreadPoolExecutor, work: Callable[[], T]) -> asyncio.Future[T]:
+        Raises UnavailableError once the shard was handed on.
+        """
+        return await self._run(self._export_lane, work)
+
+    def _run(self, lane: Lane, work: Callable[[], T]) -> asyncio.Future[T]:
         if self.state is ServiceState.STOPPED:
             raise UnavailableError(
                 f"shard {self.shard_id} was handed on, or the host ends: nothing was done, try again",
                 retry_after_ms=MOVING_RETRY_MS,
                 nothing_done=True,
             )
-        return asyncio.get_running_loop().run_in_executor(thread, work)
+        return lane.run(work)
 
     def use_url(self, url: str) -> None:
         """Open new sessions by this URL, which leads to the same database."""
@@ -101,11 +105,10 @@ class OwnedShard(Service):
         await self._scan.stop()
         self.reader.interrupt()
         self.exporter.interrupt()
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._thread, self.reader.close)
-        await loop.run_in_executor(self._export_thread, self.exporter.close)
-        self._thread.shutdown(wait=True)
-        self._export_thread.shutdown(wait=True)
+        await self._read_lane.run(self.reader.close)
+        await self._export_lane.run(self.exporter.close)
+        self._read_lane.join()
+        self._export_lane.join()
         await self.writer.stop()
         self.packs.close()
 

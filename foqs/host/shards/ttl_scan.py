@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+from foqs.background.tasks import Tasks, log_defect
 from foqs.model import limits
 from foqs.model.errors import FoqsError, OverloadedError, UnavailableError
 from foqs.model.item import Phase
@@ -46,15 +47,13 @@ class TtlScan:
         self._reader = reader
         self._read = read
         self._on_events = on_events
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = Tasks(f"TTL scan of shard {writer.shard_id}")
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name=f"ttl-scan-{self._writer.shard_id}")
+        self._tasks.spawn(self._run())
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._tasks.stop()
 
     async def _run(self) -> None:
         writer = self._writer
@@ -80,8 +79,8 @@ class TtlScan:
                 continue
             except UnavailableError as error:
                 _log.warning("ttl_scan_paused", shard=writer.shard_id, error=str(error))
-            except Exception:  # A defect must not end the scan.
-                _log.error("host_defect", work=f"TTL scan of shard {writer.shard_id}", exc_info=True)
+            except Exception:  # A defect must not end the scan for good.
+                log_defect(f"TTL scan of shard {writer.shard_id}")
             if not after_key:
                 shard.index.expires_first_ms = 0
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from foqs.background.tasks import Tasks
 from foqs.model import limits
 from foqs.model.topic import ShardTopic
 from foqs.shard.state.engine import ShardState
@@ -19,7 +20,7 @@ class Announcing:
         self._shard_id = shard_id
         self._listener = listener
         self._current = current
-        self._health_task: asyncio.Task[None] | None = None
+        self._tasks = Tasks(f"shard-{shard_id}-health")
         """The task that runs until all topics are announced after the breaker has opened or closed."""
 
     async def opened(self, shard: ShardState) -> None:
@@ -31,9 +32,8 @@ class Announcing:
         """Announce some topics now and the others in turns of their own, for the last change alone."""
         slices = _slices(shard)
         self._listener.shard_health(self._shard_id, next(slices), healthy=healthy)
-        if self._health_task is not None:
-            self._health_task.cancel()
-        self._health_task = asyncio.create_task(self._adopt(shard, slices), name=f"shard-{self._shard_id}-health")
+        self._tasks.cancel()
+        self._tasks.spawn(self._adopt(shard, slices))
 
     def lost(self, shard: ShardState) -> list[Callable[[], None]]:
         """Return the steps due at its loss, each in a turn of its own and all before the shard is opened again."""
@@ -45,9 +45,7 @@ class Announcing:
 
     async def stop(self) -> None:
         """Announce nothing more."""
-        if self._health_task is not None:
-            self._health_task.cancel()
-            await asyncio.gather(self._health_task, return_exceptions=True)
+        await self._tasks.stop()
 
     async def _adopt(self, shard: ShardState, slices: Iterator[list[ShardTopic]]) -> None:
         for topics in slices:

@@ -19,13 +19,13 @@ from typing import Any, Final
 import pybreaker
 import structlog
 
+from foqs.background.lane import Lane
 from foqs.model import limits
 from foqs.model.clock import Now
 from foqs.shard import mysql_server
 from foqs.shard.mysql_server import MysqlServer
 from foqs.shard.port import OwnershipLostError, ShardImage, Store
 from foqs.shard.state.engine import ShardState
-from foqs.shard.writer.worker_thread import WorkerThread
 
 CLOCK_PROBE_MS = 10 * limits.SECOND_MS
 """How often a shard asks for the time. Its session is never silent for much longer."""
@@ -297,10 +297,10 @@ class Keeper:
         shard_id: int,
         store: Store,
         server: MysqlServer,
-        thread: WorkerThread,
+        lane: Lane,
         health_changed: Callable[[bool, str], None],
     ) -> None:
-        """`thread` is the one on which the store blocks; `health_changed(healthy, reason)` reports the breaker."""
+        """The store blocks on `lane`; `health_changed(healthy, reason)` reports the breaker."""
         self.clock = ShardClock()
         self.health = Health(f"shard-{shard_id}", health_changed)
         self.is_due = False
@@ -308,7 +308,7 @@ class Keeper:
         self._shard_id = shard_id
         self._store = store
         self._server = server
-        self._thread = thread
+        self._lane = lane
         self._loop = asyncio.get_running_loop()
         self._clock_probed_s = self._durable_s = -inf
         """The last times at which the server was asked for the time, and for its durability."""
@@ -435,9 +435,9 @@ class Keeper:
         if self._is_durability_due(self._loop.time()):
             self._durable_s = self._loop.time()
             with self.question():
-                problems = await self._thread.run(self._store.check)
+                problems = await self._lane.run(self._store.check)
             if problems:
-                await self._thread.run(self._store.close)
+                await self._lane.run(self._store.close)
                 raise OwnershipLostError("; ".join(problems))
 
     async def _probe_clock(self) -> tuple[float, int]:

@@ -10,6 +10,8 @@ from functools import partial
 
 import structlog
 
+from foqs.background.lane import Lane
+from foqs.background.tasks import Tasks
 from foqs.model import limits
 from foqs.model.errors import FoqsError
 from foqs.model.outage import Outage
@@ -32,7 +34,6 @@ from foqs.shard.writer.leased_runs import skip_leased
 from foqs.shard.writer.place import ShardPlace
 from foqs.shard.writer.seen_loading import SeenLoading
 from foqs.shard.writer.shard_listener import ShardListener, TransactionMeter
-from foqs.shard.writer.worker_thread import WorkerThread
 
 BEING_TAKEN_MS_MAX = 10 * limits.SECOND_MS
 """A process that takes a shard reports it within this time; after that, its lock is reported as held."""
@@ -78,7 +79,7 @@ class Ownership:
         shard_id: int,
         store: Store,
         keeper: Keeper,
-        thread: WorkerThread,
+        lane: Lane,
         listener: ShardListener,
         opened: Callable[[ShardState], None],
         changed: Callable[[ShardState | None], None],
@@ -119,8 +120,10 @@ class Ownership:
         self._shard_id = shard_id
         self._store = store
         self._keeper = keeper
-        self._thread = thread
-        self._counter = WorkerThread(f"shard-{shard_id}-count")
+        self._lane = lane
+        self._count_lane = Lane(f"shard-{shard_id}-count")
+        self._tasks = Tasks(f"shard-{shard_id}")
+        """The count of the rows, and the reading of the dedup ids."""
         self._listener = listener
         self._announcing = Announcing(shard_id, listener, lambda: self.shard)
         self._opened = opened
@@ -137,9 +140,6 @@ class Ownership:
         self._outage = Outage(self._loop.time)
         self._losses = Outage(self._loop.time)
         """The sessions that are lost while the breaker is open."""
-        self._count_task: asyncio.Task[None] | None = None
-        self._seen_task: asyncio.Task[None] | None = None
-        """The task that runs until all dedup ids are read."""
         self._epoch_due_s = 0.0
         self.tenure = tenure
         """The tenure of the last opening or of the last ownership; None before, and if too few keys are left."""
@@ -156,11 +156,11 @@ class Ownership:
         """Take the shard over and announce its topics. Raises the errors of Store.open."""
         if self._left is not None:
             self._tries = self._left.leases
-            self._unseen, self._left = await self._thread.run(self._left.unseen_keys), None
+            self._unseen, self._left = await self._lane.run(self._left.unseen_keys), None
         began_s, tenure = self._loop.time(), self.tenure
         self.place.opening()
         try:
-            image = await self._thread.run(partial(self._store.open, tenure))
+            image = await self._lane.run(partial(self._store.open, tenure))
         except ElsewhereError as error:
             self._taken(error)
             raise
@@ -175,7 +175,7 @@ class Ownership:
             shard = await self._state_of(image, began_s)
         except Exception:
             # Close the sessions: otherwise the lock would stay, and a snapshot that keeps the server from purging rows.
-            await self._thread.run(self._store.close)
+            await self._lane.run(self._store.close)
             raise
         if self._tries is not None:
             shard.leases.know_tries(self._tries)
@@ -185,12 +185,12 @@ class Ownership:
         self._outage.has_ended()
         self.is_given_up = False
         self.counted.clear()
-        counting = self._counter.run(image.count)
-        self._count_task = asyncio.create_task(self._count(shard, counting), name=f"shard-{self._shard_id}-count")
+        counting = self._count_lane.run(image.count)
+        self._tasks.spawn(self._count(shard, counting), f"shard-{self._shard_id}-count")
         self._opened(shard)
         if image.seen_log is not None:
             load = partial(SeenLoading(self._shard_id, shard, image.seen_log, self._wake).run, image.seen)
-            self._seen_task = asyncio.create_task(self._supervised(shard, load), name=f"shard-{self._shard_id}-seen")
+            self._tasks.spawn(self._supervised(shard, load), f"shard-{self._shard_id}-seen")
         await self._announcing.opened(shard)
         _log.info("shard_opened", shard=self._shard_id, epoch=image.epoch, open_leases=len(shard.index.leases))
         return shard
@@ -204,10 +204,8 @@ class Ownership:
         """Return the state of a shard that was opened just now. Raises SessionLostError."""
         self._keeper.begin(began_s, image)
         # Many leases can take a second, in which the other shards must be served.
-        shard = await self._thread.run(
-            partial(ShardState, self._shard_id, image, self._listener.settings, self._unseen)
-        )
-        await self._thread.run(partial(skip_leased, shard.index, self._store.sort_key_after))
+        shard = await self._lane.run(partial(ShardState, self._shard_id, image, self._listener.settings, self._unseen))
+        await self._lane.run(partial(skip_leased, shard.index, self._store.sort_key_after))
         await self._keeper.settle()
         return shard
 
@@ -221,7 +219,7 @@ class Ownership:
         self.is_standing_by = isinstance(error, OwnedError)
         if self.is_standing_by:
             try:
-                has_lock = await self._thread.run(partial(self._store.wait_for_owner, stay=self.is_expected))
+                has_lock = await self._lane.run(partial(self._store.wait_for_owner, stay=self.is_expected))
                 pause_ms = 0 if has_lock else OWNER_RETURN_MS
             except (SessionLostError, OwnershipLostError):
                 self.is_standing_by = False  # Its release cannot be observed.
@@ -286,7 +284,7 @@ class Ownership:
         for _ in range(REOPEN_TRIES_MAX):
             try:
                 with self._keeper.question():
-                    number = await self._thread.run(self._store.reopen)
+                    number = await self._lane.run(self._store.reopen)
             except SessionLostError as error:
                 self.detail = str(error)
                 self._keeper.trip("its session is lost")
@@ -299,7 +297,7 @@ class Ownership:
                 await self._come_back(number, self.place.server)
             except (FoqsError, SessionLostError) as error:
                 self.detail = f"it may be served on another server: {error}"
-                await self._thread.run(self._store.close)
+                await self._lane.run(self._store.close)
                 await asyncio.sleep(REOPEN_PAUSE_MS / 1000)
                 continue
             self.detail = self._owned
@@ -324,7 +322,7 @@ class Ownership:
         Raises ElsewhereError, FoqsError, SessionLostError.
         """
         try:
-            epoch = self._renewed_epoch = await self._thread.run(self._store.renew_epoch)
+            epoch = self._renewed_epoch = await self._lane.run(self._store.renew_epoch)
         except ElsewhereError as error:
             self._taken(error)
             raise
@@ -427,9 +425,7 @@ class Ownership:
                 _log.info("shard_awaited", shard=self._shard_id, reason=reason)
             else:
                 _log.warning("shard_lost", shard=self._shard_id, error=reason)
-        for task in (self._count_task, self._seen_task):
-            if task is not None:
-                task.cancel()
+        self._tasks.cancel()
         shard = self.shard
         self._hold(None)
         if shard is None:
@@ -479,10 +475,7 @@ class Ownership:
 
     async def stop(self) -> None:
         """Give the shard up for good. No other call of it must be under way."""
-        for task in (self._count_task, self._seen_task):
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+        await self._tasks.stop()
         await self._announcing.stop()
         shard = self.shard
         if shard is not None:
@@ -490,6 +483,6 @@ class Ownership:
             # The session has to end in any case, and the lock with it.
             self._try(lambda: self._listener.on_events(shard.abandon("it was handed on, or the host stops")))
             self._hold(None)
-        await self._thread.run(self._store.close)
-        for thread in (self._thread, self._counter):
-            thread.end()
+        await self._lane.run(self._store.close)
+        for lane in (self._lane, self._count_lane):
+            lane.join()

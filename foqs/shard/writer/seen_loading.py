@@ -9,12 +9,12 @@ from typing import TypeVar
 
 import structlog
 
+from foqs.background.lane import Lane
 from foqs.model.outage import Outage
 from foqs.model.seen import BLOCK_IDS, DIGEST_BYTES, Hash, hashes_in
 from foqs.model.seen_image import HEAD_PART, BadImageError, ImageHead, ImageKey, ImageReader, read_head
 from foqs.shard.port import SeenDigests, SeenExtent, SeenLog, SessionLostError, StoredImage
 from foqs.shard.state.engine import ShardState
-from foqs.shard.writer.worker_thread import WorkerThread
 
 SEEN_READ_ROWS = 256
 """Rows of the log that are read at a time: 0.8 MiB, if they are full."""
@@ -44,7 +44,7 @@ class SeenLoading:
         self._shard = shard
         self._log = log
         self._wake = wake
-        self._thread = WorkerThread(f"shard-{self._shard_id}-seen")
+        self._lane = Lane(f"shard-{self._shard_id}-seen")
         self._outage = Outage(asyncio.get_running_loop().time)
         self._imaged_count = 0
         """Ids that were loaded from images."""
@@ -58,8 +58,7 @@ class SeenLoading:
         finally:
             # Python waits for its threads when it ends, and this one might wait for a server that hangs.
             self._log.interrupt()
-            self._thread.run(self._log.close)
-            self._thread.leave()
+            self._lane.end(self._log.close)
         ids_count = sum([extent.end - extent.first for extent in extents])
         _log.info(
             "dedup_ids_read", shard=self._shard_id, ids_count=ids_count, of_images_count=self._imaged_count,
@@ -150,7 +149,7 @@ class SeenLoading:
         """Return the result of `read`, after retries while the session is lost."""
         while True:
             try:
-                found = await self._thread.run(read)
+                found = await self._lane.run(read)
             except SessionLostError as error:
                 if self._outage.is_to_be_told(str(error)):
                     _log.warning("dedup_ids_not_read", shard=self._shard_id, error=str(error))

@@ -11,11 +11,12 @@ from collections.abc import Callable
 
 import structlog
 
+from foqs.background.lane import Lane
+from foqs.background.service import Service, ServiceState
 from foqs.model import limits
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
 from foqs.model.outage import Outage
-from foqs.model.service import Service, ServiceState
 from foqs.shard import mysql_server
 from foqs.shard.mysql_server import MysqlServer
 from foqs.shard.port import (
@@ -34,7 +35,6 @@ from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.keeper import Keeper
 from foqs.shard.writer.ownership import Ownership, log_defect
 from foqs.shard.writer.shard_listener import ShardListener, TransactionMeter
-from foqs.shard.writer.worker_thread import WorkerThread
 
 SHARD_OPEN_WAIT_MS_MAX = 2 * limits.SECOND_MS
 """A host that starts waits this long for a shard before it serves without it."""
@@ -79,10 +79,10 @@ class ShardWriter(Service):
         self._loop = asyncio.get_running_loop()
         self._refusals = Outage(self._loop.time)
         """Transactions that fail while the breaker is open."""
-        thread = WorkerThread(self.name)
-        self._keeper = Keeper(shard_id, store, server, thread, self._health_changed)
+        lane = Lane(self.name)
+        self._keeper = Keeper(shard_id, store, server, lane, self._health_changed)
         self._ownership = Ownership(
-            shard_id, store, self._keeper, thread, listener, opened, self._shard_changed, self.wake, meter, tenure
+            shard_id, store, self._keeper, lane, listener, opened, self._shard_changed, self.wake, meter, tenure
         )  # fmt: skip
         self.clock, self.health = self._keeper.clock, self._keeper.health
         self.counted = self._ownership.counted
@@ -94,7 +94,6 @@ class ShardWriter(Service):
         """Set while the store has nothing to do."""
         self._tried = asyncio.Event()
         """Set after the first opening of the shard, or its failure."""
-        self._task: asyncio.Task[None] | None = None
 
     # ---- queries ----
 
@@ -210,7 +209,7 @@ class ShardWriter(Service):
 
     async def _start(self) -> None:
         """Return when the shard was opened, or its opening failed; a server that hangs does not delay other shards."""
-        self._task = asyncio.create_task(self._run(), name=self.name)
+        self._tasks.spawn(self._run())
         try:
             async with asyncio.timeout(SHARD_OPEN_WAIT_MS_MAX / 1000):
                 await self._tried.wait()
@@ -243,9 +242,6 @@ class ShardWriter(Service):
 
     async def _stop(self) -> None:
         self._store.interrupt()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
         await self._ownership.stop()
         self.scheduler.leave()
 

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC
+from collections.abc import Callable
 from enum import Enum
+
+from foqs.background.tasks import Tasks
+from foqs.model.errors import FoqsError
 
 
 class ServiceState(Enum):
@@ -19,11 +23,16 @@ class ServiceState(Enum):
 
 
 class Service(ABC):
-    """Override `_start`, `_drain` and `_stop`; `name` names its threads and tasks."""
+    """Override `_start`, `_drain` and `_stop`; `name` names its threads and tasks.
 
-    def __init__(self, name: str) -> None:
+    `_tasks` are stopped before `_stop` is called.
+    """
+
+    def __init__(self, name: str, failed: Callable[[FoqsError], None] | None = None) -> None:
+        """`failed` gets the FoqsErrors of its tasks, which are defects without it."""
         self.name = name
         self.state = ServiceState.NEW
+        self._tasks = Tasks(name, failed)
         self._ending: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -49,10 +58,14 @@ class Service(ABC):
         """
         if self._ending is None or self._ending.cancelled():
             self.state = ServiceState.STOPPED
-            self._ending = asyncio.create_task(self._stop(), name=f"{self.name}-stop")
+            self._ending = asyncio.create_task(self._end(), name=f"{self.name}-stop")
         elif self._ending.done():
             return
         await asyncio.shield(self._ending)
+
+    async def _end(self) -> None:
+        await self._tasks.stop()
+        await self._stop()
 
     async def _start(self) -> None:
         return None
