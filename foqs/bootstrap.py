@@ -10,7 +10,8 @@ from pathlib import Path
 from foqs.background.service import Service, ServiceState
 from foqs.background.tasks import Tasks, log_defect
 from foqs.cluster.members.backends.choice import membership_backend
-from foqs.cluster.members.membership import Membership
+from foqs.cluster.members.membership import Follower, Membership
+from foqs.cluster.members.view import ClusterView
 from foqs.cluster.ownership.owner_map import OwnerMap
 from foqs.cluster.ownership.owner_word import OwnerWord
 from foqs.cluster.ownership.sharing import Sharing
@@ -55,6 +56,7 @@ from foqs.model.cluster import HostRow, OpenedShard, ShardUse, process_id
 from foqs.model.item import ItemEvent
 from foqs.model.peer_calls import SECRET_BYTES
 from foqs.model.peer_proof import PROOF
+from foqs.model.slots import SlotMove
 from foqs.parts import Parts, real_parts
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Events
@@ -87,11 +89,12 @@ class Host(Service):
         self._meta = self._make_meta(limits.META_STATEMENT_MS_MAX)
         self._membership = self._make_membership(started_at_ms)
         self._jobs = Jobs(self._meta, config.host_name, started_at_ms, self._loop.time)
-        self._namespaces = Namespaces(
-            self._meta, self.id, parts.wall_ms, allow_undurable=config.allow_undurable_servers
-        )
+        self._shards = Shards(config.shards, self._membership.refused, self._is_elsewhere)
+        self._waiting = Waiting(self._loop)
+        self._slots = Slots(self._shards)
+        self._censuses = Censuses(self._shards, self._slots, self._waiting)
+        self._namespaces = self._make_namespaces()
         self.metrics = parts.metrics(self._namespaces.name_of)
-        self._shards = Shards(config.shards, self._membership.refused)
         self._event_log = self._make_event_log()
         self._dispatcher = Dispatcher(
             self._shards.writers,
@@ -113,10 +116,6 @@ class Host(Service):
         self.owners = OwnerMap(parts.monotonic_s)
         self._sharing = Sharing(self, self.owners, self._membership, parts.monotonic_s)
         self._owner_word = OwnerWord(self._shards.writers, self._membership, parts.monotonic_s)
-        self._sharing.on_looked = self._owner_word.look
-        self._waiting = Waiting(self._loop)
-        self._slots = self._namespaces.slots = Slots(self._shards)
-        self._censuses = self._namespaces.shards = Censuses(self._shards, self._namespaces, self._slots, self._waiting)
         self._namespace_calls = NamespaceCalls(self._namespaces, self._censuses, self._slots, parts.wall_ms)
         self._slot_moves = self._make_slot_moves()
         slices = Slices(self._loop)
@@ -127,7 +126,6 @@ class Host(Service):
         self._dequeues = Dequeues(
             self._namespaces, self._shards, self._dispatcher, self._loop.time, self.metrics.items.happened
         )
-        self._shards.is_elsewhere = self._is_elsewhere
         self._routing = self._make_routing(*self._make_verbs(slices))
         self._server = self._make_server()
         self._secret: bytes | None = None
@@ -315,20 +313,54 @@ class Host(Service):
         places = {shard_id: place_of(url) for shard_id, url in config.shards.items()}
         beats = partial(self._make_meta, limits.BEAT_STATEMENT_MS_MAX)
         backend = membership_backend(config.membership, config.cluster, meta, parts.monotonic_s, beats)
-        return Membership(backend, meta, me, places, parts.monotonic_s, parts.chance.choose)
+        follower = Follower(
+            self._follow_view,
+            self._follow_death,
+            lambda: self._sharing.is_moving,
+            self._place_problem,
+        )
+        return Membership(backend, meta, me, places, parts.monotonic_s, parts.chance.choose, follower)
+
+    async def _follow_view(self, view: ClusterView) -> None:
+        """Do what follows from a round of the membership."""
+        if await self._sharing.look(view):
+            self._owner_word.look(view)
+
+    def _follow_death(self) -> None:
+        self._sharing.owner_died()
+
+    def _place_problem(self, shard_id: int, place: str) -> str:
+        return self._factory.place_problem(shard_id, place)
+
+    def _follow_slot_move(self, move: SlotMove | None) -> None:
+        self._slot_moves.look(move)
+
+    def _give_back_id(self) -> None:
+        self._factory.cluster.give_back()
+
+    def _make_namespaces(self) -> Namespaces:
+        return Namespaces(
+            self._meta,
+            self.id,
+            self._parts.wall_ms,
+            self._censuses,
+            self._slots,
+            allow_undurable=self._config.allow_undurable_servers,
+            on_slot_move=self._follow_slot_move,
+            give_back_id=self._give_back_id,
+        )
 
     def _advertised(self) -> str:
         """The address and the port at which clients and other hosts reach this host."""
         return self._config.advertised(self.port)
 
     def _make_slot_moves(self) -> SlotMover:
-        self._namespaces.slot_moves = SlotMover(
+        return SlotMover(
             self._namespaces, self._censuses, self._shards, self._slots, self._waiting,
             lambda shard_id, place, served_on: self._parts.slot_source(
                 shard_id, self._factory.url_of(shard_id, place), served_on
             ),
         )  # fmt: skip
-        return self._namespaces.slot_moves
 
     def _make_quotas(self) -> Quotas:
         return Quotas(

@@ -67,11 +67,8 @@ class ShardFactory:
         """The time for which the event loop turned. The host ticks it."""
         self._servers: dict[str, MysqlServer] = {}
         """Servers by the address in the URLs of their shards."""
-        self.cluster = namespaces.cluster = ClusterId(
-            meta.cluster_id, meta.make_cluster_id, self._told_by_shards, self._epoch_of
-        )
+        self.cluster = ClusterId(meta.cluster_id, meta.make_cluster_id, self._told_by_shards, self._epoch_of)
         """The id of the cluster, which each shard's database must also have."""
-        membership.place_problem = self.place_problem
         self._pack_budget = PackBudget(limits.PACKS_OF_HOST_BYTES_MAX)
 
     def use_urls(self, config: HostConfig) -> None:

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from foqs.cluster.members import host_watch
 from foqs.cluster.members.backends.meta_backend import MetaBackend
-from foqs.cluster.members.membership import Membership
+from foqs.cluster.members.membership import Follower, Membership
 from foqs.dev.local_server import LocalServer
 from foqs.host.registry.meta_calls import MetaCalls
 from foqs.model import limits
@@ -51,8 +51,8 @@ class Hosts:
     async def host(self, name: str) -> AsyncIterator[Membership]:
         meta = self.metas[name] = CountedMeta(self._url)
         me = HostRow(name, "127.0.0.1:7600", len(self.metas), 0)
-        membership = Membership(MetaBackend(meta, meta), meta, me, {}, lambda: self.now_s, lambda _: 0)
-        membership.is_busy = lambda: True
+        busy = Follower(is_busy=lambda: True)
+        membership = Membership(MetaBackend(meta, meta), meta, me, {}, lambda: self.now_s, lambda _: 0, busy)
         await membership.start()
         try:
             yield membership

@@ -17,7 +17,7 @@ from foqs.cluster.members.backends import zookeeper_backend, zookeeper_url
 from foqs.cluster.members.backends.meta_backend import MetaBackend
 from foqs.cluster.members.backends.zookeeper_backend import RETURN_MS, VANISHED_MS, ZookeeperBackend
 from foqs.cluster.members.host_watch import RETURN_MS_MAX
-from foqs.cluster.members.membership import Membership
+from foqs.cluster.members.membership import Follower, Membership
 from foqs.cluster.members.view import ClusterView
 from foqs.model import limits
 from foqs.model.cluster import HostRow, ShardRow
@@ -302,8 +302,6 @@ class Cluster:
     async def host(self, name: str) -> AsyncIterator[Membership]:
         meta = self.metas[name] = SlowMeta(self._meta_url)
         backend = ZookeeperBackend(self.hosts.url, "foqs", meta, lambda: self.hosts.now_s)
-        membership = Membership(backend, meta, row(name, 0), {}, lambda: self.hosts.now_s, lambda _: 0)
-        membership.is_busy = lambda: True
 
         async def look(view: ClusterView) -> None:
             for other in NAMES:  # As hosts do that want their shards: who asks for the first time gets no answer.
@@ -314,7 +312,8 @@ class Cluster:
                 self.shrunk.append(view)
             self.views[name] = view
 
-        membership.on_view = look
+        follower = Follower(look, is_busy=lambda: True)
+        membership = Membership(backend, meta, row(name, 0), {}, lambda: self.hosts.now_s, lambda _: 0, follower)
         self.rounds[name] = 0
         await membership.start()
         try:

@@ -49,7 +49,7 @@ async def gives_its_shards_up_when_the_meta_database_is_away(self: Membership) -
         shards = {
             at: ShardRow(at, 1, "", 0, place, ShardUse.REMOVED, "", "", "", 0) for at, place in self._places.items()
         }
-        await self.on_view(ClusterView(self.me.id, {self.me.id: self.me}, shards, True))
+        await self._follower.on_view(ClusterView(self.me.id, {self.me.id: self.me}, shards, True))
         raise
 
 

@@ -25,11 +25,11 @@ class SickShards:
         self.ask = AsyncMock(side_effect=UnavailableError("the server is away"))
         owned = [(None, SimpleNamespace(shard_id=shard_id, epoch=1)) for shard_id in (3, 4)]
         shards, slots = SimpleNamespace(owned=lambda: owned), SimpleNamespace(ask=self.ask)
-        self.censuses = Censuses(cast(Any, shards), cast(Any, None), cast(Any, slots), cast(Any, None))
+        self.censuses = Censuses(cast(Any, shards), cast(Any, slots), cast(Any, None))
 
     async def answer(self) -> None:
         census = Census(1, 0)
-        self.censuses.answer([census])
+        self.censuses.answer([census], cast(Any, None))
         await self.censuses.answered(census)
 
 

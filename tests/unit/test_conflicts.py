@@ -30,7 +30,7 @@ class OneHost:
         index = SimpleNamespace(namespace_names=self.names, namespaces={}, counted=True)
         self.owned: list[Any] = [(None, SimpleNamespace(shard_id=3, index=index))]
         shards = cast(Any, SimpleNamespace(owned=lambda: self.owned))
-        self.censuses = Censuses(shards, cast(Any, None), cast(Any, None), cast(Any, None))
+        self.censuses = Censuses(shards, cast(Any, None), cast(Any, None))
 
     def conflicts(self, seen: NamespaceView) -> set[str]:
         return set(self.censuses.conflicts(seen))

@@ -25,11 +25,11 @@ class Host:
         self.on_read: Callable[[], object] = lambda: None
         self.meta = Mock(spec=MetaStore)
         self.meta.read_namespaces.side_effect = self._read
-        self.namespaces = Namespaces(self.meta, "host", lambda: 0, allow_undurable=True)
-        self.namespaces.shards = Mock(spec=OwnedShards)
-        self.namespaces.shards.conflicts.return_value = {}
-        self.namespaces.shards.epochs.side_effect = lambda: dict(self.owned)
-        self.namespaces.slots = Mock(spec=Slots, table=NO_SLOTS, version_max=0)
+        shards = Mock(spec=OwnedShards)
+        shards.conflicts.return_value = {}
+        shards.epochs.side_effect = lambda: dict(self.owned)
+        slots = Mock(spec=Slots, table=NO_SLOTS, version_max=0)
+        self.namespaces = Namespaces(self.meta, "host", lambda: 0, shards, slots, allow_undurable=True)
 
     def _read(self) -> NamespaceList:
         listed = NamespaceList([], [], dict(self.in_meta), NO_SLOTS, None, {}, {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 from unittest.mock import AsyncMock
 
 import pytest
@@ -68,9 +68,6 @@ class Members:
     """In place of Membership: rounds come when a test says so."""
 
     def __init__(self) -> None:
-        self.on_view: Callable[[ClusterView], Any] = lambda view: None
-        self.on_death: Callable[[], None] = lambda: None
-        self.is_busy: Callable[[], bool] = lambda: False
         self.dead: set[str] = set()
         self.asked: dict[int, str] = {}
         self.declined: dict[int, str] = {}
@@ -107,7 +104,7 @@ class Room:
     async def round(self, *, is_settled: bool = True) -> None:
         rows = {name: HostRow(name, f"{name}:1", 1, 1, is_leaving=name in self.leaving) for name in self.hosts}
         rows[ME] = rows[ME]._replace(is_leaving=self.members.is_leaving)
-        await self.members.on_view(ClusterView(ME, rows, dict(self.rows), is_settled))
+        await self.sharing.look(ClusterView(ME, rows, dict(self.rows), is_settled))
 
 
 @asynccontextmanager
@@ -242,13 +239,13 @@ async def test_rounds_come_faster_while_a_shard_is_on_its_way_and_not_for_one_th
     room.local.unreachable = set(room.rows)
     async with running(room):
         await room.round()
-        assert not room.members.is_busy()
+        assert not room.sharing.is_moving
         room.local.unreachable = set()
         await room.round()
-        assert room.members.is_busy()
+        assert room.sharing.is_moving
         room.hosts = [ME]
         await room.round()
-        assert not room.members.is_busy(), "nobody has them whom it could ask"
+        assert not room.sharing.is_moving, "nobody has them whom it could ask"
 
 
 async def test_a_shard_that_was_asked_for_before_the_plan_changed_is_on_its_way_no_more() -> None:

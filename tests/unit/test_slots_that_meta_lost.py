@@ -44,7 +44,7 @@ class NoShards:
     def epochs(self) -> dict[int, int]:
         return {}
 
-    def answer(self, censuses: object) -> None:
+    def answer(self, censuses: object, namespaces: object) -> None:
         return None
 
 
@@ -52,9 +52,8 @@ class NoShards:
 async def test_the_table_of_a_move_comes_back_if_the_next_move_is_under_way(is_next_under_way: bool) -> None:
     """Without one, the host that follows the move ends it, and the table is not lost but on its way."""
     meta = OldMeta()
-    namespaces = Namespaces(cast(Any, meta), "host", lambda: 0, allow_undurable=True)
-    namespaces.shards = cast(Any, NoShards())
-    namespaces.slots = slots = Slots(Shards())
+    slots = Slots(Shards())
+    namespaces = Namespaces(cast(Any, meta), "host", lambda: 0, cast(Any, NoShards()), slots, allow_undurable=True)
     slots.learn(moved(OLD, ENDED), "shard 2")
     if is_next_under_way:
         slots.arrivals[2] = SlotArrival(NEXT, {})

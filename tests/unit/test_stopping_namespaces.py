@@ -42,15 +42,14 @@ class NoShards:
     def epochs(self) -> dict[int, int]:
         return {}
 
-    def answer(self, censuses: list[Census]) -> None:
+    def answer(self, censuses: list[Census], namespaces: Namespaces) -> None:
         return None
 
 
 async def test_what_waits_for_the_meta_database_does_not_hold_the_event_loop_when_it_stops() -> None:
     meta = HangingMeta()
-    namespaces = Namespaces(cast(Any, meta), "host", lambda: 0, allow_undurable=True)
-    namespaces.shards = cast(Any, NoShards())
-    namespaces.slots = Slots(Shards())
+    slots = Slots(Shards())
+    namespaces = Namespaces(cast(Any, meta), "host", lambda: 0, cast(Any, NoShards()), slots, allow_undurable=True)
     await namespaces.start()
     meta.hang = True
     refresh = asyncio.create_task(namespaces.refresh())

@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import structlog
 
@@ -43,6 +43,19 @@ async def _ignore(view: ClusterView) -> None:
     return None
 
 
+class Follower(NamedTuple):
+    """The actions that follow from rounds; the owner of the membership passes them on."""
+
+    on_view: Callable[[ClusterView], Awaitable[None]] = _ignore
+    """Called after each round that was answered."""
+    on_death: Callable[[], None] = lambda: None
+    """Called when a host is dead that was not a moment ago."""
+    is_busy: Callable[[], bool] = lambda: False
+    """True if rounds should come faster, because a shard is to move."""
+    place_problem: Callable[[int, str], str] = lambda shard_id, place: ""
+    """Returns the reason that a shard is not at a place, as the database there says. It blocks."""
+
+
 class Membership(Service):
     """Sends a heartbeat every limits.HEARTBEAT_MS and reads all hosts, and then all shards from the meta database.
 
@@ -59,20 +72,14 @@ class Membership(Service):
         places: Mapping[int, str],
         now_s: Callable[[], float],
         choose: Callable[[int], int],
+        follower: Follower | None = None,
     ) -> None:
         """`backend` and `meta` are closed with it. `places` are the places of shards in this host's configuration.
 
         `now_s` is a monotonic clock that any thread can read. `choose` draws a number from 0 to below its argument.
         """
         super().__init__("membership")
-        self.on_view: Callable[[ClusterView], Awaitable[None]] = _ignore
-        """Called after each answered round."""
-        self.on_death: Callable[[], None] = lambda: None
-        """Called when a host is newly found dead."""
-        self.is_busy: Callable[[], bool] = lambda: False
-        """True if rounds should be faster, because a shard is about to move."""
-        self.place_problem: Callable[[int, str], str] = lambda shard_id, place: ""
-        """Returns why a shard is not at a place, according to the database there, or an empty string. It blocks."""
+        self._follower = follower or Follower()
         self.refused: dict[int, str] = {}
         """The reasons why configured shards were not adopted, until the host is restarted."""
         self._backend = backend
@@ -186,12 +193,8 @@ class Membership(Service):
         self._meta.close()
 
     async def _pause(self) -> None:
-        """Wait until the next round is due.
-
-        Jitter keeps the hosts out of step, and the pause ends early for a death, so that it is noticed as soon as it
-        can be.
-        """
-        pause_ms = min(BUSY_BEAT_MS, limits.HEARTBEAT_MS) if self.is_busy() else limits.HEARTBEAT_MS
+        """Wait until the next round is due: no two hosts stay in step, and a death is known as soon as it can be."""
+        pause_ms = min(BUSY_BEAT_MS, limits.HEARTBEAT_MS) if self._follower.is_busy() else limits.HEARTBEAT_MS
         pause_s = (pause_ms - self._choose(pause_ms // JITTER_PART + 1)) / 1000
         if (death_s := self._watch.next_death_s()) is not None:
             # A timer can fire slightly early.
@@ -226,7 +229,7 @@ class Membership(Service):
         self._hosts = hosts
         self._found.set()
         if has_death:
-            self.on_death()
+            self._follower.on_death()
 
     def _forget_asked(self, before_s: float) -> None:
         for owner, (_, last_s) in list(self._asked.items()):
@@ -244,7 +247,7 @@ class Membership(Service):
             raise
         self._knows_shards = True
         self._note_places(shards)
-        await self.on_view(self._view_of(hosts, shards, self._now_s()))
+        await self._follower.on_view(self._view_of(hosts, shards, self._now_s()))
 
     def _read_shards(self, me: HostRow) -> list[ShardRow]:
         self._dead.tidy()  # First, because others wait for the locks of dead hosts.
@@ -259,8 +262,8 @@ class Membership(Service):
         return shards
 
     def _adopt(self, places: Mapping[int, str], tier: str) -> None:
-        """Add these shards to the meta database, except those whose databases belong to others."""
-        problems = {shard_id: self.place_problem(shard_id, place) for shard_id, place in places.items()}
+        """Tell the meta database of these shards, but those whose databases are others'."""
+        problems = {shard_id: self._follower.place_problem(shard_id, place) for shard_id, place in places.items()}
         taken = self._meta.adopt_shards({at: place for at, place in places.items() if not problems[at]}, tier)
         for shard_id, other in taken.items():
             problems[shard_id] = f"shard {other} is at its place, and two shards need two databases"

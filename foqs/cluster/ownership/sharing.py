@@ -85,12 +85,7 @@ class Sharing(Service):
         self._local = local
         self._owners = owners
         self._membership = membership
-        membership.on_view = self._look
-        membership.on_death = self._look_again
-        membership.is_busy = lambda: self._is_moving
         self._now_s = now_s
-        self.on_looked: Callable[[ClusterView], None] = lambda view: None
-        """Called after each round that was acted upon."""
         self._planner = Planner()
         self._view: ClusterView | None = None
         self._intent = NOTHING_PLANNED
@@ -111,8 +106,8 @@ class Sharing(Service):
         self._declined_since: dict[int, tuple[str, float]] = {}
         """The host that asks for each shard of this host against the plan, and the time since which it does."""
         self._declining: asyncio.Task[None] | None = None
-        self._is_moving = False
-        """True if a shard is about to move to or from this host."""
+        self.is_moving = False
+        """True if a shard is about to move, here or from here."""
         self._is_leaving = False
         """True if this host is ending: it hands its shards over, and gains no more."""
         self._has_left = False
@@ -125,9 +120,9 @@ class Sharing(Service):
         hosts = self._view.hosts.values() if self._view is not None else ()
         return {host.tier for host in hosts if host_name_of(host.id) == host_name}
 
-    async def _look(self, view: ClusterView) -> None:
-        """Decide again after a round of the membership."""
-        for shard_id in self._refused:  # This round is a later one: a host recorded there now has asked again.
+    async def look(self, view: ClusterView) -> bool:
+        """Decide anew, after a round of the membership. Returns True if the host acts on it, as one that runs does."""
+        for shard_id in self._refused:  # The round was asked later: whoever stands there now has asked anew.
             self._not_taken.pop(shard_id, None)
         self._refused.clear()
         self._intent = await self._membership.on_thread(lambda: self._planner.plan(view))
@@ -141,12 +136,13 @@ class Sharing(Service):
             {row.shard_id for row in view.shards.values() if row.moving_to in view.hosts},
         )
         self._local.knows_epochs({row.shard_id: row.epoch for row in rows})
-        if self.state is ServiceState.RUNNING:
+        is_running = self.state is ServiceState.RUNNING
+        if is_running:
             self._act(view)
-            self.on_looked(view)
+        return is_running
 
-    def _look_again(self) -> None:
-        """Open shards of dead owners at once: a waiting writer ends the session that can hold its lock."""
+    def owner_died(self) -> None:
+        """A host is dead: whoever waits for a lock that its session may hold ends that session."""
         owners = [
             owner for shard_id in self._local.shards_run if (owner := self._owners.on_record(shard_id)) is not None
         ]
@@ -165,7 +161,7 @@ class Sharing(Service):
         if self._view is not None:
             self._announce_end(self._view)
         if self._is_to_hand_on():
-            self._is_moving = True
+            self.is_moving = True
         while self._is_to_hand_on() and self._now_s() < until_s:
             self._changed.clear()
             with suppress(TimeoutError):
@@ -225,7 +221,7 @@ class Sharing(Service):
         self._ask_for(view, decision)
         self._decline(decision)
         is_coming = any(shard_id in decision.asked for shard_id in self._local.shards_awaited)
-        self._is_moving = is_coming or bool(released) or view.is_leaving(view.me)
+        self.is_moving = is_coming or bool(released) or view.is_leaving(view.me)
 
     def _decide(self, view: ClusterView) -> Decision:
         return decide(view, self._intent, self._local.shards_owned, self._neglected(view))

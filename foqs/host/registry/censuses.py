@@ -45,11 +45,10 @@ class Censuses:
     It owns the tasks in which this host's shards answer censuses.
     """
 
-    def __init__(self, shards: Shards, namespaces: Namespaces, slots: Slots, waiting: Waiting) -> None:
+    def __init__(self, shards: Shards, slots: Slots, waiting: Waiting) -> None:
         self.unknown: dict[int, str] = {}
         """The names, by number, of namespaces that hold items here but are missing in the meta database."""
         self._shards = shards
-        self._namespaces = namespaces
         self._slots = slots
         self._waiting = waiting
         self._tasks = Tasks("census")
@@ -114,7 +113,7 @@ class Censuses:
         names = [shard.index.namespace_names.get(number) for _, shard in self._shards.owned()]
         return next((name for name in names if name is not None), None)
 
-    def answer(self, censuses: Sequence[Census]) -> None:
+    def answer(self, censuses: Sequence[Census], namespaces: Namespaces) -> None:
         """Begin to answer for every shard that this host owns, once for each of its epochs."""
         open_ids = {census.id for census in censuses}
         for key, task in list(self._answers.items()):
@@ -127,7 +126,7 @@ class Censuses:
             for writer, shard in self._shards.owned():
                 key = (census.id, shard.shard_id, shard.epoch)
                 if key not in self._answers:
-                    self._answers[key] = self._tasks.spawn(self._answer(census, writer, shard))
+                    self._answers[key] = self._tasks.spawn(self._answer(census, writer, shard, namespaces))
 
     async def answered(self, census: Census) -> None:
         """Return when all that can be answered here has been."""
@@ -144,8 +143,8 @@ class Censuses:
     async def stop(self) -> None:
         await self._tasks.stop()
 
-    async def _answer(self, census: Census, writer: ShardWriter, shard: ShardState) -> bool:
-        """Answer a census for a shard. True if the answer is written; otherwise the next refresh retries it."""
+    async def _answer(self, census: Census, writer: ShardWriter, shard: ShardState, namespaces: Namespaces) -> bool:
+        """Whether the answer is in the meta database; else it is tried again with the next refresh."""
         try:
             async with asyncio.timeout(limits.CENSUS_MS_MAX / 1000):
                 if census.namespace:
@@ -158,11 +157,11 @@ class Censuses:
                 answer = CensusAnswer(
                     shard.shard_id,
                     shard.epoch,
-                    self._count(census, shard),
-                    self._number_max(shard),
+                    _count(census, shard, namespaces),
+                    max(namespaces.number_max, max(shard.index.namespace_names, default=0)),
                     self._slots.version_max,
                 )
-                await self._namespaces.on_thread(lambda meta: meta.answer_census(census, [answer]))
+                await namespaces.on_thread(lambda meta: meta.answer_census(census, [answer]))
         except (FoqsError, TimeoutError) as error:
             self._not_answered(shard.shard_id, str(error) or "it took too long")
             return False
@@ -175,13 +174,11 @@ class Censuses:
             outage = self._outages[shard_id] = OutageLog(asyncio.get_running_loop().time, "census_not_answered")
         outage.failed(reason, shard=shard_id)
 
-    def _count(self, census: Census, shard: ShardState) -> int:
-        """Count the items of a closed namespace, without those of another namespace under the same number."""
-        namespace = self._namespaces.view.by_number.get(census.namespace)
-        name = shard.index.namespace_names.get(census.namespace)
-        if namespace is None or name is None or not namespace.is_known_as(name):
-            return 0
-        return shard.items_of(census.namespace)
 
-    def _number_max(self, shard: ShardState) -> int:
-        return max(self._namespaces.number_max, max(shard.index.namespace_names, default=0))
+def _count(census: Census, shard: ShardState, namespaces: Namespaces) -> int:
+    """Items of another namespace under the same number are not the closed one's."""
+    namespace = namespaces.view.by_number.get(census.namespace)
+    name = shard.index.namespace_names.get(census.namespace)
+    if namespace is None or name is None or not namespace.is_known_as(name):
+        return 0
+    return shard.items_of(census.namespace)

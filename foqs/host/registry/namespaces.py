@@ -24,7 +24,6 @@ from foqs.model.slots import SlotMove
 from foqs.shard.state.engine import ShardState
 from foqs.storage.meta.meta_namespaces import NamespaceList
 from foqs.storage.meta.meta_store import MetaStore
-from foqs.storage.shard.identity import ClusterId
 
 SLOW_MS = 2 * limits.SECOND_MS
 """A read of the namespaces that takes this much longer than usual counts as an outage of the meta database."""
@@ -60,15 +59,8 @@ class OwnedShards(Protocol):
     def epochs(self) -> dict[int, int]:
         """Return the epoch of each known shard of the cluster; 0 for a shard that this host does not own now."""
 
-    def answer(self, censuses: Sequence[Census]) -> None:
-        """Begin to answer new censuses. On the event loop."""
-
-
-class MoveFollower(Protocol):
-    """The follower of moves of slots; foqs.host.registry.slot_moves.SlotMover is the real one."""
-
-    def look(self, told: SlotMove | None) -> None:
-        """Follow the move of slots that the meta database has, if any. On the event loop."""
+    def answer(self, censuses: Sequence[Census], namespaces: Namespaces) -> None:
+        """Begin to answer those that are new, to the meta database of these namespaces. On the event loop."""
 
 
 class Namespaces(Service):
@@ -78,16 +70,30 @@ class Namespaces(Service):
     database, with a thread for work that calls of operators must not delay.
     """
 
-    def __init__(self, meta: MetaStore, host_id: str, wall_ms: Callable[[], int], *, allow_undurable: bool) -> None:
-        """`wall_ms` is the time of day."""
+    def __init__(
+        self,
+        meta: MetaStore,
+        host_id: str,
+        wall_ms: Callable[[], int],
+        shards: OwnedShards,
+        slots: Slots,
+        *,
+        allow_undurable: bool,
+        on_slot_move: Callable[[SlotMove | None], None] = lambda move: None,
+        give_back_id: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`wall_ms` is the time of day.
+
+        `on_slot_move` gets the move of slots that the meta database has under way, on the event loop.
+
+        `give_back_id` tells the meta database the id of the cluster if it has lost that. It blocks.
+        """
         super().__init__("namespaces")
         self.calls = MetaCalls(meta)
-        self.shards: OwnedShards | None = None
-        self.slots: Slots | None = None
-        self.slot_moves: MoveFollower | None = None
-        """The host sets `shards`, `slots` and `slot_moves` before `start`."""
-        self.cluster: ClusterId | None = None
-        """The id of the cluster, set by the shard factory."""
+        self._shards = shards
+        self._slots = slots
+        self._on_slot_move = on_slot_move
+        self._give_back_id = give_back_id
         self.settings = SettingsTable()
         """The settings of namespaces, for shards and the dispatcher."""
         self.number_max = 0
@@ -135,8 +141,7 @@ class Namespaces(Service):
         try:
             return self.get(name)
         except UnknownNamespaceError:
-            assert self.shards is not None
-            self.shards.check_owns_any()
+            self._shards.check_owns_any()
             raise
 
     def check_open(self, number: int) -> None:
@@ -174,22 +179,19 @@ class Namespaces(Service):
             )
 
     async def refresh(self) -> None:
-        """Read all state of the meta database again. Raises UnavailableError."""
-        assert self.shards is not None
+        """Read all of it anew. Raises UnavailableError."""
         before = self._conflicts_opened
-        # Taken before the read, which can be too early for the epoch of a shard that is opened meanwhile.
-        owned = self.shards.epochs()
+        # A shard that is opened meanwhile has an epoch that the reading may be too early for.
+        owned = self._shards.epochs()
         listed = await self.on_thread(self.read)
         if self._conflicts_opened is before:
             self._conflicts_opened = {}
-        assert self.slots is not None
-        self.shards.answer(listed.censuses)
-        self.slots.look()
-        if self.slot_moves is not None:
-            self.slot_moves.look(listed.slot_move)
-        table, move = self.slots.table, listed.slot_move
-        # The table of a move is known before the move ends. The move has ended if the next one has begun.
-        if table.version > listed.slots.version and (move is None or move.version < self.slots.version_max):
+        self._shards.answer(listed.censuses, self)
+        self._slots.look()
+        self._on_slot_move(listed.slot_move)
+        table, move = self._slots.table, listed.slot_move
+        # The table that a move leads to is known before the move ends. It has ended if the next one is under way.
+        if table.version > listed.slots.version and (move is None or move.version < self._slots.version_max):
             _log.error("meta_lost_slots", version=listed.slots.version, known_version=table.version)
             await self.on_thread(lambda meta: meta.restore_slots(table))
         known = listed.epochs
@@ -198,13 +200,12 @@ class Namespaces(Service):
         if lost:
             if any(lost.values()):
                 _log.error("meta_went_back", lost_epochs={shard: epoch for shard, epoch in lost.items() if epoch})
-            servers = self.shards.servers()
+            servers = self._shards.servers()
             await self.on_thread(lambda meta: self._give_back(meta, lost, servers))
 
     def _give_back(self, meta: MetaStore, epochs: dict[int, int], servers: dict[int, str]) -> None:
-        """Restore the state that the meta database lacks. The id comes first, as the epochs make it look complete."""
-        if self.cluster is not None:
-            self.cluster.give_back()
+        """Tell the meta database what it lacks. The id comes first: with the epochs it seems to have all."""
+        self._give_back_id()
         meta.raise_epochs(self._host_id, epochs, self._wall_ms(), servers)
 
     def read(self, meta: MetaStore) -> NamespaceList:
@@ -217,11 +218,10 @@ class Namespaces(Service):
             listed = meta.read_namespaces()
             if listed.namespaces is not self._listed:
                 self._listed, self._read_view = listed.namespaces, NamespaceView(listed.namespaces)
-            if self.slots is not None:
-                self.slots.learn(listed.slots, "the meta database")
+            self._slots.learn(listed.slots, "the meta database")
             view = self._read_view
             self.number_max = max(self.number_max, max(view.by_number, default=0))
-            self._conflicts = {} if self.shards is None else self.shards.conflicts(view)
+            self._conflicts = self._shards.conflicts(view)
             if view is not self._view:
                 self._view = view
                 self.number_by_name = view.number_by_name
@@ -232,11 +232,9 @@ class Namespaces(Service):
             return listed
 
     def shard_opened(self, shard: ShardState) -> None:
-        """Note the conflicts of an opened shard, and begin to read its copy of the slots."""
-        assert self.shards is not None
-        self._conflicts_opened = self._conflicts_opened | self.shards.conflicts_of(shard, self._view)
-        if self.slots is not None:
-            self.slots.opened(shard)
+        """A shard tells by what names it knows the numbers of namespaces."""
+        self._conflicts_opened = self._conflicts_opened | self._shards.conflicts_of(shard, self._view)
+        self._slots.opened(shard)
 
     async def on_thread(self, work: Callable[[MetaStore], T]) -> T:
         """Run `work` on the host's thread for the meta database, where no admin call delays it."""

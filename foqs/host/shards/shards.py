@@ -120,11 +120,17 @@ class Shards:
     state, because it changes with every takeover.
     """
 
-    def __init__(self, shard_ids: Iterable[int] = (), refused: Mapping[int, str] = MappingProxyType({})) -> None:
-        """`shard_ids` are the shards that the host knows before it has asked the cluster.
+    def __init__(
+        self,
+        shard_ids: Iterable[int] = (),
+        refused: Mapping[int, str] = MappingProxyType({}),
+        is_elsewhere: Callable[[int], bool] = lambda shard_id: False,
+    ) -> None:
+        """`shard_ids` are the shards that the host knows of before it has asked.
 
-        `refused` is a live mapping of the shards in the host's configuration that were not registered in the cluster,
-        with the reasons.
+        `refused` tells at any time why the cluster was not told of some that the host's configuration names.
+
+        `is_elsewhere` is True for a shard that another host serves, whose part of a page is asked of that one.
         """
         self.refused = refused
         self.uses: Mapping[int, ShardUse] = dict.fromkeys(shard_ids, ShardUse.SERVING)
@@ -140,8 +146,7 @@ class Shards:
         """The writers of the same shards."""
         self._tenures: dict[int, Tenure] = {}
         """The tenures of shards that this host has left, until it tries to own them again."""
-        self.is_elsewhere: Callable[[int], bool] = lambda shard_id: False
-        """True if another host serves a shard. That host is then asked for the shard's part of a page."""
+        self.is_elsewhere = is_elsewhere
 
     @property
     def here(self) -> list[int]:
