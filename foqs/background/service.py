@@ -43,7 +43,8 @@ class Service(ABC):
         except BaseException:
             await self.stop()
             raise
-        self.state = ServiceState.RUNNING
+        if self.state is ServiceState.NEW:  # Another caller can have stopped it meanwhile.
+            self.state = ServiceState.RUNNING
 
     async def drain(self) -> None:
         """Take no new work, and return once all accepted work is done, or its time limit has passed."""

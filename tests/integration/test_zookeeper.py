@@ -366,7 +366,7 @@ async def test_a_host_that_is_gone_is_dead_from_its_last_heartbeat_on_and_stays_
         two._tasks.cancel()
         cluster.forget("two#1")
         await cluster.go_on(DEAD_S / 2)
-        await two._on_beats(two._backend.close)  # As the server does some seconds after kill -9.
+        await two._beats.run(two._backend.close)  # As the server does some seconds after kill -9.
         await cluster.go_on(DEAD_S / 2 - 1)
         assert not one.is_dead("two#1", EPOCH)
         assert "two#1" in cluster.views["one#1"].hosts
