@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import structlog
 
-from foqs.model.errors import FoqsError
 from foqs.model.outage import Outage
 
 _log = structlog.get_logger(__name__)
@@ -23,7 +22,7 @@ class OutageLog:
         self._away = away
         self._back = back
 
-    def failed(self, error: FoqsError | str, **fields: object) -> None:
+    def failed(self, error: Exception | str, **fields: object) -> None:
         """Note a failure. `fields` are those of its event."""
         if self._outage.is_to_be_told(str(error)):
             _log.warning(self._away, error=str(error), **fields)

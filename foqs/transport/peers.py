@@ -9,6 +9,7 @@ from functools import partial
 
 import structlog
 
+from foqs.background.outage_log import OutageLog
 from foqs.background.service import Service
 from foqs.model.errors import FoqsError, HostUnreachableError, PermissionDeniedError, UnavailableError
 from foqs.model.host_addresses import parse_address
@@ -45,7 +46,7 @@ class _Link:
         self.opening: asyncio.Task[PeerConnection] | None = None
         self.failed_s = float("-inf")
         self.reason = ""
-        self.outage = Outage(now_s)
+        self.outage = OutageLog(now_s, "peer_not_reached")
         self._nonsense = Outage(now_s)
 
     def note_bad_reply(self, reason: str) -> None:
@@ -152,12 +153,11 @@ class Peers(Service):
         try:
             link.connection = await self._until_known(link)
             link.reason = ""
-            link.outage.has_ended()
+            link.outage.worked()
             return link.connection
         except Exception as error:  # After any error: nothing was sent, and the next try can use another address.
             link.failed_s, link.reason = self._now_s(), _reason_of(error)
-            if link.outage.is_to_be_told(link.reason):
-                _log.warning("peer_not_reached", peer=link.host_id, address=link.address, error=link.reason)
+            link.outage.failed(link.reason, peer=link.host_id, address=link.address)
             raise _unreachable(link) from error
         finally:
             link.opening = None

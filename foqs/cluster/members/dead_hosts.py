@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection
 
 import structlog
 
+from foqs.background.outage_log import OutageLog
 from foqs.model.errors import UnavailableError
 from foqs.model.meta_bounds import HOSTS_SWEEP_MS, META_SILENT_MS_MAX
-from foqs.model.outage import Outage
 from foqs.storage.meta.meta_store import MetaStore
 
 _log = structlog.get_logger(__name__)
@@ -28,7 +28,7 @@ class DeadHosts:
         self._left: set[str] = set()
         """The dead hosts whose sessions must be ended."""
         self._swept_s = now_s()
-        self._outage = Outage(now_s)
+        self._outage = OutageLog(now_s, "dead_hosts_not_tidied")
 
     def found(self, dead: Collection[str]) -> None:
         """Note these processes, which have just been found dead."""
@@ -45,10 +45,9 @@ class DeadHosts:
                 if count := self._meta.sweep_hosts():
                     _log.info("host_rows_swept", count=count)
                 self._swept_s = self._now_s()
-            self._outage.has_ended()
+            self._outage.worked()
         except UnavailableError as error:
-            if self._outage.is_to_be_told(str(error)):
-                _log.warning("dead_hosts_not_tidied", error=str(error))
+            self._outage.failed(error)
 
     def _end_sessions(self, host_id: str) -> None:
         # It can have sent a heartbeat meanwhile.

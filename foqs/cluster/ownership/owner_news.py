@@ -9,11 +9,11 @@ from typing import Protocol
 
 import structlog
 
+from foqs.background.outage_log import OutageLog
 from foqs.background.service import Service, ServiceState
 from foqs.cluster.ownership.owner_map import OwnerMap, ShardOwner
 from foqs.model import limits
 from foqs.model.cluster import OpenedShard
-from foqs.model.outage import Outage
 
 ANNOUNCE_MS_MAX = 1 * limits.SECOND_MS
 """Timeout of a report to a host; it is then repeated."""
@@ -111,7 +111,7 @@ class OwnerNews(Service):
 
     async def _tell(self, host_id: str) -> None:
         try:
-            outage = Outage(self._now_s)
+            outage = OutageLog(self._now_s, "owners_not_told")
             while untold := self._untold.get(host_id):
                 some = [OpenedShard(*shard) for shard in islice(untold.items(), SHARDS_PER_MESSAGE_MAX)]
                 try:
@@ -119,8 +119,7 @@ class OwnerNews(Service):
                         await self._hosts.announce(host_id, some)
                 except Exception as error:  # The report is repeated after any error, for as long as the host lives.
                     reason = str(error) or f"it has not answered in time ({type(error).__name__})"
-                    if outage.is_to_be_told(reason):
-                        _log.warning("owners_not_told", peer=host_id, error=reason)
+                    outage.failed(reason, peer=host_id)
                     await asyncio.sleep(ANNOUNCE_RETRY_MS / 1000)
                 else:
                     for shard_id, epoch in some:

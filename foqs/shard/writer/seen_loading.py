@@ -10,7 +10,7 @@ from typing import TypeVar
 import structlog
 
 from foqs.background.lane import Lane
-from foqs.model.outage import Outage
+from foqs.background.outage_log import OutageLog
 from foqs.model.seen import BLOCK_IDS, DIGEST_BYTES, Hash, hashes_in
 from foqs.model.seen_image import HEAD_PART, BadImageError, ImageHead, ImageKey, ImageReader, read_head
 from foqs.shard.port import SeenDigests, SeenExtent, SeenLog, SessionLostError, StoredImage
@@ -45,7 +45,7 @@ class SeenLoading:
         self._log = log
         self._wake = wake
         self._lane = Lane(f"shard-{self._shard_id}-seen")
-        self._outage = Outage(asyncio.get_running_loop().time)
+        self._outage = OutageLog(asyncio.get_running_loop().time, "dedup_ids_not_read")
         self._imaged_count = 0
         """Ids that were loaded from images."""
 
@@ -151,9 +151,8 @@ class SeenLoading:
             try:
                 found = await self._lane.run(read)
             except SessionLostError as error:
-                if self._outage.is_to_be_told(str(error)):
-                    _log.warning("dedup_ids_not_read", shard=self._shard_id, error=str(error))
+                self._outage.failed(error, shard=self._shard_id)
                 await asyncio.sleep(SEEN_RETRY_MS / 1000)
                 continue
-            self._outage.has_ended()
+            self._outage.worked()
             return found
