@@ -53,6 +53,12 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     assert not broken
 
 
+def test_every_file_of_the_code_that_a_document_names_exists() -> None:
+    named = {(_name(page), path) for page in PAGES for path in re.findall(r"\bfoqs(?:/\w+)+\.py\b", page.read_text())}
+    assert len(named) > 50
+    assert sorted((page, path) for page, path in named if not (ROOT / path).exists()) == []
+
+
 @pytest.mark.parametrize("page", documents(), ids=_name)
 def test_generated_parts_are_current(page: Path) -> None:
     text = page.read_text()

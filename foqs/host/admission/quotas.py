@@ -1,9 +1,8 @@
 """The quotas of all namespaces on this host: the admission of calls, and the asks for tokens that all hosts share.
 
-A call that finds tokens in hand costs a few additions. Tokens are asked for ahead, for all namespaces in one
-transaction of the meta database every ASK_MS at most; a call without tokens waits for the next answer. While the meta
-database is unreachable, no call waits: hosts admit as many items as in the minute before.
-docs/decisions/0032-dated-tokens.md.
+A call that finds tokens in hand costs a few additions. Tokens are asked for ahead, in one transaction of the meta
+database every ASK_MS at most; a call without tokens waits for the next answer. While the meta database is unreachable,
+no call waits: hosts admit as many items as in the minute before. docs/decisions/0032-dated-tokens.md.
 """
 
 from __future__ import annotations
