@@ -1,11 +1,20 @@
-"""The table of the contract: each verb of the IDL has a row."""
+"""The table of the contract: each verb of the IDL has a row, and each row a method that takes its request."""
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
 from foqs.contract import requests
-from foqs.contract.verbs import VERBS, ByShard, OfShard
+from foqs.contract.verbs import VERBS, ByShard, OfShard, Whole
+from foqs.host.verbs.table import NOT_OF_A_HOST, method_name, verb_table
+from foqs.model.calls import CallContext
 from foqs.wire.codec import METHODS
 from scripts import generate_requests
+from tests.support.fake_queue import FakeQueue
 
 
 def test_the_types_of_requests_are_current() -> None:
@@ -30,6 +39,44 @@ def test_the_fields_that_a_row_names_are_there() -> None:
             assert (verb.route.item_id or verb.route.shard_id).partition(".")[0] in fields, name
         if verb.costs:
             assert verb.costs in verb.result.__dataclass_fields__, name
+
+
+def methods(names: set[str]) -> Any:
+    """A part of a host with these methods, which return what they were given."""
+
+    async def done(context: CallContext, request: Any) -> Any:
+        return request
+
+    return SimpleNamespace(**dict.fromkeys(names, done))
+
+
+ALL = {method_name(verb) for verb in VERBS.keys() - NOT_OF_A_HOST}
+
+
+def test_a_verb_without_a_method_and_one_with_two_are_found_when_the_table_is_made() -> None:
+    assert verb_table(methods(ALL)).keys() == VERBS.keys() - NOT_OF_A_HOST
+    with pytest.raises(TypeError, match="extendLease has 0"):
+        verb_table(methods(ALL - {"extend_lease"}))
+    with pytest.raises(TypeError, match="extendLease has 2"):
+        verb_table(methods(ALL), methods({"extend_lease"}))
+
+
+def test_a_part_that_needs_no_context_gets_the_request_alone() -> None:
+    class Acks:
+        async def ack(self, request: object) -> object:
+            return request
+
+    table = verb_table(methods(ALL - {"ack"}), without_context=[Acks()])
+    assert asyncio.run(_result(table["ack"](CallContext(""), "it"))) == "it"
+
+
+async def _result(done: Any) -> Any:
+    return await done
+
+
+def test_the_fake_of_the_tests_has_each_verb() -> None:
+    own = {name for name, verb in VERBS.items() if verb.route in (Whole.OF_PEERS, Whole.OF_CONNECTION)}
+    assert [verb for verb in VERBS.keys() - own if not hasattr(FakeQueue, method_name(verb))] == []
 
 
 def test_a_changed_request_has_new_values_and_the_old_one_keeps_its_own() -> None:
