@@ -17,6 +17,7 @@ from foqs.cluster.ownership.owner_word import OwnerWord
 from foqs.cluster.ownership.sharing import Sharing
 from foqs.cluster.routing.routing import Routing
 from foqs.config import HostConfig
+from foqs.contract.verbs import Table
 from foqs.host.admission.bulk_lane import BulkEnqueues, BulkLane
 from foqs.host.admission.hosted_jobs import Jobs
 from foqs.host.admission.looks import Looks
@@ -38,24 +39,25 @@ from foqs.host.shards.waiting import Waiting
 from foqs.host.verbs.dequeues import Dequeues
 from foqs.host.verbs.enqueues import Enqueues
 from foqs.host.verbs.exports import Exports
-from foqs.host.verbs.host_admin import Admin
-from foqs.host.verbs.host_queue import Queue
 from foqs.host.verbs.host_stocks import Stocks
 from foqs.host.verbs.inspection import Inspection
 from foqs.host.verbs.job_calls import JobCalls, JobEnqueues
 from foqs.host.verbs.known_reasons import KnownReasons
+from foqs.host.verbs.namespace_verbs import NamespaceVerbs
 from foqs.host.verbs.page_budget import PageBudget
 from foqs.host.verbs.place_check import PlaceCheck
+from foqs.host.verbs.policy_calls import PolicyCalls
 from foqs.host.verbs.settlements import Leases
 from foqs.host.verbs.shard_calls import ShardCalls
 from foqs.host.verbs.shard_maps import ShardMaps
 from foqs.host.verbs.slices import Slices
+from foqs.host.verbs.status_of_host import StatusOfHost
+from foqs.host.verbs.table import verb_table
 from foqs.host.verbs.topics import Topics
 from foqs.model import limits
 from foqs.model.cluster import HostRow, OpenedShard, ShardUse, process_id
 from foqs.model.item import ItemEvent
-from foqs.model.peer_calls import SECRET_BYTES
-from foqs.model.peer_proof import PROOF
+from foqs.model.peer_proof import PROOF, SECRET_BYTES
 from foqs.model.slots import SlotMove
 from foqs.parts import Parts, real_parts
 from foqs.shard.state.engine import ShardState
@@ -120,13 +122,15 @@ class Host(Service):
         self._slot_moves = self._make_slot_moves()
         slices = Slices(self._loop)
         pages = PageBudget()
-        self._inspection = Inspection(self._shards, self._waiting, self._dispatcher.on_events, slices, pages)
-        self._exports = Exports(self._shards, pages, slices, parts.wall_ms)
+        self._inspection = Inspection(
+            self._namespaces, self._shards, self._waiting, self._dispatcher.on_events, slices, pages
+        )
+        self._exports = Exports(self._namespaces, self._shards, pages, slices, parts.wall_ms)
         self._quotas = self._make_quotas()
         self._dequeues = Dequeues(
             self._namespaces, self._shards, self._dispatcher, self._loop.time, self.metrics.items.happened
         )
-        self._routing = self._make_routing(*self._make_verbs(slices))
+        self._routing = self._make_routing(self._make_verbs(slices))
         self._server = self._make_server()
         self._secret: bytes | None = None
         """The secret that the hosts of the cluster show each other, from the meta database."""
@@ -395,8 +399,8 @@ class Host(Service):
         if self._event_log is not None:
             self._event_log.record(events)
 
-    def _make_verbs(self, slices: Slices) -> tuple[Queue, Admin]:
-        """The verbs of users and of operators on the shards of this host."""
+    def _make_verbs(self, slices: Slices) -> Table:
+        """The verbs on the shards of this host."""
         namespaces, shards, happened = self._namespaces, self._shards, self.metrics.items.happened
         placement = Placement(shards, self._dispatcher, self._slots)
         lane, factory = BulkLane(self._loop), self._factory
@@ -404,35 +408,25 @@ class Host(Service):
         self.metrics.watch_loads(lane, self._jobs)
         looks, make_slots = Looks(self._parts.monotonic_s), self._namespace_calls.slots
         enqueues = Enqueues(namespaces, self._quotas, placement, self._waiting, happened, make_slots, looks)
-        queue = Queue(
+        table = verb_table(
             JobEnqueues(namespaces, self._jobs, BulkEnqueues(namespaces, lane, enqueues.enqueue).enqueue, happened),
             self._dequeues,
-            Leases(namespaces, shards, self._inspection, self._waiting, happened, self._dispatcher.undelivered),
             Topics(namespaces, shards, self._dispatcher, slices),
-            ShardMaps(namespaces, self._namespace_calls, shards, self._advertised),
-            lane,
-        )
-        admin = Admin(
-            self._config.host_name,
-            self._namespaces,
-            self._namespace_calls,
-            self._shards,
             self._inspection,
-            JobCalls(self._namespaces, self._jobs),
             self._exports,
-            ShardCalls(
-                namespaces,
-                shards,
-                self._slots,
-                self._waiting,
-                self._sharing.tiers_of,
-                places,
-            ),
-            self._is_draining,
+            without_context=[
+                Leases(namespaces, shards, self._inspection, self._waiting, happened, self._dispatcher.undelivered),
+                ShardMaps(namespaces, self._namespace_calls, shards, self._advertised),
+                NamespaceVerbs(namespaces, self._namespace_calls),
+                PolicyCalls(namespaces),
+                JobCalls(namespaces, self._jobs),
+                ShardCalls(namespaces, shards, self._slots, self._waiting, self._sharing.tiers_of, places),
+                StatusOfHost(self._config.host_name, shards, self._is_draining),
+            ],
         )
-        return queue, admin
+        return {**table, **{verb: lane.beside(table[verb]) for verb in ("dequeue", "ack", "nack", "extendLease")}}
 
-    def _make_routing(self, queue: Queue, admin: Admin) -> Routing:
+    def _make_routing(self, table: Table) -> Routing:
         """Extend the verbs of one host to all shards of the cluster."""
         chance, now_s = self._parts.chance, self._loop.time
 
@@ -447,15 +441,14 @@ class Host(Service):
         peers = self._parts.peers(self.id, cluster, secret, proof, chance.random_bytes, now_s)
         local = Stocks(self._dispatcher, self._shards, self._namespaces, now_s)
         reasons = KnownReasons(self._namespaces, self._dispatcher, now_s, self._parts.wall_ms)
-        return Routing(self.id, cluster, queue, admin, local, reasons, self.owners, peers, secret, chance, now_s)
+        return Routing(self.id, cluster, table, local, reasons, self.owners, peers, secret, chance, now_s)
 
     def _make_server(self) -> ThriftServer:
         """The server for clients and other hosts."""
         config = self._config
         return self._parts.server(
-            self._routing.queue,
-            self._routing.admin,
-            peers=self._routing.door,
+            self._routing.router.call,
+            is_living_peer=self._routing.door.is_living,
             address=config.listen_address,
             port=config.port,
             namespaces=self._namespaces,

@@ -11,8 +11,8 @@ from foqs.client.checks import check_many
 from foqs.client.client_errors import error_from_wire
 from foqs.client.durations import duration_ms
 from foqs.client.flows import Call, Flow, Terms, call_flow
+from foqs.client.queue_verbs import id_entries, judged
 from foqs.client.retry import Repeat
-from foqs.client.verbs import id_entries, judged
 from foqs.model import limits
 from foqs.model.calls import (
     ClusterShard,

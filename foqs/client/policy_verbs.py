@@ -11,8 +11,8 @@ from foqs.client.checks import check_many, check_request
 from foqs.client.entries import Verb
 from foqs.client.flows import Call, Flow, Terms, call_flow
 from foqs.client.queue_items import ENQUEUE_BYTES_MAX, entries_of
+from foqs.client.queue_verbs import errors_of, settle
 from foqs.client.retry import Repeat
-from foqs.client.verbs import errors_of, settle
 from foqs.model import limits
 from foqs.model.calls import PositionErrors
 from foqs.model.errors import InternalError, InvalidArgumentError, TooLargeError, shown

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from foqs.client import verbs
+from foqs.client import queue_verbs
 from foqs.client.addresses import Address
 from foqs.client.client_errors import NotSentError, OutcomeUnknownError, error_from_wire
 from foqs.client.flows import Attempts, Call, Flow, Terms
@@ -57,11 +57,11 @@ def enqueue_shared(
     first, size = 0, len(items)
     while first < len(items):
         part = items if size == len(items) else items[first : first + size]
-        attempts = Attempts(terms, verbs.owner_of_slot(terms, namespace, part), avoided=avoided)
+        attempts = Attempts(terms, queue_verbs.owner_of_slot(terms, namespace, part), avoided=avoided)
         request = wire.structs.EnqueueRequest(namespace_name=namespace, items=part, bulk=False, job_id=job_id)
         try:
             response = yield attempts.send(Call("enqueue", request, repeat))
-            verbs.check_count(response.ids, len(part))
+            queue_verbs.check_count(response.ids, len(part))
         except FoqsError as error:
             smaller = yield from _smaller(terms, namespace, len(part), error)
             if smaller < len(part):
@@ -69,20 +69,24 @@ def enqueue_shared(
                 continue
             attempts.blame(error)
             if isinstance(error, UnavailableError):
-                verbs.doubt_groups(terms, namespace)
+                queue_verbs.doubt_groups(terms, namespace)
             outcome.fail(range(first, first + len(part)), error, attempts.address)
             _fail_rest(outcome, first + len(part), error, attempts.address)
             return outcome
         _enter(outcome, first, response, attempts)
         if any(isinstance(error, UnavailableError) for error in outcome.errors.values()):
-            verbs.doubt_groups(terms, namespace)
+            queue_verbs.doubt_groups(terms, namespace)
         first += len(part)
     return outcome
 
 
 def _smaller(terms: Terms, namespace: str, count: int, refusal: FoqsError) -> Flow[int]:
     """Return the size of the next call after one of `count` items was refused, or `count` to stop."""
-    if isinstance(refusal, TooLargeError) and count > 1 and (yield from verbs.learns_limit(terms, namespace, count)):
+    if (
+        isinstance(refusal, TooLargeError)
+        and count > 1
+        and (yield from queue_verbs.learns_limit(terms, namespace, count))
+    ):
         return terms.batch_limits[namespace]
     return count // 2 if isinstance(refusal, RateLimitedError) and count > 1 else count
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from foqs.contract.requests import NewItem, TopicDemand
 from foqs.model import limits
-from foqs.model.calls import DeliveryPolicy, ItemContent, NewItemFields, TopicDemand
+from foqs.model.calls import DeliveryPolicy, ItemContent
 from foqs.model.errors import InvalidArgumentError, TooLargeError, shown
 from foqs.model.namespace import NamespaceSettings
 
@@ -59,8 +60,8 @@ def too_much_metadata(metadata: bytes, settings: NamespaceSettings) -> TooLargeE
     return TooLargeError(f"metadata of {len(metadata)} bytes is over the limit of {settings.metadata_bytes_max}")
 
 
-def check_item(item: NewItemFields, settings: NamespaceSettings, now_ms: int) -> tuple[ItemContent, int]:
-    """Check all fields of an enqueued item except its topic.
+def check_item(item: NewItem, settings: NamespaceSettings, now_ms: int) -> tuple[ItemContent, int]:
+    """Check all of an enqueued item but its topic.
 
     Returns the item's content, and the time at which it becomes ready: now, or the later time that it gives.
     """

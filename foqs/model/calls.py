@@ -1,16 +1,11 @@
-"""The calls of the contract without Thrift: what goes into the host and what comes out.
-
-Requests are protocols, so that the decoded wire structs serve as they are, without a copy per item.
-Whoever implements `QueueCalls` checks every argument: decoding does not (a `required` field can be None,
-and a field of the wrong type arrives as None too).
-"""
+"""The results of calls and their contexts, without Thrift. Requests are the decoded structs: foqs.contract.requests."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from foqs.model.cluster import ShardHealth, ShardUse
 from foqs.model.errors import FoqsError
@@ -34,21 +29,6 @@ class ItemState(IntEnum):
     DEAD = 3
 
 
-class NewItemFields(Protocol):
-    topic: str | None
-    payload: bytes | None
-    priority: int | None
-    deliver_after_ms: int | None
-    delay_ms: int | None
-    ttl_ms: int | None
-    lease_ms: int | None
-    metadata: bytes | None
-    delivery: int | None
-    dedup_id: str | None
-    ordering_key: str | None
-    trace_context: str | None
-
-
 class ItemContent(NamedTuple):
     """The content of an item from its producer to its consumers, as it is stored: empty is what nobody gave.
 
@@ -69,24 +49,6 @@ class ItemContent(NamedTuple):
 
 
 NO_CONTENT = ItemContent(b"", b"")
-
-
-class TopicDemand(Protocol):
-    topic: str | None
-    count: int | None
-    group: str | None
-
-
-class NackFields(Protocol):
-    receipt: str | None
-    delay_ms: int | None
-    metadata: bytes | None
-    release: bool | None
-    dead_letter: bool | None
-
-    @property
-    def unseen(self) -> bool | None:
-        """No caller has seen the delivery: so a release does not end an at-most-once item."""
 
 
 PositionErrors = dict[int, FoqsError]
@@ -220,27 +182,6 @@ class ExportPage:
     next_after_key: int
 
 
-class ExportRange(Protocol):
-    """A split as a caller names it: any field may be absent."""
-
-    shard_id: int | None
-    from_key: int | None
-    to_key: int | None
-
-
-class ExportQuery(Protocol):
-    """Which page of a split, and what of it."""
-
-    split: ExportRange
-    after_key: int | None
-    limit: int | None
-    topics: Sequence[str] | None
-    states: Sequence[int] | None
-    with_payload: bool | None
-    with_metadata: bool | None
-    topic_prefix: str | None
-
-
 @dataclass(slots=True)
 class NamespacePage:
     namespaces: list[Namespace]
@@ -358,55 +299,3 @@ class CallContext:
     """Shards whose owners cannot be reached, though they may live."""
     link: PeerLink | None = None
     """What the connection has shown of the host that calls over it, for the calls by which hosts do so."""
-
-
-class QueueCalls(Protocol):
-    """The verbs of service Foqs. Each raises FoqsError when the whole call fails."""
-
-    def enqueue(
-        self,
-        context: CallContext,
-        namespace_name: str,
-        items: Sequence[NewItemFields],
-        bulk: bool,
-        job_id: str | None = None,
-    ) -> Awaitable[EnqueueResult]: ...
-
-    async def dequeue(
-        self,
-        context: CallContext,
-        namespace_name: str,
-        topics: Sequence[TopicDemand],
-        lease_ms: int | None,
-        wait_ms: int,
-        topic_prefix: str | None = None,
-        count: int | None = None,
-        says_begun: bool = False,
-    ) -> list[Delivery]: ...
-
-    async def ack(
-        self, context: CallContext, namespace_name: str, receipts: Sequence[str], repeated: bool = False
-    ) -> PositionErrors: ...
-
-    async def nack(self, context: CallContext, namespace_name: str, nacks: Sequence[NackFields]) -> PositionErrors: ...
-
-    async def extend_lease(
-        self,
-        context: CallContext,
-        namespace_name: str,
-        receipts: Sequence[str],
-        lease_ms: int,
-        begun: Sequence[str] = (),
-    ) -> PositionErrors: ...
-
-    async def get_active_topics(
-        self,
-        context: CallContext,
-        namespace_name: str,
-        prefix: str,
-        limit: int,
-        page_token: str,
-        partial: bool = False,
-    ) -> TopicPage: ...
-
-    async def get_shard_map(self, context: CallContext, namespace_name: str | None) -> ShardMap: ...

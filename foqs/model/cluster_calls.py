@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Protocol
-
-from foqs.model.admin_calls import AdminCalls
-from foqs.model.calls import CallContext
 
 
 class HostState(IntEnum):
@@ -54,9 +50,3 @@ class ClusterHosts:
     """All hosts that live, by name and process."""
 
     hosts: list[ClusterHost]
-
-
-class ClusterCalls(AdminCalls, Protocol):
-    """The verbs of service FoqsAdmin as any host of a cluster does them: some take what other hosts say."""
-
-    async def list_hosts(self, context: CallContext) -> ClusterHosts: ...

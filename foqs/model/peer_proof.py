@@ -18,6 +18,7 @@ PROOF = 2
 """The version of this proof, in the row of each host that knows it."""
 OLD_PROOF = 1
 """The version of hello and prove (foqs/model/old_proof.py), the only one of older builds."""
+SECRET_BYTES = 32
 NONCE_BYTES = 32
 HOST_ID_BYTES_MAX = 255
 JOIN_MS_MAX = 5 * limits.SECOND_MS

@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from foqs.model.calls import CallContext, TopicDemand, TopicStats
+from foqs.model.calls import TopicStats
 
 REASONS_MAX = 8
 """The most reasons in a response."""
@@ -107,12 +107,8 @@ class Facts:
     missing: list[str] = field(default_factory=list)
 
 
-class WhyCalls(Protocol):
-    """The call of the front door after an empty dequeue."""
-
-    def why_empty(
-        self, context: CallContext, namespace_name: str, topics: Sequence[TopicDemand], topic_prefix: str | None
-    ) -> Awaitable[list[Reason]]: ...
+class WhyNone(list[Reason]):
+    """The reasons of a dequeue that got nothing, in place of its items."""
 
 
 def judge(facts: Facts) -> list[Reason]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from foqs.background.service import Service
 from foqs.client.dialogue import Dialogue, FrameReader
 from foqs.client.flows import Call
-from foqs.model.calls import QueueCalls
-from foqs.model.cluster_calls import ClusterCalls
-from foqs.model.peer_calls import PeerCalls
+from foqs.contract import verbs
 from foqs.transport.bounds import KnownNamespaces, TransportLimits, TransportMetrics
 from foqs.transport.connection import Connection
 from foqs.transport.connection_table import ConnectionTable
@@ -23,21 +22,19 @@ class MemoryServer(Service):
 
     def __init__(
         self,
-        queue: QueueCalls,
-        admin: ClusterCalls,
+        call: verbs.Call,
         *,
         address: str,
         port: int,
-        peers: PeerCalls,
+        is_living_peer: Callable[[str], bool],
         metrics: TransportMetrics,
         bounds: TransportLimits,
         namespaces: KnownNamespaces,
     ) -> None:
         super().__init__("memory-server")
         self.port = port
-        self._queue = queue
-        self._admin = admin
-        self._peers = peers
+        self._call = call
+        self._is_living_peer = is_living_peer
         self._metrics = metrics
         self._bounds = bounds
         self._namespaces = namespaces
@@ -45,8 +42,8 @@ class MemoryServer(Service):
 
     async def _start(self) -> None:
         codec = Codec()
-        verbs = Verbs(self._queue, self._admin, self._peers, codec)
-        self._table = ConnectionTable(verbs, codec, self._metrics, self._bounds, self._namespaces)
+        served = Verbs(self._call, self._is_living_peer, codec)
+        self._table = ConnectionTable(served, codec, self._metrics, self._bounds, self._namespaces)
 
     def connect(self) -> MemoryDialogue:
         """Open a connection. Call it within the host's loop."""

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 
 import structlog
 
 from foqs.background.service import Service
+from foqs.contract.verbs import Call
 from foqs.model import limits
-from foqs.model.calls import QueueCalls
-from foqs.model.cluster_calls import ClusterCalls
-from foqs.model.peer_calls import NoPeers, PeerCalls
 from foqs.transport.bounds import KnownNamespaces, NoMetrics, TransportLimits, TransportMetrics
 from foqs.transport.connection import Connection
 from foqs.transport.connection_table import ConnectionTable
@@ -43,7 +41,7 @@ def allowed_connections(wanted: int) -> int:
 
 
 class ThriftServer(Service):
-    """Serves `queue` and `admin` on a TCP port; `address` and `port` as in `bind`, port 0 takes a free one.
+    """Serves the verbs that `call` does on a TCP port; `address` and `port` as in `bind`, port 0 takes a free one.
 
     Runs on uvloop or the standard event loop, within which every call is a task of its own: calls of one connection run
     side by side and are answered as they finish (see `Connection`). A call whose connection is lost is cancelled, so
@@ -52,24 +50,25 @@ class ThriftServer(Service):
 
     def __init__(
         self,
-        queue: QueueCalls,
-        admin: ClusterCalls,
+        call: Call,
         *,
         address: str,
         port: int,
         namespaces: KnownNamespaces,
-        peers: PeerCalls | None = None,
+        is_living_peer: Callable[[str], bool] | None = None,
         metrics: TransportMetrics | None = None,
         bounds: TransportLimits | None = None,
     ) -> None:
-        """Calls are scheduled by the namespaces that this host knows: see FairScheduler. `peers` serves other hosts."""
+        """Calls are scheduled by the namespaces that this host knows: see FairScheduler.
+
+        `is_living_peer` is true of a host that may still call as one of the cluster, once it has proven to be one.
+        """
         super().__init__("thrift-server")
-        self._queue = queue
-        self._admin = admin
+        self._call = call
         self._address = address
         self._port = port
         self._namespaces = namespaces
-        self._peers = peers or NoPeers()
+        self._is_living_peer = is_living_peer or (lambda host_id: False)
         self._metrics = metrics or NoMetrics()
         self._bounds = bounds or TransportLimits()
         self._table: ConnectionTable | None = None
@@ -88,7 +87,7 @@ class ThriftServer(Service):
         if allowed < bounds.connections_max:
             _log.warning("connections_max_lowered", connections_max=bounds.connections_max, allowed=allowed)
             bounds = replace(bounds, connections_max=allowed)
-        verbs = Verbs(self._queue, self._admin, self._peers, codec)
+        verbs = Verbs(self._call, self._is_living_peer, codec)
         self._table = table = ConnectionTable(verbs, codec, self._metrics, bounds, self._namespaces)
         self._listener = Listener(table.loop, lambda: Connection(table), table.turns_away)
         self._port = await self._listener.open(self._address, self._port)

@@ -7,17 +7,17 @@ of their wire structs. Nothing that a call raises leaves here but as a response.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import structlog
 
+from foqs.contract.verbs import VERBS, Call, Whole
 from foqs.model import calls, limits
-from foqs.model.admin_calls import AdminCalls
-from foqs.model.calls import CallContext, PositionErrors, QueueCalls
-from foqs.model.cluster_calls import ClusterCalls, ClusterHost, ClusterHosts
+from foqs.model.calls import CallContext, PositionErrors
+from foqs.model.cluster_calls import ClusterHost
 from foqs.model.errors import (
     FoqsError,
     InternalError,
@@ -25,76 +25,34 @@ from foqs.model.errors import (
     PermissionDeniedError,
     TooLargeError,
 )
-from foqs.model.jobs import Job, JobPage
-from foqs.model.namespace import Namespace, NamespaceSettings
-from foqs.model.peer_calls import (
-    CapGrantTold,
-    GreetResult,
-    HelloResult,
-    JoinResult,
-    PeerCalls,
-    SeekResult,
-    TopicPointer,
-)
-from foqs.model.policy import TopicPolicyEntry, TopicPolicyPage
-from foqs.model.reasons import Reason, WhyCalls
-from foqs.wire.codec import HANDSHAKE, Codec, Method, encode_as, structs
+from foqs.model.namespace import NamespaceSettings
+from foqs.model.reasons import Reason, WhyNone
+from foqs.wire.codec import METHODS, Codec, Method, encode_as, structs
 
 SLICE_BYTES_MAX = 256 * limits.KIB
 """Bytes of a page that one turn of the event loop encodes. One more item may be among them."""
+SHARD_IDS_MAX = 65_536
+"""Shards that a host may ask another one for: all that there can be."""
+
+OK = "OK"
+"""The outcome of a call that was done, beside the names of the error codes."""
 
 _log = structlog.get_logger(__name__)
 
 for _cls, _struct in (
     (calls.Delivery, structs.Item),
     (calls.TopicStats, structs.TopicStats),
-    (calls.TopicPage, structs.ActiveTopicsResponse),
-    (calls.StoredItem, structs.StoredItem),
-    (calls.StoredItemPage, structs.StoredItemsResponse),
     (calls.ExportSplit, structs.ExportSplit),
-    (calls.ExportPlan, structs.PlanExportResponse),
-    (calls.ExportPage, structs.ExportItemsResponse),
-    (calls.NamespacePage, structs.ListNamespacesResponse),
     (calls.ShardStatus, structs.ShardStatus),
-    (calls.HostStatus, structs.HostStatus),
     (calls.ShardAddress, structs.ShardAddress),
-    (calls.ClusterShard, structs.ClusterShard),
-    (calls.ClusterShards, structs.ListShardsResponse),
-    (calls.ShardMap, structs.ShardMap),
     (ClusterHost, structs.ClusterHost),
-    (ClusterHosts, structs.ListHostsResponse),
-    (GreetResult, structs.GreetResponse),
-    (JoinResult, structs.JoinResponse),
-    (HelloResult, structs.HelloResponse),
-    (TopicPointer, structs.TopicPointer),
-    (CapGrantTold, structs.CapGrant),
-    (Namespace, structs.Namespace),
-    (Job, structs.Job),
-    (JobPage, structs.ListJobsResponse),
     (NamespaceSettings, structs.NamespaceSettings),
-    (TopicPolicyEntry, structs.TopicPolicy),
-    (TopicPolicyPage, structs.ListTopicPoliciesResponse),
+    (Reason, structs.Reason),
 ):
     encode_as(_cls, _struct)
-encode_as(Reason, structs.Reason)
 
 _item_classes: set[type] = {calls.Delivery}
 """Classes of deliveries that the encoder can read."""
-
-OF_PEERS = frozenset(
-    {
-        "enqueue", "dequeue", "ack", "nack", "extendLease", "getActiveTopics", "getShardMap",
-        "peekItems", "getItem", "deleteItems", "listDeadLetters", "redriveDeadLetters", "purgeDeadLetters",
-        "planExport", "exportItems", "removeShard", "getHostStatus",
-        "report", "seek", "hint", *HANDSHAKE,
-    }
-)  # fmt: skip
-"""What a host may ask of another one. Nothing of it makes or changes namespaces, policies, jobs or shards."""
-SHARD_IDS_MAX = 65_536
-"""Shards that a host may ask another one for: all that there can be."""
-
-OK = "OK"
-"""The outcome of a call that was done, beside the names of the error codes."""
 
 
 class Answered(NamedTuple):
@@ -105,168 +63,18 @@ class Answered(NamedTuple):
     """How much a page had to look at and put into its frame, which the frame of the call could not tell."""
 
 
-class _Verb(NamedTuple):
-    """How a verb is done: `call` hands a request on, and `respond` makes the response of what that returned."""
-
-    call: Callable[[CallContext, Any], Awaitable[Any]]
-    respond: Callable[[Any], Any] | None = None
-    """None where the result is the response as it is."""
-    list_name: str = ""
-    """The name of its list if a response costs what it holds and not what was asked; else it is empty."""
-
-
-# A lambda makes no coroutine of its own: one call goes through this file in one coroutine.
-
-
-def _of_queue(queue: QueueCalls) -> dict[str, _Verb]:
-    """The verbs of users."""
-    return {
-        "enqueue": _Verb(
-            lambda c, r: queue.enqueue(c, r.namespace_name, r.items, r.bulk, r.job_id),
-            lambda result: structs.EnqueueResponse(result.ids, _item_errors(result.errors), result.duplicates),
-        ),
-        "dequeue": _Verb(
-            lambda c, r: (
-                queue.dequeue(
-                    c, r.namespace_name, r.topics, r.lease_ms, r.wait_ms, r.topic_prefix, r.count, r.says_begun or False
-                )
-                if not r.want_why
-                else dequeue_or_why(queue, c, r)
-            ),
-            dequeue_response,
-        ),
-        "ack": _Verb(lambda c, r: queue.ack(c, r.namespace_name, r.receipts, r.repeated or False), _batch_response),
-        "nack": _Verb(lambda c, r: queue.nack(c, r.namespace_name, r.nacks), _batch_response),
-        "extendLease": _Verb(
-            lambda c, r: queue.extend_lease(c, r.namespace_name, r.receipts, r.lease_ms, r.begun or ()), _batch_response
-        ),
-        "getActiveTopics": _Verb(
-            lambda c, r: queue.get_active_topics(
-                _of_shards(c, r), r.namespace_name, r.prefix, r.limit, r.page_token, r.partial or False
-            ),
-            list_name="topics",
-        ),
-        "getShardMap": _Verb(lambda c, r: queue.get_shard_map(c, r.namespace_name)),
-        "endWait": _Verb(_nothing, lambda _: structs.EndWaitResponse()),
-    }
-
-
-def _of_namespaces(admin: AdminCalls) -> dict[str, _Verb]:
-    """The verbs of operators for namespaces and for policies of topics."""
-    return {
-        "createNamespace": _Verb(lambda c, r: admin.create_namespace(c, r.name, r.settings)),
-        "updateNamespace": _Verb(lambda c, r: admin.update_namespace(c, r.name, r.settings)),
-        "getNamespace": _Verb(lambda c, r: admin.get_namespace(c, r.name)),
-        "listNamespaces": _Verb(
-            lambda c, r: admin.list_namespaces(c, r.prefix, r.limit, r.page_token), list_name="namespaces"
-        ),
-        "deleteNamespace": _Verb(
-            lambda c, r: admin.delete_namespace(c, r.name), lambda _: structs.DeleteNamespaceResponse()
-        ),
-        "recoverNamespace": _Verb(lambda c, r: admin.recover_namespace(c, r.number, r.name, r.settings)),
-        "setTopicPolicy": _Verb(
-            lambda c, r: admin.set_topic_policy(c, r.namespace_name, r.topic, r, r.is_prefix or False)
-        ),
-        "setTopicPolicies": _Verb(
-            lambda c, r: admin.set_topic_policies(c, r.namespace_name, r.changes), _batch_response
-        ),
-        "getTopicPolicy": _Verb(
-            lambda c, r: admin.get_topic_policy(c, r.namespace_name, r.topic, r.is_prefix or False)
-        ),
-        "listTopicPolicies": _Verb(
-            lambda c, r: admin.list_topic_policies(
-                c, r.namespace_name, r.prefix, r.limit, r.page_token, r.with_prefixes or False
-            ),
-            list_name="policies",
-        ),
-    }
-
-
-def _of_items(admin: AdminCalls) -> dict[str, _Verb]:
-    """The verbs of operators for stored items."""
-    return {
-        "peekItems": _Verb(
-            lambda c, r: admin.peek_items(_of_shards(c, r), r.namespace_name, r.topic, r.limit, r.page_token),
-            list_name="items",
-        ),
-        "getItem": _Verb(lambda c, r: admin.get_item(c, r.namespace_name, r.id)),
-        "deleteItems": _Verb(lambda c, r: admin.delete_items(c, r.namespace_name, r.ids), _batch_response),
-        "listDeadLetters": _Verb(
-            lambda c, r: admin.list_dead_letters(_of_shards(c, r), r.namespace_name, r.topic, r.limit, r.page_token),
-            list_name="items",
-        ),
-        "redriveDeadLetters": _Verb(
-            lambda c, r: admin.redrive_dead_letters(c, r.namespace_name, r.topic, r.ids, r.limit, r.page_token),
-            _dead_letters_response,
-        ),
-        "purgeDeadLetters": _Verb(
-            lambda c, r: admin.purge_dead_letters(c, r.namespace_name, r.topic, r.ids, r.limit, r.page_token),
-            _dead_letters_response,
-        ),
-    }
-
-
-def _of_cluster(admin: ClusterCalls) -> dict[str, _Verb]:
-    """The verbs of operators for jobs, exports, shards and hosts."""
-    return {
-        "createJob": _Verb(lambda c, r: admin.create_job(c, r.namespace_name, r.id, r.items_per_second_max, r.detail)),
-        "updateJob": _Verb(
-            lambda c, r: admin.update_job(
-                c, r.namespace_name, r.id, r.state, r.items_per_second_max, r.rows_count, r.detail
-            )
-        ),
-        "getJob": _Verb(lambda c, r: admin.get_job(c, r.namespace_name, r.id)),
-        "listJobs": _Verb(lambda c, r: admin.list_jobs(c, r.namespace_name, r.limit, r.page_token), list_name="jobs"),
-        "planExport": _Verb(
-            lambda c, r: admin.plan_export(_of_shards(c, r), r.namespace_name, r.splits_per_shard, bool(r.partial))
-        ),
-        "exportItems": _Verb(lambda c, r: admin.export_items(c, r.namespace_name, r), list_name="items"),
-        "listShards": _Verb(lambda c, _: admin.list_shards(c), list_name="shards"),
-        "addShard": _Verb(lambda c, r: admin.add_shard(c, r.shard_id, r.place, r.tier)),
-        "updateShard": _Verb(
-            lambda c, r: admin.update_shard(c, r.shard_id, r.state, r.pinned_to, r.tier, r.last or False)
-        ),
-        "removeShard": _Verb(lambda c, r: admin.remove_shard(c, r.shard_id), lambda _: structs.RemoveShardResponse()),
-        "listHosts": _Verb(lambda c, _: admin.list_hosts(c), list_name="hosts"),
-        "getHostStatus": _Verb(lambda c, _: admin.get_host_status(c), list_name="shards"),
-    }
-
-
-def _of_peers(peers: PeerCalls) -> dict[str, _Verb]:
-    """The verbs of other hosts."""
-    return {
-        "greet": _Verb(lambda c, r: peers.greet(c, r.version, r.caller_id, r.callee_id, r.nonce)),
-        "join": _Verb(lambda c, r: peers.join(c, r.proof)),
-        "hello": _Verb(lambda c, r: peers.hello(c, r.host_id, r.challenge)),
-        "prove": _Verb(lambda c, r: peers.prove(c, r.host_id, r.challenge, r.proof), lambda _: structs.ProveResponse()),
-        "report": _Verb(lambda c, r: peers.report(c, r.stocks or (), r.opened or ()), structs.PointersResponse),
-        "seek": _Verb(lambda c, r: peers.seek(c, r.wishes or (), r.asks or ()), _seek_response),
-        "hint": _Verb(lambda c, r: peers.hint(c, r.pointers or ()), lambda _: structs.HintResponse()),
-    }
-
-
-async def _nothing(_context: CallContext, _request: Any) -> None:
-    """Do nothing: the calls of a connection are its call table's own, which does what was asked."""
-
-
 class Verbs:
     """Does each verb of the contract: from a request to the call behind it, and from its outcome to a frame.
 
-    The call tables of all connections use the one that their server made. It owns nothing but the table of verbs.
+    The call tables of all connections use the one that their server made. It owns nothing.
     """
 
-    def __init__(self, queue: QueueCalls, admin: ClusterCalls, peers: PeerCalls, codec: Codec) -> None:
-        """`queue` and `admin` do the work, `peers` what other hosts ask; `codec` is the server's."""
+    def __init__(self, call: Call, is_living_peer: Callable[[str], bool], codec: Codec) -> None:
+        """`call` does the work; `codec` is the server's."""
+        self._call = call
         self._codec = codec
-        self.is_living_peer = peers.is_living
+        self.is_living_peer = is_living_peer
         """Whether a host that has proven to be one of the cluster may still call as that."""
-        self._by_name: dict[str, _Verb] = {
-            **_of_queue(queue),
-            **_of_namespaces(admin),
-            **_of_items(admin),
-            **_of_cluster(admin),
-            **_of_peers(peers),
-        }
 
     async def serve(
         self,
@@ -282,18 +90,20 @@ class Verbs:
         """
         try:
             try:
-                if context.peer and method.name not in OF_PEERS:
+                row = _ROWS[method.name]
+                if context.peer and not row.is_for_peers:
                     raise PermissionDeniedError(f"{method.name} is not for hosts to ask of each other")
                 check_required(method, request)
-                verb = self._by_name[method.name]
-                response = await verb.call(context, request)
-                if verb.respond is not None:
-                    response = verb.respond(response)
+                if row.names_shards:
+                    context = _of_shards(context, request)
+                response = None if row.is_own else await self._call(context, method.name, request)
+                if row.respond is not None:
+                    response = row.respond(response)
                 if isinstance(response, calls.StoredItemPage | calls.ExportPage):
                     frame = await self._encode_page(method, response, seqid)
                 else:
                     frame = self._encode_done(method, response, seqid)
-                answered = Answered(frame, OK, len(getattr(response, verb.list_name)) if verb.list_name else 0)
+                answered = Answered(frame, OK, len(getattr(response, row.costs)) if row.costs else 0)
             except FoqsError as error:
                 answered = self.failed(method, error, seqid)
             except asyncio.CancelledError as cause:
@@ -340,31 +150,6 @@ def check_required(method: Method, request: Any) -> None:
             raise InvalidArgumentError(f"{method.name}: {name} is required; it is absent or of a wrong type")
 
 
-async def dequeue_or_why(queue: QueueCalls, context: CallContext, request: Any) -> Sequence[object]:
-    """The deliveries, or the reasons why there are none. What cannot be told of an empty dequeue is no error of it."""
-    deliveries = await queue.dequeue(
-        context,
-        request.namespace_name,
-        request.topics,
-        request.lease_ms,
-        request.wait_ms,
-        request.topic_prefix,
-        request.count,
-        request.says_begun or False,
-    )
-    if deliveries:
-        return deliveries
-    try:
-        why = cast(WhyCalls, queue).why_empty
-        return WhyNone(await why(context, request.namespace_name, request.topics, request.topic_prefix))
-    except FoqsError:
-        return deliveries
-
-
-class WhyNone(list[Reason]):
-    """The reasons of a dequeue that got nothing."""
-
-
 def dequeue_response(deliveries: Sequence[object]) -> Any:
     """The answer with these items: `Delivery`, or anything that has its attributes. Or with why there are none."""
     if isinstance(deliveries, WhyNone):
@@ -387,12 +172,12 @@ def _of_shards(context: CallContext, request: Any) -> CallContext:
     return replace(context, shards=frozenset(request.shard_ids))
 
 
+def _enqueue_response(result: calls.EnqueueResult) -> Any:
+    return structs.EnqueueResponse(result.ids, _item_errors(result.errors), result.duplicates)
+
+
 def _batch_response(errors: PositionErrors) -> Any:
     return structs.BatchResponse(_item_errors(errors))
-
-
-def _seek_response(found: SeekResult) -> Any:
-    return structs.PointersResponse(found.pointers, found.grants)
 
 
 def _dead_letters_response(result: calls.DeadLettersResult) -> Any:
@@ -432,3 +217,39 @@ def _slices(items: Sequence[calls.StoredItem]) -> Iterator[Sequence[calls.Stored
         if size_bytes >= SLICE_BYTES_MAX or end - first >= limits.SLICE_ITEMS_MAX or end == len(items):
             yield items[first:end]
             first, size_bytes = end, 0
+
+
+class _Row(NamedTuple):
+    """How the transport serves a verb, from its row in the contract."""
+
+    is_for_peers: bool
+    is_own: bool
+    """True if the call table of a connection does it."""
+    names_shards: bool
+    """True if a host may name the shards that the request is about."""
+    respond: Callable[[Any], Any] | None
+    """Makes the response of a result; None if the result is the response as it is."""
+    costs: str
+
+
+_RESPONSES: dict[Any, Callable[[Any], Any]] = {
+    calls.EnqueueResult: _enqueue_response,
+    list[calls.Delivery]: dequeue_response,
+    calls.PositionErrors: _batch_response,
+    calls.DeadLettersResult: _dead_letters_response,
+}
+
+
+def _row_of(name: str) -> _Row:
+    verb, response = VERBS[name], METHODS[name].result.thrift_spec[0][2]
+    respond = _RESPONSES.get(verb.result)
+    if verb.result is None:
+        respond = lambda _: response()  # noqa: E731
+    elif respond is None and verb.result is not response:
+        encode_as(verb.result, response)
+    return _Row(
+        verb.is_for_peers, verb.route is Whole.OF_CONNECTION, hasattr(verb.request(), "shard_ids"), respond, verb.costs
+    )
+
+
+_ROWS = {name: _row_of(name) for name in VERBS}

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from foqs.contract.verbs import VERBS
 from foqs.model.calls import CallContext
 from foqs.model.errors import PermissionDeniedError, UnavailableError
 from foqs.model.old_proof import proof_of
 from foqs.model.peer_proof import OLD_PROOF, PROOF
 from foqs.transport import peers as peers_module
-from foqs.transport.verb_table import OF_PEERS
 from foqs.wire.codec import METHODS, UNKNOWN_METHOD, Codec, structs
 from foqs.wire.frames import scan_call
+from tests.support.asked import Asked
 from tests.support.peer_world import SECRET, greet, join, peer_world
 from tests.support.raw_client import RawClient
 from tests.support.waiting import PATIENCE_S, until
@@ -176,7 +177,7 @@ async def test_a_host_joins_at_once_however_many_strangers_greet() -> None:
         for name in ("caller", "other"):
             peers = w.connections_of(name)
             remote = peers.get("callee", f"127.0.0.1:{w.server.port}")
-            await remote.get_host_status(CALLER)
+            await Asked(remote.call, CALLER).get_host_status()
             assert peers.states()["connected"] == 1
             await peers.stop()
         is_over = True
@@ -196,7 +197,7 @@ async def test_refusals_are_logged_ten_a_sweep() -> None:
 async def test_a_peer_calls_the_verbs_of_hosts_alone() -> None:
     async with peer_world() as w, w.stranger() as peer, asyncio.timeout(PATIENCE_S):
         assert (await join(peer)).response.proof
-        others = METHODS.keys() - OF_PEERS
+        others = {name for name, verb in VERBS.items() if not verb.is_for_peers}
         assert {
             "createNamespace",
             "deleteNamespace",
@@ -275,7 +276,7 @@ async def test_who_listens_in_the_place_of_a_host_learns_nothing_and_is_not_beli
 
     async with impostor(answer) as (address, calls), peer_world() as w:
         with pytest.raises(UnavailableError, match="its proof is wrong") as told:
-            await w.peers.get("callee", address).ack(CALLER, "ns", ["1-1:1"])
+            await Asked(w.peers.get("callee", address).call, CALLER).ack("ns", ["1-1:1"])
         assert told.value.nothing_done
     assert calls == ["greet", "join"]
 
@@ -289,7 +290,7 @@ async def test_nobody_makes_a_host_fall_back_to_the_old_proof() -> None:
 
     async with impostor(answer) as (address, calls), peer_world() as w:
         with pytest.raises(UnavailableError):
-            await w.peers.get("callee", address).get_host_status(CALLER)
+            await Asked(w.peers.get("callee", address).call, CALLER).get_host_status()
     assert calls == ["greet"]
 
 
@@ -344,7 +345,7 @@ async def test_a_host_reaches_a_host_of_an_older_build_by_the_old_proof() -> Non
         w.proofs["caller"] = OLD_PROOF  # As the host that is called, which is of this build, is to see it.
         w.look()
         old = w.connections_of("caller", callee_proof=OLD_PROOF)
-        assert (await old.get("callee", f"127.0.0.1:{w.server.port}").get_host_status(CALLER)).host
+        assert (await Asked(old.get("callee", f"127.0.0.1:{w.server.port}").call, CALLER).get_host_status()).host
         await old.stop()
 
 
@@ -353,7 +354,7 @@ async def test_a_host_that_has_just_started_is_let_in_as_soon_as_it_is_known(mon
     async with peer_world() as w, asyncio.timeout(PATIENCE_S):
         del w.proofs["caller"]
         w.look()
-        calling = asyncio.create_task(w.remote().get_host_status(CALLER))
+        calling = asyncio.create_task(Asked(w.remote().call, CALLER).get_host_status())
         await until(lambda: "caller" in w.door._strangers)
         w.proofs["caller"] = PROOF
         w.look()

@@ -187,13 +187,13 @@ async def test_a_long_poll_without_items_ends_with_nothing_and_not_before_its_ti
 
 async def test_a_long_poll_does_not_outlive_the_deadline_that_its_call_came_with(host):
     """As when its frame has waited for long before it was read."""
-    queue, now_s = host.host._server._queue, asyncio.get_running_loop().time()
-    demand = [structs.TopicDemand("t", 1)]
+    call, now_s = host.host._routing.router.call, asyncio.get_running_loop().time()
+    request = structs.DequeueRequest("jobs", [structs.TopicDemand("t", 1)], None, limits.WAIT_MS_MAX)
     for left_s in (-5.0, 0.2):
         async with asyncio.timeout(PATIENCE_S):
-            assert await queue.dequeue(CallContext("a", now_s + left_s), "jobs", demand, None, limits.WAIT_MS_MAX) == []
+            assert await call(CallContext("a", now_s + left_s), "dequeue", request) == []
     await host.client.enqueue("jobs", "t", b"x")
-    assert len(await queue.dequeue(CallContext("a", now_s - 5.0), "jobs", demand, None, limits.WAIT_MS_MAX)) == 1
+    assert len(await call(CallContext("a", now_s - 5.0), "dequeue", request)) == 1
 
 
 async def test_each_of_many_waiting_calls_gets_its_own_item(host):

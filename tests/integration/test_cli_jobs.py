@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from foqs.cli import job_commands as cli_jobs
 from foqs.cli.main import cli
+from foqs.contract.requests import CreateJobRequest
 from foqs.model.calls import CallContext
 from foqs.model.jobs import JobState
 from tests.support.background_host import background_host
@@ -29,7 +30,7 @@ class Shell:
         return CliRunner().invoke(cli, ["spark", *arguments, "--address", self.address], prog_name="foqs")
 
     def make(self, job_id: str, **changes: object) -> None:
-        asyncio.run(self.queue.create_job(CallContext("t"), "ns", job_id, 0, ""))
+        asyncio.run(self.queue.create_job(CallContext("t"), CreateJobRequest("ns", job_id)))
         self.change(job_id, **changes)
 
     def change(self, job_id: str, **changes: object) -> None:

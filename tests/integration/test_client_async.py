@@ -25,7 +25,7 @@ def with_host(scenario: Callable[[FakeQueue, str], Awaitable[None]]) -> None:
 
     async def main() -> None:
         queue = FakeQueue()
-        server = ThriftServer(queue, queue, address="127.0.0.1", port=0, namespaces=queue)
+        server = ThriftServer(queue.call, address="127.0.0.1", port=0, namespaces=queue)
         await server.start()
         try:
             async with asyncio.timeout(PATIENCE_S):

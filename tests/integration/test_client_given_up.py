@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -278,14 +278,14 @@ class Watched(FakeQueue):
         super().__init__()
         self.nacked: list[Any] = []
 
-    async def nack(self, context: Any, namespace_name: str, nacks: Sequence[Any]) -> Any:
-        self.nacked += nacks
-        return await super().nack(context, namespace_name, nacks)
+    async def nack(self, context: Any, request: Any) -> Any:
+        self.nacked += request.nacks
+        return await super().nack(context, request)
 
 
 async def test_the_front_door_ends_a_wait_at_once_and_gives_the_next_item_to_others() -> None:
     queue = Watched()
-    server = ThriftServer(queue, queue, address="127.0.0.1", port=0, namespaces=queue)
+    server = ThriftServer(queue.call, address="127.0.0.1", port=0, namespaces=queue)
     await server.start()
     try:
         async with foqs.AsyncClient(f"127.0.0.1:{server.port}", connections_max=1) as client:

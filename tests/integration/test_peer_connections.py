@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from foqs.model import limits
-from foqs.model.calls import CallContext, EnqueueResult, TopicDemand
+from foqs.model.calls import CallContext, EnqueueResult
 from foqs.model.errors import (
     OverloadedError,
     RateLimitedError,
@@ -22,6 +22,7 @@ from foqs.model.errors import (
 )
 from foqs.transport import peers as peers_module
 from foqs.wire.codec import METHODS, Codec, structs
+from tests.support.asked import Asked
 from tests.support.peer_world import SECRET, PeerWorld, peer_world
 from tests.support.waiting import PATIENCE_S, eventually
 
@@ -32,7 +33,7 @@ def new_item(payload: bytes = b"x") -> Any:
     return structs.NewItem("t", payload)
 
 
-def demands(count: int) -> list[TopicDemand]:
+def demands(count: int) -> list[Any]:
     return [structs.TopicDemand("t", count)]
 
 
@@ -40,7 +41,7 @@ async def test_calls_are_counted_by_what_is_known_of_them() -> None:
     async with peer_world() as at, asyncio.timeout(PATIENCE_S):
         at.secret = None
         with pytest.raises(UnavailableError):
-            await at.remote().ack(CALLER, "jobs", ["1-1:1"])
+            await Asked(at.remote().call, CALLER).ack("jobs", ["1-1:1"])
         assert at.peers.states() == {"connected": 0, "connecting": 0, "failed": 1}
         at.secret = SECRET
         await until_reached(at)
@@ -48,7 +49,7 @@ async def test_calls_are_counted_by_what_is_known_of_them() -> None:
         counts = at.peers.calls_total
         assert counts["ack", "not_done"] >= 1
         assert counts["ack", "refused"] == 1
-        assert (await at.remote().get_shard_map(CALLER, None)).version == 1
+        assert (await Asked(at.remote().call, CALLER).get_shard_map(None)).version == 1
         assert counts["getShardMap", "ok"] == 1
         assert sum(counts.values()) == counts["ack", "not_done"] + 2
 
@@ -58,7 +59,7 @@ async def until_reached(at: PeerWorld) -> None:
 
     async def ack() -> object:
         try:
-            return await at.remote().ack(CALLER, "jobs", ["1-1:1"])
+            return await Asked(at.remote().call, CALLER).ack("jobs", ["1-1:1"])
         except (UnavailableError, UnknownNamespaceError) as error:
             return error
 
@@ -68,12 +69,12 @@ async def until_reached(at: PeerWorld) -> None:
 async def test_calls_are_done_there_and_the_host_knows_that_a_peer_asks() -> None:
     async with peer_world() as w:
         remote = w.remote()
-        result = await remote.enqueue(CALLER, "ns", [new_item(), structs.NewItem("t", None)], False)
+        result = await Asked(remote.call, CALLER).enqueue("ns", [new_item(), structs.NewItem("t", None)], False)
         assert result.ids[0]
         assert [error.code.name for error in result.errors.values()] == ["INVALID_ARGUMENT"]
-        (item,) = await remote.dequeue(CALLER, "ns", demands(5), None, 0)
+        (item,) = await Asked(remote.call, CALLER).dequeue("ns", demands(5), None, 0)
         assert item.id == result.ids[0]
-        assert await remote.ack(CALLER, "ns", [item.receipt, "no"]) != {}
+        assert await Asked(remote.call, CALLER).ack("ns", [item.receipt, "no"]) != {}
         assert {context.peer for context in w.queue.contexts} == {"caller"}
 
 
@@ -81,7 +82,7 @@ async def test_an_error_of_the_peer_is_the_error_of_the_call() -> None:
     async with peer_world() as w:
         w.queue.failure = RateLimitedError("slow down", retry_after_ms=77)
         with pytest.raises(RateLimitedError) as told:
-            await w.remote().get_active_topics(CALLER, "ns", "", 10, "")
+            await Asked(w.remote().call, CALLER).get_active_topics("ns", "", 10, "")
         assert told.value.retry_after_ms == 77
 
 
@@ -90,14 +91,14 @@ async def test_a_host_that_does_not_know_the_secret_is_no_peer(secret: bytes | N
     async with peer_world() as w:
         w.secret = secret
         with pytest.raises(UnavailableError) as told:
-            await w.remote().get_host_status(CALLER)
+            await Asked(w.remote().call, CALLER).get_host_status()
         assert told.value.nothing_done
 
 
 async def test_another_process_at_the_address_is_not_taken_for_the_peer() -> None:
     async with peer_world() as w:
         with pytest.raises(UnavailableError, match="this is host callee now") as told:
-            await w.remote("one before").get_host_status(CALLER)
+            await Asked(w.remote("one before").call, CALLER).get_host_status()
         assert told.value.nothing_done
         assert not w.queue.contexts
 
@@ -105,9 +106,9 @@ async def test_another_process_at_the_address_is_not_taken_for_the_peer() -> Non
 async def test_the_outcome_is_unknown_when_the_connection_breaks_and_certain_when_nothing_was_sent() -> None:
     async with peer_world() as w:
         remote = w.remote()
-        await remote.get_host_status(CALLER)
+        await Asked(remote.call, CALLER).get_host_status()
         w.queue.gate = asyncio.Event()
-        calls = [asyncio.create_task(remote.enqueue(CALLER, "ns", [new_item()], False)) for _ in range(3)]
+        calls = [asyncio.create_task(Asked(remote.call, CALLER).enqueue("ns", [new_item()], False)) for _ in range(3)]
         await w.queue.until_running(3)
         await w.server.stop()
         for call in calls:
@@ -115,7 +116,7 @@ async def test_the_outcome_is_unknown_when_the_connection_breaks_and_certain_whe
                 await call
             assert not told.value.nothing_done
         with pytest.raises(UnavailableError) as told:
-            await remote.enqueue(CALLER, "ns", [new_item()], False)
+            await Asked(remote.call, CALLER).enqueue("ns", [new_item()], False)
         assert told.value.nothing_done
         assert told.value.retry_after_ms
 
@@ -123,15 +124,15 @@ async def test_the_outcome_is_unknown_when_the_connection_breaks_and_certain_whe
 async def test_a_response_that_comes_too_late_is_dropped_and_the_connection_goes_on() -> None:
     async with peer_world() as w:
         remote = w.remote()
-        await remote.get_host_status(CALLER)
+        await Asked(remote.call, CALLER).get_host_status()
         w.queue.gate = asyncio.Event()
         with patch.object(limits, "CALL_MS_MAX", 1), pytest.raises(UnavailableError) as told:
-            await remote.enqueue(CALLER, "ns", [new_item()], False)
+            await Asked(remote.call, CALLER).enqueue("ns", [new_item()], False)
         assert not told.value.nothing_done
         w.queue.gate.set()
         w.queue.gate = None
         connection = w.peers._links["callee"].connection
-        assert (await remote.enqueue(CALLER, "ns", [new_item()], False)).ids[0]
+        assert (await Asked(remote.call, CALLER).enqueue("ns", [new_item()], False)).ids[0]
         assert w.peers._links["callee"].connection is connection
 
 
@@ -140,11 +141,11 @@ async def test_items_that_a_peer_hands_over_too_late_are_given_back_to_it() -> N
     async with peer_world() as w, asyncio.timeout(PATIENCE_S):
         remote = w.remote()
         for cancels in (False, True):
-            item_id = (await remote.enqueue(CALLER, "ns", [new_item()], False)).ids[0]
+            item_id = (await Asked(remote.call, CALLER).enqueue("ns", [new_item()], False)).ids[0]
             w.queue.dequeue_gate = asyncio.Event()
             asked_count = len(w.queue.contexts)
             with patch.object(limits, "CALL_MS_MAX", limits.CALL_MS_MAX if cancels else 1):
-                call = asyncio.create_task(remote.dequeue(CALLER, "ns", demands(1), None, 0))
+                call = asyncio.create_task(Asked(remote.call, CALLER).dequeue("ns", demands(1), None, 0))
                 while len(w.queue.contexts) == asked_count:  # noqa: ASYNC110
                     await asyncio.sleep(0)
                 if cancels:
@@ -155,9 +156,9 @@ async def test_items_that_a_peer_hands_over_too_late_are_given_back_to_it() -> N
             while not w.queue.nacks_count:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             w.queue.nacks_count = 0
-            (item,) = await remote.dequeue(CALLER, "ns", demands(1), None, 0)
+            (item,) = await Asked(remote.call, CALLER).dequeue("ns", demands(1), None, 0)
             assert item.id == item_id
-            assert await remote.ack(CALLER, "ns", [item.receipt]) == {}
+            assert await Asked(remote.call, CALLER).ack("ns", [item.receipt]) == {}
 
 
 def reply_of(method: str, response: Any) -> Callable[[int], bytes]:
@@ -185,7 +186,7 @@ async def test_what_is_no_response_leaves_the_outcome_unknown_and_ends_the_conne
         remote = w.remote()
         w.queue.gate = asyncio.Event()
         for round_count in (1, 2):
-            call = asyncio.create_task(remote.enqueue(CALLER, "ns", [new_item()], False))
+            call = asyncio.create_task(Asked(remote.call, CALLER).enqueue("ns", [new_item()], False))
             await w.queue.until_running(round_count)
             connection = w.peers._links["callee"].connection
             assert connection is not None
@@ -198,14 +199,14 @@ async def test_what_is_no_response_leaves_the_outcome_unknown_and_ends_the_conne
             told_of = [entry["peer"] for entry in logs if entry["event"] == "peer_not_understood"]
             assert told_of == (["callee"] if round_count == 1 else []), "it is told once"
         w.queue.gate.set()
-        assert (await remote.enqueue(CALLER, "ns", [new_item()], False)).ids[0], "over another connection"
+        assert (await Asked(remote.call, CALLER).enqueue("ns", [new_item()], False)).ids[0], "over another connection"
 
 
 async def test_the_outcome_is_unknown_where_a_peer_could_not_respond_as_agreed() -> None:
     async with peer_world() as w, asyncio.timeout(PATIENCE_S):
         remote = w.remote()
         w.queue.gate = asyncio.Event()
-        call = asyncio.create_task(remote.enqueue(CALLER, "ns", [new_item()], False))
+        call = asyncio.create_task(Asked(remote.call, CALLER).enqueue("ns", [new_item()], False))
         await w.queue.until_running(1)
         connection = w.peers._links["callee"].connection
         assert connection is not None
@@ -223,7 +224,7 @@ async def test_the_outcome_is_unknown_where_a_peer_could_not_respond_as_agreed()
 async def test_what_became_of_items_is_unknown_where_the_response_does_not_fit_them(result: EnqueueResult) -> None:
     async with peer_world() as w:
         with patch.object(w.queue, "enqueue", AsyncMock(return_value=result)), pytest.raises(UnavailableError) as told:
-            await w.remote().enqueue(CALLER, "ns", [new_item()], False)
+            await Asked(w.remote().call, CALLER).enqueue("ns", [new_item()], False)
         assert not told.value.nothing_done
 
 
@@ -232,10 +233,12 @@ async def test_there_is_a_bound_on_what_is_in_flight() -> None:
         remote = w.remote()
         w.queue.gate = asyncio.Event()
         with patch.object(limits, "CALLS_IN_FLIGHT_PER_PEER_MAX", 3):
-            calls = [asyncio.create_task(remote.enqueue(CALLER, "ns", [new_item()], False)) for _ in range(2)]
+            calls = [
+                asyncio.create_task(Asked(remote.call, CALLER).enqueue("ns", [new_item()], False)) for _ in range(2)
+            ]
             await w.queue.until_running(2)
             with pytest.raises(OverloadedError) as told:
-                await remote.enqueue(CALLER, "ns", [new_item()], False)
+                await Asked(remote.call, CALLER).enqueue("ns", [new_item()], False)
             assert told.value.retry_after_ms
             w.queue.gate.set()
             for call in calls:
@@ -245,15 +248,17 @@ async def test_there_is_a_bound_on_what_is_in_flight() -> None:
 async def test_the_bound_counts_calls_that_wait_until_a_frozen_peer_reads_on() -> None:
     async with peer_world() as w:
         remote = w.remote()
-        await remote.get_host_status(CALLER)
+        await Asked(remote.call, CALLER).get_host_status()
         connection = w.peers._links["callee"].connection
         assert connection is not None
         connection.pause_writing()
         with patch.object(limits, "CALLS_IN_FLIGHT_PER_PEER_MAX", 3):
-            calls = [asyncio.create_task(remote.enqueue(CALLER, "ns", [new_item()], False)) for _ in range(2)]
+            calls = [
+                asyncio.create_task(Asked(remote.call, CALLER).enqueue("ns", [new_item()], False)) for _ in range(2)
+            ]
             await asyncio.sleep(0)
             with pytest.raises(OverloadedError, match="2 calls"):
-                await remote.enqueue(CALLER, "ns", [new_item()], False)
+                await Asked(remote.call, CALLER).enqueue("ns", [new_item()], False)
             connection.resume_writing()
             for call in calls:
                 assert (await call).ids[0]
@@ -262,7 +267,7 @@ async def test_the_bound_counts_calls_that_wait_until_a_frozen_peer_reads_on() -
 async def test_calls_that_waited_for_a_peer_to_read_on_fill_no_buffer_when_it_reads_a_little() -> None:
     async with peer_world() as w:
         remote = w.remote()
-        await remote.get_host_status(CALLER)
+        await Asked(remote.call, CALLER).get_host_status()
         connection = w.peers._links["callee"].connection
         assert connection is not None
         sent: list[bytes] = []
@@ -275,7 +280,7 @@ async def test_calls_that_waited_for_a_peer_to_read_on_fill_no_buffer_when_it_re
 
         cast(Any, connection._transport).write = write
         connection.pause_writing()
-        calls = [asyncio.create_task(remote.enqueue(CALLER, "ns", [new_item()], False)) for _ in range(5)]
+        calls = [asyncio.create_task(Asked(remote.call, CALLER).enqueue("ns", [new_item()], False)) for _ in range(5)]
         for sent_count in (1, 2):
             await asyncio.sleep(0)
             connection.resume_writing()
@@ -299,7 +304,7 @@ async def test_a_call_whose_peer_is_given_up_while_it_is_dialled_was_certainly_n
     silent = await asyncio.start_server(never_answer, "127.0.0.1", 0)
     async with peer_world() as w, silent, asyncio.timeout(PATIENCE_S):
         remote = w.peers.get("dead", f"127.0.0.1:{silent.sockets[0].getsockname()[1]}")
-        call = asyncio.create_task(remote.ack(CALLER, "ns", ["1-1:1"]))
+        call = asyncio.create_task(Asked(remote.call, CALLER).ack("ns", ["1-1:1"]))
         await accepted.wait()
         w.peers.keep({"callee"})
         with pytest.raises(UnavailableError) as told:
@@ -309,7 +314,7 @@ async def test_a_call_whose_peer_is_given_up_while_it_is_dialled_was_certainly_n
 
 async def test_a_connection_that_lies_idle_is_probed_and_a_dead_one_is_noticed_within_seconds() -> None:
     async with peer_world() as w:
-        await w.remote().get_host_status(CALLER)
+        await Asked(w.remote().call, CALLER).get_host_status()
         connection = w.peers._links["callee"].connection
         assert connection is not None
         connected = connection._transport.get_extra_info("socket")
@@ -325,7 +330,7 @@ async def test_many_callers_share_one_connection_with_more_calls_than_a_client_m
         remote = w.remote()
         count = limits.CALLS_IN_FLIGHT_PER_CONNECTION_MAX * 2
         calls = [
-            asyncio.create_task(remote.enqueue(CallContext(f"10.0.0.{number}"), "ns", [new_item()], False))
+            asyncio.create_task(Asked(remote.call, CallContext(f"10.0.0.{number}")).enqueue("ns", [new_item()], False))
             for number in range(count)
         ]
         await w.queue.until_running(count)
@@ -350,5 +355,5 @@ async def test_a_peer_that_cannot_be_reached_is_not_dialled_for_each_call(monkey
         monkeypatch.setattr(peers_module, "CONNECT_RETRY_MS", 60_000)
         for _ in range(10):
             with pytest.raises(UnavailableError):
-                await w.remote().get_host_status(CALLER)
+                await Asked(w.remote().call, CALLER).get_host_status()
         assert dialled == 1

@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from foqs.client.sync import AdminClient
+from foqs.contract.requests import CreateJobRequest
 from foqs.model.calls import CallContext
 from foqs.model.errors import AlreadyExistsError, FoqsError, InvalidArgumentError, OverloadedError, UnavailableError
 from foqs.model.jobs import Job, JobState
@@ -51,7 +52,7 @@ class Service:
         self.queue.jobs["ns", job_id] = replace(self.job(job_id), **changes)
 
     def make(self, job_id: str, **changes: Any) -> None:
-        asyncio.run(self.queue.create_job(CallContext("t"), "ns", job_id, 0, ""))
+        asyncio.run(self.queue.create_job(CallContext("t"), CreateJobRequest("ns", job_id)))
         self.change(job_id, **changes)
 
 

@@ -123,8 +123,7 @@ class CapKeeper:
 
     async def _set(self, topic: str, namespace: str = "", **changes: Any) -> None:
         name = namespace or self._namespace
-        work = SimpleNamespace(**changes)
-        if await self._quietly(lambda door: door.admin.set_topic_policy(name, topic, work)):
+        if await self._quietly(lambda door: door.admin.set_topic_policy(name, topic, **changes)):
             self._world.counts["policies changed"] += 1
 
     async def _limit_namespace(self, rate: float, namespace: str = "") -> None:

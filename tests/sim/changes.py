@@ -100,7 +100,9 @@ class Changes:
         if is_of_namespace:
             await self._call(host, lambda door: door.admin.update_namespace(_NAMESPACE, changes))
         else:
-            await self._call(host, lambda door: door.admin.set_topic_policy(_NAMESPACE, _TOPIC, changes))
+            await self._call(
+                host, lambda door: door.admin.set_topic_policy(_NAMESPACE, _TOPIC, deliveries_per_second_max=rate)
+            )
 
     async def _consume(self, host: SimHost) -> None:
         """Take all that there is, until nothing is left for any."""

@@ -75,7 +75,7 @@ class ClusterWorld(World):
         super().__init__(seed, profile, loop, delays, verbose=verbose)
         self.liar = Liar(self)
 
-    def heard_of_peer(self, sender: str, receiver: str, verb: str, told: tuple[Any, ...]) -> None:
+    def heard_of_peer(self, sender: str, receiver: str, verb: str, told: Any) -> None:
         self.liar.heard(sender, receiver, verb, told)
 
     @property

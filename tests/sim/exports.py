@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterator
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from foqs.model import ids
@@ -35,14 +34,11 @@ async def export(world: World, namespace: str, label: str, chance: random.Random
     for split in plan.splits:
         after_key = 0
         while True:
-            query = SimpleNamespace(
-                split=split, after_key=after_key, limit=chance.choice([1, 4, 30]), topics=None, states=None,
-                with_payload=True, with_metadata=True, topic_prefix=None,
-            )  # fmt: skip
+            limit = chance.choice([1, 4, 30])
             page = None
             while page is None and tries_left:
                 tries_left -= 1
-                page = await quietly(_page_of(query))
+                page = await quietly(_page_of(split, after_key, limit))
                 await asyncio.sleep(chance.choice([0.0, 0.01, 0.1]))
             if page is None:
                 return
@@ -57,8 +53,8 @@ async def export(world: World, namespace: str, label: str, chance: random.Random
             world.complain(problem)
 
 
-def _page_of(query: Any) -> Callable[[FakeDoor, str], Awaitable[Any]]:
-    return lambda door, name: door.admin.export_items(name, query)
+def _page_of(split: Any, after_key: int, limit: int) -> Callable[[FakeDoor, str], Awaitable[Any]]:
+    return lambda door, name: door.admin.export_items(name, split, after_key, limit)
 
 
 def _of_page(items: list[StoredItem], split: Any, after_key: int, label: str) -> Iterator[str]:

@@ -17,6 +17,7 @@ from foqs.cluster.ownership.decision import Decision, shards_in_use
 from foqs.cluster.ownership.sharing import Sharing
 from foqs.cluster.routing.routing import Chance
 from foqs.config import HostConfig
+from foqs.contract.verbs import Call
 from foqs.host.admission.quotas import Quotas
 from foqs.host.event_log.log_service import EventLog, EventLogOptions, EventLogSource
 from foqs.model import limits
@@ -38,6 +39,7 @@ from tests.sim.loop import Process
 from tests.sim.ownership import FakeMeta, SteppingStore
 from tests.sim.peers import SimPeers
 from tests.sim.replays import note_replays
+from tests.support.asked import Asked
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -45,25 +47,15 @@ if TYPE_CHECKING:
 CONTEXT = CallContext("sim")
 
 
-class WithContext:
-    """The verbs of a queue or an admin, with the context that the transport would give them."""
-
-    def __init__(self, calls: Any) -> None:
-        self._calls = calls
-
-    def __getattr__(self, verb: str) -> Any:
-        return partial(getattr(self._calls, verb), CONTEXT)
-
-
 class FakeDoor(Service):
     """In place of the Thrift server: runs calls as tasks of the host, and drains as that does."""
 
-    def __init__(self, queue: Any, admin: Any, **_: Any) -> None:
+    def __init__(self, call: Call, *, is_living_peer: Callable[[str], bool], **_: Any) -> None:
         super().__init__("door")
-        self.queue_verbs: Any = queue
-        self.admin_verbs: Any = admin
-        self.queue: Any = WithContext(queue)
-        self.admin: Any = WithContext(admin)
+        self.call = call
+        self.is_living_peer = is_living_peer
+        self.queue: Any = Asked(call, CONTEXT)
+        self.admin: Any = Asked(call, CONTEXT)
         self.port = 0
         self.draining = False
         self.calls: dict[asyncio.Task[Any], None] = {}

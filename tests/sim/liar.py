@@ -17,9 +17,9 @@ from unittest.mock import patch
 
 from foqs.cluster.homes import directory
 from foqs.cluster.ownership import owner_claims
+from foqs.contract import requests as of
 from foqs.model.calls import CallContext
 from foqs.model.errors import FoqsError
-from foqs.wire.codec import structs
 from tests.sim.clients import TOPICS
 from tests.sim.loop import ProcessState
 
@@ -57,7 +57,7 @@ class Liar:
         self.is_there = self._chance.random() < _SHARE
         self.host_id = ""
         """The host in whose name it speaks."""
-        self._heard: deque[tuple[str, str, tuple[Any, ...]]] = deque(maxlen=_HEARD_MAX)
+        self._heard: deque[tuple[str, str, Any]] = deque(maxlen=_HEARD_MAX)
         self._believed_s: dict[tuple[str, int], float] = {}
         """Since when each host believes of each shard what is not true."""
         self._looked_s: dict[tuple[str, int], float] = {}
@@ -69,7 +69,7 @@ class Liar:
         """The patches for a run with it."""
         return [patch.object(module, name, value) for module, name, value in LIMITS] if self.is_there else []
 
-    def heard(self, sender: str, receiver: str, verb: str, told: tuple[Any, ...]) -> None:
+    def heard(self, sender: str, receiver: str, verb: str, told: Any) -> None:
         """A host has told another one something, which may be said again later."""
         if self.is_there and sender == self.host_id:
             self._heard.append((receiver, verb, told))
@@ -105,9 +105,9 @@ class Liar:
         self.counts[f"lies: {kind.__name__.strip('_')}"] += 1
         await kind(told)
 
-    async def _say(self, to: SimHost, verb: str, *told: Any, sender: str = "") -> None:
+    async def _say(self, to: SimHost, verb: str, told: Any, sender: str = "") -> None:
         """Whatever is said, the answer is one, or an error of the contract."""
-        said = getattr(to.host._routing.door, verb)(CallContext("liar", peer=sender or self.host_id), *told)
+        said = getattr(to.host._routing.door, verb)(CallContext("liar", peer=sender or self.host_id), told)
         task = self._world.loop.create_task(said, context=to.process.context)
         done, _ = await asyncio.wait([task], timeout=_ANSWER_S_MAX)
         error = task.exception() if done and not task.cancelled() else None
@@ -121,7 +121,7 @@ class Liar:
         if others:
             row = self._chance.choice(others)
             ahead = self._chance.choice([1, 2, 1_000, 1_001, 1 << 40])
-            await self._say(to, "report", (), [structs.OpenedShard(row.shard_id, row.epoch + ahead)])
+            await self._say(to, "report", of.ReportRequest([], [of.OpenedShard(row.shard_id, row.epoch + ahead)]))
 
     async def _insist(self, to: SimHost) -> None:
         """It says the same again and again."""
@@ -129,12 +129,14 @@ class Liar:
         if others := [row for row in rows.values() if row.owner != self.host_id]:
             row = self._chance.choice(others)
             for _ in range(_INSISTS_COUNT):
-                await self._say(to, "report", (), [structs.OpenedShard(row.shard_id, row.epoch + 1)])
+                await self._say(to, "report", of.ReportRequest([], [of.OpenedShard(row.shard_id, row.epoch + 1)]))
                 await asyncio.sleep(_INSIST_PAUSE_S)
 
     async def _shard(self, to: SimHost) -> None:
         shard_id = self._chance.choice([77, -1, 1 << 20])
-        await self._say(to, "report", (), [structs.OpenedShard(shard_id, self._chance.choice([1, 5, _HUGE]))])
+        await self._say(
+            to, "report", of.ReportRequest([], [of.OpenedShard(shard_id, self._chance.choice([1, 5, _HUGE]))])
+        )
         if shard_id in to.host.owners.owners:
             self._world.complain(f"{to.name} believes in shard {shard_id}, which there is not")
 
@@ -142,44 +144,44 @@ class Liar:
         """Items that it does not have, as urgent and as old as can be."""
         topic, count = self._chance.choice(TOPICS), self._chance.choice([1, _HUGE, -1])
         oldest_ms = self._chance.choice([0, -_HUGE, _HUGE])
-        stock = structs.TopicStock(self._namespace(), topic, count, self._chance.choice([0, -5]), oldest_ms, True)
-        await self._say(to, "report", [stock], ())
-        await self._say(to, "seek", [structs.TopicWish(self._namespace(), topic, count)], ())
+        stock = of.TopicStock(self._namespace(), topic, count, self._chance.choice([0, -5]), oldest_ms, True)
+        await self._say(to, "report", of.ReportRequest([stock]))
+        await self._say(to, "seek", of.SeekRequest([of.TopicWish(self._namespace(), topic, count)]))
 
     async def _rates(self, to: SimHost) -> None:
         chance = self._chance
-        ask = structs.CapAsk(
+        ask = of.CapAsk(
             self._namespace(), chance.choice(["", *TOPICS]), chance.choice([nan, inf, -inf, -1.0, 0.0, 1e308]),
             chance.choice([0, 1, -1, _HUGE]), chance.choice([0, -1, _HUGE]), chance.choice([0, -1, _HUGE]),
             chance.choice([0, -1, 1, 1 << 30]), chance.random() < 0.5,
         )  # fmt: skip
-        await self._say(to, "seek", (), [ask])
+        await self._say(to, "seek", of.SeekRequest([], [ask]))
 
     async def _pointers(self, to: SimHost) -> None:
         """Hosts that are not there, or have nothing."""
         host_id = self._chance.choice(["nobody#1", "", to.host.id, self.host_id])
-        pointer = structs.TopicPointer(self._namespace(), self._chance.choice(TOPICS), host_id, _HUGE, 0, 0)
-        await self._say(to, "hint", [pointer])
+        pointer = of.TopicPointer(self._namespace(), self._chance.choice(TOPICS), host_id, _HUGE, 0, 0)
+        await self._say(to, "hint", of.HintRequest([pointer]))
 
     async def _replay(self, to: SimHost) -> None:
         """What the host has said some time ago, to whom it was said or to another one, in any order."""
         for _, verb, told in self._chance.sample(list(self._heard), min(3, len(self._heard))):
-            await self._say(to, verb, *told)
+            await self._say(to, verb, told)
 
     async def _flood(self, to: SimHost) -> None:
         """So many topics that the home has no place for them; another host has an item of one more."""
         for _ in range(_FLOOD):
             self._count += 1
-            stock = structs.TopicStock(9, f"flood-{self._count}", 1, 0, 0, False)
-            await self._say(to, "report", [stock], ())
+            stock = of.TopicStock(9, f"flood-{self._count}", 1, 0, 0, False)
+            await self._say(to, "report", of.ReportRequest([stock]))
         others = [host.host.id for host in self._world.ready if host.host.id not in (self.host_id, to.host.id)]
         for other in [one for one in others if one in to.host.owners.living][:1]:
             topic = (9, f"honest-{self._count}")
-            await self._say(to, "report", [structs.TopicStock(*topic, 1, 0, 0, False)], (), sender=other)
+            await self._say(to, "report", of.ReportRequest([of.TopicStock(*topic, 1, 0, 0, False)]), sender=other)
             home = to.host._routing._news.directory
             if other not in [pointer.host_id for pointer in home.others("", topic, self._world.loop.time())]:
                 self._world.complain(f"{to.name} has no place for what {other} tells, because {self.host_id} floods it")
-            await self._say(to, "report", [structs.TopicStock(*topic, 0, 0, 0, False)], (), sender=other)
+            await self._say(to, "report", of.ReportRequest([of.TopicStock(*topic, 0, 0, 0, False)]), sender=other)
 
     def _namespace(self) -> int:
         numbers = [namespace.number for namespace in self._world.meta.tables.namespaces.values()]

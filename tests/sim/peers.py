@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from foqs.cluster.homes.home_table import Reported
-from foqs.cluster.routing.peer_claims import grants_of, pointers_of, told_pointer
+from foqs.cluster.routing.peer_claims import grants_of, pointers_of, told_ask, told_pointer
+from foqs.contract import requests as of
 from foqs.model import limits
 from foqs.model.calls import CallContext
 from foqs.model.cluster import OpenedShard
@@ -15,7 +16,6 @@ from foqs.model.errors import HostUnreachableError, UnavailableError
 from foqs.model.shared_caps import CapAsk, CapGrant
 from foqs.model.stocks import Pointer, Topic
 from foqs.transport.peers import GREET_AGAIN_MS, KNOWN_MS_MAX
-from foqs.wire.codec import structs
 
 if TYPE_CHECKING:
     from tests.sim.host import FakeDoor, SimHost
@@ -23,12 +23,6 @@ if TYPE_CHECKING:
 
 _HANDED_ON = " handed on"
 """Ends the caller's name at a host that was handed the call."""
-_OF_ADMIN = frozenset(
-    {
-        "peek_items", "get_item", "delete_items", "list_dead_letters", "redrive_dead_letters", "purge_dead_letters",
-        "plan_export", "export_items", "remove_shard", "get_host_status",
-    }
-)  # fmt: skip
 
 
 class SimPeers:
@@ -56,47 +50,35 @@ class SimRemote:
         self._world = world
         self._me = me
 
-    def __getattr__(self, verb: str) -> Callable[..., Awaitable[Any]]:
-        async def call(context: CallContext, *arguments: Any) -> Any:
-            if context.caller.endswith(_HANDED_ON):
-                self._world.complain(f"{verb} of {context.caller} goes on to {self.host_id}, although it was handed on")
-            handed_on = CallContext(context.caller + _HANDED_ON, peer=self._me, shards=context.shards)
-            self._world.counts[f"handed on: {verb}"] += 1
-
-            async def do(door: FakeDoor) -> Any:
-                verbs = door.admin_verbs if verb in _OF_ADMIN else door.queue_verbs
-                return await getattr(verbs, verb)(handed_on, *arguments)
-
-            return await self._call(do)
-
-        return call
+    async def call(self, context: CallContext, verb: str, request: Any) -> Any:
+        if context.caller.endswith(_HANDED_ON):
+            self._world.complain(f"{verb} of {context.caller} goes on to {self.host_id}, although it was handed on")
+        handed_on = CallContext(context.caller + _HANDED_ON, peer=self._me, shards=context.shards)
+        self._world.counts[f"handed on: {verb}"] += 1
+        return await self._call(lambda door: door.call(handed_on, verb, request))
 
     async def report(self, stocks: Mapping[Topic, Reported]) -> Sequence[Pointer]:
-        told = [structs.TopicStock(*topic, *stock, is_wanted) for topic, (stock, is_wanted) in stocks.items()]
-        return pointers_of(await self._tell("report", told, ()))
+        told = [of.TopicStock(*topic, *stock, is_wanted) for topic, (stock, is_wanted) in stocks.items()]
+        return pointers_of((await self._tell("report", of.ReportRequest(told))).pointers)
 
     async def announce(self, opened: Sequence[OpenedShard]) -> None:
-        await self._tell("report", (), opened)
+        await self._tell("report", of.ReportRequest([], [of.OpenedShard(*shard) for shard in opened]))
 
     async def seek(self, wishes: Mapping[Topic, int]) -> Sequence[Pointer]:
-        told = [structs.TopicWish(*topic, count) for topic, count in wishes.items()]
-        return pointers_of((await self._tell("seek", told, ())).pointers)
+        told = [of.TopicWish(*topic, count) for topic, count in wishes.items()]
+        return pointers_of((await self._tell("seek", of.SeekRequest(told))).pointers)
 
     async def ask(self, asks: Sequence[CapAsk]) -> Sequence[CapGrant] | None:
-        told = [structs.CapAsk(*ask.key, *ask[1:]) for ask in asks]
-        return grants_of((await self._tell("seek", (), told)).grants)
+        told = [told_ask(ask) for ask in asks]
+        return grants_of((await self._tell("seek", of.SeekRequest([], told))).grants)
 
     async def hint(self, pointers: Sequence[Pointer]) -> None:
-        await self._tell("hint", [told_pointer(pointer) for pointer in pointers])
+        await self._tell("hint", of.HintRequest([told_pointer(pointer) for pointer in pointers]))
 
-    async def _tell(self, verb: str, *arguments: Any) -> Any:
+    async def _tell(self, verb: str, request: Any) -> Any:
         """What hosts tell each other goes through the door of the one that is told."""
-        self._world.heard_of_peer(self._me, self.host_id, verb, arguments)
-
-        async def do(_: FakeDoor) -> Any:
-            return await getattr(self._host().host._routing.door, verb)(CallContext("", peer=self._me), *arguments)
-
-        return await self._call(do)
+        self._world.heard_of_peer(self._me, self.host_id, verb, request)
+        return await self._call(lambda door: door.call(CallContext("", peer=self._me), verb, request))
 
     async def _call(self, work: Callable[[FakeDoor], Awaitable[Any]]) -> Any:
         """What was sent is done there, even if nobody waits any more."""
@@ -127,7 +109,7 @@ class SimRemote:
     async def _until_known(self, host: SimHost) -> None:
         """A host lets nobody in whom it does not know to live; one that has just started it knows soon."""
         until_s = self._world.loop.time() + KNOWN_MS_MAX / 1000
-        while not host.host._routing.door.is_living(self._me):
+        while not host.door.is_living_peer(self._me):
             if self._world.loop.time() >= until_s:
                 raise HostUnreachableError(f"host {self.host_id} does not know that host {self._me} lives")
             await asyncio.sleep(GREET_AGAIN_MS / 1000)

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from foqs.cluster.homes.directory import Directory
 from foqs.cluster.homes.topic_news import TopicNews
 from foqs.cluster.homes.wishes import Wishes
-from foqs.cluster.routing import pages, routed_queue, routes
+from foqs.cluster.routing import by_all, pages, routes
 from foqs.cluster.routing.peer_table import Peer
 from foqs.cluster.routing.pulls import Pulls
 from foqs.cluster.routing.routed_enqueue import RoutedEnqueue
-from foqs.cluster.routing.routed_queue import RoutedQueue
+from foqs.cluster.routing.router import Router
 from foqs.cluster.routing.routes import Routes
+from foqs.contract.requests import changed
 from foqs.model.calls import CallContext, EnqueueResult, PositionErrors, TopicPage
 from foqs.model.errors import FoqsError, UnavailableError
 from foqs.model.stocks import Pointer, Topic
 from tests.sim.planting import in_place_of
 
-_ack = RoutedQueue.ack
+_call = Router._call
 _hand_on = RoutedEnqueue._hand_on
 _in_groups = routes._in_groups
 _by_all = Routes.by_all
@@ -29,18 +30,16 @@ _merged_topics = pages.merged_topics
 _report = Directory.report
 
 
-@in_place_of(RoutedQueue, "ack")
-async def hands_on_what_was_handed_on(
-    self: RoutedQueue, context: CallContext, namespace_name: str, receipts: Sequence[str], repeated: bool = False
-) -> PositionErrors:
-    return await _ack(self, replace(context, peer=""), namespace_name, receipts, repeated)
+@in_place_of(Router, "_call")
+def hands_on_what_was_handed_on(self: Router, context: CallContext, verb: str, request: Any) -> Awaitable[Any]:
+    return _call(self, replace(context, peer="") if verb == "ack" else context, verb, request)
 
 
 @in_place_of(RoutedEnqueue, "_hand_on")
 async def says_that_nothing_was_done_where_that_is_not_known(
-    self: RoutedEnqueue, load: Any, queue: Any, positions: Sequence[int], result: EnqueueResult
+    self: RoutedEnqueue, context: Any, request: Any, enqueue: Any, positions: Sequence[int], result: EnqueueResult
 ) -> FoqsError | None:
-    failed: FoqsError | None = await _hand_on(self, load, queue, positions, result)
+    failed: FoqsError | None = await _hand_on(self, context, request, enqueue, positions, result)
     for position in positions:
         error = result.errors.get(position)
         if isinstance(error, UnavailableError):
@@ -50,14 +49,14 @@ async def says_that_nothing_was_done_where_that_is_not_known(
 
 @in_place_of(RoutedEnqueue, "_hand_on")
 async def hands_an_enqueue_on_twice(
-    self: RoutedEnqueue, load: Any, queue: Any, positions: Sequence[int], result: EnqueueResult
+    self: RoutedEnqueue, context: Any, request: Any, enqueue: Any, positions: Sequence[int], result: EnqueueResult
 ) -> FoqsError | None:
-    items = [load.items[position] for position in positions]
+    items = [request.items[position] for position in positions]
     try:
-        await queue.enqueue(load.context, load.namespace_name, items, load.bulk, load.job_id)
+        await enqueue(context, changed(request, items=items))
     except FoqsError as error:
         return error
-    failed: FoqsError | None = await _hand_on(self, load, queue, positions, result)
+    failed: FoqsError | None = await _hand_on(self, context, request, enqueue, positions, result)
     return failed
 
 
@@ -99,12 +98,12 @@ def takes_itself_for_every_home(self: TopicNews, values: Mapping[Topic, Any]) ->
     return {self._me: dict(values)}
 
 
-@in_place_of(routed_queue, "merged_topics")
+@in_place_of(by_all, "merged_topics")
 def shows_a_topic_once_for_each_host(parts: Sequence[TopicPage], limit: int) -> TopicPage:
     return TopicPage([topic for page in parts for topic in page.topics], _merged_topics(parts, limit).next_page_token)
 
 
-@in_place_of(routed_queue, "merged_topics")
+@in_place_of(by_all, "merged_topics")
 def shows_topics_beyond_the_end_of_a_page(parts: Sequence[TopicPage], limit: int) -> TopicPage:
     """The next page begins behind topics that another host was not asked for."""
     token = max([page.next_page_token for page in parts])

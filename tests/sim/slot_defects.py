@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from foqs.contract.requests import NewItem
 from foqs.host.admission.account import Charge
 from foqs.host.admission.placement import Placement
 from foqs.host.registry.known_slots import Slots
 from foqs.host.registry.namespace_calls import NamespaceCalls
 from foqs.host.verbs import enqueues
 from foqs.host.verbs.enqueues import Enqueues
-from foqs.model.calls import EnqueueResult, NewItemFields, PositionErrors
+from foqs.model.calls import EnqueueResult, PositionErrors
 from foqs.model.errors import FoqsError, NotWrittenError
 from foqs.model.namespace import DedupWhenAway, Namespace
 from foqs.model.slots import SlotTable, first_table
@@ -72,7 +73,7 @@ plant(
 def sends_all_ids_of_a_call_where_the_first_one_goes(
     self: Placement,
     namespace: Namespace,
-    news: Sequence[NewItemFields],
+    news: Sequence[NewItem],
     positions: Sequence[int],
     errors: Any,
     away: Any = (),
@@ -87,7 +88,7 @@ def sends_all_ids_of_a_call_where_the_first_one_goes(
 def sends_ids_elsewhere_although_the_namespace_refuses(
     self: Placement,
     namespace: Namespace,
-    news: Sequence[NewItemFields],
+    news: Sequence[NewItem],
     positions: Sequence[int],
     errors: Any,
     away: Any = (),
@@ -100,7 +101,7 @@ def sends_ids_elsewhere_although_the_namespace_refuses(
 def accepts_items_without_their_ids_although_the_shard_is_there(
     self: Placement,
     namespace: Namespace,
-    news: Sequence[NewItemFields],
+    news: Sequence[NewItem],
     positions: Sequence[int],
     errors: Any,
     away: Any = (),
@@ -113,7 +114,7 @@ def accepts_items_without_their_ids_although_the_shard_is_there(
 
 @in_place_of(enqueues, "_by_id", _has_shards)
 def makes_all_of_equal_ids_of_a_call_that_it_accepts(
-    namespace: Namespace, news: Sequence[NewItemFields], positions: Sequence[int]
+    namespace: Namespace, news: Sequence[NewItem], positions: Sequence[int]
 ) -> list[list[int]]:
     return [[position] for position in positions]
 
@@ -122,7 +123,7 @@ def makes_all_of_equal_ids_of_a_call_that_it_accepts(
 async def moves_an_evicted_batch_with_ids_to_another_shard(
     self: Enqueues,
     namespace: Namespace,
-    items: Sequence[NewItemFields],
+    items: Sequence[NewItem],
     result: EnqueueResult,
     charge: Charge,
     away: Any = (),

@@ -8,10 +8,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 from zlib import crc32
 
+from foqs.contract.requests import NewItem
 from foqs.host.admission.placement import Placement
 from foqs.host.registry.slot_moves import SlotMover
 from foqs.model import limits
-from foqs.model.calls import NewItemFields, PositionErrors
+from foqs.model.calls import PositionErrors
 from foqs.model.namespace import DedupScope, DedupWhenAway, Namespace, NamespaceSettings
 from foqs.model.seen import slot_of_digest
 from foqs.model.slots import NO_SLOTS, SLOTS_COUNT, SlotMove, SlotTable, slot_of
@@ -174,7 +175,7 @@ class SlotWatch:
         self,
         is_served: Callable[[int], bool],
         namespace: Namespace,
-        news: Sequence[NewItemFields],
+        news: Sequence[NewItem],
         anywhere: Collection[int],
         errors: PositionErrors,
     ) -> None:
@@ -269,7 +270,7 @@ def checked_placement(world_of: Callable[[], World]) -> type[Placement]:
         def place_ids(
             self,
             namespace: Namespace,
-            news: Sequence[NewItemFields],
+            news: Sequence[NewItem],
             positions: Sequence[int],
             errors: PositionErrors,
             away: Collection[int] = (),

@@ -46,7 +46,7 @@ class FrontDoor:
 
     def __init__(self, world: World, host: SimHost) -> None:
         codec, door = Codec(), host.door
-        verbs = Verbs(door.queue_verbs, door.admin_verbs, host.host._routing.door, codec)
+        verbs = Verbs(door.call, door.is_living_peer, codec)
         namespaces: Any = host.host._namespaces
         metrics: Any = NoMetrics()
         self.table = ConnectionTable(verbs, codec, metrics, TransportLimits(), namespaces)

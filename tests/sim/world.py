@@ -178,7 +178,7 @@ class World:
         if self.verbose:
             print(f"{self.loop.time():9.4f} {who:8} {what}")
 
-    def heard_of_peer(self, sender: str, receiver: str, verb: str, told: tuple[Any, ...]) -> None:
+    def heard_of_peer(self, sender: str, receiver: str, verb: str, told: Any) -> None:
         """One host tells another one something."""
 
     def complain(self, what: str) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from foqs import NotSentError, OutcomeUnknownError
-from foqs.model.calls import CallContext, Delivery, NackFields, PositionErrors, TopicDemand
+from foqs.contract import requests as of
+from foqs.model.calls import CallContext, Delivery, PositionErrors
 from foqs.model.errors import FoqsError, StaleLeaseError
+from foqs.model.reasons import WhyNone
 from foqs.transport.server import ThriftServer
 from foqs.wire import codec as wire
 from foqs.wire.frames import scan_call
@@ -29,45 +31,26 @@ class WatchedQueue(FakeQueue):
         self.extended = threading.Event()
         self.extended_receipts: list[str] = []
         self.begun: list[str] = []
-        self.nacks: list[NackFields] = []
+        self.nacks: list[of.Nack] = []
         self.asked_counts: list[int] = []
 
-    async def dequeue(
-        self,
-        context: CallContext,
-        namespace_name: str,
-        topics: Sequence[TopicDemand],
-        lease_ms: int | None,
-        wait_ms: int,
-        topic_prefix: str | None = None,
-        count: int | None = None,
-        says_begun: bool = False,
-    ) -> list[Delivery]:
-        self.asked_counts.append(sum(demand.count for demand in topics))
-        return await super().dequeue(
-            context, namespace_name, topics, lease_ms, wait_ms, topic_prefix, count, says_begun
-        )
+    async def dequeue(self, context: CallContext, request: of.DequeueRequest) -> list[Delivery] | WhyNone:
+        self.asked_counts.append(sum(demand.count or 0 for demand in request.topics))
+        return await super().dequeue(context, request)
 
-    async def extend_lease(
-        self,
-        context: CallContext,
-        namespace_name: str,
-        receipts: Sequence[str],
-        lease_ms: int,
-        begun: Sequence[str] = (),
-    ) -> PositionErrors:
-        errors = await super().extend_lease(context, namespace_name, receipts, lease_ms, begun)
-        self.begun += begun
-        self.extended_receipts += receipts
-        if receipts:
+    async def extend_lease(self, context: CallContext, request: of.ExtendRequest) -> PositionErrors:
+        errors = await super().extend_lease(context, request)
+        self.begun += request.begun or ()
+        self.extended_receipts += request.receipts
+        if request.receipts:
             self.extended.set()
         return errors
 
-    async def nack(self, context: CallContext, namespace_name: str, nacks: Sequence[NackFields]) -> PositionErrors:
-        self.nacks += nacks
-        return {p: e for p, n in enumerate(nacks) if (e := self._nacked(n)) is not None}
+    async def nack(self, context: CallContext, request: of.NackRequest) -> PositionErrors:
+        self.nacks += request.nacks
+        return {p: e for p, n in enumerate(request.nacks) if (e := self._nacked(n)) is not None}
 
-    def _nacked(self, nack: NackFields) -> FoqsError | None:
+    def _nacked(self, nack: of.Nack) -> FoqsError | None:
         held = self.leased.pop(nack.receipt, None)
         return None if held else StaleLeaseError("lost")
 
@@ -78,7 +61,7 @@ class HostThread:
     def __init__(self, queue: FakeQueue) -> None:
         self.queue = queue
         self.loop = asyncio.new_event_loop()
-        self.server = ThriftServer(queue, queue, address="127.0.0.1", port=0, namespaces=queue)
+        self.server = ThriftServer(queue.call, address="127.0.0.1", port=0, namespaces=queue)
         self._thread = threading.Thread(target=self.loop.run_forever, name="test-host")
 
     @property

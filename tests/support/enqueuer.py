@@ -6,6 +6,7 @@ import asyncio
 from typing import Any, cast
 
 from foqs import NewItem
+from foqs.contract.requests import EnqueueRequest
 from foqs.host.admission.looks import Looks
 from foqs.host.admission.placement import Placement
 from foqs.host.admission.quotas import Quotas
@@ -43,7 +44,7 @@ class Enqueuer:
         )
 
     async def enqueue(self, namespace: Namespace, items: list[NewItem]) -> EnqueueResult:
-        return await self._enqueues.enqueue(CALL, namespace.name, items, False)
+        return await self._enqueues.enqueue(CALL, EnqueueRequest(namespace.name, items))
 
 
 async def enqueue_at_once(

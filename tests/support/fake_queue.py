@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
+from foqs.contract import requests as of
+from foqs.contract.verbs import VERBS, Whole
 from foqs.host.arguments import check_topic
 from foqs.host.verbs.exports import checked_query
+from foqs.host.verbs.table import method_name
 from foqs.model.calls import (
     CallContext,
     DeadLettersResult,
@@ -17,19 +20,15 @@ from foqs.model.calls import (
     EnqueueResult,
     ExportPage,
     ExportPlan,
-    ExportQuery,
     ExportSplit,
     HostStatus,
     ItemState,
-    NackFields,
     NamespacePage,
-    NewItemFields,
     PositionErrors,
     ShardMap,
     ShardStatus,
     StoredItem,
     StoredItemPage,
-    TopicDemand,
     TopicPage,
     TopicStats,
 )
@@ -38,6 +37,7 @@ from foqs.model.errors import (
     FoqsError,
     InvalidArgumentError,
     NotFoundError,
+    PermissionDeniedError,
     StaleLeaseError,
     TooLargeError,
     UnavailableError,
@@ -47,7 +47,7 @@ from foqs.model.limits import PAYLOAD_BYTES_DEFAULT
 from foqs.model.namespace import Namespace, NamespaceSettings, check_namespace_name, updated, with_changes
 from foqs.model.policy import TopicPolicyEntry, TopicPolicyPage
 from foqs.model.policy_book import NamedChange, PolicyBook, PolicyCounts
-from foqs.model.reasons import Reason
+from foqs.model.reasons import Reason, WhyNone
 from foqs.model.slots import SLOTS_COUNT
 from tests.support.fake_job_calls import FakeJobCalls
 from tests.support.fake_shard_calls import FakeShardCalls
@@ -101,18 +101,19 @@ class FakeQueue(FakeJobCalls, FakeShardCalls):
                 self._running_changed.clear()
                 await self._running_changed.wait()
 
-    # --- QueueCalls ---
+    def call(self, context: CallContext, verb: str, request: Any) -> Awaitable[Any]:
+        """Do the verb by the method of its name. Other hosts have no business here."""
+        if VERBS[verb].route is Whole.OF_PEERS:
+            raise PermissionDeniedError("this host has no peers: only hosts of its own cluster may call this")
+        done: Awaitable[Any] = getattr(self, method_name(verb))(context, request)
+        return done
 
-    async def enqueue(
-        self,
-        context: CallContext,
-        namespace_name: str,
-        items: Sequence[NewItemFields],
-        bulk: bool,
-        job_id: str | None = None,
-    ) -> EnqueueResult:
+    # --- users ---
+
+    async def enqueue(self, context: CallContext, request: of.EnqueueRequest) -> EnqueueResult:
+        namespace_name, items = request.namespace_name, request.items
         self.contexts.append(context)
-        self.job_ids.append(job_id)
+        self.job_ids.append(request.job_id)
         self._check(namespace_name)
         limit = self.namespaces[namespace_name].settings.enqueues_per_minute_max
         if len(items) > limit:
@@ -145,42 +146,28 @@ class FakeQueue(FakeJobCalls, FakeShardCalls):
                 waiting.set_result(None)
         return EnqueueResult(ids, errors, duplicates)
 
-    async def why_empty(
-        self, context: CallContext, namespace_name: str, topics: Sequence[TopicDemand], topic_prefix: str | None
-    ) -> list[Reason]:
-        return self.why
-
-    async def dequeue(
-        self,
-        context: CallContext,
-        namespace_name: str,
-        topics: Sequence[TopicDemand],
-        lease_ms: int | None,
-        wait_ms: int,
-        topic_prefix: str | None = None,
-        count: int | None = None,
-        says_begun: bool = False,
-    ) -> list[Delivery]:
+    async def dequeue(self, context: CallContext, request: of.DequeueRequest) -> list[Delivery] | WhyNone:
+        namespace_name, topics, wait_ms = request.namespace_name, request.topics, request.wait_ms
         self.contexts.append(context)
         self._check(namespace_name)
-        assert topic_prefix is None, "it knows no prefixes"
+        assert request.topic_prefix is None, "it knows no prefixes"
         if self.dequeue_gate is not None:
             await self.dequeue_gate.wait()
         taken = self._take(namespace_name, topics)
         if not taken and wait_ms > 0:
             await self._wait_for_items(wait_ms)
             taken = self._take(namespace_name, topics)
-        return taken
+        return taken if taken or not request.want_why else WhyNone(self.why)
 
-    async def ack(
-        self, context: CallContext, namespace_name: str, receipts: Sequence[str], repeated: bool = False
-    ) -> PositionErrors:
-        self._check(namespace_name)
+    async def ack(self, context: CallContext, request: of.AckRequest) -> PositionErrors:
+        self._check(request.namespace_name)
+        receipts = request.receipts
         stale = [n for n, r in enumerate(receipts) if self.leased.pop(r, None) is None]
-        return {} if repeated else {n: StaleLeaseError(receipts[n]) for n in stale}
+        return {} if request.repeated else {n: StaleLeaseError(receipts[n]) for n in stale}
 
-    async def nack(self, context: CallContext, namespace_name: str, nacks: Sequence[NackFields]) -> PositionErrors:
-        self._check(namespace_name)
+    async def nack(self, context: CallContext, request: of.NackRequest) -> PositionErrors:
+        self._check(request.namespace_name)
+        nacks = request.nacks
         errors: PositionErrors = {}
         self.nacks_count += len(nacks)
         for position, nack in enumerate(nacks):
@@ -191,81 +178,69 @@ class FakeQueue(FakeJobCalls, FakeShardCalls):
                 self.ready[held[0], held[1].topic].append(held[1])
         return errors
 
-    async def extend_lease(
-        self,
-        context: CallContext,
-        namespace_name: str,
-        receipts: Sequence[str],
-        lease_ms: int,
-        begun: Sequence[str] = (),
-    ) -> PositionErrors:
-        self._check(namespace_name)
-        return {n: StaleLeaseError(r) for n, r in enumerate(receipts) if r not in self.leased}
+    async def extend_lease(self, context: CallContext, request: of.ExtendRequest) -> PositionErrors:
+        self._check(request.namespace_name)
+        return {n: StaleLeaseError(r) for n, r in enumerate(request.receipts) if r not in self.leased}
 
-    async def get_active_topics(
-        self,
-        context: CallContext,
-        namespace_name: str,
-        prefix: str,
-        limit: int,
-        page_token: str,
-        partial: bool = False,
-    ) -> TopicPage:
+    async def get_active_topics(self, context: CallContext, request: of.ActiveTopicsRequest) -> TopicPage:
         if self.failure is not None:
             raise self.failure
-        self._check(namespace_name)
+        self._check(request.namespace_name)
         topics = [
             TopicStats(topic, len(items), 0, 0, 0, items[0].priority, items[0].deliver_after_ms)
             for (name, topic), items in sorted(self.ready.items())
-            if name == namespace_name and topic.startswith(prefix) and topic > page_token and items
+            if name == request.namespace_name
+            and topic.startswith(request.prefix)
+            and topic > request.page_token
+            and items
         ]
-        limit = max(limit, 1)
+        limit = max(request.limit, 1)
         return TopicPage(topics[:limit], topics[limit - 1].topic if len(topics) > limit else "", self.missing)
 
-    # --- AdminCalls ---
+    # --- operators ---
 
-    async def get_shard_map(self, context: CallContext, namespace_name: str | None) -> ShardMap:
+    async def get_shard_map(self, context: CallContext, request: of.ShardMapRequest) -> ShardMap:
+        namespace_name = request.namespace_name
         if namespace_name is not None:
             self._check(namespace_name)
         key_spread = None if namespace_name is None else self.namespaces[namespace_name].settings.key_spread
         return ShardMap(1, [slot % 2 for slot in range(SLOTS_COUNT)], [], key_spread)
 
-    async def create_namespace(self, context: CallContext, name: str, settings: object | None) -> Namespace:
+    async def create_namespace(self, context: CallContext, request: of.CreateNamespaceRequest) -> Namespace:
+        name = request.name
         check_namespace_name(name)
         if name in self.namespaces:
             raise AlreadyExistsError(f"namespace {name} exists")
-        return self._add_namespace(name, with_changes(NamespaceSettings(), settings))
+        return self._add_namespace(name, with_changes(NamespaceSettings(), request.settings))
 
-    async def update_namespace(self, context: CallContext, name: str, settings: object) -> Namespace:
-        old = await self.get_namespace(context, name)
-        self.namespaces[name] = Namespace(old.number, name, updated(old.settings, settings), NOW_MS)
-        return self.namespaces[name]
-
-    async def get_namespace(self, context: CallContext, name: str) -> Namespace:
+    async def update_namespace(self, context: CallContext, request: of.UpdateNamespaceRequest) -> Namespace:
+        name = request.name
         self._check(name)
+        old = self.namespaces[name]
+        self.namespaces[name] = Namespace(old.number, name, updated(old.settings, request.settings), NOW_MS)
         return self.namespaces[name]
 
-    async def recover_namespace(
-        self, context: CallContext, number: int, name: str | None, settings: object | None
-    ) -> Namespace:
-        raise NotFoundError(f"no shard knows the namespace of number {number}")
+    async def get_namespace(self, context: CallContext, request: of.GetNamespaceRequest) -> Namespace:
+        self._check(request.name)
+        return self.namespaces[request.name]
 
-    async def list_namespaces(self, context: CallContext, prefix: str, limit: int, page_token: str) -> NamespacePage:
-        found = [ns for name, ns in sorted(self.namespaces.items()) if name.startswith(prefix)]
-        return NamespacePage(found[:limit], "")
+    async def recover_namespace(self, context: CallContext, request: of.RecoverNamespaceRequest) -> Namespace:
+        raise NotFoundError(f"no shard knows the namespace of number {request.number}")
 
-    async def set_topic_policy(
-        self, context: CallContext, namespace_name: str, topic: str, changes: object, is_prefix: bool = False
-    ) -> TopicPolicyEntry:
-        self._check(namespace_name)
-        return self._book(namespace_name).change(NamedChange(topic, is_prefix, changes))
+    async def list_namespaces(self, context: CallContext, request: of.ListNamespacesRequest) -> NamespacePage:
+        found = [ns for name, ns in sorted(self.namespaces.items()) if name.startswith(request.prefix)]
+        return NamespacePage(found[: request.limit], "")
 
-    async def set_topic_policies(
-        self, context: CallContext, namespace_name: str, changes: Sequence[Any]
-    ) -> PositionErrors:
+    async def set_topic_policy(self, context: CallContext, request: of.SetTopicPolicyRequest) -> TopicPolicyEntry:
+        self._check(request.namespace_name)
+        change = NamedChange(request.topic, request.is_prefix or False, request)
+        return self._book(request.namespace_name).change(change)
+
+    async def set_topic_policies(self, context: CallContext, request: of.SetTopicPoliciesRequest) -> PositionErrors:
+        namespace_name: str = request.namespace_name
         self._check(namespace_name)
         errors: PositionErrors = {}
-        for position, change in enumerate(changes):
+        for position, change in enumerate(request.changes):
             try:
                 check_topic(change.topic)
                 self._book(namespace_name).change(NamedChange(change.topic, bool(change.is_prefix), change))
@@ -276,96 +251,72 @@ class FakeQueue(FakeJobCalls, FakeShardCalls):
     def _book(self, namespace_name: str) -> PolicyBook:
         return self.policies.setdefault(namespace_name, PolicyBook(namespace_name, {}, {}, PolicyCounts()))
 
-    async def get_topic_policy(
-        self, context: CallContext, namespace_name: str, topic: str, is_prefix: bool = False
-    ) -> TopicPolicyEntry:
-        self._check(namespace_name)
-        return self._book(namespace_name).change(NamedChange(topic, is_prefix, None))
+    async def get_topic_policy(self, context: CallContext, request: of.GetTopicPolicyRequest) -> TopicPolicyEntry:
+        self._check(request.namespace_name)
+        change = NamedChange(request.topic, request.is_prefix or False, None)
+        return self._book(request.namespace_name).change(change)
 
-    async def list_topic_policies(
-        self,
-        context: CallContext,
-        namespace_name: str,
-        prefix: str,
-        limit: int,
-        page_token: str,
-        with_prefixes: bool = False,
-    ) -> TopicPolicyPage:
-        self._check(namespace_name)
-        book = self._book(namespace_name)
-        names = [(True, name) for name in book.prefixes_changed if with_prefixes]
+    async def list_topic_policies(self, context: CallContext, request: of.ListTopicPoliciesRequest) -> TopicPolicyPage:
+        self._check(request.namespace_name)
+        book = self._book(request.namespace_name)
+        names = [(True, name) for name in book.prefixes_changed if request.with_prefixes]
         names += [(False, name) for name in book.topics_changed]
         return TopicPolicyPage([book.change(NamedChange(name, is_prefix, None)) for is_prefix, name in names], "")
 
-    async def delete_namespace(self, context: CallContext, name: str) -> None:
-        self._check(name)
-        del self.namespaces[name]
+    async def delete_namespace(self, context: CallContext, request: of.DeleteNamespaceRequest) -> None:
+        self._check(request.name)
+        del self.namespaces[request.name]
 
-    async def peek_items(
-        self, context: CallContext, namespace_name: str, topic: str, limit: int, page_token: str
-    ) -> StoredItemPage:
-        self._check(namespace_name)
-        return StoredItemPage([_stored(d) for d in self.ready[namespace_name, topic][:limit]], "")
+    async def peek_items(self, context: CallContext, request: of.PeekItemsRequest) -> StoredItemPage:
+        self._check(request.namespace_name)
+        found = self.ready[request.namespace_name, request.topic][: request.limit]
+        return StoredItemPage([_stored(delivery) for delivery in found], "")
 
-    async def get_item(self, context: CallContext, namespace_name: str, item_id: str) -> StoredItem:
+    async def get_item(self, context: CallContext, request: of.GetItemRequest) -> StoredItem:
         for (name, _), items in self.ready.items():
             for delivery in items:
-                if name == namespace_name and delivery.id == item_id:
+                if name == request.namespace_name and delivery.id == request.id:
                     return _stored(delivery)
-        raise NotFoundError(f"there is no item {item_id}")
+        raise NotFoundError(f"there is no item {request.id}")
 
-    async def delete_items(self, context: CallContext, namespace_name: str, item_ids: Sequence[str]) -> PositionErrors:
+    async def delete_items(self, context: CallContext, request: of.DeleteItemsRequest) -> PositionErrors:
+        item_ids = request.ids
         known = {delivery.id for items in self.ready.values() for delivery in items}
         for (name, topic), items in self.ready.items():
-            if name == namespace_name:
+            if name == request.namespace_name:
                 self.ready[name, topic] = [delivery for delivery in items if delivery.id not in item_ids]
         return {n: NotFoundError(f"there is no item {one}") for n, one in enumerate(item_ids) if one not in known}
 
-    async def list_dead_letters(
-        self, context: CallContext, namespace_name: str, topic: str, limit: int, page_token: str
-    ) -> StoredItemPage:
+    async def list_dead_letters(self, context: CallContext, request: of.ListDeadLettersRequest) -> StoredItemPage:
         return StoredItemPage([], "")
 
     async def redrive_dead_letters(
-        self,
-        context: CallContext,
-        namespace_name: str,
-        topic: str,
-        item_ids: Sequence[str] | None,
-        limit: int,
-        page_token: str | None = None,
+        self, context: CallContext, request: of.RedriveDeadLettersRequest
     ) -> DeadLettersResult:
         """Without ids, a hundred dead letters by tens, of which each tenth is being settled."""
-        if item_ids is not None:
-            return DeadLettersResult(0, {n: NotFoundError(i) for n, i in enumerate(item_ids)})
-        first = int(page_token or "0")
-        chosen = [f"1-{n:x}" for n in range(first, min(first + 10, first + limit, 100))]
+        if request.ids is not None:
+            return DeadLettersResult(0, {n: NotFoundError(i) for n, i in enumerate(request.ids)})
+        first = int(request.page_token or "0")
+        chosen = [f"1-{n:x}" for n in range(first, min(first + 10, first + request.limit, 100))]
         settled = UnavailableError("being settled", nothing_done=True)
         errors: PositionErrors = {at: settled for at in range(len(chosen)) if not (first + at) % 10}
         after = first + len(chosen)
         return DeadLettersResult(len(chosen) - len(errors), errors, chosen, str(after) if after < 100 else "")
 
     async def purge_dead_letters(
-        self,
-        context: CallContext,
-        namespace_name: str,
-        topic: str,
-        item_ids: Sequence[str] | None,
-        limit: int,
-        page_token: str | None = None,
+        self, context: CallContext, request: of.RedriveDeadLettersRequest
     ) -> DeadLettersResult:
-        return await self.redrive_dead_letters(context, namespace_name, topic, item_ids, limit, page_token)
+        return await self.redrive_dead_letters(context, request)
 
-    async def plan_export(
-        self, context: CallContext, namespace_name: str, splits_per_shard: int, partial: bool = False
-    ) -> ExportPlan:
-        self._check(namespace_name)
+    async def plan_export(self, context: CallContext, request: of.PlanExportRequest) -> ExportPlan:
+        self._check(request.namespace_name)
         return ExportPlan([ExportSplit(1, 0, self._last_id, self._last_id)], NOW_MS)
 
-    async def export_items(self, context: CallContext, namespace_name: str, query: ExportQuery) -> ExportPage:
+    async def export_items(self, context: CallContext, request: of.ExportItemsRequest) -> ExportPage:
         """All items that are ready, by their ids, up to the limit."""
+        namespace_name = request.namespace_name
         self._check(namespace_name)
-        wanted = checked_query(query)
+        wanted = checked_query(request)
         by_key = {
             int(delivery.id.partition("-")[2], 16): delivery
             for (name, topic), deliveries in self.ready.items()
@@ -380,7 +331,7 @@ class FakeQueue(FakeJobCalls, FakeShardCalls):
             some[-1] if len(some) < len(keys) else 0,
         )
 
-    async def get_host_status(self, context: CallContext) -> HostStatus:
+    async def get_host_status(self, context: CallContext, request: of.HostStatusRequest) -> HostStatus:
         return HostStatus("fake", "0", NOW_MS, [ShardStatus(1, "owned", 3, 5, 2)], False)
 
     # --- inside ---
@@ -394,7 +345,7 @@ class FakeQueue(FakeJobCalls, FakeShardCalls):
         if namespace_name not in self.namespaces:
             raise UnknownNamespaceError(f"namespace {namespace_name} does not exist")
 
-    def _put(self, namespace_name: str, item: NewItemFields) -> str:
+    def _put(self, namespace_name: str, item: of.NewItem) -> str:
         if not item.topic or item.payload is None:
             raise InvalidArgumentError("an item needs a topic and a payload")
         if len(item.payload) > PAYLOAD_BYTES_DEFAULT:
@@ -418,7 +369,7 @@ class FakeQueue(FakeJobCalls, FakeShardCalls):
         )
         return item_id
 
-    def _take(self, namespace_name: str, topics: Sequence[TopicDemand]) -> list[Delivery]:
+    def _take(self, namespace_name: str, topics: Sequence[of.TopicDemand]) -> list[Delivery]:
         taken: list[Delivery] = []
         for demand in topics:
             items = self.ready.get((namespace_name, demand.topic), [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from foqs.contract import requests as of
 from foqs.model.calls import CallContext, ClusterShard, ClusterShards
 from foqs.model.cluster import ShardHealth, ShardUse
 from foqs.model.cluster_calls import ClusterHost, ClusterHosts, HostState
@@ -17,13 +18,14 @@ class FakeShardCalls:
         self.shards: dict[int, ClusterShard] = {}
         self.hosts = [ClusterHost("fake", "fake#1", "fake:1", "", "0", 1, 7, False, HostState.SERVING)]
 
-    async def list_hosts(self, context: CallContext) -> ClusterHosts:
+    async def list_hosts(self, context: CallContext, request: of.ListHostsRequest) -> ClusterHosts:
         return ClusterHosts(self.hosts)
 
-    async def list_shards(self, context: CallContext) -> ClusterShards:
+    async def list_shards(self, context: CallContext, request: of.ListShardsRequest) -> ClusterShards:
         return ClusterShards([one for _, one in sorted(self.shards.items())])
 
-    async def add_shard(self, context: CallContext, shard_id: int, place: str, tier: str) -> ClusterShard:
+    async def add_shard(self, context: CallContext, request: of.AddShardRequest) -> ClusterShard:
+        shard_id, place, tier = request.shard_id, request.place, request.tier
         if shard_id in self.shards:
             raise AlreadyExistsError(f"shard {shard_id} exists already")
         self.shards[shard_id] = ClusterShard(
@@ -31,20 +33,13 @@ class FakeShardCalls:
         )
         return self.shards[shard_id]
 
-    async def update_shard(
-        self,
-        context: CallContext,
-        shard_id: int,
-        state: int | None,
-        pinned_to: str | None,
-        tier: str | None,
-        last: bool = False,
-    ) -> ClusterShard:
+    async def update_shard(self, context: CallContext, request: of.UpdateShardRequest) -> ClusterShard:
+        shard_id, state, pinned_to, tier = request.shard_id, request.state, request.pinned_to, request.tier
         before = self._shard(shard_id)
         others = [at for at in self.shards.values() if at.state is ShardUse.SERVING and at.shard_id != shard_id]
         if state is not None and state not in (ShardUse.SERVING, ShardUse.DRAINING):
             raise InvalidArgumentError(f"state = {state} is not possible")
-        if state == ShardUse.DRAINING and not others and not last:
+        if state == ShardUse.DRAINING and not others and not request.last:
             raise InvalidArgumentError(f"shard {shard_id} is the last")
         after = self.shards[shard_id] = replace(
             before,
@@ -54,8 +49,8 @@ class FakeShardCalls:
         )
         return after
 
-    async def remove_shard(self, context: CallContext, shard_id: int) -> None:
-        self.shards[shard_id] = replace(self._shard(shard_id), state=ShardUse.REMOVED)
+    async def remove_shard(self, context: CallContext, request: of.RemoveShardRequest) -> None:
+        self.shards[request.shard_id] = replace(self._shard(request.shard_id), state=ShardUse.REMOVED)
 
     def _shard(self, shard_id: int) -> ClusterShard:
         if shard_id not in self.shards:

@@ -95,8 +95,7 @@ async def until(holds: Callable[[], bool]) -> None:
 async def world(bounds: TransportLimits | None = None) -> AsyncIterator[World]:
     queue, counts = FakeQueue(), Counts()
     server = ThriftServer(
-        queue,
-        queue,
+        queue.call,
         address="127.0.0.1",
         port=0,
         namespaces=queue,

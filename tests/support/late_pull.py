@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 from foqs.cluster.routing import pulls
-from foqs.model.calls import Delivery
+from foqs.model.calls import CallContext
 from foqs.transport.remote_host import RemoteHost
 from tests.support.waiting import PATIENCE_S
 
@@ -19,20 +19,20 @@ class LatePull:
     def __init__(self) -> None:
         self._is_there = asyncio.Event()
         self._is_let_through = asyncio.Event()
-        self._dequeue = RemoteHost.dequeue
+        self._call = RemoteHost.call
 
     async def begin(self, poll: Callable[[], Awaitable[list[Any]]], enqueue: Callable[[], Awaitable[str]]) -> str:
         """Poll until items are on their way, and the call is over. Returns the id of what is enqueued meanwhile."""
-        take_from = self._dequeue
+        call = self._call
 
-        async def held_up(*call: Any) -> list[Delivery]:
-            items = await take_from(*call)
-            if items:
+        async def held_up(remote: RemoteHost, context: CallContext, verb: str, request: Any) -> Any:
+            items = await call(remote, context, verb, request)
+            if verb == "dequeue" and items:
                 self._is_there.set()
                 await self._is_let_through.wait()
             return items
 
-        with patch.object(RemoteHost, "dequeue", held_up), patch.object(pulls, "PULL_WAIT_MS_MAX", 50):
+        with patch.object(RemoteHost, "call", held_up), patch.object(pulls, "PULL_WAIT_MS_MAX", 50):
             polling = asyncio.create_task(self._poll(poll))
             item_id = await enqueue()
             await asyncio.wait_for(polling, PATIENCE_S)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Set
+from collections.abc import AsyncIterator, Awaitable, Set
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +16,7 @@ from foqs.cluster.ownership.owner_map import OwnerMap
 from foqs.cluster.ownership.owner_news import OwnerNews
 from foqs.cluster.routing.peer_claims import PeerClaims
 from foqs.cluster.routing.peer_door import PeerDoor
+from foqs.model.calls import CallContext
 from foqs.model.cluster import HostRow, ShardRow, ShardUse
 from foqs.model.peer_proof import NONCE_BYTES, PROOF, Greeting
 from foqs.transport.bounds import TransportLimits
@@ -55,10 +56,15 @@ class PeerWorld:
         )  # fmt: skip
         self.look()
         self.server = ThriftServer(
-            self.queue, self.queue, address="127.0.0.1", port=0, namespaces=self.queue, peers=self.door,
+            self._call, address="127.0.0.1", port=0, namespaces=self.queue, is_living_peer=self.door.is_living,
             bounds=TransportLimits(sweep_ms=sweep_ms),
         )  # fmt: skip
         self.peers = self.connections_of("caller")
+
+    def _call(self, context: CallContext, verb: str, request: Any) -> Awaitable[Any]:
+        if verb in self.door.table:
+            return self.door.table[verb](context, request)
+        return self.queue.call(context, verb, request)
 
     def _living(self) -> Set[str]:
         return self.owners.living.keys()

@@ -233,6 +233,8 @@ class NamespacesOf:
     def serving(self, name: str) -> Namespace:
         return self._by_name[name]
 
+    get = serving
+
     def check_open(self, number: int) -> None:
         return None
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from foqs.contract.requests import EnqueueRequest
 from foqs.host.admission import bulk_lane
 from foqs.host.admission.bulk_lane import BulkEnqueues, BulkLane
 from foqs.model import limits
@@ -43,9 +44,8 @@ class World:
         self.loop.turn()
         self.loop.close()
 
-    async def _enqueue(
-        self, context: CallContext, namespace_name: str, items: Sequence[Any], bulk: bool
-    ) -> EnqueueResult:
+    async def _enqueue(self, context: CallContext, request: EnqueueRequest) -> EnqueueResult:
+        items: Any = request.items
         number = len(self.slices)
         self.slices.append((self.loop.time(), len(items)))
         self.items_max = max(self.items_max, self.lane.items_count)
@@ -58,7 +58,7 @@ class World:
         items: Any = [SimpleNamespace(payload=payload, name=number) for number in range(count)]
 
         async def call() -> EnqueueResult:
-            return await self.enqueues.enqueue(CallContext("a"), "ns", items, bulk)
+            return await self.enqueues.enqueue(CallContext("a"), EnqueueRequest("ns", items, bulk))
 
         return self.spawn(call())
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from foqs.client import verbs
+from foqs.client import queue_verbs
 from foqs.client.bulk import GROUPS_BYTES_MAX, Batch, Bulk
 from foqs.client.client_errors import NotSentError, OutcomeUnknownError
 from foqs.client.queue_items import ENQUEUE_BYTES_MAX, NewItem, check_new_item
@@ -39,7 +39,7 @@ def enqueue_many(
     while (batch := work.next()) is not None:
         repeat = batch.repeat(retry_unknown=retry_unknown)
         try:
-            work.done(batch, bench.run_on(verbs.enqueue_limited(bench.terms, "ns", batch.items, repeat)))
+            work.done(batch, bench.run_on(queue_verbs.enqueue_limited(bench.terms, "ns", batch.items, repeat)))
         except FoqsError as error:
             work.failed(batch, error)
     assert not bench.answers, "fewer calls than expected"
@@ -89,7 +89,7 @@ def test_a_batch_that_the_namespace_never_takes_is_cut_to_what_it_takes() -> Non
     assert (result.ids, result.errors) == (["a", "b", "a", "b", "e"], {})
     assert [call.method for call in bench.calls] == ["enqueue", "getNamespace", "enqueue", "enqueue", "enqueue"]
     bench.answers = [enqueued(["f", "g"])]
-    result = bench.run(verbs.enqueue_limited(bench.terms, "ns", [NewItem("t", b"")] * 2, Repeat.ALWAYS))
+    result = bench.run(queue_verbs.enqueue_limited(bench.terms, "ns", [NewItem("t", b"")] * 2, Repeat.ALWAYS))
     assert result.ids == ["f", "g"], "it is remembered"
 
 
@@ -198,8 +198,8 @@ def test_what_the_items_raise_says_how_many_are_enqueued() -> None:
 
 def test_a_bulk_enqueue_says_so_to_the_host() -> None:
     bench = Bench(enqueued(["a"]), enqueued(["b"]))
-    bench.run_on(verbs.enqueue_batch(bench.terms, "ns", [NewItem("t", b"")], Repeat.ALWAYS, bulk=True))
-    bench.run_on(verbs.enqueue_batch(bench.terms, "ns", [NewItem("t", b"")], Repeat.ALWAYS))
+    bench.run_on(queue_verbs.enqueue_batch(bench.terms, "ns", [NewItem("t", b"")], Repeat.ALWAYS, bulk=True))
+    bench.run_on(queue_verbs.enqueue_batch(bench.terms, "ns", [NewItem("t", b"")], Repeat.ALWAYS))
     assert [call.request.bulk for call in bench.calls] == [True, False]
 
 
@@ -239,7 +239,7 @@ def test_items_with_ids_go_in_calls_of_one_shard_and_the_result_keeps_their_orde
     while (batch := work.next()) is not None:
         batches.append(batch)
     for batch in reversed(batches):
-        work.done(batch, bench.run_on(verbs.enqueue_limited(bench.terms, "ns", batch.items, Repeat.ALWAYS)))
+        work.done(batch, bench.run_on(queue_verbs.enqueue_limited(bench.terms, "ns", batch.items, Repeat.ALWAYS)))
     result = work.result()
     assert result.ids == [f"i-id-{number}" for number in range(40)]
     sent = sent_ids(bench)
@@ -271,7 +271,7 @@ def test_the_map_is_asked_for_once_then_after_a_while_and_soon_after_a_shard_was
     assert bench.run_on(groups_of(bench.terms, "ns")).shards == [1, 3]
     away = S.EnqueueResponse(ids=[""], errors={0: S.ItemError(code=6, message="away", nothing_done=True)})
     bench.answers = [away]
-    bench.run_on(verbs.enqueue_batch(bench.terms, "ns", with_ids(1), Repeat.ALWAYS))
+    bench.run_on(queue_verbs.enqueue_batch(bench.terms, "ns", with_ids(1), Repeat.ALWAYS))
     assert bench.run_on(groups_of(bench.terms, "ns")).shards == [1, 3], "not in each call"
     bench.now_ms += DOUBT_MS
     bench.answers = [NotSentError("away"), of_shards(4, 3)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from foqs.client import verbs
+from foqs.client import queue_verbs
 from foqs.client.addresses import COOLDOWN_MS
 from foqs.client.client_errors import BatchError, NotSentError, OutcomeUnknownError
 from foqs.client.flows import HOP_MS, Call, call_flow
@@ -106,7 +106,7 @@ def test_pauses_stay_bounded_after_very_many_failures() -> None:
 def test_nothing_was_done_is_not_claimed_after_an_attempt_that_may_have_been_done() -> None:
     bench = Bench(OutcomeUnknownError("lost"), RateLimitedError("busy", retry_after_ms=10**6))
     with pytest.raises(OutcomeUnknownError, match="busy"):
-        bench.run(verbs.enqueue_batch(bench.terms, "ns", [NewItem("t", b"")], Repeat.ALWAYS))
+        bench.run(queue_verbs.enqueue_batch(bench.terms, "ns", [NewItem("t", b"")], Repeat.ALWAYS))
     bench = Bench(OutcomeUnknownError("lost"), PausedError("paused", retry_after_ms=10**6))
     with pytest.raises(OutcomeUnknownError, match="paused"):
         bench.run(call_flow(bench.terms, Call("updateNamespace", None, Repeat.ALWAYS)))
@@ -114,7 +114,7 @@ def test_nothing_was_done_is_not_claimed_after_an_attempt_that_may_have_been_don
 
 def test_a_long_poll_gets_its_wait_on_top_of_the_timeout() -> None:
     bench = Bench(S.DequeueResponse(items=[]))
-    assert bench.run(verbs.dequeue(bench.terms, "ns", "t", 1, None, 20_000)) == []
+    assert bench.run(queue_verbs.dequeue(bench.terms, "ns", "t", 1, None, 20_000)) == []
     assert bench.timeouts_ms == [30_000]
 
 
@@ -125,7 +125,7 @@ def test_only_the_positions_that_failed_safely_are_sent_again() -> None:
     )
     second = enqueued(["", "d"], (0, ErrorCode.OVERLOADED))
     bench = Bench(first, second, enqueued(["b"]))
-    result = bench.run(verbs.enqueue_batch(bench.terms, "ns", items, Repeat.UNLESS_UNKNOWN))
+    result = bench.run(queue_verbs.enqueue_batch(bench.terms, "ns", items, Repeat.UNLESS_UNKNOWN))
     assert result.ids == ["a", "b", "", "d"]
     assert {p: type(e) for p, e in result.errors.items()} == {2: TooLargeError}
     assert [[item.payload for item in call.request.items] for call in bench.calls] == [
@@ -138,32 +138,32 @@ def test_only_the_positions_that_failed_safely_are_sent_again() -> None:
 def test_an_item_of_unknown_outcome_is_not_sent_again() -> None:
     bench = Bench(enqueued(["a", ""], (1, ErrorCode.UNAVAILABLE)))
     items = [NewItem("t", b""), NewItem("t", b"")]
-    result = bench.run(verbs.enqueue_batch(bench.terms, "ns", items, Repeat.UNLESS_UNKNOWN))
+    result = bench.run(queue_verbs.enqueue_batch(bench.terms, "ns", items, Repeat.UNLESS_UNKNOWN))
     assert isinstance(result.errors[1], OutcomeUnknownError)
 
 
 def test_positions_keep_their_error_when_a_repetition_fails_as_a_whole() -> None:
     first = enqueued(["a", ""], (1, ErrorCode.OVERLOADED))
     bench = Bench(first, UnknownNamespaceError("gone"))
-    result = bench.run(verbs.enqueue_batch(bench.terms, "ns", [NewItem("t", b"")] * 2, Repeat.UNLESS_UNKNOWN))
+    result = bench.run(queue_verbs.enqueue_batch(bench.terms, "ns", [NewItem("t", b"")] * 2, Repeat.UNLESS_UNKNOWN))
     assert result.ids == ["a", ""]
     assert isinstance(result.errors[1], UnknownNamespaceError)
 
 
 def test_an_ack_that_finds_the_item_gone_after_an_unknown_outcome_counts_as_done() -> None:
     bench = Bench(OutcomeUnknownError("lost"), failed((0, ErrorCode.NOT_FOUND), (1, ErrorCode.STALE_LEASE)))
-    errors = bench.run(verbs.ack(bench.terms, "ns", ["a.1", "b.1", "c.1"], return_errors=True))
+    errors = bench.run(queue_verbs.ack(bench.terms, "ns", ["a.1", "b.1", "c.1"], return_errors=True))
     assert {p: type(e) for p, e in errors.items()} == {1: StaleLeaseError}
 
 
 def test_only_an_ack_that_may_have_been_done_says_that_it_is_repeated() -> None:
     bench = Bench(OverloadedError("busy"), OutcomeUnknownError("lost"), OverloadedError("busy"), DONE)
-    assert bench.run(verbs.ack(bench.terms, "ns", ["a.1"])) == {}
+    assert bench.run(queue_verbs.ack(bench.terms, "ns", ["a.1"])) == {}
     assert [call.request.repeated for call in bench.calls] == [None, None, True, True]
     bench = Bench(
         failed((0, ErrorCode.OVERLOADED), (1, ErrorCode.UNAVAILABLE)), failed((1, ErrorCode.OVERLOADED)), DONE
     )
-    assert bench.run(verbs.ack(bench.terms, "ns", ["a.1", "b.1"])) == {}
+    assert bench.run(queue_verbs.ack(bench.terms, "ns", ["a.1", "b.1"])) == {}
     assert [call.request.repeated for call in bench.calls] == [None, True, True]
 
 
@@ -179,7 +179,7 @@ STANDBY = UnavailableError("a standby", retry_after_ms=500, nothing_done=True)
 def test_what_one_host_certainly_did_not_do_goes_to_the_next_at_once_and_the_first_cools_down() -> None:
     bench = Bench(STANDBY, enqueued(["1-1"]), enqueued(["1-2"]), addresses=(A, B))
     for item_id in ("1-1", "1-2"):
-        flow = verbs.enqueue_batch(bench.terms, "ns", [NewItem("t", b"")], Repeat.UNLESS_UNKNOWN)
+        flow = queue_verbs.enqueue_batch(bench.terms, "ns", [NewItem("t", b"")], Repeat.UNLESS_UNKNOWN)
         assert bench.run_on(flow).ids == [item_id]
     assert bench.asked == [A, B, B]
     assert bench.pauses_ms == []
@@ -227,7 +227,7 @@ def test_a_quota_and_a_pause_hold_on_every_host() -> None:
 
 def test_positions_of_a_shard_that_is_not_there_are_done_at_the_other_host() -> None:
     bench = Bench(not_here(1), DONE, addresses=(A, B))
-    assert bench.run(verbs.nack(bench.terms, "ns", ["a.1", "b.1"], Nack)) == {}
+    assert bench.run(queue_verbs.nack(bench.terms, "ns", ["a.1", "b.1"], Nack)) == {}
     assert bench.asked == [A, B]
     assert [len(call.request.nacks) for call in bench.calls] == [2, 1]
     assert bench.pauses_ms == []
@@ -236,39 +236,39 @@ def test_positions_of_a_shard_that_is_not_there_are_done_at_the_other_host() -> 
 
 def test_a_standby_that_did_none_of_a_batch_cools_down() -> None:
     bench = Bench(not_here(0, 1), DONE, addresses=(A, B))
-    assert bench.run(verbs.ack(bench.terms, "ns", ["a.1", "b.1"])) == {}
+    assert bench.run(queue_verbs.ack(bench.terms, "ns", ["a.1", "b.1"])) == {}
     assert bench.book.preferred(bench.now_ms) == [B]
 
 
 def test_a_refusal_after_an_attempt_that_may_have_been_done_is_of_unknown_outcome() -> None:
     bench = Bench(OutcomeUnknownError("lost"), not_here(0, retry_after_ms=10**6), random=0)
-    errors = bench.run(verbs.ack(bench.terms, "ns", ["a.1"] * 2, return_errors=True))
+    errors = bench.run(queue_verbs.ack(bench.terms, "ns", ["a.1"] * 2, return_errors=True))
     assert isinstance(errors[0], OutcomeUnknownError)
 
 
 def test_a_certain_refusal_is_not_called_unknown() -> None:
     bench = Bench(not_here(0), random=0, deadline_ms=0)
-    errors = bench.run(verbs.ack(bench.terms, "ns", ["a.1"] * 2, return_errors=True))
+    errors = bench.run(queue_verbs.ack(bench.terms, "ns", ["a.1"] * 2, return_errors=True))
     assert not isinstance(errors[0], OutcomeUnknownError)
     assert errors[0].nothing_done
 
 
 def test_an_ack_that_finds_the_item_gone_at_once_has_not_done_it() -> None:
     bench = Bench(failed((0, ErrorCode.NOT_FOUND)))
-    assert isinstance(bench.run(verbs.ack(bench.terms, "ns", ["a.1"], return_errors=True))[0], NotFoundError)
+    assert isinstance(bench.run(queue_verbs.ack(bench.terms, "ns", ["a.1"], return_errors=True))[0], NotFoundError)
 
 
 def test_gone_counts_as_done_only_for_the_position_whose_outcome_was_unknown() -> None:
     first = failed((0, ErrorCode.UNAVAILABLE), (1, ErrorCode.OVERLOADED))
     bench = Bench(first, failed((0, ErrorCode.NOT_FOUND), (1, ErrorCode.NOT_FOUND)))
-    errors = bench.run(verbs.ack(bench.terms, "ns", ["a.1", "b.1"], return_errors=True))
+    errors = bench.run(queue_verbs.ack(bench.terms, "ns", ["a.1", "b.1"], return_errors=True))
     assert {p: type(e) for p, e in errors.items()} == {1: NotFoundError}
 
 
 def test_a_nack_of_unknown_outcome_is_not_repeated() -> None:
     bench = Bench(OutcomeUnknownError("lost"))
     with pytest.raises(OutcomeUnknownError):
-        bench.run(verbs.nack(bench.terms, "ns", ["a.1"], Nack))
+        bench.run(queue_verbs.nack(bench.terms, "ns", ["a.1"], Nack))
 
 
 def test_the_error_of_a_single_delivery_is_raised_and_those_of_many_together() -> None:
@@ -277,12 +277,12 @@ def test_the_error_of_a_single_delivery_is_raised_and_those_of_many_together() -
     for single in ("a.1", item):
         bench = Bench(stale)
         with pytest.raises(StaleLeaseError):
-            bench.run(verbs.ack(bench.terms, "ns", single))
+            bench.run(queue_verbs.ack(bench.terms, "ns", single))
         bench = Bench(stale)
-        assert list(bench.run(verbs.ack(bench.terms, "ns", single, return_errors=True))) == [0]
+        assert list(bench.run(queue_verbs.ack(bench.terms, "ns", single, return_errors=True))) == [0]
     bench = Bench(stale)
     with pytest.raises(BatchError) as caught:
-        bench.run(verbs.ack(bench.terms, "ns", [item, "b.1"]))
+        bench.run(queue_verbs.ack(bench.terms, "ns", [item, "b.1"]))
     assert (list(caught.value.errors), caught.value.total_count, caught.value.done_count) == ([0], 2, 1)
     assert bench.calls[0].request.receipts == ["a.1", "b.1"]
 
@@ -308,27 +308,27 @@ def test_a_batch_error_says_what_a_caller_must_know() -> None:
 
 def test_a_nack_entry_stands_for_itself_beside_the_arguments() -> None:
     bench = Bench(DONE)
-    bench.run(verbs.nack(bench.terms, "ns", ["a.1", Nack("b.1", 7)], lambda receipt: Nack(receipt, 5, b"m")))
+    bench.run(queue_verbs.nack(bench.terms, "ns", ["a.1", Nack("b.1", 7)], lambda receipt: Nack(receipt, 5, b"m")))
     assert bench.calls[0].request.nacks == [Nack("a.1", 5, b"m"), Nack("b.1", 7)]
 
 
 def test_receipts_go_in_batches_and_errors_keep_their_positions() -> None:
     bench = Bench(DONE, failed((1, ErrorCode.STALE_LEASE)))
-    errors = bench.run(verbs.ack(bench.terms, "ns", [str(n) for n in range(1_002)], return_errors=True))
+    errors = bench.run(queue_verbs.ack(bench.terms, "ns", [str(n) for n in range(1_002)], return_errors=True))
     assert [len(call.request.receipts) for call in bench.calls] == [1_000, 2]
     assert list(errors) == [1_001]
 
 
 def test_a_batch_of_acks_that_fails_as_a_whole_keeps_no_other_from_being_sent() -> None:
     bench = Bench(InternalError("x"), DONE)
-    errors = bench.run(verbs.ack(bench.terms, "ns", [str(n) for n in range(1_001)], return_errors=True))
+    errors = bench.run(queue_verbs.ack(bench.terms, "ns", [str(n) for n in range(1_001)], return_errors=True))
     assert list(errors) == list(range(1_000))
 
 
 def test_an_answer_with_too_few_ids_is_a_defect_of_the_host() -> None:
     bench = Bench(enqueued(["a"]))
     with pytest.raises(InternalError, match="1 ids for 2"):
-        bench.run(verbs.enqueue_batch(bench.terms, "ns", [NewItem("t", b"")] * 2, Repeat.ALWAYS))
+        bench.run(queue_verbs.enqueue_batch(bench.terms, "ns", [NewItem("t", b"")] * 2, Repeat.ALWAYS))
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_an_answer_with_too_few_ids_is_a_defect_of_the_host() -> None:
 )
 def test_topics_can_be_named_in_several_ways(topics: Any, demands: list[tuple[str, int]]) -> None:
     bench = Bench(S.DequeueResponse(items=[]))
-    bench.run(verbs.dequeue(bench.terms, "ns", topics, 3, None, 0))
+    bench.run(queue_verbs.dequeue(bench.terms, "ns", topics, 3, None, 0))
     assert [(d.topic, d.count) for d in bench.calls[0].request.topics] == demands
 
 
@@ -350,14 +350,14 @@ def test_topics_can_be_named_in_several_ways(topics: Any, demands: list[tuple[st
 def test_no_topic_or_too_many_are_refused_before_any_call(topics: Any) -> None:
     bench = Bench()
     with pytest.raises(InvalidArgumentError):
-        bench.run(verbs.dequeue(bench.terms, "ns", topics, 3, None, 0))
+        bench.run(queue_verbs.dequeue(bench.terms, "ns", topics, 3, None, 0))
 
 
 def test_a_deadline_cuts_the_timeouts_and_ends_the_repetitions() -> None:
     bench = Bench(OverloadedError("full", retry_after_ms=700), OverloadedError("full", retry_after_ms=700), random=0.0)
     bench.terms = bench.terms.within(1_000)
     with pytest.raises(OverloadedError):
-        bench.run(verbs.enqueue_batch(bench.terms, "ns", [NewItem("t", b"")], Repeat.ALWAYS))
+        bench.run(queue_verbs.enqueue_batch(bench.terms, "ns", [NewItem("t", b"")], Repeat.ALWAYS))
     assert bench.timeouts_ms == [1_000, 300]
     assert bench.pauses_ms == [700]
 
@@ -367,27 +367,27 @@ def test_past_the_deadline_nothing_is_sent_any_more() -> None:
     bench.terms = bench.terms.within(5)
     bench.now_ms += 5
     with pytest.raises(NotSentError, match="deadline has passed"):
-        bench.run(verbs.enqueue_batch(bench.terms, "ns", [NewItem("t", b"")], Repeat.ALWAYS))
+        bench.run(queue_verbs.enqueue_batch(bench.terms, "ns", [NewItem("t", b"")], Repeat.ALWAYS))
     with pytest.raises(InvalidArgumentError, match="deadline_ms 0"):
         bench.terms.within(0)
 
 
 def test_no_receipts_make_no_call() -> None:
     bench = Bench()
-    assert bench.run(verbs.ack(bench.terms, "ns", [])) == {}
+    assert bench.run(queue_verbs.ack(bench.terms, "ns", [])) == {}
 
 
 def test_what_is_neither_an_item_nor_a_receipt_is_refused_by_name() -> None:
     bench = Bench()
     with pytest.raises(InvalidArgumentError, match="neither an Item nor a receipt"):
-        bench.run(verbs.ack(bench.terms, "ns", [5]))  # type: ignore[list-item]
+        bench.run(queue_verbs.ack(bench.terms, "ns", [5]))  # type: ignore[list-item]
 
 
 POLL_MS = 5_000
 
 
 def dequeue_within(bench: Bench, deadline_ms: int) -> list[Item]:
-    return bench.run(verbs.dequeue(bench.terms.within(deadline_ms), "ns", "t", 1, None, POLL_MS))
+    return bench.run(queue_verbs.dequeue(bench.terms.within(deadline_ms), "ns", "t", 1, None, POLL_MS))
 
 
 def test_a_long_poll_leaves_time_for_its_response_before_the_deadline() -> None:
@@ -459,6 +459,6 @@ def test_an_answer_to_a_batch_is_told_together_with_the_address_that_was_not_rea
     ):
         bench = Bench(answer, NotSentError("no connection: b:2"), addresses=(A, B), deadline_ms=0)
         with pytest.raises(UnavailableError) as told:
-            bench.run(verbs.ack(bench.terms, "ns", "1-1-1"))
+            bench.run(queue_verbs.ack(bench.terms, "ns", "1-1-1"))
         assert told.value.message == f"{heard}; no connection: b:2"
         assert told.value.nothing_done

@@ -10,6 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from foqs import bootstrap
+from foqs.contract.requests import DeleteItemsRequest, DequeueRequest, TopicDemand
 from foqs.host.dispatch.prefetch_buffer import PrefetchBuffer
 from foqs.host.shards.waiting import Waiting
 from foqs.host.verbs.dequeues import Dequeues
@@ -87,7 +88,10 @@ def test_calls_do_not_wait_on_for_a_host_that_has_lost_its_last_shard() -> None:
         shards = Shards(1)
         dequeues = dequeues_of(shards)
         demand = SimpleNamespace(topic="a", count=1, group=None)
-        waiting = [asyncio.ensure_future(dequeues.dequeue(CALL, JOBS.name, [demand], None, 30_000)) for _ in range(3)]
+        waiting = [
+            asyncio.ensure_future(dequeues.dequeue(CALL, DequeueRequest(JOBS.name, [demand], None, 30_000)))
+            for _ in range(3)
+        ]
         await asyncio.sleep(0)
         dequeues.tick()
         assert shards.dispatcher.waiting_count == 3
@@ -102,7 +106,7 @@ def test_calls_do_not_wait_on_for_a_host_that_has_lost_its_last_shard() -> None:
             assert isinstance(error, UnavailableError)
             assert error.nothing_done
         with pytest.raises(UnavailableError):
-            await dequeues.dequeue(CALL, JOBS.name, [demand], None, 0)
+            await dequeues.dequeue(CALL, DequeueRequest(JOBS.name, [demand], None, 0))
 
     asyncio.run(scenario())
 
@@ -111,10 +115,8 @@ def test_what_a_caller_who_is_gone_has_not_seen_is_handed_to_the_next_one_at_onc
     async def scenario() -> None:
         shards = Shards(1)
         dequeues = dequeues_of(shards)
-        demand = SimpleNamespace(topic="a", count=1, group=None)
-        first, second = (
-            asyncio.create_task(dequeues.dequeue(CALL, JOBS.name, [demand], None, 30_000)) for _ in range(2)
-        )  # fmt: skip
+        request = DequeueRequest(JOBS.name, [TopicDemand("a", 1)], None, 30_000)
+        first, second = (asyncio.create_task(dequeues.dequeue(CALL, request)) for _ in range(2))
         await asyncio.sleep(0)
         shards.enqueue(0, "a")
         shards.run(0)
@@ -132,7 +134,7 @@ def test_of_a_paused_namespace_no_call_waits_and_nothing_is_held_or_claimed() ->
         shards = Shards(1)
         dequeues = dequeues_of(shards)
         demands = [SimpleNamespace(topic=topic, count=1, group=None) for topic in "ab"]
-        waits = asyncio.create_task(dequeues.dequeue(CALL, JOBS.name, demands, None, 30_000))
+        waits = asyncio.create_task(dequeues.dequeue(CALL, DequeueRequest(JOBS.name, demands, None, 30_000)))
         await asyncio.sleep(0)
         shards.enqueue(0, "a", 0, delay_ms=50)
         shards.run(0)
@@ -141,7 +143,7 @@ def test_of_a_paused_namespace_no_call_waits_and_nothing_is_held_or_claimed() ->
         with pytest.raises(PausedError):
             await asyncio.wait_for(waits, 5)
         with pytest.raises(PausedError):
-            await dequeues.dequeue(CALL, JOBS.name, demands, None, 30_000)
+            await dequeues.dequeue(CALL, DequeueRequest(JOBS.name, demands, None, 30_000))
         shards.clock_ms += 1_000
         shards.run(0)
         assert not shards.states[0].index.leases
@@ -296,13 +298,19 @@ def test_a_call_for_which_too_many_look_ups_wait_is_told_so(monkeypatch: pytest.
         (item,) = shards.enqueue(0, "a")
         shards.run(0)
         waiting, on_events = Waiting(asyncio.get_running_loop()), shards.dispatcher.on_events
-        inspection = Inspection(cast(Any, shards), waiting, on_events, cast(Any, None), cast(Any, None))
         namespace = Namespace(NAMESPACE, "n", NamespaceSettings(), 0)
+        inspection = Inspection(
+            cast(Any, NamespacesOf(namespace)), cast(Any, shards), waiting, on_events, cast(Any, None), cast(Any, None)
+        )
         with monkeypatch.context() as patched:
             patched.setattr(limits, "LOOK_UPS_WAITING_MAX", 0)
-            errors = await asyncio.wait_for(inspection.delete(namespace, [ids.item_id(0, item.key)]), 5)
+            errors = await asyncio.wait_for(
+                inspection.delete_items(CALL, DeleteItemsRequest("n", [ids.item_id(0, item.key)])), 5
+            )
         assert [type(error) for error in errors.values()] == [OverloadedError]
-        deleted = asyncio.create_task(inspection.delete(namespace, [ids.item_id(0, item.key)]))
+        deleted = asyncio.create_task(
+            inspection.delete_items(CALL, DeleteItemsRequest("n", [ids.item_id(0, item.key)]))
+        )
         await asyncio.sleep(0)
         shards.run(0)
         assert await asyncio.wait_for(deleted, 5) == {}

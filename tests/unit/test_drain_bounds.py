@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
+from foqs.contract.requests import DequeueRequest
 from foqs.host.dispatch import any_topic, dispatcher
 from foqs.host.verbs.dequeues import Dequeues
 from foqs.model import limits
@@ -38,7 +39,7 @@ async def test_calls_that_wait_end_in_several_turns(topics: list[str], prefix: s
     demands = [cast(Any, SimpleNamespace(topic=name, count=1, group=None)) for name in topics]
     count = None if prefix is None else 1
     waiting = [
-        asyncio.create_task(dequeues.dequeue(CALL, JOBS.name, demands, None, 30_000, prefix, count))
+        asyncio.create_task(dequeues.dequeue(CALL, DequeueRequest(JOBS.name, demands, None, 30_000, prefix, count)))
         for _ in range(CALL_COUNT)
     ]
     await asyncio.sleep(0)
@@ -54,7 +55,12 @@ async def test_calls_that_wait_end_in_several_turns(topics: list[str], prefix: s
     assert max(ended) == ended_of_turn
     assert await asyncio.wait_for(asyncio.gather(*waiting), 5) == [[]] * CALL_COUNT
     assert shards.dispatcher.waiting_count == shards.dispatcher.waiting_topics_count == 0
-    assert await asyncio.wait_for(dequeues.dequeue(CALL, JOBS.name, demands, None, 30_000, prefix, count), 5) == []
+    assert (
+        await asyncio.wait_for(
+            dequeues.dequeue(CALL, DequeueRequest(JOBS.name, demands, None, 30_000, prefix, count)), 5
+        )
+        == []
+    )
 
 
 async def test_a_call_whose_topics_are_still_being_found_does_not_wait_on() -> None:
@@ -64,7 +70,7 @@ async def test_a_call_whose_topics_are_still_being_found_does_not_wait_on() -> N
     shards.run(0)
     dequeues = dequeues_of(shards)
     with patch.object(any_topic, "RING_SLICE_TOPICS", 1):
-        waiting = asyncio.create_task(dequeues.dequeue(CALL, JOBS.name, [], None, 30_000, "x", 1))
+        waiting = asyncio.create_task(dequeues.dequeue(CALL, DequeueRequest(JOBS.name, [], None, 30_000, "x", 1)))
         await asyncio.sleep(0)
         assert shards.dispatcher.waiting_count == 0
         await dequeues.drain()

@@ -12,6 +12,7 @@ from foqs.cluster.members.view import ClusterView
 from foqs.cluster.ownership.owner_map import OwnerMap
 from foqs.cluster.routing import host_rounds
 from foqs.cluster.routing.host_rounds import HostRounds
+from foqs.contract.requests import ListHostsRequest
 from foqs.model.calls import CallContext, ClusterShard, HostStatus, ShardStatus
 from foqs.model.cluster import HostRow, ShardHealth, ShardUse
 from foqs.model.cluster_calls import HostState
@@ -40,7 +41,8 @@ class Hosts:
         self.says[host_id] = shards
 
     def peer(self, host_id: str, address: str) -> Any:
-        async def get_host_status(context: CallContext) -> HostStatus:
+        async def call(context: CallContext, verb: str, request: object) -> HostStatus:
+            assert verb == "getHostStatus"
             self.asked_count += 1
             if host_id not in self.says:
                 raise HostUnreachableError(f"host {host_id} cannot be reached")
@@ -48,9 +50,9 @@ class Hosts:
                 await self.hanging.wait()
             return HostStatus(host_id, "1", 1, shards or [], False)
 
-        return SimpleNamespace(host_id=host_id, get_host_status=get_host_status)
+        return SimpleNamespace(host_id=host_id, call=call)
 
-    async def mine(self, context: CallContext) -> HostStatus:
+    async def mine(self, context: CallContext, request: object) -> HostStatus:
         return HostStatus("me", "1", 1, self.says[ME] or [], False)
 
     async def told(self, shard: ClusterShard) -> ClusterShard:
@@ -193,7 +195,7 @@ async def test_the_list_of_hosts_tells_what_each_of_them_does() -> None:
     }
     hosts.says["d#1"] = has("owned")
     hosts.live(ME, [])
-    found = {one.name: one for one in await hosts.rounds.hosts()}
+    found = {one.name: one for one in (await hosts.rounds.list_hosts(CallContext("test"), ListHostsRequest())).hosts}
     assert list(found) == ["a", "b", "c", "d", "e", "f", "me"]
     assert {name: one.state for name, one in found.items()} == {
         "a": HostState.SERVING, "b": HostState.STANDBY, "c": HostState.SILENT, "d": HostState.LEAVING,

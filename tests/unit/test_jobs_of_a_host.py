@@ -10,17 +10,18 @@ from typing import Any
 
 import pytest
 
+from foqs.contract.requests import EnqueueRequest, NewItem
 from foqs.host.admission.hosted_jobs import HostedJob, Jobs
 from foqs.host.verbs.job_calls import JobEnqueues
 from foqs.model import limits
-from foqs.model.calls import CallContext, EnqueueResult, NewItemFields
+from foqs.model.calls import CallContext, EnqueueResult
 from foqs.model.errors import InvalidArgumentError, OverloadedError, UnavailableError
 from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.storage.meta.meta_jobs import JobCounts, JobKey, JobView
 from tests.support.waiting import PATIENCE_S
 
 NAMESPACE = Namespace(1, "jobs", NamespaceSettings(), 1)
-ITEMS: list[NewItemFields] = [SimpleNamespace()] * 10  # type: ignore[list-item]
+ITEMS = [NewItem()] * 10
 CONTEXT = CallContext("t")
 
 
@@ -71,7 +72,7 @@ class World:
         return asyncio.create_task(self._enqueue(job_id))
 
     async def _enqueue(self, job_id: str) -> EnqueueResult:
-        return await self.enqueues.enqueue(CONTEXT, "jobs", ITEMS, True, job_id)
+        return await self.enqueues.enqueue(CONTEXT, EnqueueRequest("jobs", ITEMS, True, job_id))
 
     def grow_old(self) -> None:
         self.now_s += 2 * limits.JOB_IDLE_MS / 1000

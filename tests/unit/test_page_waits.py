@@ -8,6 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from foqs.contract.requests import PeekItemsRequest
 from foqs.host.shards.shards import OwnedShard
 from foqs.host.shards.waiting import Waiting
 from foqs.host.verbs import page_budget
@@ -15,12 +16,16 @@ from foqs.host.verbs.inspection import Inspection
 from foqs.host.verbs.page_budget import PageBudget
 from foqs.host.verbs.slices import Slices
 from foqs.model import limits
+from foqs.model.calls import CallContext
 from foqs.model.errors import OverloadedError, UnavailableError
 from foqs.shard import mysql_server
 from foqs.shard.writer.shard_writer import ShardWriter
 from foqs.storage.shard.shard_reader import ShardReader
 from tests.support.shards import NAMESPACE, Shards
 from tests.support.waiting import until
+
+CALL = CallContext("test")
+NAMESPACES = Mock(get=lambda name: Mock(number=NAMESPACE))
 
 
 async def test_calls_behind_a_read_that_hangs_are_answered_in_time_and_not_read_for_any_more(
@@ -37,14 +42,20 @@ async def test_calls_behind_a_read_that_hangs_are_answered_in_time_and_not_read_
         serving=shards.serving,
     )
     reader.page.return_value = reads = Mock(side_effect=lambda: (server_answers.wait(), ([], False))[1])
-    inspection = Inspection(served, Mock(spec=Waiting), Mock(), Slices(asyncio.get_running_loop()), PageBudget())
-    namespace = Mock(number=NAMESPACE)
-    calls = [inspection.page(namespace, "a", 10, "", dead=False) for _ in range(3)]
+    inspection = Inspection(
+        NAMESPACES,
+        served,
+        Mock(spec=Waiting),
+        Mock(),
+        Slices(asyncio.get_running_loop()),
+        PageBudget(),
+    )
+    calls = [inspection.peek_items(CALL, PeekItemsRequest("jobs", "a", 10)) for _ in range(3)]
     answers = await asyncio.gather(*calls, return_exceptions=True)
     assert [type(answer) for answer in answers] == [UnavailableError] * 3
     assert "50 ms" in str(answers[0])
     server_answers.set()
-    page = await inspection.page(namespace, "a", 10, "", dead=False)
+    page = await inspection.peek_items(CALL, PeekItemsRequest("jobs", "a", 10))
     assert page.items == []
     assert reads.call_count == 2
     for shard in owned.values():
@@ -89,9 +100,16 @@ async def test_a_page_of_a_sick_shard_fails_at_once_and_one_that_waits_for_it_as
         serving=shards.serving,
         check_healthy=sickness.check_healthy,
     )
-    inspection = Inspection(served, Mock(spec=Waiting), Mock(), Slices(asyncio.get_running_loop()), PageBudget())
+    inspection = Inspection(
+        NAMESPACES,
+        served,
+        Mock(spec=Waiting),
+        Mock(),
+        Slices(asyncio.get_running_loop()),
+        PageBudget(),
+    )
     calls = [
-        asyncio.create_task(inspection.page(Mock(number=NAMESPACE), "a", 10, "", dead=False)) for _ in range(150)
+        asyncio.create_task(inspection.peek_items(CALL, PeekItemsRequest("jobs", "a", 10))) for _ in range(150)
     ]  # fmt: skip
     await until(lambda: hangs.call_count == 1)
     sickness.is_sick = True
@@ -101,7 +119,7 @@ async def test_a_page_of_a_sick_shard_fails_at_once_and_one_that_waits_for_it_as
     read_count = well.page.call_count
     assert read_count <= limits.PAGES_BYTES_MAX // limits.PAGE_BYTES_MAX, "the others held nothing"
     with pytest.raises(UnavailableError):
-        await inspection.page(Mock(number=NAMESPACE), "a", 10, "", dead=False)
+        await inspection.peek_items(CALL, PeekItemsRequest("jobs", "a", 10))
     server_answers.set()
     for shard in owned.values():
         await shard.stop()

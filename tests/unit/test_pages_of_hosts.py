@@ -9,8 +9,9 @@ from typing import Any, cast
 import pytest
 
 from foqs.cluster.ownership.owner_map import OwnerMap, ShardOwner
-from foqs.cluster.routing.routed_admin import RoutedAdmin
+from foqs.cluster.routing.by_all import MergedCalls
 from foqs.cluster.routing.routes import Routes
+from foqs.contract.requests import PeekItemsRequest
 from foqs.model import limits
 from foqs.model.calls import CallContext, StoredItemPage
 from tests.support.waiting import PATIENCE_S
@@ -24,7 +25,7 @@ class Pages:
         self.gate = asyncio.Event()
         self.running_count = self.running_max = self.calls_count = 0
 
-    async def read(self, *call: Any) -> StoredItemPage:
+    async def call(self, *call: Any) -> StoredItemPage:
         self.calls_count += 1
         self.running_count += 1
         self.running_max = max(self.running_max, self.running_count)
@@ -32,10 +33,8 @@ class Pages:
         self.running_count -= 1
         return StoredItemPage([], "")
 
-    peek_items = list_dead_letters = read
 
-
-@pytest.mark.parametrize("verb", ["peek_items", "list_dead_letters"])
+@pytest.mark.parametrize("verb", ["peekItems", "listDeadLetters"])
 async def test_the_pages_that_are_here_until_they_are_merged_have_a_bound(verb: str) -> None:
     owners, other = OwnerMap(), Pages()
     owners.learn([ShardOwner(0, 1, "other", "other:1")])
@@ -43,8 +42,9 @@ async def test_the_pages_that_are_here_until_they_are_merged_have_a_bound(verb: 
         serves=lambda shard_id: False, served=lambda: (), know=None, number_of=lambda name: 1, may_take=None
     )
     routes = Routes("me", owners, cast(Any, SimpleNamespace(get=lambda host_id, address: other)), cast(Any, serving))
-    admin = RoutedAdmin(cast(Any, None), routes, cast(Any, None))
-    calls = [asyncio.create_task(getattr(admin, verb)(CallContext(""), "ns", "t", 10, "")) for _ in range(100)]
+    merged = MergedCalls({verb: other.call}, routes, owners)
+    request = PeekItemsRequest("ns", "t", 10)
+    calls = [asyncio.create_task(merged.call(verb, CallContext(""), request)) for _ in range(100)]
     for _ in range(10):
         await asyncio.sleep(0)
     at_a_time = limits.PAGES_BYTES_MAX // (2 * limits.PAGE_BYTES_MAX)

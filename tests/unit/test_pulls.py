@@ -11,7 +11,8 @@ from structlog.testing import capture_logs
 
 from foqs.cluster.homes.host_turns import Turn
 from foqs.cluster.homes.wishes import Wait
-from foqs.cluster.routing.pulls import PULL_WAIT_MS_MAX, GivenBack, Pulls
+from foqs.cluster.routing.pulls import PULL_WAIT_MS_MAX, Pulls
+from foqs.contract import requests as of
 from foqs.model.calls import CallContext, Delivery, PositionErrors
 from foqs.model.errors import (
     FoqsError,
@@ -27,7 +28,6 @@ from foqs.model.errors import (
 )
 from foqs.model.stocks import ANY_TOPIC, Pointer, Stock, Topic
 from foqs.testing.manual_loop import ManualLoop
-from foqs.wire.codec import structs
 
 MAIL = (1, "mail")
 
@@ -72,7 +72,7 @@ class Queue:
     def __init__(self, priorities: Sequence[int]) -> None:
         self.priorities = priorities
 
-    async def dequeue(self, *call: Any) -> list[Delivery]:
+    async def call(self, *call: Any) -> list[Delivery]:
         return delivered(self.priorities)
 
 
@@ -83,7 +83,7 @@ class Refusing:
         self.error = error
         self.calls_count = 0
 
-    async def dequeue(self, *call: Any) -> list[Delivery]:
+    async def call(self, *call: Any) -> list[Delivery]:
         self.calls_count += 1
         await asyncio.sleep(0)
         raise self.error
@@ -94,12 +94,12 @@ async def pulled(pointer: Pointer, there: Sequence[int]) -> tuple[list[Delivery]
     news: Any = News(pointer)
     here: Any = Queue([7])
     remote: Any = Queue(there)
-    pulls = Pulls(here, news, lambda host_id: remote, lambda name: 1, lambda: True, nothing_given_back)
+    pulls = Pulls(here.call, news, lambda host_id: remote, lambda name: 1, lambda: True, nothing_given_back)
     context = CallContext("")
     if pointer.topic == MAIL:
-        items = await pulls.dequeue(context, "jobs", [structs.TopicDemand("mail", 3)], None, 0)
+        items = await pulls.dequeue(context, of.DequeueRequest("jobs", [of.TopicDemand("mail", 3)], None, 0))
     else:
-        items = await pulls.dequeue(context, "jobs", [], None, 0, "", 3)
+        items = await pulls.dequeue(context, of.DequeueRequest("jobs", [], None, 0, "", 3))
     return items, news.pointer
 
 
@@ -167,10 +167,10 @@ async def test_nothing_is_kept_of_a_call_that_is_refused_and_no_other_host_hears
     here: Any = Refusing(InvalidArgumentError("this host says what is wrong"))
     if not is_better_there:
         news.pointer = None
-    pulls = Pulls(here, news, lambda host_id: cast(Any, there), lambda name: 1, lambda: True, nothing_given_back)
-    demands = [structs.TopicDemand(*demand) for demand in topics]
+    pulls = Pulls(here.call, news, lambda host_id: cast(Any, there), lambda name: 1, lambda: True, nothing_given_back)
+    demands = [of.TopicDemand(*demand) for demand in topics]
     with pytest.raises((InvalidArgumentError, TooLargeError)):
-        await pulls.dequeue(CallContext(""), "jobs", demands, None, 0, *any_of)
+        await pulls.dequeue(CallContext(""), of.DequeueRequest("jobs", demands, None, 0, *any_of))
     assert there.calls_count == 0
 
 
@@ -181,10 +181,10 @@ async def test_a_host_without_shards_refuses_what_is_wrong_with_a_call_that_it_h
     news: Any = StrictNews(Pointer(MAIL, "host-1", Stock(3, 0)))
     news.pointer = None
     here: Any = Refusing(UnavailableError("it has no shards"))
-    pulls = Pulls(here, news, lambda host_id: None, lambda name: 1, lambda: False, nothing_given_back)
-    demands = [structs.TopicDemand(*demand) for demand in topics]
+    pulls = Pulls(here.call, news, lambda host_id: None, lambda name: 1, lambda: False, nothing_given_back)
+    demands = [of.TopicDemand(*demand) for demand in topics]
     with pytest.raises((InvalidArgumentError, TooLargeError)):
-        await pulls.dequeue(CallContext(""), "jobs", demands, None, 0, *any_of)
+        await pulls.dequeue(CallContext(""), of.DequeueRequest("jobs", demands, None, 0, *any_of))
 
 
 async def test_the_names_of_calls_that_get_items_and_of_those_that_get_none_are_kept_alike() -> None:
@@ -206,8 +206,8 @@ async def test_a_better_host_that_cannot_be_asked_takes_nothing_from_what_is_her
     there = Refusing(refusal)
     news: Any = News(Pointer(MAIL, "host-1", Stock(3, 0)))
     here, remote = Queue([7]), cast(Any, there)
-    pulls = Pulls(cast(Any, here), news, lambda host_id: remote, lambda name: 1, lambda: True, nothing_given_back)
-    items = await pulls.dequeue(CallContext(""), "jobs", [structs.TopicDemand("mail", 3)], None, 0)
+    pulls = Pulls(here.call, news, lambda host_id: remote, lambda name: 1, lambda: True, nothing_given_back)
+    items = await pulls.dequeue(CallContext(""), of.DequeueRequest("jobs", [of.TopicDemand("mail", 3)], None, 0))
     assert [item.priority for item in items] == [7]
 
 
@@ -233,9 +233,9 @@ class EagerNews(News):
 
 
 async def waited(news: EagerNews, hosts: Mapping[str, Any], wait_ms: int) -> list[Delivery]:
-    pulls = Pulls(cast(Any, Queue([])), cast(Any, news), hosts.get, lambda name: 1, lambda: False, nothing_given_back)
-    demands = [structs.TopicDemand(name, 3) for name in ("mail", "other")]
-    return await pulls.dequeue(CallContext(""), "jobs", demands, None, wait_ms)
+    pulls = Pulls(Queue([]).call, cast(Any, news), hosts.get, lambda name: 1, lambda: False, nothing_given_back)
+    demands = [of.TopicDemand(name, 3) for name in ("mail", "other")]
+    return await pulls.dequeue(CallContext(""), of.DequeueRequest("jobs", demands, None, wait_ms))
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=["unreachable", "overloaded"])
@@ -279,7 +279,7 @@ class Frozen:
         self.calls_count = 0
         self.host_id = "host-1"
 
-    async def dequeue(self, *call: Any) -> list[Delivery]:
+    async def call(self, *call: Any) -> list[Delivery]:
         self.calls_count += 1
         self.answer = self.answer or asyncio.get_running_loop().create_future()
         return await asyncio.shield(self.answer)
@@ -297,18 +297,18 @@ class FrozenWorld:
         """The receipts that were given back as unseen."""
         self.errors: PositionErrors = {}
         """What comes of that."""
-        self.pulls = Pulls(queue, cast(Any, news), lambda _: remote, lambda _: 1, lambda: False, self._give_back)
+        self.pulls = Pulls(queue.call, cast(Any, news), lambda _: remote, lambda _: 1, lambda: False, self._give_back)
 
-    async def _give_back(self, context: CallContext, namespace_name: str, nacks: Sequence[GivenBack]) -> PositionErrors:
-        self.returned += [str(nack.receipt) for nack in nacks if nack.release and nack.unseen]
+    async def _give_back(self, context: CallContext, request: of.NackRequest) -> PositionErrors:
+        self.returned += [str(nack.receipt) for nack in request.nacks if nack.release and nack.unseen]
         return self.errors
 
     def dequeue(
         self, wait_ms: int, context: CallContext | None = None, *, is_any: bool = False
     ) -> asyncio.Task[list[Delivery]]:
-        topics = [] if is_any else [structs.TopicDemand("mail", 3)]
+        topics = [] if is_any else [of.TopicDemand("mail", 3)]
         any_of = ("", 3) if is_any else ()
-        call = self.pulls.dequeue(context or CallContext(""), "jobs", topics, None, wait_ms, *any_of)
+        call = self.pulls.dequeue(context or CallContext(""), of.DequeueRequest("jobs", topics, None, wait_ms, *any_of))
         task: asyncio.Task[list[Delivery]] = self.loop.call(self.loop.create_task, call)
         self.loop.turn()
         return task

@@ -6,11 +6,11 @@ import asyncio
 from typing import Any, cast
 from unittest.mock import patch
 
+from foqs.contract.requests import AckRequest
 from foqs.host.shards.waiting import Waiting
 from foqs.host.verbs.inspection import Inspection
 from foqs.host.verbs.settlements import Leases
 from foqs.model import limits
-from foqs.model.calls import CallContext
 from foqs.model.errors import StaleLeaseError, UnavailableError
 from foqs.model.namespace import Namespace, NamespaceSettings
 from tests.support.shards import NAMESPACE, NamespacesOf, Shards
@@ -25,8 +25,8 @@ class World:
         self.shards = Shards(1)
         waiting = Waiting(asyncio.get_running_loop())
         on_events = self.shards.dispatcher.on_events
-        inspection = Inspection(cast(Any, self.shards), waiting, on_events, cast(Any, None), cast(Any, None))
-        namespaces = cast(Any, NamespacesOf(JOBS))
+        namespaces, nothing = cast(Any, NamespacesOf(JOBS)), cast(Any, None)
+        inspection = Inspection(namespaces, cast(Any, self.shards), waiting, on_events, nothing, nothing)
         self.leases = Leases(namespaces, cast(Any, self.shards), inspection, waiting, lambda *_: None, lambda *_: None)
         call = self.shards.dequeue({"a": count})
         self.shards.enqueue(0, "a", count=count)
@@ -37,7 +37,7 @@ class World:
 
     async def ack(self, receipts: list[str], *, repeated: bool = False) -> asyncio.Task[Any]:
         """Under way, as far as it comes without a transaction."""
-        task = asyncio.create_task(self.leases.ack(CallContext("test"), JOBS.name, receipts, repeated))
+        task = asyncio.create_task(self.leases.ack(AckRequest(JOBS.name, receipts, repeated)))
         for _ in range(3):
             await asyncio.sleep(0)
         return task

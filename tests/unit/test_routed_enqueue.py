@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,9 +11,11 @@ import pytest
 
 from foqs.cluster.ownership.owner_map import OwnerMap, ShardOwner
 from foqs.cluster.routing.routed_enqueue import RoutedEnqueue
+from foqs.cluster.routing.router import Router
 from foqs.cluster.routing.routes import Routes
+from foqs.contract.requests import EnqueueRequest, NewItem
 from foqs.model import limits
-from foqs.model.calls import CallContext, EnqueueResult, NewItemFields
+from foqs.model.calls import CallContext, EnqueueResult
 from foqs.model.errors import (
     FoqsError,
     HostUnreachableError,
@@ -26,7 +28,7 @@ from foqs.model.errors import (
 )
 
 CONTEXT = CallContext("127.0.0.1")
-ITEM = cast(NewItemFields, SimpleNamespace(dedup_id="a"))
+ITEM = NewItem(dedup_id="a")
 SHARD = 7
 
 
@@ -39,14 +41,16 @@ class Host:
         self.contexts: list[CallContext] = []
         self.called = asyncio.Event()
 
-    async def enqueue(
-        self, context: CallContext, name: str, items: Sequence[NewItemFields], bulk: bool, job_id: str | None
-    ) -> EnqueueResult:
+    async def call(self, context: CallContext, verb: str, request: EnqueueRequest) -> EnqueueResult:
+        assert verb == "enqueue"
+        return await self.enqueue(context, request)
+
+    async def enqueue(self, context: CallContext, request: EnqueueRequest) -> EnqueueResult:
         self.contexts.append(context)
         self.called.set()
         if (error := self.answer(context)) is not None:
             raise error
-        return EnqueueResult([f"{self.host_id}-1" for _ in items])
+        return EnqueueResult([f"{self.host_id}-1" for _ in request.items])
 
 
 def elsewhere(*, is_sick: bool = False) -> FoqsError:
@@ -66,13 +70,16 @@ class Room:
         )  # fmt: skip
         peers = SimpleNamespace(get=lambda host_id, address: others[host_id])
         routes = Routes("me", self.owners, cast(Any, peers), cast(Any, serving))
-        self.routed = RoutedEnqueue(cast(Any, local), routes, lambda count: 0, lambda: self.now_s)
+        routed = RoutedEnqueue(local.enqueue, routes, lambda count: 0, lambda: self.now_s)
+        table, ways = {"enqueue": local.enqueue}, {"enqueue": routed.enqueue}
+        self.router = Router(table, table, ways, routes, cast(Any, None))
 
     def owned_by(self, host_id: str, epoch: int = 1, *, is_moving: bool = False) -> None:
         self.owners.learn([ShardOwner(SHARD, epoch, host_id, f"{host_id}:1", is_moving)])
 
     async def enqueue(self) -> EnqueueResult:
-        return await self.routed.enqueue(CONTEXT, "jobs", [ITEM], False)
+        result: EnqueueResult = await self.router.call(CONTEXT, "enqueue", EnqueueRequest("jobs", [ITEM]))
+        return result
 
 
 async def test_an_item_is_held_until_the_next_owner_of_its_shard_has_it() -> None:

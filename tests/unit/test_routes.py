@@ -13,8 +13,9 @@ from foqs.cluster.members.view import ClusterView
 from foqs.cluster.ownership.owner_claims import CLAIM_MS
 from foqs.cluster.ownership.owner_map import OwnerMap, ShardOwner
 from foqs.cluster.routing import routes as routes_module
-from foqs.cluster.routing.routed_queue import RoutedQueue
+from foqs.cluster.routing.by_all import MergedCalls
 from foqs.cluster.routing.routes import LOOK_MS_MAX, Routes, looks_s
+from foqs.contract.requests import ShardMapRequest
 from foqs.model.calls import CallContext, PositionErrors, ShardMap
 from foqs.model.cluster import HostRow, OpenedShard, ShardRow, ShardUse
 from foqs.model.errors import UnavailableError
@@ -95,7 +96,7 @@ async def test_where_no_host_is_known_to_have_a_shard_any_more_the_map_is_that_o
     """All that was known was what another host has said, and that is believed for a while."""
     mine, now_s = ShardMap(7, [0, 1], []), [100.0]
 
-    async def get_shard_map(context: CallContext, namespace_name: str | None) -> ShardMap:
+    async def get_shard_map(context: CallContext, request: ShardMapRequest) -> ShardMap:
         assert context.shards is None
         return mine
 
@@ -105,11 +106,9 @@ async def test_where_no_host_is_known_to_have_a_shard_any_more_the_map_is_that_o
     routes = Routes("me#1", owners, cast(Any, None), cast(Any, local))
     owners.claim("w1#1", "w1:1", [OpenedShard(3, 1)])
     assert not routes.is_alone
-    parts = SimpleNamespace(enqueue=None, why_empty=None)
-    host = SimpleNamespace(get_shard_map=get_shard_map)
-    queue = RoutedQueue(*[cast(Any, part) for part in (host, routes, owners, parts, parts, parts, parts)])
+    merged = MergedCalls({"getShardMap": get_shard_map}, routes, owners)
     now_s[0] += 10 * CLAIM_MS / 1000
-    assert await queue.get_shard_map(CallContext("127.0.0.1"), None) is mine
+    assert await merged.call("getShardMap", CallContext("127.0.0.1"), ShardMapRequest()) is mine
 
 
 class Acks:

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from foqs.contract.requests import ActiveTopicsRequest
 from foqs.host.shards.shards import Shards as HostShards
 from foqs.host.verbs import topics as host_topics
 from foqs.host.verbs.slices import Slices
@@ -62,9 +63,13 @@ def _filled(shard_count: int, names: list[str], every: int = 1) -> Shards:
 
 
 async def _walk(topics: Topics, prefix: str, limit: int) -> list[TopicPage]:
-    pages = [await topics.page(CALL, JOBS.name, prefix, limit, "")]
+    pages = [await topics.get_active_topics(CALL, ActiveTopicsRequest(JOBS.name, prefix, limit, ""))]
     while pages[-1].next_page_token:
-        pages.append(await topics.page(CALL, JOBS.name, prefix, limit, pages[-1].next_page_token))
+        pages.append(
+            await topics.get_active_topics(
+                CALL, ActiveTopicsRequest(JOBS.name, prefix, limit, pages[-1].next_page_token)
+            )
+        )
     return pages
 
 
@@ -86,7 +91,12 @@ async def test_pages_hold_all_topics_with_items_once_and_in_order(
 async def test_a_turn_of_the_loop_looks_at_no_more_topics_than_a_slice_however_many_there_are() -> None:
     shards = _filled(2, [f"t{number:05d}" for number in range(3_000)], every=1_500)
     topics = CountingTopics(shards)
-    await asyncio.gather(*[topics.page(CALL, JOBS.name, "", limits.PAGE_ITEMS_MAX, "") for _ in range(3)])
+    await asyncio.gather(
+        *[
+            topics.get_active_topics(CALL, ActiveTopicsRequest(JOBS.name, "", limits.PAGE_ITEMS_MAX, ""))
+            for _ in range(3)
+        ]
+    )
     slack = 2 * len(shards.states)
     assert max(topics.slices) <= host_topics.SLICE_TOPICS_MAX + slack
     assert sum(topics.slices) <= 3 * (6_000 + slack * len(topics.slices))
@@ -95,7 +105,7 @@ async def test_a_turn_of_the_loop_looks_at_no_more_topics_than_a_slice_however_m
 async def test_a_page_looks_at_what_it_gives_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     shards = _filled(2, [f"t{number:05d}" for number in range(3_000)])
     topics = CountingTopics(shards)
-    page = await topics.page(CALL, JOBS.name, "t02", 10, "t02500")
+    page = await topics.get_active_topics(CALL, ActiveTopicsRequest(JOBS.name, "t02", 10, "t02500"))
     assert [topic.topic for topic in page.topics] == [f"t{number:05d}" for number in range(2_501, 2_511)]
     assert sum(topics.slices) <= 2 * 12
 
@@ -122,7 +132,9 @@ async def test_what_an_enqueue_changes_between_two_slices_spoils_no_page(monkeyp
     monkeypatch.setattr(host_topics, "SLICE_TOPICS_MAX", 4)
     names = [f"t{number:02d}" for number in range(40)]
     shards = _filled(1, names)
-    walk = asyncio.create_task(CountingTopics(shards).page(CALL, JOBS.name, "", 100, ""))
+    walk = asyncio.create_task(
+        CountingTopics(shards).get_active_topics(CALL, ActiveTopicsRequest(JOBS.name, "", 100, ""))
+    )
     for number in range(30):
         await asyncio.sleep(0)
         shards.enqueue(0, f"u{number:02d}")

@@ -14,6 +14,7 @@ from foqs import Dequeued, ReasonCode
 from foqs.cluster.ownership.owner_map import ShardOwner
 from foqs.cluster.routing.host_rounds import HostAnswer
 from foqs.cluster.routing.why_empty import WhyEmpty
+from foqs.contract.requests import DequeueRequest, TopicDemand
 from foqs.model.calls import CallContext, HostStatus, ShardStatus, TopicPage, TopicStats
 from foqs.model.cluster import HostRow
 from foqs.model.errors import UnavailableError
@@ -187,13 +188,12 @@ async def why_of(
     local = SimpleNamespace(facts=Facts, of_topic=lambda namespace, topic, stats: TopicFacts(topic, stats))
     owners = SimpleNamespace(owners={at: ShardOwner(at, 1, "gone#1", "") for at in owned})
     asker = WhyEmpty(
-        cast(Any, None),
+        by_all,
         cast(Any, local),
-        cast(Any, SimpleNamespace(is_alone=False, by_all=by_all)),
         cast(Any, owners),
         cast(Any, SimpleNamespace(answers=all_answers)),
     )
-    found = await asker.why_empty(CallContext("1.2.3.4"), "jobs", [cast(Any, SimpleNamespace(topic="t"))], None)
+    found = await asker.why_empty(CallContext("1.2.3.4"), DequeueRequest("jobs", [TopicDemand("t", 1)]))
     return {(reason.code, reason.shard_id) for reason in found}
 
 

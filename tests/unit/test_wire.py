@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import fields
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -12,7 +12,6 @@ from foqs.model import calls, limits
 from foqs.model.errors import ERROR_BY_CODE, ErrorCode, FoqsError, InternalError, TooLargeError, error_for_code
 from foqs.model.limits import FRAME_BYTES_MAX, MIB
 from foqs.model.namespace import NamespaceSettings
-from foqs.model.peer_calls import NoPeers
 from foqs.transport.verb_table import Answered, Verbs, dequeue_response
 from foqs.wire.codec import (
     LENGTH_BYTES,
@@ -194,14 +193,11 @@ def test_the_seqid_of_a_message_is_known_without_a_look_at_its_arguments(method:
 
 
 def test_an_answer_that_no_frame_holds_does_not_say_that_nothing_was_done() -> None:
-    class Done:
-        async def ack(
-            self, context: calls.CallContext, namespace_name: str, receipts: object, repeated: bool
-        ) -> dict[int, FoqsError]:
-            return {0: InternalError("x" * (FRAME_BYTES_MAX + 1))}
+    async def done(context: calls.CallContext, verb: str, request: object) -> dict[int, FoqsError]:
+        return {0: InternalError("x" * (FRAME_BYTES_MAX + 1))}
 
     codec = Codec()
-    verbs = Verbs(cast(Any, Done()), cast(Any, None), NoPeers(), codec)
+    verbs = Verbs(done, lambda host_id: False, codec)
     request = structs.AckRequest("jobs", ["0-1:1"])
     ended: list[Answered | None] = []
     asyncio.run(verbs.serve(calls.CallContext("a"), METHODS["ack"], request, 1, ended.append))

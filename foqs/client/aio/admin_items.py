@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import timedelta
 
-from foqs.client import admin_verbs, verbs
+from foqs.client import admin_verbs, queue_verbs
 from foqs.client.aio.base import AsyncBaseClient
 from foqs.model.calls import (
     DeadLettersResult,
@@ -163,7 +163,7 @@ class AsyncItemVerbs(AsyncBaseClient):
         ids: one, whose error is raised, or many: then BatchError has the errors by position.
         """
         terms = self._within(deadline_ms, deadline)
-        return await self._run(verbs.delete(terms, namespace, ids, return_errors))
+        return await self._run(queue_verbs.delete(terms, namespace, ids, return_errors))
 
     async def list_dead_letters(
         self,

@@ -1,4 +1,4 @@
-"""The client of the queue. It adds names and types to the verbs of `foqs.client.verbs`."""
+"""The client of the queue. It adds names and types to the verbs of `foqs.client.queue_verbs`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from foqs.client import slot_groups, verbs
+from foqs.client import queue_verbs, slot_groups
 from foqs.client.aio.base import AsyncBaseClient
 from foqs.client.aio.coalescer import AsyncEnqueueCoalescer
 from foqs.client.aio.concurrency import AsyncMonitor, run_copies
@@ -179,7 +179,7 @@ class AsyncClient(AsyncBaseClient):
                     continue
                 repeat = batch.repeat(retry_unknown=retry_unknown)
                 try:
-                    flow = verbs.enqueue_limited(
+                    flow = queue_verbs.enqueue_limited(
                         terms, namespace, batch.items, repeat, bulk=bulk, job_id=job_id, defers=True
                     )
                     done = await self._run(flow)
@@ -240,7 +240,7 @@ class AsyncClient(AsyncBaseClient):
         lease_ms = duration_ms("lease_ms", lease_ms, lease)
         wait_ms = duration_or("wait_ms", wait_ms, wait, 0)
         terms = self._within(deadline_ms, deadline)
-        flow = verbs.dequeue(
+        flow = queue_verbs.dequeue(
             terms, namespace, topics, count, lease_ms, wait_ms, topic_prefix, want_why=want_why, says_begun=says_begun
         )
         return await self._run(flow)
@@ -257,7 +257,7 @@ class AsyncClient(AsyncBaseClient):
         """Dequeue with says_begun and without repetitions, because a worker or consumer repeats by itself."""
         terms = replace(self._within(None, None), retry=NO_REPEATS)
         return await self._run(
-            verbs.dequeue(terms, namespace, topics, count, lease_ms, wait_ms, topic_prefix, says_begun=True)
+            queue_verbs.dequeue(terms, namespace, topics, count, lease_ms, wait_ms, topic_prefix, says_begun=True)
         )
 
     async def _nack_limits(self, namespace: str) -> NackLimits:
@@ -279,12 +279,12 @@ class AsyncClient(AsyncBaseClient):
         After a lost response it is repeated and gets the true outcome: success if the item is deleted, StaleLeaseError
         only if it still exists. OutcomeUnknownError if the outcome stays unknown.
         """
-        return await self._run(verbs.ack(self._within(deadline_ms, deadline), namespace, receipts, return_errors))
+        return await self._run(queue_verbs.ack(self._within(deadline_ms, deadline), namespace, receipts, return_errors))
 
     async def nack(
         self,
         namespace: str,
-        receipts: verbs.Nacks,
+        receipts: queue_verbs.Nacks,
         *,
         delay_ms: int | None = None,
         delay: timedelta | None = None,
@@ -306,7 +306,7 @@ class AsyncClient(AsyncBaseClient):
         def as_given(receipt: str) -> Nack:
             return Nack(receipt, delay_ms, metadata, dead_letter=dead_letter)
 
-        return await self._run(verbs.nack(terms, namespace, receipts, as_given, return_errors))
+        return await self._run(queue_verbs.nack(terms, namespace, receipts, as_given, return_errors))
 
     async def release(
         self,
@@ -326,7 +326,7 @@ class AsyncClient(AsyncBaseClient):
         def as_given(receipt: str) -> Nack:
             return Nack(receipt, delay_ms, release=True)
 
-        return await self._run(verbs.nack(terms, namespace, receipts, as_given, return_errors))
+        return await self._run(queue_verbs.nack(terms, namespace, receipts, as_given, return_errors))
 
     async def extend(
         self,
@@ -350,7 +350,7 @@ class AsyncClient(AsyncBaseClient):
             raise InvalidArgumentError("extend needs to know how long the lease is: give lease or lease_ms")
         lease_ms = limits.LEASE_MS_MIN if lease_ms is None else lease_ms  # Without receipts, no lease is extended.
         terms = self._within(deadline_ms, deadline)
-        return await self._run(verbs.extend(terms, namespace, receipts, lease_ms, return_errors, begun))
+        return await self._run(queue_verbs.extend(terms, namespace, receipts, lease_ms, return_errors, begun))
 
     async def topics(
         self,
@@ -369,7 +369,7 @@ class AsyncClient(AsyncBaseClient):
         token, partial = "", on_missing is not None
         while True:
             terms = self._within(deadline_ms, deadline)
-            page = await self._run(verbs.topic_page(terms, namespace, prefix, token, partial))
+            page = await self._run(queue_verbs.topic_page(terms, namespace, prefix, token, partial))
             if page.missing and on_missing is not None:
                 on_missing(page.missing)
             for stats in page.topics:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from foqs.client import verbs
+from foqs.client import queue_verbs
 from foqs.client.aio.concurrency import AsyncBackground, AsyncMonitor, Queue, guarded, is_ending
 from foqs.client.amending import NOTHING_ALLOWED, amended, merged, refused_places
 from foqs.client.beginning import SAY_AFTER_MS, SAY_MS_MAX, Beginning, Beginnings, answer_all
@@ -195,7 +195,7 @@ class AsyncSettler:
         if self._given_up:
             return ClientClosedError("there was no time left")
         try:
-            return await self._client._settle_now(verbs.ack, self._namespace, receipts)
+            return await self._client._settle_now(queue_verbs.ack, self._namespace, receipts)
         except (FoqsError, ClientClosedError) as error:
             return error
 
@@ -203,7 +203,7 @@ class AsyncSettler:
         if self._given_up:
             return ClientClosedError("there was no time left")
         try:
-            return await self._client._settle_now(verbs.nack, self._namespace, nacks, Nack)
+            return await self._client._settle_now(queue_verbs.nack, self._namespace, nacks, Nack)
         except (FoqsError, ClientClosedError) as error:
             return error
 

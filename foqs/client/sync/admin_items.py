@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 
-from foqs.client import admin_verbs, verbs
+from foqs.client import admin_verbs, queue_verbs
 from foqs.client.sync.base import BaseClient
 from foqs.model.calls import (
     DeadLettersResult,
@@ -163,7 +163,7 @@ class ItemVerbs(BaseClient):
         ids: one, whose error is raised, or many: then BatchError has the errors by position.
         """
         terms = self._within(deadline_ms, deadline)
-        return self._run(verbs.delete(terms, namespace, ids, return_errors))
+        return self._run(queue_verbs.delete(terms, namespace, ids, return_errors))
 
     def list_dead_letters(
         self,

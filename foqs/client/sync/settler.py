@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from foqs.client import verbs
+from foqs.client import queue_verbs
 from foqs.client.amending import NOTHING_ALLOWED, amended, merged, refused_places
 from foqs.client.beginning import SAY_AFTER_MS, SAY_MS_MAX, Beginning, Beginnings, answer_all
 from foqs.client.client_errors import ClientClosedError
@@ -196,7 +196,7 @@ class Settler:
         if self._given_up:
             return ClientClosedError("there was no time left")
         try:
-            return self._client._settle_now(verbs.ack, self._namespace, receipts)
+            return self._client._settle_now(queue_verbs.ack, self._namespace, receipts)
         except (FoqsError, ClientClosedError) as error:
             return error
 
@@ -204,7 +204,7 @@ class Settler:
         if self._given_up:
             return ClientClosedError("there was no time left")
         try:
-            return self._client._settle_now(verbs.nack, self._namespace, nacks, Nack)
+            return self._client._settle_now(queue_verbs.nack, self._namespace, nacks, Nack)
         except (FoqsError, ClientClosedError) as error:
             return error
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 import structlog
 
 from foqs.cluster.routing.peer_table import Peer, PeerTable
+from foqs.model.calls import CallContext
 from foqs.model.errors import FoqsError, UnavailableError
 from foqs.model.outage import Outage
 
@@ -56,7 +57,7 @@ class GuardedPeers:
 
 
 class _GuardedPeer:
-    """Implements foqs.cluster.routing.peer_table.Peer: each verb calls the same one of the peer behind it."""
+    """Implements foqs.cluster.routing.peer_table.Peer: each call and message is one of the peer behind it."""
 
     __slots__ = ("_failed", "_peer", "host_id")
 
@@ -65,15 +66,23 @@ class _GuardedPeer:
         self._failed = failed
         self.host_id = peer.host_id
 
-    def __getattr__(self, verb: str) -> Callable[..., Awaitable[Any]]:
-        call: Callable[..., Awaitable[Any]] = getattr(self._peer, verb)
+    async def call(self, context: CallContext, verb: str, request: Any) -> Any:
+        try:
+            return await self._peer.call(context, verb, request)
+        except FoqsError:
+            raise
+        except Exception as cause:
+            raise self._failed(self.host_id, verb, cause) from cause
+
+    def __getattr__(self, message: str) -> Callable[..., Awaitable[Any]]:
+        tell: Callable[..., Awaitable[Any]] = getattr(self._peer, message)
 
         async def guarded(*arguments: Any) -> Any:
             try:
-                return await call(*arguments)
+                return await tell(*arguments)
             except FoqsError:
                 raise
             except Exception as cause:
-                raise self._failed(self.host_id, verb, cause) from cause
+                raise self._failed(self.host_id, message, cause) from cause
 
         return guarded

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from foqs.cluster.ownership.owner_map import OwnerMap
 from foqs.cluster.routing.peer_table import PeerTable
+from foqs.contract.requests import HostStatusRequest, ListHostsRequest
+from foqs.contract.verbs import Method
 from foqs.model import limits
-from foqs.model.calls import CallContext, ClusterShard, HostStatus, ShardStatus
+from foqs.model.calls import CallContext, ClusterShard, ClusterShards, HostStatus, ShardStatus
 from foqs.model.cluster import HostRow, ShardHealth, ShardUse, host_name_of
-from foqs.model.cluster_calls import ClusterHost, HostState
+from foqs.model.cluster_calls import ClusterHost, ClusterHosts, HostState
 from foqs.model.errors import FoqsError
 
 ANSWER_MS_MAX = 2 * limits.SECOND_MS
@@ -59,10 +61,10 @@ class HostRounds:
         me: str,
         owners: OwnerMap,
         peers: PeerTable,
-        local: Callable[[CallContext], Awaitable[HostStatus]],
+        local: Method,
         now_s: Callable[[], float],
     ) -> None:
-        """`me` is the id of this host, `local` returns its own status, and `now_s` is the time of the event loop."""
+        """`me` is the id of this host, `local` its own getHostStatus, and `now_s` is the time of the event loop."""
         self._me = me
         self._owners = owners
         self._peers = peers
@@ -95,9 +97,21 @@ class HostRounds:
         served = _served_shards(by_host)
         return [_told(shard, served.get(shard.shard_id), by_host) for shard in shards]
 
-    async def hosts(self) -> list[ClusterHost]:
-        """Return all living hosts, by name and process, with their current states."""
-        return [_host(answer, self._owners.beat_age_ms(answer.host.id)) for answer in await self.answers()]
+    def surveyed(self, method: Method) -> Method:
+        """The same verb on shards, whose result tells who serves them now: a silent host is waited for shortly."""
+
+        async def told(context: CallContext, request: Any) -> ClusterShard | ClusterShards:
+            found: ClusterShard | ClusterShards = await method(context, request)
+            if isinstance(found, ClusterShards):
+                return ClusterShards(await self.told(found.shards))
+            return (await self.told([found]))[0]
+
+        return told
+
+    async def list_hosts(self, context: CallContext, request: ListHostsRequest) -> ClusterHosts:
+        """All hosts that live, by name and process, with what they do now: a silent one is listed as such."""
+        answers = await self.answers()
+        return ClusterHosts([_host(answer, self._owners.beat_age_ms(answer.host.id)) for answer in answers])
 
     async def _ask_all(self) -> list[HostAnswer]:
         hosts = [host for _, host in sorted(self._owners.living.items())]
@@ -113,9 +127,9 @@ class HostRounds:
         try:
             async with asyncio.timeout(ANSWER_MS_MAX / 1000):
                 if host.id == self._me:
-                    return HostAnswer(host, await self._local(_BY_ITSELF))
+                    return HostAnswer(host, await self._local(_BY_ITSELF, HostStatusRequest()))
                 peer = self._peers.get(host.id, host.address)
-                return HostAnswer(host, await peer.get_host_status(_BY_ITSELF))
+                return HostAnswer(host, await peer.call(_BY_ITSELF, "getHostStatus", HostStatusRequest()))
         except TimeoutError:
             return HostAnswer(host, None, f"host {host.id} has not answered within {ANSWER_MS_MAX} ms")
         except FoqsError as error:

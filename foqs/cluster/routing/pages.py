@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
+from foqs.cluster.ownership.owner_map import ShardOwner
 from foqs.model import ids, limits, order
-from foqs.model.calls import StoredItem, StoredItemPage, TopicPage, TopicStats
+from foqs.model.calls import (
+    ExportPlan,
+    ShardAddress,
+    ShardMap,
+    StoredItem,
+    StoredItemPage,
+    TopicPage,
+    TopicStats,
+)
 
 
 def merged_topics(pages: Sequence[TopicPage], limit: int) -> TopicPage:
@@ -52,6 +61,21 @@ def merged_items(pages: Sequence[StoredItemPage], limit: int) -> StoredItemPage:
         chosen.append((place, item))
     has_more = bool(tokens) or sum(len(page.items) for page in pages) > len(chosen)
     return StoredItemPage([item for _, item in chosen], f"{chosen[-1][0]:x}" if chosen and has_more else "")
+
+
+def merged_plans(plans: Sequence[ExportPlan]) -> ExportPlan:
+    """All splits together; they hold what was stored when the first host made its own."""
+    splits = sorted([split for plan in plans for split in plan.splits], key=lambda at: (at.shard_id, at.from_key))
+    missing = [what for plan in plans for what in plan.missing or ()]
+    return ExportPlan(splits, min([plan.as_of_ms for plan in plans], default=0), missing)
+
+
+def merged_maps(maps: Sequence[ShardMap], owners: Iterable[ShardOwner]) -> ShardMap:
+    """The newest map with the addresses of all owners, and the shortest dedup window of all hosts."""
+    newest = max(maps, key=lambda found: found.version)
+    windows = [found.dedup_window_ms for found in maps if found.dedup_window_ms is not None]
+    addresses = [ShardAddress(owner.shard_id, owner.address) for owner in sorted(owners) if owner.address]
+    return ShardMap(newest.version, newest.shard_by_slot, addresses, newest.key_spread, min(windows, default=None))
 
 
 def _sort_key(item: StoredItem) -> int:

@@ -14,20 +14,11 @@ from math import isfinite
 import structlog
 
 from foqs.cluster.homes.home_table import Reported
+from foqs.contract import requests as of
 from foqs.model import limits
 from foqs.model.cluster import OpenedShard
 from foqs.model.errors import InvalidArgumentError
 from foqs.model.outage import Outage
-from foqs.model.peer_calls import (
-    CapAskFields,
-    CapGrantFields,
-    CapGrantTold,
-    OpenedShardFields,
-    TopicPointer,
-    TopicPointerFields,
-    TopicStockFields,
-    TopicWishFields,
-)
 from foqs.model.shared_caps import AHEAD_MS, VALID_MS_MAX, CapAsk, CapGrant
 from foqs.model.stocks import Pointer, Stock, Topic
 
@@ -53,8 +44,8 @@ class PeerClaims:
         self._outage = Outage(now_s)
         self.refused_total: Counter[str] = Counter(stock=0, wish=0, ask=0, pointer=0, grant=0, opened=0)
 
-    def stocks(self, peer: str, told: Sequence[TopicStockFields]) -> dict[Topic, Reported]:
-        """Convert a host's items of topics."""
+    def stocks(self, peer: str, told: Sequence[of.TopicStock]) -> dict[Topic, Reported]:
+        """The items that a host has of topics."""
         _check_size(told)
         found: dict[Topic, Reported] = {}
         for at in told:
@@ -66,8 +57,8 @@ class PeerClaims:
                 found[topic] = Reported(stock, bool(at.is_wanted))
         return found
 
-    def opened(self, peer: str, told: Sequence[OpenedShardFields]) -> list[OpenedShard]:
-        """Convert a host's opened shards."""
+    def opened(self, peer: str, told: Sequence[of.OpenedShard]) -> list[OpenedShard]:
+        """The shards that a host has opened."""
         _check_size(told)
         found = [OpenedShard(at.shard_id, at.epoch) for at in told if at.shard_id is not None and at.epoch is not None]
         sane = [shard for shard in found if shard.shard_id >= 0 and shard.epoch > 0]
@@ -75,8 +66,8 @@ class PeerClaims:
             self._refuse(peer, "opened", told)
         return sane
 
-    def wishes(self, peer: str, told: Sequence[TopicWishFields]) -> dict[Topic, int]:
-        """Convert the topics for which a host has consumers, with the items they wait for; 0 if it only asks around."""
+    def wishes(self, peer: str, told: Sequence[of.TopicWish]) -> dict[Topic, int]:
+        """The topics that a host has consumers for, with how many items they wait for: none if it only asks around."""
         _check_size(told)
         found: dict[Topic, int] = {}
         for at in told:
@@ -87,8 +78,8 @@ class PeerClaims:
                 found[topic] = 1 if at.count is None else min(COUNT_MAX, at.count)
         return found
 
-    def asks(self, peer: str, told: Sequence[CapAskFields]) -> list[CapAsk]:
-        """Convert a host's asks for tokens of caps."""
+    def asks(self, peer: str, told: Sequence[of.CapAsk]) -> list[CapAsk]:
+        """What a host asks of caps."""
         _check_size(told)
         found = []
         for at in told:
@@ -102,8 +93,8 @@ class PeerClaims:
             found.append(CapAsk(topic, rate, wanted, held, unused, max(1, weight), bool(at.is_short)))
         return found
 
-    def pointers(self, peer: str, told: Sequence[TopicPointerFields] | None) -> list[Pointer]:
-        """Convert a home's pointers to hosts that have items; the result has only living hosts except this one."""
+    def pointers(self, peer: str, told: Sequence[of.TopicPointer] | None) -> list[Pointer]:
+        """The hosts that have items, as the home of topics says: others that live."""
         _check_size(told or ())
         found = []
         for at in told or ():
@@ -176,20 +167,25 @@ def _is_time(value: float) -> bool:
     return isfinite(value) and value >= 0
 
 
-def told_pointer(pointer: Pointer) -> TopicPointer:
-    """Convert a pointer to its form on the wire."""
+def told_pointer(pointer: Pointer) -> of.TopicPointer:
+    """The pointer as it goes over the wire."""
     number, name = pointer.topic
-    return TopicPointer(number, name, pointer.host_id, *pointer.stock)
+    return of.TopicPointer(number, name, pointer.host_id, *pointer.stock)
 
 
-def told_grant(grant: CapGrant) -> CapGrantTold:
-    """Convert a grant to its form on the wire."""
+def told_ask(ask: CapAsk) -> of.CapAsk:
+    """The ask as it goes over the wire."""
+    return of.CapAsk(*ask.key, ask.rate, ask.wanted_count, ask.held_count, ask.unused_count, ask.weight, ask.is_short)
+
+
+def told_grant(grant: CapGrant) -> of.CapGrant:
+    """The grant as it goes over the wire."""
     (number, name), granted_count, *rest = grant
-    return CapGrantTold(number, name, granted_count, *rest)
+    return of.CapGrant(number, name, granted_count, *rest)
 
 
-def grants_of(told: Iterable[CapGrantFields]) -> list[CapGrant]:
-    """Convert the grants from their form on the wire."""
+def grants_of(told: Iterable[of.CapGrant]) -> list[CapGrant]:
+    """The grants that came over the wire."""
     return [
         CapGrant(
             (at.namespace_number or 0, at.topic or ""),
@@ -202,8 +198,8 @@ def grants_of(told: Iterable[CapGrantFields]) -> list[CapGrant]:
     ]
 
 
-def pointers_of(told: Iterable[TopicPointerFields] | None) -> list[Pointer]:
-    """Convert the pointers from their form on the wire, unchecked."""
+def pointers_of(told: Iterable[of.TopicPointer] | None) -> list[Pointer]:
+    """The pointers that came over the wire, as they are."""
     return [
         Pointer(
             (at.namespace_number or 0, at.topic or ""),

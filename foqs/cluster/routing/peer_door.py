@@ -6,7 +6,7 @@ Later claims of peers pass through foqs/cluster/routing/peer_claims.py. docs/dec
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import structlog
@@ -15,23 +15,13 @@ from foqs.cluster.homes.cap_news import CapNews
 from foqs.cluster.homes.topic_news import TopicNews
 from foqs.cluster.ownership.owner_news import OwnerNews
 from foqs.cluster.routing.peer_claims import PeerClaims, told_grant, told_pointer
+from foqs.contract import requests as of
+from foqs.contract.verbs import Table
 from foqs.model import limits, old_proof, peer_proof
 from foqs.model.calls import CallContext
 from foqs.model.cluster import HostRow
 from foqs.model.errors import PermissionDeniedError, UnavailableError
 from foqs.model.outage import Outage
-from foqs.model.peer_calls import (
-    CapAskFields,
-    GreetResult,
-    HelloResult,
-    JoinResult,
-    OpenedShardFields,
-    SeekResult,
-    TopicPointer,
-    TopicPointerFields,
-    TopicStockFields,
-    TopicWishFields,
-)
 from foqs.model.peer_proof import NONCE_BYTES, OLD_PROOF, Greeting, PeerLink, PeerRefusedError
 
 STRANGER_MS = 5 * limits.SECOND_MS
@@ -43,7 +33,7 @@ _log = structlog.get_logger(__name__)
 
 
 class PeerDoor:
-    """Implements foqs.model.peer_calls.PeerCalls.
+    """The verbs by which a host proves to be one of the cluster, and the messages of those that have.
 
     It does not remember callers: the proof of each is in the link of its connection (foqs/transport/call_table.py), so
     that no number of callers can push another one out.
@@ -84,12 +74,18 @@ class PeerDoor:
     # ---- the proof ----
 
     def is_living(self, host_id: str) -> bool:
+        """True if a peer that has proven to be this host is still permitted to call as such."""
         return host_id in self._living()
 
-    async def greet(
-        self, context: CallContext, version: int, caller_id: str, callee_id: str, nonce: bytes
-    ) -> GreetResult:
-        """Take a caller's id, and the id of the host that it means to call.
+    @property
+    def table(self) -> Table:
+        return {
+            "greet": self.greet, "join": self.join, "hello": self.hello, "prove": self.prove,
+            "report": self.report, "seek": self.seek, "hint": self.hint,
+        }  # fmt: skip
+
+    async def greet(self, context: CallContext, request: of.GreetRequest) -> of.GreetResponse:
+        """A host says who it is and whom it means to call.
 
         Raises UnavailableError for a host that is not known to live, which applies for a moment to one that has just
         started.
@@ -97,59 +93,56 @@ class PeerDoor:
         with _refusals(context) as link:
             self._known_secret()
             mine = self._random_bytes(NONCE_BYTES)
-            said = Greeting(self._cluster, caller_id, callee_id, nonce, mine)
-            peer_proof.greeted(link, said, version, self._me)
-            self._require_living(caller_id, link)
-            return GreetResult(mine)
+            said = Greeting(self._cluster, request.caller_id, request.callee_id, request.nonce, mine)
+            peer_proof.greeted(link, said, request.version, self._me)
+            self._require_living(request.caller_id, link)
+            return of.GreetResponse(mine)
 
-    async def join(self, context: CallContext, proof: bytes) -> JoinResult:
-        """Check the caller's proof, and return this host's. Later calls over the connection are a peer's."""
+    async def join(self, context: CallContext, request: of.JoinRequest) -> of.JoinResponse:
+        """It proves who it is, and is shown the same of this host. Calls over the connection are a peer's then."""
         with _refusals(context) as link:
-            answer = peer_proof.joined(link, proof, self._known_secret(), self._now_s())
+            answer = peer_proof.joined(link, request.proof, self._known_secret(), self._now_s())
             _log.info("peer_admitted", peer=link.host_id, address=context.caller)
-            return JoinResult(answer)
+            return of.JoinResponse(answer)
 
-    async def hello(self, context: CallContext, host_id: str, challenge: bytes) -> HelloResult:
-        """Take the first call of a host of an older build, which only a host whose row says so can make."""
+    async def hello(self, context: CallContext, request: of.HelloRequest) -> of.HelloResponse:
+        """The first call of a host of an older build: of one whose row says that, and of nobody else."""
         with _refusals(context) as link:
             secret, mine = self._known_secret(), self._random_bytes(old_proof.CHALLENGE_BYTES)
-            self._require_old(host_id)
-            old_proof.said_hello(link, host_id, challenge, mine)
-            return HelloResult(self._me, old_proof.proof_of(secret, self._me, host_id, challenge), mine)
+            self._require_old(request.host_id)
+            old_proof.said_hello(link, request.host_id, request.challenge, mine)
+            proof = old_proof.proof_of(secret, self._me, request.host_id, request.challenge)
+            return of.HelloResponse(self._me, proof, mine)
 
-    async def prove(self, context: CallContext, host_id: str, challenge: bytes, proof: bytes) -> None:
-        """Take the second call of such a host."""
+    async def prove(self, context: CallContext, request: of.ProveRequest) -> None:
+        """The second call of such a host."""
         with _refusals(context) as link:
             secret = self._known_secret()
-            self._require_old(host_id)
-            old_proof.proved(link, self._me, host_id, challenge, proof, secret, self._now_s())
-            _log.warning("peer_admitted_by_old_proof", peer=host_id, address=context.caller)
+            self._require_old(request.host_id)
+            old_proof.proved(link, self._me, request.host_id, request.challenge, request.proof, secret, self._now_s())
+            _log.warning("peer_admitted_by_old_proof", peer=request.host_id, address=context.caller)
 
     # ---- reports and questions of peers ----
 
-    async def report(
-        self, context: CallContext, stocks: Sequence[TopicStockFields], opened: Sequence[OpenedShardFields]
-    ) -> Sequence[TopicPointer]:
-        """Take a peer's stocks of topics whose home this host is, or the shards that it has opened."""
+    async def report(self, context: CallContext, request: of.ReportRequest) -> of.PointersResponse:
+        """A peer tells what it has of topics whose home this host is, or which shards it has opened."""
         peer = self._peer(context)
-        told, shards = self._claims.stocks(peer, stocks), self._claims.opened(peer, opened)
+        told, shards = self._claims.stocks(peer, request.stocks or ()), self._claims.opened(peer, request.opened or ())
         if shards:
             self._owners.heard(peer, shards)
-        return [told_pointer(pointer) for pointer in self._news.reported(peer, told)]
+        return of.PointersResponse([told_pointer(pointer) for pointer in self._news.reported(peer, told)])
 
-    async def seek(
-        self, context: CallContext, wishes: Sequence[TopicWishFields], asks: Sequence[CapAskFields]
-    ) -> SeekResult:
-        """Take a peer's wishes for topics whose home this host is, and its questions for tokens of such caps."""
+    async def seek(self, context: CallContext, request: of.SeekRequest) -> of.PointersResponse:
+        """A peer has consumers that wait for topics whose home this host is, or needs tokens of such caps."""
         peer = self._peer(context)
-        told, asked = self._claims.wishes(peer, wishes), self._claims.asks(peer, asks)
+        told, asked = self._claims.wishes(peer, request.wishes or ()), self._claims.asks(peer, request.asks or ())
         pointers = [told_pointer(pointer) for pointer in self._news.sought(peer, told)]
-        return SeekResult(pointers, [told_grant(grant) for grant in self._caps.asked(peer, asked)])
+        return of.PointersResponse(pointers, [told_grant(grant) for grant in self._caps.asked(peer, asked)])
 
-    async def hint(self, context: CallContext, pointers: Sequence[TopicPointerFields]) -> None:
-        """Take hints from the home of topics to hosts that have items this host waits for."""
+    async def hint(self, context: CallContext, request: of.HintRequest) -> None:
+        """The home of topics tells who has items that this host waits for."""
         peer = self._peer(context)
-        self._news.hinted(self._claims.pointers(peer, pointers))
+        self._news.hinted(self._claims.pointers(peer, request.pointers or ()))
 
     def _peer(self, context: CallContext) -> str:
         """Return the calling host's id. Raises PermissionDeniedError if the caller is no host, or no living one."""

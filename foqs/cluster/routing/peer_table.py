@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from foqs.cluster.homes.home_table import Reported
-from foqs.model.calls import (
-    CallContext,
-    DeadLettersResult,
-    ExportPage,
-    ExportPlan,
-    ExportQuery,
-    HostStatus,
-    PositionErrors,
-    QueueCalls,
-    StoredItem,
-    StoredItemPage,
-)
+from foqs.model.calls import CallContext
 from foqs.model.cluster import OpenedShard
 from foqs.model.shared_caps import CapAsk, CapGrant
 from foqs.model.stocks import Pointer, Topic
 
 
-class Peer(QueueCalls, Protocol):
+class Peer(Protocol):
     """The calls of one host to another, which does them by itself or refuses: a call is handed on once at most.
 
     Each call raises UnavailableError where there is no response; it says `nothing_done` if the call was never sent.
@@ -32,37 +21,8 @@ class Peer(QueueCalls, Protocol):
     @property
     def host_id(self) -> str: ...
 
-    async def peek_items(
-        self, context: CallContext, namespace_name: str, topic: str, limit: int, page_token: str
-    ) -> StoredItemPage: ...
-
-    async def get_item(self, context: CallContext, namespace_name: str, item_id: str) -> StoredItem: ...
-
-    async def delete_items(
-        self, context: CallContext, namespace_name: str, item_ids: Sequence[str]
-    ) -> PositionErrors: ...
-
-    async def list_dead_letters(
-        self, context: CallContext, namespace_name: str, topic: str, limit: int, page_token: str
-    ) -> StoredItemPage: ...
-
-    async def redrive_dead_letters(
-        self, context: CallContext, namespace_name: str, topic: str, item_ids: Sequence[str] | None, limit: int
-    ) -> DeadLettersResult: ...
-
-    async def purge_dead_letters(
-        self, context: CallContext, namespace_name: str, topic: str, item_ids: Sequence[str] | None, limit: int
-    ) -> DeadLettersResult: ...
-
-    async def plan_export(
-        self, context: CallContext, namespace_name: str, splits_per_shard: int, partial: bool = False
-    ) -> ExportPlan: ...
-
-    async def export_items(self, context: CallContext, namespace_name: str, query: ExportQuery) -> ExportPage: ...
-
-    async def remove_shard(self, context: CallContext, shard_id: int) -> None: ...
-
-    async def get_host_status(self, context: CallContext) -> HostStatus: ...
+    async def call(self, context: CallContext, verb: str, request: Any) -> Any:
+        """Have a verb of the contract done by that host, and return its result."""
 
     async def report(self, stocks: Mapping[Topic, Reported]) -> Sequence[Pointer]: ...
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import structlog
@@ -15,9 +14,11 @@ from foqs.cluster.homes.directory import best_of
 from foqs.cluster.homes.topic_news import TopicNews
 from foqs.cluster.homes.wishes import Wait
 from foqs.cluster.routing.peer_table import Peer
+from foqs.contract.requests import DequeueRequest, Nack, NackRequest, TopicDemand, changed
+from foqs.contract.verbs import Method
 from foqs.host import arguments
 from foqs.model import limits
-from foqs.model.calls import CallContext, Delivery, PositionErrors, QueueCalls, TopicDemand
+from foqs.model.calls import CallContext, Delivery, PositionErrors
 from foqs.model.errors import FoqsError, UnavailableError
 from foqs.model.stocks import ANY_TOPIC, Pointer, Topic
 
@@ -37,28 +38,11 @@ class _Wanted(NamedTuple):
     """The arguments of a call."""
 
     context: CallContext
-    namespace_name: str
-    topics: Sequence[TopicDemand]
-    lease_ms: int | None
-    topic_prefix: str | None
-    items_max: int | None
-    says_begun: bool
+    request: DequeueRequest
     by_topic: Mapping[Topic, TopicDemand | None]
-    """None for any topic, of which the call wants `items_max` items."""
+    """None for any topic, of which the call wants `count` items of the request."""
     answer_s: float
     """The time of the event loop at which the call must be answered, even if other hosts have not responded."""
-
-
-@dataclass(slots=True)
-class GivenBack:
-    """A nack that gives back a delivery that no caller has seen, without counting it."""
-
-    receipt: str | None
-    delay_ms: int | None = 0
-    metadata: bytes | None = None
-    release: bool | None = True
-    dead_letter: bool | None = False
-    unseen: bool | None = True
 
 
 class Pulls:
@@ -70,16 +54,17 @@ class Pulls:
 
     def __init__(
         self,
-        local: QueueCalls,
+        local: Method,
         news: TopicNews,
         remote: Callable[[str], Peer | None],
         number_of: Callable[[str], int | None],
         serves_any: Callable[[], bool],
-        give_back: Callable[[CallContext, str, Sequence[GivenBack]], Awaitable[PositionErrors]],
+        give_back: Method,
     ) -> None:
-        """`remote` returns a host by its id, `number_of` the number of a namespace, None if this host does not know it.
+        """`local` does dequeue by this host alone. `remote` gives a host by its id.
 
-        `give_back` nacks deliveries at the current hosts of their shards, because a shard can move during a pull.
+        `number_of` gives the number of a namespace, None where this host knows none. `give_back` nacks deliveries at
+        the hosts that have their shards by then: a shard may move during a pull.
         """
         self._local = local
         self._news = news
@@ -98,27 +83,15 @@ class Pulls:
         self._late: Counter[tuple[str, Topic]] = Counter()
         """The pulls, by host and topic, for which no call waits any more; no others are sent until these end."""
 
-    async def dequeue(
-        self,
-        context: CallContext,
-        namespace_name: str,
-        topics: Sequence[TopicDemand],
-        lease_ms: int | None,
-        wait_ms: int,
-        topic_prefix: str | None = None,
-        count: int | None = None,
-        says_begun: bool = False,
-    ) -> list[Delivery]:
-        """Lease items of any host; wait up to `wait_ms` while none are ready.
+    async def dequeue(self, context: CallContext, request: DequeueRequest) -> list[Delivery]:
+        """Lease items of any host; wait up to `wait_ms` while there are none.
 
         Calls that name no topic use the host whose turn it is, by the weights of the topics with items there.
         """
-        number = self._number_of(namespace_name)
+        topics, topic_prefix, wait_ms = request.topics, request.topic_prefix, request.wait_ms
+        number = self._number_of(request.namespace_name)
         if number is None or not isinstance(wait_ms, int) or not 0 <= wait_ms <= limits.WAIT_MS_MAX:
-            # The local queue raises the error.
-            return await self._local.dequeue(
-                context, namespace_name, topics, lease_ms, wait_ms, topic_prefix, count, says_begun
-            )
+            return list(await self._local(context, request))  # It says what is wrong.
         until_s = asyncio.get_running_loop().time() + wait_ms / 1000
         if context.deadline_s is not None:
             until_s = min(until_s, context.deadline_s)
@@ -126,7 +99,7 @@ class Pulls:
         by_topic: dict[Topic, TopicDemand | None] = {(number, demand.topic or "?"): demand for demand in topics}
         if topic_prefix is not None:
             by_topic = {(number, ANY_TOPIC): None}
-        wanted = _Wanted(context, namespace_name, topics, lease_ms, topic_prefix, count, says_begun, by_topic, answer_s)
+        wanted = _Wanted(context, request, by_topic, answer_s)
         items = await (self._take(wanted) if topic_prefix is None else self._take_any(wanted, number))
         # Only now, so that names of calls that were refused above are not kept.
         if topic_prefix is None:
@@ -136,7 +109,7 @@ class Pulls:
         if items:
             return items
         wait = self._news.wait(
-            {topic: (demand.count if demand is not None else count) or 1 for topic, demand in by_topic.items()}
+            {topic: (demand.count if demand is not None else request.count) or 1 for topic, demand in by_topic.items()}
         )
         self._waits.add(wait)
         try:
@@ -147,23 +120,12 @@ class Pulls:
             self._waits.discard(wait)
             self._news.leave(wait)
 
-    async def serve(
-        self,
-        context: CallContext,
-        namespace_name: str,
-        topics: Sequence[TopicDemand],
-        lease_ms: int | None,
-        wait_ms: int,
-        topic_prefix: str | None = None,
-        count: int | None = None,
-        says_begun: bool = False,
-    ) -> list[Delivery]:
-        """Serve another host's pull."""
-        local = self._local.dequeue
-        items = await local(context, namespace_name, topics, lease_ms, wait_ms, topic_prefix, count, says_begun)
-        if items and (number := self._number_of(namespace_name)) is not None:
-            if topic_prefix is None and len(topics) == 1:
-                self._news.pulled({(number, topics[0].topic or ""): len(items)})
+    async def serve(self, context: CallContext, request: DequeueRequest) -> list[Delivery]:
+        """Give another host what it pulls."""
+        items: list[Delivery] = await self._local(context, request)
+        if items and (number := self._number_of(request.namespace_name)) is not None:
+            if request.topic_prefix is None and len(request.topics) == 1:
+                self._news.pulled({(number, request.topics[0].topic or ""): len(items)})
             else:
                 self._news.pulled(Counter([(number, item.topic) for item in items]))
         return items
@@ -187,8 +149,8 @@ class Pulls:
         return items or await self._dequeue_here(wanted)
 
     async def _take_any(self, wanted: _Wanted, number: int) -> list[Delivery]:
-        """Take items of any topic without a wait, from the host whose turn it is, or else from this one."""
-        turn = self._news.begin_turn(number, min(max(1, wanted.items_max or 1), limits.BATCH_ITEMS_MAX))
+        """Take what there is of any topic without a wait, on the host whose turn it is, or else here."""
+        turn = self._news.begin_turn(number, min(max(1, wanted.request.count or 1), limits.BATCH_ITEMS_MAX))
         if turn is None:
             return await self._dequeue_here(wanted)
         items: list[Delivery] = []
@@ -202,24 +164,21 @@ class Pulls:
         return items or (await self._dequeue_here(wanted) if turn.pointer is not None else [])
 
     async def _dequeue_here(self, wanted: _Wanted, wait_ms: int = 0) -> list[Delivery]:
-        """Take items of this host. Raises the errors of the call, except the one that this host has no shard."""
+        """Take what this host has. Raises the errors of the call, but not the one that this host has no shard."""
+        request = wanted.request if wait_ms == wanted.request.wait_ms else changed(wanted.request, wait_ms=wait_ms)
         try:
-            return await self._local.dequeue(
-                wanted.context,
-                wanted.namespace_name,
-                wanted.topics,
-                wanted.lease_ms,
-                wait_ms,
-                wanted.topic_prefix,
-                wanted.items_max,
-                wanted.says_begun,
-            )
+            items: list[Delivery] = await self._local(wanted.context, request)
+            return items
         except UnavailableError:
             if self._serves_any():
                 raise
-            # That error can come before the check of the arguments.
-            arguments.check_demands(wanted.topics, wanted.topic_prefix, wanted.items_max)
+            # It may have said so before it looked at them.
+            self._check(wanted.request)
             return []
+
+    @staticmethod
+    def _check(request: DequeueRequest) -> None:
+        arguments.check_demands(request.topics, request.topic_prefix, request.count)
 
     async def _look(self, wanted: _Wanted, wait: Wait) -> list[Delivery]:
         """Take items of other hosts without a wait."""
@@ -279,8 +238,7 @@ class Pulls:
         """Give back items that this host delivered at the moment at which the caller left."""
         with suppress(asyncio.CancelledError, FoqsError):
             if items := await here:
-                nacks = [GivenBack(item.receipt) for item in items]
-                await self._nack(wanted.context, wanted.namespace_name, nacks)
+                await self._nack(wanted.context, _give_back_of(wanted, items))
 
     async def _pull_best(self, wanted: _Wanted, wait: Wait) -> list[Delivery] | None:
         """Take items of the best host. None if no host can be asked, because homes would only name it again at once."""
@@ -299,7 +257,7 @@ class Pulls:
 
         Raises the errors of the arguments, because this host has not checked the call yet.
         """
-        arguments.check_demands(wanted.topics, wanted.topic_prefix, wanted.items_max)
+        self._check(wanted.request)
         until_s = asyncio.get_running_loop().time() + PULL_WAIT_MS_MAX / 1000
         return await self._pull(wanted, pointer, min(until_s, wanted.answer_s))
 
@@ -384,11 +342,11 @@ class Pulls:
         self._keep(self._give_back(remote, wanted, pull))
 
     async def _dequeue_there(self, remote: Peer, wanted: _Wanted, demand: TopicDemand | None) -> list[Delivery]:
-        topics = [] if demand is None else [demand]
-        any_topic = (wanted.topic_prefix, wanted.items_max) if demand is None else (None, None)
-        return await remote.dequeue(
-            wanted.context, wanted.namespace_name, topics, wanted.lease_ms, 0, *any_topic, wanted.says_begun
-        )
+        asked = wanted.request
+        fields = {"topics": [demand], "topic_prefix": None, "count": None} if demand is not None else {}
+        request = changed(asked, wait_ms=0, want_why=None, **fields)
+        items: list[Delivery] = await remote.call(wanted.context, "dequeue", request)
+        return items
 
     async def _give_back(self, remote: Peer, wanted: _Wanted, pull: asyncio.Task[list[Delivery]]) -> None:
         """Give back the items of a pull whose caller has left or has its answer; other waiting calls get these."""
@@ -397,8 +355,7 @@ class Pulls:
             items = await pull
             if items:
                 self.pulls_total["given_back"] += 1
-                nacks = [GivenBack(item.receipt) for item in items]
-                errors = await self._nack(wanted.context, wanted.namespace_name, nacks)
+                errors: PositionErrors = await self._nack(wanted.context, _give_back_of(wanted, items))
                 if errors:
                     self._not_given_back(remote, next(iter(errors.values())), count=len(errors))
         except FoqsError as error:
@@ -419,6 +376,12 @@ class Pulls:
         for task in list(self._orphans):
             task.cancel()
         await asyncio.gather(*self._orphans, return_exceptions=True)
+
+
+def _give_back_of(wanted: _Wanted, items: Sequence[Delivery]) -> NackRequest:
+    """The nacks that return deliveries that no caller has seen, without counting them."""
+    nacks = [Nack(item.receipt, release=True, unseen=True) for item in items]
+    return NackRequest(wanted.request.namespace_name, nacks)
 
 
 def _is_exhausted(pointer: Pointer, pulled: Sequence[Delivery]) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from foqs.cluster.routing.peer_table import Peer
 from foqs.cluster.routing.routes import Routes, is_elsewhere, looks_s
+from foqs.contract.requests import EnqueueRequest, changed
+from foqs.contract.verbs import Method
 from foqs.model import limits
-from foqs.model.calls import CallContext, EnqueueResult, NewItemFields, QueueCalls
+from foqs.model.calls import CallContext, EnqueueResult
 from foqs.model.errors import (
     FoqsError,
     HostUnreachableError,
@@ -26,17 +28,6 @@ CANDIDATES = 2
 """The hosts with room that are drawn at random; the one of them that refused longest ago is asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Load:
-    """The call as it came."""
-
-    context: CallContext
-    namespace_name: str
-    items: Sequence[NewItemFields]
-    bulk: bool
-    job_id: str | None
-
-
 class RoutedEnqueue:
     """The verb enqueue on all shards of the cluster. It owns what it knows of the room of others.
 
@@ -44,65 +35,53 @@ class RoutedEnqueue:
     to another host together: that one takes them or refuses, and asks nobody.
     """
 
-    def __init__(
-        self, local: QueueCalls, routes: Routes, choose: Callable[[int], int], now_s: Callable[[], float]
-    ) -> None:
-        """`choose(count)` draws a number from 0 to below that; `now_s` is monotonic."""
+    def __init__(self, local: Method, routes: Routes, choose: Callable[[int], int], now_s: Callable[[], float]) -> None:
+        """`local` does it by this host. `choose(count)` draws a number from 0 to below that; `now_s` is monotonic."""
         self._local = local
         self._routes = routes
         self._choose = choose
         self._now_s = now_s
         self._full_until_s: dict[str, float] = {}
 
-    async def enqueue(
-        self,
-        context: CallContext,
-        namespace_name: str,
-        items: Sequence[NewItemFields],
-        bulk: bool,
-        job_id: str | None = None,
-    ) -> EnqueueResult:
+    async def enqueue(self, context: CallContext, request: EnqueueRequest) -> EnqueueResult:
         """Write what is valid; `errors` has the rest. Raises FoqsError when nothing was written, here or elsewhere."""
-        if self._routes.is_alone and not context.peer:
-            return await self._local.enqueue(context, namespace_name, items, bulk, job_id)
-        if self._routes.is_unknown(namespace_name):
-            await self._routes.know(namespace_name)
-        if context.peer:
-            return await self._local.enqueue(context, namespace_name, items, bulk, job_id)
+        items_count = len(request.items)
         refusal: FoqsError | None = None
         try:
-            result = await self._local.enqueue(context, namespace_name, items, bulk, job_id)
+            result: EnqueueResult = await self._local(context, request)
         except FoqsError as error:
-            if not _may_go_on(error, bulk=bulk):
+            if not _may_go_on(error, bulk=request.bulk):
                 raise
             refusal = error.with_traceback(None)
-            result = EnqueueResult([""] * len(items), dict.fromkeys(range(len(items)), refusal))
+            result = EnqueueResult([""] * items_count, dict.fromkeys(range(items_count), refusal))
         if result.errors:
-            await self._go_on(_Load(context, namespace_name, items, bulk, job_id), result)
+            await self._go_on(context, request, result)
         if (
             refusal is not None
-            and len(result.errors) == len(items)
+            and len(result.errors) == items_count
             and len(reasons := set(result.errors.values())) == 1
         ):
             raise reasons.pop()
         return result
 
-    async def _go_on(self, load: _Load, result: EnqueueResult) -> None:
+    async def _go_on(self, context: CallContext, request: EnqueueRequest, result: EnqueueResult) -> None:
         """Have others do what may be done by them, and enter what came of it."""
         of_shards, anywhere = [], []
         for position, error in sorted(result.errors.items()):
             if isinstance(error, ShardElsewhereError):
                 of_shards.append(position)
-            elif _may_go_on(error, bulk=load.bulk):
+            elif _may_go_on(error, bulk=request.bulk):
                 anywhere.append(position)
-        works = [self._to_owners(load, of_shards, result)] if of_shards else []
-        if anywhere and (remote := self._with_room(load.namespace_name)) is not None:
-            works.append(self._to_host_with_room(load, remote, anywhere, result))
+        works = [self._to_owners(context, request, of_shards, result)] if of_shards else []
+        if anywhere and (remote := self._with_room(request.namespace_name)) is not None:
+            works.append(self._to_host_with_room(context, request, remote, anywhere, result))
         if works:
             await asyncio.gather(*works)
             result.duplicates = sorted(result.duplicates)
 
-    async def _to_owners(self, load: _Load, positions: Sequence[int], result: EnqueueResult) -> None:
+    async def _to_owners(
+        self, context: CallContext, request: EnqueueRequest, positions: Sequence[int], result: EnqueueResult
+    ) -> None:
         """Have items done by the owners of their shards.
 
         A shard that is on its way from one host to another is waited for, for up to limits.ROUTE_WAIT_MS_MAX.
@@ -112,7 +91,9 @@ class RoutedEnqueue:
         pending, looks = _left_of(positions, result), looks_s()
         while pending:
             groups = self._by_owner(pending, result)
-            await asyncio.gather(*[self._hand_on(load, remote, list(some), result) for remote, some in groups])
+            await asyncio.gather(
+                *[self._hand_on(context, request, _by(remote), list(some), result) for remote, some in groups]
+            )
             pending = _left_of(pending, result)
             left_s = until_s - self._now_s()
             if not pending or left_s <= 0:
@@ -131,8 +112,8 @@ class RoutedEnqueue:
                 await self._routes.news(min(left_s, next(looks)))
             # This host knows best whose they are by now, and whether their namespace takes them without their owner.
             offered |= away
-            again = replace(load, context=replace(load.context, away=frozenset(away)))
-            await self._hand_on(again, self._local, pending, result)
+            again = replace(context, away=frozenset(away))
+            await self._hand_on(again, request, self._local, pending, result)
             pending = _left_of(pending, result)
 
     def _by_owner(self, positions: Sequence[int], result: EnqueueResult) -> list[tuple[Peer, dict[int, int]]]:
@@ -148,9 +129,14 @@ class RoutedEnqueue:
         return list(groups.values())
 
     async def _to_host_with_room(
-        self, load: _Load, remote: Peer, positions: Sequence[int], result: EnqueueResult
+        self,
+        context: CallContext,
+        request: EnqueueRequest,
+        remote: Peer,
+        positions: Sequence[int],
+        result: EnqueueResult,
     ) -> None:
-        error = await self._hand_on(load, remote, positions, result)
+        error = await self._hand_on(context, request, _by(remote), positions, result)
         # What is wrong with the call or its namespace alone says nothing of the room for others.
         if error is not None and _may_go_on(error, bulk=False):
             rest_s = max(FULL_MS, error.retry_after_ms or 0) / 1000
@@ -158,12 +144,17 @@ class RoutedEnqueue:
             result.errors.update(dict.fromkeys(positions, _refused(error)))
 
     async def _hand_on(
-        self, load: _Load, queue: QueueCalls, positions: Sequence[int], result: EnqueueResult
+        self,
+        context: CallContext,
+        request: EnqueueRequest,
+        enqueue: Method,
+        positions: Sequence[int],
+        result: EnqueueResult,
     ) -> FoqsError | None:
         """Have one host do these items, and enter what came of them. Returns what the whole call has failed with."""
-        items = [load.items[position] for position in positions]
+        part = changed(request, items=[request.items[position] for position in positions])
         try:
-            told = await queue.enqueue(load.context, load.namespace_name, items, load.bulk, load.job_id)
+            told: EnqueueResult = await enqueue(context, part)
         except FoqsError as error:
             result.errors.update(dict.fromkeys(positions, error.with_traceback(None)))
             return error
@@ -184,6 +175,10 @@ class RoutedEnqueue:
         free = [remote for remote in others if known.get(remote.host_id, 0.0) <= now_s]
         drawn = [free.pop(self._choose(len(free))) for _ in range(min(CANDIDATES, len(free)))]
         return min(drawn, key=lambda remote: known.get(remote.host_id, 0.0), default=None)
+
+
+def _by(remote: Peer) -> Method:
+    return lambda context, request: remote.call(context, "enqueue", request)
 
 
 def _may_go_on(error: FoqsError, *, bulk: bool) -> bool:

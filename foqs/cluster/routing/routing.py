@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from foqs.background.service import Service
@@ -13,22 +14,21 @@ from foqs.cluster.homes.topic_news import TopicNews
 from foqs.cluster.homes.topic_reports import LocalTopics
 from foqs.cluster.ownership.owner_map import OwnerMap
 from foqs.cluster.ownership.owner_news import OwnerNews
+from foqs.cluster.routing.by_all import MergedCalls
+from foqs.cluster.routing.by_shard import DividedCalls
 from foqs.cluster.routing.guarded_peers import GuardedPeers
 from foqs.cluster.routing.host_rounds import HostRounds
 from foqs.cluster.routing.peer_claims import PeerClaims
 from foqs.cluster.routing.peer_door import PeerDoor
 from foqs.cluster.routing.peer_table import Peer, PeerTable
 from foqs.cluster.routing.pulls import Pulls
-from foqs.cluster.routing.routed_admin import RoutedAdmin
 from foqs.cluster.routing.routed_enqueue import RoutedEnqueue
-from foqs.cluster.routing.routed_nack import RoutedNack
-from foqs.cluster.routing.routed_queue import RoutedQueue
+from foqs.cluster.routing.router import Router, ways
 from foqs.cluster.routing.routes import LocalServing, Routes
 from foqs.cluster.routing.routing_gauges import RoutingGauges
 from foqs.cluster.routing.why_empty import LocalReasons, WhyEmpty
+from foqs.contract.verbs import VERBS, Table, Whole
 from foqs.model import limits
-from foqs.model.admin_calls import AdminCalls
-from foqs.model.calls import QueueCalls
 from foqs.model.cluster import OpenedShard
 from foqs.model.errors import UnavailableError
 from foqs.model.shared_caps import CapAsk, CapGrant
@@ -99,6 +99,12 @@ class Homes:
         return remote
 
 
+def _surveyed(table: Table, rounds: HostRounds) -> Table:
+    """The verbs for which all hosts say which shards they serve."""
+    some = {name: rounds.surveyed(method) for name, method in table.items() if VERBS[name].route is Whole.SURVEYED}
+    return {**some, "listHosts": rounds.list_hosts}
+
+
 class Routing(Service):
     """Joins the parts that route calls. The host makes it around its own verbs, and starts, drains and stops it.
 
@@ -109,8 +115,7 @@ class Routing(Service):
         self,
         me: str,
         cluster: str,
-        queue: QueueCalls,
-        admin: AdminCalls,
+        table: Table,
         local: LocalHost,
         reasons: LocalReasons,
         owners: OwnerMap,
@@ -119,7 +124,7 @@ class Routing(Service):
         chance: Chance,
         now_s: Callable[[], float],
     ) -> None:
-        """`queue` and `admin` are the verbs of this host alone, `reasons` what it knows of topics that give nothing.
+        """`table` has the verbs of this host alone, `reasons` tells what it knows of topics that give nothing.
 
         `secret` is that of the cluster, None until it is read.
 
@@ -134,13 +139,6 @@ class Routing(Service):
         self._news = TopicNews(me, self._homes, local, chance.choose, now_s)
         self._caps = CapNews(me, self._homes, local, now_s)
         self._owner_news = OwnerNews(me, self._homes, owners, now_s, local.serves)
-        nacks = RoutedNack(queue, routes)
-        self._pulls = Pulls(queue, self._news, self._homes.remote, local.number_of, local.serves_any, nacks.nack)
-        enqueues = RoutedEnqueue(queue, routes, chance.choose, now_s)
-        self._rounds = HostRounds(me, owners, peers, admin.get_host_status, now_s)
-        why = WhyEmpty(queue, reasons, routes, owners, self._rounds)
-        self.queue = RoutedQueue(queue, routes, owners, enqueues, nacks, self._pulls, why)
-        self.admin = RoutedAdmin(admin, routes, self._rounds)
         self.door = PeerDoor(
             me,
             cluster,
@@ -153,6 +151,17 @@ class Routing(Service):
             chance.random_bytes,
             now_s,
         )
+        self._rounds = HostRounds(me, owners, peers, table["getHostStatus"], now_s)
+        table = {**table, **self.door.table, **_surveyed(table, self._rounds)}
+        merged = MergedCalls(table, routes, owners)
+        divided = DividedCalls(table, routes, partial(merged.call, "listDeadLetters"))
+        give_back = partial(divided.by_shard, "nack")
+        remote, number_of = self._homes.remote, local.number_of
+        self._pulls = Pulls(table["dequeue"], self._news, remote, number_of, local.serves_any, give_back)
+        enqueues = RoutedEnqueue(table["enqueue"], routes, chance.choose, now_s)
+        why = WhyEmpty(merged.ask_all, reasons, owners, self._rounds)
+        served = {**table, "dequeue": self._pulls.serve}
+        self.router = Router(table, served, ways(divided, merged, enqueues.enqueue, self._pulls.dequeue), routes, why)
         self.gauges = RoutingGauges(peers, self._pulls, self._news, self._homes.claims, owners.claims)
         self._telling: asyncio.Task[None] | None = None
         owners.on_hosts = self._hosts_live

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from foqs.cluster.ownership.owner_map import OwnerMap
 from foqs.cluster.routing.host_rounds import HostAnswer, HostRounds
-from foqs.cluster.routing.routes import Routes
+from foqs.contract.requests import ActiveTopicsRequest, DequeueRequest
 from foqs.model import limits
-from foqs.model.calls import CallContext, QueueCalls, TopicDemand, TopicPage, TopicStats
+from foqs.model.calls import CallContext, TopicPage, TopicStats
 from foqs.model.cluster import host_name_of
 from foqs.model.errors import FoqsError
 from foqs.model.reasons import TOPICS_JUDGED_MAX, Facts, Reason, ShardFact, TopicFacts, judge
 
 WHY_MS_MAX = 2 * limits.SECOND_MS
-"""Timeout of a question; a host that has not answered by then counts as not asked."""
+"""What has not answered by then counts as not asked."""
+AskAll = Callable[[CallContext, str, Any, list[str]], Awaitable[list[Any]]]
 
 
 class LocalReasons(Protocol):
@@ -32,20 +33,16 @@ class LocalReasons(Protocol):
 class WhyEmpty:
     """Gathers facts and judges them. It owns nothing."""
 
-    def __init__(
-        self, queue: QueueCalls, local: LocalReasons, routes: Routes, owners: OwnerMap, rounds: HostRounds
-    ) -> None:
-        """`queue` has only the items of this host."""
-        self._queue = queue
+    def __init__(self, ask_all: AskAll, local: LocalReasons, owners: OwnerMap, rounds: HostRounds) -> None:
+        """`ask_all` gives the results of all hosts, and tells its last argument of those that do not respond."""
+        self._ask_all = ask_all
         self._local = local
-        self._routes = routes
         self._owners = owners
         self._rounds = rounds
 
-    async def why_empty(
-        self, context: CallContext, namespace_name: str, topics: Sequence[TopicDemand], topic_prefix: str | None
-    ) -> list[Reason]:
-        """Return the reasons, the decisive one first. Raises UnknownNamespaceError."""
+    async def why_empty(self, context: CallContext, request: DequeueRequest) -> list[Reason]:
+        """The reasons, the one that decides first. Raises UnknownNamespaceError."""
+        namespace_name, topics, topic_prefix = request.namespace_name, request.topics, request.topic_prefix
         facts = self._local.facts(namespace_name)
         facts.prefix = topic_prefix
         names = list(dict.fromkeys(demand.topic or "" for demand in topics))
@@ -68,17 +65,11 @@ class WhyEmpty:
     async def _pages(self, context: CallContext, namespace_name: str, prefix: str, limit: int) -> list[TopicPage]:
         """Return each host's topics that begin with `prefix`; a topic of exactly that name comes first."""
         missing: list[str] = []
-
+        request = ActiveTopicsRequest(namespace_name, prefix, limit, "", True)
         try:
             async with asyncio.timeout(WHY_MS_MAX / 1000):
-                if self._routes.is_alone:
-                    return [await self._queue.get_active_topics(context, namespace_name, prefix, limit, "", True)]
-                pages: list[TopicPage] = await self._routes.by_all(
-                    replace(context, deadline_s=None),
-                    lambda asking: self._queue.get_active_topics(asking, namespace_name, prefix, limit, "", True),
-                    lambda remote, asking: remote.get_active_topics(asking, namespace_name, prefix, limit, "", True),
-                    missing,
-                )
+                asking = replace(context, deadline_s=None)
+                pages: list[TopicPage] = await self._ask_all(asking, "getActiveTopics", request, missing)
         except TimeoutError:
             return [TopicPage([], "", [f"not all hosts have answered within {WHY_MS_MAX} ms"])]
         except FoqsError as error:

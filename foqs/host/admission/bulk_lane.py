@@ -18,10 +18,11 @@ from itertools import islice
 from math import inf
 from typing import ParamSpec, TypeVar
 
+from foqs.contract.requests import EnqueueRequest, NewItem, changed
 from foqs.host import arguments
 from foqs.host.registry.namespaces import Namespaces
 from foqs.model import limits
-from foqs.model.calls import CallContext, EnqueueResult, NewItemFields
+from foqs.model.calls import CallContext, EnqueueResult
 from foqs.model.errors import FoqsError, OverloadedError
 
 P = ParamSpec("P")
@@ -205,7 +206,7 @@ class BulkLane:
         self._schedule()
 
 
-Enqueue = Callable[[CallContext, str, Sequence[NewItemFields], bool], Awaitable[EnqueueResult]]
+Enqueue = Callable[[CallContext, EnqueueRequest], Awaitable[EnqueueResult]]
 
 
 class BulkEnqueues:
@@ -217,27 +218,23 @@ class BulkEnqueues:
         self._lane = lane
         self._enqueue = enqueue
 
-    def enqueue(
-        self, context: CallContext, namespace_name: str, items: Sequence[NewItemFields], bulk: bool
-    ) -> Awaitable[EnqueueResult]:
+    def enqueue(self, context: CallContext, request: EnqueueRequest) -> Awaitable[EnqueueResult]:
         """Enqueue as foqs.host.verbs.enqueues does, a bulk call slice by slice."""
-        if bulk:
-            return self._enqueue_slices(context, namespace_name, items)
+        if request.bulk:
+            return self._enqueue_slices(context, request)
         self._lane.note_interactive()
-        return self._enqueue(context, namespace_name, items, False)
+        return self._enqueue(context, request)
 
-    async def _enqueue_slices(
-        self, context: CallContext, namespace_name: str, items: Sequence[NewItemFields]
-    ) -> EnqueueResult:
-        """Enqueue slice by slice. From a failed slice on, all positions get errors; the first slice fails the call."""
-        settings = self._namespaces.serving(namespace_name).settings
+    async def _enqueue_slices(self, context: CallContext, request: EnqueueRequest) -> EnqueueResult:
+        """The positions from one on that could not be done have its error; the first slice fails as the call."""
+        settings, items = self._namespaces.serving(request.namespace_name).settings, request.items
         arguments.check_batch("items", len(items), settings.batch_items_max)
         result = EnqueueResult([])
         while True:
             first = len(result.ids)
             part, size_bytes = self._slice_from(items, first)
             try:
-                done = await self._enqueue_slice(context, namespace_name, part, size_bytes)
+                done = await self._enqueue_slice(context, request, part, size_bytes)
             except FoqsError as error:
                 if not first:
                     raise
@@ -252,16 +249,16 @@ class BulkEnqueues:
                 return result
 
     async def _enqueue_slice(
-        self, context: CallContext, namespace_name: str, part: Sequence[NewItemFields], size_bytes: int
+        self, context: CallContext, request: EnqueueRequest, part: Sequence[NewItem], size_bytes: int
     ) -> EnqueueResult:
         entered = await self._lane.enter(len(part), size_bytes)
         try:
-            return await self._enqueue(context, namespace_name, part, True)
+            return await self._enqueue(context, changed(request, items=part))
         finally:
             entered.leave()
 
-    def _slice_from(self, items: Sequence[NewItemFields], first: int) -> tuple[Sequence[NewItemFields], int]:
-        """Return the items of the next slice, and the bytes of their payloads."""
+    def _slice_from(self, items: Sequence[NewItem], first: int) -> tuple[Sequence[NewItem], int]:
+        """The next items to be done together, and the bytes of their payloads."""
         items_max, bytes_max = SLICE_ITEMS_MAX, SLICE_BYTES_MAX
         if self._lane.is_shared:
             items_max, bytes_max = SHARED_SLICE_ITEMS_MAX, SHARED_SLICE_BYTES_MAX

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from foqs.contract.requests import NewItem
 from foqs.host.dispatch.dispatcher import Dispatcher
 from foqs.host.registry.known_slots import Slots
 from foqs.host.shards.shards import NO_SHARD_RETRY_MS, Shards
 from foqs.model import limits
-from foqs.model.calls import NewItemFields, PositionErrors
+from foqs.model.calls import PositionErrors
 from foqs.model.errors import NoShardError, ShardElsewhereError, UnavailableError
 from foqs.model.namespace import DedupWhenAway, Namespace
 from foqs.model.slots import slot_of
@@ -73,7 +74,7 @@ class Placement:
     def place_ids(
         self,
         namespace: Namespace,
-        news: Sequence[NewItemFields],
+        news: Sequence[NewItem],
         positions: Sequence[int],
         errors: PositionErrors,
         away: Collection[int] = (),

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from itertools import islice
 
+from foqs.contract.requests import DequeueRequest
 from foqs.host import arguments
 from foqs.host.dispatch.dispatcher import Dispatcher
 from foqs.host.dispatch.topic_queue import DequeueCall
 from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import Shards
 from foqs.model import ids, limits
-from foqs.model.calls import NO_CONTENT, CallContext, Delivery, TopicDemand
+from foqs.model.calls import NO_CONTENT, CallContext, Delivery
 from foqs.model.errors import OverloadedError, PausedError
 from foqs.model.item import ItemEvent, ShardItem
 from foqs.model.namespace import Namespace
@@ -64,31 +65,21 @@ class Dequeues:
             for call in list(islice(self._waiting, limits.DEQUEUES_ENDED_PER_TICK)):
                 self._dispatcher.end(call)
 
-    async def dequeue(
-        self,
-        context: CallContext,
-        namespace_name: str,
-        topics: Sequence[TopicDemand],
-        lease_ms: int | None,
-        wait_ms: int,
-        topic_prefix: str | None = None,
-        count: int | None = None,
-        says_begun: bool = False,
-    ) -> list[Delivery]:
-        """Lease ready items of the topics. Without items, wait for them up to `wait_ms`, but not beyond the deadline.
+    async def dequeue(self, context: CallContext, request: DequeueRequest) -> list[Delivery]:
+        """Lease ready items of the topics; waits up to `wait_ms` while there are none, but not beyond the deadline.
 
         With `topic_prefix`, lease up to `count` items of any topics that begin with it. Raises UnavailableError when
         this host owns no shard, also when it loses the last one meanwhile; PausedError when all topics are paused; and
         OverloadedError when too many calls or topics wait.
         """
-        namespace = self._namespaces.serving(namespace_name)
-        settings = namespace.settings
+        namespace = self._namespaces.serving(request.namespace_name)
+        settings, lease_ms, topic_prefix = namespace.settings, request.lease_ms, request.topic_prefix
         if settings.dequeue_paused:
             raise self._paused(namespace, ())
         if lease_ms is not None:
             arguments.check_range("lease_ms", lease_ms, limits.LEASE_MS_MIN, settings.lease_ms_max)
-        arguments.check_range("wait_ms", wait_ms, 0, limits.WAIT_MS_MAX)
-        wants, any_count = arguments.check_demands(topics, topic_prefix, count)
+        wait_ms = arguments.check_range("wait_ms", request.wait_ms, 0, limits.WAIT_MS_MAX)
+        wants, any_count = arguments.check_demands(request.topics, topic_prefix, request.count)
         if wants and all(self._dispatcher.settings.policy(namespace.number, name).dequeue_paused for name in wants):
             raise self._paused(namespace, wants)
         self._shards.check_owns_any()
@@ -105,6 +96,7 @@ class Dequeues:
             )
         if context.deadline_s is not None:
             wait_ms = min(wait_ms, max(0, round((context.deadline_s - self._clock()) * 1000)))
+        says_begun = bool(request.says_begun)
         call = DequeueCall(lease_ms, settings.lease_ms_default, self._clock(), says_begun)
         if any_count is None:
             self._dispatcher.start(namespace.number, wants, call)

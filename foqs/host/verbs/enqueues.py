@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 
+from foqs.contract.requests import EnqueueRequest, NewItem
 from foqs.host import arguments
 from foqs.host.admission.account import Charge
 from foqs.host.admission.looks import Looks
@@ -16,7 +17,7 @@ from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import NO_SHARD_RETRY_MS
 from foqs.host.shards.waiting import Answer, Waiting
 from foqs.model import ids, order
-from foqs.model.calls import CallContext, DeliveryPolicy, EnqueueResult, NewItemFields, PositionErrors
+from foqs.model.calls import CallContext, DeliveryPolicy, EnqueueResult, PositionErrors
 from foqs.model.errors import (
     FoqsError,
     NotWrittenError,
@@ -84,8 +85,8 @@ def _topic_paused(name: str, policy: TopicPolicy) -> PausedError:
     return PausedError(f"enqueues of topic {name!r} are paused by an operator{arguments.why(policy.reason)}")
 
 
-def _by_id(namespace: Namespace, news: Sequence[NewItemFields], positions: Sequence[int]) -> list[list[int]]:
-    """Group the positions of items by dedup id, in the order of the call."""
+def _by_id(namespace: Namespace, news: Sequence[NewItem], positions: Sequence[int]) -> list[list[int]]:
+    """The positions of items with dedup ids, those of equal ids together, in the order of the call."""
     is_by_topic = namespace.settings.dedup_scope is DedupScope.TOPIC
     groups: dict[tuple[str, str], list[int]] = {}
     for position in sorted(positions):
@@ -127,10 +128,9 @@ class Enqueues:
         self._make_slots = make_slots
         self._looks = looks
 
-    async def enqueue(
-        self, context: CallContext, namespace_name: str, items: Sequence[NewItemFields], bulk: bool
-    ) -> EnqueueResult:
-        """Write the valid items; the `errors` of the result have the others. Raises FoqsError if none was written."""
+    async def enqueue(self, context: CallContext, request: EnqueueRequest) -> EnqueueResult:
+        """Write what is valid; `errors` has the rest. Raises FoqsError when nothing was written."""
+        namespace_name, items = request.namespace_name, request.items
         if not items:
             self._namespaces.serving(namespace_name)
             return EnqueueResult([])
@@ -159,7 +159,7 @@ class Enqueues:
     async def _enqueue_anywhere(
         self,
         namespace: Namespace,
-        items: Sequence[NewItemFields],
+        items: Sequence[NewItem],
         positions: Sequence[int],
         result: EnqueueResult,
     ) -> None:
@@ -186,7 +186,7 @@ class Enqueues:
     async def _enqueue_once(
         self,
         namespace: Namespace,
-        items: Sequence[NewItemFields],
+        items: Sequence[NewItem],
         result: EnqueueResult,
         charge: Charge,
         away: Collection[int] = (),
@@ -221,7 +221,7 @@ class Enqueues:
     async def _find_repeats(
         self,
         namespace: Namespace,
-        items: Sequence[NewItemFields],
+        items: Sequence[NewItem],
         result: EnqueueResult,
         refusal: RateLimitedError,
         away: Collection[int],
@@ -255,7 +255,7 @@ class Enqueues:
     async def _enqueue_without_ids(
         self,
         namespace: Namespace,
-        items: Sequence[NewItemFields],
+        items: Sequence[NewItem],
         plain: Sequence[int],
         anywhere: Sequence[int],
         result: EnqueueResult,
@@ -299,7 +299,7 @@ class Enqueues:
     def _start_once(
         self,
         namespace: Namespace,
-        items: Sequence[NewItemFields],
+        items: Sequence[NewItem],
         placed: Mapping[ShardWriter, Sequence[int]],
         answer: Answer,
         errors: PositionErrors,
@@ -364,7 +364,7 @@ class Enqueues:
     def _place(
         self,
         namespace: Namespace,
-        news: Sequence[NewItemFields],
+        news: Sequence[NewItem],
         positions: Sequence[int],
         errors: PositionErrors,
         avoided: Collection[int] = (),
@@ -380,7 +380,7 @@ class Enqueues:
         writer: ShardWriter,
         shard: ShardState,
         namespace: Namespace,
-        news: Sequence[NewItemFields],
+        news: Sequence[NewItem],
         positions: Sequence[int],
         errors: PositionErrors,
     ) -> dict[int, ShardItem]:
@@ -403,7 +403,7 @@ class Enqueues:
         writer: ShardWriter,
         shard: ShardState,
         namespace: Namespace,
-        news: Sequence[NewItemFields],
+        news: Sequence[NewItem],
         positions: Sequence[int],
         new_topic: Callable[[str], ShardTopic],
         errors: PositionErrors,

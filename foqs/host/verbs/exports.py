@@ -8,19 +8,21 @@ items, so an item that exists from the plan to the last page comes exactly once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
+from foqs.contract import requests as of
 from foqs.host import arguments
+from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import OwnedShard, Shards
 from foqs.host.verbs.page_budget import PageBudget
 from foqs.host.verbs.shown import stored_item
 from foqs.host.verbs.slices import Slices
 from foqs.model import limits
-from foqs.model.calls import ExportPage, ExportPlan, ExportQuery, ExportSplit, ItemState, StoredItem
+from foqs.model.calls import CallContext, ExportPage, ExportPlan, ExportSplit, ItemState, StoredItem
 from foqs.model.errors import InvalidArgumentError, OverloadedError, UnavailableError, shown
 from foqs.model.item import Phase
 from foqs.model.namespace import Namespace
@@ -71,8 +73,11 @@ class Exports:
     of all shards share the memory for pages with those of `Inspection`.
     """
 
-    def __init__(self, shards: Shards, budget: PageBudget, slices: Slices, wall_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, namespaces: Namespaces, shards: Shards, budget: PageBudget, slices: Slices, wall_ms: Callable[[], int]
+    ) -> None:
         """`budget` bounds the memory for the pages of the host."""
+        self._namespaces = namespaces
         self._shards = shards
         self._budget = budget
         self._slices = slices
@@ -82,19 +87,16 @@ class Exports:
         self._paces: dict[CommitScheduler, _Pace] = {}
         """The pace of each server, by its scheduler."""
 
-    async def plan(
-        self,
-        namespace: Namespace,
-        splits_per_shard: int,
-        wanted: Collection[int] | None = None,
-        *,
-        is_partial: bool = False,
-    ) -> ExportPlan:
-        """Return splits with all items of the namespace on the wanted shards.
+    async def plan_export(self, context: CallContext, request: of.PlanExportRequest) -> ExportPlan:
+        """Splits that hold all items of the namespace on the wanted shards.
 
         Raises UnavailableError for a shard that is not owned now, unless `is_partial`: then the plan names that shard.
         """
-        arguments.check_range("splits_per_shard", splits_per_shard, 1, limits.EXPORT_SPLITS_MAX)
+        namespace, wanted = self._namespaces.get(request.namespace_name), context.shards
+        splits_per_shard = arguments.check_range(
+            "splits_per_shard", request.splits_per_shard, 1, limits.EXPORT_SPLITS_MAX
+        )
+        is_partial = bool(request.partial)
         if wanted is None:
             self._shards.check_owns_any()
         # All last keys are taken at one moment. Items that are enqueued later have greater keys.
@@ -133,11 +135,11 @@ class Exports:
             splits += [ExportSplit(shard_id, low, high, max(0, round(share * count))) for low, high, share in bounds]
         return ExportPlan(splits, as_of_ms, missing)
 
-    async def page(self, namespace: Namespace, query: ExportQuery) -> ExportPage:
-        """Return the next items of a split. Raises UnavailableError for a shard that is not owned here now."""
-        wanted = checked_query(query)
-        shard_id = arguments.check_range("split.shard_id", query.split.shard_id, 0, limits.SHARD_ID_MAX)
-        self._serving(shard_id)  # Raises before the wait, which would be in vain.
+    async def export_items(self, context: CallContext, request: of.ExportItemsRequest) -> ExportPage:
+        """The next items of a split. Raises UnavailableError for a shard that is not here or not owned now."""
+        namespace, wanted = self._namespaces.get(request.namespace_name), checked_query(request)
+        shard_id = arguments.check_range("split.shard_id", request.split.shard_id, 0, limits.SHARD_ID_MAX)
+        self._serving(shard_id)  # Who waits in vain need not wait.
         async with self._turn(shard_id), self._budget.hold(2 * limits.PAGE_BYTES_MAX + limits.CONTENT_BYTES_MAX):
             owned, shard = self._serving(shard_id)
             wish = self._wish(shard, namespace, wanted)
@@ -283,8 +285,8 @@ class _Turns:
             self.waiting_count -= 1
 
 
-def checked_query(query: ExportQuery) -> _Wanted:
-    """Return the checked content of a page. Raises InvalidArgumentError for an invalid query."""
+def checked_query(query: of.ExportItemsRequest) -> _Wanted:
+    """Raise InvalidArgumentError for what is wrong with the query."""
     split = query.split
     from_key = arguments.check_range("split.from_key", split.from_key, 0, limits.KEY_MAX)
     to_key = arguments.check_range("split.to_key", split.to_key, 0, limits.KEY_MAX)

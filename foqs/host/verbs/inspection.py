@@ -9,7 +9,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from foqs.contract import requests as of
 from foqs.host import arguments
+from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import Shards
 from foqs.host.shards.ttl_scan import ask, in_parts
 from foqs.host.shards.waiting import Answer, Waiting
@@ -18,12 +20,7 @@ from foqs.host.verbs.page_budget import PageBudget
 from foqs.host.verbs.shown import stored_item
 from foqs.host.verbs.slices import Slices
 from foqs.model import ids, limits, order
-from foqs.model.calls import (
-    DeadLettersResult,
-    PositionErrors,
-    StoredItem,
-    StoredItemPage,
-)
+from foqs.model.calls import CallContext, DeadLettersResult, PositionErrors, StoredItem, StoredItemPage
 from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError, shown
 from foqs.model.item import Outcome
 from foqs.model.namespace import Namespace
@@ -52,6 +49,7 @@ class Inspection:
 
     def __init__(
         self,
+        namespaces: Namespaces,
         shards: Shards,
         waiting: Waiting,
         on_events: Callable[[Events], None],
@@ -62,28 +60,34 @@ class Inspection:
 
         `budget` bounds the memory for the pages of the host.
         """
+        self._namespaces = namespaces
         self._on_events = on_events
         self._waiting = waiting
         self._shards = shards
         self._budget = budget
         self._slices = slices
 
-    async def page(
+    async def peek_items(self, context: CallContext, request: of.PeekItemsRequest) -> StoredItemPage:
+        """Ready items of a topic, those under lease included."""
+        return await self._page(context.shards, request, dead=False)
+
+    async def list_dead_letters(self, context: CallContext, request: of.ListDeadLettersRequest) -> StoredItemPage:
+        return await self._page(context.shards, request, dead=True)
+
+    async def _page(
         self,
-        namespace: Namespace,
-        topic_name: str,
-        limit: int,
-        page_token: str,
+        wanted: Collection[int] | None,
+        request: of.PeekItemsRequest | of.ListDeadLettersRequest,
         *,
         dead: bool,
-        wanted: Collection[int] | None = None,
     ) -> StoredItemPage:
-        """Return ready items (also leased ones) or dead letters of a topic, in order over all wanted shards."""
-        arguments.check_topic(topic_name)
-        arguments.check_range("limit", limit, 1, limits.PAGE_ITEMS_MAX)
-        edge = _edge_of(page_token)
-        self._parts(namespace, topic_name, wanted)  # Raises before the wait, which would be in vain.
-        # Until the merge, memory holds one page of rows here, and one page in the stores.
+        """Items or dead letters of a topic, in order over all wanted shards."""
+        namespace = self._namespaces.get(request.namespace_name)
+        topic_name = arguments.check_topic(request.topic)
+        limit = arguments.check_range("limit", request.limit, 1, limits.PAGE_ITEMS_MAX)
+        edge = _edge_of(request.page_token)
+        self._parts(namespace, topic_name, wanted)  # Who waits in vain need not wait.
+        # Until they are merged there are a page of rows and one of what the stores have in memory.
         async with self._budget.hold(2 * limits.PAGE_BYTES_MAX + len(self._shards.by_id) * limits.CONTENT_BYTES_MAX):
             parts = self._parts(namespace, topic_name, wanted)
             bytes_each = limits.PAGE_BYTES_MAX // max(1, len(parts))
@@ -141,9 +145,10 @@ class Inspection:
             items += await self._slices.run(partial(self._stored_items, topic_name, some))
         return StoredItemPage(items, f"{chosen[-1][0]:x}" if chosen and more else "")
 
-    async def get(self, namespace: Namespace, item_id: str) -> StoredItem:
-        """Return a stored item with its payload. Raises NotFoundError."""
-        shard_id, key, _ = ids.parse(item_id)
+    async def get_item(self, context: CallContext, request: of.GetItemRequest) -> StoredItem:
+        """Raises NotFoundError."""
+        namespace = self._namespaces.get(request.namespace_name)
+        shard_id, key, _ = ids.parse(request.id)
         found: asyncio.Future[StoredItem] = asyncio.get_running_loop().create_future()
 
         def act(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
@@ -155,9 +160,9 @@ class Inspection:
             raise error
         return found.result()
 
-    async def delete(self, namespace: Namespace, item_ids: Sequence[str]) -> PositionErrors:
-        """Cancel items in any state."""
-        return await self._on_ids(namespace, item_ids, _delete)
+    async def delete_items(self, context: CallContext, request: of.DeleteItemsRequest) -> PositionErrors:
+        """Cancel items in whatever state they are."""
+        return await self._on_ids(self._namespaces.get(request.namespace_name), request.ids, _delete)
 
     async def delete_rows(self, namespace: Namespace, places: list[tuple[int, int, int]]) -> PositionErrors:
         """Delete the acked items at (position, shard id, key), which are not under lease."""
@@ -181,55 +186,54 @@ class Inspection:
 
         return await self._on_rows(namespace, [(at, shard_id, key) for at, (shard_id, key, _) in places.items()], act)
 
-    async def redrive(
-        self,
-        namespace: Namespace,
-        topic: str,
-        item_ids: Sequence[str] | None,
-        limit: int,
-        page_token: str | None,
+    async def redrive_dead_letters(
+        self, context: CallContext, request: of.RedriveDeadLettersRequest
     ) -> DeadLettersResult:
-        """Make dead letters ready again, with new TTLs."""
+        """Dead letters become ready again, and their TTLs start anew."""
+        namespace = self._namespaces.get(request.namespace_name)
         ttl_ms_max, writers = namespace.settings.ttl_ms_max, self._shards.writers
 
         def act(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
             shard.redrive(row, writers[shard.shard_id].now_ms(), ttl_ms_max, completion, position)
 
-        if item_ids is None:
-            return await self._on_oldest(namespace, topic, limit, page_token, act, for_redrive=True)
-        return await self._on_dead(namespace, topic, item_ids, act)
+        return await self._on_dead(namespace, request, act, for_redrive=True)
 
-    async def purge(
-        self,
-        namespace: Namespace,
-        topic: str,
-        item_ids: Sequence[str] | None,
-        limit: int,
-        page_token: str | None,
-    ) -> DeadLettersResult:
-        """Delete dead letters; NotFoundError at the position of an item that is not dead."""
+    async def purge_dead_letters(self, context: CallContext, request: of.PurgeDeadLettersRequest) -> DeadLettersResult:
+        """Dead letters are deleted; NotFoundError at the position of what is not dead."""
 
         def act(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
             if row.lane >= 0:
                 raise NotFoundError("the item is not a dead letter")
             shard.delete(row, completion, position)
 
-        if item_ids is None:
-            return await self._on_oldest(namespace, topic, limit, page_token, act, for_redrive=False)
-        return await self._on_dead(namespace, topic, item_ids, act)
+        namespace = self._namespaces.get(request.namespace_name)
+        return await self._on_dead(namespace, request, act, for_redrive=False)
 
     # ---- look-ups and pages ----
 
-    async def _on_oldest(
-        self, namespace: Namespace, topic: str, limit: int, page_token: str | None, act: Act, *, for_redrive: bool
+    async def _on_dead(
+        self,
+        namespace: Namespace,
+        request: of.RedriveDeadLettersRequest | of.PurgeDeadLettersRequest,
+        act: Act,
+        *,
+        for_redrive: bool,
     ) -> DeadLettersResult:
+        """Dead letters by their ids; without them the oldest of the topic."""
+        if request.ids is not None:
+            return await self._on_dead_ids(namespace, request.topic, request.ids, act)
+        asked = of.ListDeadLettersRequest(request.namespace_name, request.topic, request.limit)
         found, next_token = await choose(
-            lambda token: self.page(namespace, topic, limit, token, dead=True), page_token, for_redrive=for_redrive
+            lambda token: self._page(None, of.changed(asked, page_token=token), dead=True),
+            request.page_token,
+            for_redrive=for_redrive,
         )
-        result = await self._on_dead(namespace, topic, found, act) if found else DeadLettersResult(0)
+        result = await self._on_dead_ids(namespace, request.topic, found, act) if found else DeadLettersResult(0)
         return replace(result, ids=found, next_page_token=next_token)
 
-    async def _on_dead(self, namespace: Namespace, topic: str, item_ids: Sequence[str], act: Act) -> DeadLettersResult:
+    async def _on_dead_ids(
+        self, namespace: Namespace, topic: str, item_ids: Sequence[str], act: Act
+    ) -> DeadLettersResult:
         arguments.check_topic(topic)
 
         def act_in_topic(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
+from foqs.contract import requests as of
 from foqs.host import arguments
 from foqs.host.registry.namespaces import Namespaces
 from foqs.model import limits
@@ -16,15 +14,15 @@ from foqs.model.policy_book import NamedChange
 
 
 class PolicyCalls:
-    """Does the verbs of policies on the meta database, and lets this host follow them at once."""
+    """The verbs on policies: it does them on the meta database, and lets this host follow them at once."""
 
     def __init__(self, namespaces: Namespaces) -> None:
         self._namespaces = namespaces
 
-    async def set(self, namespace_name: str, topic: str, changes: object, *, is_prefix: bool) -> TopicPolicyEntry:
+    async def set_topic_policy(self, request: of.SetTopicPolicyRequest) -> TopicPolicyEntry:
         """Raises InvalidArgumentError also where there are too many policies."""
-        check_namespace_name(namespace_name)
-        wanted = NamedChange(arguments.check_topic(topic), is_prefix, changes)
+        namespace_name = check_namespace_name(request.namespace_name)
+        wanted = NamedChange(arguments.check_topic(request.topic), request.is_prefix or False, request)
         self._namespaces.require_durable()
         (told,) = await self._namespaces.calls.run(lambda meta: meta.set_topic_policies(namespace_name, [wanted]))
         if isinstance(told, FoqsError):
@@ -32,17 +30,17 @@ class PolicyCalls:
         await self._namespaces.refresh()
         return told
 
-    async def set_all(self, namespace_name: str, changes: Sequence[Any]) -> PositionErrors:
+    async def set_topic_policies(self, request: of.SetTopicPoliciesRequest) -> PositionErrors:
         """Make changes in one transaction. A member that cannot be done has its error, and the others are done."""
-        check_namespace_name(namespace_name)
-        arguments.check_batch("changes", len(changes), limits.BATCH_ITEMS_MAX)
+        namespace_name = check_namespace_name(request.namespace_name)
+        arguments.check_batch("changes", len(request.changes), limits.BATCH_ITEMS_MAX)
         errors: PositionErrors = {}
         wanted: dict[int, NamedChange] = {}
-        for position, change in enumerate(changes):
+        for position, change in enumerate(request.changes):
             if fault := arguments.topic_fault(change.topic):
                 errors[position] = fault
             else:
-                wanted[position] = NamedChange(change.topic, bool(change.is_prefix), change)
+                wanted[position] = NamedChange(change.topic or "", bool(change.is_prefix), change)
         self._namespaces.require_durable()
         work = list(wanted.values())
         told = await self._namespaces.calls.run(lambda meta: meta.set_topic_policies(namespace_name, work))
@@ -51,18 +49,17 @@ class PolicyCalls:
         await self._namespaces.refresh()
         return dict(sorted(errors.items()))
 
-    def get(self, namespace_name: str, topic: str, *, is_prefix: bool) -> TopicPolicyEntry:
-        number, name = self._namespaces.get(namespace_name).number, arguments.check_topic(topic)
-        settings = self._namespaces.settings
+    async def get_topic_policy(self, request: of.GetTopicPolicyRequest) -> TopicPolicyEntry:
+        number, name = self._namespaces.get(request.namespace_name).number, arguments.check_topic(request.topic)
+        settings, is_prefix = self._namespaces.settings, request.is_prefix or False
         said = settings.prefix_policies if is_prefix else settings.policies
         own = said.get(number, {}).get(name, NOTHING_SAID)
         return TopicPolicyEntry.of(name, own if is_prefix else settings.policy(number, name), own, is_prefix=is_prefix)
 
-    async def page(
-        self, namespace_name: str, prefix: str, limit: int, page_token: str, *, with_prefixes: bool
-    ) -> TopicPolicyPage:
-        arguments.check_range("limit", limit, 1, limits.PAGE_ITEMS_MAX)
-        number, after = self._namespaces.get(namespace_name).number, place_of(page_token)
+    async def list_topic_policies(self, request: of.ListTopicPoliciesRequest) -> TopicPolicyPage:
+        limit = arguments.check_range("limit", request.limit, 1, limits.PAGE_ITEMS_MAX)
+        number, after = self._namespaces.get(request.namespace_name).number, place_of(request.page_token)
+        prefix, with_prefixes = request.prefix, request.with_prefixes or False
         found = await self._namespaces.calls.run(
             lambda meta: meta.page_topic_policies(number, prefix, after, limit + 1, with_prefixes=with_prefixes)
         )

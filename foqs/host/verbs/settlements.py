@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from foqs.contract import requests as of
 from foqs.host import arguments
 from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import Shards
 from foqs.host.shards.waiting import Answer, Waiting
 from foqs.host.verbs.inspection import Inspection
 from foqs.model import ids, limits
-from foqs.model.calls import CallContext, NackFields, PositionErrors
+from foqs.model.calls import PositionErrors
 from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, StaleLeaseError
 from foqs.model.item import ItemEvent, ShardItem
 from foqs.model.namespace import Namespace, NamespaceSettings
@@ -60,14 +61,12 @@ class Leases:
         self._happened = happened
         self._undelivered = undelivered
 
-    async def ack(
-        self, context: CallContext, namespace_name: str, receipts: Sequence[str], repeated: bool = False
-    ) -> PositionErrors:
-        """Delete the items; returns once that is durable.
+    async def ack(self, request: of.AckRequest) -> PositionErrors:
+        """Let the items go; returns once that is durable.
 
         `repeated`: an earlier attempt possibly succeeded, so that a missing item counts as acked, for any receipt.
         """
-        namespace = self._namespaces.serving(namespace_name)
+        namespace, receipts = self._namespaces.serving(request.namespace_name), request.receipts
         if len(receipts) > limits.BATCH_ITEMS_MAX:
             raise arguments.too_many("receipts", len(receipts), limits.BATCH_ITEMS_MAX)
         errors: PositionErrors = {}
@@ -78,7 +77,7 @@ class Leases:
             errors.update(answer.errors)
         if unleased:
             errors.update(await self._inspection.delete_rows(namespace, unleased))
-        if repeated and errors:
+        if request.repeated and errors:
             await self._forgive_gone(namespace, receipts, errors)
         self._happened(namespace.number, ItemEvent.ACKED, len(receipts) - len(errors))
         return errors
@@ -94,9 +93,9 @@ class Leases:
                 if isinstance(error, NotFoundError):
                     del errors[position]
 
-    async def nack(self, context: CallContext, namespace_name: str, nacks: Sequence[NackFields]) -> PositionErrors:
-        """Return the items to the queue, and count a failed attempt for each that is not released."""
-        namespace = self._namespaces.serving(namespace_name)
+    async def nack(self, request: of.NackRequest) -> PositionErrors:
+        """Give the items back, count a failed attempt unless released."""
+        namespace, nacks = self._namespaces.serving(request.namespace_name), request.nacks
         if len(nacks) > limits.BATCH_ITEMS_MAX:
             raise arguments.too_many("nacks", len(nacks), limits.BATCH_ITEMS_MAX)
         errors: PositionErrors = {}
@@ -111,8 +110,8 @@ class Leases:
         self._happened(namespace.number, ItemEvent.NACKED, len(nacks) - len(errors))
         return errors
 
-    def _topics_unseen(self, nacks: Sequence[NackFields]) -> dict[int, Topic]:
-        """Return the topics of items that no caller has seen, by position."""
+    def _topics_unseen(self, nacks: Sequence[of.Nack]) -> dict[int, Topic]:
+        """The topics of items that no caller has seen, by position."""
         topics: dict[int, Topic] = {}
         for position, nack in enumerate(nacks):
             if nack.release and nack.unseen:
@@ -122,21 +121,17 @@ class Leases:
                     topics[position] = item.topic.namespace, item.topic.name
         return topics
 
-    async def extend(
-        self,
-        context: CallContext,
-        namespace_name: str,
-        receipts: Sequence[str],
-        lease_ms: int,
-        begun: Sequence[str] = (),
-    ) -> PositionErrors:
-        """Set the ends of the leases to `lease_ms` after now, and note that consumers work on the items of `begun`.
+    async def extend_lease(self, request: of.ExtendRequest) -> PositionErrors:
+        """Let the leases end `lease_ms` after now, and know that somebody works on the items of `begun`.
 
         The positions of errors of `begun` follow those of `receipts`.
         """
-        namespace = self._namespaces.serving(namespace_name)
+        namespace = self._namespaces.serving(request.namespace_name)
+        receipts, begun = request.receipts, request.begun or ()
         arguments.check_batch("receipts", len(receipts) + len(begun), limits.BATCH_ITEMS_MAX)
-        arguments.check_range("lease_ms", lease_ms, limits.LEASE_MS_MIN, namespace.settings.lease_ms_max)
+        lease_ms = arguments.check_range(
+            "lease_ms", request.lease_ms, limits.LEASE_MS_MIN, namespace.settings.lease_ms_max
+        )
         errors: PositionErrors = {}
         by_shard: dict[str, _OfShard] = {}
         answer: Answer | None = None
@@ -173,7 +168,7 @@ class Leases:
         namespace: Namespace,
         receipts: Sequence[str],
         errors: PositionErrors,
-        nacks: Sequence[NackFields] | None,
+        nacks: Sequence[of.Nack] | None,
         unleased: list[tuple[int, int, int]] | None,
     ) -> Answer | None:
         """End leases by `nacks`, one for each receipt, or delete the items without `nacks`; pass the changes to shards.
@@ -248,8 +243,8 @@ class Leases:
         return group, item
 
 
-def _rewrite(nack: NackFields, settings: NamespaceSettings, group: _OfShard, item: ShardItem) -> Rewrite | None:
-    """Return the rewrite of a nacked item's row, or None to delete it."""
+def _rewrite(nack: of.Nack, settings: NamespaceSettings, group: _OfShard, item: ShardItem) -> Rewrite | None:
+    """The row of an item after a nack; None lets the item go."""
     delay_ms, metadata = nack.delay_ms, nack.metadata
     if not isinstance(delay_ms, int) or not 0 <= delay_ms <= settings.delay_ms_max:
         raise arguments.out_of_range("delay_ms", delay_ms, 0, settings.delay_ms_max)

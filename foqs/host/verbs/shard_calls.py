@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Callable, Collection, Iterator
 
+from foqs.contract import requests as of
 from foqs.host import arguments
 from foqs.host.registry.known_slots import Slots
 from foqs.host.registry.namespaces import Namespaces
@@ -13,7 +14,7 @@ from foqs.host.shards.shards import MOVING_RETRY_MS, Shards
 from foqs.host.shards.waiting import Answer, Waiting
 from foqs.host.verbs.place_check import PlaceCheck
 from foqs.model import limits
-from foqs.model.calls import ClusterShard
+from foqs.model.calls import ClusterShard, ClusterShards
 from foqs.model.cluster import ShardRow, ShardUse, host_name_of, tier_problem
 from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError, shown
 from foqs.storage.meta.meta_cluster import not_known
@@ -23,7 +24,7 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9._:-]{0,112}")
 
 
 class ShardCalls:
-    """Does the verbs on shards. `Admin` calls it.
+    """The verbs on shards.
 
     All hosts see what it writes into the meta database within a second. Only the owner of a shard can remove it.
     """
@@ -45,27 +46,27 @@ class ShardCalls:
         self._tiers_of = tiers_of
         self._places = places
 
-    async def all(self) -> list[ClusterShard]:
+    async def list_shards(self, request: of.ListShardsRequest) -> ClusterShards:
         """All shards that there are or were, by id. Who serves them is not told: that is for all hosts to say."""
-        return [self._told(row) for row in await self._calls.run(lambda meta: meta.list_shards())]
+        return ClusterShards([self._told(row) for row in await self._calls.run(lambda meta: meta.list_shards())])
 
-    async def add(self, shard_id: int, place: str, tier: str) -> ClusterShard:
+    async def add_shard(self, request: of.AddShardRequest) -> ClusterShard:
         """Let the hosts of the tier serve one more shard. Its database has the tables of this version already."""
-        arguments.check_range("shard_id", shard_id, 0, limits.SHARD_ID_MAX)
+        shard_id = arguments.check_range("shard_id", request.shard_id, 0, limits.SHARD_ID_MAX)
+        tier = request.tier
         _check_tier(tier)
-        checked = check_place(place)
+        checked = check_place(request.place)
         # Before anybody tries to serve it, and fails.
         await self._places.check(shard_id, checked)
         return self._told(await self._calls.run(lambda meta: meta.add_shard(shard_id, checked, tier)))
 
-    async def update(
-        self, shard_id: int, state: int | None, pinned_to: str | None, tier: str | None, *, last: bool
-    ) -> ClusterShard:
+    async def update_shard(self, request: of.UpdateShardRequest) -> ClusterShard:
         """Drain the shard, let it serve again, pin it to a host or to none, or give it to other hosts.
 
         Raises InvalidArgumentError for draining the last one of its tier that takes items, unless `last` says so.
         """
-        arguments.check_range("shard_id", shard_id, 0, limits.SHARD_ID_MAX)
+        shard_id = arguments.check_range("shard_id", request.shard_id, 0, limits.SHARD_ID_MAX)
+        state, pinned_to, tier = request.state, request.pinned_to, request.tier
         if state is not None and state not in (ShardUse.SERVING, ShardUse.DRAINING):
             raise InvalidArgumentError(f"state = {state} is not possible: {list(ShardUse)[:2]} are; see removeShard")
         if _HOST_NAME.fullmatch(pinned_to or "") is None:
@@ -76,7 +77,7 @@ class ShardCalls:
         if pinned_to or tier is not None:
             await self._check_pin(shard_id, pinned_to, tier)
         wanted = None if state is None else ShardUse(state)
-        if wanted is ShardUse.DRAINING and not last:
+        if wanted is ShardUse.DRAINING and not request.last:
             await self._check_last(shard_id)
         try:
             row = await self._calls.run(lambda meta: meta.update_shard(shard_id, wanted, pinned_to, tier))
@@ -130,13 +131,13 @@ class ShardCalls:
                 "drains serve (foqs shard serve); to drain it all the same say so (last, foqs shard drain --last)"
             )
 
-    async def remove(self, shard_id: int) -> None:
+    async def remove_shard(self, request: of.RemoveShardRequest) -> None:
         """Let nobody serve the shard any more, which has to be here, drained and empty.
 
         Raises InvalidArgumentError when it is not, NotFoundError when there is no such shard, and UnavailableError when
         it is not served here.
         """
-        arguments.check_range("shard_id", shard_id, 0, limits.SHARD_ID_MAX)
+        shard_id = arguments.check_range("shard_id", request.shard_id, 0, limits.SHARD_ID_MAX)
         if not self._shards.serves(shard_id):
             raise await self._not_here(shard_id)
         writer, shard = self._shards.serving(shard_id)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from foqs.contract.requests import ShardMapRequest
 from foqs.host.registry.namespace_calls import NamespaceCalls
 from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import Shards
-from foqs.model.calls import CallContext, ShardAddress, ShardMap
+from foqs.model.calls import ShardAddress, ShardMap
 
 
 class ShardMaps:
@@ -26,12 +27,13 @@ class ShardMaps:
         self._shards = shards
         self._advertised = advertised
 
-    async def get(self, context: CallContext, namespace_name: str | None) -> ShardMap:
-        """Return the map, with the dedup settings of the namespace if one is named.
+    async def get_shard_map(self, request: ShardMapRequest) -> ShardMap:
+        """The map, with what it says of the namespace if one is named.
 
         Raises UnknownNamespaceError, and UnavailableError without a slot table while none can be made.
         """
-        namespace = self._namespaces.serving(namespace_name) if namespace_name is not None else None
+        name = request.namespace_name
+        namespace = self._namespaces.serving(name) if name is not None else None
         table = await self._namespace_calls.slots()
         address = self._advertised()
         owned = sorted(shard.shard_id for _, shard in self._shards.owned()) if address else []

@@ -8,6 +8,7 @@ import heapq
 from collections.abc import Collection
 from itertools import groupby
 
+from foqs.contract.requests import ActiveTopicsRequest
 from foqs.host import arguments
 from foqs.host.dispatch.dispatcher import Dispatcher
 from foqs.host.registry.namespaces import Namespaces
@@ -34,23 +35,16 @@ class Topics:
         self._dispatcher = dispatcher
         self._slices = slices
 
-    async def page(
-        self,
-        context: CallContext,
-        namespace_name: str,
-        prefix: str,
-        limit: int,
-        page_token: str,
-        partial: bool = False,
-    ) -> TopicPage:
-        """Return up to `limit` topics of the shards that this host owns, by name, after `page_token`.
+    async def get_active_topics(self, context: CallContext, request: ActiveTopicsRequest) -> TopicPage:
+        """Topics of the shards that this host owns, by name, after `page_token`.
 
         A sick shard counts like a healthy one. Raises UnavailableError when the host owns no shard and the call names
         none, and while rows are still being counted. It also raises it for shards without a server, unless the caller
         accepts a `partial` page, which names these shards.
         """
-        namespace = self._namespaces.serving(namespace_name)
-        arguments.check_range("limit", limit, 1, limits.PAGE_ITEMS_MAX)
+        namespace = self._namespaces.serving(request.namespace_name)
+        limit = arguments.check_range("limit", request.limit, 1, limits.PAGE_ITEMS_MAX)
+        prefix, partial = request.prefix, request.partial
         if context.shards is None:
             self._shards.check_owns_any()
         asked = self._shards.here if context.shards is None else context.shards
@@ -59,7 +53,7 @@ class Topics:
             raise self._shards.none_served(lost)
         await self._wait_for_counts()
         found: list[TopicStats] = []
-        after: str | None = page_token
+        after: str | None = request.page_token
         while after is not None and len(found) <= limit:
             after = await self._slices.run(
                 functools.partial(self._find, context.shards, namespace.number, prefix, after, limit + 1, found)

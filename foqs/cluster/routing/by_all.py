@@ -1,0 +1,67 @@
+"""Requests that all hosts do, each for its own shards, and whose results are merged."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any
+
+from foqs.cluster.ownership.owner_map import OwnerMap
+from foqs.cluster.routing.pages import merged_items, merged_maps, merged_plans, merged_topics
+from foqs.cluster.routing.peer_table import Peer
+from foqs.cluster.routing.routes import Routes
+from foqs.contract.requests import changed
+from foqs.contract.verbs import VERBS, Table
+from foqs.host.verbs.page_budget import PageBudget
+from foqs.model import limits
+from foqs.model.calls import CallContext, ExportPlan, ShardMap, StoredItemPage, TopicPage
+
+
+class MergedCalls:
+    """Asks all hosts, and merges their results by their type."""
+
+    def __init__(self, table: Table, routes: Routes, owners: OwnerMap) -> None:
+        """`table` has the methods of this host."""
+        self._table = table
+        self._routes = routes
+        self._pages = PageBudget()
+        """The pages of other hosts that are here until they are merged, beside those that this host reads itself."""
+        self._merges: dict[Any, Callable[[list[Any], Any], Any]] = {
+            TopicPage: lambda found, request: merged_topics(found, request.limit),
+            StoredItemPage: lambda found, request: merged_items(found, request.limit),
+            ExportPlan: lambda found, _: merged_plans(found),
+            ShardMap: lambda found, _: merged_maps(found, owners.owners.values()),
+        }
+
+    async def call(self, verb: str, context: CallContext, request: Any) -> Any:
+        """The merged result.
+
+        Raises UnavailableError that names the host or shard that does not respond, unless a `partial` one will do.
+        """
+        result = VERBS[verb].result
+        missing: list[str] | None = [] if getattr(request, "partial", None) else None
+        async with self._held() if result is StoredItemPage else nullcontext():
+            found = await self.ask_all(context, verb, request, missing)
+            if not found and result is ShardMap:  # What other hosts said that they have is not believed any more.
+                return await self._table[verb](context, request)
+            merged = self._merges[result](found, request)
+        if missing:
+            merged.missing += missing
+        return merged
+
+    def _held(self) -> AbstractAsyncContextManager[None]:
+        return self._pages.hold(self._routes.hosts_count * limits.PAGE_BYTES_MAX)
+
+    async def ask_all(self, context: CallContext, verb: str, request: Any, missing: list[str] | None) -> list[Any]:
+        """The results of all hosts. `missing`, if given, is told of hosts and shards that do not respond."""
+        method = self._table[verb]
+        if self._routes.is_alone:
+            return [await method(context, request)]
+
+        def there(remote: Peer, asking: CallContext) -> Awaitable[Any]:
+            shards = asking.shards
+            if shards is None or not hasattr(request, "shard_ids"):
+                return remote.call(asking, verb, request)
+            return remote.call(asking, verb, changed(request, shard_ids=sorted(shards)))
+
+        return await self._routes.by_all(context, lambda asking: method(asking, request), there, missing)
