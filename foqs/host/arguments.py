@@ -61,7 +61,7 @@ def too_much_metadata(metadata: bytes, settings: NamespaceSettings) -> TooLargeE
 
 
 def check_item(item: NewItem, settings: NamespaceSettings, now_ms: int) -> tuple[ItemContent, int]:
-    """Check all of an enqueued item but its topic.
+    """Check all fields of an enqueued item except its topic.
 
     Returns the item's content, and the time at which it becomes ready: now, or the later time that it gives.
     """

@@ -57,7 +57,7 @@ class GuardedPeers:
 
 
 class _GuardedPeer:
-    """Implements foqs.cluster.routing.peer_table.Peer: each call and message is one of the peer behind it."""
+    """Implements foqs.cluster.routing.peer_table.Peer: each verb calls the same one of the peer behind it."""
 
     __slots__ = ("_failed", "_peer", "host_id")
 

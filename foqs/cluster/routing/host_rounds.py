@@ -64,7 +64,7 @@ class HostRounds:
         local: Method,
         now_s: Callable[[], float],
     ) -> None:
-        """`me` is the id of this host, `local` its own getHostStatus, and `now_s` is the time of the event loop."""
+        """`me` is the id of this host, `local` returns its own status, and `now_s` is the time of the event loop."""
         self._me = me
         self._owners = owners
         self._peers = peers
@@ -98,7 +98,7 @@ class HostRounds:
         return [_told(shard, served.get(shard.shard_id), by_host) for shard in shards]
 
     def surveyed(self, method: Method) -> Method:
-        """The same verb on shards, whose result tells who serves them now: a silent host is waited for shortly."""
+        """Return a verb on shards with the current owners in its result; a silent host delays it shortly."""
 
         async def told(context: CallContext, request: Any) -> ClusterShard | ClusterShards:
             found: ClusterShard | ClusterShards = await method(context, request)
@@ -109,7 +109,7 @@ class HostRounds:
         return told
 
     async def list_hosts(self, context: CallContext, request: ListHostsRequest) -> ClusterHosts:
-        """All hosts that live, by name and process, with what they do now: a silent one is listed as such."""
+        """Return all living hosts, by name and process, with their current states."""
         answers = await self.answers()
         return ClusterHosts([_host(answer, self._owners.beat_age_ms(answer.host.id)) for answer in answers])
 

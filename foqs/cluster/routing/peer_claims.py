@@ -45,7 +45,7 @@ class PeerClaims:
         self.refused_total: Counter[str] = Counter(stock=0, wish=0, ask=0, pointer=0, grant=0, opened=0)
 
     def stocks(self, peer: str, told: Sequence[of.TopicStock]) -> dict[Topic, Reported]:
-        """The items that a host has of topics."""
+        """Convert a host's items of topics."""
         _check_size(told)
         found: dict[Topic, Reported] = {}
         for at in told:
@@ -58,7 +58,7 @@ class PeerClaims:
         return found
 
     def opened(self, peer: str, told: Sequence[of.OpenedShard]) -> list[OpenedShard]:
-        """The shards that a host has opened."""
+        """Convert a host's opened shards."""
         _check_size(told)
         found = [OpenedShard(at.shard_id, at.epoch) for at in told if at.shard_id is not None and at.epoch is not None]
         sane = [shard for shard in found if shard.shard_id >= 0 and shard.epoch > 0]
@@ -67,7 +67,7 @@ class PeerClaims:
         return sane
 
     def wishes(self, peer: str, told: Sequence[of.TopicWish]) -> dict[Topic, int]:
-        """The topics that a host has consumers for, with how many items they wait for: none if it only asks around."""
+        """Convert the topics for which a host has consumers, with the items they wait for; 0 if it only asks around."""
         _check_size(told)
         found: dict[Topic, int] = {}
         for at in told:
@@ -79,7 +79,7 @@ class PeerClaims:
         return found
 
     def asks(self, peer: str, told: Sequence[of.CapAsk]) -> list[CapAsk]:
-        """What a host asks of caps."""
+        """Convert a host's asks for tokens of caps."""
         _check_size(told)
         found = []
         for at in told:
@@ -94,7 +94,7 @@ class PeerClaims:
         return found
 
     def pointers(self, peer: str, told: Sequence[of.TopicPointer] | None) -> list[Pointer]:
-        """The hosts that have items, as the home of topics says: others that live."""
+        """Convert a home's pointers to hosts that have items; the result has only living hosts except this one."""
         _check_size(told or ())
         found = []
         for at in told or ():
@@ -168,24 +168,24 @@ def _is_time(value: float) -> bool:
 
 
 def told_pointer(pointer: Pointer) -> of.TopicPointer:
-    """The pointer as it goes over the wire."""
+    """Convert a pointer to its form on the wire."""
     number, name = pointer.topic
     return of.TopicPointer(number, name, pointer.host_id, *pointer.stock)
 
 
 def told_ask(ask: CapAsk) -> of.CapAsk:
-    """The ask as it goes over the wire."""
+    """Convert an ask to its form on the wire."""
     return of.CapAsk(*ask.key, ask.rate, ask.wanted_count, ask.held_count, ask.unused_count, ask.weight, ask.is_short)
 
 
 def told_grant(grant: CapGrant) -> of.CapGrant:
-    """The grant as it goes over the wire."""
+    """Convert a grant to its form on the wire."""
     (number, name), granted_count, *rest = grant
     return of.CapGrant(number, name, granted_count, *rest)
 
 
 def grants_of(told: Iterable[of.CapGrant]) -> list[CapGrant]:
-    """The grants that came over the wire."""
+    """Convert the grants from their form on the wire."""
     return [
         CapGrant(
             (at.namespace_number or 0, at.topic or ""),
@@ -199,7 +199,7 @@ def grants_of(told: Iterable[of.CapGrant]) -> list[CapGrant]:
 
 
 def pointers_of(told: Iterable[of.TopicPointer] | None) -> list[Pointer]:
-    """The pointers that came over the wire, as they are."""
+    """Convert the pointers from their form on the wire, unchecked."""
     return [
         Pointer(
             (at.namespace_number or 0, at.topic or ""),

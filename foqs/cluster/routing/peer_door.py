@@ -85,7 +85,7 @@ class PeerDoor:
         }  # fmt: skip
 
     async def greet(self, context: CallContext, request: of.GreetRequest) -> of.GreetResponse:
-        """A host says who it is and whom it means to call.
+        """Take a caller's id, and the id of the host that it means to call.
 
         Raises UnavailableError for a host that is not known to live, which applies for a moment to one that has just
         started.
@@ -99,14 +99,14 @@ class PeerDoor:
             return of.GreetResponse(mine)
 
     async def join(self, context: CallContext, request: of.JoinRequest) -> of.JoinResponse:
-        """It proves who it is, and is shown the same of this host. Calls over the connection are a peer's then."""
+        """Check the caller's proof, and return this host's. Later calls over the connection are a peer's."""
         with _refusals(context) as link:
             answer = peer_proof.joined(link, request.proof, self._known_secret(), self._now_s())
             _log.info("peer_admitted", peer=link.host_id, address=context.caller)
             return of.JoinResponse(answer)
 
     async def hello(self, context: CallContext, request: of.HelloRequest) -> of.HelloResponse:
-        """The first call of a host of an older build: of one whose row says that, and of nobody else."""
+        """Take the first call of a host of an older build, which only a host whose row says so can make."""
         with _refusals(context) as link:
             secret, mine = self._known_secret(), self._random_bytes(old_proof.CHALLENGE_BYTES)
             self._require_old(request.host_id)
@@ -115,7 +115,7 @@ class PeerDoor:
             return of.HelloResponse(self._me, proof, mine)
 
     async def prove(self, context: CallContext, request: of.ProveRequest) -> None:
-        """The second call of such a host."""
+        """Take the second call of such a host."""
         with _refusals(context) as link:
             secret = self._known_secret()
             self._require_old(request.host_id)
@@ -125,7 +125,7 @@ class PeerDoor:
     # ---- reports and questions of peers ----
 
     async def report(self, context: CallContext, request: of.ReportRequest) -> of.PointersResponse:
-        """A peer tells what it has of topics whose home this host is, or which shards it has opened."""
+        """Take a peer's stocks of topics whose home this host is, or the shards that it has opened."""
         peer = self._peer(context)
         told, shards = self._claims.stocks(peer, request.stocks or ()), self._claims.opened(peer, request.opened or ())
         if shards:
@@ -133,14 +133,14 @@ class PeerDoor:
         return of.PointersResponse([told_pointer(pointer) for pointer in self._news.reported(peer, told)])
 
     async def seek(self, context: CallContext, request: of.SeekRequest) -> of.PointersResponse:
-        """A peer has consumers that wait for topics whose home this host is, or needs tokens of such caps."""
+        """Take a peer's wishes for topics whose home this host is, and its questions for tokens of such caps."""
         peer = self._peer(context)
         told, asked = self._claims.wishes(peer, request.wishes or ()), self._claims.asks(peer, request.asks or ())
         pointers = [told_pointer(pointer) for pointer in self._news.sought(peer, told)]
         return of.PointersResponse(pointers, [told_grant(grant) for grant in self._caps.asked(peer, asked)])
 
     async def hint(self, context: CallContext, request: of.HintRequest) -> None:
-        """The home of topics tells who has items that this host waits for."""
+        """Take hints from the home of topics to hosts that have items this host waits for."""
         peer = self._peer(context)
         self._news.hinted(self._claims.pointers(peer, request.pointers or ()))
 

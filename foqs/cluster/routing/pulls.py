@@ -61,10 +61,10 @@ class Pulls:
         serves_any: Callable[[], bool],
         give_back: Method,
     ) -> None:
-        """`local` does dequeue by this host alone. `remote` gives a host by its id.
+        """`local` does a dequeue by this host alone. `remote` returns a host by its id.
 
-        `number_of` gives the number of a namespace, None where this host knows none. `give_back` nacks deliveries at
-        the hosts that have their shards by then: a shard may move during a pull.
+        `number_of` returns the number of a namespace, None if this host does not know it. `give_back` nacks deliveries
+        at the current hosts of their shards, because a shard can move during a pull.
         """
         self._local = local
         self._news = news
@@ -84,14 +84,14 @@ class Pulls:
         """The pulls, by host and topic, for which no call waits any more; no others are sent until these end."""
 
     async def dequeue(self, context: CallContext, request: DequeueRequest) -> list[Delivery]:
-        """Lease items of any host; wait up to `wait_ms` while there are none.
+        """Lease items of any host; wait up to `wait_ms` while none are ready.
 
         Calls that name no topic use the host whose turn it is, by the weights of the topics with items there.
         """
         topics, topic_prefix, wait_ms = request.topics, request.topic_prefix, request.wait_ms
         number = self._number_of(request.namespace_name)
         if number is None or not isinstance(wait_ms, int) or not 0 <= wait_ms <= limits.WAIT_MS_MAX:
-            return list(await self._local(context, request))  # It says what is wrong.
+            return list(await self._local(context, request))  # It raises the error.
         until_s = asyncio.get_running_loop().time() + wait_ms / 1000
         if context.deadline_s is not None:
             until_s = min(until_s, context.deadline_s)
@@ -121,7 +121,7 @@ class Pulls:
             self._news.leave(wait)
 
     async def serve(self, context: CallContext, request: DequeueRequest) -> list[Delivery]:
-        """Give another host what it pulls."""
+        """Serve another host's pull."""
         items: list[Delivery] = await self._local(context, request)
         if items and (number := self._number_of(request.namespace_name)) is not None:
             if request.topic_prefix is None and len(request.topics) == 1:
@@ -149,7 +149,7 @@ class Pulls:
         return items or await self._dequeue_here(wanted)
 
     async def _take_any(self, wanted: _Wanted, number: int) -> list[Delivery]:
-        """Take what there is of any topic without a wait, on the host whose turn it is, or else here."""
+        """Take items of any topic without a wait, from the host whose turn it is, or else from this one."""
         turn = self._news.begin_turn(number, min(max(1, wanted.request.count or 1), limits.BATCH_ITEMS_MAX))
         if turn is None:
             return await self._dequeue_here(wanted)
@@ -164,7 +164,7 @@ class Pulls:
         return items or (await self._dequeue_here(wanted) if turn.pointer is not None else [])
 
     async def _dequeue_here(self, wanted: _Wanted, wait_ms: int = 0) -> list[Delivery]:
-        """Take what this host has. Raises the errors of the call, but not the one that this host has no shard."""
+        """Take items of this host. Raises the errors of the call, except the one that this host has no shard."""
         request = wanted.request if wait_ms == wanted.request.wait_ms else changed(wanted.request, wait_ms=wait_ms)
         try:
             items: list[Delivery] = await self._local(wanted.context, request)
@@ -172,7 +172,7 @@ class Pulls:
         except UnavailableError:
             if self._serves_any():
                 raise
-            # It may have said so before it looked at them.
+            # That error can come before the check of the arguments.
             self._check(wanted.request)
             return []
 

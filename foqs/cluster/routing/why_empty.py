@@ -17,7 +17,7 @@ from foqs.model.errors import FoqsError
 from foqs.model.reasons import TOPICS_JUDGED_MAX, Facts, Reason, ShardFact, TopicFacts, judge
 
 WHY_MS_MAX = 2 * limits.SECOND_MS
-"""What has not answered by then counts as not asked."""
+"""Timeout of a question; a host that has not answered by then counts as not asked."""
 AskAll = Callable[[CallContext, str, Any, list[str]], Awaitable[list[Any]]]
 
 
@@ -34,14 +34,14 @@ class WhyEmpty:
     """Gathers facts and judges them. It owns nothing."""
 
     def __init__(self, ask_all: AskAll, local: LocalReasons, owners: OwnerMap, rounds: HostRounds) -> None:
-        """`ask_all` gives the results of all hosts, and tells its last argument of those that do not respond."""
+        """`queue` has only the items of this host."""
         self._ask_all = ask_all
         self._local = local
         self._owners = owners
         self._rounds = rounds
 
     async def why_empty(self, context: CallContext, request: DequeueRequest) -> list[Reason]:
-        """The reasons, the one that decides first. Raises UnknownNamespaceError."""
+        """Return the reasons, the decisive one first. Raises UnknownNamespaceError."""
         namespace_name, topics, topic_prefix = request.namespace_name, request.topics, request.topic_prefix
         facts = self._local.facts(namespace_name)
         facts.prefix = topic_prefix

@@ -226,7 +226,7 @@ class BulkEnqueues:
         return self._enqueue(context, request)
 
     async def _enqueue_slices(self, context: CallContext, request: EnqueueRequest) -> EnqueueResult:
-        """The positions from one on that could not be done have its error; the first slice fails as the call."""
+        """Enqueue slice by slice. From a failed slice on, all positions get errors; the first slice fails the call."""
         settings, items = self._namespaces.serving(request.namespace_name).settings, request.items
         arguments.check_batch("items", len(items), settings.batch_items_max)
         result = EnqueueResult([])
@@ -258,7 +258,7 @@ class BulkEnqueues:
             entered.leave()
 
     def _slice_from(self, items: Sequence[NewItem], first: int) -> tuple[Sequence[NewItem], int]:
-        """The next items to be done together, and the bytes of their payloads."""
+        """Return the items of the next slice, and the bytes of their payloads."""
         items_max, bytes_max = SLICE_ITEMS_MAX, SLICE_BYTES_MAX
         if self._lane.is_shared:
             items_max, bytes_max = SHARED_SLICE_ITEMS_MAX, SHARED_SLICE_BYTES_MAX

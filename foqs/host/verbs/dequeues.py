@@ -66,7 +66,7 @@ class Dequeues:
                 self._dispatcher.end(call)
 
     async def dequeue(self, context: CallContext, request: DequeueRequest) -> list[Delivery]:
-        """Lease ready items of the topics; waits up to `wait_ms` while there are none, but not beyond the deadline.
+        """Lease ready items of the topics. Without items, wait for them up to `wait_ms`, but not beyond the deadline.
 
         With `topic_prefix`, lease up to `count` items of any topics that begin with it. Raises UnavailableError when
         this host owns no shard, also when it loses the last one meanwhile; PausedError when all topics are paused; and

@@ -86,7 +86,7 @@ def _topic_paused(name: str, policy: TopicPolicy) -> PausedError:
 
 
 def _by_id(namespace: Namespace, news: Sequence[NewItem], positions: Sequence[int]) -> list[list[int]]:
-    """The positions of items with dedup ids, those of equal ids together, in the order of the call."""
+    """Group the positions of items by dedup id, in the order of the call."""
     is_by_topic = namespace.settings.dedup_scope is DedupScope.TOPIC
     groups: dict[tuple[str, str], list[int]] = {}
     for position in sorted(positions):
@@ -129,7 +129,7 @@ class Enqueues:
         self._looks = looks
 
     async def enqueue(self, context: CallContext, request: EnqueueRequest) -> EnqueueResult:
-        """Write what is valid; `errors` has the rest. Raises FoqsError when nothing was written."""
+        """Write the valid items; the `errors` of the result have the others. Raises FoqsError if none was written."""
         namespace_name, items = request.namespace_name, request.items
         if not items:
             self._namespaces.serving(namespace_name)

@@ -88,7 +88,7 @@ class Exports:
         """The pace of each server, by its scheduler."""
 
     async def plan_export(self, context: CallContext, request: of.PlanExportRequest) -> ExportPlan:
-        """Splits that hold all items of the namespace on the wanted shards.
+        """Return splits with all items of the namespace on the wanted shards.
 
         Raises UnavailableError for a shard that is not owned now, unless `is_partial`: then the plan names that shard.
         """
@@ -136,7 +136,7 @@ class Exports:
         return ExportPlan(splits, as_of_ms, missing)
 
     async def export_items(self, context: CallContext, request: of.ExportItemsRequest) -> ExportPage:
-        """The next items of a split. Raises UnavailableError for a shard that is not here or not owned now."""
+        """Return the next items of a split. Raises UnavailableError for a shard that is not owned here now."""
         namespace, wanted = self._namespaces.get(request.namespace_name), checked_query(request)
         shard_id = arguments.check_range("split.shard_id", request.split.shard_id, 0, limits.SHARD_ID_MAX)
         self._serving(shard_id)  # Who waits in vain need not wait.
@@ -286,7 +286,7 @@ class _Turns:
 
 
 def checked_query(query: of.ExportItemsRequest) -> _Wanted:
-    """Raise InvalidArgumentError for what is wrong with the query."""
+    """Return the checked content of a page. Raises InvalidArgumentError for an invalid query."""
     split = query.split
     from_key = arguments.check_range("split.from_key", split.from_key, 0, limits.KEY_MAX)
     to_key = arguments.check_range("split.to_key", split.to_key, 0, limits.KEY_MAX)

@@ -81,7 +81,7 @@ class Inspection:
         *,
         dead: bool,
     ) -> StoredItemPage:
-        """Items or dead letters of a topic, in order over all wanted shards."""
+        """Return ready items (also leased ones) or dead letters of a topic, in order over all wanted shards."""
         namespace = self._namespaces.get(request.namespace_name)
         topic_name = arguments.check_topic(request.topic)
         limit = arguments.check_range("limit", request.limit, 1, limits.PAGE_ITEMS_MAX)
@@ -146,7 +146,7 @@ class Inspection:
         return StoredItemPage(items, f"{chosen[-1][0]:x}" if chosen and more else "")
 
     async def get_item(self, context: CallContext, request: of.GetItemRequest) -> StoredItem:
-        """Raises NotFoundError."""
+        """Return a stored item with its payload. Raises NotFoundError."""
         namespace = self._namespaces.get(request.namespace_name)
         shard_id, key, _ = ids.parse(request.id)
         found: asyncio.Future[StoredItem] = asyncio.get_running_loop().create_future()
@@ -161,7 +161,7 @@ class Inspection:
         return found.result()
 
     async def delete_items(self, context: CallContext, request: of.DeleteItemsRequest) -> PositionErrors:
-        """Cancel items in whatever state they are."""
+        """Cancel items in any state."""
         return await self._on_ids(self._namespaces.get(request.namespace_name), request.ids, _delete)
 
     async def delete_rows(self, namespace: Namespace, places: list[tuple[int, int, int]]) -> PositionErrors:
@@ -189,7 +189,7 @@ class Inspection:
     async def redrive_dead_letters(
         self, context: CallContext, request: of.RedriveDeadLettersRequest
     ) -> DeadLettersResult:
-        """Dead letters become ready again, and their TTLs start anew."""
+        """Make dead letters ready again, with new TTLs."""
         namespace = self._namespaces.get(request.namespace_name)
         ttl_ms_max, writers = namespace.settings.ttl_ms_max, self._shards.writers
 
@@ -199,7 +199,7 @@ class Inspection:
         return await self._on_dead(namespace, request, act, for_redrive=True)
 
     async def purge_dead_letters(self, context: CallContext, request: of.PurgeDeadLettersRequest) -> DeadLettersResult:
-        """Dead letters are deleted; NotFoundError at the position of what is not dead."""
+        """Delete dead letters; NotFoundError at the position of an item that is not dead."""
 
         def act(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
             if row.lane >= 0:

@@ -62,7 +62,7 @@ class Leases:
         self._undelivered = undelivered
 
     async def ack(self, request: of.AckRequest) -> PositionErrors:
-        """Let the items go; returns once that is durable.
+        """Delete the items; returns once that is durable.
 
         `repeated`: an earlier attempt possibly succeeded, so that a missing item counts as acked, for any receipt.
         """
@@ -94,7 +94,7 @@ class Leases:
                     del errors[position]
 
     async def nack(self, request: of.NackRequest) -> PositionErrors:
-        """Give the items back, count a failed attempt unless released."""
+        """Return the items to the queue, and count a failed attempt for each that is not released."""
         namespace, nacks = self._namespaces.serving(request.namespace_name), request.nacks
         if len(nacks) > limits.BATCH_ITEMS_MAX:
             raise arguments.too_many("nacks", len(nacks), limits.BATCH_ITEMS_MAX)
@@ -111,7 +111,7 @@ class Leases:
         return errors
 
     def _topics_unseen(self, nacks: Sequence[of.Nack]) -> dict[int, Topic]:
-        """The topics of items that no caller has seen, by position."""
+        """Return the topics of items that no caller has seen, by position."""
         topics: dict[int, Topic] = {}
         for position, nack in enumerate(nacks):
             if nack.release and nack.unseen:
@@ -122,7 +122,7 @@ class Leases:
         return topics
 
     async def extend_lease(self, request: of.ExtendRequest) -> PositionErrors:
-        """Let the leases end `lease_ms` after now, and know that somebody works on the items of `begun`.
+        """Set the ends of the leases to `lease_ms` after now, and note that consumers work on the items of `begun`.
 
         The positions of errors of `begun` follow those of `receipts`.
         """
@@ -244,7 +244,7 @@ class Leases:
 
 
 def _rewrite(nack: of.Nack, settings: NamespaceSettings, group: _OfShard, item: ShardItem) -> Rewrite | None:
-    """The row of an item after a nack; None lets the item go."""
+    """Return the rewrite of a nacked item's row, or None to delete it."""
     delay_ms, metadata = nack.delay_ms, nack.metadata
     if not isinstance(delay_ms, int) or not 0 <= delay_ms <= settings.delay_ms_max:
         raise arguments.out_of_range("delay_ms", delay_ms, 0, settings.delay_ms_max)

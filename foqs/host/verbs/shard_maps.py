@@ -28,7 +28,7 @@ class ShardMaps:
         self._advertised = advertised
 
     async def get_shard_map(self, request: ShardMapRequest) -> ShardMap:
-        """The map, with what it says of the namespace if one is named.
+        """Return the map, with the dedup settings of the namespace if one is named.
 
         Raises UnknownNamespaceError, and UnavailableError without a slot table while none can be made.
         """

@@ -36,7 +36,7 @@ class Topics:
         self._slices = slices
 
     async def get_active_topics(self, context: CallContext, request: ActiveTopicsRequest) -> TopicPage:
-        """Topics of the shards that this host owns, by name, after `page_token`.
+        """Return up to `limit` topics of the shards that this host owns, by name, after `page_token`.
 
         A sick shard counts like a healthy one. Raises UnavailableError when the host owns no shard and the call names
         none, and while rows are still being counted. It also raises it for shards without a server, unless the caller
