@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import zlib
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -17,8 +14,6 @@ from foqs.model.event_log import inflated_up_to_error
 _CHUNK_BYTES = 64 * limits.KIB
 _GZIP_WBITS = 31
 WORK_SUFFIX = ".recovering"
-STRANGERS_LEFT_S = 3_600
-"""The time without writes after which a file of another host name counts as left behind, in seconds."""
 
 
 class Recovered(NamedTuple):
@@ -29,40 +24,30 @@ class Recovered(NamedTuple):
     """True if a part of its end was lost."""
 
 
-def leftovers(root: Path, own_prefix: str, now_s: float) -> Iterator[Path]:
-    """Yield open files below `root` that seem abandoned: files of this host name, and old ones of any name.
-
-    A process possibly still has one; `recover` checks that.
-    """
-    for path in sorted(root.glob(f"date=*/hour=*/{OPEN_PREFIX}*{SUFFIX}")):
-        with suppress(OSError):
-            if path.name.startswith(OPEN_PREFIX + own_prefix) or now_s - path.stat().st_mtime > STRANGERS_LEFT_S:
-                yield path
+def leftovers(root: Path, own_prefix: str, current: Path | None) -> list[Path]:
+    """Return the open files below `root` of this host name, but for the current one."""
+    return [path for path in sorted(root.glob(f"date=*/hour=*/{OPEN_PREFIX}{own_prefix}*{SUFFIX}")) if path != current]
 
 
-def recover(path: Path) -> Recovered | None:
-    """Close a file that was left open, without its torn end. Returns None if a process still has it.
+def recover(path: Path) -> Recovered:
+    """Close a file that was left open, without its torn end. No process must write it.
 
-    An empty file is removed. Raises OSError, and can then be repeated.
+    A file without lines is removed. Raises OSError, and can then be repeated.
     """
     closed = path.with_name(path.name.removeprefix(OPEN_PREFIX))
     work = path.with_name(path.name + WORK_SUFFIX)
-    with path.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return None
-        reader = _Lines()
-        try:
+    reader = _Lines()
+    try:
+        with path.open("rb") as file:
             _copy(file, reader, work)
-        except OSError:
-            work.unlink(missing_ok=True)  # A full disk needs the room.
-            raise
-        if reader.lines_count:
-            work.rename(closed)
-        else:
-            work.unlink()
-        path.unlink()
+    except OSError:
+        work.unlink(missing_ok=True)  # A full disk needs the room.
+        raise
+    if reader.lines_count:
+        work.rename(closed)
+    else:
+        work.unlink()
+    path.unlink()
     return Recovered(reader.lines_count, reader.is_torn)
 
 
