@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gzip
+import io
 import os
 import random
 import threading
@@ -19,9 +20,8 @@ from structlog.testing import capture_logs
 from foqs.host.event_log import files
 from foqs.host.event_log.recovery import WORK_SUFFIX
 from foqs.model import limits
-from foqs.model.event_log import LIVES
+from foqs.model.event_log import LIVES, FileLines
 from foqs.model.item import Outcome
-from foqs.spark.events.parsing import FileLines
 from tests.support.event_log import MadeLog, closed_files, lives, open_files, rollups
 
 BASE_MS = 1_764_000_000_000
@@ -274,7 +274,7 @@ def test_files_of_another_host_stay_as_they_are(tmp_path: Path) -> None:
     log.close()
     assert (open_files(tmp_path), log.log.recovered_count) == (left, 0)
     (of_lives,) = [path for path in left if f"/{LIVES}/" in str(path)]
-    assert len(list(FileLines(of_lives.read_bytes()))) == 1, "and a reader has what was flushed"
+    assert len(list(FileLines(io.BytesIO(of_lives.read_bytes())))) == 1, "and a reader has what was flushed"
 
 
 async def test_a_stopped_log_leaves_its_directory_to_the_next_process(tmp_path: Path) -> None:
@@ -318,16 +318,16 @@ def test_all_lines_before_a_byte_that_makes_no_sense_are_read() -> None:
     wanted = [b"line %d of a block" % number for number in range(5_000)]
     compressor = zlib.compressobj(1, zlib.DEFLATED, 31)
     content = compressor.compress(b"\n".join(wanted) + b"\n") + compressor.flush(zlib.Z_SYNC_FLUSH)
-    lines = FileLines(content + b"\xff" * 50)  # No block begins so.
+    lines = FileLines(io.BytesIO(content + b"\xff" * 50))  # No block begins so.
     assert list(lines) == wanted
     assert lines.is_torn
 
 
 def test_files_in_several_parts_are_read_as_one_and_a_cut_end_is_noted() -> None:
     content = gzip.compress(b"a\nb\n") + gzip.compress(b"c\n" * 100_000)
-    lines = FileLines(content)
+    lines = FileLines(io.BytesIO(content))
     assert (sum(1 for _ in lines), lines.is_torn) == (100_002, False)
-    cut = FileLines(content[:-9])
+    cut = FileLines(io.BytesIO(content[:-9]))
     assert sum(1 for _ in cut) >= 2
     assert cut.is_torn
-    assert list(FileLines(b"")) == []
+    assert list(FileLines(io.BytesIO())) == []

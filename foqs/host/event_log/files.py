@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from foqs.model.event_log import GZIP_WBITS
+
 SUFFIX = ".jsonl.gz"
 OPEN_PREFIX = "_"
 """Spark, and all of Hadoop, skip files whose names begin with it."""
@@ -18,7 +20,6 @@ LOCK_NAME = f"{OPEN_PREFIX}lock"
 GZIP_LEVEL = 1
 PROBE_BYTES = 4_096
 """The size of a test write, after which the disk counts as having room."""
-_GZIP_WBITS = 31
 
 
 class Moment(NamedTuple):
@@ -73,7 +74,7 @@ class OpenFile:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"{OPEN_PREFIX}{name}"
         self._closed_path = folder / name
-        self._compressor = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, _GZIP_WBITS)
+        self._compressor = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, GZIP_WBITS)
         self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
 
     def write(self, line: bytes) -> None:
