@@ -298,7 +298,7 @@ class HostConfig(BaseModel):
     event_log_dir: str = Field(
         default="",
         pattern=r"^(|/.*)$",
-        description="directory of the event log, by its full path; no event log is kept without one",
+        description="directory of this host's event log, by its full path, for no other host; none is kept without one",
     )
     event_log_bytes_max: int = Field(
         default=10 * 1024 * limits.MIB,

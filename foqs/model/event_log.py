@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import Final
+from typing import BinaryIO, Final
+
+from foqs.model import limits
 
 FORMAT = 1
 """The `v` of each line. It changes when readers have to handle the lines differently."""
@@ -34,6 +37,9 @@ LIFE_COLUMNS: Final = (
     "attempts",
 )
 """The columns of a line of lives. A column of one value has that value in the whole line."""
+GZIP_WBITS = 31
+_INFLATED_BYTES_MAX = 4 * limits.MIB
+_CHUNK_BYTES = 16 * limits.KIB
 _MIX = 0x9E3779B97F4A7C15
 _WORD = (1 << 64) - 1
 
@@ -53,7 +59,48 @@ def sample_point_of(key: int) -> int:
     return (key * _MIX & _WORD) >> 32
 
 
-def inflated_up_to_error(decompressor: zlib._Decompress, chunk: bytes) -> bytes:
+class FileLines:
+    """The lines of a gzipped file, as far as it can be read.
+
+    After the last line `is_torn` is True if part of its end is missing.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.is_torn = False
+        self._file = file
+
+    def __iter__(self) -> Iterator[bytes]:
+        for block in self.blocks():
+            yield from block.split(b"\n")
+
+    def blocks(self) -> Iterator[bytes]:
+        """Yield the lines in blocks of bounded size, without the last line end of a block."""
+        rest = b""
+        for text in self._inflated():
+            lines, end, rest = (rest + text).rpartition(b"\n")
+            if end:
+                yield lines
+        self.is_torn = self.is_torn or bool(rest)
+
+    def _inflated(self) -> Iterator[bytes]:
+        """The contents in bounded parts, up to the first invalid byte."""
+        inflater, left = zlib.decompressobj(GZIP_WBITS), b""
+        while left := left or self._file.read(_CHUNK_BYTES):
+            if inflater.eof:
+                inflater = zlib.decompressobj(GZIP_WBITS)
+            before = inflater.copy()
+            try:
+                yield inflater.decompress(left, _INFLATED_BYTES_MAX)
+            except zlib.error:
+                self.is_torn = True
+                yield _inflated_up_to_error(before, left)
+                return
+            left = inflater.unconsumed_tail or inflater.unused_data
+        # The remaining output of an inflater that has had all input has no whole line.
+        self.is_torn = not inflater.eof
+
+
+def _inflated_up_to_error(decompressor: zlib._Decompress, chunk: bytes) -> bytes:
     """Inflate a part of a gzipped file up to its first invalid byte, after inflating it whole has failed.
 
     `decompressor` is in the state before that attempt.

@@ -122,11 +122,11 @@ class Foqs:
         assert self._server is not None
         return f"{self._build} on {self._server.binary.version}"
 
-    def _environment(self) -> dict[str, str]:
-        """Of the hosts."""
+    def _environment(self, port: int) -> dict[str, str]:
+        """The environment of the host with this port."""
         assert self._server is not None
-        events = {"FOQS_EVENT_LOG_DIR": str(self._server.data_dir.parent / "events")} if self._has_events else {}
-        return os.environ | events
+        events_dir = self._server.data_dir.parent / f"events-{port}"
+        return os.environ | ({"FOQS_EVENT_LOG_DIR": str(events_dir)} if self._has_events else {})
 
     async def connect(self, in_flight: int) -> FoqsClient:
         turn = process_number() + self._processes_count * self._connects_count
@@ -181,7 +181,7 @@ class Foqs:
             options += ["--host-name", f"host-{port}", *shards]
             with log_path.open("ab") as log:
                 command = [str(Path(sys.executable).with_name("foqs")), "host", *options]
-                started.append(subprocess.Popen(command, stderr=log, env=self._environment()))
+                started.append(subprocess.Popen(command, stderr=log, env=self._environment(port)))
         self._hosts += started
         deadline_s = time.monotonic() + _START_S_MAX
         for port in self._ports[: len(self._hosts)]:
@@ -204,8 +204,8 @@ class CompiledFoqs(Foqs):
     name = "foqs-compiled"
     _build = "this checkout, hot modules compiled (make compiled)"
 
-    def _environment(self) -> dict[str, str]:
-        return super()._environment() | {"PYTHONPATH": str(COMPILED)}
+    def _environment(self, port: int) -> dict[str, str]:
+        return super()._environment(port) | {"PYTHONPATH": str(COMPILED)}
 
 
 def compiled_fault() -> str | None:

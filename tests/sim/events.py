@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
 
 from foqs.host.event_log import log_service, sequence
-from foqs.host.event_log.files import Moment
+from foqs.host.event_log.files import LogLock, Moment
 from foqs.host.event_log.log_service import PASS_MS, EventLog, EventLogOptions, EventLogSource
 from foqs.model.event_log import SERIES_ENQUEUED, sample_point_of, threshold_of
 from foqs.model.item import Outcome
@@ -197,7 +197,11 @@ class SimEventLog(EventLog):
 
     def _pass(self, *, close: bool) -> None:
         self._passed_ms = self._world.now_ms()
-        with patch.object(sequence, "OpenFile", self._open), patch.object(log_service, "probe", self._probe):
+        with (
+            patch.object(LogLock, "take", _take),
+            patch.object(sequence, "OpenFile", self._open),
+            patch.object(log_service, "probe", self._probe),
+        ):
             super()._pass(close=close)
 
     def _open(self, folder: Path, name: str, opened: Moment) -> MemoryFile:
@@ -205,11 +209,8 @@ class SimEventLog(EventLog):
         self.files.append(file)
         return file
 
-    def _probe(self, root: Path, name: str) -> None:
+    def _probe(self, root: Path) -> None:
         _may_fail(self.chance)
-
-    def _keep_house(self, wall_s: float) -> None:
-        return None
 
     def _retain(self) -> None:
         return None
@@ -252,6 +253,10 @@ class MemoryFile:
     def abandon(self) -> bool:
         """What was not flushed is gone; at times the disk does not even say that."""
         return self._chance is None or self._chance.random() < _CUT_SHARE
+
+
+def _take(lock: LogLock) -> None:
+    """In place of LogLock.take: a directory in memory is one log's. So it is never held, and no house is kept."""
 
 
 def _may_fail(chance: random.Random | None) -> None:

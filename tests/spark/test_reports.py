@@ -24,7 +24,7 @@ from foqs.spark.events.delivery import DETAIL, delivery_table, with_hours
 from foqs.spark.events.reading import Span, read_log
 from foqs.spark.reports.delivery_page import delivery_page
 from foqs.spark.reports.page import html_of
-from tests.support.event_log import MadeLog, bucket_of, closed_files
+from tests.support.event_log import MadeLog, bucket_of, closed_files, open_files
 from tests.support.faults.programs import FOQS
 
 pytestmark = [pytest.mark.slow]
@@ -97,6 +97,30 @@ def test_each_file_is_taken_once_late_files_too_and_torn_lines_are_counted(spark
     lives = spark.read.parquet(f"{output}/lives")
     expected = sum(life["outcome"] in ENDS for life in [*log.ended, *late.ended])
     assert lives.count() == lives.select("host", "id").distinct().count() == expected
+
+
+def test_one_pattern_names_many_hosts_and_a_file_that_a_dead_one_left_open_is_taken(spark: Any, tmp_path: Path) -> None:
+    hosts, output = tmp_path / "hosts", tmp_path / "parquet"
+    logs = [made_log(hosts / f"queue-{number}", host_name=f"queue-{number}", seed=number) for number in (1, 2)]
+    dead = MadeLog(hosts / "queue-3", host_name="queue-3")
+    for pause_s in (3, 0):  # The second one is not flushed when the host dies.
+        dead.end(dead.topic("t"), Outcome.ACKED, ready_ms=BASE_MS, wait_ms=1, processing_ms=1)
+        dead.passes()
+        dead.passes(pause_s)
+
+    def taken(*inputs: Path, **options: Any) -> tuple[int, int, int]:
+        done = compact(spark, LIVES, CompactionPlan(tuple(map(str, inputs)), str(output), **options))
+        return done.files_count, done.files_before_count, done.torn_files_count
+
+    assert taken(hosts / "*") == (4, 0, 0)
+    (left,) = [path for path in open_files(hosts / "queue-3") if LIVES in str(path)]
+    left.rename(left.with_name(left.name.removeprefix("_")))
+    assert taken(hosts / "*") == (0, 4, 1)
+    assert taken(*sorted(hosts.iterdir()), takes_torn=True) == (1, 4, 1)
+    lives = spark.read.parquet(f"{output}/lives")
+    counts = {row["host"]: row["count"] for row in lives.groupBy("host").count().collect()}
+    ended = [sum(life["outcome"] in ENDS for life in log.ended) for log in logs]
+    assert counts == {"queue-1": ended[0], "queue-2": ended[1], "queue-3": 1}
 
 
 def test_the_delivery_table_is_what_is_counted_without_spark(spark: Any, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gzip
+import io
 import os
 import random
 import threading
@@ -14,12 +15,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
+from structlog.testing import capture_logs
+
 from foqs.host.event_log import files
 from foqs.host.event_log.recovery import WORK_SUFFIX
 from foqs.model import limits
-from foqs.model.event_log import LIVES
+from foqs.model.event_log import LIVES, FileLines
 from foqs.model.item import Outcome
-from foqs.spark.events.parsing import FileLines
 from tests.support.event_log import MadeLog, closed_files, lives, open_files, rollups
 
 BASE_MS = 1_764_000_000_000
@@ -166,7 +168,7 @@ def test_what_a_killed_process_flushed_is_recovered_and_its_closed_files_stay(tm
     (open_file,) = [path for path in open_files(tmp_path) if LIVES in str(path)]
     with open_file.open("ab") as torn:
         torn.write(b"half of a block")
-    os.close(log.log.lives_files._file._fd)  # As when the process dies: its lock goes.
+    log.log._lock.release()  # As when the process dies.
     assert len(lives(tmp_path)) == 2
     after = MadeLog(tmp_path, now_s=log.now_s + 100)
     after.close()
@@ -233,23 +235,57 @@ def test_all_files_together_never_have_more_bytes_than_they_may_however_much_is_
     assert log.log.removed_count > 3
 
 
-def test_two_hosts_of_one_name_in_one_directory_keep_their_files_apart(tmp_path: Path) -> None:
-    """Neither takes what the other has open for left behind, and nothing is overwritten or lost."""
-    first, second = MadeLog(tmp_path), MadeLog(tmp_path)
-    for turn in range(3):
-        for log in (first, second):
-            end(log, turn + 1)
-            log.log._pass(close=False)
-            log.now_s += 61  # Each keeps house, and meets what the other one has open.
-            log.log._pass(close=False)
-    opened = [path for path in open_files(tmp_path) if LIVES in str(path)]
-    assert len(opened) == 2
-    assert (first.log.recovered_count, second.log.recovered_count) == (0, 0)
+def test_a_process_touches_no_directory_that_another_one_uses_and_its_lines_wait_for_the_end_of_that(
+    tmp_path: Path,
+) -> None:
+    first, second = MadeLog(tmp_path), MadeLog(tmp_path, bytes_max=16 * limits.MIB)
+    end(first, 2)
     first.close()
+    end(first, 3)
+    first.passes()
+    first.passes(3)  # Flushed: the second one would recover this file.
+    there = [*closed_files(tmp_path, LIVES), *open_files(tmp_path)]
+    end(second, 4)
+    with capture_logs() as logs, patch.object(second.log, "_retained_bytes_max", 0):
+        for _ in range(3):
+            second.passes(61)
+    (failing,) = [entry for entry in logs if entry["event"] == "event_log_failing"]
+    assert f"each host needs an event_log_dir of its own: '{tmp_path}'" in failing["error"]
+    assert [*closed_files(tmp_path, LIVES), *open_files(tmp_path)] == there
+    assert (second.log.failing, second.log.lives_files.waiting_count) == (True, 4)
+    first.close()
+    first.log._lock.release()  # The first process ends.
+    second.passes(11)
     second.close()
-    assert open_files(tmp_path) == []
-    assert len(closed_files(tmp_path, LIVES)) == 2
-    assert len(lives(tmp_path)) == 2 * (1 + 2 + 3)
+    assert (second.log.failing, second.log.lives_files.lost_count) == (False, 0)
+    assert len(lives(tmp_path)) == 2 + 3 + 4
+    assert rows_by_outcome(tmp_path) == {"acked": 9}
+
+
+def test_files_of_another_host_stay_as_they_are(tmp_path: Path) -> None:
+    other = MadeLog(tmp_path, host_name="queue-2:7600")
+    end(other, 2)
+    other.passes()
+    other.passes(3)  # Flushed.
+    other.log._lock.release()  # It is killed, and its directory becomes that of a host with another name.
+    left = open_files(tmp_path)
+    log = MadeLog(tmp_path, now_s=other.now_s + 7_200)
+    end(log)
+    log.close()
+    assert (open_files(tmp_path), log.log.recovered_count) == (left, 0)
+    (of_lives,) = [path for path in left if f"/{LIVES}/" in str(path)]
+    assert len(list(FileLines(io.BytesIO(of_lives.read_bytes())))) == 1, "and a reader has what was flushed"
+
+
+async def test_a_stopped_log_leaves_its_directory_to_the_next_process(tmp_path: Path) -> None:
+    first, second = MadeLog(tmp_path), MadeLog(tmp_path)
+    for log in (first, second):
+        await log.log.start()
+        end(log)
+        await log.log.drain()
+        await log.log.stop()
+        assert not log.log.failing
+    assert len(lives(tmp_path)) == 2
 
 
 async def test_a_disk_that_hangs_holds_up_nobody_and_what_does_not_fit_is_counted(tmp_path: Path) -> None:
@@ -282,16 +318,16 @@ def test_all_lines_before_a_byte_that_makes_no_sense_are_read() -> None:
     wanted = [b"line %d of a block" % number for number in range(5_000)]
     compressor = zlib.compressobj(1, zlib.DEFLATED, 31)
     content = compressor.compress(b"\n".join(wanted) + b"\n") + compressor.flush(zlib.Z_SYNC_FLUSH)
-    lines = FileLines(content + b"\xff" * 50)  # No block begins so.
+    lines = FileLines(io.BytesIO(content + b"\xff" * 50))  # No block begins so.
     assert list(lines) == wanted
     assert lines.is_torn
 
 
 def test_files_in_several_parts_are_read_as_one_and_a_cut_end_is_noted() -> None:
     content = gzip.compress(b"a\nb\n") + gzip.compress(b"c\n" * 100_000)
-    lines = FileLines(content)
+    lines = FileLines(io.BytesIO(content))
     assert (sum(1 for _ in lines), lines.is_torn) == (100_002, False)
-    cut = FileLines(content[:-9])
+    cut = FileLines(io.BytesIO(content[:-9]))
     assert sum(1 for _ in cut) >= 2
     assert cut.is_torn
-    assert list(FileLines(b"")) == []
+    assert list(FileLines(io.BytesIO())) == []

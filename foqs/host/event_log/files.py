@@ -10,13 +10,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from foqs.model.event_log import GZIP_WBITS
+
 SUFFIX = ".jsonl.gz"
 OPEN_PREFIX = "_"
 """Spark, and all of Hadoop, skip files whose names begin with it."""
+LOCK_NAME = f"{OPEN_PREFIX}lock"
+"""The name of the file whose lock says that a process uses the directory."""
 GZIP_LEVEL = 1
 PROBE_BYTES = 4_096
 """The size of a test write, after which the disk counts as having room."""
-_GZIP_WBITS = 31
 
 
 class Moment(NamedTuple):
@@ -26,8 +29,41 @@ class Moment(NamedTuple):
     steady_s: float
 
 
+class LogLock:
+    """The lock of a process on its directory. The system releases it when the process dies."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._fd: int | None = None
+
+    @property
+    def is_held(self) -> bool:
+        return self._fd is not None
+
+    def take(self) -> None:
+        """Take the lock unless it is held. Raises OSError, also if another process has it."""
+        if self._fd is not None:
+            return
+        self._directory.mkdir(parents=True, exist_ok=True)
+        fd = os.open(self._directory / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fd)
+            if isinstance(error, BlockingIOError):
+                text = "another process uses this directory; each host needs an event_log_dir of its own"
+                raise BlockingIOError(error.errno, text, str(self._directory)) from None
+            raise
+        self._fd = fd
+
+    def release(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
 class OpenFile:
-    """A file under construction. It holds a lock while its process lives."""
+    """A file under construction."""
 
     def __init__(self, folder: Path, name: str, opened: Moment) -> None:
         """Create the file. Raises OSError."""
@@ -35,17 +71,11 @@ class OpenFile:
         self.size_bytes = 0
         """The written bytes, without those still in the compressor."""
         self._flushed_bytes = 0
-        self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        self._path = folder / f"{OPEN_PREFIX}{name}"
+        self.path = folder / f"{OPEN_PREFIX}{name}"
         self._closed_path = folder / name
-        self._compressor = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, _GZIP_WBITS)
-        self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self.abandon()
-            raise
+        self._compressor = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, GZIP_WBITS)
+        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
 
     def write(self, line: bytes) -> None:
         """Add a line. Raises OSError; the caller must then abandon the file."""
@@ -60,7 +90,7 @@ class OpenFile:
         """Complete the file and rename it to its final name. Raises OSError."""
         self._write(self._compressor.flush(zlib.Z_FINISH))
         os.fsync(self._fd)
-        self._path.rename(self._closed_path)
+        self.path.rename(self._closed_path)
         fd, self._fd = self._fd, -1
         os.close(fd)
 
@@ -70,7 +100,7 @@ class OpenFile:
         try:
             os.ftruncate(self._fd, self._flushed_bytes)
             if not self._flushed_bytes:
-                self._path.unlink()
+                self.path.unlink()
         except OSError:
             is_cut = False
         with suppress(OSError):
@@ -94,10 +124,10 @@ def hour_of(now_s: float) -> int:
     return int(now_s // 3600)
 
 
-def probe(root: Path, name: str) -> None:
-    """Raise OSError unless the disk takes a small file, which is removed again. No other process must use `name`."""
+def probe(root: Path) -> None:
+    """Raise OSError unless the disk takes a small file, which is removed again."""
     root.mkdir(parents=True, exist_ok=True)
-    path = root / f"{OPEN_PREFIX}{name}.probe"
+    path = root / f"{OPEN_PREFIX}probe"
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
         os.write(fd, bytes(PROBE_BYTES))

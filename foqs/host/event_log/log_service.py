@@ -15,7 +15,7 @@ from typing import NamedTuple
 import structlog
 
 from foqs.background.service import Service
-from foqs.host.event_log.files import Moment, probe
+from foqs.host.event_log.files import LogLock, Moment, probe
 from foqs.host.event_log.lines import Line
 from foqs.host.event_log.lives import Lives
 from foqs.host.event_log.recovery import leftovers, recover
@@ -69,7 +69,8 @@ class EventLogSource(NamedTuple):
 class EventLog(Service):
     """Records the ends of items, and never delays its callers: events that do not fit are dropped and counted.
 
-    The dispatcher records here, on the event loop. All other work runs on the thread, which owns the files.
+    The dispatcher records here, on the event loop. All other work runs on the thread, which owns the files. While
+    another process uses the directory, nothing there is written or removed, and lines wait as for a full disk.
     """
 
     def __init__(
@@ -84,13 +85,13 @@ class EventLog(Service):
         self.lost_items_count = 0
         """Enqueues and ends that were not even counted, because the thread was too slow or the log was closed."""
         self.recovered_count = 0
-        """Files that a dead process had left open."""
+        """Files that a killed process of this host or a full disk had left open."""
         self.removed_count = 0
         """Removed files, which were too old or exceeded the size."""
         self.disk_bytes = 0
         """The size of all files at the last check."""
         self.failing = False
-        """True if the disk refused the last write."""
+        """True if the disk refused the last write, or another process uses the directory."""
         self._options = options
         self._source = source
         self._wall_s = wall_s
@@ -109,12 +110,13 @@ class EventLog(Service):
         self.rollups = RollUps(options.host_name, self._name_of)
         self._lives = Lives(options.host_name, self._name_of, source.per_mille_of)
         safe_name = re.sub(r"[^A-Za-z0-9._-]", "_", options.host_name)
-        self._unique = f"{safe_name}-{int(wall_s())}-{secrets.token_hex(4)}"
         self._own_prefix = f"{safe_name}-"
+        unique = f"{safe_name}-{int(wall_s())}-{secrets.token_hex(4)}"
+        self._lock = LogLock(options.directory)
         file_bytes_max = min(limits.EVENT_LOG_FILE_BYTES_MAX, options.bytes_max // 8)
         self._retained_bytes_max = options.bytes_max - 2 * file_bytes_max  # Two files can be open, and grow.
-        self.lives_files = FileSequence(options.directory / LIVES, self._unique, file_bytes_max, self._retain)
-        self.rollups_files = FileSequence(options.directory / ROLLUPS, self._unique, file_bytes_max, self._retain)
+        self.lives_files = FileSequence(options.directory / LIVES, unique, file_bytes_max, self._retain)
+        self.rollups_files = FileSequence(options.directory / ROLLUPS, unique, file_bytes_max, self._retain)
         self._sequences = {LIVES: self.lives_files, ROLLUPS: self.rollups_files}
         self._retry_s = 0.0
         self._cleared_s = -RETAIN_MS / 1000  # A steady clock can begin at 0.
@@ -170,6 +172,7 @@ class EventLog(Service):
                 flushed.set()
             if stopping:
                 self._tell_unwritten()
+                self._lock.release()
                 return
 
     def _pass(self, *, close: bool) -> None:
@@ -193,17 +196,18 @@ class EventLog(Service):
                 files.keep(lines[kind])
         else:
             self._write(lines, now, close=close)
-        if now.steady_s - self._cleared_s > RETAIN_MS / 1000:
+        if self._lock.is_held and now.steady_s - self._cleared_s > RETAIN_MS / 1000:
             self._cleared_s = now.steady_s
-            self._keep_house(now.wall_s)
+            self._keep_house()
 
     def _write(self, lines: Mapping[str, Iterable[Line]], now: Moment, *, close: bool) -> None:
         failure: OSError | None = None
-        if self.failing:
-            try:
-                probe(self._options.directory, self._unique)
-            except OSError as error:
-                failure = error
+        try:
+            self._lock.take()
+            if self.failing:
+                probe(self._options.directory)
+        except OSError as error:
+            failure = error
         is_refused = failure is not None
         for kind, files in self._sequences.items():
             if is_refused:
@@ -217,7 +221,7 @@ class EventLog(Service):
         self._note(failure, now)
 
     def _note(self, failure: OSError | None, now: Moment) -> None:
-        """Log once that the disk refuses writes, and once that it accepts them again."""
+        """Log once that the directory refuses writes, and once that it accepts them again."""
         directory = str(self._options.directory)
         if failure is not None:
             self._retry_s = now.steady_s + RETRY_MS / 1000
@@ -249,11 +253,11 @@ class EventLog(Service):
         if lives_count or rollups_count:
             _log.error("event_log_not_written", lives=lives_count, rollups=rollups_count)
 
-    def _keep_house(self, wall_s: float) -> None:
-        """Close the files of dead processes, and remove files by age and size."""
+    def _keep_house(self) -> None:
+        """Close the files that were left open, and remove files by age and size."""
         for files in self._sequences.values():
             try:
-                left = list(leftovers(files.root, self._own_prefix, wall_s))
+                left = leftovers(files.root, self._own_prefix, files.current)
             except OSError as error:
                 _log.warning("event_log_not_recovered", file=str(files.root), error=str(error))
                 continue
@@ -275,9 +279,8 @@ class EventLog(Service):
         except OSError as error:
             _log.warning("event_log_not_recovered", file=path.name, error=str(error))
             return
-        if found is not None:
-            self.recovered_count += 1
-            _log.info("event_log_recovered", file=path.name, lines=found.lines_count, torn=found.is_torn)
+        self.recovered_count += 1
+        _log.info("event_log_recovered", file=path.name, lines=found.lines_count, torn=found.is_torn)
 
     def _name_of(self, number: int) -> str:
         return self._source.name_of(number) or f"(namespace {number})"

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import zlib
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from foqs.host.event_log.files import GZIP_LEVEL, OPEN_PREFIX, SUFFIX
-from foqs.model import limits
-from foqs.model.event_log import inflated_up_to_error
+from foqs.model.event_log import GZIP_WBITS, FileLines
 
-_CHUNK_BYTES = 64 * limits.KIB
-_GZIP_WBITS = 31
 WORK_SUFFIX = ".recovering"
-STRANGERS_LEFT_S = 3_600
-"""The time without writes after which a file of another host name counts as left behind, in seconds."""
 
 
 class Recovered(NamedTuple):
@@ -29,77 +21,41 @@ class Recovered(NamedTuple):
     """True if a part of its end was lost."""
 
 
-def leftovers(root: Path, own_prefix: str, now_s: float) -> Iterator[Path]:
-    """Yield open files below `root` that seem abandoned: files of this host name, and old ones of any name.
-
-    A process possibly still has one; `recover` checks that.
-    """
-    for path in sorted(root.glob(f"date=*/hour=*/{OPEN_PREFIX}*{SUFFIX}")):
-        with suppress(OSError):
-            if path.name.startswith(OPEN_PREFIX + own_prefix) or now_s - path.stat().st_mtime > STRANGERS_LEFT_S:
-                yield path
+def leftovers(root: Path, own_prefix: str, current: Path | None) -> list[Path]:
+    """Return the open files below `root` of this host name, but for the current one."""
+    return [path for path in sorted(root.glob(f"date=*/hour=*/{OPEN_PREFIX}{own_prefix}*{SUFFIX}")) if path != current]
 
 
-def recover(path: Path) -> Recovered | None:
-    """Close a file that was left open, without its torn end. Returns None if a process still has it.
+def recover(path: Path) -> Recovered:
+    """Close a file that was left open, without its torn end. No process must write it.
 
-    An empty file is removed. Raises OSError, and can then be repeated.
+    A file without lines is removed. Raises OSError, and can then be repeated.
     """
     closed = path.with_name(path.name.removeprefix(OPEN_PREFIX))
     work = path.with_name(path.name + WORK_SUFFIX)
-    with path.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return None
-        reader = _Lines()
-        try:
-            _copy(file, reader, work)
-        except OSError:
-            work.unlink(missing_ok=True)  # A full disk needs the room.
-            raise
-        if reader.lines_count:
-            work.rename(closed)
-        else:
-            work.unlink()
-        path.unlink()
-    return Recovered(reader.lines_count, reader.is_torn)
+    try:
+        with path.open("rb") as file:
+            found = _copy(FileLines(file), work)
+    except OSError:
+        work.unlink(missing_ok=True)  # A full disk needs the room.
+        raise
+    if found.lines_count:
+        work.rename(closed)
+    else:
+        work.unlink()
+    path.unlink()
+    return found
 
 
-def _copy(file: BinaryIO, reader: _Lines, work: Path) -> None:
-    """Copy all whole lines of the file to another one."""
-    compressor = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, _GZIP_WBITS)
+def _copy(lines: FileLines, work: Path) -> Recovered:
+    """Write the lines to another file."""
+    lines_count = 0
+    compressor = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, GZIP_WBITS)
     with work.open("wb") as sound:
-        while chunk := file.read(_CHUNK_BYTES):
-            sound.write(compressor.compress(reader.whole_lines(chunk)))
+        for block in lines.blocks():
+            lines_count += block.count(b"\n") + 1
+            sound.write(compressor.compress(block + b"\n"))
         sound.write(compressor.flush())
         sound.flush()
         os.fsync(sound.fileno())
-
-
-class _Lines:
-    """The whole lines of the readable part of a gzip stream."""
-
-    def __init__(self) -> None:
-        self.lines_count = 0
-        self._is_broken = False
-        self._decompressor = zlib.decompressobj(_GZIP_WBITS)
-        self._rest = b""
-
-    @property
-    def is_torn(self) -> bool:
-        return self._is_broken or bool(self._rest) or not self._decompressor.eof
-
-    def whole_lines(self, chunk: bytes) -> bytes:
-        if self._is_broken:
-            return b""
-        before = self._decompressor.copy()
-        try:
-            text = self._rest + self._decompressor.decompress(chunk)
-        except zlib.error:
-            self._is_broken = True
-            text = self._rest + inflated_up_to_error(before, chunk)
-        end = text.rfind(b"\n") + 1
-        self._rest = text[end:]
-        self.lines_count += text.count(b"\n", 0, end)
-        return text[:end]
+    return Recovered(lines_count, lines.is_torn)

@@ -39,9 +39,8 @@ class _File(NamedTuple):
 def retain(directory: Path, bytes_max: int, days: int, now_s: float) -> Kept:
     """Remove closed files older than `days`, then the oldest ones until the remaining files have at most `bytes_max`.
 
-    Open files count, but are removed only a day later, when they must be abandoned. Files of other hosts in the same
-    directory count and are removed like this host's own; other files stay. An unreadable or irremovable file does not
-    stop the removal of others.
+    Open files count, but are removed only a day later, when they must be abandoned. Files that are not of an event log
+    stay. An unreadable or irremovable file does not stop the removal of others.
     """
     look = _Look()
     files = sorted(look.files(directory))
@@ -51,14 +50,13 @@ def retain(directory: Path, bytes_max: int, days: int, now_s: float) -> Kept:
         is_old = now_s - file.hour_s > (days + file.is_open) * 86_400
         if is_old or (size_bytes > bytes_max and not file.is_open):
             try:
-                file.path.unlink(missing_ok=True)  # Another host possibly removed it.
+                file.path.unlink(missing_ok=True)  # An operator possibly removed it.
             except OSError as error:
                 failure = error
                 continue
             size_bytes -= file.size_bytes
             removed_count += 1
-            if now_s - file.hour_s > 7_200:  # No process creates files in it any more.
-                _remove_empty(file.path.parent)
+            _remove_empty(file.path.parent)
     return Kept(size_bytes, removed_count, failure)
 
 
@@ -86,7 +84,7 @@ class _Look:
             try:
                 size_bytes = entry.stat().st_size
             except FileNotFoundError:
-                continue  # Another host has removed it.
+                continue  # An operator has removed it.
             except OSError as error:
                 self.failure = error
                 continue

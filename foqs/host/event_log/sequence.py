@@ -23,7 +23,7 @@ class FileSequence:
     """
 
     def __init__(self, root: Path, name: str, file_bytes_max: int, closed: Callable[[], None] = lambda: None) -> None:
-        """`name` is the prefix of all file names, unique to the process. `closed` is called for each closed file."""
+        """`name` is the prefix of all file names, unique in the cluster. `closed` is called for each closed file."""
         self.root = root
         self.written_count = 0
         """Records that were passed to the operating system."""
@@ -41,6 +41,11 @@ class FileSequence:
         """Lines of the current file that a kill of the process would lose."""
         self._unflushed_bytes = 0
         self._waiting = WaitingLines()
+
+    @property
+    def current(self) -> Path | None:
+        """The path of the file that grows, or None."""
+        return None if self._file is None else self._file.path
 
     @property
     def waiting_count(self) -> int:

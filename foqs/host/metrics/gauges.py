@@ -329,7 +329,7 @@ class EventLogGauges(Collector):
         lost = CounterMetricFamily(
             "foqs_event_log_lost_total",
             "What the event log has lost since the host started: items (enqueues and ends that it did not even count, "
-            "because it did not keep up), lives and rollups (not written, because the disk refused them).",
+            "because it did not keep up), lives and rollups (not written, because its directory refused them).",
             labels=["kind"],
         )
         for kind, files in ((LIVES, log.lives_files), (ROLLUPS, log.rollups_files)):
@@ -344,7 +344,8 @@ class EventLogGauges(Collector):
         )
         yield CounterMetricFamily(
             "foqs_event_log_files_recovered_total",
-            "Files of the event log that a process had left open and that were closed since the host started.",
+            "Files of the event log that an earlier process of the host or a full disk had left open, and that were "
+            "closed since the host started.",
             log.recovered_count,
         )
         yield CounterMetricFamily(
@@ -361,5 +362,8 @@ class EventLogGauges(Collector):
             log.disk_bytes,
         )
         yield GaugeMetricFamily(
-            "foqs_event_log_failing", "1 while the disk refuses what the event log writes, else 0.", int(log.failing)
+            "foqs_event_log_failing",
+            "1 while the event log cannot write, because the disk refuses it or another process uses its directory, "
+            "else 0.",
+            int(log.failing),
         )

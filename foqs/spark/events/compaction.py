@@ -38,7 +38,7 @@ class CompactionPlan:
     """The files and the options of a compaction."""
 
     inputs: tuple[str, ...]
-    """Directories of event logs, each with the folders `lives` and `rollups`; any URL that Spark reads."""
+    """Directories of event logs, each with the folders `lives` and `rollups`, or patterns; any URL that Spark reads."""
     output: str
     since: str = ""
     """The first hour, as in 2026-11-25T04 (UTC); empty for no bound."""
@@ -133,9 +133,9 @@ def _append(
     def parse(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return _parsed(batches, kind, schema, takes_torn=takes_torn)
 
-    # A file can be large, and a batch would hold many files.
-    before = spark.conf.get(_BATCH_SETTING)
-    spark.conf.set(_BATCH_SETTING, "1")
+    before = {name: spark.conf.get(name, None) for name in _SETTINGS}
+    for name, value in _SETTINGS.items():
+        spark.conf.set(name, value)
     try:
         rows = files.select("path", "content").mapInArrow(parse, schema)
         told = Observation(f"foqs-{kind}")
@@ -153,8 +153,11 @@ def _append(
         kept = kept.repartition("date", "hour", part).sortWithinPartitions("date", "hour", *order)
         kept.write.mode("append").partitionBy("date", "hour").parquet(target)
     finally:
-        if before is not None:
-            spark.conf.set(_BATCH_SETTING, before)
+        for name, former in before.items():
+            if former is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, former)
     counts: dict[str, Any] = told.get
     done.files_count += int(counts["files"])
     done.rows_count += int(counts["rows"])
@@ -162,7 +165,13 @@ def _append(
     done.torn_files_count += int(counts["torn_files"])
 
 
-_BATCH_SETTING = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_SETTINGS = {
+    # A file can be large, and a batch would hold many files.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
+    # This rule would cut the counts out of a plan whose files have no rows, for instance because all are torn.
+    "spark.sql.adaptive.optimizer.excludedRules": "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation",
+}
+"""Settings of Spark while files are converted."""
 
 
 def _parsed(batches: Iterator[pa.RecordBatch], kind: str, schema: str, *, takes_torn: bool) -> Iterator[pa.RecordBatch]:

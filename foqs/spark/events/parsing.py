@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
-import zlib
 from collections.abc import Callable, Iterator
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
-from foqs.model import ids, limits
-from foqs.model.event_log import FORMAT, LIFE_COLUMNS, LIVES, ROLLUPS, inflated_up_to_error
+from foqs.model import ids
+from foqs.model.event_log import FORMAT, LIFE_COLUMNS, LIVES, ROLLUPS, FileLines
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH_ROWS_MAX = 50_000
 """Approximate number of rows in one batch. One line can add more."""
-_INFLATED_BYTES_MAX = 4 * limits.MIB
-_CHUNK_BYTES = 16 * limits.KIB
-_GZIP_WBITS = 31
 
 LIFE_SCHEMA = (
     "id string, namespace string, topic string, priority int, outcome string, enqueued_at timestamp, "
@@ -53,44 +50,6 @@ def arrow_schema(schema: str) -> pa.Schema:
         "array<bigint>": pa.list_(pa.int64()),
     }
     return pa.schema([(name, types[kind]) for name, kind in (column.split(" ") for column in schema.split(", "))])
-
-
-class FileLines:
-    """The lines of a gzipped file, as far as it can be read.
-
-    After the last line `is_torn` is True if part of its end is missing.
-    """
-
-    def __init__(self, content: bytes) -> None:
-        self.is_torn = False
-        self._content = content
-
-    def __iter__(self) -> Iterator[bytes]:
-        rest = b""
-        for text in self._inflated():
-            *whole, rest = (rest + text).split(b"\n")
-            yield from whole
-        self.is_torn = self.is_torn or bool(rest)
-
-    def _inflated(self) -> Iterator[bytes]:
-        """The contents in bounded parts, up to the first invalid byte."""
-        inflater, left, at = zlib.decompressobj(_GZIP_WBITS), b"", 0
-        while left or at < len(self._content):
-            if not left:
-                left = self._content[at : at + _CHUNK_BYTES]
-                at += len(left)
-            if inflater.eof:
-                inflater = zlib.decompressobj(_GZIP_WBITS)
-            before = inflater.copy()
-            try:
-                yield inflater.decompress(left, _INFLATED_BYTES_MAX)
-            except zlib.error:
-                self.is_torn = True
-                yield inflated_up_to_error(before, left)
-                return
-            left = inflater.unconsumed_tail or inflater.unused_data
-        # The remaining output of an inflater that has had all input has no whole line.
-        self.is_torn = not inflater.eof
 
 
 class Columns:
@@ -133,7 +92,7 @@ def batches_of(
         if not takes_torn and _is_torn(content):
             yield _file_row(schema, name, date, hour, 0, 0, is_torn=True)
             continue
-        columns, lines = Columns(schema), FileLines(content)
+        columns, lines = Columns(schema), FileLines(io.BytesIO(content))
         lines_count = torn_count = 0
         place = {"source_file": [name], "date": [date], "hour": [hour]}
         for line in lines:
@@ -152,7 +111,7 @@ def batches_of(
 
 
 def _is_torn(content: bytes) -> bool:
-    lines = FileLines(content)
+    lines = FileLines(io.BytesIO(content))
     for _ in lines:
         pass
     return lines.is_torn

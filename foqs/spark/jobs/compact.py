@@ -21,7 +21,9 @@ def _hour(context: click.Context, parameter: click.Parameter, value: str | None)
 
 
 @click.command()
-@click.option("--input", "inputs", required=True, multiple=True, help="Directory of event logs; may be repeated.")
+@click.option(
+    "--input", "inputs", required=True, multiple=True, help="Directory of event logs, or a pattern; may be repeated."
+)
 @click.option("--output", required=True, help="Directory of the Parquet files.")
 @click.option("--since", callback=_hour, metavar="HOUR", help="First folder to take, such as 2026-11-25T04 (UTC).")
 @click.option("--until", callback=_hour, metavar="HOUR", help="The folder after the last one to take.")
