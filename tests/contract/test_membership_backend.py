@@ -10,15 +10,17 @@ from typing import Protocol
 
 import pytest
 
+from foqs.cluster.members.backends import zookeeper_backend
 from foqs.cluster.members.backends.choice import membership_backend
 from foqs.cluster.members.backends.meta_backend import MetaBackend
 from foqs.cluster.members.view import MembershipBackend
 from foqs.dev.local_server import LocalServer
+from foqs.model import limits
 from foqs.model.cluster import HostRow
 from foqs.model.errors import UnavailableError
 from foqs.storage.meta.meta_store import MetaStore
 from foqs.testing.memory_host import MemoryMeta
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_MS, PATIENCE_S
 from tests.support.zookeeper import ZookeeperServer
 
 
@@ -83,9 +85,15 @@ class MetaRoom:
 
 
 class ZookeeperRoom:
-    """`now_s` of its hosts goes on by a second each time that it is asked for."""
+    """`now_s` of its hosts goes on by a second each time that it is asked for.
+
+    A slow round is an outage, as is a silent server or client; on a busy machine either is slow without one.
+    """
 
     def __init__(self, server: ZookeeperServer, path: str, meta: Callable[[], MetaStore], closing: ExitStack) -> None:
+        self._patch = closing.enter_context(pytest.MonkeyPatch.context())
+        self._patch.setattr(zookeeper_backend, "SESSION_MS", PATIENCE_MS)
+        self._patch.setattr(zookeeper_backend, "ROUND_MS_MAX", PATIENCE_MS)
         self._server = server
         self._url = server.url(path)
         self._meta = meta
@@ -98,11 +106,13 @@ class ZookeeperRoom:
         return backend
 
     def outage(self) -> None:
+        self._patch.setattr(zookeeper_backend, "ROUND_MS_MAX", limits.BEAT_STATEMENT_MS_MAX)
         self._server.freeze()
         self._closing.callback(self._server.thaw)
 
     def end_outage(self) -> None:
         self._server.thaw()
+        self._patch.setattr(zookeeper_backend, "ROUND_MS_MAX", PATIENCE_MS)
 
 
 _paths = count()

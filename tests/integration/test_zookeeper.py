@@ -78,7 +78,11 @@ class Hosts:
 
 
 @pytest.fixture
-def hosts(zookeeper_server: ZookeeperServer, meta_url: str) -> Iterator[Hosts]:
+def hosts(zookeeper_server: ZookeeperServer, meta_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hosts]:
+    # A slow round is an outage, and so is a server or a client that is silent for most of a session, as on a busy
+    # machine: the clock of these tests would not go on until it counts as over.
+    monkeypatch.setattr(zookeeper_backend, "ROUND_MS_MAX", 20_000)
+    monkeypatch.setattr(zookeeper_backend, "SESSION_MS", 60_000)
     with closing(Hosts(zookeeper_server, meta_url)) as hosts:
         yield hosts
 
@@ -138,9 +142,13 @@ def test_a_heartbeat_writes_the_node_and_makes_no_new_one(hosts: Hosts) -> None:
     assert stats[0].ephemeralOwner
 
 
-def test_a_host_can_end_while_zookeeper_hangs(hosts: Hosts, zookeeper_server: ZookeeperServer) -> None:
+def test_a_host_can_end_while_zookeeper_hangs(
+    hosts: Hosts, zookeeper_server: ZookeeperServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zookeeper_backend, "SESSION_MS", 2_000)  # So long it waits for the server at its end.
     one = hosts.joined("one#1")
-    one.beat(row("one#1"))
+    beat_again(hosts, one, row("one#1"))
+    monkeypatch.setattr(zookeeper_backend, "ROUND_MS_MAX", limits.BEAT_STATEMENT_MS_MAX)
     zookeeper_server.freeze()
     try:
         with pytest.raises(UnavailableError):
@@ -338,10 +346,6 @@ class Cluster:
 @pytest.fixture
 def cluster(hosts: Hosts, meta_url: str, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.setattr("foqs.cluster.members.membership.BUSY_BEAT_MS", 5)
-    # A slow round is an outage, and so is a server or a client that is silent for most of a session, as on a busy
-    # machine: the clock of these tests would not go on until it counts as over.
-    monkeypatch.setattr(zookeeper_backend, "ROUND_MS_MAX", 20_000)
-    monkeypatch.setattr(zookeeper_backend, "SESSION_MS", 60_000)
     return Cluster(hosts, meta_url)
 
 

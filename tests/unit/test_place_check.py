@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Collection
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 from structlog.testing import capture_logs
@@ -84,14 +85,15 @@ async def test_they_also_have_one_time(calls: MetaCalls, waits_s: list[float]) -
     assert bound_s - spent_s <= waited_s <= bound_s
 
 
-async def test_a_server_that_hangs_is_not_waited_for_and_told_as_the_others(
-    calls: MetaCalls, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(place_check, "PLACE_CHECK_MS", 50)
+async def test_a_server_that_hangs_is_not_waited_for_and_told_as_the_others(calls: MetaCalls) -> None:
     go_on = threading.Event()
     check = made(calls, lambda shard_id, place: cast(Any, go_on.wait()))
     try:
-        with capture_logs() as logs, pytest.raises(InvalidArgumentError, match="could not be opened: see the log"):
+        with (
+            patch.object(place_check, "PLACE_CHECK_MS", 50),
+            capture_logs() as logs,
+            pytest.raises(InvalidArgumentError, match="could not be opened: see the log"),
+        ):
             await check.check(7, PLACE)
         assert logs[0]["error"] == "it was not open after 50 ms"
         with pytest.raises(UnavailableError, match="one at a time") as busy:
