@@ -12,6 +12,7 @@ from loadtest.fuzz import frames, judge
 from loadtest.fuzz.corpus import seed_answers, seed_messages
 from loadtest.fuzz.judge import DefectError, Judge
 from loadtest.fuzz.mutations import Mutator
+from tests.support.waiting import PROGRAM_S_MAX
 
 
 def test_mutated_messages_are_refused_or_decoded_and_do_no_harm() -> None:
@@ -67,7 +68,7 @@ def test_the_coverage_guided_fuzzer_runs_and_finds_nothing() -> None:
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PROGRAM_S_MAX,
         check=False,
     )
     assert found.returncode == 0, found.stderr[-2_000:]

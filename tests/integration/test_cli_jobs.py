@@ -19,6 +19,7 @@ from foqs.model.calls import CallContext
 from foqs.model.jobs import JobState
 from tests.support.background_host import background_host
 from tests.support.fake_queue import FakeQueue
+from tests.support.waiting import PROGRAM_S_MAX
 
 
 class Shell:
@@ -110,6 +111,6 @@ def test_the_commands_on_records_need_no_spark(shell: Shell) -> None:
     program = f"{blocked}from foqs.cli.main import main; main()"
     for arguments in (("status", "ns", "load"), ("jobs", "ns"), ("update", "ns", "load", "--detail", "x")):
         command = [sys.executable, "-c", program, "spark", *arguments, "--address", shell.address]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PROGRAM_S_MAX, check=False)
         assert (done.returncode, done.stderr) == (0, ""), arguments
         assert "load" in done.stdout

@@ -295,7 +295,7 @@ async def test_the_front_door_ends_a_wait_at_once_and_gives_the_next_item_to_oth
                 waiting.cancel()
                 await queue.long_poll_cancelled.wait()
             await client.enqueue("ns", "t", b"x")
-            (item,) = await client.dequeue("ns", "t", wait_ms=1_000)
+            (item,) = await client.dequeue("ns", "t", wait_ms=20_000)
             assert item.attempt == 1
     finally:
         await server.stop()

@@ -68,7 +68,7 @@ async def _enqueue(host: RunningHost, peer: _Peer, codec: Codec) -> Flow:
 
 
 async def _enqueue_for_a_waiting_consumer(host: RunningHost, peer: _Peer, codec: Codec) -> Flow:
-    wanted = structs.DequeueRequest("jobs", [structs.TopicDemand("b", 1)], wait_ms=5_000)
+    wanted = structs.DequeueRequest("jobs", [structs.TopicDemand("b", 1)], wait_ms=20_000)
     with closing(_Peer(host.host.port)) as consumer:
         await asyncio.to_thread(consumer.send, codec.encode_call("dequeue", wanted, 0))
         await until(lambda: bool(host.host._dispatcher.waiting_count))

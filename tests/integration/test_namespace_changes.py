@@ -272,9 +272,10 @@ async def check_lost_and_recovered(host: RunningHost, lost: int) -> None:
     assert unknown(host) == {}
     assert gauge(host.host.metrics) == 0
     found: list[bytes] = []
-    while batch := await host.client.dequeue("found", "t", count=20, wait_ms=500):
-        found += [one.payload for one in batch]
+    while len(found) < 16:
+        found += [one.payload for one in await host.client.dequeue("found", "t", count=20, wait_ms=500)]
     assert found == [b"secret"] * 16
+    assert await host.client.dequeue("found", "t", count=20) == []
     await host.client.enqueue("found", "t", b"more")
 
 

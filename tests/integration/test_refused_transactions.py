@@ -39,7 +39,7 @@ async def delivered(running: RunningHost, count: int) -> list[str]:
     await running.client.enqueue_many("jobs", [NewItem("t", b"x") for _ in range(count)])
     receipts: list[str] = []
     while len(receipts) < count:
-        items = await running.client.dequeue("jobs", "t", count, wait_ms=5_000, lease_ms=60_000)
+        items = await running.client.dequeue("jobs", "t", count, wait_ms=20_000, lease_ms=600_000)
         assert items
         receipts += [item.receipt for item in items]
     return receipts

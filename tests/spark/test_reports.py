@@ -26,6 +26,7 @@ from foqs.spark.reports.delivery_page import delivery_page
 from foqs.spark.reports.page import html_of
 from tests.support.event_log import MadeLog, bucket_of, closed_files, open_files
 from tests.support.faults.programs import FOQS
+from tests.support.waiting import PROGRAM_S_MAX
 
 pytestmark = [pytest.mark.slow]
 
@@ -225,7 +226,7 @@ def test_the_first_compaction_prints_its_counts_and_no_stack_trace(tmp_path: Pat
     variables["PATH"] = f"/usr/bin:/bin:{variables['PATH']}"
     paths = ["--input", str(tmp_path / "log"), "--output", str(tmp_path / "parquet")]
     command = [FOQS, "spark", "compact", *paths, "--master", "local[1]"]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=PROGRAM_S_MAX, check=False)
     assert done.returncode == 0, done.stderr
     assert re.search(r"^lives: \d+ rows of 2 files; 0 files were there before", done.stdout, re.MULTILINE), done.stdout
     assert not re.search(r"^\s+at |Exception", done.stderr, re.MULTILINE), done.stderr

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import PROGRAM_S_MAX
+
 REPOSITORY = Path(__file__).parents[2]
 NODE_MODULES = REPOSITORY / "tests/e2e/node/node_modules"
 
 _IDL = REPOSITORY / "idl/foqs.thrift"
 _DOCUMENT = REPOSITORY / "docs/other-languages.md"
-_COMPILE_S_MAX = 110
 
 
 def example(language: str) -> str:
@@ -27,7 +28,7 @@ def example(language: str) -> str:
 def generate(language: str, directory: Path) -> None:
     """Client code in a subdirectory of the directory, as `thrift` names it."""
     _need("thrift")
-    subprocess.run(["thrift", "--gen", language, "-o", str(directory), str(_IDL)], check=True, timeout=30)
+    subprocess.run(["thrift", "--gen", language, "-o", str(directory), str(_IDL)], check=True, timeout=PROGRAM_S_MAX)
 
 
 def run_node(program: Path, *arguments: str) -> str:
@@ -68,13 +69,13 @@ class CppClient:
 
     def _compiler(self, *arguments: str) -> None:
         command = ["g++", "-std=c++17", "-O0", f"-I{self._generated}", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_S_MAX, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PROGRAM_S_MAX, check=False)
         assert done.returncode == 0, f"{done.stderr[-4_000:]}\n(scripts/test-tools.sh installs what is missing)"
 
 
 def _run(command: list[str], variables: dict[str, str] | None = None) -> str:
     environment = os.environ | (variables or {})
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PROGRAM_S_MAX, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from click.testing import CliRunner, Result
 
 from foqs.cli.main import cli
+from tests.support.waiting import PROGRAM_S_MAX
 
 ROOT = Path(__file__).parents[2]
 FOQS = ("-c", "from foqs.cli.main import main; main()", "spark")
@@ -31,5 +32,10 @@ def process(*arguments: str) -> subprocess.CompletedProcess[str]:
         "JAVA_TOOL_OPTIONS": _QUICK_JVM,
     }
     return subprocess.run(
-        [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_S_MAX,
+        check=False,
     )

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.support.waiting import PROGRAM_S_MAX
+
 CONFIG = "config show --meta-url mysql://h/m --shard 0=mysql://h/s"
 
 
@@ -25,7 +27,7 @@ CONFIG = "config show --meta-url mysql://h/m --shard 0=mysql://h/s"
 )
 def test_a_stream_that_is_closed_or_full_is_no_traceback(command: str, code: int, complaint: str) -> None:
     foqs = f"exec {shlex.quote(sys.executable)} -m foqs.cli.main {command}"
-    done = subprocess.run(["/bin/sh", "-c", foqs], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(["/bin/sh", "-c", foqs], capture_output=True, text=True, timeout=PROGRAM_S_MAX, check=False)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     assert complaint in done.stderr

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import PROGRAM_S_MAX
+
 _ROOT = Path(__file__).parents[2]
 _PROGRAM = """
 from __future__ import annotations
@@ -88,7 +90,7 @@ def test_mypy_finds_each_mistake_in_a_program_and_no_other(tmp_path: Path) -> No
         capture_output=True,
         text=True,
         cwd=_ROOT,
-        timeout=110,
+        timeout=PROGRAM_S_MAX,
         check=False,
     )
     found = {(int(line), code) for line, code in re.findall(r"^\S+:(\d+): error: .*\[([\w-]+)\]$", done.stdout, re.M)}

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import PROGRAM_S_MAX
+
 _ROOT = Path(__file__).parents[2]
 _EXAMPLE = re.compile(r"```python\n# (?P<name>\w+\.py)\n(?P<text>.*?)```", re.DOTALL)
 _TESTS_COUNT = 9
@@ -39,7 +41,7 @@ def test_the_examples_pass(tmp_path: Path) -> None:
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PROGRAM_S_MAX,
         check=False,
         env=os.environ | {"PYTHONPATH": str(_ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
     )

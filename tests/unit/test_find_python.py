@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import PROGRAM_S_MAX
+
 pytestmark = pytest.mark.deep
 
 SCRIPT = Path(__file__).parents[2] / "scripts/find-python.sh"
@@ -58,7 +60,7 @@ class Machine:
         done = subprocess.run(
             [SCRIPT, self._root / "last"],
             env={"PATH": path, "PYTHON": python},
-            capture_output=True, text=True, timeout=60, check=True,
+            capture_output=True, text=True, timeout=PROGRAM_S_MAX, check=True,
         )  # fmt: skip
         assert done.stderr == ""
         taken, _, why = done.stdout.strip().partition("\t")

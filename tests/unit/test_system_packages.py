@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import PROGRAM_S_MAX
+
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
@@ -28,7 +30,12 @@ def test_a_java_runtime_is_one_that_the_release_has(tmp_path: Path, has_17: bool
         (tmp_path / tool).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / tool).chmod(0o755)
     done = subprocess.run(
-        [SCRIPTS / "spark.sh"], env={"PATH": str(tmp_path)}, capture_output=True, text=True, timeout=60, check=False
+        [SCRIPTS / "spark.sh"],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_S_MAX,
+        check=False,
     )
     assert done.returncode == 1, "these packages install nothing"
     assert "name a newer one in PATH" in done.stderr

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import PROGRAM_S_MAX
+
 _ROOT = Path(__file__).parents[2]
 _PROJECT: dict[str, Any] = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
 _HOST_COMMANDS = ("dev", "host", "config", "schema")
@@ -65,7 +67,7 @@ def _run(program: str, *arguments: str, without: set[str]) -> subprocess.Complet
     """Run a program as if these packages were not installed."""
     blocked = f"import sys\nfor name in {sorted(without)}: sys.modules[name] = None\n"
     command = [sys.executable, "-c", blocked + program, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PROGRAM_S_MAX, check=False)
 
 
 _OF_A_HOST = _packages_of("host") - _packages_of()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from tests.support.waiting import PROGRAM_S_MAX
+
 _PROGRAM = """
 import importlib, pkgutil, sys
 for missing in ("pyspark", "pyarrow", "py4j"):
@@ -30,7 +32,9 @@ assert needs == ours | theirs, needs
 
 
 def test_only_what_spark_itself_imports_needs_pyspark() -> None:
-    done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=PROGRAM_S_MAX, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -40,7 +44,9 @@ def test_the_command_says_what_to_install() -> None:
         "from foqs.cli.main import main; sys.argv[1:] = ['spark', 'enqueue', '--input', 'x', '--format', 'csv', "
         "'--namespace', 'a', '--addresses', 'h', '--dedup', 'none']; main()"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PROGRAM_S_MAX, check=False
+    )
     assert done.returncode == 1
     assert "pip install 'foqs[spark]'" in done.stderr
     assert "Traceback" not in done.stderr

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.support.faults import FaultError
+from tests.support.waiting import PROGRAM_S_MAX
 
 _IOC_SHUTDOWN = 0x8004587D
 """_IOR('X', 125, __u32), alike on all architectures with the generic ioctl layout."""
@@ -168,6 +169,6 @@ def _run(program: str, *arguments: str) -> None:
     found = shutil.which(program, path=_SEARCH_PATH)
     if found is None:
         raise FaultError(f"there is no program {program}")
-    done = subprocess.run([found, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([found, *arguments], capture_output=True, text=True, timeout=PROGRAM_S_MAX, check=False)
     if done.returncode != 0:
         raise FaultError(f"{program} {' '.join(arguments)}: {(done.stdout + done.stderr).strip()}")
