@@ -372,7 +372,7 @@ def test_a_check_of_the_host_fails_unless_all_is_well(
 ) -> None:
     assert shell.run("host-status", "--check").exit_code == 0
 
-    async def status(_: CallContext) -> HostStatus:
+    async def status(_: CallContext, __: object) -> HostStatus:
         return HostStatus("fake", "0", 1, shards, draining)
 
     monkeypatch.setattr(shell.queue, "get_host_status", status)

@@ -36,7 +36,7 @@ async def shell(host, *arguments: str, typed: str | None = None) -> Result:
 async def ids_listed(host, *options: str) -> list[str]:
     result = await shell(host, "item", "list", "jobs", "--output", "json", *options)
     assert result.exit_code == 0, result.output
-    return [json.loads(line)["id"] for line in result.stdout.splitlines()]
+    return [json.loads(line)["id"] for line in result.stdout.splitlines() if line.startswith("{")]
 
 
 # ---- item list ----
