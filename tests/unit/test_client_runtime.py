@@ -296,7 +296,7 @@ def test_the_core_of_the_client_does_no_io() -> None:
         "retry",
         "flows",
         "queue_items",
-        "verbs",
+        "queue_verbs",
         "admin_verbs",
         "dialogue",
         "coalescing",
