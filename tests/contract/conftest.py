@@ -160,7 +160,7 @@ def host(meta_url: str, shard_urls: dict[int, str]) -> Iterator[World]:
         yield World(client, admin, idempotent)
 
 
-@pytest.fixture(params=["memory", pytest.param("host", marks=pytest.mark.database)])
+@pytest.fixture(params=["memory", pytest.param("host", marks=[pytest.mark.database, pytest.mark.deep])])
 def world(request: pytest.FixtureRequest) -> World:
     found: World = request.getfixturevalue(request.param)
     return found

@@ -75,6 +75,7 @@ async def test_hosts_keep_the_cap_of_a_topic_together(hosts: Hosts) -> None:
     consumers.check()
 
 
+@pytest.mark.deep
 async def test_hosts_keep_the_cap_of_a_prefix_together_for_each_topic_by_itself(hosts: Hosts) -> None:
     topics = ("p/1", "p/2")
     await hosts[0].admin.set_topic_policy("jobs", "p/", is_prefix=True, deliveries_per_second_max=25.0)

@@ -26,6 +26,8 @@ from foqs.storage.shard.shard_reader import ShardReader
 from tests.support.running_host import RunningHost, running_host, shard_of
 from tests.support.waiting import PATIENCE_MS, eventually, until
 
+pytestmark = pytest.mark.deep
+
 
 class Traffic:
     """Enqueues on one host, and consumes on all; what was acknowledged is noted by id."""

@@ -9,7 +9,7 @@ from tests.support.deep import deep_but
 
 SEEDS = 500
 CHUNK = 5
-QUICK_SEEDS = 40
+QUICK_SEEDS = 20
 """All others run in `make test-deep`."""
 LOAD_S_MAX = 1.5
 

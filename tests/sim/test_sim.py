@@ -9,7 +9,7 @@ from tests.support.deep import deep_but
 
 SEEDS = 2_000
 CHUNK = 100
-QUICK_SEEDS = 500
+QUICK_SEEDS = 200
 """All others run in `make test-deep`."""
 LOAD_S_MAX = 0.4
 """Long enough for every kind of fault; `make sim` runs longer ones."""

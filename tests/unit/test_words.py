@@ -6,6 +6,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -54,8 +55,13 @@ _PREPOSITION = re.compile(
 _VERB = re.compile(r"\b(is|are|was|were|has|have|had|can|may|must|shall|will|does|do|did|to|\w+(ed|es|[^s]s))\b")
 
 
-def _doc_comments() -> Iterator[tuple[str, str]]:
+@cache
+def _doc_comments() -> list[tuple[str, str]]:
     """The place and the text of every docstring, and of every string that stands below an assignment."""
+    return list(_read_doc_comments())
+
+
+def _read_doc_comments() -> Iterator[tuple[str, str]]:
     for path in sorted(_ROOT.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             body = getattr(node, "body", None)
@@ -84,7 +90,7 @@ def _what_is_wrong(comment: str) -> str:
 
 
 def test_a_doc_comment_is_a_sentence_or_a_noun_phrase_with_its_noun() -> None:
-    comments = list(_doc_comments())
+    comments = _doc_comments()
     assert len(comments) > 1_000
     wrong = [f"foqs/{place} {what}: {text[:60]}" for place, text in comments if (what := _what_is_wrong(text))]
     assert wrong == []
