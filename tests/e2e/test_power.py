@@ -30,8 +30,12 @@ def test_nothing_acknowledged_is_lost_when_the_power_of_the_server_is_cut_under_
 
 @needs_mounts
 def test_a_server_that_flushes_once_a_second_loses_what_it_acknowledged_and_that_is_seen() -> None:
-    tally = run_series(Series(name="control", cuts=1, seed=7, is_durable=False, host_dies=1.0), progress=print)
-    assert losses(tally) > 0, tally.counts
+    """A cut right after a flush loses nothing, so there are cuts until one comes at another moment."""
+    for seed in range(10):
+        tally = run_series(Series(name="control", cuts=1, seed=seed, is_durable=False, host_dies=1.0), progress=print)
+        if losses(tally):
+            return
+    pytest.fail("ten cuts lost nothing")
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 
@@ -134,7 +135,10 @@ async def test_who_cannot_write_a_heartbeat_calls_nobody_dead(hosts: Hosts, mysq
                 counts = {name: meta.asked_count for name, meta in hosts.metas.items()}
                 await until(lambda seen=counts: all(meta.asked_count > seen[n] for n, meta in hosts.metas.items()))
                 assert not one.is_dead("two", EPOCH)
-        assert 1 <= [event["event"] for event in logged].count("heartbeat_missed") <= len(hosts.metas)
+        # One line a minute for each reason. Between the renaming and the view a round can find another one: no table.
+        missed = Counter(event["error"] for event in logged if event["event"] == "heartbeat_missed")
+        assert missed
+        assert max(missed.values()) <= len(hosts.metas)
         await hosts.go_on(1)
         assert not one.is_dead("two", EPOCH)
 
