@@ -69,6 +69,9 @@ COUNT_INSERTED = "SET @inserted = @inserted + ROW_COUNT()"
 COUNT_NO_CHANGES = "SET @changed = 0"
 COUNT_CHANGED = "SET @changed = @changed + ROW_COUNT()"
 ALL_CHANGED = "@changed = {}"
+# The guard itself makes the last count, and so the only one that most transactions have: a statement less each.
+LAST_CHANGED = "(@changed := @changed + ROW_COUNT()) = {}"
+ONLY_CHANGED = "(@changed := ROW_COUNT()) = {}"
 READ_CHANGED = "SELECT epoch, @changed FROM writer WHERE one = 1"
 
 READ_IDENTITY = ended("SELECT cluster, shard_id FROM identity WHERE one = 1", "su")

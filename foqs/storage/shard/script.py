@@ -242,13 +242,24 @@ def write_script(
     look_up_count = len(script) - written_count
     marks = (transaction.number, transaction.delay_checkpoint, transaction.claim_checkpoint)
     if changed_count:
-        guard = f"{guard} AND {sql.ALL_CHANGED.format(changed_count)}"
+        guard = f"{guard} AND {_all_changed(script, bool(plan.rewrites)).format(changed_count)}"
     else:
         del script[0]
     mark = sql.MARK_TRANSACTION.format(guard)
     script.append(filled(mark, epoch, *marks, transaction.topic_number_last, transaction.steady_ms))
     script.append("COMMIT")
     return Writes(ahead, script, look_up_count)
+
+
+def _all_changed(script: list[str], has_rewrites: bool) -> str:
+    """Return the guard for the rows changed by a script, and remove the counts that the guard makes itself."""
+    if script[-1] is not sql.COUNT_CHANGED:
+        return sql.ALL_CHANGED
+    script.pop()
+    if has_rewrites or sql.COUNT_CHANGED in script:
+        return sql.LAST_CHANGED
+    del script[0]
+    return sql.ONLY_CHANGED
 
 
 def _slot_statements(changes: SlotChanges) -> Iterator[str]:
