@@ -27,7 +27,7 @@ LOST = (OwnershipLostError, SessionLostError)
 
 def take_over(shard, name: str) -> Owner:
     """Open as another owner; the attempts that only free the lock are bounded in time."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             return Owner(shard, name)
@@ -36,7 +36,7 @@ def take_over(shard, name: str) -> Owner:
 
 
 def reopen(owner: Owner) -> int:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             return owner.store.reopen()

@@ -18,6 +18,7 @@ from foqs.spark.task_client import TaskClient
 from tests.e2e.conftest import StartHost
 from tests.support.faults.load import NAMESPACE
 from tests.support.faults.programs import HostProgram, free_port
+from tests.support.taking import deliveries
 
 pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.deep]
 
@@ -74,7 +75,7 @@ async def test_a_host_that_goes_and_comes_back_costs_the_sender_no_row(
     assert (sent.rows_count, sent.items_count, sent.refused_count) == (6_000, 6_000, 0)
     times: Counter[int] = Counter()
     with Client(f"127.0.0.1:{port}") as client:
-        while items := client.dequeue(NAMESPACE, "bulk", 1_000, wait_ms=500):
+        for items in deliveries(client, NAMESPACE, "bulk", BATCHES * BATCH_ITEMS):
             assert not client.ack(NAMESPACE, items)
             times.update(int(item.payload) for item in items)
     assert set(times) == set(range(BATCHES * BATCH_ITEMS))

@@ -17,7 +17,7 @@ from foqs.model.errors import FoqsError
 from tests.e2e.conftest import StartHost
 from tests.support.faults.load import NAMESPACE
 from tests.support.faults.programs import HostProgram, free_port
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_MS, PATIENCE_S
 
 pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.deep]
 
@@ -29,7 +29,7 @@ class Workers:
 
     def __init__(self, addresses: list[str]) -> None:
         # Of equal addresses the first one is tried first.
-        self._client = Client(addresses, random=lambda: 0.0, retry=RetryPolicy(deadline_ms=15_000))
+        self._client = Client(addresses, random=lambda: 0.0, retry=RetryPolicy(deadline_ms=PATIENCE_MS))
         self._changed = threading.Condition()
         self._stopping = False
         self._is_all_enqueued = False

@@ -18,6 +18,7 @@ from tests.support.databases import Databases
 from tests.support.faults.load import ANSWER_ITEMS_MAX, NAMESPACE, Load
 from tests.support.faults.programs import free_port
 from tests.support.impatient_foqs import CLAIM_MS_MAX
+from tests.support.taking import deliveries
 
 Window = tuple[int, int]
 pytestmark = [pytest.mark.database, pytest.mark.slow]
@@ -132,7 +133,7 @@ def test_what_no_consumer_saw_when_the_host_is_killed_is_delivered(
     host = start_host("host-1", port)
     taken: list[Item] = []
     with Client(host.address) as client:
-        while found := client.dequeue(NAMESPACE, topic, 100, wait_ms=2_000):
+        for found in deliveries(client, NAMESPACE, topic, count - len(seen)):
             taken += found
     assert len(taken) == count - len(seen), host.output
     assert {item.attempt for item in taken} == {1}

@@ -18,6 +18,7 @@ from foqs.storage.sessions.places import place_of
 from tests.e2e.conftest import StartHost
 from tests.support.databases import Databases
 from tests.support.faults.programs import free_port
+from tests.support.taking import deliveries
 from tests.support.waiting import until_true
 
 pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.deep]
@@ -65,8 +66,8 @@ def in_meta(databases: Databases, condition: Callable[[SlotMove | None, Counter[
     return condition(told.slot_move, Counter(told.slots.shards))
 
 
-def take_all(client: Client, namespace: str, found: dict[str, set[str]]) -> None:
-    while taken := client.dequeue(namespace, TOPIC, 500, wait_ms=2_000):
+def take_all(client: Client, namespace: str, count: int, found: dict[str, set[str]]) -> None:
+    for taken in deliveries(client, namespace, TOPIC, count):
         for item in taken:
             found[item.payload.decode()].add(item.id)
         client.ack(namespace, [item.receipt for item in taken])
@@ -133,7 +134,7 @@ def test_each_id_makes_one_item_while_its_slot_moves_and_hosts_are_killed(
             assert producer.wrong == []
             assert producer.repeats_count > len(producer.answered) > 100
             found: defaultdict[str, set[str]] = defaultdict(set)
-            take_all(client, name, found)
+            take_all(client, name, len(producer.answered), found)
             assert found == {dedup_id: {item_id} for dedup_id, item_id in producer.answered.items()}
         until_true(lambda: remove([first, second], giver), PATIENCE_S)
         for producer in producers.values():

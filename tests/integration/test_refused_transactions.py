@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from typing import Any
 
 import pytest
 from pymysql.err import OperationalError
@@ -22,6 +23,9 @@ from tests.support.running_host import RunningHost, running_host
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.database
+
+TOLD_RATIO = 3
+"""So many failures there are at least to each that is told: one a minute of each reason is."""
 
 
 @pytest.fixture
@@ -57,7 +61,7 @@ async def test_nobody_is_told_of_a_deadlock(running: RunningHost, mysql_server: 
             running.client.enqueue("jobs", "other", b"beside"),
         )
     assert answers[0] == {}
-    assert [log["event"] for log in logs] == ["transaction_deadlocked"]
+    assert [log["event"] for log in logs if "shard" in log] == ["transaction_deadlocked"]
     assert running.rows("SELECT COUNT(*) FROM item") == [(1,)]
     assert running.rows("SELECT COUNT(*) FROM claim WHERE id >= 1 << 62") == [(0,)]
 
@@ -103,6 +107,10 @@ def failed_count(running: RunningHost) -> float:
     return running.host.metrics.registry.get_sample_value("foqs_transactions_total", labels) or 0.0
 
 
+def most_told(logs: Sequence[Mapping[str, Any]]) -> int:
+    return max(sum(log["event"] == event for log in logs) for event in ("transaction_failed", "session_lost"))
+
+
 async def test_a_server_that_is_read_only_opens_the_breaker_and_is_tried_at_leisure_by_new_sessions(
     meta_url: str, unprivileged_urls: dict[int, str], mysql_server: LocalServer
 ) -> None:
@@ -118,11 +126,9 @@ async def test_a_server_that_is_read_only_opens_the_breaker_and_is_tried_at_leis
                 await until(lambda: not writer.health.healthy)
                 with pytest.raises(FoqsError):
                     await running.client.enqueue("jobs", "t", b"x")
-                await until(lambda: failed_count(running) >= 8)
+                await until(lambda: failed_count(running) >= max(8, TOLD_RATIO * most_told(logs)))
                 assert time.monotonic() - began_s > 3 * keeper.BREAKER_PROBE_MS / 1000, "it is asked without a pause"
             await until(lambda: writer.health.healthy)
-        assert sum(log["event"] == "transaction_failed" for log in logs) <= 4, "each try is told"
-        assert sum(log["event"] == "session_lost" for log in logs) <= 6, "each try is told"
         assert writer._store._owning_session_id != session_id
         assert await running.client.ack("jobs", receipts) == {}
         (item,) = await running.client.dequeue("jobs", "later", wait_ms=20_000)

@@ -12,6 +12,7 @@ import pytest
 from foqs import Client, NewItem
 from tests.support.names import ODD_NAMES
 from tests.support.spark_jobs import command
+from tests.support.taking import deliveries
 
 pytestmark = [pytest.mark.database, pytest.mark.slow]
 
@@ -19,7 +20,7 @@ pytestmark = [pytest.mark.database, pytest.mark.slow]
 def dead_letters(client: Client, namespace: str, count: int) -> None:
     """As many in the topics `mail` and `news`."""
     client.enqueue_many(namespace, [NewItem(("mail", "news")[n % 2], b"%d" % n) for n in range(count)])
-    while items := client.dequeue(namespace, ["mail", "news"], 500, wait_ms=200):
+    for items in deliveries(client, namespace, ["mail", "news"], count):
         client.nack(namespace, items, dead_letter=True)
 
 

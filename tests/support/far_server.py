@@ -7,6 +7,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from tests.support.waiting import PATIENCE_S
+
 _CHUNK_BYTES = 1 << 16
 
 
@@ -23,11 +25,11 @@ class FarServer:
 
     def start(self) -> None:
         self._thread.start()
-        assert self._is_ready.wait(30)
+        assert self._is_ready.wait(PATIENCE_S)
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(30)
+        self._thread.join(PATIENCE_S)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

@@ -18,6 +18,7 @@ from foqs.client.retry import RetryPolicy
 from foqs.config import HostConfig
 from foqs.model import limits
 from foqs.model.calls import TopicStats
+from foqs.model.errors import NotFoundError
 from foqs.shard import mysql_server
 from foqs.storage.sessions.session import connect
 from foqs.wire.codec import Reply, structs
@@ -81,7 +82,10 @@ class RunningHost:
 
     async def until_expired(self, item_id: str) -> None:
         """Return when the TTL of an item of the namespace `jobs` is over."""
-        expires_at_ms = (await self.admin.get_item("jobs", item_id)).expires_at_ms
+        try:
+            expires_at_ms = (await self.admin.get_item("jobs", item_id)).expires_at_ms
+        except NotFoundError:
+            return  # It has expired, and is gone already.
         await until(lambda: time.time_ns() // 1_000_000 > expires_at_ms)
 
     async def stats(self, namespace: str, prefix: str = "") -> dict[str, TopicStats]:

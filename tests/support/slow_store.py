@@ -22,6 +22,7 @@ from foqs.shard.port import (
 from foqs.shard.state.events import Events, LookUp
 from foqs.shard.writer.shard_listener import ShardListener, TransactionMeter
 from foqs.shard.writer.shard_writer import ShardWriter
+from tests.support.waiting import PATIENCE_S
 
 BOOTED_MS = 1_700_000_000_000
 SLOW_READ_MS = 5_000
@@ -70,7 +71,7 @@ class SlowStore:
         return BOOTED_MS + int(self.loop.time() * 1000) + self.stepped_ms
 
     def open(self, tenure: Tenure | None = None) -> ShardImage:
-        assert self.answers.wait(30)
+        assert self.answers.wait(PATIENCE_S)
         self.opened_count += 1
         self.tenures.append(tenure)
         self.is_lost = False
@@ -97,13 +98,13 @@ class SlowStore:
         return self.epoch
 
     def count(self) -> LaneCounts:
-        assert self.counts.wait(30)
+        assert self.counts.wait(PATIENCE_S)
         if self.count_errors:
             raise self.count_errors.pop(0)
         return LaneCounts([], [])
 
     def reopen(self) -> int:
-        assert self.answers.wait(30)
+        assert self.answers.wait(PATIENCE_S)
         if self.reopen_errors:
             raise self.reopen_errors.pop(0)
         self.reopened_count += 1
@@ -213,7 +214,7 @@ async def run_one(writer: TickedWriter, store: SlowStore, *errors: Exception) ->
     on_rows, on_failed = (lambda _: ended.set_result("done")), (lambda error: ended.set_result(error.message))
     writer.shard.look_up(LookUp([1], on_rows, on_failed))
     writer.wake()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         return await ended
 
 
@@ -234,7 +235,7 @@ async def tick_for(writer: TickedWriter, seconds: float) -> None:
 
 
 async def until_health(writer: TickedWriter, *, healthy: bool) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while writer.health.healthy is not healthy:
             writer.wake()
             writer.tick()

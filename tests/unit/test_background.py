@@ -20,6 +20,7 @@ from foqs.background.tasks import Tasks
 from foqs.model import limits
 from foqs.model.errors import UnavailableError
 from foqs.testing.manual_loop import ManualLoop
+from tests.support.waiting import PATIENCE_S
 
 _ROOT = Path(__file__).parents[2]
 _SERVER = ["background", "cluster", "host", "shard", "storage", "transport"]
@@ -232,9 +233,9 @@ async def test_calls_of_a_lane_run_one_after_the_other_on_its_thread() -> None:
 async def test_a_lane_that_ends_does_its_last_call_and_waits_for_nothing() -> None:
     is_free, is_closed = threading.Event(), threading.Event()
     lane = Lane("lane")
-    hanging = lane.run(lambda: is_free.wait(30))
+    hanging = lane.run(lambda: is_free.wait(PATIENCE_S))
     lane.end(is_closed.set)
     assert not is_closed.is_set()
     is_free.set()
     assert await hanging
-    assert await asyncio.to_thread(is_closed.wait, 30)
+    assert await asyncio.to_thread(is_closed.wait, PATIENCE_S)

@@ -10,6 +10,7 @@ import pytest
 
 import foqs
 from foqs.testing import MemoryQueue
+from tests.support.waiting import PATIENCE_S
 
 NS = "default"
 
@@ -28,7 +29,7 @@ def test_an_asyncio_client_says_so_when_it_is_used_in_another_loop(queue: Memory
 
     async def use_elsewhere() -> BaseException:
         with pytest.raises(foqs.ClientClosedError) as raised:
-            await asyncio.wait_for(enqueue(), 5)
+            await asyncio.wait_for(enqueue(), PATIENCE_S)
         return raised.value
 
     async def at_once() -> list[BaseException]:

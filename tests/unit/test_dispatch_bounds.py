@@ -26,6 +26,8 @@ from tests.support.shards import ITEM_BYTES_MAX, NAMESPACE, NamespacesOf, Shards
 
 JOBS = Namespace(NAMESPACE, "jobs", NamespaceSettings(), 0)
 CALL = CallContext("test")
+SOON_S = limits.WAIT_MS_MAX / 2_000
+"""Less than the calls would wait by themselves."""
 
 
 def dequeues_of(shards: Shards) -> Dequeues:
@@ -124,7 +126,7 @@ def test_what_a_caller_who_is_gone_has_not_seen_is_handed_to_the_next_one_at_onc
         with pytest.raises(asyncio.CancelledError):
             await first
         shards.run(0)
-        assert [delivery.topic for delivery in await asyncio.wait_for(second, 5)] == ["a"]
+        assert [delivery.topic for delivery in await asyncio.wait_for(second, SOON_S)] == ["a"]
 
     asyncio.run(scenario())
 
@@ -141,7 +143,7 @@ def test_of_a_paused_namespace_no_call_waits_and_nothing_is_held_or_claimed() ->
         shards.change_settings(dequeue_paused=True)
         shards.dispatcher.sweep()
         with pytest.raises(PausedError):
-            await asyncio.wait_for(waits, 5)
+            await asyncio.wait_for(waits, SOON_S)
         with pytest.raises(PausedError):
             await dequeues.dequeue(CALL, DequeueRequest(JOBS.name, demands, None, 30_000))
         shards.clock_ms += 1_000
@@ -305,7 +307,7 @@ def test_a_call_for_which_too_many_look_ups_wait_is_told_so(monkeypatch: pytest.
         with monkeypatch.context() as patched:
             patched.setattr(limits, "LOOK_UPS_WAITING_MAX", 0)
             errors = await asyncio.wait_for(
-                inspection.delete_items(CALL, DeleteItemsRequest("n", [ids.item_id(0, item.key)])), 5
+                inspection.delete_items(CALL, DeleteItemsRequest("n", [ids.item_id(0, item.key)])), SOON_S
             )
         assert [type(error) for error in errors.values()] == [OverloadedError]
         deleted = asyncio.create_task(
@@ -313,7 +315,7 @@ def test_a_call_for_which_too_many_look_ups_wait_is_told_so(monkeypatch: pytest.
         )
         await asyncio.sleep(0)
         shards.run(0)
-        assert await asyncio.wait_for(deleted, 5) == {}
+        assert await asyncio.wait_for(deleted, SOON_S) == {}
         assert not shards.tables[0].items
 
     asyncio.run(scenario())

@@ -23,6 +23,7 @@ from foqs.model import limits
 from foqs.model.event_log import LIVES, FileLines
 from foqs.model.item import Outcome
 from tests.support.event_log import MadeLog, closed_files, lives, open_files, rollups
+from tests.support.waiting import PATIENCE_S
 
 BASE_MS = 1_764_000_000_000
 
@@ -294,7 +295,7 @@ async def test_a_disk_that_hangs_holds_up_nobody_and_what_does_not_fit_is_counte
 
     def hang(fd: int, data: bytes) -> int:
         hangs.set()
-        assert goes_on.wait(30)
+        assert goes_on.wait(PATIENCE_S)
         return write(fd, data)
 
     with patch.object(files.os, "write", hang), patch.object(limits, "EVENT_LOG_WAITING_MAX", 100):
@@ -302,7 +303,7 @@ async def test_a_disk_that_hangs_holds_up_nobody_and_what_does_not_fit_is_counte
         end(log, 10)
         log.log._flushed = threading.Event()  # As a drain asks: all is to be on the disk.
         log.log._wake.set()
-        assert hangs.wait(30), "the thread writes"
+        assert hangs.wait(PATIENCE_S), "the thread writes"
         for _ in range(50):
             end(log, 7)  # Of the event loop: it returns at once, whatever the thread does.
         assert (log.log.waiting_count, log.log.lost_items_count) == (98, 252)

@@ -15,6 +15,7 @@ from foqs.cluster.members.membership import Membership
 from foqs.model import limits
 from foqs.model.cluster import HostRow
 from foqs.testing.manual_loop import ManualLoop
+from tests.support.waiting import PATIENCE_S
 
 
 class Backend:
@@ -73,7 +74,7 @@ async def test_the_loop_turns_while_a_membership_stops_that_waits_for_the_meta_d
     def list_shards() -> list[Any]:
         if is_started:
             is_hanging.set()
-            is_to_answer.wait(10)
+            is_to_answer.wait(2 * PATIENCE_S)
         return []
 
     is_started = False
@@ -81,7 +82,7 @@ async def test_the_loop_turns_while_a_membership_stops_that_waits_for_the_meta_d
     membership = Membership(cast(Any, Backend()), meta, HostRow("one", "", 1, 0), {}, loop.time, lambda count: 0)
     await membership.start()
     is_started = True
-    await asyncio.to_thread(is_hanging.wait, 10)
+    await asyncio.to_thread(is_hanging.wait, PATIENCE_S)
     turned: list[bool] = []
 
     def turn() -> None:
@@ -89,7 +90,7 @@ async def test_the_loop_turns_while_a_membership_stops_that_waits_for_the_meta_d
         is_to_answer.set()
 
     loop.call_later(0.05, turn)
-    bound = threading.Timer(5, is_to_answer.set)
+    bound = threading.Timer(PATIENCE_S, is_to_answer.set)
     bound.start()
     await membership.stop()
     bound.cancel()

@@ -10,6 +10,7 @@ import pytest
 
 from tests.histories.history import Outcome
 from tests.support.faults.load import Load, Pressure
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.mark.parametrize(("stored_count", "goes_on"), [(0, True), (10, True), (11, False), (None, False)])
@@ -41,7 +42,7 @@ def test_a_drain_reads_the_rows_when_the_last_enqueue_has_its_answer(monkeypatch
 
     def enqueue(puts: object) -> Mock:
         enqueueing.set()
-        assert load._draining.wait(30)
+        assert load._draining.wait(PATIENCE_S)
         read_too_early.wait(0.1)
         steps.append("enqueued")
         return Mock(asked=[], outcome=Outcome.OK)
@@ -58,6 +59,6 @@ def test_a_drain_reads_the_rows_when_the_last_enqueue_has_its_answer(monkeypatch
     monkeypatch.setattr("tests.support.faults.load.stored_rows", read)
     load = Load("nowhere", pressure=Pressure(producers=1, consumers=0))
     with load:
-        assert enqueueing.wait(30)
+        assert enqueueing.wait(PATIENCE_S)
         load.drain({})
     assert steps == ["enqueued", "read"]

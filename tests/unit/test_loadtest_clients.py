@@ -25,6 +25,7 @@ from loadtest.bench.stamp import OF_BACKLOG, STAMP, Lateness, histogram
 from loadtest.bench.ticker import Ticker, at_random, evenly
 from loadtest.bench.usage import memory_mib, usage
 from loadtest.peers.adapter import Adapter, Offer
+from tests.support.waiting import PATIENCE_S
 
 _MS_NS = 1_000_000
 
@@ -33,7 +34,7 @@ async def _ticks(times_ns: Iterator[int]) -> list[int]:
     found: list[int] = []
     done = asyncio.Event()
     with Ticker(times_ns, found.append, done.set):
-        await asyncio.wait_for(done.wait(), 10)
+        await asyncio.wait_for(done.wait(), PATIENCE_S)
     return found
 
 

@@ -13,6 +13,7 @@ from foqs.host.registry import meta_calls
 from foqs.host.registry.meta_calls import MetaCalls
 from foqs.model import limits
 from foqs.model.errors import OverloadedError, UnavailableError
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ async def test_calls_beyond_those_that_may_wait_are_refused_at_once(
 ) -> None:
     monkeypatch.setattr(limits, "META_CALLS_WAITING_MAX", 3)
     calls = MetaCalls(cast(Any, "meta"))
-    running = [asyncio.create_task(calls.run(lambda meta: answers.wait(30) and meta)) for _ in range(5)]
+    running = [asyncio.create_task(calls.run(lambda meta: answers.wait(PATIENCE_S) and meta)) for _ in range(5)]
     await asyncio.sleep(0)
     with pytest.raises(OverloadedError, match="5 calls wait for the meta database") as caught:
         await calls.run(lambda meta: meta)
@@ -47,7 +48,7 @@ async def test_a_call_is_answered_in_time_and_counts_until_its_thread_is_free(
     calls = MetaCalls(cast(Any, None))
     for _ in range(meta_calls.META_CALL_THREADS):
         with pytest.raises(UnavailableError, match="whether the call was done is unknown") as caught:
-            await calls.run(lambda _: answers.wait(30))
+            await calls.run(lambda _: answers.wait(PATIENCE_S))
         assert not caught.value.nothing_done
     with pytest.raises(OverloadedError):
         await calls.run(lambda _: None)

@@ -12,6 +12,7 @@ from unittest.mock import Mock
 from foqs.shard.port import SeenDigests, SeenExtent, SeenPart, SessionLostError, ShardImage, Tenure
 from foqs.shard.writer.seen_loading import SeenLoading
 from tests.support.slow_store import SlowStore, writer_of
+from tests.support.waiting import PATIENCE_S
 
 
 class HangingLog:
@@ -23,7 +24,7 @@ class HangingLog:
 
     def read(self, namespace: int, first: int, limit: int) -> list[SeenDigests]:
         self.hangs.set()
-        self._is_interrupted.wait(10)
+        self._is_interrupted.wait(2 * PATIENCE_S)
         raise SessionLostError("the server has not answered")
 
     def read_parts(self, key: Any, first: int, limit: int) -> list[SeenPart]:
@@ -43,10 +44,10 @@ async def test_a_read_that_hangs_ends_with_the_ownership() -> None:
     loading = asyncio.create_task(
         SeenLoading(3, cast(Any, shard), cast(Any, log), lambda: None).run([SeenExtent(7, 0, 0, 1, 0)])
     )
-    assert await asyncio.to_thread(log.hangs.wait, 5)
+    assert await asyncio.to_thread(log.hangs.wait, PATIENCE_S)
     loading.cancel()
     await asyncio.gather(loading, return_exceptions=True)
-    assert await asyncio.to_thread(log.is_closed.wait, 5)
+    assert await asyncio.to_thread(log.is_closed.wait, PATIENCE_S)
 
 
 class StoreOfIds(SlowStore):
