@@ -12,10 +12,12 @@ from foqs.background.tasks import Tasks, log_defect
 from foqs.cluster.members.backends.choice import membership_backend
 from foqs.cluster.members.membership import Follower, Membership
 from foqs.cluster.members.view import ClusterView
+from foqs.cluster.members.watch_report import OF_WATCH
 from foqs.cluster.ownership.owner_map import OwnerMap
 from foqs.cluster.ownership.owner_word import OwnerWord
 from foqs.cluster.ownership.sharing import Sharing
 from foqs.cluster.routing.routing import Routing
+from foqs.cluster.routing.routing_gauges import OF_ROUTING
 from foqs.config import HostConfig
 from foqs.contract.verbs import Table
 from foqs.host.admission.bulk_lane import BulkEnqueues, BulkLane
@@ -27,6 +29,7 @@ from foqs.host.dispatch.dispatcher import Dispatcher
 from foqs.host.event_log.log_service import EventLog, EventLogOptions, EventLogSource
 from foqs.host.metrics.ages import Ages
 from foqs.host.metrics.condition import Condition
+from foqs.host.metrics.gauges import OF_EVENT_LOG, OF_HOST, Sources
 from foqs.host.metrics.pulse import Pulse
 from foqs.host.registry.censuses import Censuses
 from foqs.host.registry.known_slots import Slots
@@ -127,6 +130,7 @@ class Host(Service):
         )
         self._exports = Exports(self._namespaces, self._shards, pages, slices, parts.wall_ms)
         self._quotas = self._make_quotas()
+        self._lane = BulkLane(self._loop)
         self._dequeues = Dequeues(
             self._namespaces, self._shards, self._dispatcher, self._loop.time, self.metrics.items.happened
         )
@@ -296,11 +300,23 @@ class Host(Service):
 
     def _watch(self) -> None:
         """Register the parts with the metrics."""
-        self.metrics.watch(self._shards, self._dispatcher, self._ages, self._pulse, self._is_draining)
-        self.metrics.watch_quotas(self._quotas)
-        self.metrics.watch_also(self._routing.gauges)
-        self.metrics.watch_also(self._membership.report)
-        self.metrics.watch_namespaces(lambda: len(self._censuses.unknown))
+        sources = Sources(
+            self._shards,
+            self._ages,
+            self._dispatcher,
+            self._pulse,
+            self._quotas,
+            self._lane,
+            self._jobs,
+            self._namespaces.name_of,
+            self._is_draining,
+            lambda: len(self._censuses.unknown),
+        )
+        self.metrics.watch(OF_HOST, sources)
+        self.metrics.watch(OF_ROUTING, self._routing.sources)
+        self.metrics.watch(OF_WATCH, self._membership.report)
+        if self._event_log is not None:
+            self.metrics.watch(OF_EVENT_LOG, self._event_log)
 
     def _is_draining(self) -> bool:
         return self.state is ServiceState.DRAINING
@@ -390,7 +406,6 @@ class Host(Service):
         )
         event_log = self._parts.event_log(options, source)
         self._namespaces.settings.has_event_log = True
-        self.metrics.watch_event_log(event_log)
         return event_log
 
     def _record(self, events: Events) -> None:
@@ -403,13 +418,13 @@ class Host(Service):
         """The verbs on the shards of this host."""
         namespaces, shards, happened = self._namespaces, self._shards, self.metrics.items.happened
         placement = Placement(shards, self._dispatcher, self._slots)
-        lane, factory = BulkLane(self._loop), self._factory
+        factory = self._factory
         places = PlaceCheck(namespaces.calls, factory.check_server, factory.check_database, self._config.host_name)
-        self.metrics.watch_loads(lane, self._jobs)
         looks, make_slots = Looks(self._parts.monotonic_s), self._namespace_calls.slots
         enqueues = Enqueues(namespaces, self._quotas, placement, self._waiting, happened, make_slots, looks)
+        bulk = BulkEnqueues(namespaces, self._lane, enqueues.enqueue)
         table = verb_table(
-            JobEnqueues(namespaces, self._jobs, BulkEnqueues(namespaces, lane, enqueues.enqueue).enqueue, happened),
+            JobEnqueues(namespaces, self._jobs, bulk.enqueue, happened),
             self._dequeues,
             Topics(namespaces, shards, self._dispatcher, slices),
             self._inspection,
@@ -424,7 +439,7 @@ class Host(Service):
                 StatusOfHost(self._config.host_name, shards, self._is_draining),
             ],
         )
-        return {**table, **{verb: lane.beside(table[verb]) for verb in ("dequeue", "ack", "nack", "extendLease")}}
+        return {**table, **{verb: self._lane.beside(table[verb]) for verb in ("dequeue", "ack", "nack", "extendLease")}}
 
     def _make_routing(self, table: Table) -> Routing:
         """Extend the verbs of one host to all shards of the cluster."""

@@ -248,16 +248,8 @@ def spark_options() -> str:
     return table(["option", "default", "meaning"], rows)
 
 
-_METRIC_KINDS = {
-    "Counter": "counter",
-    "CounterMetricFamily": "counter",
-    "Histogram": "histogram",
-    "HistogramMetricFamily": "histogram",
-    "Gauge": "gauge",
-    "GaugeMetricFamily": "gauge",
-    "ShardGauge": "gauge",
-    "ShardCounter": "counter",
-}
+_METRIC_KINDS = ("counter", "gauge", "histogram")
+"""Rows of metrics and the classes of the library have these names."""
 
 
 def metrics(*packages: Path) -> str:
@@ -270,17 +262,12 @@ def _metrics_of(module: ast.Module) -> Iterator[list[str]]:
     for node in ast.walk(module):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
             continue
-        kind = _METRIC_KINDS.get(node.func.id)
         words = [str(arg.value) for arg in node.args if isinstance(arg, ast.Constant)]
-        if kind is None or len(words) < 2:
+        if node.func.id.lower() not in _METRIC_KINDS or len(words) < 2:
             continue
-        labels = ["shard"] if node.func.id in ("ShardGauge", "ShardCounter") else _labels(node)
-        yield [f"`{words[0]}`", kind, ", ".join(f"`{label}`" for label in labels), words[1]]
-
-
-def _labels(call: ast.Call) -> list[str]:
-    lists = [arg for arg in (*call.args, *[key.value for key in call.keywords]) if isinstance(arg, ast.List)]
-    return [str(element.value) for found in lists for element in found.elts if isinstance(element, ast.Constant)]
+        labels = words[2:] + [str(label.value) for arg in node.args if isinstance(arg, ast.List)
+                              for label in arg.elts if isinstance(label, ast.Constant)]  # fmt: skip
+        yield [f"`{words[0]}`", node.func.id.lower(), ", ".join(f"`{label}`" for label in labels), words[1]]
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -16,7 +16,7 @@ from foqs.cluster.homes.portions import Portions
 from foqs.cluster.homes.sought_topics import SOUGHT_TOPICS_MAX, SoughtTopics
 from foqs.cluster.ownership import owner_claims
 from foqs.cluster.routing.peer_claims import CLAIMS_PER_MESSAGE_MAX, COUNT_MAX, PeerClaims
-from foqs.cluster.routing.routing_gauges import RoutingGauges
+from foqs.cluster.routing.routing_gauges import OF_ROUTING, RoutingSources
 from foqs.model import limits
 from foqs.model.errors import InvalidArgumentError
 from foqs.model.shared_caps import CapAsk, CapGrant
@@ -56,26 +56,26 @@ async def test_a_shard_that_was_told_away_is_back_after_its_time_and_told_of_in_
     monkeypatch.setattr(owner_claims, "CLAIM_MS", PATIENCE_MS)
     async with peer_world() as w, w.stranger() as peer:
         await join(peer)
-        gauges = RoutingGauges(
+        sources = RoutingSources(
             w.peers, SimpleNamespace(pulls_total={}, items_total=0), w.news, w.claims, w.owners.claims
         )  # type: ignore[arg-type]
         await report(peer, (1, 6), (2, 8))
         assert [w.owners.get(at).host_id for at in (1, 2)] == ["caller"] * 2  # type: ignore[union-attr]
-        assert _values(gauges)["foqs_owner_claims"] == 2
+        assert _values(sources)["foqs_owner_claims"] == 2
         now_s = w.owners.claims._now_s
         monkeypatch.setattr(w.owners.claims, "_now_s", lambda: now_s() + PATIENCE_S)
         with capture_logs() as logs:
             assert [w.owners.get(at).host_id for at in (1, 2)] == ["other"] * 2  # type: ignore[union-attr]
         assert {entry["event"] for entry in logs} == {"owner_claim_ended"}
-        values = _values(gauges)
+        values = _values(sources)
         assert values["foqs_owner_claims"] == 0
         assert values["foqs_owner_claims_ended_total"] == 2
 
 
-def _values(gauges: RoutingGauges) -> dict[str, float]:
+def _values(sources: RoutingSources) -> dict[str, float]:
     """The sums of all samples, by name."""
     sums: dict[str, float] = {}
-    for metric in gauges.collect():
+    for metric in [row.metric(sources) for row in OF_ROUTING]:
         for sample in metric.samples:
             sums[sample.name] = sums.get(sample.name, 0) + sample.value
     return sums

@@ -152,10 +152,15 @@ async def test_metrics_keep_the_conventions_of_prometheus_and_the_document_names
     families = list(text_string_to_metric_families(text))
     assert complaints(families) == []
     document = (Path(__file__).parents[2] / "docs/operations.md").read_text()
-    documented = set(re.findall(r"^\| `(foqs_\w+)` \|", document, re.MULTILINE))
-    served = {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
-    assert {name for name in served if name.startswith("foqs_")} == documented
-    assert served >= {"process_resident_memory_bytes", "process_cpu_seconds_total", "python_info"}
+    documented = set(re.findall(r"^\| `(foqs_\w+)` \| (\w+) \| [^|]* \| (.*) \|$", document, re.MULTILINE))
+    served = {
+        (f"{family.name}_total" if family.type == "counter" else family.name, family.type, family.documentation)
+        for family in families
+    }
+    assert {one for one in served if one[0].startswith("foqs_")} == documented
+    assert {name for name, _, _ in served} >= {
+        "process_resident_memory_bytes", "process_cpu_seconds_total", "python_info"
+    }  # fmt: skip
     assert sample(host, "foqs_event_loop_lag_seconds_count") > 0
 
 

@@ -18,8 +18,8 @@ from foqs.cluster.ownership.sharing import Sharing
 from foqs.cluster.routing.routing import Chance
 from foqs.config import HostConfig
 from foqs.contract.verbs import Call
-from foqs.host.admission.quotas import Quotas
 from foqs.host.event_log.log_service import EventLog, EventLogOptions, EventLogSource
+from foqs.host.metrics.gauges import Sources
 from foqs.model import limits
 from foqs.model.calls import CallContext
 from foqs.model.errors import FoqsError, OverloadedError, UnavailableError
@@ -85,26 +85,12 @@ class NoMetrics:
         self.transport = None
         self.transactions = self.items = self
 
-    def watch(self, *_: Any) -> None:
-        return None
-
-    def watch_loads(self, *_: Any) -> None:
-        return None
-
-    def watch_event_log(self, event_log: object) -> None:
-        return None
+    def watch(self, rows: object, source: object) -> None:
+        if isinstance(source, Sources):
+            note_replays(self._world, source.quotas)
 
     def counts_of(self, event: ItemEvent) -> dict[int | None, int]:
         return {}
-
-    def watch_quotas(self, quotas: Quotas) -> None:
-        note_replays(self._world, quotas)
-
-    def watch_also(self, collector: object) -> None:
-        return None
-
-    def watch_namespaces(self, unknown_count: Callable[[], int]) -> None:
-        return None
 
     def happened(self, namespace: int, event: ItemEvent, count: int) -> None:
         return None

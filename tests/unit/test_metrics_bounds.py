@@ -11,8 +11,9 @@ from prometheus_client import CollectorRegistry
 
 from foqs.host.metrics import ages
 from foqs.host.metrics.ages import Ages
-from foqs.host.metrics.gauges import NamespaceGauges
+from foqs.host.metrics.gauges import OF_HOST, OF_ITEMS
 from foqs.host.metrics.meters import BOUNDS_S, OTHER_NAMESPACES, Distribution, ItemMeters
+from foqs.host.metrics.metric_rows import RowCollector
 from foqs.model import limits
 from foqs.model.item import ItemEvent
 from foqs.model.topic import ItemCounts
@@ -36,15 +37,19 @@ def counts(ready: int = 0, delayed: int = 0) -> ItemCounts:
     return made
 
 
-def samples(collector: Any, name: str) -> dict[tuple[str, ...], float]:
+def samples(rows: Any, source: Any, name: str) -> dict[tuple[str, ...], float]:
     registry = CollectorRegistry()
-    registry.register(collector)
+    registry.register(RowCollector([row for row in rows if row.name == name], source))
     return {
         tuple(sample.labels.values()): sample.value
         for family in registry.collect()
         for sample in family.samples
         if sample.name == name and sample.value
     }
+
+
+def namespace_items(shards: Any) -> dict[tuple[str, ...], float]:
+    return samples(OF_HOST, SimpleNamespace(shards=shards, name_of=name_of), "foqs_namespace_items")
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +60,7 @@ def _few():
 
 def test_namespaces_with_the_most_items_have_labels_and_the_rest_are_one_together():
     books = [{n: counts(ready=n, delayed=1) for n in range(6)}, {5: counts(ready=10)}, {9: counts()}]
-    found = samples(NamespaceGauges(shards_of(*books), name_of), "foqs_namespace_items")
+    found = namespace_items(shards_of(*books))
     assert found == {
         ("ns-5", "ready"): 15, ("ns-5", "delayed"): 1,
         ("ns-4", "ready"): 4, ("ns-4", "delayed"): 1,
@@ -67,7 +72,7 @@ def test_namespaces_with_the_most_items_have_labels_and_the_rest_are_one_togethe
 def test_a_shard_that_is_lost_during_a_scrape_is_left_out():
     shards = shards_of({1: counts(ready=2)}, {1: counts(ready=3)})
     shards.writers[0].held = None
-    assert samples(NamespaceGauges(shards, name_of), "foqs_namespace_items") == {("ns-1", "ready"): 3}
+    assert namespace_items(shards) == {("ns-1", "ready"): 3}
 
 
 def test_a_counter_never_goes_back_though_more_namespaces_come():
@@ -77,7 +82,7 @@ def test_a_counter_never_goes_back_though_more_namespaces_come():
         meters.happened(0, ItemEvent.ACKED, 10)
     for number in range(6):
         meters.happened(number, ItemEvent.ACKED, 100)
-    assert samples(meters, "foqs_item_events_total") == {
+    assert samples(OF_ITEMS, meters, "foqs_item_events_total") == {
         ("ns-0", "acked"): 161, ("ns-1", "acked"): 101, ("ns-2", "acked"): 101, (OTHER_NAMESPACES, "acked"): 303
     }  # fmt: skip
 
@@ -89,7 +94,7 @@ def test_a_deleted_namespace_leaves_its_place_to_a_new_one():
         meters.happened(number, ItemEvent.ACKED, 1)
     deleted.add(1)
     meters.happened(7, ItemEvent.ACKED, 1)
-    assert samples(meters, "foqs_item_events_total") == {
+    assert samples(OF_ITEMS, meters, "foqs_item_events_total") == {
         ("ns-0", "acked"): 1, ("ns-2", "acked"): 1, ("ns-7", "acked"): 1
     }  # fmt: skip
 

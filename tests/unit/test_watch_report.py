@@ -7,7 +7,7 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from foqs.cluster.members.host_watch import HostSign, HostWatch
-from foqs.cluster.members.watch_report import NOT_SEEN_MS, WatchReport
+from foqs.cluster.members.watch_report import NOT_SEEN_MS, OF_WATCH, WatchReport
 from foqs.model import limits
 from foqs.model.meta_bounds import META_SLOW_MS
 
@@ -38,7 +38,7 @@ class Reported:
             self.round(**how)
 
     def gauge(self, name: str) -> float:
-        (found,) = [family.samples[0].value for family in self.report.collect() if family.name == name]
+        (found,) = [row.metric(self.report).samples[0].value for row in OF_WATCH if row.name == name]
         return found
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 
 import structlog
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from foqs.cluster.members.host_watch import HostWatch
+from foqs.host.metrics.metric_rows import MetricRow, gauge
 from foqs.model import limits
 from foqs.model.meta_bounds import META_SLOW_MS
 from foqs.model.outage import Outage
@@ -19,12 +18,12 @@ NOT_SEEN_MS = 10 * limits.SECOND_MS
 _log = structlog.get_logger(__name__)
 
 
-class WatchReport(Collector):
+class WatchReport:
     """Reports to the log and the metrics."""
 
     def __init__(self, watch: HostWatch, now_s: Callable[[], float]) -> None:
         """`now_s` is the monotonic clock of the watch."""
-        self._watch = watch
+        self.watch = watch
         self._now_s = now_s
         self._blind = Outage(now_s)
         self._slow = Outage(now_s)
@@ -32,12 +31,12 @@ class WatchReport(Collector):
     @property
     def is_blind(self) -> bool:
         """True if no death could be noticed for longer than a start or a short outage takes."""
-        watch = self._watch
+        watch = self.watch
         return watch.blind_s(self._now_s()) > watch.silence_s + NOT_SEEN_MS / 1000
 
     def round_ended(self) -> None:
         """Check the watch after a round that was answered or failed."""
-        watch = self._watch
+        watch = self.watch
         round_trip_ms, dead_after_ms = round(watch.round_trip_s * 1000), round(watch.silence_s * 1000)
         if round_trip_ms < META_SLOW_MS:
             self._slow.has_ended()
@@ -55,23 +54,15 @@ class WatchReport(Collector):
                 "to nobody",
             )
 
-    def describe(self) -> Iterable[Metric]:
-        return []
 
-    def collect(self) -> Iterator[Metric]:
-        watch = self._watch
-        yield GaugeMetricFamily(
-            "foqs_heartbeat_round_trip_seconds",
-            "What a heartbeat of this host usually takes, with the read of all others.",
-            value=watch.round_trip_s,
-        )
-        yield GaugeMetricFamily(
-            "foqs_host_dead_after_seconds",
-            "How long another host has to be silent until this one takes it for dead. It grows with the round trip.",
-            value=watch.silence_s,
-        )
-        yield GaugeMetricFamily(
-            "foqs_deaths_not_seen",
-            "1 while this host could not see the death of another one, because its heartbeats fail or come unevenly.",
-            value=int(self.is_blind),
-        )
+OF_WATCH: tuple[MetricRow[WatchReport], ...] = (
+    gauge("foqs_heartbeat_round_trip_seconds",
+        "What a heartbeat of this host usually takes, with the read of all others.",
+        lambda report: report.watch.round_trip_s),
+    gauge("foqs_host_dead_after_seconds",
+        "How long another host has to be silent until this one takes it for dead. It grows with the round trip.",
+        lambda report: report.watch.silence_s),
+    gauge("foqs_deaths_not_seen",
+        "1 while this host could not see the death of another one, because its heartbeats fail or come unevenly.",
+        lambda report: report.is_blind),
+)  # fmt: skip

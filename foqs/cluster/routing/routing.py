@@ -25,7 +25,7 @@ from foqs.cluster.routing.pulls import Pulls
 from foqs.cluster.routing.routed_enqueue import RoutedEnqueue
 from foqs.cluster.routing.router import Router, ways
 from foqs.cluster.routing.routes import LocalServing, Routes
-from foqs.cluster.routing.routing_gauges import RoutingGauges
+from foqs.cluster.routing.routing_gauges import RoutingSources
 from foqs.cluster.routing.why_empty import LocalReasons, WhyEmpty
 from foqs.contract.verbs import VERBS, Table, Whole
 from foqs.model import limits
@@ -162,7 +162,8 @@ class Routing(Service):
         why = WhyEmpty(merged.ask_all, reasons, owners, self._rounds)
         served = {**table, "dequeue": self._pulls.serve}
         self.router = Router(table, served, ways(divided, merged, enqueues.enqueue, self._pulls.dequeue), routes, why)
-        self.gauges = RoutingGauges(peers, self._pulls, self._news, self._homes.claims, owners.claims)
+        self.sources = RoutingSources(peers, self._pulls, self._news, self._homes.claims, owners.claims)
+        """The parts of which metrics tell."""
         self._telling: asyncio.Task[None] | None = None
         owners.on_hosts = self._hosts_live
 

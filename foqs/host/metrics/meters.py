@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from foqs.model import limits
 from foqs.model.item import ItemEvent
@@ -23,7 +21,7 @@ OTHER_NAMESPACES = "(other)"
 """The label of all namespaces without a label of their own. No namespace has such a name."""
 
 
-class ItemMeters(Collector):
+class ItemMeters:
     """Counts the events of items by namespace. The verbs and the dispatcher call `happened`.
 
     The first limits.METRIC_NAMESPACES_MAX namespaces have labels of their own until they are deleted.
@@ -72,22 +70,15 @@ class ItemMeters(Collector):
             self._labelled.append(number)
         return False
 
-    def describe(self) -> Iterable[Metric]:
-        return []
-
-    def collect(self) -> Iterator[Metric]:
-        events = CounterMetricFamily(
-            "foqs_item_events_total",
-            "Events of items since the host started: enqueued, rate_limited (refused by the quota), delivered, acked, "
-            "nacked, extended, lease_ended (without ack or nack), expired (past their TTL) or dead_lettered.",
-            labels=["namespace", "event"],
-        )
+    def counts_by_name(self) -> dict[tuple[str, ...], float]:
+        """Return the counts by the name of a namespace and the name of an event. Thread-safe."""
         named = [(self._name_of(number), counts) for number, counts in list(self._counts.items())]
-        for name, counts in [*named, (OTHER_NAMESPACES, self._others)]:
-            if name is not None:
-                for event in ItemEvent:
-                    events.add_metric([name, event.name.lower()], counts[event])
-        yield events
+        return {
+            (name, event.name.lower()): counts[event]
+            for name, counts in [*named, (OTHER_NAMESPACES, self._others)]
+            if name is not None
+            for event in ItemEvent
+        }
 
 
 class Distribution:
@@ -112,7 +103,7 @@ class Distribution:
         return list(zip([*map(str, BOUNDS_S), "+Inf"], accumulate(list(self.counts)), strict=True))
 
 
-class TransportMeters(Collector):
+class TransportMeters:
     """Implements foqs.transport.bounds.TransportMetrics, where the front door counts connections and calls.
 
     It owns a distribution of times for each method and outcome.
@@ -137,9 +128,8 @@ class TransportMeters(Collector):
             ["reason"],
             registry=registry,
         )
-        self._calls: dict[tuple[str, str], Distribution] = {}
-        self._long_polls: dict[str, Distribution] = {}
-        registry.register(self)
+        self.calls: dict[tuple[str, str], Distribution] = {}
+        self.long_polls: dict[str, Distribution] = {}
 
     def connection_opened(self) -> None:
         self._opened.inc()
@@ -154,38 +144,16 @@ class TransportMeters(Collector):
         self._protocol_errors.labels(reason).inc()
 
     def call_finished(self, method: str, outcome: str, seconds: float) -> None:
-        calls = self._calls.get((method, outcome))
+        calls = self.calls.get((method, outcome))
         if calls is None:
-            calls = self._calls[method, outcome] = Distribution()
+            calls = self.calls[method, outcome] = Distribution()
         calls.observe(seconds)
 
     def long_poll_finished(self, outcome: str, seconds: float) -> None:
-        polls = self._long_polls.get(outcome)
+        polls = self.long_polls.get(outcome)
         if polls is None:
-            polls = self._long_polls[outcome] = Distribution()
+            polls = self.long_polls[outcome] = Distribution()
         polls.observe(seconds)
-
-    def describe(self) -> Iterable[Metric]:
-        return []
-
-    def collect(self) -> Iterator[Metric]:
-        calls = HistogramMetricFamily(
-            "foqs_call_seconds",
-            "Time from reading a call to its response, by method and outcome (OK or the code of the error); without "
-            "dequeues that may wait for items.",
-            labels=["method", "outcome"],
-        )
-        for labels, spent in list(self._calls.items()):
-            calls.add_metric(list(labels), spent.buckets(), spent.seconds_sum)
-        polls = HistogramMetricFamily(
-            "foqs_long_poll_seconds",
-            "Time from reading a dequeue that may wait for items (wait_ms above 0) to its response, by outcome; "
-            "most of it is waiting.",
-            labels=["outcome"],
-        )
-        for outcome, spent in list(self._long_polls.items()):
-            polls.add_metric([outcome], spent.buckets(), spent.seconds_sum)
-        yield from (calls, polls)
 
 
 class TransactionMeters:
