@@ -47,13 +47,12 @@ from foqs.host.verbs.inspection import Inspection
 from foqs.host.verbs.job_calls import JobCalls, JobEnqueues
 from foqs.host.verbs.known_reasons import KnownReasons
 from foqs.host.verbs.namespace_verbs import NamespaceVerbs
-from foqs.host.verbs.page_budget import PageBudget
+from foqs.host.verbs.page_reads import PageBudget, Slices
 from foqs.host.verbs.place_check import PlaceCheck
 from foqs.host.verbs.policy_calls import PolicyCalls
 from foqs.host.verbs.settlements import Leases
 from foqs.host.verbs.shard_calls import ShardCalls
 from foqs.host.verbs.shard_maps import ShardMaps
-from foqs.host.verbs.slices import Slices
 from foqs.host.verbs.status_of_host import StatusOfHost
 from foqs.host.verbs.table import verb_table
 from foqs.host.verbs.topics import Topics

@@ -30,9 +30,7 @@ _TASKS = {
     "foqs/cluster/routing/host_rounds.py": "the calls that share a round",
     "foqs/cluster/routing/pulls.py": "the parts of one dequeue, and the items that come after its end",
     "foqs/cluster/routing/routing.py": "the topics that a second host is told of",
-    "foqs/host/shards/shards.py": "a read that its caller awaits",
     "foqs/host/verbs/host_stocks.py": "the calls that share a reading",
-    "foqs/host/verbs/inspection.py": "the reads of a page, which its caller awaits",
     "foqs/transport/call_table.py": "a task for each call, which its call keeps: a callback would cost as much again",
     "foqs/transport/remote_host.py": "the items that come after the end of a dequeue",
 }

@@ -11,10 +11,9 @@ import pytest
 from foqs.contract.requests import PeekItemsRequest
 from foqs.host.shards.shards import OwnedShard
 from foqs.host.shards.waiting import Waiting
-from foqs.host.verbs import page_budget
+from foqs.host.verbs import page_reads
 from foqs.host.verbs.inspection import Inspection
-from foqs.host.verbs.page_budget import PageBudget
-from foqs.host.verbs.slices import Slices
+from foqs.host.verbs.page_reads import PageBudget, Slices
 from foqs.model import limits
 from foqs.model.calls import CallContext
 from foqs.model.errors import OverloadedError, UnavailableError
@@ -151,7 +150,7 @@ async def test_pages_together_hold_no_more_than_their_budget_and_the_others_wait
     assert (held, budget.held_bytes) == ([0, 1], 100)
     with pytest.raises(OverloadedError, match="nothing was done") as refused:
         await page(7, 1)
-    assert refused.value.retry_after_ms == page_budget.PAGE_RETRY_MS
+    assert refused.value.retry_after_ms == page_reads.PAGE_RETRY_MS
     calls[4].cancel()
     for number in (0, 1):
         gates[number].set()

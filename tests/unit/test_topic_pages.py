@@ -10,7 +10,7 @@ import pytest
 from foqs.contract.requests import ActiveTopicsRequest
 from foqs.host.shards.shards import Shards as HostShards
 from foqs.host.verbs import topics as host_topics
-from foqs.host.verbs.slices import Slices
+from foqs.host.verbs.page_reads import Slices
 from foqs.host.verbs.topics import Topics
 from foqs.model import limits
 from foqs.model.calls import CallContext, TopicPage

@@ -12,7 +12,7 @@ from foqs.cluster.routing.peer_table import Peer
 from foqs.cluster.routing.routes import Routes
 from foqs.contract.requests import changed
 from foqs.contract.verbs import VERBS, Table
-from foqs.host.verbs.page_budget import PageBudget
+from foqs.host.verbs.page_reads import PageBudget
 from foqs.model import limits
 from foqs.model.calls import CallContext, ExportPlan, ShardMap, StoredItemPage, TopicPage
 

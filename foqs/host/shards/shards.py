@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -13,7 +13,6 @@ from foqs.host.shards.ttl_scan import TtlScan
 from foqs.model import limits
 from foqs.model.cluster import ShardUse, shards_named
 from foqs.model.errors import UnavailableError
-from foqs.shard import mysql_server
 from foqs.shard.port import Tenure
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Events
@@ -247,19 +246,6 @@ class Shards:
                 retry_after_ms=limits.SICK_RETRY_MS,
                 nothing_done=True,
             )
-
-    async def unless_sick(self, shard_id: int, read: Awaitable[T]) -> T:
-        """Await a read of the shard. Raises UnavailableError as soon as the shard's breaker opens."""
-        reading = asyncio.ensure_future(read)
-        try:
-            while not reading.done():
-                await asyncio.wait([reading], timeout=mysql_server.PULSE_MS / 1000)
-                if not reading.done() and shard_id in self.writers:
-                    self.check_healthy(shard_id)
-            return reading.result()
-        finally:
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
 
     @property
     def owns_any(self) -> bool:

@@ -18,9 +18,7 @@ from foqs.contract import requests as of
 from foqs.host import arguments
 from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import OwnedShard, Shards
-from foqs.host.verbs.page_budget import PageBudget
-from foqs.host.verbs.shown import stored_item
-from foqs.host.verbs.slices import Slices
+from foqs.host.verbs.page_reads import PageBudget, Slices, lost, read_parts, stored_item
 from foqs.model import limits
 from foqs.model.calls import CallContext, ExportPage, ExportPlan, ExportSplit, ItemState, StoredItem
 from foqs.model.errors import InvalidArgumentError, OverloadedError, UnavailableError, shown
@@ -152,10 +150,7 @@ class Exports:
             if wanted.states == _LEASED and _pays_by_lease(shard, namespace.number, wish):
                 wish = wish._replace(keys=await self._leased_keys(shard, wish, is_of_namespace))
             rows, up_to = await self._read(owned, shard, lambda: owned.exporter.export_page(wish, is_of_namespace))
-            items: list[StoredItem] = []
-            for first in range(0, len(rows), limits.SLICE_ITEMS_MAX):
-                some = rows[first : first + limits.SLICE_ITEMS_MAX]
-                items += await self._slices.run(partial(self._shown, owned, shard, some, wanted.states))
+            items = await self._slices.each(partial(self._shown, owned, shard, wanted.states), rows)
             return ExportPage(items, up_to if up_to < wanted.to_key else 0)
 
     def _serving(self, shard_id: int) -> tuple[OwnedShard, ShardState]:
@@ -204,20 +199,13 @@ class Exports:
 
     async def _read(self, owned: OwnedShard, shard: ShardState, plan: Callable[[], Callable[[], T]]) -> T:
         """Read by the exporter of the shard. Raises UnavailableError for a lost or sick shard, and at the timeout."""
-        try:
-            async with asyncio.timeout(limits.CALL_MS_MAX / 1000):
-                found = await self._shards.unless_sick(owned.shard_id, owned.export(plan()))
-        except TimeoutError:
-            raise UnavailableError(
-                f"shard {owned.shard_id} was not read within {limits.CALL_MS_MAX} ms: nothing was done, try again",
-                nothing_done=True,
-            ) from None
+        (found,) = await read_parts(self._shards, {owned.shard_id: partial(owned.export, plan())})
         if owned.writer.shard is not shard:
-            raise UnavailableError(f"shard {owned.shard_id} was lost: try again", nothing_done=True)
+            raise lost(owned.shard_id)
         return found
 
     def _shown(
-        self, owned: OwnedShard, shard: ShardState, rows: Sequence[ItemRow], states: frozenset[ItemState]
+        self, owned: OwnedShard, shard: ShardState, states: frozenset[ItemState], rows: Sequence[ItemRow]
     ) -> list[StoredItem]:
         """Return the items of rows in one of the wanted states."""
         now, items = owned.writer.now(), []

@@ -16,16 +16,13 @@ from foqs.host.shards.shards import Shards
 from foqs.host.shards.ttl_scan import ask, in_parts
 from foqs.host.shards.waiting import Answer, Waiting
 from foqs.host.verbs.chosen_dead import choose
-from foqs.host.verbs.page_budget import PageBudget
-from foqs.host.verbs.shown import stored_item
-from foqs.host.verbs.slices import Slices
+from foqs.host.verbs.page_reads import PageBudget, Slices, lost, read_parts, stored_item
 from foqs.model import ids, limits, order
 from foqs.model.calls import CallContext, DeadLettersResult, PositionErrors, StoredItem, StoredItemPage
-from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError, shown
+from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, shown
 from foqs.model.item import Outcome
 from foqs.model.namespace import Namespace
 from foqs.model.topic import ShardTopic
-from foqs.shard import mysql_server
 from foqs.shard.port import ItemRow
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Completion, Events, LookUp
@@ -92,10 +89,10 @@ class Inspection:
             parts = self._parts(namespace, topic_name, wanted)
             bytes_each = limits.PAGE_BYTES_MAX // max(1, len(parts))
             reads = {
-                shard.shard_id: asyncio.create_task(self._read_page(shard, topic, edge, limit, bytes_each, dead=dead))
+                shard.shard_id: partial(self._read_page, shard, topic, edge, limit, bytes_each, dead=dead)
                 for shard, topic in parts
             }
-            return await self._merged(topic_name, limit, await self._all(reads))
+            return await self._merged(topic_name, limit, await read_parts(self._shards, reads))
 
     def _parts(
         self, namespace: Namespace, topic_name: str, wanted: Collection[int] | None
@@ -109,25 +106,6 @@ class Inspection:
             self._shards.check_healthy(shard.shard_id)
         return parts
 
-    async def _all(self, reads: dict[int, asyncio.Task[ShardPage]]) -> list[ShardPage]:
-        """Return all results. If a read fails or its shard becomes sick, raise without waiting for the others."""
-        pending = set(reads.values())
-        try:
-            while pending:
-                _, pending = await asyncio.wait(
-                    pending, timeout=mysql_server.PULSE_MS / 1000, return_when=asyncio.FIRST_EXCEPTION
-                )
-                for shard_id, read in reads.items():
-                    if read.done():
-                        read.result()
-                    else:
-                        self._shards.check_healthy(shard_id)
-            return [read.result() for read in reads.values()]
-        finally:
-            for read in reads.values():
-                read.cancel()
-            await asyncio.gather(*reads.values(), return_exceptions=True)
-
     async def _merged(self, topic_name: str, limit: int, pages: list[ShardPage]) -> StoredItemPage:
         # After the last row of a page with more rows, rows of other pages are not necessarily the next ones.
         known_up_to = min([page[-1][0] for page, more in pages if more], default=order.LAST)
@@ -139,10 +117,7 @@ class Inspection:
                 break
             chosen.append((place, row))
         more = any(more for _, more in pages) or sum(len(page) for page, _ in pages) > len(chosen)
-        items: list[StoredItem] = []
-        for first in range(0, len(chosen), limits.SLICE_ITEMS_MAX):
-            some = chosen[first : first + limits.SLICE_ITEMS_MAX]
-            items += await self._slices.run(partial(self._stored_items, topic_name, some))
+        items = await self._slices.each(partial(self._stored_items, topic_name), chosen)
         return StoredItemPage(items, f"{chosen[-1][0]:x}" if chosen and more else "")
 
     async def get_item(self, context: CallContext, request: of.GetItemRequest) -> StoredItem:
@@ -319,21 +294,14 @@ class Inspection:
     ) -> ShardPage:
         owned = self._shards.by_id.get(shard.shard_id)
         if owned is None or owned.writer.shard is not shard:
-            raise UnavailableError(f"shard {shard.shard_id} was lost: try again", nothing_done=True)
+            raise lost(shard.shard_id)
         shard_id, lane = shard.shard_id, -topic.number if dead else topic.number
         if edge != order.FIRST and shard_id > order.shard_of(edge):
             edge -= 1 << 16  # The same key of a later shard is after the edge.
-        try:
-            async with asyncio.timeout(limits.CALL_MS_MAX / 1000):  # Earlier reads can wait for a hanging server.
-                rows, more = await owned.read(owned.reader.page(lane, edge, limit, bytes_max))
-        except TimeoutError:
-            raise UnavailableError(
-                f"shard {shard_id} was not read within {limits.CALL_MS_MAX} ms: nothing was done, try again",
-                nothing_done=True,
-            ) from None
+        rows, more = await owned.read(owned.reader.page(lane, edge, limit, bytes_max))
         return [(order.sort_key(row.urgency, row.due_at, row.key, shard_id), row) for row in rows], more
 
-    def _stored_items(self, topic_name: str, rows: list[tuple[int, ItemRow]]) -> list[StoredItem]:
+    def _stored_items(self, topic_name: str, rows: Sequence[tuple[int, ItemRow]]) -> list[StoredItem]:
         return [self._stored_item(order.shard_of(place), row, topic_name) for place, row in rows]
 
     def _stored_item(self, shard_id: int, row: ItemRow, topic_name: str) -> StoredItem:

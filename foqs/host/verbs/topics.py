@@ -13,7 +13,7 @@ from foqs.host import arguments
 from foqs.host.dispatch.dispatcher import Dispatcher
 from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import Shards
-from foqs.host.verbs.slices import Slices
+from foqs.host.verbs.page_reads import Slices
 from foqs.model import limits, order
 from foqs.model.calls import CallContext, TopicPage, TopicStats
 from foqs.model.errors import UnavailableError
