@@ -453,7 +453,7 @@ class Host(Service):
 
         cluster = self._config.cluster
         peers = self._parts.peers(self.id, cluster, secret, proof, chance.random_bytes, now_s)
-        local = Stocks(self._dispatcher, self._shards, self._namespaces, now_s)
+        local = Stocks(self._dispatcher, self._shards, self._namespaces, now_s, self._tasks)
         reasons = KnownReasons(self._namespaces, self._dispatcher, now_s, self._parts.wall_ms)
         return Routing(self.id, cluster, table, local, reasons, self.owners, peers, secret, chance, now_s)
 

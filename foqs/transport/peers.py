@@ -94,12 +94,10 @@ class Peers(Service):
         self._links: dict[str, _Link] = {}
         self.calls_total: Counter[tuple[str, ...]] = Counter()
         """Calls by verb and outcome."""
-        self._giving_back: set[asyncio.Task[None]] = set()
-        """Tasks that return items to a peer, because they came after their caller had left."""
 
     def get(self, host_id: str, address: str) -> RemoteHost:
         """Return the peer that listens there. Its calls raise UnavailableError while it is unreachable."""
-        return RemoteHost(host_id, partial(self._connected, host_id, address), self.calls_total, self._giving_back)
+        return RemoteHost(host_id, partial(self._connected, host_id, address), self.calls_total, self._tasks)
 
     def keep(self, host_ids: set[str]) -> None:
         """Keep only these peers, and close the connections to others."""
@@ -119,9 +117,6 @@ class Peers(Service):
         links, self._links = list(self._links.values()), {}
         for link in links:
             self._drop(link)
-        for task in self._giving_back:
-            task.cancel()
-        await asyncio.gather(*self._giving_back, return_exceptions=True)
 
     def _drop(self, link: _Link) -> None:
         if link.opening is not None:

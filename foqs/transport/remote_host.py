@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -11,6 +10,7 @@ from zlib import crc32
 
 import structlog
 
+from foqs.background.tasks import Tasks
 from foqs.cluster.homes.home_table import Reported
 from foqs.cluster.routing.peer_claims import grants_of, pointers_of, told_ask, told_pointer
 from foqs.contract import requests as of
@@ -39,16 +39,16 @@ class RemoteHost:
         host_id: str,
         connect: Callable[[], Any],
         calls_total: Counter[tuple[str, ...]],
-        giving_back: set[asyncio.Task[None]],
+        tasks: Tasks,
     ) -> None:
         """`connect` is a coroutine function that returns an open PeerConnection. Raises UnavailableError.
 
-        `calls_total` counts verbs with their outcomes; `giving_back` keeps the tasks that give late items back.
+        `calls_total` counts verbs with their outcomes; `tasks` are those that give late items back.
         """
         self.host_id = host_id
         self._connect = connect
         self._calls_total = calls_total
-        self._giving_back = giving_back
+        self._tasks = tasks
 
     async def call(self, context: CallContext, verb: str, request: Any) -> Any:
         """Have the verb done by that host. Raises UnavailableError if there is no response."""
@@ -75,10 +75,7 @@ class RemoteHost:
         """Nobody waits for these items any more: that host may give them to others."""
         if response.items:
             nacks = [of.Nack(item.receipt, release=True, unseen=True) for item in response.items]
-            work = self._give_back(context, namespace_name, nacks)
-            task = asyncio.get_running_loop().create_task(work, name=f"give-back-{self.host_id}")
-            self._giving_back.add(task)
-            task.add_done_callback(self._giving_back.discard)
+            self._tasks.spawn(self._give_back(context, namespace_name, nacks), f"give-back-{self.host_id}")
 
     async def _give_back(self, context: CallContext, namespace_name: str, nacks: Sequence[of.Nack]) -> None:
         try:

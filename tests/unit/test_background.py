@@ -27,12 +27,7 @@ _SERVER = ["background", "cluster", "host", "shard", "storage", "transport"]
 _TASKS = {
     "foqs/background/service.py": "the end of a service, which no caller cancels",
     "foqs/background/tasks.py": "Tasks itself",
-    "foqs/cluster/routing/host_rounds.py": "the calls that share a round",
-    "foqs/cluster/routing/pulls.py": "the parts of one dequeue, and the items that come after its end",
-    "foqs/cluster/routing/routing.py": "the topics that a second host is told of",
-    "foqs/host/verbs/host_stocks.py": "the calls that share a reading",
     "foqs/transport/call_table.py": "a task for each call, which its call keeps: a callback would cost as much again",
-    "foqs/transport/remote_host.py": "the items that come after the end of a dequeue",
 }
 """The files that make tasks, and for what."""
 

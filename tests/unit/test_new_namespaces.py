@@ -9,6 +9,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
+from foqs.background.tasks import Tasks
 from foqs.host.verbs import host_stocks as stocks_module
 from foqs.host.verbs.host_stocks import Stocks
 from tests.support.waiting import PATIENCE_S
@@ -23,7 +24,9 @@ class Meta:
         self.reads_count = self.running_max = self._running_count = 0
         self.gate: asyncio.Event | None = None
         self.now_s = 100.0
-        self.stocks = Stocks(cast(Any, SimpleNamespace()), cast(Any, None), cast(Any, self), lambda: self.now_s)
+        self.stocks = Stocks(
+            cast(Any, SimpleNamespace()), cast(Any, None), cast(Any, self), lambda: self.now_s, Tasks("test")
+        )
 
     async def refresh(self) -> None:
         self.reads_count += 1

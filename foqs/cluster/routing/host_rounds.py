@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from foqs.background.tasks import Tasks
 from foqs.cluster.ownership.owner_map import OwnerMap
 from foqs.cluster.routing.peer_table import PeerTable
 from foqs.contract.requests import HostStatusRequest, ListHostsRequest
@@ -72,22 +73,18 @@ class HostRounds:
         self._now_s = now_s
         self._last: asyncio.Task[list[HostAnswer]] | None = None
         self._began_s = 0.0
-        self._tasks: set[asyncio.Task[list[HostAnswer]]] = set()
+        self._tasks = Tasks("hosts-asked")
 
     async def stop(self) -> None:
         """Cancel all questions."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.stop()
 
     async def answers(self) -> list[HostAnswer]:
         """Return the answers of all living hosts, by their ids, within ANSWER_MS_MAX."""
         now_s = self._now_s()
         if self._last is None or self._last.cancelled() or now_s - self._began_s > FRESH_MS / 1000:
             self._began_s = now_s
-            self._last = asyncio.create_task(self._ask_all(), name="hosts-asked")
-            self._tasks.add(self._last)
-            self._last.add_done_callback(self._tasks.discard)
+            self._last = self._tasks.lend(self._ask_all())
         # A caller that gives up must not take the answers from the others.
         return await asyncio.shield(self._last)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import structlog
 
+from foqs.background.tasks import Tasks
 from foqs.cluster.homes.directory import best_of
 from foqs.cluster.homes.topic_news import TopicNews
 from foqs.cluster.homes.wishes import Wait
@@ -77,7 +78,7 @@ class Pulls:
         self.pulls_total: Counter[str] = Counter(dict.fromkeys(("items", "empty", "failed", "late", "given_back"), 0))
         """The pulls by outcome."""
         self.items_total = 0
-        self._orphans: set[asyncio.Task[Any]] = set()
+        self._tasks = Tasks("pulls")
         self._first_pulls: set[tuple[str, Topic]] = set()
         """The pending pulls of better items, by host and topic; meanwhile other calls take the items here."""
         self._late: Counter[tuple[str, Topic]] = Counter()
@@ -216,12 +217,12 @@ class Pulls:
 
     async def _wait_here(self, wanted: _Wanted, wait: Wait, left_s: float) -> tuple[list[Delivery], bool]:
         """Wait for items of this host until others have some. Returns its items, and True if the time is over."""
-        here = asyncio.create_task(self._dequeue_here(wanted, round(left_s * 1000)), name="dequeue-here")
-        arrived = asyncio.create_task(wait.arrived(), name="dequeue-elsewhere")
+        here = self._tasks.lend(self._dequeue_here(wanted, round(left_s * 1000)), "dequeue-here")
+        arrived = self._tasks.lend(wait.arrived(), "dequeue-elsewhere")
         try:
             await asyncio.wait([here, arrived], timeout=left_s + 1, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            self._keep(self._give_back_here(wanted, here))
+            self._tasks.spawn(self._give_back_here(wanted, here), "pull-given-back")
             raise
         finally:
             arrived.cancel()
@@ -279,27 +280,28 @@ class Pulls:
         if left_s <= 0 or (pointer.host_id, pointer.topic) in self._late:
             self._news.was_exhausted(pointer)
             return None
-        pull = asyncio.create_task(
-            self._dequeue_there(remote, wanted, wanted.by_topic[pointer.topic]), name=f"pull-{pointer.host_id}"
+        pull = self._tasks.lend(
+            self._dequeue_there(remote, wanted, wanted.by_topic[pointer.topic]), f"pull-{pointer.host_id}"
         )
         try:
             await asyncio.wait([pull], timeout=left_s if wait is None else min(left_s, PULL_MS_MAX / 1000))
             if wait is not None and not pull.done():
                 await self._until_another(pull, pointer.host_id, wait, until_s)
         except asyncio.CancelledError:
-            self._keep(self._give_back(remote, wanted, pull))
+            self._tasks.spawn(self._give_back(remote, wanted, pull), "pull-given-back")
             raise
         if not pull.done():
             self._is_late(remote, wanted, pointer, pull)
             return None
         return self._pulled(pointer, pull)
 
-    @staticmethod
-    async def _until_another(pull: asyncio.Task[list[Delivery]], host_id: str, wait: Wait, until_s: float) -> None:
+    async def _until_another(
+        self, pull: asyncio.Task[list[Delivery]], host_id: str, wait: Wait, until_s: float
+    ) -> None:
         """Return when the host has answered, or the wait has a pointer to another one."""
         loop = asyncio.get_running_loop()
         while not pull.done() and (left_s := until_s - loop.time()) > 0 and not wait.drop(host_id):
-            arrived = loop.create_task(wait.arrived(), name="pull-elsewhere")
+            arrived = self._tasks.lend(wait.arrived(), "pull-elsewhere")
             try:
                 await asyncio.wait([pull, arrived], timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -339,7 +341,7 @@ class Pulls:
                 del self._late[late]
 
         pull.add_done_callback(ended)
-        self._keep(self._give_back(remote, wanted, pull))
+        self._tasks.spawn(self._give_back(remote, wanted, pull), "pull-given-back")
 
     async def _dequeue_there(self, remote: Peer, wanted: _Wanted, demand: TopicDemand | None) -> list[Delivery]:
         asked = wanted.request
@@ -366,16 +368,9 @@ class Pulls:
         """Log that the leases of these items must expire. The count is unknown if the pull failed."""
         _log.warning("pull_not_given_back", peer=remote.host_id, count=count or None, error=str(error))
 
-    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work, name="pull-given-back")
-        self._orphans.add(task)
-        task.add_done_callback(self._orphans.discard)
-
     async def stop(self) -> None:
         """Cancel the remaining work, after the last call."""
-        for task in list(self._orphans):
-            task.cancel()
-        await asyncio.gather(*self._orphans, return_exceptions=True)
+        await self._tasks.stop()
 
 
 def _give_back_of(wanted: _Wanted, items: Sequence[Delivery]) -> NackRequest:

@@ -164,7 +164,6 @@ class Routing(Service):
         self.router = Router(table, served, ways(divided, merged, enqueues.enqueue, self._pulls.dequeue), routes, why)
         self.sources = RoutingSources(peers, self._pulls, self._news, self._homes.claims, owners.claims)
         """The parts of which metrics tell."""
-        self._telling: asyncio.Task[None] | None = None
         owners.on_hosts = self._hosts_live
 
     async def _start(self) -> None:
@@ -178,9 +177,6 @@ class Routing(Service):
     async def _stop(self) -> None:
         self._local.tell_changes(None)
         await self._rounds.stop()
-        if self._telling is not None:
-            self._telling.cancel()
-            await asyncio.gather(self._telling, return_exceptions=True)
         await self._pulls.stop()
         await self._owner_news.stop()
         await self._caps.stop()
@@ -210,7 +206,7 @@ class Routing(Service):
             self._local.tell_changes(None)
         elif was_alone:
             self._local.tell_changes(self._news.changed)
-            self._telling = asyncio.create_task(self._tell(self._local.known_topics()), name="topics-told")
+            self._tasks.spawn(self._tell(self._local.known_topics()), "topics-told")
 
     async def _tell(self, topics: Iterable[Topic]) -> None:
         """Tell the others what this host had before anybody had to know of it."""

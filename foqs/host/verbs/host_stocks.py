@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
-import structlog
-
+from foqs.background.tasks import Tasks
 from foqs.host.dispatch.dispatcher import Dispatcher
 from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import Shards
@@ -19,16 +18,19 @@ from foqs.model.stocks import NO_STOCK, Stock, Topic
 READ_MS_MIN = 200
 """Shortest time between two reads of the meta database for unknown names of namespaces."""
 
-_log = structlog.get_logger(__name__)
-
 
 class Stocks:
     """Implements foqs.cluster.routing.routing.LocalHost with the items and shards of this host."""
 
     def __init__(
-        self, dispatcher: Dispatcher, shards: Shards, namespaces: Namespaces, now_s: Callable[[], float]
+        self,
+        dispatcher: Dispatcher,
+        shards: Shards,
+        namespaces: Namespaces,
+        now_s: Callable[[], float],
+        tasks: Tasks,
     ) -> None:
-        """`now_s` is monotonic."""
+        """`now_s` is monotonic. `tasks` are those that read namespaces; the host stops them."""
         self._dispatcher = dispatcher
         self._shards = shards
         self._namespaces = namespaces
@@ -37,7 +39,8 @@ class Stocks:
         """The start of the last read."""
         self._reads_count = 0
         """Reads that have begun."""
-        self._reading: asyncio.Future[None] | None = None
+        self._tasks = tasks
+        self._reading: asyncio.Task[None] | None = None
         """The last read."""
         self._turn = asyncio.Lock()
 
@@ -76,7 +79,7 @@ class Stocks:
         async with self._turn:
             while self.number_of(namespace_name) is None:
                 if self._reading is not None:
-                    await asyncio.shield(self._reading)  # Shielded, because calls share it.
+                    await asyncio.wait([self._reading])  # A call that gives up cancels it for no other.
                 if self._reads_count > reads_count:
                     return
                 pause_s = self._read_s + READ_MS_MIN / 1000 - self._now_s()
@@ -84,15 +87,11 @@ class Stocks:
                     await asyncio.sleep(pause_s)
                 self._read_s = self._now_s()
                 self._reads_count += 1
-                self._reading = asyncio.ensure_future(self._read())
+                self._reading = self._tasks.spawn(self._read(), "namespaces asked for")
 
     async def _read(self) -> None:
-        try:
+        with suppress(FoqsError):  # The caller gets the error of an unknown namespace, and can try again.
             await self._namespaces.refresh()
-        except FoqsError:
-            pass  # The caller gets the error of an unknown namespace, and can try again.
-        except Exception:  # Otherwise all calls that wait here would fail.
-            _log.error("host_defect", work="namespaces asked for", exc_info=True)
 
     def number_of(self, namespace_name: str) -> int | None:
         return self._namespaces.number_by_name.get(namespace_name.encode())
