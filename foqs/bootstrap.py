@@ -22,15 +22,14 @@ from foqs.config import HostConfig
 from foqs.contract.verbs import Table
 from foqs.host.admission.bulk_lane import BulkEnqueues, BulkLane
 from foqs.host.admission.hosted_jobs import Jobs
-from foqs.host.admission.looks import Looks
+from foqs.host.admission.hosted_quota import RepeatLookUps
 from foqs.host.admission.placement import Placement
 from foqs.host.admission.quotas import Quotas
 from foqs.host.dispatch.dispatcher import Dispatcher
 from foqs.host.event_log.log_service import EventLog, EventLogOptions, EventLogSource
 from foqs.host.metrics.ages import Ages
-from foqs.host.metrics.condition import Condition
+from foqs.host.metrics.condition import Condition, Pulse
 from foqs.host.metrics.gauges import OF_EVENT_LOG, OF_HOST, Sources
-from foqs.host.metrics.pulse import Pulse
 from foqs.host.registry.censuses import Censuses
 from foqs.host.registry.known_slots import Slots
 from foqs.host.registry.namespace_calls import NamespaceCalls
@@ -49,7 +48,6 @@ from foqs.host.verbs.known_reasons import KnownReasons
 from foqs.host.verbs.namespace_verbs import NamespaceVerbs
 from foqs.host.verbs.page_reads import PageBudget, Slices
 from foqs.host.verbs.place_check import PlaceCheck
-from foqs.host.verbs.policy_calls import PolicyCalls
 from foqs.host.verbs.settlements import Leases
 from foqs.host.verbs.shard_calls import ShardCalls
 from foqs.host.verbs.shard_maps import ShardMaps
@@ -131,7 +129,7 @@ class Host(Service):
         self._quotas = self._make_quotas()
         self._lane = BulkLane(self._loop)
         self._dequeues = Dequeues(
-            self._namespaces, self._shards, self._dispatcher, self._loop.time, self.metrics.items.happened
+            self._namespaces, self._shards, self._dispatcher, self._loop.time, self.metrics.items.count_event
         )
         self._routing = self._make_routing(self._make_verbs(slices))
         self._server = self._make_server()
@@ -415,24 +413,23 @@ class Host(Service):
 
     def _make_verbs(self, slices: Slices) -> Table:
         """The verbs on the shards of this host."""
-        namespaces, shards, happened = self._namespaces, self._shards, self.metrics.items.happened
+        namespaces, shards, count_event = self._namespaces, self._shards, self.metrics.items.count_event
         placement = Placement(shards, self._dispatcher, self._slots)
         factory = self._factory
         places = PlaceCheck(namespaces.calls, factory.check_server, factory.check_database, self._config.host_name)
-        looks, make_slots = Looks(self._parts.monotonic_s), self._namespace_calls.slots
-        enqueues = Enqueues(namespaces, self._quotas, placement, self._waiting, happened, make_slots, looks)
+        look_ups, make_slots = RepeatLookUps(self._parts.monotonic_s), self._namespace_calls.slots
+        enqueues = Enqueues(namespaces, self._quotas, placement, self._waiting, count_event, make_slots, look_ups)
         bulk = BulkEnqueues(namespaces, self._lane, enqueues.enqueue)
         table = verb_table(
-            JobEnqueues(namespaces, self._jobs, bulk.enqueue, happened),
+            JobEnqueues(namespaces, self._jobs, bulk.enqueue, count_event),
             self._dequeues,
             Topics(namespaces, shards, self._dispatcher, slices),
             self._inspection,
             self._exports,
             without_context=[
-                Leases(namespaces, shards, self._inspection, self._waiting, happened, self._dispatcher.undelivered),
+                Leases(namespaces, shards, self._inspection, self._waiting, count_event, self._dispatcher.undelivered),
                 ShardMaps(namespaces, self._namespace_calls, shards, self._advertised),
                 NamespaceVerbs(namespaces, self._namespace_calls),
-                PolicyCalls(namespaces),
                 JobCalls(namespaces, self._jobs),
                 ShardCalls(namespaces, shards, self._slots, self._waiting, self._sharing.tiers_of, places),
                 StatusOfHost(self._config.host_name, shards, self._is_draining),

@@ -19,7 +19,7 @@ import structlog
 from foqs.bootstrap import Host
 from foqs.cluster.members.membership import Membership
 from foqs.config import HostConfig
-from foqs.host.metrics.pulse import Pulse
+from foqs.host.metrics.condition import Pulse
 from foqs.model.errors import InvalidArgumentError, UnavailableError
 from foqs.supervised import Orders, run_host
 from tests.support.faults.programs import FOQS, Program, foqs, free_port

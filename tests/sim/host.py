@@ -92,7 +92,7 @@ class NoMetrics:
     def counts_of(self, event: ItemEvent) -> dict[int | None, int]:
         return {}
 
-    def happened(self, namespace: int, event: ItemEvent, count: int) -> None:
+    def count_event(self, namespace: int, event: ItemEvent, count: int) -> None:
         return None
 
     def record(self, events: Events) -> None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from foqs import NewItem
 from foqs.contract.requests import EnqueueRequest
-from foqs.host.admission.looks import Looks
+from foqs.host.admission.hosted_quota import RepeatLookUps
 from foqs.host.admission.placement import Placement
 from foqs.host.admission.quotas import Quotas
 from foqs.host.registry.known_slots import Slots
@@ -40,7 +40,7 @@ class Enqueuer:
             Waiting(loop),
             lambda *_: None,
             lambda: asyncio.sleep(0),
-            Looks(loop.time),
+            RepeatLookUps(loop.time),
         )
 
     async def enqueue(self, namespace: Namespace, items: list[NewItem]) -> EnqueueResult:

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from foqs.background.service import ServiceState
-from foqs.host.metrics.condition import Condition
-from foqs.host.metrics.pulse import Pulse
+from foqs.host.metrics.condition import Condition, Pulse
 from foqs.model import limits
 
 

@@ -78,10 +78,10 @@ def test_a_shard_that_is_lost_during_a_scrape_is_left_out():
 def test_a_counter_never_goes_back_though_more_namespaces_come():
     meters = ItemMeters(name_of)
     for number in range(6):
-        meters.happened(number, ItemEvent.ACKED, 1)
-        meters.happened(0, ItemEvent.ACKED, 10)
+        meters.count_event(number, ItemEvent.ACKED, 1)
+        meters.count_event(0, ItemEvent.ACKED, 10)
     for number in range(6):
-        meters.happened(number, ItemEvent.ACKED, 100)
+        meters.count_event(number, ItemEvent.ACKED, 100)
     assert samples(OF_ITEMS, meters, "foqs_item_events_total") == {
         ("ns-0", "acked"): 161, ("ns-1", "acked"): 101, ("ns-2", "acked"): 101, (OTHER_NAMESPACES, "acked"): 303
     }  # fmt: skip
@@ -91,9 +91,9 @@ def test_a_deleted_namespace_leaves_its_place_to_a_new_one():
     deleted: set[int] = set()
     meters = ItemMeters(lambda number: None if number in deleted else name_of(number))
     for number in range(3):
-        meters.happened(number, ItemEvent.ACKED, 1)
+        meters.count_event(number, ItemEvent.ACKED, 1)
     deleted.add(1)
-    meters.happened(7, ItemEvent.ACKED, 1)
+    meters.count_event(7, ItemEvent.ACKED, 1)
     assert samples(OF_ITEMS, meters, "foqs_item_events_total") == {
         ("ns-0", "acked"): 1, ("ns-2", "acked"): 1, ("ns-7", "acked"): 1
     }  # fmt: skip
@@ -109,10 +109,10 @@ def test_an_event_costs_the_same_however_many_namespaces_have_labels():
     with patch.object(limits, "METRIC_NAMESPACES_MAX", 1_000):
         meters = ItemMeters(name_asked)
         for number in range(2_000):
-            meters.happened(number, ItemEvent.ACKED, 1)
+            meters.count_event(number, ItemEvent.ACKED, 1)
         asked.clear()
         for _ in range(1_000):
-            meters.happened(1_500, ItemEvent.ACKED, 1)
+            meters.count_event(1_500, ItemEvent.ACKED, 1)
     assert len(asked) <= 10_000, "each of 2,000 events looked at a thousand namespaces"
     assert set(asked) == set(range(1_000)), "a sort_key that has become free is found in the end"
 

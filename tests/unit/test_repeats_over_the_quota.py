@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from foqs import Client, NewItem, RetryPolicy
-from foqs.host.admission.looks import Looks
+from foqs.host.admission.hosted_quota import RepeatLookUps
 from foqs.model.errors import RateLimitedError
 from foqs.testing import MemoryQueue
 
@@ -83,16 +83,16 @@ class _Namespace:
 
 def test_looks_count_by_namespace_and_minute() -> None:
     now_s = 0.0
-    looks, namespace = Looks(lambda: now_s), cast(Any, _Namespace())
-    assert looks.admit(namespace, 9)
-    assert not looks.admit(namespace, 2)
-    assert looks.admit(namespace, 1)
+    look_ups, namespace = RepeatLookUps(lambda: now_s), cast(Any, _Namespace())
+    assert look_ups.admit(namespace, 9)
+    assert not look_ups.admit(namespace, 2)
+    assert look_ups.admit(namespace, 1)
     other = cast(Any, _Namespace())
     other.number = 2
-    assert looks.admit(other, 10)
+    assert look_ups.admit(other, 10)
     now_s = 60.0
-    assert looks.admit(namespace, 10)
-    assert len(looks._counts) == 1
+    assert look_ups.admit(namespace, 10)
+    assert len(look_ups._counts) == 1
 
 
 @pytest.mark.parametrize("at_ms", [-1, -62_135_596_800_000, -(2**63), 0])

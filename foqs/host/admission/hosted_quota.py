@@ -1,16 +1,18 @@
-"""A namespace's quota on this host: its account, the calls that wait for tokens, and the state of its asks."""
+"""A namespace's quota on this host: its account, the calls that wait for tokens or are over it, the state of asks."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from foqs.host.admission.account import Account, Charge
 from foqs.model.errors import RateLimitedError, UnavailableError
 from foqs.model.grants import Ask, Grant
 from foqs.model.namespace import Namespace
+
+_MINUTE_S = 60.0
 
 
 class QuotaBooks(Protocol):
@@ -82,3 +84,28 @@ def over_limit(hosted: HostedQuota, count: int, wait_ms: int) -> RateLimitedErro
         f"{wait_ms} ms",
         retry_after_ms=wait_ms,
     )
+
+
+class RepeatLookUps:
+    """Bounds the look-ups of dedup ids for namespaces over their quotas. `Enqueues` owns it.
+
+    Repeats need no room in the quota. So a call over the quota costs only its refusal, unless its ids are looked up.
+    These look-ups have a bound of their own because they can be in vain: as many per minute as the quota admits items.
+    """
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        """`now_s` is monotonic."""
+        self._now_s = now_s
+        self._minute = -1
+        self._counts: dict[int, int] = {}
+
+    def admit(self, namespace: Namespace, count: int) -> bool:
+        """Count `count` ids and return True if the bound permits their look-up."""
+        minute = int(self._now_s() / _MINUTE_S)
+        if minute != self._minute:
+            self._minute, self._counts = minute, {}
+        total = self._counts.get(namespace.number, 0) + count
+        if total > namespace.settings.enqueues_per_minute_max:
+            return False
+        self._counts[namespace.number] = total
+        return True

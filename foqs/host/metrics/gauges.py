@@ -12,9 +12,9 @@ from foqs.host.admission.quotas import Quotas
 from foqs.host.dispatch.dispatcher import Dispatcher
 from foqs.host.event_log.log_service import EventLog
 from foqs.host.metrics.ages import Ages
+from foqs.host.metrics.condition import Pulse
 from foqs.host.metrics.meters import OTHER_NAMESPACES, ItemMeters, TransportMeters
 from foqs.host.metrics.metric_rows import MetricRow, counter, gauge, histogram
-from foqs.host.metrics.pulse import Pulse
 from foqs.host.shards.shards import Shards
 from foqs.model import limits
 from foqs.model.cluster import ShardUse

@@ -22,7 +22,7 @@ OTHER_NAMESPACES = "(other)"
 
 
 class ItemMeters:
-    """Counts the events of items by namespace. The verbs and the dispatcher call `happened`.
+    """Counts the events of items by namespace. The verbs and the dispatcher call `count_event`.
 
     The first limits.METRIC_NAMESPACES_MAX namespaces have labels of their own until they are deleted.
     """
@@ -34,7 +34,7 @@ class ItemMeters:
         """The numbers in `_counts`, in the order of their next checks."""
         self._others = [0] * len(ItemEvent)
 
-    def happened(self, namespace: int, event: ItemEvent, count: int) -> None:
+    def count_event(self, namespace: int, event: ItemEvent, count: int) -> None:
         counts = self._counts.get(namespace)
         if counts is None:
             counts = self._counts_of_new(namespace)
@@ -43,7 +43,7 @@ class ItemMeters:
     def record(self, events: Events) -> None:
         """Count the events of a shard. The dispatcher calls it."""
         for (namespace, event), count in events.counted.items():
-            self.happened(namespace, event, count)
+            self.count_event(namespace, event, count)
 
     def counts_of(self, event: ItemEvent) -> dict[int | None, int]:
         """Return the counts of an event by namespace number; None stands for all without a label. Thread-safe."""

@@ -31,14 +31,14 @@ class Dequeues:
         shards: Shards,
         dispatcher: Dispatcher,
         clock: Callable[[], float],
-        happened: Callable[[int, ItemEvent, int], None],
+        count_event: Callable[[int, ItemEvent, int], None],
     ) -> None:
-        """`clock` is monotonic, in seconds; `happened` counts events of items by namespace."""
+        """`clock` is monotonic, in seconds; `count_event` counts events of items by namespace."""
         self._namespaces = namespaces
         self._shards = shards
         self._dispatcher = dispatcher
         self._clock = clock
-        self._happened = happened
+        self._count_event = count_event
         self._draining = False
         self._waiting: dict[DequeueCall, None] = {}
         """Calls that wait, the oldest first."""
@@ -105,7 +105,7 @@ class Dequeues:
         items = await self._wait_for_items(namespace, wants, call, wait_ms)
         if not items:
             self._shards.check_owns_any()
-        self._happened(namespace.number, ItemEvent.DELIVERED, len(items))
+        self._count_event(namespace.number, ItemEvent.DELIVERED, len(items))
         deliveries = self._deliveries(items)
         if says_begun:
             self._mark_suspects(items, deliveries)

@@ -10,7 +10,7 @@ from operator import attrgetter
 from foqs.contract.requests import EnqueueRequest, NewItem
 from foqs.host import arguments
 from foqs.host.admission.account import Charge
-from foqs.host.admission.looks import Looks
+from foqs.host.admission.hosted_quota import RepeatLookUps
 from foqs.host.admission.placement import Placement
 from foqs.host.admission.quotas import Quotas
 from foqs.host.registry.namespaces import Namespaces
@@ -112,21 +112,21 @@ class Enqueues:
         quotas: Quotas,
         placement: Placement,
         waiting: Waiting,
-        happened: Callable[[int, ItemEvent, int], None],
+        count_event: Callable[[int, ItemEvent, int], None],
         make_slots: Callable[[], Awaitable[object]],
-        looks: Looks,
+        look_ups: RepeatLookUps,
     ) -> None:
-        """`happened` counts events of items by namespace; `make_slots` makes the slot table if it is missing.
+        """`count_event` counts events of items by namespace; `make_slots` makes the slot table if it is missing.
 
-        `looks` bounds the look-ups of dedup ids for calls over their quota.
+        `look_ups` bounds the look-ups of dedup ids for calls over their quota.
         """
         self._namespaces = namespaces
         self._quotas = quotas
         self._placement = placement
         self._waiting = waiting
-        self._happened = happened
+        self._count_event = count_event
         self._make_slots = make_slots
-        self._looks = looks
+        self._look_ups = look_ups
 
     async def enqueue(self, context: CallContext, request: EnqueueRequest) -> EnqueueResult:
         """Write the valid items; the `errors` of the result have the others. Raises FoqsError if none was written."""
@@ -140,10 +140,10 @@ class Enqueues:
             namespace, charge = await self._admit(namespace_name, len(items), has_ids=has_ids)
         except RateLimitedError as error:
             namespace = self._namespaces.serving(namespace_name)
-            if has_ids and self._placement.knows_slots and self._looks.admit(namespace, len(items)):
+            if has_ids and self._placement.knows_slots and self._look_ups.admit(namespace, len(items)):
                 await self._find_repeats(namespace, items, result, error.with_traceback(None), context.away)
                 return result
-            self._happened(namespace.number, ItemEvent.RATE_LIMITED, len(items))
+            self._count_event(namespace.number, ItemEvent.RATE_LIMITED, len(items))
             raise
         if has_ids:
             await self._enqueue_once(namespace, items, result, charge, context.away)
@@ -181,7 +181,7 @@ class Enqueues:
                 writer, shard, made = self._place(namespace, items, list(made), result.errors, avoided)
         for position, item in made.items():
             result.ids[position] = ids.item_id(shard.shard_id, item.key)
-        self._happened(namespace.number, ItemEvent.ENQUEUED, len(made))
+        self._count_event(namespace.number, ItemEvent.ENQUEUED, len(made))
 
     async def _enqueue_once(
         self,
@@ -214,7 +214,7 @@ class Enqueues:
         result.errors.update(refused)
         undone_count = sum([error.nothing_done for error in result.errors.values()])
         charge.give_back(undone_count + len(result.duplicates))
-        self._happened(namespace.number, ItemEvent.ENQUEUED, sum([len(part.outcome.made) for part in parts]))
+        self._count_event(namespace.number, ItemEvent.ENQUEUED, sum([len(part.outcome.made) for part in parts]))
         if len(refused) == len(items) and len(distinct := set(refused.values())) == 1:
             raise distinct.pop()
 
@@ -248,7 +248,7 @@ class Enqueues:
         result.duplicates.sort()
         result.errors.update(refused)
         limited_count = sum([error is refusal for error in refused.values()])
-        self._happened(namespace.number, ItemEvent.RATE_LIMITED, limited_count)
+        self._count_event(namespace.number, ItemEvent.RATE_LIMITED, limited_count)
         if limited_count == len(items):
             raise refusal
 

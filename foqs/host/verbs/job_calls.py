@@ -26,13 +26,13 @@ class JobEnqueues:
         namespaces: Namespaces,
         jobs: Jobs,
         enqueue: Enqueue,
-        happened: Callable[[int, ItemEvent, int], None],
+        count_event: Callable[[int, ItemEvent, int], None],
     ) -> None:
-        """`enqueue` does the work; `happened` counts, by namespace, what became of items."""
+        """`enqueue` does the work; `count_event` counts, by namespace, what became of items."""
         self._namespaces = namespaces
         self._jobs = jobs
         self._enqueue = enqueue
-        self._happened = happened
+        self._count_event = count_event
 
     def enqueue(self, context: CallContext, request: of.EnqueueRequest) -> Awaitable[EnqueueResult]:
         """Enqueue as foqs.host.verbs.enqueues does; a call without a job costs nothing more."""
@@ -47,7 +47,7 @@ class JobEnqueues:
         try:
             admission = self._jobs.admit(job, items_count)
         except RateLimitedError:
-            self._happened(namespace.number, ItemEvent.RATE_LIMITED, items_count)
+            self._count_event(namespace.number, ItemEvent.RATE_LIMITED, items_count)
             raise
         with admission:
             try:

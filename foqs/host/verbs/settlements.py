@@ -50,15 +50,15 @@ class Leases:
         shards: Shards,
         inspection: Inspection,
         waiting: Waiting,
-        happened: Callable[[int, ItemEvent, int], None],
+        count_event: Callable[[int, ItemEvent, int], None],
         undelivered: Callable[[Topic, int], None],
     ) -> None:
-        """`happened` counts events of items by namespace; `undelivered` counts deliveries that no consumer received."""
+        """`count_event` counts events by namespace; `undelivered` counts deliveries that no consumer received."""
         self._namespaces = namespaces
         self._shards = shards
         self._inspection = inspection
         self._waiting = waiting
-        self._happened = happened
+        self._count_event = count_event
         self._undelivered = undelivered
 
     async def ack(self, request: of.AckRequest) -> PositionErrors:
@@ -79,7 +79,7 @@ class Leases:
             errors.update(await self._inspection.delete_rows(namespace, unleased))
         if request.repeated and errors:
             await self._forgive_gone(namespace, receipts, errors)
-        self._happened(namespace.number, ItemEvent.ACKED, len(receipts) - len(errors))
+        self._count_event(namespace.number, ItemEvent.ACKED, len(receipts) - len(errors))
         return errors
 
     async def _forgive_gone(self, namespace: Namespace, receipts: Sequence[str], errors: PositionErrors) -> None:
@@ -107,7 +107,7 @@ class Leases:
         counts = Counter(topic for position, topic in unseen.items() if position not in errors)
         for topic, count in counts.items():
             self._undelivered(topic, count)
-        self._happened(namespace.number, ItemEvent.NACKED, len(nacks) - len(errors))
+        self._count_event(namespace.number, ItemEvent.NACKED, len(nacks) - len(errors))
         return errors
 
     def _topics_unseen(self, nacks: Sequence[of.Nack]) -> dict[int, Topic]:
@@ -147,7 +147,7 @@ class Leases:
         if answer is not None and answer.open_count:
             await answer.done
             errors.update(answer.errors)
-        self._happened(namespace.number, ItemEvent.EXTENDED, len(receipts) - len(errors))
+        self._count_event(namespace.number, ItemEvent.EXTENDED, len(receipts) - len(errors))
         errors.update(begun_errors)
         return errors
 
