@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from foqs.cluster.ownership.owner_map import ShardOwner
-from foqs.model import ids, limits, order
+from foqs.host.verbs.page_reads import merged
+from foqs.model import ids, order
 from foqs.model.calls import (
     ExportPlan,
     ShardAddress,
@@ -48,19 +49,12 @@ def _summed(name: str, parts: Sequence[TopicStats]) -> TopicStats:
 
 
 def merged_items(pages: Sequence[StoredItemPage], limit: int) -> StoredItemPage:
-    """Merge the first items of a topic in its order, from pages of one request. Tokens are sort keys in hex."""
-    tokens = [int(page.next_page_token, 16) for page in pages if page.next_page_token]
-    known_up_to = min(tokens, default=order.LAST)
-    chosen: list[tuple[int, StoredItem]] = []
-    size_bytes = 0
-    keyed = [[(_sort_key(item), item) for item in page.items] for page in pages]
-    for place, item in heapq.merge(*keyed, key=lambda pair: pair[0]):
-        size_bytes += len(item.payload) + len(item.metadata)
-        if len(chosen) == limit or place > known_up_to or (chosen and size_bytes > limits.PAGE_BYTES_MAX):
-            break
-        chosen.append((place, item))
-    has_more = bool(tokens) or sum(len(page.items) for page in pages) > len(chosen)
-    return StoredItemPage([item for _, item in chosen], f"{chosen[-1][0]:x}" if chosen and has_more else "")
+    """Merge the first items of a topic in its order, from pages of one request."""
+    keyed = [
+        ([(_sort_key(item), item) for item in page.items], bool(page.items and page.next_page_token)) for page in pages
+    ]
+    chosen, token = merged(keyed, limit, lambda item: len(item.payload) + len(item.metadata))
+    return StoredItemPage([item for _, item in chosen], token)
 
 
 def merged_plans(plans: Sequence[ExportPlan]) -> ExportPlan:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from foqs.host.shards.shards import Shards
 from foqs.host.shards.ttl_scan import ask, in_parts
 from foqs.host.shards.waiting import Answer, Waiting
 from foqs.host.verbs.chosen_dead import choose
-from foqs.host.verbs.page_reads import PageBudget, Slices, lost, read_parts, stored_item
+from foqs.host.verbs.page_reads import PageBudget, Slices, lost, merged, read_parts, stored_item
 from foqs.model import ids, limits, order
 from foqs.model.calls import CallContext, DeadLettersResult, PositionErrors, StoredItem, StoredItemPage
 from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, shown
@@ -92,7 +91,9 @@ class Inspection:
                 shard.shard_id: partial(self._read_page, shard, topic, edge, limit, bytes_each, dead=dead)
                 for shard, topic in parts
             }
-            return await self._merged(topic_name, limit, await read_parts(self._shards, reads))
+            pages = await read_parts(self._shards, reads)
+            chosen, token = merged(pages, limit, lambda row: row.content.size_bytes)
+            return StoredItemPage(await self._slices.each(partial(self._stored_items, topic_name), chosen), token)
 
     def _parts(
         self, namespace: Namespace, topic_name: str, wanted: Collection[int] | None
@@ -105,20 +106,6 @@ class Inspection:
         for shard, _ in parts:
             self._shards.check_healthy(shard.shard_id)
         return parts
-
-    async def _merged(self, topic_name: str, limit: int, pages: list[ShardPage]) -> StoredItemPage:
-        # After the last row of a page with more rows, rows of other pages are not necessarily the next ones.
-        known_up_to = min([page[-1][0] for page, more in pages if more], default=order.LAST)
-        chosen: list[tuple[int, ItemRow]] = []
-        size_bytes = 0
-        for place, row in heapq.merge(*[page for page, _ in pages], key=lambda pair: pair[0]):
-            size_bytes += row.content.size_bytes
-            if len(chosen) == limit or place > known_up_to or (chosen and size_bytes > limits.PAGE_BYTES_MAX):
-                break
-            chosen.append((place, row))
-        more = any(more for _, more in pages) or sum(len(page) for page, _ in pages) > len(chosen)
-        items = await self._slices.each(partial(self._stored_items, topic_name), chosen)
-        return StoredItemPage(items, f"{chosen[-1][0]:x}" if chosen and more else "")
 
     async def get_item(self, context: CallContext, request: of.GetItemRequest) -> StoredItem:
         """Return a stored item with its payload. Raises NotFoundError."""

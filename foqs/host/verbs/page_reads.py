@@ -6,6 +6,7 @@ No page holds the event loop or the memory of the host, and none waits for a sic
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -15,7 +16,7 @@ from typing import TypeVar
 
 from foqs.background.tasks import Tasks
 from foqs.host.shards.shards import Shards
-from foqs.model import ids, limits
+from foqs.model import ids, limits, order
 from foqs.model.calls import DeliveryPolicy, ItemState, StoredItem
 from foqs.model.clock import Now
 from foqs.model.errors import OverloadedError, UnavailableError
@@ -154,6 +155,27 @@ async def _in_time(shard_id: int, read: Callable[[], Awaitable[T]]) -> T:
             f"shard {shard_id} was not read within {limits.CALL_MS_MAX} ms: nothing was done, try again",
             nothing_done=True,
         ) from None
+
+
+def merged(
+    pages: Sequence[tuple[Sequence[tuple[int, T]], bool]], limit: int, bytes_of: Callable[[T], int]
+) -> tuple[list[tuple[int, T]], str]:
+    """Return the first items of ordered pages, each with its sort key, and the token of the next page.
+
+    A page is (pairs of a sort key and an item, True if more items can follow). The result has up to `limit` items and
+    limits.PAGE_BYTES_MAX, but at least one.
+    """
+    # After the last item of a page with more items, items of other pages are not necessarily the next ones.
+    known_up_to = min([page[-1][0] for page, more in pages if more], default=order.LAST)
+    chosen: list[tuple[int, T]] = []
+    size_bytes = 0
+    for place, item in heapq.merge(*[page for page, _ in pages], key=lambda pair: pair[0]):
+        size_bytes += bytes_of(item)
+        if len(chosen) == limit or place > known_up_to or (chosen and size_bytes > limits.PAGE_BYTES_MAX):
+            break
+        chosen.append((place, item))
+    more = any(more for _, more in pages) or sum(len(page) for page, _ in pages) > len(chosen)
+    return chosen, f"{chosen[-1][0]:x}" if chosen and more else ""
 
 
 def lost(shard_id: int) -> UnavailableError:
