@@ -61,28 +61,6 @@ class TransportMetrics(Protocol):
         """Count a dequeue that could wait for items, so its time is no measure of the host's speed."""
 
 
-class NoMetrics:
-    """Counts nothing, for servers without metrics."""
-
-    def connection_opened(self) -> None:
-        return None
-
-    def connection_closed(self) -> None:
-        return None
-
-    def connection_refused(self, reason: str) -> None:
-        return None
-
-    def protocol_error(self, reason: str) -> None:
-        return None
-
-    def call_finished(self, method: str, outcome: str, seconds: float) -> None:
-        return None
-
-    def long_poll_finished(self, outcome: str, seconds: float) -> None:
-        return None
-
-
 class KnownNamespaces(Protocol):
     """The namespaces that a host knows, by which the scheduler distinguishes tenants."""
 

@@ -13,7 +13,7 @@ import structlog
 from foqs.background.service import Service
 from foqs.contract.verbs import Call
 from foqs.model import limits
-from foqs.transport.bounds import KnownNamespaces, NoMetrics, TransportLimits, TransportMetrics
+from foqs.transport.bounds import KnownNamespaces, TransportLimits, TransportMetrics
 from foqs.transport.connection import Connection
 from foqs.transport.connection_table import ConnectionTable
 from foqs.transport.listener import Listener
@@ -55,8 +55,8 @@ class ThriftServer(Service):
         address: str,
         port: int,
         namespaces: KnownNamespaces,
+        metrics: TransportMetrics,
         is_living_peer: Callable[[str], bool] | None = None,
-        metrics: TransportMetrics | None = None,
         bounds: TransportLimits | None = None,
     ) -> None:
         """Calls are scheduled by the namespaces that this host knows: see FairScheduler.
@@ -69,7 +69,7 @@ class ThriftServer(Service):
         self._port = port
         self._namespaces = namespaces
         self._is_living_peer = is_living_peer or (lambda host_id: False)
-        self._metrics = metrics or NoMetrics()
+        self._metrics = metrics
         self._bounds = bounds or TransportLimits()
         self._table: ConnectionTable | None = None
         self._listener: Listener | None = None

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -25,7 +26,7 @@ def with_host(scenario: Callable[[FakeQueue, str], Awaitable[None]]) -> None:
 
     async def main() -> None:
         queue = FakeQueue()
-        server = ThriftServer(queue.call, address="127.0.0.1", port=0, namespaces=queue)
+        server = ThriftServer(queue.call, address="127.0.0.1", port=0, namespaces=queue, metrics=Mock())
         await server.start()
         try:
             async with asyncio.timeout(PATIENCE_S):

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -285,7 +286,7 @@ class Watched(FakeQueue):
 
 async def test_the_front_door_ends_a_wait_at_once_and_gives_the_next_item_to_others() -> None:
     queue = Watched()
-    server = ThriftServer(queue.call, address="127.0.0.1", port=0, namespaces=queue)
+    server = ThriftServer(queue.call, address="127.0.0.1", port=0, namespaces=queue, metrics=Mock())
     await server.start()
     try:
         async with foqs.AsyncClient(f"127.0.0.1:{server.port}", connections_max=1) as client:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import uvloop
@@ -408,7 +409,7 @@ def test_a_drain_gives_up_on_calls_that_do_not_end() -> None:
 def test_a_server_may_be_stopped_unstarted_and_twice() -> None:
     async def main() -> None:
         queue = FakeQueue()
-        server = ThriftServer(queue.call, address="127.0.0.1", port=0, namespaces=queue)
+        server = ThriftServer(queue.call, address="127.0.0.1", port=0, namespaces=queue, metrics=Mock())
         await server.stop()
         await server.stop()
 
@@ -419,7 +420,9 @@ def test_a_port_in_use_fails_the_start() -> None:
     async def main() -> None:
         queue = FakeQueue()
         with socket.create_server(("127.0.0.1", 0)) as taken:
-            server = ThriftServer(queue.call, address="127.0.0.1", port=taken.getsockname()[1], namespaces=queue)
+            server = ThriftServer(
+                queue.call, address="127.0.0.1", port=taken.getsockname()[1], namespaces=queue, metrics=Mock()
+            )
             with pytest.raises(OSError, match="in use"):
                 await server.start()
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
+from unittest.mock import Mock
 
 from foqs import NotSentError, OutcomeUnknownError
 from foqs.contract import requests as of
@@ -61,7 +62,7 @@ class HostThread:
     def __init__(self, queue: FakeQueue) -> None:
         self.queue = queue
         self.loop = asyncio.new_event_loop()
-        self.server = ThriftServer(queue.call, address="127.0.0.1", port=0, namespaces=queue)
+        self.server = ThriftServer(queue.call, address="127.0.0.1", port=0, namespaces=queue, metrics=Mock())
         self._thread = threading.Thread(target=self.loop.run_forever, name="test-host")
 
     @property

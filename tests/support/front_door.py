@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import uvloop
 
-from foqs.transport.bounds import NoMetrics, TransportLimits
+from foqs.transport.bounds import TransportLimits
 from foqs.transport.connection import Connection
 from foqs.transport.server import ThriftServer
 from foqs.wire.codec import Codec, structs
@@ -18,7 +18,7 @@ from tests.support.raw_client import RawClient
 from tests.support.waiting import PATIENCE_S
 
 
-class Counts(NoMetrics):
+class Counts:
     def __init__(self) -> None:
         self.finished: list[tuple[str, str]] = []
         self.errors: list[str] = []

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Set
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 from foqs.cluster.homes.cap_news import CapNews
 from foqs.cluster.homes.topic_news import TopicNews
@@ -56,8 +57,8 @@ class PeerWorld:
         )  # fmt: skip
         self.look()
         self.server = ThriftServer(
-            self._call, address="127.0.0.1", port=0, namespaces=self.queue, is_living_peer=self.door.is_living,
-            bounds=TransportLimits(sweep_ms=sweep_ms),
+            self._call, address="127.0.0.1", port=0, namespaces=self.queue, metrics=Mock(),
+            is_living_peer=self.door.is_living, bounds=TransportLimits(sweep_ms=sweep_ms),
         )  # fmt: skip
         self.peers = self.connections_of("caller")
 

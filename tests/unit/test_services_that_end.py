@@ -100,7 +100,7 @@ def _operator_port(_: Path) -> Service:
 
 
 def _server(_: Path) -> Service:
-    return ThriftServer(Mock(), namespaces=Mock(), address="127.0.0.1", port=0)
+    return ThriftServer(Mock(), namespaces=Mock(), metrics=Mock(), address="127.0.0.1", port=0)
 
 
 @pytest.mark.parametrize("make", [_event_log, _operator_port, _server])
