@@ -90,7 +90,7 @@ class Host(Service):
         self.id = process_id(config.host_name, started_at_ms)
         self._meta = self._make_meta(limits.META_STATEMENT_MS_MAX)
         self._membership = self._make_membership(started_at_ms)
-        self._jobs = Jobs(self._meta, config.host_name, started_at_ms, self._loop.time)
+        self._jobs = Jobs(self._meta.jobs, config.host_name, started_at_ms, self._loop.time)
         self._shards = Shards(config.shards, self._membership.refused, self._is_elsewhere)
         self._waiting = Waiting(self._loop)
         self._slots = Slots(self._shards)
@@ -223,9 +223,9 @@ class Host(Service):
         """Read the common values of the cluster from the meta database. Return its secret. Raises
         InvalidArgumentError in another cluster.
         """
-        meta.agree_on_name(self._config.cluster)
+        meta.cluster.agree_on_name(self._config.cluster)
         self._factory.cluster.learn()
-        return meta.cluster_secret(proposed_secret)
+        return meta.cluster.secret(proposed_secret)
 
     async def _drain(self) -> None:
         await self._sharing.leave()
@@ -381,7 +381,7 @@ class Host(Service):
 
     def _make_quotas(self) -> Quotas:
         return Quotas(
-            self._meta,
+            self._meta.quotas,
             self._config.host_name,
             self._parts.monotonic_s,
             lambda: self._membership.hosts_count,

@@ -67,7 +67,7 @@ class ShardFactory:
         """The time for which the event loop turned. The host ticks it."""
         self._servers: dict[str, MysqlServer] = {}
         """Servers by the address in the URLs of their shards."""
-        self.cluster = ClusterId(meta.cluster_id, meta.make_cluster_id, self._told_by_shards, self._epoch_of)
+        self.cluster = ClusterId(meta.cluster.id, meta.cluster.make_id, self._told_by_shards, self._epoch_of)
         """The id of the cluster, which each shard's database must also have."""
         self._pack_budget = PackBudget(limits.PACKS_OF_HOST_BYTES_MAX)
 
@@ -147,7 +147,7 @@ class ShardFactory:
 
     def _told_by_shards(self) -> bytes:
         """The id of the cluster in the first readable shard that has one, or empty."""
-        places = {row.shard_id: row.place for row in self._meta.list_shards() if row.place}
+        places = {row.shard_id: row.place for row in self._meta.shards.read_all() if row.place}
         silent: set[str] = set()
         for shard_id in sorted(self._config.shards.keys() | places.keys()):
             url = self.url_of(shard_id, places.get(shard_id, ""))
@@ -164,12 +164,12 @@ class ShardFactory:
 
     def _epoch_of(self, shard_id: int) -> int:
         """The last epoch that the meta database has given for the shard, or 0. It blocks; raises UnavailableError."""
-        return next((row.epoch for row in self._meta.list_shards() if row.shard_id == shard_id), 0)
+        return next((row.epoch for row in self._meta.shards.read_all() if row.shard_id == shard_id), 0)
 
     def take_epoch(self, shard_id: int, ask: EpochAsk) -> EpochGiven:
         """A new epoch of the shard for this host. It blocks. Raises ElsewhereError."""
         self._namespaces.require_durable()
-        given = self._meta.take_shard_epoch(
+        given = self._meta.shards.take_epoch(
             shard_id, self._host_id, self._parts.wall_ms(), ask.at_least, ask.found, is_renewal=ask.is_renewal,
             is_dead=self._membership.is_dead,
         )  # fmt: skip

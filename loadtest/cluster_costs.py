@@ -45,7 +45,7 @@ def main(hosts: int, shards: int) -> None:
     ]
     with made_cluster(rows, shards) as (server, meta):
         console.print(rounds_table(server, meta, rows[0]))
-        known = meta.list_shards()
+        known = meta.shards.read_all()
     console.print(plans_table(rows, known), directory_table())
 
 
@@ -60,10 +60,10 @@ def made_cluster(rows: list[HostRow], shards: int) -> Iterator[tuple[LocalServer
         apply(url, SchemaKind.META)
         with closing(MetaStore(url)) as meta:
             for row in rows:
-                meta.beat(row)
-            meta.adopt_shards(places, "")
+                meta.hosts.beat(row)
+            meta.shards.adopt(places, "")
             for shard in places:
-                meta.take_shard_epoch(shard, rows[shard % len(rows)].id, 0, 0)
+                meta.shards.take_epoch(shard, rows[shard % len(rows)].id, 0, 0)
             yield server, meta
 
 
@@ -71,9 +71,9 @@ def rounds_table(server: LocalServer, meta: MetaStore, me: HostRow) -> Table:
     """What each host does once per heartbeat."""
     table = Table("a host, once a heartbeat", "CPU of the host, ms", "CPU of the server, ms", "bytes it sends")
     works: dict[str, Callable[[], object]] = {
-        "writes its row, reads all hosts": lambda: meta.beat(me),
-        "reads all shards": meta.list_shards,
-        "reads namespaces, epochs, slots, policies": meta.read_namespaces,
+        "writes its row, reads all hosts": lambda: meta.hosts.beat(me),
+        "reads all shards": meta.shards.read_all,
+        "reads namespaces, epochs, slots, policies": meta.namespaces.read,
     }
     for what, work in works.items():
         work()

@@ -157,7 +157,7 @@ def _prepare(
     }
     apply(meta_url, SchemaKind.META)
     with closing(MetaStore(meta_url)) as meta:
-        epochs = {row.shard_id: row.epoch for row in meta.list_shards()}
+        epochs = {row.shard_id: row.epoch for row in meta.shards.read_all()}
     for shard_id, url in shards.items():
         if (epoch := epochs.get(shard_id, 0)) and not status(url, SchemaKind.SHARD).applied:
             raise MigrationError(f"shard {shard_id}: {lost_database_problem(shard_id, epoch)}")
@@ -165,7 +165,7 @@ def _prepare(
     _forget_hosts(server)
     with closing(MetaStore(meta_url)) as meta, suppress(AlreadyExistsError):
         # An earlier run may have created it and changed its settings since.
-        meta.insert_namespace(_NAMESPACE, NamespaceSettings(), time.time_ns() // 1_000_000)
+        meta.namespaces.insert(_NAMESPACE, NamespaceSettings(), time.time_ns() // 1_000_000)
     return HostConfig(
         meta_url=meta_url,
         shards=shards,

@@ -171,7 +171,7 @@ class _Work:
         if not self._is_meta_away:
             try:
                 with closing(MetaStore(config.meta_url)) as meta:
-                    return meta.list_shards()
+                    return meta.shards.read_all()
             except (UnavailableError, SQLAlchemyError) as error:
                 problem = str(error)
                 self._is_meta_away = isinstance(error, UnavailableError)
@@ -222,5 +222,5 @@ def _apply(database: _Database) -> list[Migration]:
 def _make_known(config: HostConfig, database: _Database) -> None:
     """Store the identity of a shard in its newly made database, so that hosts accept the database."""
     with closing(MetaStore(config.meta_url)) as meta:
-        cluster_id = meta.make_cluster_id()
+        cluster_id = meta.cluster.make_id()
     keep_identity_at(database.url, ShardIdentity(cluster_id, database.shard_id))

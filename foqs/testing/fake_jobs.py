@@ -2,40 +2,29 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 
 from foqs.model import limits
 from foqs.model.errors import AlreadyExistsError, InvalidArgumentError
 from foqs.model.jobs import Job, JobChanges, JobState, unknown_job
 from foqs.model.namespace import Namespace
 from foqs.storage.meta.meta_jobs import JobCounts, JobKey, JobView
+from foqs.testing.fake_meta_tables import JobTables, Reach
 
 
-@dataclass(slots=True)
-class JobTables:
-    """The committed rows."""
+class FakeJobs:
+    """The records of jobs, and the counts of hosts."""
 
-    jobs: dict[JobKey, Job] = field(default_factory=dict)
-    hosts: dict[tuple[JobKey, str, int], tuple[int, JobCounts]] = field(default_factory=dict)
-    """The last active time and the counts of each process of a host; by job, name of the host and its start."""
-
-
-class FakeJobs(ABC):
-    """The database for one host. A subclass provides the tables."""
+    def __init__(self, reach: Reach) -> None:
+        self._reach = reach
 
     @property
-    @abstractmethod
-    def _job_tables(self) -> JobTables:
-        """The content of the database. Raises UnavailableError while it is unreachable."""
+    def _tables(self) -> JobTables:
+        return self._reach().tables.jobs
 
-    @abstractmethod
-    def _now_ms(self) -> int:
-        """The database's clock."""
-
-    def create_job(self, namespace: Namespace, job_id: str, items_per_second_max: int, detail: str) -> Job:
-        jobs, key, now_ms = self._job_tables.jobs, JobKey(namespace.number, job_id), self._now_ms()
+    def create(self, namespace: Namespace, job_id: str, items_per_second_max: int, detail: str) -> Job:
+        jobs, key, now_ms = self._tables.jobs, JobKey(namespace.number, job_id), self._reach().now_ms()
         if key in jobs:
             raise AlreadyExistsError(f"namespace {namespace.name!r} has a job {job_id!r} already")
         self._make_room(namespace.number)
@@ -49,30 +38,30 @@ class FakeJobs(ABC):
         )
         return jobs[key]
 
-    def update_job(self, namespace: Namespace, job_id: str, changes: JobChanges) -> Job:
-        jobs, key = self._job_tables.jobs, JobKey(namespace.number, job_id)
+    def update(self, namespace: Namespace, job_id: str, changes: JobChanges) -> Job:
+        jobs, key = self._tables.jobs, JobKey(namespace.number, job_id)
         if key not in jobs:
             raise unknown_job(job_id, namespace.name)
         given = {name: value for name, value in asdict(changes).items() if value is not None}
-        jobs[key] = replace(jobs[key], updated_at_ms=self._now_ms(), **given)
+        jobs[key] = replace(jobs[key], updated_at_ms=self._reach().now_ms(), **given)
         return self._job(key)
 
-    def get_job(self, namespace: Namespace, job_id: str) -> Job:
+    def get(self, namespace: Namespace, job_id: str) -> Job:
         key = JobKey(namespace.number, job_id)
-        if key not in self._job_tables.jobs:
+        if key not in self._tables.jobs:
             raise unknown_job(job_id, namespace.name)
         return self._job(key)
 
-    def page_jobs(self, namespace: Namespace, after: tuple[int, str] | None, limit: int) -> list[Job]:
-        mine = [self._job(key) for key in self._job_tables.jobs if key.namespace == namespace.number]
+    def page(self, namespace: Namespace, after: tuple[int, str] | None, limit: int) -> list[Job]:
+        mine = [self._job(key) for key in self._tables.jobs if key.namespace == namespace.number]
         place = (-1 << 63, "") if after is None else (-after[0], after[1])
         ordered = sorted(mine, key=lambda job: (-job.created_at_ms, job.id))
         return [job for job in ordered if (-job.created_at_ms, job.id) > place][:limit]
 
-    def count_jobs(
+    def count(
         self, host_name: str, started_at_ms: int, counts: Mapping[JobKey, JobCounts], asked: Collection[JobKey] = ()
     ) -> dict[JobKey, JobView]:
-        tables, now_ms = self._job_tables, self._now_ms()
+        tables, now_ms = self._tables, self._reach().now_ms()
         views = {}
         for key in {*counts, *asked} & tables.jobs.keys():
             self._fold_earlier(key, host_name, started_at_ms)
@@ -86,21 +75,21 @@ class FakeJobs(ABC):
         return views
 
     def _fold_earlier(self, key: JobKey, host_name: str, started_at_ms: int) -> None:
-        tables = self._job_tables
+        tables = self._tables
         earlier = [at for at in tables.hosts if at[:2] == (key, host_name) and at[2] != started_at_ms]
         for at in earlier:
             tables.jobs[key] = _plus(tables.jobs[key], tables.hosts.pop(at)[1])
 
     def _job(self, key: JobKey) -> Job:
-        job = self._job_tables.jobs[key]
-        for (at, _, _), (_, counted) in self._job_tables.hosts.items():
+        job = self._tables.jobs[key]
+        for (at, _, _), (_, counted) in self._tables.hosts.items():
             job = _plus(job, counted) if at == key else job
         return job
 
     def _make_room(self, namespace: int) -> None:
-        jobs = self._job_tables.jobs
+        jobs = self._tables.jobs
         for key, job in list(jobs.items()):
-            if job.updated_at_ms < self._now_ms() - limits.JOB_KEPT_MS:
+            if job.updated_at_ms < self._reach().now_ms() - limits.JOB_KEPT_MS:
                 self._forget_job(key)
         for mine, most in (
             ([key for key in jobs if key.namespace == namespace], limits.JOBS_PER_NAMESPACE_MAX),
@@ -112,12 +101,12 @@ class FakeJobs(ABC):
                     raise InvalidArgumentError(f"there are {len(mine)} jobs that run, and the limit is {most}")
                 self._forget_job(min(ended, key=lambda key: jobs[key].updated_at_ms))
 
-    def _forget_jobs_of(self, namespace: int) -> None:
-        for key in [key for key in self._job_tables.jobs if key.namespace == namespace]:
+    def forget_all_of(self, namespace: int) -> None:
+        for key in [key for key in self._tables.jobs if key.namespace == namespace]:
             self._forget_job(key)
 
     def _forget_job(self, key: JobKey) -> None:
-        tables = self._job_tables
+        tables = self._tables
         del tables.jobs[key]
         for at in [at for at in tables.hosts if at[0] == key]:
             del tables.hosts[at]

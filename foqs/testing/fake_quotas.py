@@ -2,44 +2,27 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping
 
 from foqs.model.grants import Ask
 from foqs.model.limits import SECOND_MS
 from foqs.storage.meta.meta_quotas import Answer, locked_elsewhere, number_of, settle
-from foqs.testing.fake_sessions import FakeSessions
+from foqs.testing.fake_meta_tables import Reach
 
 LOCK_WAIT_MS = 2 * SECOND_MS
 """Longest wait of a session for a lock, in milliseconds."""
 _LOOK_S = 0.005
 
 
-class FakeQuotas(ABC):
-    """The database for one host. A subclass provides the books and the limits."""
+class FakeQuotas:
+    """The table of books."""
 
-    @property
-    @abstractmethod
-    def _books(self) -> dict[int, bytes]:
-        """The packed books. Raises UnavailableError while the database is unreachable."""
+    def __init__(self, reach: Reach, process_id: str = "") -> None:
+        """`process_id` is that of the host that has these sessions."""
+        self._reach = reach
+        self._process_id = process_id
 
-    @abstractmethod
-    def _limit_of(self, namespace: int) -> int | None:
-        """The quota of a namespace, or None if it was deleted."""
-
-    @abstractmethod
-    def _now_ms(self) -> int:
-        """The database's clock."""
-
-    @property
-    @abstractmethod
-    def _sessions(self) -> FakeSessions:
-        """The database's sessions in transactions."""
-
-    _process_id = ""
-    """The process id of the host that has these sessions."""
-
-    def ask_quotas(self, host_name: str, asks: Mapping[int, Ask], *, waits: bool = False) -> dict[int, Answer]:
+    def ask(self, host_name: str, asks: Mapping[int, Ask], *, waits: bool = False) -> dict[int, Answer]:
         asking = self.asking(host_name, asks, waits=waits)
         while True:
             try:
@@ -55,20 +38,21 @@ class FakeQuotas(ABC):
 
         Yields None between the statements, and the seconds to the next try while it waits for a lock.
         """
-        books, sessions = self._books, self._sessions
+        database = self._reach()
+        sessions = database.sessions
         session = sessions.begin(self._process_id)
         known = {number: limit for number in asks if (limit := self._limit_of(number)) is not None}
-        until_ms = self._now_ms() + (LOCK_WAIT_MS if waits else 0)
+        until_ms = database.now_ms() + (LOCK_WAIT_MS if waits else 0)
         rows = [("quota", number) for number in sorted(known)] if waits else []
         while sum([sessions.wait(session, row) for row in rows]) < len(rows):
-            if self._now_ms() >= until_ms:
+            if database.now_ms() >= until_ms:
                 sessions.commit(session)
                 return {number: locked_elsewhere() for number in asks}
             yield _LOOK_S
         mine = {number for number in known if sessions.lock(session, ("quota", number))}
-        now_ms = self._now_ms()
+        now_ms = database.now_ms()
         yield None
-        books = self._books
+        books = self._reach().tables.quotas
         sessions.hear(session)
         answers: dict[int, Answer] = {}
         for number, limit in known.items():
@@ -79,3 +63,8 @@ class FakeQuotas(ABC):
                 answers[number], books[number] = settle(packed, number_of(host_name), asks[number], limit, now_ms)
         sessions.commit(session)
         return answers
+
+    def _limit_of(self, namespace: int) -> int | None:
+        """The quota of a namespace, or None if it was deleted."""
+        found = [one for one in self._reach().tables.namespaces.values() if one.number == namespace]
+        return found[0].settings.enqueues_per_minute_max if found else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, cast
@@ -16,7 +15,6 @@ from foqs.cluster.routing.routing import Chance
 from foqs.config import HostConfig
 from foqs.host.metrics.scrape import Metrics
 from foqs.model import limits
-from foqs.model.cluster import HostRow
 from foqs.model.errors import UnavailableError
 from foqs.model.shard_place import EpochAsk, EpochGiven
 from foqs.parts import Parts
@@ -25,10 +23,9 @@ from foqs.storage.schema.migrations import SchemaKind
 from foqs.storage.sessions.places import place_of
 from foqs.storage.shard.packs.pack_index import PackIndex
 from foqs.storage.shard.shard_store import ShardAccess
-from foqs.testing.fake_namespaces import FakeNamespaces, NamespaceTables
+from foqs.testing.fake_meta import memory_meta
 from foqs.testing.fake_reader import FakeReader
 from foqs.testing.fake_server import FakeServer
-from foqs.testing.fake_sessions import FakeSessions
 from foqs.testing.fake_slot_source import FakeSlotSource
 from foqs.testing.fake_store import FakeStore, fake_identity
 from foqs.testing.manual_loop import ManualLoop
@@ -44,38 +41,6 @@ _JUMPS_MAX = 500
 """Most steps in which a long time passes."""
 
 
-class MemoryMeta(FakeNamespaces):
-    """The meta database of one host."""
-
-    def __init__(self, now_ms: Callable[[], int]) -> None:
-        super().__init__(random.Random(0))
-        self._stored = NamespaceTables()
-        self._rows: dict[str, HostRow] = {}
-        self._clock = now_ms
-        self._transactions = FakeSessions(now_ms)
-
-    @property
-    def _sessions(self) -> FakeSessions:
-        return self._transactions
-
-    @property
-    def _tables(self) -> NamespaceTables:
-        return self._stored
-
-    def _now_ms(self) -> int:
-        return self._clock()
-
-    def check_durable(self) -> list[str]:
-        return []
-
-    @property
-    def _hosts(self) -> dict[str, HostRow]:
-        return self._rows
-
-    def close(self) -> None:
-        return None
-
-
 class MemoryHost:
     """A host and its loop. Safe for threads: each method call is done when it returns.
 
@@ -88,7 +53,7 @@ class MemoryHost:
         self._loop = ManualLoop()
         self._servers = {number: FakeServer(number, self.now_ms, strict=True) for number in range(shard_count)}
         self._server_by_place = {place_of(_shard_url(number)): server for number, server in self._servers.items()}
-        self._meta = MemoryMeta(self.now_ms)
+        self._meta = memory_meta(self.now_ms)
         self._host = self._loop.call(self._make)
         self._run(self._host.start())
         self._dialogue: MemoryDialogue = self._loop.call(self._server.connect)

@@ -276,7 +276,7 @@ def _set_caps(hosts: Hosts, namespace: str, names: Sequence[str], rate: float) -
     """By hand, since one call each would take minutes; hosts see it by the version of the namespace."""
     values = asdict(OwnPolicy(deliveries_per_second_max=rate))
     mine = NAMESPACE.c.name == namespace.encode()
-    with closing(MetaStore(hosts.databases.meta_url)) as meta, meta._transaction() as connection:
+    with closing(MetaStore(hosts.databases.meta_url)) as meta, meta._sessions.transaction() as connection:
         number = connection.execute(select(NAMESPACE.c.number).where(mine)).scalar_one()
         for first in range(0, len(names), _ROWS):
             rows = [_row(number, name, values) for name in names[first : first + _ROWS]]

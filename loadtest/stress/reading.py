@@ -96,7 +96,7 @@ def make_namespaces(count: int, meta_url: str) -> None:
         {"number": number, "name": b"n%05d" % number, "former_name": b"", "created_at": 0, **settings}
         for number in range(1, count + 1)
     ]
-    with closing(MetaStore(meta_url)) as meta, meta._transaction() as connection:
+    with closing(MetaStore(meta_url)) as meta, meta._sessions.transaction() as connection:
         if rows:
             connection.execute(NAMESPACE.insert(), rows)
         connection.execute(update(NAMESPACE_NUMBER).values(last=count))

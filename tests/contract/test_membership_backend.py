@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -19,7 +20,8 @@ from foqs.model import limits
 from foqs.model.cluster import HostRow
 from foqs.model.errors import UnavailableError
 from foqs.storage.meta.meta_store import MetaStore
-from foqs.testing.memory_host import MemoryMeta
+from foqs.testing.fake_meta import FakeMeta
+from foqs.testing.fake_meta_tables import MetaDatabase
 from tests.support.waiting import PATIENCE_MS, PATIENCE_S
 from tests.support.zookeeper import ZookeeperServer
 
@@ -35,28 +37,25 @@ class Room(Protocol):
     def end_outage(self) -> None: ...
 
 
-class AwayMeta(MemoryMeta):
-    is_away = False
-
-    @property
-    def _hosts(self) -> dict[str, HostRow]:
-        if self.is_away:
-            raise UnavailableError("the meta database is away")
-        return super()._hosts
-
-
 class MemoryRoom:
     def __init__(self) -> None:
-        self._meta = AwayMeta(lambda: 1)
+        self._database = MetaDatabase(lambda: 1, random.Random(0))
+        self._meta = FakeMeta(self._reach)
+        self._is_away = False
+
+    def _reach(self) -> MetaDatabase:
+        if self._is_away:
+            raise UnavailableError("the meta database is away")
+        return self._database
 
     def backend(self) -> MembershipBackend:
         return MetaBackend(self._meta, self._meta)  # type: ignore[arg-type]
 
     def outage(self) -> None:
-        self._meta.is_away = True
+        self._is_away = True
 
     def end_outage(self) -> None:
-        self._meta.is_away = False
+        self._is_away = False
 
 
 class MetaRoom:

@@ -68,8 +68,8 @@ def start_host(own_databases: Databases) -> Iterator[StartHost]:
             variables: Mapping[str, str] | None = None,
         ) -> HostProgram:
             with closing(MetaStore(own_databases.meta_url)) as meta:
-                if not meta.list_namespaces():  # A host that gets no shard could not make one.
-                    meta.insert_namespace(NAMESPACE, NamespaceSettings(), 0)
+                if not meta.namespaces.read().namespaces:  # A host that gets no shard could not make one.
+                    meta.namespaces.insert(NAMESPACE, NamespaceSettings(), 0)
             urls = shard_urls or own_databases.shard_urls
             host = HostProgram(name, port, own_databases.meta_url, urls, variables, command=COMMAND)
             programs.callback(host.close)

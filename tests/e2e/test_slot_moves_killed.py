@@ -62,7 +62,7 @@ class Producer:
 
 def in_meta(databases: Databases, condition: Callable[[SlotMove | None, Counter[int]], bool]) -> bool:
     with closing(MetaStore(databases.meta_url)) as meta:
-        told = meta.read_namespaces()
+        told = meta.namespaces.read()
     return condition(told.slot_move, Counter(told.slots.shards))
 
 
@@ -117,7 +117,7 @@ def test_each_id_makes_one_item_while_its_slot_moves_and_hosts_are_killed(
             kill(0)
             wait(lambda move, counts: move is None and min(counts[at] for at in range(4)) == 256)
             with closing(MetaStore(own_databases.meta_url)) as meta:
-                giver = meta.read_namespaces().slots.shards[slot_of("narrow", "", 1)]
+                giver = meta.namespaces.read().slots.shards[slot_of("narrow", "", 1)]
             second.update_shard(giver, state=ShardUse.DRAINING)
             wait(lambda move, counts: move is not None or counts[giver] < 256)
             kill(0)

@@ -37,7 +37,7 @@ def pin(databases: Databases, host_name: str) -> None:
     """Let that host keep all the shards that it has, and no other host get some of them back."""
     with closing(MetaStore(databases.meta_url)) as meta:
         for shard_id in databases.shard_urls:
-            meta.update_shard(shard_id, None, host_name, None)
+            meta.shards.update(shard_id, None, host_name, None)
 
 
 def wait_until_all_are_owned(host: HostProgram) -> None:

@@ -19,7 +19,7 @@ from foqs.model.errors import (
     UnknownNamespaceError,
 )
 from foqs.model.jobs import JobState
-from foqs.storage.meta.meta_store import MetaStore
+from foqs.storage.meta.meta_jobs import MetaJobs
 from tests.support.running_host import running_host
 
 ITEMS = [NewItem("t", b"x")] * 10
@@ -156,14 +156,14 @@ async def test_counts_are_kept_while_the_meta_database_is_away_and_written_at_th
     meta_url, shard_urls, monkeypatch
 ):
     is_away = [False]
-    count_jobs = MetaStore.count_jobs
+    count = MetaJobs.count
 
     def count_or_fail(self, *arguments):
         if is_away[0]:
             raise UnavailableError("the meta database does not answer")
-        return count_jobs(self, *arguments)
+        return count(self, *arguments)
 
-    monkeypatch.setattr(MetaStore, "count_jobs", count_or_fail)
+    monkeypatch.setattr(MetaJobs, "count", count_or_fail)
     async with running_host(meta_url, shard_urls) as host:
         await host.admin.create_job("jobs", "known")
         await host.admin.create_job("jobs", "new")

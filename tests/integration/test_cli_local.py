@@ -221,7 +221,7 @@ def test_dev_prepares_everything_and_keeps_it_for_the_next_run(bootstrap: FakeBo
     assert refused.exit_code == 2
     assert "3 shards" in refused.stderr
     with LocalServer(data_dir) as server, closing(MetaStore(server.url("foqs_meta"))) as meta:
-        assert [namespace.name for namespace in meta.list_namespaces()] == ["default"]
+        assert [namespace.name for namespace in meta.namespaces.read().namespaces] == ["default"]
 
 
 def test_dev_without_a_server_program_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,8 +51,8 @@ def test_shards_that_only_the_meta_database_knows_are_brought_up_to_date(
 ) -> None:
     url, newest = old_shard("schema_known"), migrations_of("shard")[-1]
     with closing(MetaStore(meta_url)) as meta:
-        meta.add_shard(3, place_of(url), "")
-        meta.adopt_shards({0: place_of(shard_urls[0])}, "")
+        meta.shards.add(3, place_of(url), "")
+        meta.shards.adopt({0: place_of(shard_urls[0])}, "")
     flags = ["--meta-url", meta_url, "--shard", f"0={shard_urls[0]}"]
     before = run("schema", "status", *flags, "--output", "json")
     assert before.exit_code == 1
@@ -90,9 +90,9 @@ def test_shards_that_cannot_be_had_are_named_after_the_others_were_brought_up_to
     meta_url: str, old_shard: Callable[[str], str], tmp_path: Path
 ) -> None:
     with closing(MetaStore(meta_url)) as meta:
-        meta.take_shard_epoch(1, "somebody", 1, 0)
-        meta.add_shard(2, f"mysql://localhost/s2?unix_socket={tmp_path}/none".replace("/none", "%2Fnone"), "")
-        meta.add_shard(3, place_of(old_shard("schema_reached")), "")
+        meta.shards.take_epoch(1, "somebody", 1, 0)
+        meta.shards.add(2, f"mysql://localhost/s2?unix_socket={tmp_path}/none".replace("/none", "%2Fnone"), "")
+        meta.shards.add(3, place_of(old_shard("schema_reached")), "")
     for command in ("apply", "status"):
         result = run("schema", command, "--meta-url", meta_url)
         assert result.exit_code == 1, "to wait for shard 2 brings about no place of shard 1"
@@ -108,10 +108,10 @@ def test_shards_that_cannot_be_had_are_named_after_the_others_were_brought_up_to
 def test_removed_shards_are_left_alone(meta_url: str, mysql_server: LocalServer) -> None:
     place = place_of(mysql_server.url("schema_removed"))
     with closing(MetaStore(meta_url)) as meta:
-        meta.add_shard(5, place, "")
-        meta.update_shard(5, ShardUse.DRAINING, None, None)
-        epoch = meta.take_shard_epoch(5, "somebody", 1, 0).epoch
-        meta.remove_shard(5, epoch)
+        meta.shards.add(5, place, "")
+        meta.shards.update(5, ShardUse.DRAINING, None, None)
+        epoch = meta.shards.take_epoch(5, "somebody", 1, 0).epoch
+        meta.shards.remove(5, epoch)
     assert "shard 5" not in run("schema", "apply", "--meta-url", meta_url).stderr
     named = run("schema", "apply", "--meta-url", meta_url, "--shard", f"5={mysql_server.url('schema_removed')}")
     assert named.exit_code == 0
@@ -123,8 +123,8 @@ def test_a_database_that_hosts_have_served_and_that_is_gone_is_not_made_anew(
     meta_url: str, mysql_server: LocalServer
 ) -> None:
     with closing(MetaStore(meta_url)) as meta:
-        meta.add_shard(4, place_of(mysql_server.url("schema_gone")), "")
-        meta.take_shard_epoch(4, "somebody", 1, 0)
+        meta.shards.add(4, place_of(mysql_server.url("schema_gone")), "")
+        meta.shards.take_epoch(4, "somebody", 1, 0)
     url = mysql_server.url("schema_gone")
     for named in ([], ["--shard", f"4={url}"]):
         result = run("schema", "apply", "--meta-url", meta_url, *named)
@@ -158,7 +158,7 @@ def test_shards_of_the_meta_database_are_opened_as_hosts_open_them(
         cursor.execute("CREATE USER migrator@localhost IDENTIFIED BY 'geheim'")
         cursor.execute("GRANT ALL ON schema_login.* TO migrator@localhost")
     with closing(MetaStore(meta_url)) as meta:
-        meta.add_shard(6, place_of(url), "")
+        meta.shards.add(6, place_of(url), "")
     try:
         flags = ["--meta-url", meta_url, "--shard-login"]
         refused = run("schema", "apply", *flags, "mysql://migrator:wrong@localhost")
@@ -172,7 +172,7 @@ def test_shards_of_the_meta_database_are_opened_as_hosts_open_them(
 
 def test_two_places_of_one_shard_are_told(meta_url: str, shard_urls: dict[int, str]) -> None:
     with closing(MetaStore(meta_url)) as meta:
-        meta.add_shard(0, "mysql://elsewhere:3306/s0", "")
+        meta.shards.add(0, "mysql://elsewhere:3306/s0", "")
     result = run("schema", "status", "--meta-url", meta_url, "--shard", f"0={shard_urls[0]}")
     assert result.exit_code == 0
     assert "warning: shard 0 (flag): the meta database has it at mysql://elsewhere:3306/s0, and" in result.stderr

@@ -13,7 +13,7 @@ from sqlalchemy import make_url
 from foqs.dev.local_server import LocalServer
 from foqs.model.cluster import HostRow
 from foqs.model.errors import InvalidArgumentError
-from foqs.storage.meta.meta_cluster import BEATING_MS
+from foqs.storage.meta.meta_hosts import BEATING_MS
 from foqs.storage.meta.meta_statements import NOW_MS
 from foqs.storage.meta.meta_store import MetaStore
 from tests.support.running_host import running_host
@@ -62,23 +62,23 @@ async def test_a_host_of_another_name_does_not_start_beside_one_that_runs(
 
 @pytest.mark.parametrize("membership", ["beat", "note_elsewhere"])
 def test_hosts_of_either_membership_keep_the_name(store: MetaStore, age: Callable[[], None], membership: str) -> None:
-    store.agree_on_name("red")
+    store.cluster.agree_on_name("red")
     age()
-    getattr(store, membership)(HOST)
+    getattr(store.hosts, membership)(HOST)
     with pytest.raises(InvalidArgumentError, match="'blue' here, and 'red' on host h1#1"):
-        store.agree_on_name("blue")
-    store.agree_on_name("red")
+        store.cluster.agree_on_name("blue")
+    store.cluster.agree_on_name("red")
 
 
 def test_the_name_changes_once_no_host_has_run_for_a_while(store: MetaStore, age: Callable[[], None]) -> None:
-    store.agree_on_name("red")
+    store.cluster.agree_on_name("red")
     with pytest.raises(InvalidArgumentError, match="'red' on a host that started a moment ago"):
-        store.agree_on_name("blue")
-    store.beat(HOST)
+        store.cluster.agree_on_name("blue")
+    store.hosts.beat(HOST)
     age()
-    store.agree_on_name("blue")
+    store.cluster.agree_on_name("blue")
     with pytest.raises(InvalidArgumentError, match="'red' here, and 'blue'"):
-        store.agree_on_name("red")
+        store.cluster.agree_on_name("red")
 
 
 def test_of_hosts_of_two_names_that_start_in_one_moment_those_of_one_do(meta_url: str) -> None:
@@ -88,7 +88,7 @@ def test_of_hosts_of_two_names_that_start_in_one_moment_those_of_one_do(meta_url
         store = MetaStore(meta_url)
         try:
             start.wait(PATIENCE_S)
-            store.agree_on_name(name)
+            store.cluster.agree_on_name(name)
         except InvalidArgumentError:
             return False
         finally:
@@ -107,5 +107,5 @@ def test_a_host_says_which_proof_it_knows_and_one_of_an_older_build_says_nothing
 ) -> None:
     row = f"('old', '', 1, {NOW_MS})"
     query(mysql_server, meta_url, f"INSERT INTO host (name, address, started_at, heartbeat_at) VALUES {row}")
-    store.beat(HOST._replace(proof=2))
-    assert {row.id: row.proof for row in store.beat(HOST._replace(proof=2))} == {"h1#1": 2, "old": 1}
+    store.hosts.beat(HOST._replace(proof=2))
+    assert {row.id: row.proof for row in store.hosts.beat(HOST._replace(proof=2))} == {"h1#1": 2, "old": 1}

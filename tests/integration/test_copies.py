@@ -187,7 +187,7 @@ async def test_an_owner_whose_address_leads_to_a_copy_goes_on_there_under_a_new_
     assert writer.held is shard, "it has lost no state"
     await until(lambda: shard.epoch > epoch)
     with closing(MetaStore(meta_url)) as meta:
-        (row,) = meta.list_shards()
+        (row,) = meta.shards.read_all()
     assert "/second/" in row.server
     assert row.epoch == shard.epoch
 
@@ -236,7 +236,7 @@ async def test_a_host_that_was_killed_is_followed_at_once_on_the_same_server(cop
     async with running_host(meta_url, {SHARD: copies.url(copies.first)}, name="host-1") as one:
         await until(lambda: owned(one))
         with closing(MetaStore(meta_url)) as meta:
-            (row,) = meta.list_shards()
+            (row,) = meta.shards.read_all()
             async with running_host(meta_url, {SHARD: copies.url(copies.first)}, name="host-2", namespace=None) as two:
                 await begin_to_take(two)
                 await one.host._shards.writers[SHARD].stop()

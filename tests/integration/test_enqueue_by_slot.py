@@ -99,7 +99,7 @@ async def test_an_idempotent_client_and_single_enqueues_with_ids(meta_url, shard
 
 async def test_the_first_id_of_a_cluster_that_had_namespaces_before_brings_the_slot_table(meta_url, shard_urls):
     with closing(MetaStore(meta_url)) as meta:
-        meta.insert_namespace("jobs", NamespaceSettings(), 1)
+        meta.namespaces.insert("jobs", NamespaceSettings(), 1)
     async with running_host(meta_url, shard_urls) as host:
         assert host.host._slots.table == NO_SLOTS
         await host.client.enqueue("jobs", "t", b"x", dedup_id="a")

@@ -50,22 +50,22 @@ async def member(url: str, name: str) -> AsyncIterator[Membership]:
 
 async def test_who_beats_lives_and_who_hangs_is_dead_and_leaves_no_lock(far_url: str, meta_url: str) -> None:
     with closing(MetaStore(meta_url)) as near, capture_logs() as logged:
-        near.insert_namespace("jobs", NamespaceSettings(), 1)
-        (number,) = [namespace.number for namespace in near.list_namespaces()]
-        near.ask_quotas("near", {number: Ask(1)})
+        near.namespaces.insert("jobs", NamespaceSettings(), 1)
+        (number,) = [namespace.number for namespace in near.namespaces.read().namespaces]
+        near.quotas.ask("near", {number: Ask(1)})
         hanging = MetaStore(meta_url, process_id="hangs#1")
         async with member(far_url, "one#1") as one, member(far_url, "two#1"):
-            near.beat(HostRow("hangs#1", "", 1, 1))
+            near.hosts.beat(HostRow("hangs#1", "", 1, 1))
             # Whom nobody has ever seen is dead as well.
             await until(lambda: one._watch.others_count("one#1") == 2)
-            session = hanging._connect()
+            session = hanging._sessions._connect()
             with session.cursor() as cursor:
                 cursor.execute("SET SESSION wait_timeout = 600")
                 cursor.execute(f"SELECT * FROM quota WHERE namespace = {number} FOR UPDATE")
-            assert not isinstance(near.ask_quotas("near", {number: Ask(1)})[number], Grant)
+            assert not isinstance(near.quotas.ask("near", {number: Ask(1)})[number], Grant)
             await until(lambda: one._watch.is_dead("hangs#1", -1.0, asyncio.get_running_loop().time()))
             assert not one._watch.is_dead("two#1", -1.0, asyncio.get_running_loop().time())
-            await until(lambda: isinstance(near.ask_quotas("near", {number: Ask(1)})[number], Grant))
+            await until(lambda: isinstance(near.quotas.ask("near", {number: Ask(1)})[number], Grant))
             await until(lambda: not one.report.is_blind)
         session._force_close()
         hanging.close()

@@ -19,6 +19,7 @@ from foqs.host.registry.meta_calls import MetaCalls
 from foqs.model import limits
 from foqs.model.cluster import HostRow
 from foqs.model.errors import FoqsError
+from foqs.storage.meta.meta_hosts import MetaHosts
 from foqs.storage.meta.meta_store import MetaStore
 from tests.support.waiting import until
 
@@ -28,7 +29,7 @@ DEAD_S = limits.HOST_DEAD_MS / 1000
 EPOCH = 7
 
 
-class CountedMeta(MetaStore):
+class CountedHosts(MetaHosts):
     """Counts the heartbeats that were asked for, and those that were answered."""
 
     asked_count = answered_count = 0
@@ -45,12 +46,13 @@ class Hosts:
 
     def __init__(self, meta_url: str) -> None:
         self.now_s = 100.0
-        self.metas: dict[str, CountedMeta] = {}
+        self.metas: dict[str, CountedHosts] = {}
         self._url = meta_url
 
     @asynccontextmanager
     async def host(self, name: str) -> AsyncIterator[Membership]:
-        meta = self.metas[name] = CountedMeta(self._url)
+        meta = MetaStore(self._url)
+        meta.hosts = self.metas[name] = CountedHosts(meta._sessions)
         me = HostRow(name, "127.0.0.1:7600", len(self.metas), 0)
         busy = Follower(is_busy=lambda: True)
         membership = Membership(MetaBackend(meta, meta), meta, me, {}, lambda: self.now_s, lambda _: 0, busy)
@@ -93,7 +95,7 @@ async def test_a_host_that_stops_beating_is_dead_and_one_that_beats_is_not(hosts
         assert one.is_dead("three", EPOCH)
         assert not one.is_dead("two", EPOCH)
         assert one.is_dead("somebody who never was", EPOCH)
-        hosts.metas["three"] = CountedMeta("mysql+pymysql://nobody@127.0.0.1:1/meta")
+        hosts.metas["three"] = CountedHosts(MetaStore("mysql+pymysql://nobody@127.0.0.1:1/meta")._sessions)
 
 
 async def test_a_host_that_ended_in_order_has_no_row_and_is_dead_after_as_long(hosts: Hosts) -> None:

@@ -13,8 +13,8 @@ from foqs.model.errors import (
     UnavailableError,
 )
 from foqs.model.meta_bounds import HOST_ROW_MS, HOST_ROW_READ_MS
-from foqs.storage.meta import meta_cluster
-from foqs.storage.meta.meta_cluster import NAMESAKE_ROW_MS
+from foqs.storage.meta import meta_hosts
+from foqs.storage.meta.meta_hosts import NAMESAKE_ROW_MS
 from foqs.storage.meta.meta_store import MetaStore
 
 
@@ -36,13 +36,13 @@ def host(name: str, *, beat: int = 1, address: str = "127.0.0.1:7600", is_leavin
 
 def test_a_heartbeat_gives_all_rows_its_own_included(store: MetaStore) -> None:
     first, second = host("h1#1"), host("h2#1", address="127.0.0.1:7601")
-    assert store.beat(first) == [first]
-    assert sorted(store.beat(second)) == [first, second]
+    assert store.hosts.beat(first) == [first]
+    assert sorted(store.hosts.beat(second)) == [first, second]
     changed = host("h1#1", beat=2, address="127.0.0.1:7602", is_leaving=True)
-    assert sorted(store.beat(changed)) == [changed, second]
-    assert sorted(store.beat(second)) == [changed, second]
-    store.remove_host("h1#1")
-    assert store.beat(second) == [second]
+    assert sorted(store.hosts.beat(changed)) == [changed, second]
+    assert sorted(store.hosts.beat(second)) == [changed, second]
+    store.hosts.remove("h1#1")
+    assert store.hosts.beat(second) == [second]
 
 
 def test_a_host_of_a_version_that_counted_no_beats_lives_as_long_as_its_heartbeats_are_of_other_times(
@@ -52,7 +52,7 @@ def test_a_host_of_a_version_that_counted_no_beats_lives_as_long_as_its_heartbea
     row = f"INSERT INTO host (name, address, started_at, heartbeat_at) VALUES ('old', '', 1, {now})"
     query(mysql_server, meta_url, row)
     ((beaten_at_ms,),) = query(mysql_server, meta_url, "SELECT heartbeat_at FROM host WHERE name = 'old'")
-    rows = {row.id: row for row in store.beat(host("h1#1"))}
+    rows = {row.id: row for row in store.hosts.beat(host("h1#1"))}
     old = rows["old"]
     assert (old.beat_number, old.is_leaving, old.tier) == (beaten_at_ms, False, "")
 
@@ -70,9 +70,9 @@ def test_rows_of_earlier_processes_of_a_host_that_starts_are_forgotten(
 ) -> None:
     ages_ms = {"a_1#1": HOST_ROW_MS, "a_1#2": NAMESAKE_ROW_MS, "a_1#3": 0, "ab1#1": NAMESAKE_ROW_MS, "a_1": 0}
     for name, age_ms in ages_ms.items():
-        store.beat(host(name))
+        store.hosts.beat(host(name))
         age(mysql_server, meta_url, name, age_ms)
-    store.forget_hosts("a_1")
+    store.hosts.forget("a_1")
     assert names_of(mysql_server, meta_url) == {"a_1#3", "ab1#1", "a_1"}
 
 
@@ -80,10 +80,10 @@ def test_rows_that_nobody_beats_any_more_are_swept_some_at_a_time_also_those_of_
     store: MetaStore, mysql_server: LocalServer, meta_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, age_ms in {"a": HOST_ROW_MS, "b": 2 * HOST_ROW_MS, "c": -HOST_ROW_MS - 60_000, "d": 0}.items():
-        store.beat(host(name))
+        store.hosts.beat(host(name))
         age(mysql_server, meta_url, name, age_ms)
-    monkeypatch.setattr(meta_cluster, "HOSTS_SWEPT_MAX", 2)
-    assert [store.sweep_hosts() for _ in range(3)] == [2, 1, 0]
+    monkeypatch.setattr(meta_hosts, "HOSTS_SWEPT_MAX", 2)
+    assert [store.hosts.sweep() for _ in range(3)] == [2, 1, 0]
     assert names_of(mysql_server, meta_url) == {"d"}
 
 
@@ -93,20 +93,20 @@ def test_a_crash_loop_under_changing_names_stops_no_heartbeat(
     """Rows of processes that are gone count for nothing, however many there are."""
     monkeypatch.setattr(limits, "HOSTS_MAX", 2)
     for number in range(10):
-        store.beat(host(f"crashed#{number}"))
+        store.hosts.beat(host(f"crashed#{number}"))
         age(mysql_server, meta_url, f"crashed#{number}", HOST_ROW_READ_MS)
-    assert [row.id for row in store.beat(host("h1"))] == ["h1"]
-    assert {row.id for row in store.beat(host("h2"))} == {"h1", "h2"}
+    assert [row.id for row in store.hosts.beat(host("h1"))] == ["h1"]
+    assert {row.id for row in store.hosts.beat(host("h2"))} == {"h1", "h2"}
 
 
 def test_more_hosts_than_can_be_watched_are_an_error_none_of_them_looks_gone_and_all_of_them_beat(
     store: MetaStore, mysql_server: LocalServer, meta_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "HOSTS_MAX", 2)
-    store.beat(host("h1"))
-    store.beat(host("h2"))
+    store.hosts.beat(host("h1"))
+    store.hosts.beat(host("h2"))
     for name in ("h3", "h1"):
         with pytest.raises(UnavailableError, match="more than 2 hosts"):
-            store.beat(host(name, beat=7))
+            store.hosts.beat(host(name, beat=7))
     beats = query(mysql_server, meta_url, "SELECT name, beat_number FROM host ORDER BY name")
     assert beats == ((b"h1", 7), (b"h2", 1), (b"h3", 7))

@@ -35,7 +35,7 @@ def meta(meta_url: str) -> Iterator[MetaStore]:
 def session_of(url: str, process_id: str) -> Iterator[Any]:
     """A session as that process has them, which says nothing more, as one whose host hangs."""
     store = MetaStore(url, process_id=process_id)
-    session = store._connect()
+    session = store._sessions._connect()
     try:
         yield session
     finally:
@@ -68,7 +68,7 @@ def scripts_of(meta: MetaStore, work: Callable[[], Any]) -> list[list[Statement]
 def test_no_session_is_silent_for_long_and_none_waits_for_a_lock_for_longer_than_for_a_response(
     meta: MetaStore, kind: str
 ) -> None:
-    session = meta._connect() if kind == "_connect" else meta._connect_for_scripts(3.0)
+    session = meta._sessions._connect() if kind == "_connect" else meta._sessions._connect_for_scripts(3.0)
     names = "@@wait_timeout, @@innodb_lock_wait_timeout, @@lock_wait_timeout, @@time_zone"
     with closing(session):
         assert rows_of(session, f"SELECT {names}") == ((META_SILENT_MS_MAX // 1000, 2, 2, "+00:00"),)
@@ -78,7 +78,7 @@ def test_no_session_is_silent_for_long_and_none_waits_for_a_lock_for_longer_than
 def test_the_sessions_of_a_host_can_be_told_and_a_session_beyond_the_marks_works_without_one(meta_url: str) -> None:
     marks = marks_of(str(make_url(meta_url).database), "other#1")
     store = MetaStore(meta_url, process_id="other#1")
-    sessions = [store._connect() for _ in range(META_SESSIONS_MARKED_MAX + 1)]
+    sessions = [store._sessions._connect() for _ in range(META_SESSIONS_MARKED_MAX + 1)]
     ids = [rows_of(session, "SELECT CONNECTION_ID()")[0][0] for session in sessions]
     holders = [rows_of(sessions[0], f"SELECT IS_USED_LOCK('{mark}')")[0][0] for mark in marks]
     assert sorted(holders) == sorted(ids[:-1])
@@ -90,18 +90,18 @@ def test_the_sessions_of_a_host_can_be_told_and_a_session_beyond_the_marks_works
 def test_what_a_dead_host_has_locked_is_free_once_its_sessions_are_ended_and_nobody_elses_are(
     meta: MetaStore, meta_url: str
 ) -> None:
-    number = meta.insert_namespace("jobs", NamespaceSettings(), 1).number
-    meta.take_shard_epoch(3, "dead#1", 0, 0)
-    meta.ask_quotas("a", {number: Ask(1)})
+    number = meta.namespaces.insert("jobs", NamespaceSettings(), 1).number
+    meta.shards.take_epoch(3, "dead#1", 0, 0)
+    meta.quotas.ask("a", {number: Ask(1)})
     with session_of(meta_url, "dead#1") as dead, session_of(meta_url, "living#1") as living:
         rows_of(dead, "SELECT * FROM shard WHERE shard_id = 3 FOR UPDATE")
         rows_of(dead, f"SELECT * FROM quota WHERE namespace = {number} FOR UPDATE")
-        assert isinstance(meta.ask_quotas("a", {number: Ask(1)})[number], UnavailableError)
-        assert meta.end_sessions("dead#1") == (1, 0)
-        assert isinstance(meta.ask_quotas("a", {number: Ask(1)})[number], Grant)
-        assert meta.take_shard_epoch(3, "me#1", 0, 0).epoch == 2
+        assert isinstance(meta.quotas.ask("a", {number: Ask(1)})[number], UnavailableError)
+        assert meta.hosts.end_sessions("dead#1") == (1, 0)
+        assert isinstance(meta.quotas.ask("a", {number: Ask(1)})[number], Grant)
+        assert meta.shards.take_epoch(3, "me#1", 0, 0).epoch == 2
         assert rows_of(living, "SELECT 1") == ((1,),)
-        assert meta.end_sessions("dead#1") == (0, 0)
+        assert meta.hosts.end_sessions("dead#1") == (0, 0)
         with pytest.raises(pymysql.err.Error):
             rows_of(dead, "SELECT 1")
 
@@ -119,8 +119,8 @@ def test_a_user_with_the_least_grants_ends_its_own_sessions_and_is_told_that_it_
         one, other = [url.render_as_string(hide_password=False) for url in urls]
         try:
             with closing(MetaStore(one)) as killer, session_of(one, "mine#1"), session_of(other, "theirs#1"):
-                assert killer.end_sessions("mine#1") == (1, 0)
-                assert killer.end_sessions("theirs#1") == (0, 1)
+                assert killer.hosts.end_sessions("mine#1") == (1, 0)
+                assert killer.hosts.end_sessions("theirs#1") == (0, 1)
         finally:
             for user in users:
                 cursor.execute(f"DROP USER {user}@'%'")
@@ -129,15 +129,15 @@ def test_a_user_with_the_least_grants_ends_its_own_sessions_and_is_told_that_it_
 def test_a_heartbeat_takes_one_round_trip_and_an_ask_and_an_epoch_take_two(meta: MetaStore) -> None:
     """In one round trip nobody can die with a lock, nor in the two of an epoch: its write checks what it has read."""
     row = HostRow("me#1", "", 1, 1)
-    number = meta.insert_namespace("jobs", NamespaceSettings(), 1).number
-    meta.ask_quotas("a", {number: Ask(1)})
+    number = meta.namespaces.insert("jobs", NamespaceSettings(), 1).number
+    meta.quotas.ask("a", {number: Ask(1)})
     heartbeat, epoch, again, ask = [
         scripts_of(meta, work)
         for work in (
-            lambda: meta.beat(row),
-            lambda: meta.take_shard_epoch(1, "me#1", 0, 0),
-            lambda: meta.take_shard_epoch(1, "me#1", 0, 0),
-            lambda: meta.ask_quotas("a", {number: Ask(1)}),
+            lambda: meta.hosts.beat(row),
+            lambda: meta.shards.take_epoch(1, "me#1", 0, 0),
+            lambda: meta.shards.take_epoch(1, "me#1", 0, 0),
+            lambda: meta.quotas.ask("a", {number: Ask(1)}),
         )
     ]
     assert [len(scripts) for scripts in (heartbeat, epoch, again, ask)] == [1, 2, 2, 2]
@@ -150,65 +150,65 @@ def test_a_heartbeat_takes_one_round_trip_and_an_ask_and_an_epoch_take_two(meta:
 def test_one_locked_book_fails_no_other_of_the_same_ask_and_nothing_is_done_to_it(
     meta: MetaStore, meta_url: str
 ) -> None:
-    numbers = [meta.insert_namespace(name, NamespaceSettings(), 1).number for name in ("a", "b", "new")]
-    meta.ask_quotas("a", dict.fromkeys(numbers[:2], Ask(5)))
+    numbers = [meta.namespaces.insert(name, NamespaceSettings(), 1).number for name in ("a", "b", "new")]
+    meta.quotas.ask("a", dict.fromkeys(numbers[:2], Ask(5)))
     with session_of(meta_url, "dead#1") as dead:
         rows_of(dead, f"SELECT * FROM quota WHERE namespace = {numbers[0]} FOR UPDATE")
-        answers = meta.ask_quotas("a", dict.fromkeys(numbers, Ask(5)))
+        answers = meta.quotas.ask("a", dict.fromkeys(numbers, Ask(5)))
         assert [isinstance(answers[number], Grant) for number in numbers] == [False, True, True]
     # A namespace that is being deleted holds up the first ask of no other one.
-    late = [meta.insert_namespace(name, NamespaceSettings(), 1).number for name in ("late", "later")]
+    late = [meta.namespaces.insert(name, NamespaceSettings(), 1).number for name in ("late", "later")]
     with session_of(meta_url, "dead#2") as dead:
         rows_of(dead, f"SELECT * FROM namespace WHERE number = {late[0]} FOR UPDATE")
-        answers = meta.ask_quotas("a", dict.fromkeys(late, Ask(5)))
+        answers = meta.quotas.ask("a", dict.fromkeys(late, Ask(5)))
         assert [isinstance(answers[number], Grant) for number in late] == [False, True]
 
 
 def test_an_epoch_is_above_all_before_it_and_above_the_one_that_the_shard_has(meta: MetaStore) -> None:
-    assert [meta.take_shard_epoch(9, "me#1", 5, at_least).epoch for at_least in (0, 0, 41, 3)] == [1, 2, 42, 43]
-    (row,) = meta.list_shards()
+    assert [meta.shards.take_epoch(9, "me#1", 5, at_least).epoch for at_least in (0, 0, 41, 3)] == [1, 2, 42, 43]
+    (row,) = meta.shards.read_all()
     assert (row.epoch, row.owner, row.owned_since_ms, row.moving_to) == (43, "me#1", 5, "")
 
 
 def test_a_host_that_starts_and_one_that_sweeps_wait_for_no_row_of_another(meta: MetaStore, meta_url: str) -> None:
     for name in ("me#0", "you#1"):
-        meta.beat(HostRow(name, "", 1, 1))
+        meta.hosts.beat(HostRow(name, "", 1, 1))
     with session_of(meta_url, "dead#1") as dead:
         rows_of(dead, "SELECT * FROM host WHERE name = 'you#1' FOR UPDATE")
-        meta.forget_hosts("me")
-        assert meta.sweep_hosts() == 0
-        assert len(meta.beat(HostRow("me#1", "", 1, 1))) == 3
+        meta.hosts.forget("me")
+        assert meta.hosts.sweep() == 0
+        assert len(meta.hosts.beat(HostRow("me#1", "", 1, 1))) == 3
 
 
 def test_a_session_that_was_ended_while_it_was_idle_costs_a_heartbeat_nothing(meta: MetaStore, meta_url: str) -> None:
     row = HostRow("me#1", "", 1, 1)
-    meta.beat(row)
+    meta.hosts.beat(row)
     with closing(MetaStore(meta_url)) as other:
-        assert other.end_sessions("me#1").ended_count >= 1
-    assert meta.beat(row) == [row]
+        assert other.hosts.end_sessions("me#1").ended_count >= 1
+    assert meta.hosts.beat(row) == [row]
 
 
 def test_an_error_in_the_middle_of_a_transaction_leaves_no_lock(meta: MetaStore) -> None:
-    number = meta.insert_namespace("jobs", NamespaceSettings(), 1).number
-    meta.ask_quotas("a", {number: Ask(1)})
+    number = meta.namespaces.insert("jobs", NamespaceSettings(), 1).number
+    meta.quotas.ask("a", {number: Ask(1)})
 
     def fails(run: RunScript) -> None:
         run((sql.BEGIN, ()), (sql.LOCK_BOOKS.format(number), ()))
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        meta._run_scripts(fails)
+        meta._sessions.script(fails)
     for _ in range(100):  # The server needs a moment to notice.
-        if isinstance(meta.ask_quotas("a", {number: Ask(1)})[number], Grant):
+        if isinstance(meta.quotas.ask("a", {number: Ask(1)})[number], Grant):
             return
     raise AssertionError("its session has not ended")
 
 
 def test_statements_of_scripts_read_by_the_primary_key(meta: MetaStore) -> None:
-    number = meta.insert_namespace("jobs", NamespaceSettings(), 1).number
-    scripts = scripts_of(meta, lambda: [meta.ask_quotas("a", {number: Ask(1)}) for _ in range(2)])
+    number = meta.namespaces.insert("jobs", NamespaceSettings(), 1).number
+    scripts = scripts_of(meta, lambda: [meta.quotas.ask("a", {number: Ask(1)}) for _ in range(2)])
     explained = []
-    with meta._transaction() as connection:
+    with meta._sessions.transaction() as connection:
         for other in range(1_000, 1_500):
             connection.exec_driver_sql("INSERT INTO quota VALUES (%s, '')", (other,))
         connection.exec_driver_sql("ANALYZE TABLE quota").all()

@@ -165,12 +165,12 @@ async def test_a_deletion_whose_host_died_ends_by_itself_and_a_second_one_is_ref
 ):
     monkeypatch.setattr(limits, "CENSUS_EXPIRY_MS", 400)
     async with running_host(meta_url, shard_urls) as host:
-        await host.host._namespaces.calls.run(lambda meta: meta.begin_deletion("jobs"))
+        await host.host._namespaces.calls.run(lambda meta: meta.namespaces.begin_deletion("jobs"))
         await until(lambda: host.host._namespaces.get("jobs").closing)
         await until(lambda: not host.host._namespaces.get("jobs").closing)
         await host.client.enqueue("jobs", "t", b"x")
         assert await consume(host, "jobs") == [b"x"]
-        await host.host._namespaces.calls.run(lambda meta: meta.begin_deletion("jobs"))
+        await host.host._namespaces.calls.run(lambda meta: meta.namespaces.begin_deletion("jobs"))
         with pytest.raises(UnavailableError, match="being deleted by another call"):
             await host.admin.delete_namespace("jobs")
         await until(lambda: host.host._namespaces.get("jobs").closing)
@@ -199,7 +199,7 @@ async def test_who_takes_a_shard_over_knows_what_was_closed_before(meta_url, sha
     monkeypatch.setattr(limits, "HEARTBEAT_MS", 60_000)
     monkeypatch.setattr(limits, "HOST_DEAD_MS", 600_000)
     async with running_host(meta_url, shard_urls) as host:
-        await host.host._namespaces.calls.run(lambda meta: meta.begin_deletion("jobs"))
+        await host.host._namespaces.calls.run(lambda meta: meta.namespaces.begin_deletion("jobs"))
         assert not host.host._namespaces.get("jobs").closing
         await asyncio.to_thread(host.host._factory.take_epoch, 0, EpochAsk(FOUND_NOTHING, 0))
         with pytest.raises(PausedError):

@@ -33,7 +33,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
         for shard_id in range(2):
             apply(server.url(f"foqs_{shard_id}"), SchemaKind.SHARD)
         with closing(MetaStore(server.url("foqs_meta"))) as meta:
-            meta.add_shard(1, place_of(server.url("foqs_1")), "")
+            meta.shards.add(1, place_of(server.url("foqs_1")), "")
         run(
             server,
             f"CREATE USER app@localhost IDENTIFIED BY '{OLD}'",

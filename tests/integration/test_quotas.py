@@ -19,7 +19,7 @@ from foqs.model.errors import UnavailableError
 from foqs.model.grants import Ask, Grant, GrantBook
 from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.storage.meta.meta_store import MetaStore
-from foqs.testing.memory_host import MemoryMeta
+from foqs.testing.fake_meta import memory_meta
 from tests.support.running_host import has_read, running_host
 from tests.support.waiting import until
 
@@ -34,11 +34,11 @@ def meta(meta_url: str) -> Iterator[MetaStore]:
 
 @pytest.fixture
 def namespace(meta: MetaStore) -> Namespace:
-    return meta.insert_namespace("jobs", NamespaceSettings(enqueues_per_minute_max=LIMIT), 1)
+    return meta.namespaces.insert("jobs", NamespaceSettings(enqueues_per_minute_max=LIMIT), 1)
 
 
 def books_of(meta: MetaStore) -> dict[int, bytes]:
-    with meta._transaction() as connection:
+    with meta._sessions.transaction() as connection:
         return {row.namespace: row.book for row in connection.execute(text("SELECT namespace, book FROM quota"))}
 
 
@@ -49,27 +49,27 @@ def granted(answer: Grant | UnavailableError) -> Grant:
 
 def test_hosts_get_no_more_than_the_limit_among_them(meta: MetaStore, namespace: Namespace) -> None:
     number = namespace.number
-    first = granted(meta.ask_quotas("a", {number: Ask(600)})[number])
-    second = granted(meta.ask_quotas("b", {number: Ask(600)})[number])
+    first = granted(meta.quotas.ask("a", {number: Ask(600)})[number])
+    second = granted(meta.quotas.ask("b", {number: Ask(600)})[number])
     assert (first.granted_count, second.granted_count, second.limit) == (600, 400, LIMIT)
     assert first.now_ms <= second.now_ms
     given_back = Ask(600, era=first.era, returned=[(first.date_ms, 50)])
-    assert granted(meta.ask_quotas("a", {number: given_back})[number]).granted_count == 50
-    meta.update_namespace("jobs", NamespaceSettings(enqueues_per_minute_max=LIMIT + 5))
-    assert granted(meta.ask_quotas("b", {number: Ask(600)})[number]).granted_count == 5
+    assert granted(meta.quotas.ask("a", {number: given_back})[number]).granted_count == 50
+    meta.namespaces.update("jobs", NamespaceSettings(enqueues_per_minute_max=LIMIT + 5))
+    assert granted(meta.quotas.ask("b", {number: Ask(600)})[number]).granted_count == 5
 
 
 def test_asks_of_many_hosts_at_the_same_time_hold_up_nobody_and_grant_no_more_than_the_limit(
     meta: MetaStore, namespace: Namespace
 ) -> None:
-    other = meta.insert_namespace("other", NamespaceSettings(enqueues_per_minute_max=LIMIT), 1)
+    other = meta.namespaces.insert("other", NamespaceSettings(enqueues_per_minute_max=LIMIT), 1)
     numbers = [namespace.number, other.number]
 
     def ask(host: int) -> list[int]:
         counts = dict.fromkeys(numbers if host % 2 else numbers[::-1], 0)
         left = set(numbers)
         while left:
-            for number, answer in meta.ask_quotas(f"h{host}", {number: Ask(30) for number in left}).items():
+            for number, answer in meta.quotas.ask(f"h{host}", {number: Ask(30) for number in left}).items():
                 if isinstance(answer, Grant):  # Else the book is another host's at the moment.
                     counts[number] = answer.granted_count
                     left.discard(number)
@@ -82,31 +82,31 @@ def test_asks_of_many_hosts_at_the_same_time_hold_up_nobody_and_grant_no_more_th
 
 
 def test_a_namespace_that_is_gone_has_no_book_and_gets_none(meta: MetaStore, namespace: Namespace) -> None:
-    kept = meta.insert_namespace("kept", NamespaceSettings(), 1)
+    kept = meta.namespaces.insert("kept", NamespaceSettings(), 1)
     asks = {namespace.number: Ask(1), kept.number: Ask(1)}
-    assert meta.ask_quotas("a", asks).keys() == asks.keys()
-    assert meta.finish_deletion(meta.begin_deletion("jobs"), "jobs") == []
+    assert meta.quotas.ask("a", asks).keys() == asks.keys()
+    assert meta.namespaces.finish_deletion(meta.namespaces.begin_deletion("jobs"), "jobs") == []
     assert list(books_of(meta)) == [kept.number]
-    assert list(meta.ask_quotas("a", asks)) == [kept.number]
+    assert list(meta.quotas.ask("a", asks)) == [kept.number]
     assert list(books_of(meta)) == [kept.number]
 
 
 def test_a_book_of_a_later_version_is_left_as_it_is(meta: MetaStore, namespace: Namespace) -> None:
-    meta.ask_quotas("a", {namespace.number: Ask(1)})
-    with meta._transaction() as connection:
+    meta.quotas.ask("a", {namespace.number: Ask(1)})
+    with meta._sessions.transaction() as connection:
         connection.execute(text("UPDATE quota SET book = 'Xnew'"))
-    kept = meta.insert_namespace("kept", NamespaceSettings(), 1)
-    answers = meta.ask_quotas("a", {namespace.number: Ask(1), kept.number: Ask(1)})
+    kept = meta.namespaces.insert("kept", NamespaceSettings(), 1)
+    answers = meta.quotas.ask("a", {namespace.number: Ask(1), kept.number: Ask(1)})
     assert "are of another version of foqs" in str(answers[namespace.number])
     assert granted(answers[kept.number]).granted_count == 1, "and holds up no other book"
     assert books_of(meta)[namespace.number] == b"Xnew"
 
 
 def test_the_fake_database_does_the_same(meta: MetaStore, namespace: Namespace) -> None:
-    fake = MemoryMeta(lambda: 1_700_000_000_000)
-    fake._tables.namespaces["jobs"] = namespace
+    fake = memory_meta(lambda: 1_700_000_000_000)
+    fake.reach().tables.namespaces["jobs"] = namespace
     asks = [Ask(300), Ask(900), Ask(0), Ask(5, 10), Ask(1, was_away=True), Ask(1)]
-    answers = [[store.ask_quotas("a", {namespace.number: ask, 99: ask}) for ask in asks] for store in (meta, fake)]
+    answers = [[store.quotas.ask("a", {namespace.number: ask, 99: ask}) for ask in asks] for store in (meta, fake)]
     shown = [
         [
             {
@@ -171,7 +171,7 @@ async def test_without_the_meta_database_a_host_that_is_alone_lets_in_its_quota(
         def fails(*_: object) -> None:
             raise UnavailableError("the meta database does not answer")
 
-        monkeypatch.setattr(host.host._quotas, "_books", type("Away", (), {"ask_quotas": staticmethod(fails)}))
+        monkeypatch.setattr(host.host._quotas, "_books", type("Away", (), {"ask": staticmethod(fails)}))
         await host.client.enqueue_many("small", [NewItem("t", b"x")] * 15)
         assert host.host._quotas.is_away
         with pytest.raises(RateLimitedError):
@@ -188,7 +188,7 @@ async def test_a_meta_database_that_hangs_holds_no_enqueue_up_for_long(meta_url,
             hung.wait()
             return {}
 
-        monkeypatch.setattr(host.host._quotas, "_books", type("Hung", (), {"ask_quotas": staticmethod(hangs)}))
+        monkeypatch.setattr(host.host._quotas, "_books", type("Hung", (), {"ask": staticmethod(hangs)}))
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         try:

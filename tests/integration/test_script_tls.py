@@ -69,13 +69,13 @@ def test_new_sessions_are_opened_with_the_tls_options_that_were_given_last(tls_u
         with pytest.raises(UnavailableError, match="certificate"):
             reader.expired_page(0, 0)()
         with pytest.raises(UnavailableError, match="certificate"):
-            meta.list_namespaces()
+            meta.namespaces.read()
         reader.use_url(tls_url)
         meta.use_url(tls_url)
         with pytest.raises(UnavailableError, match="doesn't exist"):  # The server is reached; it has no such table.
             reader.expired_page(0, 0)()
         with pytest.raises(UnavailableError, match="doesn't exist"):
-            meta.list_namespaces()
+            meta.namespaces.read()
     finally:
         reader.close()
         meta.close()
@@ -86,7 +86,7 @@ async def test_a_reload_reaches_shards_that_are_opened_by_the_login_of_all(
 ) -> None:
     login = "mysql://root@localhost"
     with closing(MetaStore(meta_url)) as meta:
-        meta.add_shard(0, place_of(shard_urls[0]), "")
+        meta.shards.add(0, place_of(shard_urls[0]), "")
     async with running_host(meta_url, {}, name="h", shard_login=login) as running:
         host = running.host
         await until(lambda: host.owned_count == 1)

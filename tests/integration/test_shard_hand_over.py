@@ -72,13 +72,13 @@ def meta(meta_url: str, shard_urls: dict[int, str]) -> Iterator[MetaStore]:
     """Shards 0 and 1 are for the host `first`, 2 for `second`, and 3 for nobody."""
     with closing(MetaStore(meta_url)) as meta:
         for shard_id in range(3):
-            meta.add_shard(shard_id, place_of(shard_urls[shard_id]), "")
-            meta.update_shard(shard_id, None, "second" if shard_id == 2 else "first", None)
+            meta.shards.add(shard_id, place_of(shard_urls[shard_id]), "")
+            meta.shards.update(shard_id, None, "second" if shard_id == 2 else "first", None)
         yield meta
 
 
 def move(meta: MetaStore, shard_id: int, host_name: str) -> None:
-    meta.update_shard(shard_id, None, host_name, None)
+    meta.shards.update(shard_id, None, host_name, None)
 
 
 def owns(host: RunningHost, shard_id: int) -> bool:
@@ -254,8 +254,8 @@ async def test_an_epoch_that_was_given_to_a_host_which_never_had_the_shard_leads
         of_shard = [item.receipt for item in leased if shard_of(item.id) == 1]
         assert of_shard
         found = FoundShard(first.host._shards.writers[1].served_on, 0, "", 0)
-        epoch = meta.take_shard_epoch(1, second.host.id, 0, 0, found).epoch
-        await until(lambda: meta.shard_owner(1) == first.host.id)
+        epoch = meta.shards.take_epoch(1, second.host.id, 0, 0, found).epoch
+        await until(lambda: meta.shards.owner(1) == first.host.id)
         await until(lambda: (owner := second.host.owners.get(1)) is not None and owner.epoch > epoch)
         assert not await second.client.ack("jobs", of_shard, return_errors=True)
         await second.admin.create_namespace("n")  # All shards have to be asked for it.
@@ -356,9 +356,9 @@ async def test_a_shard_that_was_removed_is_served_by_nobody_and_kept_from_no_cen
 ) -> None:
     async with running_host(meta_url, {}, name="first") as first:
         await until(lambda: first.host.owned_count == 3)
-        meta.update_shard(1, ShardUse.DRAINING, None, None)
-        epoch = next(row.epoch for row in meta.list_shards() if row.shard_id == 1)
-        meta.remove_shard(1, epoch)
+        meta.shards.update(1, ShardUse.DRAINING, None, None)
+        epoch = next(row.epoch for row in meta.shards.read_all() if row.shard_id == 1)
+        meta.shards.remove(1, epoch)
         await until(lambda: not owns(first, 1))
         await first.admin.create_namespace("n")
         assert first.host.shards_run == {0, 2}

@@ -159,7 +159,7 @@ async def test_a_meta_database_that_was_lost_gets_the_id_back_from_a_host(
     cluster = identity_at(0, shard_urls[0]).cluster
     lose(meta_url)
     with meta_of(meta_url) as meta:
-        await until(lambda: meta.cluster_id(b"") == cluster)
+        await until(lambda: meta.cluster.id(b"") == cluster)
     async with running_host(meta_url, {2: shard_urls[2]}, name="host-2", namespace=None) as two:
         await until(lambda: host.host.owned_count + two.host.owned_count == 3)
         await until(lambda: identity_at(2, shard_urls[2]) == ShardIdentity(cluster, 2))
@@ -177,7 +177,7 @@ async def test_a_meta_database_that_was_lost_gets_the_id_back_from_a_shard(
         await until(lambda: host.host.owned_count == 4)
         assert {identity_at(n, url).cluster for n, url in shard_urls.items()} == {cluster}
         with meta_of(meta_url) as meta:
-            assert meta.cluster_id(b"") == cluster
+            assert meta.cluster.id(b"") == cluster
 
 
 async def test_a_host_with_another_id_than_the_meta_database_says_so_and_serves_on(
@@ -204,7 +204,7 @@ async def test_a_served_shard_whose_database_was_emptied_is_refused_until_it_is_
         assert "--new-shard 0" in second.host._shards.writers[0].detail
         assert identity_at(0, shard_urls[0]) is None
         with meta_of(meta_url) as meta:
-            keep_identity_at(shard_urls[0], ShardIdentity(meta.make_cluster_id(), 0))
+            keep_identity_at(shard_urls[0], ShardIdentity(meta.cluster.make_id(), 0))
         await until(lambda: second.host._shards.writers[0].shard is not None)
 
 
@@ -212,7 +212,7 @@ async def test_no_shard_is_added_again_with_a_new_database(
     host: RunningHost, meta_url: str, shard_urls: dict[int, str]
 ) -> None:
     with meta_of(meta_url) as meta:
-        meta.take_shard_epoch(2, "somebody", 1, 0)
+        meta.shards.take_epoch(2, "somebody", 1, 0)
     with pytest.raises(AlreadyExistsError, match="shard 2 exists already"):
         await host.admin.add_shard(2, place_of(shard_urls[2]))
     # One that was removed may come back where it was.

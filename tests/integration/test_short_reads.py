@@ -136,7 +136,7 @@ async def test_a_host_serves_whatever_values_new_sessions_begin_with(
             assert await all_delivered(running, "t", 40) == set(ids)
             sessions = [running.host._shards.writers[0]._store._session, connect(shard_urls[0])]
             meta = MetaStore(meta_url)
-            sessions.append(meta._connect())
+            sessions.append(meta._sessions._connect())
             for session in sessions:
                 with session.cursor() as cursor:
                     cursor.execute("SHOW SESSION VARIABLES")
@@ -163,7 +163,11 @@ def test_the_variables_that_sessions_are_given_are_tried_one_by_one() -> None:
 
 
 def test_a_cursor_that_counts_takes_statements_as_bytes_as_the_driver_sends_inserts_of_many_rows(meta_url: str) -> None:
-    with closing(MetaStore(meta_url)) as meta, closing(meta._connect()) as session, session.cursor() as cursor:
+    with (
+        closing(MetaStore(meta_url)) as meta,
+        closing(meta._sessions._connect()) as session,
+        session.cursor() as cursor,
+    ):
         cursor.executemany("INSERT INTO quota (namespace, book) VALUES (%s, %s)", [(1, b"\xff'"), (2, b"")])
         for select in ("SELECT book FROM quota WHERE namespace = 1", b"SELECT book FROM quota WHERE book = '\xff\\''"):
             cursor.execute(select)

@@ -34,12 +34,12 @@ def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def table_of(meta_url: str) -> SlotTable:
     with closing(MetaStore(meta_url)) as meta:
-        return meta.read_namespaces().slots
+        return meta.namespaces.read().slots
 
 
 def is_even(meta_url: str, shards: set[int]) -> bool:
     with closing(MetaStore(meta_url)) as meta:
-        told = meta.read_namespaces()
+        told = meta.namespaces.read()
     counts = Counter(told.slots.shards)
     return told.slot_move is None and counts.keys() == shards and max(counts.values()) - min(counts.values()) <= 1
 
@@ -66,7 +66,7 @@ async def test_a_shard_that_is_added_gets_its_part_and_knows_the_ids_of_before(m
         await host.admin.create_namespace("wide", key_spread=64)
         before = {name: await enqueue(host, name, names) for name in ("jobs", "wide")}
         with closing(MetaStore(meta_url)) as meta:
-            meta.add_shard(3, place_of(shard_urls[3]), "")
+            meta.shards.add(3, place_of(shard_urls[3]), "")
         while not is_even(meta_url, {0, 1, 2, 3}):
             for name, ids in before.items():
                 assert await enqueue(host, name, names) == ids

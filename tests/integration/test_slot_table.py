@@ -14,6 +14,7 @@ from foqs.model import limits
 from foqs.model.errors import FoqsError, UnavailableError, UnknownNamespaceError
 from foqs.model.ids import parse
 from foqs.model.slots import NO_SLOTS, SlotTable, first_table
+from foqs.storage.meta.meta_namespaces import MetaNamespaces
 from foqs.storage.meta.meta_store import MetaStore
 from foqs.storage.sessions.session import connect
 from foqs.wire.codec import Reply, structs
@@ -41,7 +42,7 @@ def empty(meta_url: str) -> None:
 
 def in_meta(meta_url: str) -> SlotTable:
     with closing(MetaStore(meta_url)) as meta:
-        return meta.read_namespaces().slots
+        return meta.namespaces.read().slots
 
 
 def copies(host: RunningHost) -> list[int]:
@@ -133,10 +134,10 @@ async def test_a_host_goes_by_the_table_it_knows_while_the_meta_database_is_away
 ) -> None:
     async with running_host(meta_url, shard_urls) as host:
 
-        def away(_: MetaStore) -> None:
+        def away(_: MetaNamespaces) -> None:
             raise UnavailableError("the meta database does not answer")
 
-        monkeypatch.setattr(MetaStore, "read_namespaces", away)
+        monkeypatch.setattr(MetaNamespaces, "read", away)
         with pytest.raises(FoqsError):
             await host.host._namespaces.refresh()
         assert tuple((await shard_map(host)).response.shard_by_slot) == first_table(list(shard_urls)).shards

@@ -36,7 +36,7 @@ def store(meta_url: str) -> Iterator[MetaStore]:
 def set_policy(
     store: MetaStore, namespace: str, name: str, is_prefix: bool = False, **changes: Any
 ) -> TopicPolicyEntry:
-    (told,) = store.set_topic_policies(namespace, [NamedChange(name, is_prefix, SimpleNamespace(**changes))])
+    (told,) = store.policies.set(namespace, [NamedChange(name, is_prefix, SimpleNamespace(**changes))])
     if isinstance(told, FoqsError):
         raise told
     return told
@@ -44,24 +44,24 @@ def set_policy(
 
 def page(store: MetaStore, number: int, prefix: str = "", after: tuple[bool, str] = (True, "")) -> list[str]:
     """Prefixes with a star."""
-    found = store.page_topic_policies(number, prefix, after, 10, with_prefixes=True)
+    found = store.policies.page(number, prefix, after, 10, with_prefixes=True)
     return [one.topic + "*" * one.is_prefix for one in found]
 
 
 def test_a_policy_comes_back_as_it_was_set_and_one_of_defaults_has_no_row(store: MetaStore) -> None:
-    number = store.insert_namespace("n", NamespaceSettings(), 0).number
+    number = store.namespaces.insert("n", NamespaceSettings(), 0).number
     policy = set_policy(store, "n", "ä", weight=7, deliveries_per_second_max=0.125, reason="wegen ü")
     own = OwnPolicy(weight=7, deliveries_per_second_max=0.125, reason="wegen ü")
     assert policy == TopicPolicyEntry.of("ä", own, own, is_prefix=False)
-    assert store.read_namespaces().policies == {number: {"ä": own}}
+    assert store.namespaces.read().policies == {number: {"ä": own}}
     set_policy(store, "n", "ä", dequeue_paused=True)
-    (entry,) = store.page_topic_policies(number, "", (True, ""), 10, with_prefixes=True)
+    (entry,) = store.policies.page(number, "", (True, ""), 10, with_prefixes=True)
     assert (entry.topic, entry.weight, entry.dequeue_paused) == ("ä", 7, True)
     assert page(store, number, "b") == []
     assert page(store, number, "", (False, "ä")) == []
     back = set_policy(store, "n", "ä", weight=1, deliveries_per_second_max=0.0, reason="", dequeue_paused=False)
     assert back == TopicPolicyEntry(topic="ä")
-    assert store.read_namespaces().policies == {}
+    assert store.namespaces.read().policies == {}
     with pytest.raises(UnknownNamespaceError):
         set_policy(store, "other", "a", weight=2)
     with pytest.raises(InvalidArgumentError):
@@ -69,35 +69,35 @@ def test_a_policy_comes_back_as_it_was_set_and_one_of_defaults_has_no_row(store:
 
 
 def test_a_batch_is_one_transaction_and_a_bad_member_fails_alone(store: MetaStore, meta_url: str) -> None:
-    number = store.insert_namespace("n", NamespaceSettings(), 0).number
+    number = store.namespaces.insert("n", NamespaceSettings(), 0).number
     commits: list[Any] = []
-    event.listen(store._engine, "commit", commits.append)
+    event.listen(store._sessions._engine, "commit", commits.append)
     work = [NamedChange(f"t{at}", False, SimpleNamespace(weight=2 + at % 200)) for at in range(limits.BATCH_ITEMS_MAX)]
     before = version_of(store)
     commits.clear()
-    told = store.set_topic_policies("n", work)
+    told = store.policies.set("n", work)
     assert len(commits) == 1
     wrong = {at for at, one in enumerate(told) if isinstance(one, InvalidArgumentError)}
     assert wrong == {at for at in range(limits.BATCH_ITEMS_MAX) if 2 + at % 200 > limits.TOPIC_WEIGHT_MAX}
     assert version_of(store) != before
-    read = store.read_namespaces().policies[number]
+    read = store.namespaces.read().policies[number]
     assert {name: own.weight for name, own in read.items()} == {
         f"t{at}": 2 + at % 200 for at in range(limits.BATCH_ITEMS_MAX) if at not in wrong
     }
     same = version_of(store)
-    store.set_topic_policies("n", [NamedChange("t0", False, SimpleNamespace(weight=2))])
+    store.policies.set("n", [NamedChange("t0", False, SimpleNamespace(weight=2))])
     assert version_of(store) == same, "nothing has changed, and no host reads anything"
 
 
 def version_of(store: MetaStore) -> int:
-    (namespace,) = store.read_namespaces().namespaces
+    (namespace,) = store.namespaces.read().namespaces
     return namespace.policies_version
 
 
 def test_members_of_a_batch_see_those_before_them(store: MetaStore) -> None:
-    number = store.insert_namespace("n", NamespaceSettings(), 0).number
+    number = store.namespaces.insert("n", NamespaceSettings(), 0).number
     with patch.object(limits, "TOPIC_POLICIES_PER_NAMESPACE_MAX", 1):
-        told = store.set_topic_policies(
+        told = store.policies.set(
             "n",
             [NamedChange("a", False, SimpleNamespace(weight=2)), NamedChange("b", False, SimpleNamespace(weight=2)),
              NamedChange("a", False, SimpleNamespace(weight=1)), NamedChange("c", False, SimpleNamespace(weight=3)),
@@ -106,59 +106,59 @@ def test_members_of_a_batch_see_those_before_them(store: MetaStore) -> None:
     assert [type(one) for one in told] == [
         TopicPolicyEntry, InvalidArgumentError, TopicPolicyEntry, TopicPolicyEntry, TopicPolicyEntry,
     ]  # fmt: skip
-    assert store.read_namespaces().policies == {number: {"c": OwnPolicy(weight=3, reason="why")}}
+    assert store.namespaces.read().policies == {number: {"c": OwnPolicy(weight=3, reason="why")}}
 
 
 def test_prefixes_are_a_table_of_their_own_and_come_before_topics(store: MetaStore) -> None:
-    number = store.insert_namespace("n", NamespaceSettings(), 0).number
+    number = store.namespaces.insert("n", NamespaceSettings(), 0).number
     for name, is_prefix in (("a", True), ("a", False), ("a*", False), ("b", True), ("b*", True)):
         set_policy(store, "n", name, is_prefix, weight=2 if is_prefix else 3)
-    listed = store.read_namespaces()
+    listed = store.namespaces.read()
     assert (sorted(listed.policies[number]), sorted(listed.prefix_policies[number])) == (["a", "a*"], ["a", "b", "b*"])
     assert page(store, number) == ["a*", "b*", "b**", "a", "a*"]
     assert page(store, number, "a") == ["a*", "a", "a*"]
     assert page(store, number, "", (True, "a")) == ["b*", "b**", "a", "a*"]
     assert page(store, number, "", (False, "a")) == ["a*"]
-    old = store.page_topic_policies(number, "", (True, ""), 10, with_prefixes=False)
+    old = store.policies.page(number, "", (True, ""), 10, with_prefixes=False)
     assert [one.topic for one in old] == ["a", "a*"], "who does not know prefixes gets none"
-    again = store.read_namespaces()
+    again = store.namespaces.read()
     assert again.prefix_policies is listed.prefix_policies
     set_policy(store, "n", "b", True, weight=1)
-    after = store.read_namespaces()
+    after = store.namespaces.read()
     assert sorted(after.prefix_policies[number]) == ["a", "b*"]
     assert after.policies[number] is listed.policies[number], "topics are not read again for a prefix"
 
 
 def test_what_is_set_for_a_topic_itself_comes_back_also_where_it_is_the_default(store: MetaStore) -> None:
-    number = store.insert_namespace("n", NamespaceSettings(), 0).number
+    number = store.namespaces.insert("n", NamespaceSettings(), 0).number
     set_policy(store, "n", "a", True, dequeue_paused=True, reason="move", weight=4)
     told = set_policy(store, "n", "a/1", dequeue_paused=False)
     assert (told.dequeue_paused, told.reason, told.weight) == (False, "move", 4)
     assert told.own_fields == ("dequeue_paused",)
-    assert store.read_namespaces().policies[number]["a/1"].own_fields == ("dequeue_paused",)
-    _, listed = store.page_topic_policies(number, "", (True, ""), 10, with_prefixes=True)
+    assert store.namespaces.read().policies[number]["a/1"].own_fields == ("dequeue_paused",)
+    _, listed = store.policies.page(number, "", (True, ""), 10, with_prefixes=True)
     assert listed == told
     set_policy(store, "n", "a/1", dequeue_paused=True)
-    assert store.read_namespaces().policies == {}, "what it has anyway is not set"
+    assert store.namespaces.read().policies == {}, "what it has anyway is not set"
 
 
 def test_a_reader_reads_what_has_changed_and_nothing_else(store: MetaStore, meta_url: str) -> None:
-    a, b = (store.insert_namespace(name, NamespaceSettings(), 0).number for name in ("a", "b"))
+    a, b = (store.namespaces.insert(name, NamespaceSettings(), 0).number for name in ("a", "b"))
     for name in ("a", "b"):
         for at in range(400):
             set_policy(store, name, f"t{at}", weight=2)
     with closing(MetaStore(meta_url)) as reader:
         statements: list[str] = []
-        event.listen(reader._engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
-        first = reader.read_namespaces().policies
+        event.listen(reader._sessions._engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
+        first = reader.namespaces.read().policies
         assert {number: len(some) for number, some in first.items()} == {a: 400, b: 400}
         statements.clear()
-        assert reader.read_namespaces().policies is first
+        assert reader.namespaces.read().policies is first
         assert not [statement for statement in statements if "topic_policy" in statement]
         set_policy(store, "a", "t7", weight=3)
         set_policy(store, "a", "new", weight=4)
         set_policy(store, "a", "t8", weight=1)
-        second = reader.read_namespaces().policies
+        second = reader.namespaces.read().policies
         assert second[b] is first[b]
         assert second[a]["t7"].weight == 3
         assert second[a]["new"].weight == 4
@@ -168,12 +168,12 @@ def test_a_reader_reads_what_has_changed_and_nothing_else(store: MetaStore, meta
 
 
 def test_policies_of_a_deleted_namespace_go_with_it(store: MetaStore) -> None:
-    number = store.insert_namespace("n", NamespaceSettings(), 0).number
+    number = store.namespaces.insert("n", NamespaceSettings(), 0).number
     set_policy(store, "n", "t", weight=2)
     set_policy(store, "n", "t", True, weight=2)
-    assert store.finish_deletion(store.begin_deletion("n"), "n") == []
+    assert store.namespaces.finish_deletion(store.namespaces.begin_deletion("n"), "n") == []
     assert page(store, number) == []
-    listed = store.read_namespaces()
+    listed = store.namespaces.read()
     assert (listed.policies, listed.prefix_policies) == ({}, {})
 
 
@@ -187,7 +187,7 @@ def test_policies_of_a_deleted_namespace_go_with_it(store: MetaStore) -> None:
     ],
 )
 def test_policies_are_bounded(store: MetaStore, bound: str, is_prefix: bool) -> None:
-    store.insert_namespace("n", NamespaceSettings(), 0)
+    store.namespaces.insert("n", NamespaceSettings(), 0)
     with patch.object(limits, bound, 2):
         for topic in ("a", "b"):
             set_policy(store, "n", topic, is_prefix, weight=2)
@@ -242,7 +242,7 @@ async def test_thousands_of_policies_from_a_file_take_a_transaction_for_each_tho
     path.write_text("topic,items_per_second\n" + "".join([f"t{at},{1 + at % 50}\n" for at in range(3_000)]))
     async with running_host(meta_url, {0: shard_urls[0]}, namespace="n") as host:
         statements: list[str] = []
-        engine = host.host._namespaces._meta._engine
+        engine = host.host._namespaces._meta._sessions._engine
         event.listen(engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
         command = ["topic", "set-policies", "n", str(path), "--address", host.address]
         result = await asyncio.to_thread(CliRunner().invoke, cli, command, prog_name="foqs")

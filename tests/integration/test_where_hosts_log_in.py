@@ -56,7 +56,7 @@ async def host(
 def forge(meta_url: str, shard_id: int, place: str) -> None:
     """Write a row past all hosts, as an older one or a stranger would."""
     with closing(MetaStore(meta_url)) as meta:
-        meta.add_shard(shard_id, place, "")
+        meta.shards.add(shard_id, place, "")
 
 
 async def refusal(host: RunningHost, place: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:

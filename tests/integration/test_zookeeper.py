@@ -22,6 +22,7 @@ from foqs.cluster.members.view import ClusterView
 from foqs.model import limits
 from foqs.model.cluster import HostRow, ShardRow
 from foqs.model.errors import FoqsError, InvalidArgumentError, UnavailableError
+from foqs.storage.meta.meta_shards import MetaShards
 from foqs.storage.meta.meta_store import MetaStore
 from tests.support.waiting import PATIENCE_S, until
 from tests.support.zookeeper import ZookeeperServer
@@ -279,18 +280,18 @@ def test_hosts_of_one_cluster_with_different_memberships_do_not_start(hosts: Hos
     by_meta.join(row("one#3"))
 
 
-class SlowMeta(MetaStore):
+class SlowShards(MetaShards):
     """`is_away`: it does not give the shards, and says so; `hangs`: it says nothing until that is set."""
 
     is_away = False
     hangs: threading.Event | None = None
 
-    def list_shards(self) -> list[ShardRow]:
+    def read_all(self) -> list[ShardRow]:
         if self.hangs is not None:
             self.hangs.wait(PATIENCE_S)
         if self.is_away:
             raise UnavailableError("the meta database does not answer")
-        return super().list_shards()
+        return super().read_all()
 
 
 class Cluster:
@@ -300,7 +301,7 @@ class Cluster:
         self.hosts = hosts
         self.rounds: dict[str, int] = {}
         """Of the hosts that the clock waits for."""
-        self.metas: dict[str, SlowMeta] = {}
+        self.metas: dict[str, SlowShards] = {}
         self.views: dict[str, ClusterView] = {}
         self.shrunk: list[ClusterView] = []
         """Views in which less hosts lived than the one that saw it had seen before."""
@@ -308,7 +309,8 @@ class Cluster:
 
     @asynccontextmanager
     async def host(self, name: str) -> AsyncIterator[Membership]:
-        meta = self.metas[name] = SlowMeta(self._meta_url)
+        meta = MetaStore(self._meta_url)
+        meta.shards = self.metas[name] = SlowShards(meta._sessions)
         backend = ZookeeperBackend(self.hosts.url, "foqs", meta, lambda: self.hosts.now_s)
 
         async def look(view: ClusterView) -> None:

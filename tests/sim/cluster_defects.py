@@ -15,12 +15,12 @@ from foqs.host.shards.shards import Shards
 from foqs.model.cluster import ShardRow, ShardUse
 from foqs.model.errors import FoqsError, StaleLeaseError
 from foqs.model.shard_place import EpochGiven
-from foqs.testing.fake_cluster import FakeCluster
+from foqs.testing.fake_cluster import FakeShards
 from tests.sim.planting import in_place_of
 
 _decide = decisions.decide
 _beat = Membership._beat
-_take_shard_epoch = FakeCluster.take_shard_epoch
+_take_epoch = FakeShards.take_epoch
 
 
 @in_place_of(Membership, "ask_for_shards")
@@ -58,11 +58,11 @@ def calls_leases_of_others_stale(self: Shards, shard_id: int) -> FoqsError:
     return StaleLeaseError("the lease of this receipt has ended")
 
 
-@in_place_of(FakeCluster, "take_shard_epoch")
+@in_place_of(FakeShards, "take_epoch")
 def gives_an_epoch_twice(
     self: Any, shard_id: int, owner: str, now_ms: int, at_least: int, *found: Any, **others: Any
 ) -> EpochGiven:
-    given = _take_shard_epoch(self, shard_id, owner, now_ms, at_least, *found, **others)
+    given = _take_epoch(self, shard_id, owner, now_ms, at_least, *found, **others)
     row = self._cluster.shards[shard_id]
     self._cluster.shards[shard_id] = row._replace(epoch=max(1, given.epoch - 1))
     return given._replace(epoch=max(1, at_least))

@@ -11,7 +11,7 @@ from foqs.model.shard_place import EpochAsk
 from foqs.shard.writer import place
 from foqs.shard.writer.ownership import Ownership
 from foqs.shard.writer.place import ShardPlace
-from foqs.storage.meta.meta_places import check_place
+from foqs.storage.meta.meta_shards import check_place
 from foqs.testing import fake_cluster
 from tests.sim.copies import run_copies
 from tests.sim.planting import in_place_of, plant, runs_with

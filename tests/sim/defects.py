@@ -33,7 +33,7 @@ from foqs.shard.state.ops.settle import Settlements
 from foqs.shard.state.ops.wake import Timers
 from foqs.shard.writer import leased_runs
 from foqs.storage.shard.packs.pack_index import add_looked_up, add_packed
-from foqs.testing import fake_namespaces, fake_server
+from foqs.testing import fake_censuses, fake_server
 from foqs.testing.fake_server import make_script
 from foqs.testing.fake_store import FakeStore
 from tests.sim.planting import in_place_of
@@ -308,7 +308,7 @@ def redrives_without_a_new_ttl(
     self._change(RowChange(row, rewrite, completion, position))
 
 
-@in_place_of(fake_namespaces, "unanswered")
+@in_place_of(fake_censuses, "unanswered")
 def deletes_a_namespace_before_all_shards_have_answered(epochs: Any, answers: Any) -> list[int]:
     return []
 

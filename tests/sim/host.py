@@ -36,7 +36,7 @@ from foqs.testing.fake_store import fake_identity
 from tests.sim.chance import Layout
 from tests.sim.lane import tuned_lane
 from tests.sim.loop import Process
-from tests.sim.ownership import FakeMeta, SteppingStore
+from tests.sim.ownership import SteppingStore, sim_meta
 from tests.sim.peers import SimPeers
 from tests.sim.replays import note_replays
 from tests.support.asked import Asked
@@ -217,7 +217,7 @@ def simulated(
 
     chance = random.Random(0)
     replaced: dict[str, Any] = {
-        "MetaStore": lambda url, statement_ms_max, process_id: FakeMeta(world_of(), process_id),
+        "MetaStore": lambda url, statement_ms_max, process_id: sim_meta(world_of(), process_id),
         "ShardStore": lambda *arguments: SteppingStore(world_of(), *arguments),
         "ShardReader": lambda shard_id, url, packs, served_on: SimReader(world_of(), shard_id, packs),
         "identity_at": lambda shard_id, url: fake_identity(world_of().servers[shard_id]),

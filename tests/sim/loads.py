@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from foqs.model.errors import FoqsError
 from foqs.model.jobs import Job
 from foqs.storage.meta.meta_jobs import JobKey
-from foqs.testing.fake_jobs import JobTables
+from foqs.testing.fake_meta_tables import JobTables
 
 if TYPE_CHECKING:
     from foqs.model.calls import EnqueueResult

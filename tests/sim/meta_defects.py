@@ -15,8 +15,8 @@ from foqs.host.admission.account import Account, Lot
 from foqs.model.errors import UnavailableError
 from foqs.model.grants import Ask, Grant, GrantBook
 from foqs.model.namespace import Namespace, NamespaceSettings
+from foqs.testing.fake_meta import FakeMeta, memory_meta
 from foqs.testing.fake_quotas import FakeQuotas
-from foqs.testing.memory_host import MemoryMeta
 from tests.unit import test_quota_outages
 
 _make_ask, _take, _fail, _ask = Account.make_ask, Account.take, Account.fail, GrantBook.ask
@@ -114,20 +114,21 @@ _AGES = test_quota_outages.test_what_was_let_in_without_tokens_counts_for_a_minu
 _IDLE = test_quota_outages.test_after_an_outage_a_host_that_was_idle_gets_nothing_before_all_have_told
 
 
-def _with_a_locked_book() -> tuple[MemoryMeta, list[int]]:
+def _with_a_locked_book() -> tuple[FakeMeta, list[int]]:
     """Two namespaces, and the book of the first is that of a host that hangs."""
-    meta = MemoryMeta(lambda: 1_700_000_000_000)
+    meta = memory_meta(lambda: 1_700_000_000_000)
     numbers = [1, 2]
     for number in numbers:
-        meta._tables.namespaces[f"n{number}"] = Namespace(number, f"n{number}", NamespaceSettings(), 0)
-    assert meta._sessions.lock(meta._sessions.begin("dead#1"), ("quota", 1))
+        meta.reach().tables.namespaces[f"n{number}"] = Namespace(number, f"n{number}", NamespaceSettings(), 0)
+    sessions = meta.reach().sessions
+    assert sessions.lock(sessions.begin("dead#1"), ("quota", 1))
     return meta, numbers
 
 
 def _one_book_fails_no_other() -> None:
     meta, numbers = _with_a_locked_book()
     try:
-        answers = meta.ask_quotas("a", dict.fromkeys(numbers, Ask(1)))
+        answers = meta.quotas.ask("a", dict.fromkeys(numbers, Ask(1)))
     except UnavailableError as error:
         raise AssertionError("the whole ask fails") from error
     assert [isinstance(answers[number], Grant) for number in numbers] == [False, True]
@@ -135,10 +136,10 @@ def _one_book_fails_no_other() -> None:
 
 def _locks_of_the_dead_end() -> None:
     meta, numbers = _with_a_locked_book()
-    dead = DeadHosts(cast(Any, meta), lambda host_id: True, lambda: 0.0)
+    dead = DeadHosts(cast(Any, meta.hosts), lambda host_id: True, lambda: 0.0)
     dead.found(["dead#1"])
     dead.tidy()
-    assert all(isinstance(one, Grant) for one in meta.ask_quotas("a", dict.fromkeys(numbers, Ask(1))).values())
+    assert all(isinstance(one, Grant) for one in meta.quotas.ask("a", dict.fromkeys(numbers, Ask(1))).values())
 
 
 BY_PROPERTY: dict[str, ByProperty] = {

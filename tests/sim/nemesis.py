@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from foqs.model import limits
-from foqs.testing.fake_namespaces import NamespaceTables
+from foqs.testing.fake_meta_tables import MetaTables
 from foqs.testing.fake_server import FakeServer
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Nemesis:
         self._apart = random.Random(world.seed ^ 0xD1CE)
         self._cuts = random.Random(world.seed ^ 0xC075)
         self._short = random.Random(f"short reads {world.seed}")
-        self._past: list[NamespaceTables] = []
+        self._past: list[MetaTables] = []
 
     async def run(self, until_s: float) -> None:
         world, profile = self._world, self._world.profile
@@ -262,7 +262,7 @@ class Nemesis:
         """It comes back with an older state: that of a backup, of a replica that was behind, or none at all."""
         world = self._world
         kind = self._apart.choice(["restored", "promoted", "lost"])
-        kept = {"restored": self._past, "promoted": self._past[-1:], "lost": [NamespaceTables()]}[kind]
+        kept = {"restored": self._past, "promoted": self._past[-1:], "lost": [MetaTables()]}[kind]
         world.trace("meta", f"is {kind}")
         world.meta.tables = self._apart.choice(kept).copy()
         world.restored = True

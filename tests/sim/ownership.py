@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from foqs.model.census import Census, CensusAnswer
-from foqs.model.cluster import HostRow, ShardRow, ShardUse, host_name_of
+from foqs.model.cluster import ShardRow, ShardUse, host_name_of
 from foqs.model.errors import UnavailableError
 from foqs.model.grants import Ask
 from foqs.model.namespace import Namespace, NamespaceSettings
@@ -19,8 +19,13 @@ from foqs.shard.port import ShardImage, Tenure, Transaction, TransactionResult
 from foqs.storage.shard.packs.pack import PackPlan
 from foqs.storage.shard.packs.pack_index import PackIndex
 from foqs.storage.shard.shard_store import ShardAccess
-from foqs.testing.fake_namespaces import FakeNamespaces, NamespaceTables
-from foqs.testing.fake_sessions import FakeSessions
+from foqs.testing.fake_censuses import FakeSlots
+from foqs.testing.fake_cluster import FakeShards
+from foqs.testing.fake_meta import FakeMeta
+from foqs.testing.fake_meta_tables import MetaDatabase
+from foqs.testing.fake_meta_tables import MetaTables as Tables
+from foqs.testing.fake_namespaces import FakeNamespaces
+from foqs.testing.fake_quotas import FakeQuotas
 from foqs.testing.fake_store import FakeStore
 from tests.sim.loads import tables_with_job
 from tests.sim.loop import current_process
@@ -45,20 +50,13 @@ class Tenures:
     """By process and shard, the epoch and the number of the last transaction that it saw committed there."""
 
 
-class MetaTables:
+class MetaTables(MetaDatabase):
     def __init__(
         self, namespaces: list[Namespace], slots: SlotTable, ids: random.Random, now_ms: Callable[[], int]
     ) -> None:
-        self.tables = NamespaceTables(
-            {namespace.name: namespace for namespace in namespaces}, max(namespace.number for namespace in namespaces)
-        )
-        self.tables.jobs = tables_with_job()
-        self.tables.slots = slots
-        self.ids = ids
-        self.problems: list[str] = []
-        """Why its server could lose what it acknowledged."""
-        self.hosts: dict[str, HostRow] = {}
-        self.sessions = FakeSessions(now_ms)
+        by_name = {namespace.name: namespace for namespace in namespaces}
+        tables = Tables(by_name, max(namespace.number for namespace in namespaces), jobs=tables_with_job(), slots=slots)
+        super().__init__(now_ms, ids, tables)
         self.away_count = 0
         """Of the outages that it has now."""
         self.cut_off: dict[str, float] = {}
@@ -67,57 +65,23 @@ class MetaTables:
         """When hosts that did not reach it let in how many items without tokens."""
 
 
-class FakeMeta(FakeNamespaces):
-    """The meta database, as one host reaches it."""
-
-    def __init__(self, world: World, process_id: str) -> None:
-        super().__init__(world.meta.ids)
-        process = current_process()
-        assert process is not None, "only hosts have one"
-        self._host_name = process.name
-        self._process_id = process_id
+class SimNamespaces(FakeNamespaces):
+    def __init__(self, world: World, meta: FakeMeta) -> None:
+        super().__init__(meta.reach, meta.censuses, meta.slots, meta.jobs, meta.policies)
         self._world = world
-
-    @property
-    def _tables(self) -> NamespaceTables:
-        self._touch()
-        return self._world.meta.tables
-
-    def _now_ms(self) -> int:
-        return self._world.now_ms()
 
     def finish_creation(
         self, census: Census, name: str, settings: NamespaceSettings, now_ms: int
     ) -> Namespace | list[int]:
         return super().finish_creation(census, name, _with_short_leases(settings), now_ms)
 
-    def recover_namespace(
-        self, number: int, name: str, former_name: str, settings: NamespaceSettings, now_ms: int
-    ) -> Namespace:
-        return super().recover_namespace(number, name, former_name, _with_short_leases(settings), now_ms)
+    def recover(self, number: int, name: str, former_name: str, settings: NamespaceSettings, now_ms: int) -> Namespace:
+        return super().recover(number, name, former_name, _with_short_leases(settings), now_ms)
 
-    def update_namespace(self, name: str, changes: object) -> Namespace:
-        changed = super().update_namespace(name, changes)
+    def update(self, name: str, changes: object) -> Namespace:
+        changed = super().update(name, changes)
         self._world.tiers.has_namespace(changed.number, changed.settings.tier)
         return changed
-
-    def update_shard(self, shard_id: int, use: ShardUse | None, pinned_to: str | None, tier: str | None) -> ShardRow:
-        changed = super().update_shard(shard_id, use, pinned_to, tier)
-        self._world.tiers.has_shard(shard_id, changed.tier)
-        return changed
-
-    def _insert(self, namespace: Namespace) -> Namespace:
-        self._world.slots.created(namespace)
-        self._world.tiers.has_namespace(namespace.number, namespace.settings.tier)
-        return super()._insert(namespace)
-
-    def _make_slots(self, answers: Sequence[CensusAnswer]) -> None:
-        super()._make_slots(answers)
-        self._world.slots.saw(self._tables.slots, "the meta database")
-
-    def restore_slots(self, table: SlotTable) -> None:
-        self._world.slots.saw(table, self._host_name)
-        super().restore_slots(table)
 
     def finish_deletion(self, census: Census, name: str) -> list[int]:
         missing = super().finish_deletion(census, name)
@@ -125,31 +89,67 @@ class FakeMeta(FakeNamespaces):
             self._world.deleted(census.namespace, name)
         return missing
 
-    def check_durable(self) -> list[str]:
-        self._touch()
-        return list(self._world.meta.problems)
+    def _insert(self, namespace: Namespace) -> Namespace:
+        self._world.slots.created(namespace)
+        self._world.tiers.has_namespace(namespace.number, namespace.settings.tier)
+        return super()._insert(namespace)
 
-    @property
-    def _hosts(self) -> dict[str, HostRow]:
-        self._touch()
-        return self._world.meta.hosts
 
-    @property
-    def _sessions(self) -> FakeSessions:
-        self._touch()
-        return self._world.meta.sessions
+class SimShards(FakeShards):
+    def __init__(self, world: World, meta: FakeMeta) -> None:
+        super().__init__(meta.reach)
+        self._world = world
 
-    def ask_quotas(self, host_name: str, asks: Mapping[int, Ask], *, waits: bool = False) -> Any:
+    def update(self, shard_id: int, use: ShardUse | None, pinned_to: str | None, tier: str | None) -> ShardRow:
+        changed = super().update(shard_id, use, pinned_to, tier)
+        self._world.tiers.has_shard(shard_id, changed.tier)
+        return changed
+
+
+class SimSlots(FakeSlots):
+    def __init__(self, world: World, meta: FakeMeta, host_name: str) -> None:
+        super().__init__(meta.reach, meta.censuses)
+        self._world = world
+        self._host_name = host_name
+
+    def make(self, answers: Sequence[CensusAnswer]) -> None:
+        super().make(answers)
+        self._world.slots.saw(self._reach().tables.slots, "the meta database")
+
+    def restore(self, table: SlotTable) -> None:
+        self._world.slots.saw(table, self._host_name)
+        super().restore(table)
+
+
+class SimQuotas(FakeQuotas):
+    def __init__(self, world: World, meta: FakeMeta, host_name: str, process_id: str) -> None:
+        super().__init__(meta.reach, process_id)
+        self._world = world
+        self._host_name = host_name
+
+    def ask(self, host_name: str, asks: Mapping[int, Ask], *, waits: bool = False) -> Any:
         """What tests.sim.loop.VirtualThread goes through, as the answers at its end."""
         return self._world.meta_locks.asking(self._host_name, self.asking(host_name, asks, waits=waits))
 
-    def close(self) -> None:
-        return None
 
-    def _touch(self) -> None:
-        meta = self._world.meta
-        if meta.away_count or meta.cut_off.get(self._host_name, 0.0) > self._world.loop.time():
+def sim_meta(world: World, process_id: str) -> FakeMeta:
+    """The meta database, as one host reaches it."""
+    process = current_process()
+    assert process is not None, "only hosts have one"
+    host_name = process.name
+
+    def reach() -> MetaTables:
+        meta = world.meta
+        if meta.away_count or meta.cut_off.get(host_name, 0.0) > world.loop.time():
             raise UnavailableError("the meta database does not answer")
+        return meta
+
+    meta = FakeMeta(reach, process_id)
+    meta.shards = SimShards(world, meta)
+    meta.slots = SimSlots(world, meta, host_name)
+    meta.namespaces = SimNamespaces(world, meta)
+    meta.quotas = SimQuotas(world, meta, host_name, process_id)
+    return meta
 
 
 def _with_short_leases(settings: NamespaceSettings) -> NamespaceSettings:

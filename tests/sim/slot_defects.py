@@ -34,7 +34,7 @@ _keep = Slots._keep
 @in_place_of(NamespaceCalls, "_make_slots")
 async def makes_a_table_without_asking_the_owners(self: NamespaceCalls) -> None:
     table = first_table(list(self._slots._shards.writers))
-    await self._calls.run(lambda meta: meta.restore_slots(table))
+    await self._calls.run(lambda meta: meta.slots.restore(table))
     await self._namespaces.refresh()
 
 

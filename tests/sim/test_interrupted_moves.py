@@ -14,7 +14,7 @@ from foqs.model.errors import UnavailableError
 from foqs.model.shard_place import EpochGiven
 from tests.sim.cluster import ClusterWorld
 from tests.sim.host import SimHost
-from tests.sim.ownership import FakeMeta
+from tests.sim.ownership import SimShards
 from tests.sim.run import run_seed
 
 SEED = 4
@@ -46,7 +46,7 @@ async def _interrupt_a_move(world: ClusterWorld, second: SimHost, *, is_for_both
     With `is_noted` it has gone away a moment later: it says that the next owner has an epoch, which that does not know.
     """
     met: list[int] = []
-    take_shard_epoch = FakeMeta.take_shard_epoch
+    take_epoch = SimShards.take_epoch
 
     def go_away() -> None:
         if is_for_both:
@@ -56,14 +56,14 @@ async def _interrupt_a_move(world: ClusterWorld, second: SimHost, *, is_for_both
 
     def take_nothing(self: Any, shard_id: int, owner: str, *others: Any, **named: Any) -> EpochGiven:
         if owner != second.host.id or met:
-            return take_shard_epoch(self, shard_id, owner, *others, **named)
+            return take_epoch(self, shard_id, owner, *others, **named)
         met.append(shard_id)
         if is_noted:
-            take_shard_epoch(self, shard_id, owner, *others, **named)
+            take_epoch(self, shard_id, owner, *others, **named)
         go_away()
         raise UnavailableError("the meta database does not answer")
 
-    with patch.object(FakeMeta, "take_shard_epoch", take_nothing):
+    with patch.object(SimShards, "take_epoch", take_nothing):
         await _until(lambda: bool(met), _PATIENCE_S, world, "a shard moves")
     return met[0]
 

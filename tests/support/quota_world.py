@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Generator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from foqs.host.admission.quotas import Quotas
 from foqs.model.errors import RateLimitedError, UnavailableError
 from foqs.model.grants import QUOTA_WINDOW_MS, Ask
 from foqs.model.namespace import Namespace, NamespaceSettings
+from foqs.testing.fake_meta_tables import MetaDatabase
 from foqs.testing.fake_quotas import FakeQuotas
 from foqs.testing.fake_sessions import FakeSessions
 from tests.sim.loop import VirtualLoop
@@ -37,27 +38,19 @@ class Books(FakeQuotas):
     """The books of a meta database that may be away, for all hosts or for some."""
 
     def __init__(self, world: QuotaWorld, host: int) -> None:
+        super().__init__(self._reach_world, f"host-{host}#1")
         self._world = world
         self._host = host
-        self._process_id = f"host-{host}#1"
 
-    @property
-    def _books(self) -> dict[int, bytes]:
+    def _reach_world(self) -> MetaDatabase:
         if self._world.is_away or self._host in self._world.cut_off:
             raise UnavailableError("the meta database does not answer")
-        return self._world.books
+        return self._world.database
 
     def _limit_of(self, namespace: int) -> int | None:
         return self._world.limit if namespace == NUMBER else None
 
-    def _now_ms(self) -> int:
-        return _BASE_MS + int(self._world.loop.time() * 1000) + self._world.clock_step_ms
-
-    @property
-    def _sessions(self) -> FakeSessions:
-        return self._world.sessions
-
-    def ask_quotas(self, host_name: str, asks: Mapping[int, Ask], *, waits: bool = False) -> Any:
+    def ask(self, host_name: str, asks: Mapping[int, Ask], *, waits: bool = False) -> Any:
         """What the thread goes through: a round trip lies between the two statements."""
         self._world.asks_count += 1
         return self._asking(self.asking(host_name, asks, waits=waits))
@@ -78,7 +71,6 @@ class QuotaWorld:
         self.chance = random.Random(seed)
         self.loop = VirtualLoop(self._latency, lambda: 0.0)
         self.limit = limit
-        self.books: dict[int, bytes] = {}
         self.is_away = False
         self.cut_off: set[int] = set()
         self.clock_step_ms = 0
@@ -92,7 +84,10 @@ class QuotaWorld:
         self.latency_s = 0.004
         self.away_s = 0.0
         """What a statement takes to get to the meta database, and its answer to come back, beside that."""
-        self.sessions = FakeSessions(lambda: int(self.loop.time() * 1000))
+        self.database = MetaDatabase(self._now_ms, self.chance)
+        # A step of the server's clock does not end sessions.
+        self.sessions = self.database.sessions = FakeSessions(lambda: int(self.loop.time() * 1000))
+        self.books = self.database.tables.quotas
         self.hosts: list[Quotas] = []
         self.limits_seen: list[int] = [limit] * hosts_count
         """The limit as each host has read it."""
@@ -106,7 +101,7 @@ class QuotaWorld:
     async def _run(self, story: Callable[[], Coroutine[Any, Any, None]]) -> None:
         count = len(self.rates)
         self.hosts = [
-            Quotas(Books(self, host), f"host-{host}", self.loop.time, lambda: count, lambda: self.missed_s)
+            Quotas(cast(Any, Books(self, host)), f"host-{host}", self.loop.time, lambda: count, lambda: self.missed_s)
             for host in range(count)
         ]
         for host in self.hosts:
@@ -181,6 +176,9 @@ class QuotaWorld:
             await asyncio.sleep(1.0)
             if self.is_away:
                 self.missed_s = self.loop.time()
+
+    def _now_ms(self) -> int:
+        return _BASE_MS + int(self.loop.time() * 1000) + self.clock_step_ms
 
     def _latency(self, _name: str) -> tuple[float, float]:
         there_s, back_s = [self.away_s + self.chance.random() * self.latency_s for _ in range(2)]

@@ -46,7 +46,7 @@ def loop() -> Iterator[ManualLoop]:
 
 def test_heartbeats_go_on_when_the_pause_between_them_fails(loop: ManualLoop) -> None:
     backend = Backend()
-    meta: Any = SimpleNamespace(list_shards=list, close=lambda: None)
+    meta: Any = SimpleNamespace(shards=SimpleNamespace(read_all=list), hosts=None, close=lambda: None)
 
     def choose(count: int) -> int:
         raise ZeroDivisionError("no number between 0 and 0")
@@ -71,14 +71,14 @@ async def test_the_loop_turns_while_a_membership_stops_that_waits_for_the_meta_d
     loop = asyncio.get_running_loop()
     is_hanging, is_to_answer = threading.Event(), threading.Event()
 
-    def list_shards() -> list[Any]:
+    def read_all() -> list[Any]:
         if is_started:
             is_hanging.set()
             is_to_answer.wait(2 * PATIENCE_S)
         return []
 
     is_started = False
-    meta: Any = SimpleNamespace(list_shards=list_shards, close=lambda: None)
+    meta: Any = SimpleNamespace(shards=SimpleNamespace(read_all=read_all), hosts=None, close=lambda: None)
     membership = Membership(cast(Any, Backend()), meta, HostRow("one", "", 1, 0), {}, loop.time, lambda count: 0)
     await membership.start()
     is_started = True

@@ -34,7 +34,7 @@ class Meta:
         self.gate: threading.Event | None = None
         self.is_at_gate = threading.Event()
 
-    def count_jobs(
+    def count(
         self, host: str, started_at_ms: int, counts: Mapping[JobKey, JobCounts], asked: Collection[JobKey]
     ) -> dict[JobKey, JobView]:
         if self.gate is not None:

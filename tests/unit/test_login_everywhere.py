@@ -60,10 +60,10 @@ def test_no_other_way_leads_to_a_session() -> None:
         for way in ways_to_a_session(ast.parse(path.read_text()))
     ]
     assert found == [
-        ("foqs/storage/meta/meta_store.py", "create_engine"),
+        ("foqs/storage/meta/meta_sessions.py", "create_engine"),
         ("foqs/storage/sessions/login.py", "pymysql.connections.Connection"),
     ]
-    assert "creator=self._connect" in (ROOT / "foqs/storage/meta/meta_store.py").read_text()
+    assert "creator=self._connect" in (ROOT / "foqs/storage/meta/meta_sessions.py").read_text()
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_another_way_would_be_found(text: str) -> None:
 
 SESSIONS: dict[str, Callable[[str], object]] = {
     "shard": connect,
-    "meta": lambda url: MetaStore(url).list_shards(),
+    "meta": lambda url: MetaStore(url).shards.read_all(),
     "reader": lambda url: ShardReader(0, url, PackIndex(PackBudget(0))).expired_page(0, 0)(),
     "slot source": lambda url: SlotSource(0, url).slots(),
     "identity": lambda url: identity_at(0, url),

@@ -12,7 +12,8 @@ from structlog.testing import capture_logs
 from foqs.host.registry.known_slots import Slots
 from foqs.host.registry.namespaces import Namespaces, OwnedShards
 from foqs.model.slots import NO_SLOTS
-from foqs.storage.meta.meta_namespaces import NamespaceList
+from foqs.storage.meta.meta_namespaces import MetaNamespaces, NamespaceList
+from foqs.storage.meta.meta_shards import MetaShards
 from foqs.storage.meta.meta_store import MetaStore
 
 
@@ -23,8 +24,8 @@ class Host:
         self.owned: dict[int, int] = {}
         self.in_meta: dict[int, int] = {}
         self.on_read: Callable[[], object] = lambda: None
-        self.meta = Mock(spec=MetaStore)
-        self.meta.read_namespaces.side_effect = self._read
+        self.meta = Mock(spec=MetaStore, namespaces=Mock(spec=MetaNamespaces), shards=Mock(spec=MetaShards))
+        self.meta.namespaces.read.side_effect = self._read
         shards = Mock(spec=OwnedShards)
         shards.conflicts.return_value = {}
         shards.epochs.side_effect = lambda: dict(self.owned)
@@ -39,7 +40,11 @@ class Host:
     @property
     def told(self) -> Mapping[int, int]:
         """The epochs that the meta database was told of."""
-        return {shard: epoch for call in self.meta.raise_epochs.call_args_list for shard, epoch in call.args[1].items()}
+        return {
+            shard: epoch
+            for call in self.meta.shards.raise_epochs.call_args_list
+            for shard, epoch in call.args[1].items()
+        }
 
 
 @pytest.fixture

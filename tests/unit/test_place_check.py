@@ -27,7 +27,7 @@ PLACE = "mysql://db-7:3306/s7"
 async def calls() -> AsyncIterator[MetaCalls]:
     row = ShardRow(1, 5, "host-1", 0, "mysql://db-1:3306/s1", ShardUse.SERVING, "", "", "", 0)
     rows = [row, row._replace(shard_id=2, place="")]
-    calls = MetaCalls(cast(MetaStore, SimpleNamespace(list_shards=lambda: rows)))
+    calls = MetaCalls(cast(MetaStore, SimpleNamespace(shards=SimpleNamespace(read_all=lambda: rows))))
     yield calls
     await calls.stop()
 

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pymysql
 import pytest
 
-from foqs.storage.meta import meta_store
+from foqs.storage.meta import meta_sessions
 from foqs.storage.meta.meta_store import MetaStore
 from foqs.storage.sessions import session
 from foqs.storage.shard.packs.budget import PackBudget
@@ -56,7 +56,7 @@ def test_the_url_of_the_meta_database_says_how_long_to_wait_for_its_server(
         arguments.update(given)
         raise pymysql.err.OperationalError(2003, "Can't connect")
 
-    monkeypatch.setattr(meta_store, "Session", open_none)
+    monkeypatch.setattr(meta_sessions, "Session", open_none)
     with pytest.raises(pymysql.err.OperationalError):
-        MetaStore(URL + option)._connect()
+        MetaStore(URL + option)._sessions._connect()
     assert arguments["connect_timeout"] == expected_s

@@ -22,12 +22,13 @@ class OldMeta:
     """Has the table of before a move, and that move as one that is under way."""
 
     def __init__(self) -> None:
+        self.namespaces = self.slots = self
         self.restored: list[SlotTable] = []
 
-    def read_namespaces(self) -> NamespaceList:
+    def read(self) -> NamespaceList:
         return NamespaceList([], [], {}, OLD, ENDED, {}, {})
 
-    def restore_slots(self, table: SlotTable) -> None:
+    def restore(self, table: SlotTable) -> None:
         self.restored.append(table)
 
     def close(self) -> None:

@@ -20,9 +20,10 @@ class HangingMeta:
 
     def __init__(self) -> None:
         self.answers = threading.Event()
+        self.namespaces = self
         self.hang = self.is_asked = self.gave_up = False
 
-    def read_namespaces(self) -> NamespaceList:
+    def read(self) -> NamespaceList:
         if self.hang:
             self.is_asked = True
             self.gave_up = not self.answers.wait(PATIENCE_S)
@@ -53,7 +54,7 @@ async def test_what_waits_for_the_meta_database_does_not_hold_the_event_loop_whe
     await namespaces.start()
     meta.hang = True
     refresh = asyncio.create_task(namespaces.refresh())
-    call = asyncio.create_task(namespaces.calls.run(lambda meta: meta.read_namespaces()))
+    call = asyncio.create_task(namespaces.calls.run(lambda meta: meta.namespaces.read()))
     await until(lambda: meta.is_asked)
     stopping = asyncio.create_task(namespaces.stop())
     for _ in range(5):

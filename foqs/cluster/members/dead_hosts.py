@@ -9,7 +9,7 @@ import structlog
 from foqs.background.outage_log import OutageLog
 from foqs.model.errors import UnavailableError
 from foqs.model.meta_bounds import HOSTS_SWEEP_MS, META_SILENT_MS_MAX
-from foqs.storage.meta.meta_store import MetaStore
+from foqs.storage.meta.meta_hosts import MetaHosts
 
 _log = structlog.get_logger(__name__)
 
@@ -20,9 +20,9 @@ class DeadHosts:
     One thread reports the dead, and another one tidies up.
     """
 
-    def __init__(self, meta: MetaStore, is_dead: Callable[[str], bool], now_s: Callable[[], float]) -> None:
+    def __init__(self, hosts: MetaHosts, is_dead: Callable[[str], bool], now_s: Callable[[], float]) -> None:
         """`is_dead` returns True if a process is dead at that moment; `now_s` is a monotonic clock."""
-        self._meta = meta
+        self._hosts = hosts
         self._is_dead = is_dead
         self._now_s = now_s
         self._left: set[str] = set()
@@ -42,7 +42,7 @@ class DeadHosts:
                 self._end_sessions(host_id)
                 self._left = self._left - {host_id}
             if self._now_s() - self._swept_s >= HOSTS_SWEEP_MS / 1000:
-                if count := self._meta.sweep_hosts():
+                if count := self._hosts.sweep():
                     _log.info("host_rows_swept", count=count)
                 self._swept_s = self._now_s()
             self._outage.worked()
@@ -53,7 +53,7 @@ class DeadHosts:
         # It can have sent a heartbeat meanwhile.
         if not self._is_dead(host_id):
             return
-        ended = self._meta.end_sessions(host_id)
+        ended = self._hosts.end_sessions(host_id)
         if ended.ended_count:
             _log.info("meta_sessions_ended", host=host_id, count=ended.ended_count)
         if ended.denied_count:

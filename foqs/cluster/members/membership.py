@@ -93,7 +93,7 @@ class Membership(Service):
         self._choose = choose
         self._watch = HostWatch()
         self.report = WatchReport(self._watch, now_s)
-        self._dead = DeadHosts(meta, lambda host_id: self._watch.is_dead(host_id, -math.inf, now_s()), now_s)
+        self._dead = DeadHosts(meta.hosts, lambda host_id: self._watch.is_dead(host_id, -math.inf, now_s()), now_s)
         self._neighbours = Neighbours(now_s)
         self._is_listening = False
         """True if the address is final, even if this host does not know one."""
@@ -152,25 +152,25 @@ class Membership(Service):
 
     async def ask_for_shards(self, by_owner: Mapping[int, str]) -> None:
         """Announce to the owners of these shards that this host is ready for them. Raises UnavailableError."""
-        await self.on_thread(lambda: self._meta.ask_for_shards(by_owner, self._me.id))
+        await self.on_thread(lambda: self._meta.shards.ask_for(by_owner, self._me.id))
 
     async def decline_shards(self, by_heir: Mapping[int, str]) -> None:
         """Cancel the moves of these shards of this host to the hosts that asked for them.
 
         Raises UnavailableError.
         """
-        await self.on_thread(lambda: self._meta.decline_shards(by_heir, self._me.id))
+        await self.on_thread(lambda: self._meta.shards.decline(by_heir, self._me.id))
 
     async def leave_servers(self, left: Mapping[int, tuple[int, int]]) -> list[int]:
-        """Let the others take these shards of this host on other servers: `MetaStore.leave_servers`.
+        """Let the others take these shards of this host on other servers: `MetaShards.leave_servers`.
 
         Raises UnavailableError.
         """
-        return await self.on_thread(lambda: self._meta.leave_servers(self._me.id, left))
+        return await self.on_thread(lambda: self._meta.shards.leave_servers(self._me.id, left))
 
     async def note_numbers(self, numbers: Mapping[int, tuple[int, int]]) -> list[int]:
-        """Record the last transactions of this host's shards: `MetaStore.note_numbers`. Raises UnavailableError."""
-        return await self.on_thread(lambda: self._meta.note_numbers(self._me.id, numbers))
+        """Record the last transactions of this host's shards: `MetaShards.note_numbers`. Raises UnavailableError."""
+        return await self.on_thread(lambda: self._meta.shards.note_numbers(self._me.id, numbers))
 
     async def _start(self) -> None:
         await self._beats.run(lambda: self._backend.join(self._me))
@@ -252,19 +252,19 @@ class Membership(Service):
     def _read_shards(self, me: HostRow) -> list[ShardRow]:
         self._dead.tidy()  # First, because others wait for the locks of dead hosts.
         self._backend.announce(me)
-        shards = self._meta.list_shards()
+        shards = self._meta.shards.read_all()
         known = {row.shard_id for row in shards if row.place or row.use is ShardUse.REMOVED}
         unknown = {shard_id: place for shard_id, place in self._places.items() if shard_id not in known}
         if unknown:
             # The database is new, or was restored from an older state.
             self._adopt(unknown, me.tier)
-            shards = self._meta.list_shards()
+            shards = self._meta.shards.read_all()
         return shards
 
     def _adopt(self, places: Mapping[int, str], tier: str) -> None:
         """Tell the meta database of these shards, but those whose databases are others'."""
         problems = {shard_id: self._follower.place_problem(shard_id, place) for shard_id, place in places.items()}
-        taken = self._meta.adopt_shards({at: place for at, place in places.items() if not problems[at]}, tier)
+        taken = self._meta.shards.adopt({at: place for at, place in places.items() if not problems[at]}, tier)
         for shard_id, other in taken.items():
             problems[shard_id] = f"shard {other} is at its place, and two shards need two databases"
         for shard_id, problem in problems.items():

@@ -17,8 +17,7 @@ from foqs.model.calls import EnqueueResult
 from foqs.model.errors import FoqsError, OverloadedError, RateLimitedError, UnavailableError
 from foqs.model.jobs import check_job_id, unknown_job
 from foqs.model.namespace import Namespace
-from foqs.storage.meta.meta_jobs import JobCounts, JobKey, JobView
-from foqs.storage.meta.meta_store import MetaStore
+from foqs.storage.meta.meta_jobs import JobCounts, JobKey, JobView, MetaJobs
 
 JOBS_PER_WRITE_MAX = 200
 """Jobs of one transaction of the meta database."""
@@ -101,10 +100,10 @@ class Jobs(Service):
     limits.JOB_WRITE_MS, on a separate thread; while it is unreachable they wait here.
     """
 
-    def __init__(self, meta: MetaStore, host_name: str, started_at_ms: int, now_s: Callable[[], float]) -> None:
+    def __init__(self, records: MetaJobs, host_name: str, started_at_ms: int, now_s: Callable[[], float]) -> None:
         """`now_s` is monotonic. The host's name and start time identify the process."""
         super().__init__("jobs")
-        self._meta = meta
+        self._records = records
         self._host_name = host_name
         self._started_at_ms = started_at_ms
         self._now_s = now_s
@@ -252,7 +251,7 @@ class Jobs(Service):
             job.answered.set()
 
     def _count(self, counts: dict[JobKey, JobCounts], asked: list[JobKey]) -> dict[JobKey, JobView]:
-        return self._meta.count_jobs(self._host_name, self._started_at_ms, counts, asked)
+        return self._records.count(self._host_name, self._started_at_ms, counts, asked)
 
     def _take(self, job: HostedJob, view: JobView | None) -> None:
         """Apply the record of a job, or forget a job without one."""

@@ -4,28 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable
 
 from foqs.host.admission.account import Account, Charge
-from foqs.model.errors import RateLimitedError, UnavailableError
-from foqs.model.grants import Ask, Grant
+from foqs.model.errors import RateLimitedError
 from foqs.model.namespace import Namespace
 
 _MINUTE_S = 60.0
-
-
-class QuotaBooks(Protocol):
-    """The store of the books; foqs.storage.meta.meta_store.MetaStore is the real one."""
-
-    def ask_quotas(
-        self, host_name: str, asks: Mapping[int, Ask], *, waits: bool = False
-    ) -> Mapping[int, Grant | UnavailableError]:
-        """Ask the books of namespaces, and create missing books. A deleted namespace has no book and no answer.
-
-        The answer of a book that cannot be asked now is an error, and the book is certainly unchanged. With `waits`,
-        wait for a turn at books that other hosts are using. Blocks. Raises UnavailableError.
-        """
 
 
 class CallForTokens:

@@ -20,13 +20,14 @@ from foqs.background.outage_log import OutageLog
 from foqs.background.service import Service, ServiceState
 from foqs.background.tasks import log_defect
 from foqs.host.admission.account import SLOW_ANSWER_MS_MAX, SLOW_ANSWERS_AWAY, WAIT_MS_MAX, Account, Charge
-from foqs.host.admission.hosted_quota import CallForTokens, HostedQuota, QuotaBooks, over_limit
+from foqs.host.admission.hosted_quota import CallForTokens, HostedQuota, over_limit
 from foqs.model import grants, limits
 from foqs.model.errors import FoqsError, OverloadedError, RateLimitedError, TooLargeError, UnavailableError
 from foqs.model.grants import Ask, Grant
 from foqs.model.namespace import Namespace
 from foqs.model.outage import Outage
 from foqs.model.pace import Pace
+from foqs.storage.meta.meta_quotas import MetaQuotas
 
 ASK_MS = 100
 """The pause between two asks."""
@@ -47,7 +48,7 @@ class Quotas(Service):
 
     def __init__(
         self,
-        books: QuotaBooks,
+        books: MetaQuotas,
         host_name: str,
         now_s: Callable[[], float],
         hosts_count: Callable[[], int],
@@ -376,7 +377,7 @@ class Quotas(Service):
         self.asks_total += 1
         self.returned_total += sum([count for ask in asks.values() for _, count in ask.returned])
         try:
-            ask = partial(self._books.ask_quotas, self._host_name, asks)
+            ask = partial(self._books.ask, self._host_name, asks)
             if waits:
                 answers = await self._turns_lane.run(partial(ask, waits=True))
             else:

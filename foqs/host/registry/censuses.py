@@ -161,7 +161,7 @@ class Censuses:
                     max(namespaces.number_max, max(shard.index.namespace_names, default=0)),
                     self._slots.version_max,
                 )
-                await namespaces.on_thread(lambda meta: meta.answer_census(census, [answer]))
+                await namespaces.on_thread(lambda meta: meta.censuses.answer(census, [answer]))
         except (FoqsError, TimeoutError) as error:
             self._not_answered(shard.shard_id, str(error) or "it took too long")
             return False

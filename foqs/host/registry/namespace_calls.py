@@ -44,10 +44,10 @@ class NamespaceCalls:
     async def create(self, name: str, settings: NamespaceSettings) -> Namespace:
         """Create the namespace under a number that no shard has ever seen."""
         self._namespaces.require_durable()
-        census = await self._calls.run(lambda meta: meta.begin_creation(name))
+        census = await self._calls.run(lambda meta: meta.namespaces.begin_creation(name))
 
         def finish(meta: MetaStore) -> Namespace | list[int]:
-            return meta.finish_creation(census, name, settings, self._wall_ms())
+            return meta.namespaces.finish_creation(census, name, settings, self._wall_ms())
 
         return await self._finish(census, finish, f"namespace {name!r} was not created")
 
@@ -57,9 +57,9 @@ class NamespaceCalls:
         Raises InvalidArgumentError when one does, UnavailableError when one does not answer; then it is open again.
         """
         self._namespaces.require_durable()
-        census = await self._calls.run(lambda meta: meta.begin_deletion(name))
+        census = await self._calls.run(lambda meta: meta.namespaces.begin_deletion(name))
         await self._finish(
-            census, lambda meta: meta.finish_deletion(census, name) or None, f"namespace {name!r} was kept"
+            census, lambda meta: meta.namespaces.finish_deletion(census, name) or None, f"namespace {name!r} was kept"
         )
 
     async def recover(self, number: int, name: str, settings: NamespaceSettings) -> Namespace:
@@ -77,7 +77,7 @@ class NamespaceCalls:
                 "has it in its log (unknown_namespace)"
             )
         recovered = await self._calls.run(
-            lambda meta: meta.recover_namespace(number, name or known, known, settings, self._wall_ms())
+            lambda meta: meta.namespaces.recover(number, name or known, known, settings, self._wall_ms())
         )
         await self._namespaces.refresh()
         return recovered
@@ -98,10 +98,10 @@ class NamespaceCalls:
 
     async def _make_slots(self) -> None:
         self._namespaces.require_durable()
-        census = await self._calls.run(lambda meta: meta.begin_slots())
+        census = await self._calls.run(lambda meta: meta.slots.begin())
 
         def finish(meta: MetaStore) -> list[int] | None:
-            return meta.finish_slots(census) or None
+            return meta.slots.finish(census) or None
 
         await self._finish(census, finish, "the slot table was not made")
         await self._namespaces.refresh()
@@ -123,7 +123,7 @@ class NamespaceCalls:
                 await asyncio.sleep(CENSUS_POLL_MS / 1000)
         except FoqsError:
             with suppress(FoqsError):  # It expires.
-                await self._calls.run(lambda meta: meta.end_census(census))
+                await self._calls.run(lambda meta: meta.censuses.end(census))
                 await self._namespaces.refresh()
             raise
         # It is done, and known here at once if the meta database still answers.

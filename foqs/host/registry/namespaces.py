@@ -193,7 +193,7 @@ class Namespaces(Service):
         # The table that a move leads to is known before the move ends. It has ended if the next one is under way.
         if table.version > listed.slots.version and (move is None or move.version < self._slots.version_max):
             _log.error("meta_lost_slots", version=listed.slots.version, known_version=table.version)
-            await self.on_thread(lambda meta: meta.restore_slots(table))
+            await self.on_thread(lambda meta: meta.slots.restore(table))
         known = listed.epochs
         lost = {shard_id: epoch for shard_id, epoch in owned.items() if known.get(shard_id, -1) < epoch}
         # A shard without an owner is included, so that its next owner asks for its epoch.
@@ -206,7 +206,7 @@ class Namespaces(Service):
     def _give_back(self, meta: MetaStore, epochs: dict[int, int], servers: dict[int, str]) -> None:
         """Tell the meta database what it lacks. The id comes first: with the epochs it seems to have all."""
         self._give_back_id()
-        meta.raise_epochs(self._host_id, epochs, self._wall_ms(), servers)
+        meta.shards.raise_epochs(self._host_id, epochs, self._wall_ms(), servers)
 
     def read(self, meta: MetaStore) -> NamespaceList:
         """Read the namespaces, on a worker thread, and serve them from now on.
@@ -215,7 +215,7 @@ class Namespaces(Service):
         or deleted before. Two threads read one after the other, so that no older state replaces a newer one.
         """
         with self._reading:
-            listed = meta.read_namespaces()
+            listed = meta.namespaces.read()
             if listed.namespaces is not self._listed:
                 self._listed, self._read_view = listed.namespaces, NamespaceView(listed.namespaces)
             self._slots.learn(listed.slots, "the meta database")

@@ -167,19 +167,19 @@ class SlotMover:
     async def _begin_move(self, move: SlotMove) -> None:
         """Begin a move if all shards know the table for which it was made, and no other slots move to one."""
         namespaces = self._namespaces
-        census = await namespaces.on_thread(lambda meta: meta.begin_slots())
+        census = await namespaces.on_thread(lambda meta: meta.slots.begin())
         loop = asyncio.get_running_loop()
         until_s = loop.time() + limits.CENSUS_MS_MAX / 1000
         try:
             # The shards of this host answer at once, and those of other hosts after their next refresh.
             await namespaces.refresh()
             await self._censuses.answered(census)
-            while missing := await namespaces.on_thread(lambda meta: meta.begin_slot_move(census, move)):
+            while missing := await namespaces.on_thread(lambda meta: meta.slots.begin_move(census, move)):
                 if loop.time() > until_s:
                     raise UnavailableError(f"shards {missing[:10]} have not said which slot table they know")
                 await asyncio.sleep(CENSUS_POLL_MS / 1000)
         except FoqsError:
-            await namespaces.on_thread(lambda meta: meta.end_census(census))
+            await namespaces.on_thread(lambda meta: meta.censuses.end(census))
             raise
         self._propose_from_s = 0.0
         _log.info("slots_begin_to_move", from_shard=move.from_shard, to_shard=move.to_shard, slots=len(move.slots))
@@ -212,12 +212,12 @@ class SlotMover:
         if arrival is None:
             kept = slots.kept_by(shard)
             if kept is not None and kept.version >= move.version:
-                await meta(lambda store: store.restore_slots(kept))
+                await meta(lambda store: store.slots.restore(kept))
                 return
             await self._write(writer, partial(shard.slot_moves.expect, move))
             arrival = slots.arrivals[shard.shard_id] = SlotArrival(move, {})
         move = arrival.move
-        await meta(lambda store: store.restore_slot_move(move))
+        await meta(lambda store: store.slots.restore_move(move))
         source = await self._source_of(move.from_shard)
         try:
             table = await self._follow(writer, shard, arrival, source)
@@ -225,7 +225,7 @@ class SlotMover:
             # Not awaited, because the thread can wait for a hanging server, and Python waits for the thread at its end.
             source.interrupt()
             self._lane.run(source.close)
-        await meta(lambda store: store.restore_slots(table))
+        await meta(lambda store: store.slots.restore(table))
         _log.info("slots_moved", from_shard=move.from_shard, to_shard=shard.shard_id, slots=len(move.slots))
         await self._namespaces.refresh()
 
@@ -239,7 +239,7 @@ class SlotMover:
                 if await self._copy(writer, shard, arrival, source) <= COPY_READS_MAX:
                     break
             giving = move._replace(phase=MovePhase.GIVING)
-            if not await self._namespaces.on_thread(lambda meta: meta.set_slot_move(giving)):
+            if not await self._namespaces.on_thread(lambda meta: meta.slots.set_phase(giving)):
                 raise UnavailableError(f"the meta database has another move of slots than to shard {shard.shard_id}")
             table = await self._given(move, source)
         await self._copy(writer, shard, arrival, source)
@@ -286,7 +286,7 @@ class SlotMover:
         owned = self._shards.by_id.get(shard_id)
         if owned is not None:
             return self._source(shard_id, owned.place, owned.writer.served_on)
-        rows = await self._namespaces.on_thread(lambda meta: meta.list_shards())
+        rows = await self._namespaces.on_thread(lambda meta: meta.shards.read_all())
         places = [(row.place, row.server) for row in rows if row.shard_id == shard_id]
         return self._source(shard_id, *(places or [("", "")])[0])
 

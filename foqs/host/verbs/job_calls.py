@@ -75,7 +75,7 @@ class JobCalls:
         checked_changes(None, items_per_second_max, None, detail)
         self._namespaces.require_durable()
         return await self._calls.run(
-            lambda meta: meta.create_job(namespace, job_id, items_per_second_max or 0, detail or "")
+            lambda meta: meta.jobs.create(namespace, job_id, items_per_second_max or 0, detail or "")
         )
 
     async def update_job(self, request: of.UpdateJobRequest) -> Job:
@@ -85,7 +85,7 @@ class JobCalls:
         changes = checked_changes(request.state, request.items_per_second_max, request.rows_count, request.detail)
         self._namespaces.require_durable()
         await self._jobs.write(key)
-        updated = await self._calls.run(lambda meta: meta.update_job(namespace, job_id, changes))
+        updated = await self._calls.run(lambda meta: meta.jobs.update(namespace, job_id, changes))
         if request.items_per_second_max is not None:
             await self._jobs.write(key)  # So that the new rate holds here at once.
         return updated
@@ -94,13 +94,13 @@ class JobCalls:
         namespace = self._namespaces.get(request.namespace_name)
         job_id = check_job_id(request.id)
         await self._jobs.write(JobKey(namespace.number, job_id))
-        return await self._calls.run(lambda meta: meta.get_job(namespace, job_id))
+        return await self._calls.run(lambda meta: meta.jobs.get(namespace, job_id))
 
     async def list_jobs(self, request: of.ListJobsRequest) -> JobPage:
         namespace = self._namespaces.get(request.namespace_name)
         limit = arguments.check_range("limit", request.limit, 1, limits.PAGE_ITEMS_MAX)
         after = _place_of(request.page_token)
-        found = await self._calls.run(lambda meta: meta.page_jobs(namespace, after, limit + 1))
+        found = await self._calls.run(lambda meta: meta.jobs.page(namespace, after, limit + 1))
         last = found[limit - 1] if len(found) > limit else None
         return JobPage(found[:limit], "" if last is None else f"{last.created_at_ms}:{last.id}")
 

@@ -30,7 +30,7 @@ class NamespaceVerbs:
         check_namespace_name(request.name)
         self._namespaces.require_durable()
         name, settings = request.name, request.settings
-        updated = await self._namespaces.calls.run(lambda meta: meta.update_namespace(name, settings))
+        updated = await self._namespaces.calls.run(lambda meta: meta.namespaces.update(name, settings))
         await self._namespaces.refresh()
         return updated
 
@@ -40,7 +40,7 @@ class NamespaceVerbs:
     async def list_namespaces(self, request: of.ListNamespacesRequest) -> NamespacePage:
         limit = arguments.check_range("limit", request.limit, 1, limits.PAGE_ITEMS_MAX)
         found = await self._namespaces.calls.run(
-            lambda meta: meta.page_namespaces(request.prefix, request.page_token, limit + 1)
+            lambda meta: meta.namespaces.page(request.prefix, request.page_token, limit + 1)
         )
         return NamespacePage(found[:limit], found[limit - 1].name if len(found) > limit else "")
 
@@ -59,7 +59,7 @@ class NamespaceVerbs:
         namespace_name = check_namespace_name(request.namespace_name)
         wanted = NamedChange(arguments.check_topic(request.topic), request.is_prefix or False, request)
         self._namespaces.require_durable()
-        (told,) = await self._namespaces.calls.run(lambda meta: meta.set_topic_policies(namespace_name, [wanted]))
+        (told,) = await self._namespaces.calls.run(lambda meta: meta.policies.set(namespace_name, [wanted]))
         if isinstance(told, FoqsError):
             raise told
         await self._namespaces.refresh()
@@ -78,7 +78,7 @@ class NamespaceVerbs:
                 wanted[position] = NamedChange(change.topic or "", bool(change.is_prefix), change)
         self._namespaces.require_durable()
         work = list(wanted.values())
-        told = await self._namespaces.calls.run(lambda meta: meta.set_topic_policies(namespace_name, work))
+        told = await self._namespaces.calls.run(lambda meta: meta.policies.set(namespace_name, work))
         found = zip(wanted, told, strict=True)
         errors.update({position: one for position, one in found if isinstance(one, FoqsError)})
         await self._namespaces.refresh()
@@ -96,6 +96,6 @@ class NamespaceVerbs:
         number, after = self._namespaces.get(request.namespace_name).number, place_of(request.page_token)
         prefix, with_prefixes = request.prefix, request.with_prefixes or False
         found = await self._namespaces.calls.run(
-            lambda meta: meta.page_topic_policies(number, prefix, after, limit + 1, with_prefixes=with_prefixes)
+            lambda meta: meta.policies.page(number, prefix, after, limit + 1, with_prefixes=with_prefixes)
         )
         return policy_page(found, limit)

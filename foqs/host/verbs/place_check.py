@@ -55,7 +55,7 @@ class PlaceCheck:
 
         Raises AlreadyExistsError for the id of an existing shard, whose database is then not opened.
         """
-        rows = await self._calls.run(lambda meta: meta.list_shards())
+        rows = await self._calls.run(lambda meta: meta.shards.read_all())
         self._check_server(place, [row.place for row in rows if row.place])
         check_id_is_free({row.shard_id: row for row in rows}.get(shard_id), place)
         if self._is_under_way:

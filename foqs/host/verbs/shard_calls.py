@@ -17,7 +17,7 @@ from foqs.model import limits
 from foqs.model.calls import ClusterShard, ClusterShards
 from foqs.model.cluster import ShardRow, ShardUse, host_name_of, tier_problem
 from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError, shown
-from foqs.storage.meta.meta_cluster import not_known
+from foqs.storage.meta.meta_shards import not_known
 from foqs.storage.sessions.places import check_place
 
 _HOST_NAME = re.compile(r"[A-Za-z0-9._:-]{0,112}")
@@ -48,7 +48,7 @@ class ShardCalls:
 
     async def list_shards(self, request: of.ListShardsRequest) -> ClusterShards:
         """All shards that there are or were, by id. Who serves them is not told: that is for all hosts to say."""
-        return ClusterShards([self._told(row) for row in await self._calls.run(lambda meta: meta.list_shards())])
+        return ClusterShards([self._told(row) for row in await self._calls.run(lambda meta: meta.shards.read_all())])
 
     async def add_shard(self, request: of.AddShardRequest) -> ClusterShard:
         """Let the hosts of the tier serve one more shard. Its database has the tables of this version already."""
@@ -58,7 +58,7 @@ class ShardCalls:
         checked = check_place(request.place)
         # Before anybody tries to serve it, and fails.
         await self._places.check(shard_id, checked)
-        return self._told(await self._calls.run(lambda meta: meta.add_shard(shard_id, checked, tier)))
+        return self._told(await self._calls.run(lambda meta: meta.shards.add(shard_id, checked, tier)))
 
     async def update_shard(self, request: of.UpdateShardRequest) -> ClusterShard:
         """Drain the shard, let it serve again, pin it to a host or to none, or give it to other hosts.
@@ -80,14 +80,14 @@ class ShardCalls:
         if wanted is ShardUse.DRAINING and not request.last:
             await self._check_last(shard_id)
         try:
-            row = await self._calls.run(lambda meta: meta.update_shard(shard_id, wanted, pinned_to, tier))
+            row = await self._calls.run(lambda meta: meta.shards.update(shard_id, wanted, pinned_to, tier))
         except NotFoundError:
             raise await self._not_here(shard_id) from None
         return self._told(row)
 
     async def _not_here(self, shard_id: int) -> FoqsError:
         """Why there is nothing to be done with the shard at this host."""
-        rows = {row.shard_id: row for row in await self._calls.run(lambda meta: meta.list_shards())}
+        rows = {row.shard_id: row for row in await self._calls.run(lambda meta: meta.shards.read_all())}
         if (row := rows.get(shard_id)) is None:
             return not_known(shard_id)
         if row.use is ShardUse.REMOVED:
@@ -103,7 +103,7 @@ class ShardCalls:
 
     async def _check_pin(self, shard_id: int, pinned_to: str | None, tier: str | None) -> None:
         """Raises InvalidArgumentError when the host that the shard would be pinned to lives and serves another tier."""
-        rows = {row.shard_id: row for row in await self._calls.run(lambda meta: meta.list_shards())}
+        rows = {row.shard_id: row for row in await self._calls.run(lambda meta: meta.shards.read_all())}
         if (row := rows.get(shard_id)) is None:
             return  # The change says so.
         host_name = row.pinned_to if pinned_to is None else pinned_to
@@ -120,7 +120,7 @@ class ShardCalls:
 
         Two hosts that are asked to drain the last two at the same moment may each see the other one serve.
         """
-        rows = {row.shard_id: row for row in await self._calls.run(lambda meta: meta.list_shards())}
+        rows = {row.shard_id: row for row in await self._calls.run(lambda meta: meta.shards.read_all())}
         row = rows.pop(shard_id, None)
         if row is None or row.use is not ShardUse.SERVING:
             return
@@ -169,7 +169,7 @@ class ShardCalls:
                 f"shard {shard_id} still holds {held_count} items, dead letters included: consume or delete them first"
             )
         epoch = shard.epoch
-        await self._calls.run(lambda meta: meta.remove_shard(shard_id, epoch))
+        await self._calls.run(lambda meta: meta.shards.remove(shard_id, epoch))
 
     def _told(self, row: ShardRow) -> ClusterShard:
         return ClusterShard(

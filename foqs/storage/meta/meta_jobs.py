@@ -6,11 +6,9 @@ repeat a write whose response was lost. Why, and the losses in a crash: docs/dec
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, Select, and_, delete, func, or_, select, tuple_, update
 from sqlalchemy.dialects.mysql import insert
@@ -20,12 +18,13 @@ from foqs.model import limits
 from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, UnknownNamespaceError
 from foqs.model.jobs import Job, JobChanges, JobState, unknown_job
 from foqs.model.namespace import Namespace
+from foqs.storage.meta.meta_sessions import MetaSessions, in_transaction
 from foqs.storage.meta.meta_tables import JOB, JOB_HOST, NAMESPACE, NAMESPACE_NUMBER, SERVER_NOW_MS
-
-T = TypeVar("T")
 
 _EXPIRED_AT_ONCE_MAX = 100
 """Old records that one creation deletes at most."""
+_COUNTS = ("items_count", "duplicates_count", "rejected_count")
+"""The columns of the fields of JobCounts."""
 _OF_JOB = (JOB.c.namespace, JOB.c.id)
 _OF_HOST_ROW = (JOB_HOST.c.namespace, JOB_HOST.c.job)
 
@@ -53,87 +52,83 @@ class JobView(NamedTuple):
     """The counts written by this process of this host."""
 
 
-class MetaJobs(ABC):
-    """A part of foqs.storage.meta.meta_store.MetaStore, which documents the common errors of these methods."""
+class MetaJobs:
+    """The records of jobs, and the counts of hosts."""
 
-    @abstractmethod
-    def _transaction(self) -> AbstractContextManager[Connection]: ...
+    def __init__(self, sessions: MetaSessions) -> None:
+        self._sessions = sessions
 
-    @abstractmethod
-    def _retry_deadlocks(self, work: Callable[[Connection], T]) -> T: ...
-
-    def create_job(self, namespace: Namespace, job_id: str, items_per_second_max: int, detail: str) -> Job:
+    @in_transaction
+    def create(
+        self, connection: Connection, namespace: Namespace, job_id: str, items_per_second_max: int, detail: str
+    ) -> Job:
         """Make a record. Raises AlreadyExistsError, UnknownNamespaceError, and InvalidArgumentError without room."""
+        # Serialize creations, so that the counts of records hold.
+        connection.execute(select(NAMESPACE_NUMBER.c.last).with_for_update())
+        if connection.execute(select(NAMESPACE.c.number).where(NAMESPACE.c.number == namespace.number)).first() is None:
+            raise UnknownNamespaceError(f"namespace {namespace.name!r} was deleted: no job was created")
+        key = JobKey(namespace.number, job_id)
+        if connection.execute(select(JOB.c.id).where(_is(key))).first() is not None:
+            raise _exists(namespace, job_id)
+        _make_room(connection, namespace)
+        values = {
+            "namespace": namespace.number,
+            "id": job_id.encode(),
+            "created_at": SERVER_NOW_MS,
+            "updated_at": SERVER_NOW_MS,
+            "state": int(JobState.RUNNING),
+            "items_per_second_max": items_per_second_max,
+            **dict.fromkeys(_COUNTS, 0),
+            "rows_count": 0,
+            "detail": detail.encode(),
+        }
+        try:
+            connection.execute(JOB.insert().values(values))
+        except IntegrityError as error:
+            raise _exists(namespace, job_id) from error
+        return _read(connection, namespace, [job_id])[0]
 
-        def create(connection: Connection) -> Job:
-            # Serialize creations, so that the counts of records hold.
-            connection.execute(select(NAMESPACE_NUMBER.c.last).with_for_update())
-            if (
-                connection.execute(select(NAMESPACE.c.number).where(NAMESPACE.c.number == namespace.number)).first()
-                is None
-            ):
-                raise UnknownNamespaceError(f"namespace {namespace.name!r} was deleted: no job was created")
-            key = JobKey(namespace.number, job_id)
-            if connection.execute(select(JOB.c.id).where(_is(key))).first() is not None:
-                raise _exists(namespace, job_id)
-            _make_room(connection, namespace)
-            values = {
-                "namespace": namespace.number,
-                "id": job_id.encode(),
-                "created_at": SERVER_NOW_MS,
-                "updated_at": SERVER_NOW_MS,
-                "state": int(JobState.RUNNING),
-                "items_per_second_max": items_per_second_max,
-                "items_count": 0,
-                "duplicates_count": 0,
-                "rejected_count": 0,
-                "rows_count": 0,
-                "detail": detail.encode(),
-            }
-            try:
-                connection.execute(JOB.insert().values(values))
-            except IntegrityError as error:
-                raise _exists(namespace, job_id) from error
-            return _read(connection, namespace, [job_id])[0]
-
-        return self._retry_deadlocks(create)
-
-    def update_job(self, namespace: Namespace, job_id: str, changes: JobChanges) -> Job:
+    @in_transaction
+    def update(self, connection: Connection, namespace: Namespace, job_id: str, changes: JobChanges) -> Job:
         """Change the fields that are not None in `changes`. Raises NotFoundError."""
         values: dict[str, object] = {name: value for name, value in asdict(changes).items() if value is not None}
         if changes.detail is not None:
             values["detail"] = changes.detail.encode()
+        mine = _is(JobKey(namespace.number, job_id))
+        if not connection.execute(update(JOB).where(mine).values(updated_at=SERVER_NOW_MS, **values)).rowcount:
+            raise unknown_job(job_id, namespace.name)
+        return _read(connection, namespace, [job_id])[0]
 
-        def change(connection: Connection) -> Job:
-            mine = _is(JobKey(namespace.number, job_id))
-            if not connection.execute(update(JOB).where(mine).values(updated_at=SERVER_NOW_MS, **values)).rowcount:
-                raise unknown_job(job_id, namespace.name)
-            return _read(connection, namespace, [job_id])[0]
-
-        return self._retry_deadlocks(change)
-
-    def get_job(self, namespace: Namespace, job_id: str) -> Job:
+    @in_transaction
+    def get(self, connection: Connection, namespace: Namespace, job_id: str) -> Job:
         """Read a job. Raises NotFoundError."""
-        with self._transaction() as connection:
-            found = _read(connection, namespace, [job_id])
+        found = _read(connection, namespace, [job_id])
         if not found:
             raise unknown_job(job_id, namespace.name)
         return found[0]
 
-    def page_jobs(self, namespace: Namespace, after: tuple[int, str] | None, limit: int) -> list[Job]:
+    @in_transaction
+    def page(
+        self, connection: Connection, namespace: Namespace, after: tuple[int, str] | None, limit: int
+    ) -> list[Job]:
         """Return `limit` jobs, newest first, that come after a job with this creation time and id."""
         mine = select(JOB.c.id).where(JOB.c.namespace == namespace.number)
         if after is not None:
             created_at_ms, last_id = after
             is_older = JOB.c.created_at < created_at_ms
             mine = mine.where(or_(is_older, and_(JOB.c.created_at == created_at_ms, JOB.c.id > last_id.encode())))
-        with self._transaction() as connection:
-            # A namespace has few enough jobs for a sort.
-            found = connection.execute(mine.order_by(JOB.c.created_at.desc(), JOB.c.id).limit(limit))
-            return _read(connection, namespace, [row.id.decode() for row in found])
+        # A namespace has few enough jobs for a sort.
+        found = connection.execute(mine.order_by(JOB.c.created_at.desc(), JOB.c.id).limit(limit))
+        return _read(connection, namespace, [row.id.decode() for row in found])
 
-    def count_jobs(
-        self, host_name: str, started_at_ms: int, counts: Mapping[JobKey, JobCounts], asked: Collection[JobKey] = ()
+    @in_transaction
+    def count(
+        self,
+        connection: Connection,
+        host_name: str,
+        started_at_ms: int,
+        counts: Mapping[JobKey, JobCounts],
+        asked: Collection[JobKey] = (),
     ) -> dict[JobKey, JobView]:
         """Write this process's total counts of each job, and read the records of these jobs and of the `asked` ones.
 
@@ -142,26 +137,22 @@ class MetaJobs(ABC):
         the record.
         """
         keys = sorted({*counts, *asked})
-
-        def count(connection: Connection) -> dict[JobKey, JobView]:
-            rates = _rates(connection, keys)
-            if not rates:
-                return {}
-            others = dict.fromkeys(rates, 1)
-            mine: dict[JobKey, JobCounts] = {}
-            for row in connection.execute(_host_rows(rates)):
-                key = JobKey(row.namespace, row.job.decode())
-                if row.host.decode() != host_name:
-                    others[key] += row.is_active
-                elif row.started_at == started_at_ms:
-                    mine[key] = JobCounts(row.items_count, row.duplicates_count, row.rejected_count)
-                else:
-                    _fold(connection, key, host_name, row.started_at)
-            mine |= {key: counted for key, counted in counts.items() if key in rates}
-            _write(connection, host_name, started_at_ms, {key: mine.get(key, JobCounts()) for key in rates})
-            return {key: JobView(rate, others[key], mine.get(key, JobCounts())) for key, rate in rates.items()}
-
-        return self._retry_deadlocks(count)
+        rates = _rates(connection, keys)
+        if not rates:
+            return {}
+        others = dict.fromkeys(rates, 1)
+        mine: dict[JobKey, JobCounts] = {}
+        for row in connection.execute(_host_rows(rates)):
+            key = JobKey(row.namespace, row.job.decode())
+            if row.host.decode() != host_name:
+                others[key] += row.is_active
+            elif row.started_at == started_at_ms:
+                mine[key] = JobCounts(row.items_count, row.duplicates_count, row.rejected_count)
+            else:
+                _fold(connection, key, host_name, row.started_at)
+        mine |= {key: counted for key, counted in counts.items() if key in rates}
+        _write(connection, host_name, started_at_ms, {key: mine.get(key, JobCounts()) for key in rates})
+        return {key: JobView(rate, others[key], mine.get(key, JobCounts())) for key, rate in rates.items()}
 
 
 def delete_jobs_of(connection: Connection, namespace: int) -> None:
@@ -235,11 +226,10 @@ def _fold(connection: Connection, key: JobKey, host_name: str, started_at_ms: in
         JOB_HOST.c.host == host_name.encode(),
         JOB_HOST.c.started_at == started_at_ms,
     )
-    names = ("items_count", "duplicates_count", "rejected_count")
-    counted = connection.execute(select(*(JOB_HOST.c[name] for name in names)).where(row).with_for_update()).first()
+    counted = connection.execute(select(*(JOB_HOST.c[name] for name in _COUNTS)).where(row).with_for_update()).first()
     if counted is None:
         return
-    added = {name: JOB.c[name] + count for name, count in zip(names, counted, strict=True)}
+    added = {name: JOB.c[name] + count for name, count in zip(_COUNTS, counted, strict=True)}
     connection.execute(update(JOB).where(_is(key)).values(added))
     connection.execute(delete(JOB_HOST).where(row))
 
@@ -252,15 +242,14 @@ def _write(connection: Connection, host_name: str, started_at_ms: int, counts: M
             "host": host_name.encode(),
             "started_at": started_at_ms,
             "active_at": SERVER_NOW_MS,
-            "items_count": counted.items,
-            "duplicates_count": counted.duplicates,
-            "rejected_count": counted.rejected,
+            **dict(zip(_COUNTS, counted, strict=True)),
         }
         for key, counted in counts.items()
     ]
     statement = insert(JOB_HOST).values(rows)
-    names = ("active_at", "items_count", "duplicates_count", "rejected_count")
-    connection.execute(statement.on_duplicate_key_update({name: statement.inserted[name] for name in names}))
+    connection.execute(
+        statement.on_duplicate_key_update({name: statement.inserted[name] for name in ("active_at", *_COUNTS)})
+    )
 
 
 def _read(connection: Connection, namespace: Namespace, job_ids: Sequence[str]) -> list[Job]:
@@ -269,7 +258,7 @@ def _read(connection: Connection, namespace: Namespace, job_ids: Sequence[str]) 
         return []
     ids = [job_id.encode() for job_id in job_ids]
     rows = connection.execute(select(JOB).where(JOB.c.namespace == namespace.number, JOB.c.id.in_(ids))).mappings()
-    sums = [func.sum(JOB_HOST.c[name]).label(name) for name in ("items_count", "duplicates_count", "rejected_count")]
+    sums = [func.sum(JOB_HOST.c[name]).label(name) for name in _COUNTS]
     of_hosts = select(JOB_HOST.c.job, *sums).where(JOB_HOST.c.namespace == namespace.number, JOB_HOST.c.job.in_(ids))
     by_id = {row["id"]: row for row in rows}
     counted = {row.job: row for row in connection.execute(of_hosts.group_by(JOB_HOST.c.job))}
@@ -287,9 +276,7 @@ def _job(row: RowMapping, counted: object, namespace_name: str) -> Job:
         updated_at_ms=row["updated_at"],
         state=JobState(row["state"]),
         items_per_second_max=row["items_per_second_max"],
-        items_count=in_all("items_count"),
-        duplicates_count=in_all("duplicates_count"),
-        rejected_count=in_all("rejected_count"),
+        **{name: in_all(name) for name in _COUNTS},
         rows_count=row["rows_count"],
         detail=row["detail"].decode(),
     )

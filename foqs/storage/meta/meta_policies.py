@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict
 from itertools import islice
 from typing import Any
@@ -20,6 +18,7 @@ from foqs.model.namespace import Namespace
 from foqs.model.policies import NamespacePolicies, Policies
 from foqs.model.policy import FIELDS, NOTHING_SAID, OwnPolicy, TopicPolicyEntry
 from foqs.model.policy_book import NamedChange, PolicyBook, PolicyCounts
+from foqs.storage.meta.meta_sessions import MetaSessions, in_transaction
 from foqs.storage.meta.meta_tables import NAMESPACE, TOPIC_POLICY, TOPIC_PREFIX_POLICY
 
 _VERSION_BITS = 63
@@ -140,46 +139,54 @@ def prefix_policy_blocks() -> PolicyBlocks:
     return PolicyBlocks(_PREFIXES)
 
 
-class MetaPolicies(ABC):
-    """A part of foqs.storage.meta.meta_store.MetaStore, which documents the common errors of these methods."""
+class MetaPolicies:
+    """The tables of policies."""
 
-    @abstractmethod
-    def _transaction(self) -> AbstractContextManager[Connection]: ...
+    def __init__(self, sessions: MetaSessions) -> None:
+        self._sessions = sessions
 
-    def set_topic_policies(
-        self, namespace_name: str, changes: Sequence[NamedChange]
+    @in_transaction
+    def set(
+        self, connection: Connection, namespace_name: str, changes: Sequence[NamedChange]
     ) -> list[TopicPolicyEntry | FoqsError]:
         """Change policies in order in one transaction, and return each resulting policy, or the error of its change.
 
         A failing change has no effect, and the others are made. Raises UnknownNamespaceError.
         """
-        with self._transaction() as connection:
-            mine = select(NAMESPACE.c.number).where(NAMESPACE.c.name == namespace_name.encode()).with_for_update()
-            number = connection.execute(mine).scalar()
-            if number is None:
-                raise UnknownNamespaceError(f"namespace {namespace_name!r:.80} does not exist: create it first")
-            names = [wanted.name for wanted in changes if not wanted.is_prefix]
-            topics, prefixes = _those_named(connection, number, names), _all_prefixes(connection, number)
-            counts = PolicyCounts()
-            if any(wanted.name not in (prefixes if wanted.is_prefix else topics) for wanted in changes):
-                counts = _counts(connection, number)
-            book = PolicyBook(namespace_name, topics, prefixes, counts)
-            told: list[TopicPolicyEntry | FoqsError] = []
-            for wanted in changes:
-                try:
-                    told.append(book.change(wanted))
-                except FoqsError as error:
-                    told.append(error)
-            is_changed = _store(connection, _TOPICS, number, topics, book.topics_changed)
-            is_changed = _store(connection, _PREFIXES, number, prefixes, book.prefixes_changed) or is_changed
-            if is_changed:
-                version = secrets.randbits(_VERSION_BITS) | 1
-                here = NAMESPACE.c.number == number
-                connection.execute(update(NAMESPACE).where(here).values(policies_version=version))
+        mine = select(NAMESPACE.c.number).where(NAMESPACE.c.name == namespace_name.encode()).with_for_update()
+        number = connection.execute(mine).scalar()
+        if number is None:
+            raise UnknownNamespaceError(f"namespace {namespace_name!r:.80} does not exist: create it first")
+        names = [wanted.name for wanted in changes if not wanted.is_prefix]
+        topics, prefixes = _those_named(connection, number, names), _all_prefixes(connection, number)
+        counts = PolicyCounts()
+        if any(wanted.name not in (prefixes if wanted.is_prefix else topics) for wanted in changes):
+            counts = _counts(connection, number)
+        book = PolicyBook(namespace_name, topics, prefixes, counts)
+        told: list[TopicPolicyEntry | FoqsError] = []
+        for wanted in changes:
+            try:
+                told.append(book.change(wanted))
+            except FoqsError as error:
+                told.append(error)
+        is_changed = _store(connection, _TOPICS, number, topics, book.topics_changed)
+        is_changed = _store(connection, _PREFIXES, number, prefixes, book.prefixes_changed) or is_changed
+        if is_changed:
+            version = secrets.randbits(_VERSION_BITS) | 1
+            here = NAMESPACE.c.number == number
+            connection.execute(update(NAMESPACE).where(here).values(policies_version=version))
         return told
 
-    def page_topic_policies(
-        self, number: int, prefix: str, after: tuple[bool, str], limit: int, *, with_prefixes: bool
+    @in_transaction
+    def page(
+        self,
+        connection: Connection,
+        number: int,
+        prefix: str,
+        after: tuple[bool, str],
+        limit: int,
+        *,
+        with_prefixes: bool,
     ) -> list[TopicPolicyEntry]:
         """Return the first `limit` policies of a namespace whose names begin with `prefix` and come after `after`.
 
@@ -187,20 +194,19 @@ class MetaPolicies(ABC):
         last entry's kind (True for a prefix) and its name.
         """
         is_after_prefix, after_name = after
-        with self._transaction() as connection:
-            prefixes = _all_prefixes(connection, number)
-            names = [one for one in sorted(prefixes) if one.startswith(prefix) and one > after_name]
-            found = [
-                TopicPolicyEntry.of(one, prefixes[one], prefixes[one], is_prefix=True)
-                for one in names[: limit if with_prefixes and is_after_prefix else 0]
-            ]
-            topic, first = TOPIC_POLICY.c.topic, prefix.encode()
-            # Names are UTF-8, which has no byte 0xff.
-            mine = and_(topic >= first, topic < first + b"\xff", TOPIC_POLICY.c.namespace == number)
-            if not is_after_prefix:
-                mine = and_(mine, topic > after_name.encode())
-            rows = select(TOPIC_POLICY).where(mine).order_by(topic).limit(limit - len(found))
-            topics = dict(map(_TOPICS.named, connection.execute(rows).mappings()))
+        prefixes = _all_prefixes(connection, number)
+        names = [one for one in sorted(prefixes) if one.startswith(prefix) and one > after_name]
+        found = [
+            TopicPolicyEntry.of(one, prefixes[one], prefixes[one], is_prefix=True)
+            for one in names[: limit if with_prefixes and is_after_prefix else 0]
+        ]
+        topic, first = TOPIC_POLICY.c.topic, prefix.encode()
+        # Names are UTF-8, which has no byte 0xff.
+        mine = and_(topic >= first, topic < first + b"\xff", TOPIC_POLICY.c.namespace == number)
+        if not is_after_prefix:
+            mine = and_(mine, topic > after_name.encode())
+        rows = select(TOPIC_POLICY).where(mine).order_by(topic).limit(limit - len(found))
+        topics = dict(map(_TOPICS.named, connection.execute(rows).mappings()))
         in_force = NamespacePolicies(topics, prefixes)
         return found + [
             TopicPolicyEntry.of(name, in_force.of(name), own, is_prefix=False) for name, own in topics.items()

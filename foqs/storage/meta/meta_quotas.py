@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
-from typing import TypeVar
+from collections.abc import Collection, Mapping
 
 import pymysql
 from pymysql.constants import ER
@@ -15,21 +13,21 @@ from foqs.model.errors import UnavailableError
 from foqs.model.grants import Ask, Grant, GrantBook
 from foqs.storage.meta import meta_statements as sql
 from foqs.storage.meta.meta_scripts import RunScript, Statement
+from foqs.storage.meta.meta_sessions import MetaSessions
 from foqs.storage.meta.meta_tables import QUOTA
 
-T = TypeVar("T")
 Answer = Grant | UnavailableError
 
 _ERA_MAX = (1 << 32) - 1
 
 
-class MetaQuotas(ABC):
-    """A part of foqs.storage.meta.meta_store.MetaStore, which documents the common errors of these methods."""
+class MetaQuotas:
+    """The table of books."""
 
-    @abstractmethod
-    def _run_scripts(self, work: Callable[[RunScript], T]) -> T: ...
+    def __init__(self, sessions: MetaSessions) -> None:
+        self._sessions = sessions
 
-    def ask_quotas(self, host_name: str, asks: Mapping[int, Ask], *, waits: bool = False) -> dict[int, Answer]:
+    def ask(self, host_name: str, asks: Mapping[int, Ask], *, waits: bool = False) -> dict[int, Answer]:
         """Ask the books of namespaces, by number, for one host. A deleted namespace is not in the result.
 
         All answers are from one moment, because the time is read once all books are locked. It takes two round trips,
@@ -39,7 +37,7 @@ class MetaQuotas(ABC):
         """
         host, lock = number_of(host_name), sql.WAIT_FOR_BOOKS if waits else sql.LOCK_BOOKS
 
-        def ask(run: RunScript) -> dict[int, Answer]:
+        def ask_all(run: RunScript) -> dict[int, Answer]:
             answers, missing = _ask_books(run, asks, host, lock)
             if missing:
                 run((sql.MAKE_BOOKS.format(_listed(missing)), ()))
@@ -47,7 +45,7 @@ class MetaQuotas(ABC):
             return answers
 
         try:
-            return self._run_scripts(ask)
+            return self._sessions.script(ask_all)
         except UnavailableError as error:
             if not _is_lock_timeout(error.__cause__):
                 raise

@@ -13,11 +13,13 @@ from sqlalchemy import Connection, delete, func, select, update
 from sqlalchemy.dialects.mysql import insert
 
 from foqs.model import limits
-from foqs.model.census import CensusAnswer
+from foqs.model.census import Census, CensusAnswer
 from foqs.model.cluster import ShardUse
 from foqs.model.errors import UnavailableError
 from foqs.model.slots import NO_SLOTS, MovePhase, SlotMove, SlotTable, first_table, pack_slots, unpack_slots
-from foqs.storage.meta.meta_tables import SHARD, SLOT, SLOT_MOVE
+from foqs.storage.meta.meta_censuses import counted, delete_census, insert_census
+from foqs.storage.meta.meta_sessions import MetaSessions, in_transaction
+from foqs.storage.meta.meta_tables import NAMESPACE_NUMBER, SHARD, SLOT, SLOT_MOVE
 
 _STAMP = select(func.count(), func.max(SLOT.c.version))
 
@@ -42,6 +44,79 @@ class SlotRows:
             return self._table
 
 
+class MetaSlots:
+    """The table of slots, and the move that is under way."""
+
+    def __init__(self, sessions: MetaSessions) -> None:
+        self._sessions = sessions
+
+    @in_transaction
+    def begin(self, connection: Connection) -> Census:
+        """Ask every shard for its version of the slot table. Raises OverloadedError."""
+        return insert_census(connection, 0)
+
+    @in_transaction
+    def finish(self, connection: Connection, census: Census) -> list[int]:
+        """Make the first slot table over all shards, unless one exists, or return the shards without an answer.
+
+        Raises the UnavailableError of make_slots, also if the census is over.
+        """
+        answers, missing = counted(connection, census)
+        if not missing:
+            connection.execute(select(NAMESPACE_NUMBER.c.last).with_for_update())
+            make_slots(connection, answers)
+            delete_census(connection, census)
+        return missing
+
+    @in_transaction
+    def begin_move(self, connection: Connection, census: Census, move: SlotMove) -> list[int]:
+        """Note a move for the table that all shards know, or return the shards that have not answered yet.
+
+        Raises UnavailableError if the shard that is to receive the slots drains, if this database has another table or
+        a move, if a shard knows a newer table, which is then restored here, or if the census is over.
+        """
+        answers, missing = counted(connection, census)
+        if missing:
+            return missing
+        connection.execute(select(NAMESPACE_NUMBER.c.last).with_for_update())
+        version = connection.execute(select(func.max(SLOT.c.version))).scalar() or 0
+        taker = select(SHARD.c.state).where(SHARD.c.shard_id == move.to_shard).with_for_update()
+        if connection.execute(taker).scalar() != int(ShardUse.SERVING):
+            raise UnavailableError(f"shard {move.to_shard} takes no slots now: nothing was done", nothing_done=True)
+        newer = [answer.shard_id for answer in answers if answer.slots_version > version]
+        if version != move.version - 1 or newer or read_move(connection) is not None:
+            raise UnavailableError(
+                f"slots move already, or shard {newer[0] if newer else move.from_shard} knows another table of slots "
+                f"than that of version {move.version - 1}: nothing was done",
+                retry_after_ms=limits.META_CALLS_RETRY_MS,
+                nothing_done=True,
+            )
+        connection.execute(insert(SLOT_MOVE).values(**_columns_of(move)))
+        delete_census(connection, census)
+        return []
+
+    @in_transaction
+    def restore_move(self, connection: Connection, move: SlotMove) -> None:
+        """Restore a move that this database has lost, unless it has a move or the table that the move leads to."""
+        version = connection.execute(select(func.max(SLOT.c.version))).scalar() or 0
+        if version < move.version and read_move(connection) is None:
+            connection.execute(insert(SLOT_MOVE).values(**_columns_of(move)))
+
+    @in_transaction
+    def set_phase(self, connection: Connection, move: SlotMove) -> bool:
+        """Write the phase of the move. Returns False if this move is not the one under way."""
+        found = read_move(connection)
+        if found is None or not found.is_same(move):
+            return False
+        connection.execute(update(SLOT_MOVE).values(phase=int(move.phase)))
+        return True
+
+    @in_transaction
+    def restore(self, connection: Connection, table: SlotTable) -> None:
+        """Write the table unless this database has the same or a newer one, and end the move that leads to it."""
+        _write(connection, table)
+
+
 def make_slots(connection: Connection, answers: Iterable[CensusAnswer]) -> None:
     """Make the first table over the shards that have answered, unless a table exists.
 
@@ -59,7 +134,7 @@ def make_slots(connection: Connection, answers: Iterable[CensusAnswer]) -> None:
             retry_after_ms=limits.META_CALLS_RETRY_MS,
             nothing_done=True,
         )
-    restore_slots(connection, first_table([answer.shard_id for answer in answers]))
+    _write(connection, first_table([answer.shard_id for answer in answers]))
 
 
 def read_move(connection: Connection) -> SlotMove | None:
@@ -69,44 +144,6 @@ def read_move(connection: Connection) -> SlotMove | None:
     return SlotMove(row.version, row.from_shard, row.to_shard, unpack_slots(row.slots), MovePhase(row.phase))
 
 
-def begin_move(connection: Connection, move: SlotMove, answers: Iterable[CensusAnswer]) -> None:
-    """Note the move, which was made for the table that all shards have reported to know.
-
-    The caller locks the row of namespace_number. Raises UnavailableError if the shard that is to receive the slots
-    drains, if this database has another table or a move, or if a shard knows a newer table, which is then restored
-    here.
-    """
-    version = connection.execute(select(func.max(SLOT.c.version))).scalar() or 0
-    taker = select(SHARD.c.state).where(SHARD.c.shard_id == move.to_shard).with_for_update()
-    if connection.execute(taker).scalar() != int(ShardUse.SERVING):
-        raise UnavailableError(f"shard {move.to_shard} takes no slots now: nothing was done", nothing_done=True)
-    newer = [answer.shard_id for answer in answers if answer.slots_version > version]
-    if version != move.version - 1 or newer or read_move(connection) is not None:
-        raise UnavailableError(
-            f"slots move already, or shard {newer[0] if newer else move.from_shard} knows another table of slots than "
-            f"that of version {move.version - 1}: nothing was done",
-            retry_after_ms=limits.META_CALLS_RETRY_MS,
-            nothing_done=True,
-        )
-    connection.execute(insert(SLOT_MOVE).values(**_columns_of(move)))
-
-
-def restore_move(connection: Connection, move: SlotMove) -> None:
-    """Restore a move that this database has lost, unless it has a move or the table that the move leads to."""
-    version = connection.execute(select(func.max(SLOT.c.version))).scalar() or 0
-    if version < move.version and read_move(connection) is None:
-        connection.execute(insert(SLOT_MOVE).values(**_columns_of(move)))
-
-
-def set_phase(connection: Connection, move: SlotMove) -> bool:
-    """Write the phase of the move. Returns False if this move is not the one under way."""
-    found = read_move(connection)
-    if found is None or not found.is_same(move):
-        return False
-    connection.execute(update(SLOT_MOVE).values(phase=int(move.phase)))
-    return True
-
-
 def _columns_of(move: SlotMove) -> dict[str, object]:
     return {
         "one": 1, "version": move.version, "from_shard": move.from_shard, "to_shard": move.to_shard,
@@ -114,7 +151,7 @@ def _columns_of(move: SlotMove) -> dict[str, object]:
     }  # fmt: skip
 
 
-def restore_slots(connection: Connection, table: SlotTable) -> None:
+def _write(connection: Connection, table: SlotTable) -> None:
     """Write the table unless this database has the same or a newer one, and end the move that leads to it."""
     rows = [{"slot": slot, "shard": shard, "version": table.version} for slot, shard in enumerate(table.shards)]
     statement = insert(SLOT).values(rows)

@@ -119,30 +119,21 @@ QUOTA = Table(
     Column("namespace", Integer, primary_key=True, autoincrement=False),
     Column("book", VARBINARY(8192), nullable=False),
 )
-TOPIC_POLICY = Table(
-    "topic_policy",
-    METADATA,
-    Column("namespace", Integer, primary_key=True, autoincrement=False),
-    Column("topic", VARBINARY(255), primary_key=True),
-    Column("enqueue_paused", SmallInteger, nullable=False),
-    Column("dequeue_paused", SmallInteger, nullable=False),
-    Column("reason", VARBINARY(512), nullable=False),
-    Column("deliveries_per_second_max", DOUBLE(asdecimal=False), nullable=False),
-    Column("weight", Integer, nullable=False),
-    Column("explicit", SmallInteger, nullable=False),
-)
-TOPIC_PREFIX_POLICY = Table(
-    "topic_prefix_policy",
-    METADATA,
-    Column("namespace", Integer, primary_key=True, autoincrement=False),
-    Column("prefix", VARBINARY(255), primary_key=True),
-    Column("enqueue_paused", SmallInteger, nullable=False),
-    Column("dequeue_paused", SmallInteger, nullable=False),
-    Column("reason", VARBINARY(512), nullable=False),
-    Column("deliveries_per_second_max", DOUBLE(asdecimal=False), nullable=False),
-    Column("weight", Integer, nullable=False),
-    Column("explicit", SmallInteger, nullable=False),
-)
+TOPIC_POLICY, TOPIC_PREFIX_POLICY = [
+    Table(
+        name,
+        METADATA,
+        Column("namespace", Integer, primary_key=True, autoincrement=False),
+        Column(key, VARBINARY(255), primary_key=True),
+        Column("enqueue_paused", SmallInteger, nullable=False),
+        Column("dequeue_paused", SmallInteger, nullable=False),
+        Column("reason", VARBINARY(512), nullable=False),
+        Column("deliveries_per_second_max", DOUBLE(asdecimal=False), nullable=False),
+        Column("weight", Integer, nullable=False),
+        Column("explicit", SmallInteger, nullable=False),
+    )
+    for name, key in (("topic_policy", "topic"), ("topic_prefix_policy", "prefix"))
+]
 HOST = Table(
     "host",
     METADATA,

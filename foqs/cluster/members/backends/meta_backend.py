@@ -16,21 +16,21 @@ class MetaBackend:
         self._beats = beats
 
     def join(self, host: HostRow) -> None:
-        if others := self._meta.hosts_beating(elsewhere=True):
+        if others := self._meta.hosts.beating(elsewhere=True):
             raise InvalidArgumentError(
                 f"membership is the meta database, and {others[0]} finds others by ZooKeeper: all hosts of a cluster "
                 "need the same membership, so set it here as there, or stop those hosts and start this one 10 s later"
             )
-        self._meta.forget_hosts(host_name_of(host.id))
+        self._meta.hosts.forget(host_name_of(host.id))
 
     def beat(self, host: HostRow) -> list[HostRow]:
-        return self._beats.beat(host)
+        return self._beats.hosts.beat(host)
 
     def announce(self, host: HostRow) -> None:
         return None
 
     def leave(self, host: HostRow) -> None:
-        self._beats.remove_host(host.id)
+        self._beats.hosts.remove(host.id)
 
     def use_url(self, url: str) -> None:
         self._beats.use_url(url)

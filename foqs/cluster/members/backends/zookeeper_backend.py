@@ -101,12 +101,12 @@ class ZookeeperBackend:
         self._announced_s: float | None = None
 
     def join(self, host: HostRow) -> None:
-        if others := self._meta.hosts_beating(elsewhere=False):
+        if others := self._meta.hosts.beating(elsewhere=False):
             raise InvalidArgumentError(
                 f"membership is {self._url}, and {others[0]} beats in the meta database: all hosts of a cluster need "
                 "the same membership, so stop those hosts and start this one 10 s later"
             )
-        self._meta.forget_hosts(host_name_of(host.id))
+        self._meta.hosts.forget(host_name_of(host.id))
         self._client = self._connect()
         if not self._client.start_async().wait(CONNECT_MS_MAX / 1000):
             raise UnavailableError(
@@ -134,7 +134,7 @@ class ZookeeperBackend:
     def announce(self, host: HostRow) -> None:
         now_s = self._now_s()
         if self._announced_s is None or now_s - self._announced_s >= ANNOUNCE_MS / 1000:
-            self._meta.note_elsewhere(host)
+            self._meta.hosts.note_elsewhere(host)
             self._announced_s = now_s
 
     def leave(self, host: HostRow) -> None:
@@ -146,7 +146,7 @@ class ZookeeperBackend:
                 self._replace(self._path(host.id), _ENDED, until_s, ephemeral=False)
         except (KazooException, KazooTimeoutError) as error:
             raise UnavailableError(f"ZooKeeper does not answer: {_cause_of(error)}") from error
-        self._meta.remove_host(host.id)
+        self._meta.hosts.remove(host.id)
 
     def use_url(self, url: str) -> None:
         return None

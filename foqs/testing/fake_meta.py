@@ -1,0 +1,43 @@
+"""A meta database in memory as one host reaches it: foqs.storage.meta.meta_store on dictionaries."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from foqs.testing.fake_censuses import FakeCensuses, FakeSlots
+from foqs.testing.fake_cluster import FakeCluster, FakeHosts, FakeShards
+from foqs.testing.fake_jobs import FakeJobs
+from foqs.testing.fake_meta_tables import MetaDatabase, Reach
+from foqs.testing.fake_namespaces import FakeNamespaces
+from foqs.testing.fake_policies import FakePolicies
+from foqs.testing.fake_quotas import FakeQuotas
+
+
+class FakeMeta:
+    """The tables, by the names of `MetaStore`. Tests can replace one by another of their own."""
+
+    def __init__(self, reach: Reach, process_id: str = "") -> None:
+        """`process_id` is that of the host."""
+        self.reach = reach
+        self.hosts = FakeHosts(reach)
+        self.cluster = FakeCluster(reach)
+        self.shards = FakeShards(reach)
+        self.censuses = FakeCensuses(reach)
+        self.slots = FakeSlots(reach, self.censuses)
+        self.policies = FakePolicies(reach)
+        self.jobs = FakeJobs(reach)
+        self.namespaces = FakeNamespaces(reach, self.censuses, self.slots, self.jobs, self.policies)
+        self.quotas = FakeQuotas(reach, process_id)
+
+    def check_durable(self) -> list[str]:
+        return list(self.reach().problems)
+
+    def close(self) -> None:
+        return None
+
+
+def memory_meta(now_ms: Callable[[], int]) -> FakeMeta:
+    """Return a new meta database as its only host reaches it, which is always."""
+    database = MetaDatabase(now_ms, random.Random(0))
+    return FakeMeta(lambda: database)
