@@ -20,6 +20,7 @@ from foqs.background.tasks import Tasks
 from foqs.model import limits
 from foqs.model.errors import UnavailableError
 from foqs.testing.manual_loop import ManualLoop
+from tests.support.sources import parsed
 from tests.support.waiting import PATIENCE_S
 
 _ROOT = Path(__file__).parents[2]
@@ -35,7 +36,7 @@ _TASKS = {
 def _called(names: set[str]) -> Iterator[str]:
     files = [path for room in _SERVER for path in (_ROOT / "foqs" / room).rglob("*.py")]
     for path in [*files, *(_ROOT / "foqs").glob("*.py")]:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
             if name in names:
                 yield str(path.relative_to(_ROOT))

@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support.sources import parsed
+
 _ROOT = Path(__file__).parents[2]
 _COMPOSED = ("host", "cluster", "transport", "storage")
 _TO_EXTEND = {"Service", "Operation"}
@@ -33,7 +35,7 @@ def _name_of(base: ast.expr) -> str:
 def _classes(folder: str) -> Iterator[tuple[str, list[str]]]:
     """Each class of a folder, with the names of its bases."""
     for path in sorted((_ROOT / "foqs" / folder).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.ClassDef):
                 yield node.name, [_name_of(base) for base in node.bases]
 

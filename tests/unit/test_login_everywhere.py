@@ -23,6 +23,7 @@ from foqs.storage.shard.packs.pack_index import PackIndex
 from foqs.storage.shard.shard_reader import ShardReader
 from foqs.storage.shard.slot_source import SlotSource
 from tests.support.false_server import FalseServer, Talk
+from tests.support.sources import parsed
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,7 +58,7 @@ def test_no_other_way_leads_to_a_session() -> None:
         (str(path.relative_to(ROOT)), way)
         for folder in ("foqs", "loadtest", "scripts", "tests")
         for path in sorted((ROOT / folder).rglob("*.py"))
-        for way in ways_to_a_session(ast.parse(path.read_text()))
+        for way in ways_to_a_session(parsed(path))
     ]
     assert found == [
         ("foqs/storage/meta/meta_sessions.py", "create_engine"),

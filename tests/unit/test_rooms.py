@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.sources import parsed
+
 _ROOT = Path(__file__).parents[2]
 
 
 def _imported(folder: str) -> Iterator[tuple[str, str]]:
     """File and module for each import."""
     for path in sorted((_ROOT / folder).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     yield str(path.relative_to(_ROOT)), alias.name
@@ -57,7 +59,7 @@ def test_a_folder_says_what_it_is_for_and_where_to_begin(room: str) -> None:
     folders = sorted((_ROOT / "foqs" / room).rglob("__init__.py"))
     assert 5 <= len(folders) <= 9, "with the room itself"
     for path in folders:
-        lines = (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n")
+        lines = (ast.get_docstring(parsed(path)) or "").split("\n")
         assert len(lines) == 4, f"{path}: what it is for, an empty line, what it must not know, where to begin"
         named = re.findall(r"`(\w+)`", lines[3])
         assert lines[3].startswith("Begin with `"), path

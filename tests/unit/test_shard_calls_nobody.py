@@ -21,6 +21,7 @@ from foqs.shard.port import ItemRow
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Completion, Events, LookUp
 from tests.support.shards import NAMESPACE, Shards
+from tests.support.sources import parsed
 
 ROOT = Path(foqs.__file__).parent.parent
 STATE = ROOT / "foqs" / "shard" / "state"
@@ -203,7 +204,7 @@ def test_demand_is_asked_of_what_the_next_transaction_inserts_ready_and_of_nothi
 
 def modules() -> Iterator[tuple[str, ast.Module]]:
     for path in sorted(STATE.rglob("*.py")):
-        yield path.relative_to(STATE).as_posix(), ast.parse(path.read_text())
+        yield path.relative_to(STATE).as_posix(), parsed(path)
 
 
 def test_the_state_imports_nothing_above_it_not_even_for_its_types() -> None:

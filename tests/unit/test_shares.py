@@ -12,6 +12,7 @@ import pytest
 from foqs.model import limits, seen_image
 from foqs.shard.state import engine, ops
 from foqs.shard.state.ops import forget, image, wake
+from tests.support.sources import parsed
 
 OPERATIONS = Path(ops.__file__).parent
 PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
@@ -49,7 +50,7 @@ def test_the_table_has_every_operation_in_the_order_of_a_plan() -> None:
     defined = {
         node.name: path.name
         for path in [*OPERATIONS.glob("*.py"), OPERATIONS.parent / "journal.py"]
-        for node in ast.parse(path.read_text()).body
+        for node in parsed(path).body
         if isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "Operation" for base in node.bases)
     }
     assert {name: file for name, file, _ in rows()} == defined

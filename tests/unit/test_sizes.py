@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support.sources import parsed
+
 ROOT = Path(__file__).parents[2]
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
@@ -34,7 +36,7 @@ def test_no_function_is_longer_than_a_reader_can_hold() -> None:
     for path in _files():
         if _is_generated(path):
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 body = node.body[1:] if ast.get_docstring(node) is not None else node.body
                 count = (node.end_lineno or 0) - body[0].lineno + 1 if body else 0

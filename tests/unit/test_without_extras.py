@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.sources import parsed
 from tests.support.waiting import PROGRAM_S_MAX
 
 _ROOT = Path(__file__).parents[2]
@@ -56,7 +57,7 @@ def _packages_of(*extras: str) -> set[str]:
 def _imported(folder: Path) -> Iterator[tuple[Path, str]]:
     """Every package that the modules of a folder import, wherever in the module."""
     for path in sorted(folder.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Import):
                 yield from ((path, alias.name.partition(".")[0]) for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.module:

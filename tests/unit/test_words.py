@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import foqs
+from tests.support.sources import parsed
 
 _ROOT = Path(foqs.__file__).parent
 _METHODS_MIN = 5
@@ -24,7 +25,7 @@ def _classes() -> Iterator[tuple[str, ast.ClassDef]]:
     for path in sorted(_ROOT.rglob("*.py")):
         name = str(path.relative_to(_ROOT))
         if not name.startswith(_GENERATED):
-            for node in ast.parse(path.read_text()).body:
+            for node in parsed(path).body:
                 if isinstance(node, ast.ClassDef):
                     yield name, node
 
@@ -63,7 +64,7 @@ def _doc_comments() -> list[tuple[str, str]]:
 
 def _read_doc_comments() -> Iterator[tuple[str, str]]:
     for path in sorted(_ROOT.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             body = getattr(node, "body", None)
             if not isinstance(body, list):
                 continue

@@ -50,7 +50,8 @@ class NamespaceVerbs:
     async def recover_namespace(self, request: of.RecoverNamespaceRequest) -> Namespace:
         number = arguments.check_range("number", request.number, 1, limits.NAMESPACE_NUMBER_MAX)
         wanted = with_changes(NamespaceSettings(), request.settings)
-        return await self._namespace_calls.recover(number, request.name or "", wanted)
+        name = check_namespace_name(request.name) if request.name else ""
+        return await self._namespace_calls.recover(number, name, wanted)
 
     # ---- policies of topics, and of all topics that begin with a prefix ----
 
