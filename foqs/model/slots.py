@@ -76,10 +76,10 @@ def next_move(table: SlotTable, serving: Collection[int], draining: Collection[i
     """
     if not table.version or not serving:
         return None
-    counts = Counter(dict.fromkeys([*serving, *draining], 0))
-    counts.update([shard_id for shard_id in table.shards if shard_id in counts])
+    held = Counter(table.shards)
+    counts = {shard_id: held[shard_id] for shard_id in [*serving, *draining]}
     smallest = min(sorted(serving), key=lambda shard_id: counts[shard_id])
-    fewest, most = divmod(counts.total(), len(serving))
+    fewest, most = divmod(sum(counts.values()), len(serving))
     most = fewest + (most > 0)
     leaving = [shard_id for shard_id in sorted(draining) if counts[shard_id]]
     if leaving:

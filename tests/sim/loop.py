@@ -13,8 +13,9 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Executor
 from contextvars import Context, ContextVar, copy_context
 from enum import Enum
+from functools import partial
 from inspect import CORO_CREATED, getcoroutinestate
-from types import CoroutineType
+from types import CoroutineType, GeneratorType
 from typing import Any
 
 _TASKS_KEPT_MIN = 256
@@ -119,7 +120,7 @@ class VirtualThread:
             answer: Callable[[], None]
             try:
                 result = work()
-                if isinstance(result, Generator):
+                if isinstance(result, GeneratorType):
                     result = _Steps(result)
                 if isinstance(result, _Steps):
                     steps = result
@@ -133,7 +134,12 @@ class VirtualThread:
             self._loop.call_later(back_s, self._finish, answer)
 
         self._sent = send
-        self._loop.call_later(there_s, lambda: self.hurry() if self._sent is send else None)
+        self._loop.call_later(there_s, self._send, send)
+
+    def _send(self, send: Callable[[], None]) -> None:
+        """Do the job, unless it was done in a hurry."""
+        if self._sent is send:
+            send()
 
     def _finish(self, answer: Callable[[], None]) -> None:
         self._jobs.popleft()
@@ -178,9 +184,17 @@ class _Timer(asyncio.TimerHandle):
     def __init__(
         self, when: float, callback: Any, args: tuple[Any, ...], loop: VirtualLoop, context: Context | None
     ) -> None:
-        _Handle.__init__(self, callback, args, loop, context)  # type: ignore[arg-type]
+        self._callback, self._args, self._loop = callback, args, loop
+        self._context = copy_context() if context is None else context
+        self._cancelled = False
+        self._repr = self._source_traceback = None
         self._when = when
         self._scheduled = True
+
+    def cancel(self) -> None:
+        """As its base, but the loop counts no cancelled timers, and its debug mode is off."""
+        self._cancelled = True
+        self._callback = self._args = None  # type: ignore[assignment]
 
 
 def _answering(future: asyncio.Future[Any], result: Any) -> Callable[[], None]:
@@ -211,6 +225,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._threads: dict[Executor | None, VirtualThread] = {}
         self._tasks: list[tuple[asyncio.Task[Any], Process | None]] = []
         self._tasks_kept_max = _TASKS_KEPT_MIN
+        # Tasks and futures ask for these so often that they are functions of C here.
+        self.get_debug = bool  # type: ignore[method-assign]
+        self.create_future = partial(asyncio.Future, loop=self)  # type: ignore[method-assign]
         self.set_task_factory(self._make_task)  # type: ignore[arg-type]
         self.set_exception_handler(lambda _, context: self.failures.append(context))
 
@@ -218,7 +235,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self._now_s
 
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:  # type: ignore[override]
-        self._check_closed()  # type: ignore[attr-defined]
+        if self._closed:  # type: ignore[attr-defined]
+            self._check_closed()  # type: ignore[attr-defined]
         handle = _Handle(callback, args, self, context)
         self._queue.append(handle)
         return handle
@@ -226,12 +244,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Any, *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        return self.call_at(self._now_s + delay, callback, *args, context=context)
+        return self._at(self._now_s + delay, callback, args, context)
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        self._check_closed()  # type: ignore[attr-defined]
+        return self._at(when, callback, args, context)
+
+    def _at(self, when: float, callback: Any, args: tuple[Any, ...], context: Context | None) -> asyncio.TimerHandle:
+        if self._closed:  # type: ignore[attr-defined]
+            self._check_closed()  # type: ignore[attr-defined]
         when += self._lateness()
         timer = _Timer(when, callback, args, self, context)
         heapq.heappush(self._timers, (when, timer))
@@ -245,7 +267,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             process = current_process()
             if process is not None:
                 process.threads.append(thread)
-        return thread.submit(lambda: func(*args))
+        return thread.submit(partial(func, *args))
 
     def make_ready(self, handles: list[asyncio.Handle]) -> None:
         self._queue.extend(handles)
@@ -278,25 +300,36 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return task
 
     def _run_once(self) -> None:
-        timers, queue = self._timers, self._queue
-        while timers and timers[0][1]._cancelled:
-            heapq.heappop(timers)
-        if not queue and not self._stopping:  # type: ignore[attr-defined]
-            if not timers:
-                raise RuntimeError("nothing will ever happen again")
-            self._now_s = max(self._now_s, timers[0][0])
-        while timers and timers[0][0] <= self._now_s:
-            queue.append(heapq.heappop(timers)[1])
-        for _ in range(len(queue)):
-            handle = queue.popleft()
-            if handle._cancelled:
-                continue
-            process = handle._context.get(_PROCESS)  # type: ignore[attr-defined]
-            if process is not None and process.state is not ProcessState.RUNNING:
-                process.park(handle)
-                continue
-            self.steps_count += 1
-            handle._run()
+        """Run until somebody stops the loop; that is what runs of its base come to, with fewer calls."""
+        timers, queue, running = self._timers, self._queue, ProcessState.RUNNING
+        while True:
+            while timers and timers[0][1]._cancelled:
+                heapq.heappop(timers)
+            if not queue and not self._stopping:  # type: ignore[attr-defined]
+                if not timers:
+                    raise RuntimeError("nothing will ever happen again")
+                self._now_s = max(self._now_s, timers[0][0])
+            now_s = self._now_s
+            while timers and timers[0][0] <= now_s:
+                queue.append(heapq.heappop(timers)[1])
+            for _ in range(len(queue)):
+                handle = queue.popleft()
+                if handle._cancelled:
+                    continue
+                context: Context = handle._context  # type: ignore[attr-defined]
+                process = context.get(_PROCESS)
+                if process is not None and process.state is not running:
+                    process.park(handle)
+                    continue
+                self.steps_count += 1
+                try:
+                    context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    self.call_exception_handler({"message": f"{handle} failed", "exception": error, "handle": handle})
+            if self._stopping:  # type: ignore[attr-defined]
+                return
 
     # What BaseEventLoop asks of a loop with sockets.
 

@@ -45,21 +45,21 @@ class SharedCapCheck:
         """Notice what hosts know now."""
         now_s, hosts = self._world.loop.time(), self._living()
         rates: dict[CapKey, set[float]] = {}
-        for host in hosts:
-            for key, rate in _caps_of(host).items():
+        known = {host.host.id: _caps_of(host) for host in hosts}
+        for caps in known.values():
+            for key, rate in caps.items():
                 rates.setdefault(key, set()).add(rate)
-        for host in hosts:
-            known = _caps_of(host)
+        for host_id, caps in known.items():
             for key, found in rates.items():
-                found.add(known.get(key, 0.0))
-            self._hosts[host.host.id] = now_s
+                found.add(caps.get(key, 0.0))
+            self._hosts[host_id] = now_s
         self._levels = {key: level for key, level in self._levels.items() if rates.get(key) == self._rates.get(key)}
         self._rates = rates
+        members = [sorted(host.host._routing._homes.addresses) or [host.host.id] for host in hosts] if rates else []
         for key in rates:
             homes = self._homes.setdefault(key, {})
-            for host in hosts:
-                members = sorted(host.host._routing._homes.addresses) or [host.host.id]
-                homes[home_of(key, members)] = now_s
+            for some in members:
+                homes[home_of(key, some)] = now_s
         for seen in [self._hosts, *self._homes.values()]:
             for name in [name for name, at_s in seen.items() if now_s - at_s > HOME_MS / 1000]:
                 del seen[name]

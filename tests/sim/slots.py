@@ -117,6 +117,14 @@ class SlotWatch:
             return False
         return tables.arrival is None or slot not in tables.arrival.slots
 
+    def _slots_of(self, shard_id: int) -> set[int]:
+        """Those of which the shard may take ids."""
+        tables = self._world.servers[shard_id].tables
+        if not tables.slots.version:
+            return set()
+        slots = {slot for slot, other in enumerate(tables.slots.shards) if other == shard_id}
+        return slots if tables.arrival is None else slots.difference(tables.arrival.slots)
+
     def slots_moved(self, shard_id: int, script: Script) -> None:
         """A move has come a step further: no slot has two shards, and who takes ids knows all that there are."""
         world, changes = self._world, script.slot_changes
@@ -132,11 +140,14 @@ class SlotWatch:
         if changes.has_arrived:
             world.counts["moves of slots that ended"] += 1
             self._check_ids(shard_id)
-        for slot in range(SLOTS_COUNT):
-            having = [other for other in world.servers if self.has(other, slot)]
-            if len(having) > 1:
+        taken: set[int] = set()
+        for slots in map(self._slots_of, world.servers):
+            if not taken.isdisjoint(slots):
+                slot = min(taken.intersection(slots))
+                having = [other for other in world.servers if self.has(other, slot)]
                 world.complain(f"P13: shards {having} take ids of slot {slot}")
                 return
+            taken |= slots
 
     def _check_ids(self, shard_id: int) -> None:
         """S1: what any shard knows of a slot that has come is known there, but for what had to be forgotten on the way.

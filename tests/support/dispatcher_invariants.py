@@ -17,12 +17,8 @@ from foqs.shard.state.engine import ShardState
 
 def dispatcher_problems(dispatcher: Dispatcher, shards: list[ShardState]) -> Iterator[str]:
     """Between two steps of the loop, whatever is under way."""
-    held = sum(
-        item.content.size_bytes
-        for queue in dispatcher._queues.values()
-        for item in queue.buffer.items
-        if item.content is not None
-    )  # fmt: skip
+    in_buffers = [item for queue in dispatcher._queues.values() for item in queue.buffer._items.values()]
+    held = sum(item.content.size_bytes for item in in_buffers if item.content is not None)
     if dispatcher.prefetched_bytes != held:
         yield f"the prefetch buffers count {dispatcher.prefetched_bytes} bytes and hold {held}"
     waiting = {call for queue in dispatcher._queues.values() for call in queue.calls} | hungry_calls(dispatcher)
@@ -33,16 +29,18 @@ def dispatcher_problems(dispatcher: Dispatcher, shards: list[ShardState]) -> Ite
     if dispatcher.waiting_count != len(waiting):
         yield f"{dispatcher.waiting_count} calls are counted as waiting, there are {len(waiting)}"
     on_the_way: Counter[tuple[int, str]] = Counter()
-    buffered = Counter(id(item) for queue in dispatcher._queues.values() for item in queue.buffer.items)
+    buffered = Counter(map(id, in_buffers))
     for shard in shards:
         for item in [*shard.claims.waiting_for_calls.values(), *shard.claims.waiting.values(), *shard.claims.in_flight]:
             on_the_way[item.topic.namespace, item.topic.name] += 1
         for item in shard.index.leases.values():
-            if (item.phase is Phase.PREFETCHED) != (buffered[id(item)] == 1):
-                yield f"{item.key:x} is {item.phase.name} and stands {buffered[id(item)]} times in a prefetch buffer"
+            count = buffered.get(id(item), 0)
+            if (item.phase is Phase.PREFETCHED) != (count == 1):
+                yield f"{item.key:x} is {item.phase.name} and stands {count} times in a prefetch buffer"
     for name, queue in dispatcher._queues.items():
-        yield from problems_of_ended_calls(dispatcher, queue)
-        wanted = sum(call.wants[queue] for call in queue.calls)
+        if not queue.calls:
+            yield from problems_of_ended_calls(dispatcher, queue)
+        wanted = sum([call.wants[queue] for call in queue.calls])
         if queue.waiting_count != wanted:
             yield f"{name} counts {queue.waiting_count} wanted items, its calls want {wanted}"
         if queue.claims_count != on_the_way[name]:
@@ -95,21 +93,23 @@ def _is_looked_after(cap: Any) -> bool:
 def _ring_problems(dispatcher: Dispatcher, untold: Container[str]) -> Iterator[str]:
     """`untold`: topics of whose changes the dispatcher will soon be told."""
     for name, queue in dispatcher._queues.items():
-        unfilled = {other for ring in queue.tenant.rings.values() for some in ring.unfilled for other in some}
         for ring in queue.tenant.rings_of(queue.name):
-            if (queue in ring.entries) != queue.in_ring and queue not in unfilled:
+            if (queue in ring.entries) != queue.in_ring and not _is_unfilled(queue):
                 yield f"{name} is {'' if queue.in_ring else 'not '}in rings, but not so in that of {ring.prefix!r}"
+        if queue.in_ring:
+            continue
         is_held_back = queue.is_paused or queue.parked_slot or queue.name in untold or queue in dispatcher._roomless
         is_held_back = is_held_back or queue.coming_count  # Their end will be told.
         is_held_back = is_held_back or name in dispatcher.settings.policy_changes  # It may have gone on.
         is_held_back = is_held_back or dispatcher.settings.prefix_changes or dispatcher._prefix_sweep.is_under_way
-        if not queue.in_ring and not is_held_back and queue.spare_count(1) and queue.has_something():
+        if not is_held_back and queue.spare_count(1) and queue.has_something():
             yield f"{name} has something to give, and is in no ring"
+    queues_of = Counter([id(queue.tenant) for queue in dispatcher._queues.values()])
     for tenant in dispatcher._tenants.values():
         rings = [tenant.ring, *tenant.rings.values()]
         if tenant.hungry_count != sum(len(ring.hungry) for ring in rings):
             yield f"namespace {tenant.namespace} counts {tenant.hungry_count} hungry calls"
-        if tenant.queues_count != sum(queue.tenant is tenant for queue in dispatcher._queues.values()):
+        if tenant.queues_count != queues_of[id(tenant)]:
             yield f"namespace {tenant.namespace} counts {tenant.queues_count} topics"
         is_held_back = tenant.parked_slot or dispatcher._namespaces_paused is not dispatcher.settings.dequeue_paused
         is_held_back = is_held_back or tenant.namespace in dispatcher.settings.dequeue_paused
@@ -130,6 +130,11 @@ def _ring_problems(dispatcher: Dispatcher, untold: Container[str]) -> Iterator[s
     hungry_count = sum(tenant.hungry_count > 0 for tenant in dispatcher._tenants.values())
     if dispatcher._hungry_count != hungry_count:
         yield f"{dispatcher._hungry_count} namespaces are counted as hungry, there are {hungry_count}"
+
+
+def _is_unfilled(queue: TopicQueue) -> bool:
+    """Whether one of its tenant's rings has still to take it."""
+    return any(queue in some for ring in queue.tenant.rings.values() for some in ring.unfilled)
 
 
 def problems_of_ended_calls(dispatcher: Dispatcher, queue: TopicQueue) -> Iterator[str]:
