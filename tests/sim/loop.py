@@ -197,6 +197,20 @@ class _Timer(asyncio.TimerHandle):
         self._callback = self._args = None  # type: ignore[assignment]
 
 
+class _Task(asyncio.Task[Any]):
+    """Sets of tasks are gone through in the order of their hashes: by number that is the same in each run of a seed.
+
+    By address, as of other tasks, it would be another one in each process.
+    """
+
+    def __init__(self, number: int, coroutine: Any, loop: VirtualLoop, context: Context | None) -> None:
+        self._number = number
+        super().__init__(coroutine, loop=loop, context=context)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 def _answering(future: asyncio.Future[Any], result: Any) -> Callable[[], None]:
     return lambda: None if future.done() else future.set_result(result)
 
@@ -225,6 +239,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._threads: dict[Executor | None, VirtualThread] = {}
         self._tasks: list[tuple[asyncio.Task[Any], Process | None]] = []
         self._tasks_kept_max = _TASKS_KEPT_MIN
+        self._tasks_count = 0
         # Tasks and futures ask for these so often that they are functions of C here.
         self.get_debug = bool  # type: ignore[method-assign]
         self.create_future = partial(asyncio.Future, loop=self)  # type: ignore[method-assign]
@@ -292,7 +307,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
             await asyncio.wait(others, timeout=_END_S_MAX)
 
     def _make_task(self, loop: VirtualLoop, coroutine: Any, context: Context | None = None) -> asyncio.Task[Any]:
-        task = asyncio.Task(coroutine, loop=loop, context=context)
+        self._tasks_count += 1
+        task = _Task(self._tasks_count, coroutine, loop, context)
         self._tasks.append((task, current_process() if context is None else context.get(_PROCESS)))
         if len(self._tasks) > self._tasks_kept_max:
             self._tasks = [entry for entry in self._tasks if not entry[0].done()]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from tests.sim.loop import VirtualLoop
 from tests.sim.run import run_seed
 from tests.support.deep import deep_but
 
@@ -37,6 +40,15 @@ def test_what_was_broken_once_holds(seed: int) -> None:
 def test_what_was_broken_once_in_a_short_run_holds(seed: int) -> None:
     outcome = run_seed(seed, load_s_max=LOAD_S_MAX)
     assert not outcome.complaints, str(outcome)
+
+
+def test_sets_of_tasks_have_the_order_in_which_they_were_made() -> None:
+    """By their addresses, a seed would be another run in another process."""
+    loop = VirtualLoop(lambda _: (0.0, 0.0), lambda: 0.0)
+    tasks = [loop.create_task(asyncio.sleep(0), name=str(number)) for number in range(50)]
+    assert [task.get_name() for task in set(tasks)] == [str(number) for number in range(50)]
+    loop.end_tasks()
+    loop.close()
 
 
 def test_a_seed_always_gives_the_same_run() -> None:

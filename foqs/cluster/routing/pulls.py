@@ -73,7 +73,7 @@ class Pulls:
         self._number_of = number_of
         self._serves_any = serves_any
         self._nack = give_back
-        self._waits: set[Wait] = set()
+        self._waits: dict[Wait, None] = {}
         self._is_draining = False
         self.pulls_total: Counter[str] = Counter(dict.fromkeys(("items", "empty", "failed", "late", "given_back"), 0))
         """The pulls by outcome."""
@@ -112,13 +112,13 @@ class Pulls:
         wait = self._news.wait(
             {topic: (demand.count if demand is not None else request.count) or 1 for topic, demand in by_topic.items()}
         )
-        self._waits.add(wait)
+        self._waits[wait] = None
         try:
             if until_s > asyncio.get_running_loop().time() and not self._is_draining:
                 return await self._wait(wanted, wait, until_s)
             return await self._look(wanted, wait)
         finally:
-            self._waits.discard(wait)
+            self._waits.pop(wait, None)
             self._news.leave(wait)
 
     async def serve(self, context: CallContext, request: DequeueRequest) -> list[Delivery]:
