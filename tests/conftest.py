@@ -15,6 +15,7 @@ from tests.support.zookeeper import ZookeeperServer
 
 _DATABASE_FIXTURES = {"mysql_server", "databases_of_session", "meta_url", "shard_urls"}
 _SIMULATED = "tests/sim/"
+_OF_SPARK = "tests/spark/"
 
 # How long an example takes, or is made, says nothing of the code; nor does a chance run of large ones.
 settings.register_profile(
@@ -34,11 +35,16 @@ def pytest_report_header() -> str:
 
 
 class _FilesThenSeeds(LoadFileScheduling):
-    """A file at a time, whose tests share what they start; but each test of the simulation, which starts nothing, by
-    itself. They come last, so that side by side all workers have something to do until the end.
+    """A file at a time, whose tests share what they start.
+
+    All files of Spark go to one worker: a JVM takes very long until it is fast, and the next session of the process has
+    it again. They take the longest, and come first. Each test of the simulation, which starts nothing, goes by itself.
+    They come last, so that side by side all workers have something to do until the end.
     """
 
     def _split_scope(self, nodeid: str) -> str:
+        if nodeid.startswith(_OF_SPARK):
+            return _OF_SPARK
         return nodeid if nodeid.startswith(_SIMULATED) else str(super()._split_scope(nodeid))
 
 
@@ -49,7 +55,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.nodeid.startswith(_SIMULATED))
+    items.sort(key=lambda item: item.nodeid.startswith(_SIMULATED) - item.nodeid.startswith(_OF_SPARK))
     for item in items:
         if _DATABASE_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.database)
