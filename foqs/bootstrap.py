@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from functools import partial
 from pathlib import Path
 
@@ -115,7 +115,7 @@ class Host(Service):
             self._shard_opened,
             self.id,
         )
-        self.owners = OwnerMap(parts.monotonic_s)
+        self.owners = OwnerMap(parts.monotonic_s, self.id, self._follow_hosts)
         self._sharing = Sharing(self, self.owners, self._membership, parts.monotonic_s)
         self._owner_word = OwnerWord(self._shards.writers, self._membership, parts.monotonic_s)
         self._namespace_calls = NamespaceCalls(self._namespaces, self._censuses, self._slots, parts.wall_ms)
@@ -342,6 +342,9 @@ class Host(Service):
         """Do what follows from a round of the membership."""
         if await self._sharing.look(view):
             self._owner_word.look(view)
+
+    def _follow_hosts(self, addresses: Mapping[str, str], leaving: Set[str]) -> None:
+        self._routing.follow_hosts(addresses, leaving)
 
     def _follow_death(self) -> None:
         self._sharing.owner_died()

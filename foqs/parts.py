@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from foqs.cluster.routing.peer_table import PeerTable
+from foqs.cluster.peers.peer_table import PeerTable
 from foqs.cluster.routing.routing import Chance
 from foqs.host.event_log.log_service import EventLog, EventLogOptions, EventLogSource
 from foqs.host.metrics.scrape import Metrics

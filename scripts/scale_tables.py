@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from foqs.cluster.homes import probes, topic_news, topic_reports, wishes
+from foqs.cluster.homes import probes, topic_homes, topic_reports, wishes
 from foqs.cluster.members.backends import zookeeper_backend
 from foqs.host.admission import quotas
 from foqs.model import limits
@@ -118,7 +118,7 @@ ROWS = (
     Row(
         "topics that consumers of a host may wait for, asked for a second",
         "`WISHES_MAX` x 1000 / `SEEK_MS`",
-        lambda n: wishes.WISHES_MAX * limits.SECOND_MS / topic_news.SEEK_MS,
+        lambda n: wishes.WISHES_MAX * limits.SECOND_MS / topic_homes.SEEK_MS,
     ),
     Row(
         "the same asked of other hosts than their homes, at most",

@@ -1,6 +1,6 @@
 """A cap that several hosts share, from the side of one host: it asks the home of the cap for tokens ahead of need.
 
-Every topic and namespace with a cap has one home among the living hosts (foqs/cluster/homes/cap_news.py), which makes
+Every topic and namespace with a cap has one home among the living hosts (foqs/cluster/homes/cap_homes.py), which makes
 all of its tokens. A grant is a few tokens that are valid from some moment on, and for a short time. Pure.
 """
 
@@ -55,8 +55,8 @@ class CapGrant(NamedTuple):
     """Tokens a second that the host makes itself from then on if it cannot reach the home."""
 
 
-class CapHomes(Protocol):
-    """The homes of caps, as a shared cap asks them; foqs.cluster.homes.cap_news.CapNews is the real one."""
+class HomesOfCaps(Protocol):
+    """The homes of caps, as a shared cap asks them; foqs.cluster.homes.cap_homes.CapHomes is the real one."""
 
     @property
     def version(self) -> int:
@@ -108,7 +108,7 @@ class SharedCap:
         "weight",
     )  # fmt: skip
 
-    def __init__(self, key: CapKey, rate: float, now_s: float, homes: CapHomes) -> None:
+    def __init__(self, key: CapKey, rate: float, now_s: float, homes: HomesOfCaps) -> None:
         self.key = key
         self.rate = rate
         self.weight = 1
@@ -117,7 +117,7 @@ class SharedCap:
         self.is_asking = False
         """True if an ask is under way, or will be sent soon."""
         self.watched_s = NEVER_S
-        """The time at which `CapNews` checks it."""
+        """The time at which `CapHomes` checks it."""
         self.is_over = False
         """True if another cap has replaced it, or the cap no longer exists."""
         self.heir: SharedCap | None = None
@@ -298,7 +298,7 @@ class SharedCap:
     def weigh(self, weight: int) -> None:
         self.weight = weight
 
-    # ---- for CapNews ----
+    # ---- for CapHomes ----
 
     def ask(self) -> CapAsk:
         """Return the ask to its home."""

@@ -35,6 +35,14 @@ def weight_of(stock: Stock) -> int:
     return max(1, -(-stock.ready_count // _ITEMS_PER_WEIGHT))
 
 
+class Reported(NamedTuple):
+    """A host's report on a topic, to the home of the topic."""
+
+    stock: Stock
+    is_wanted: bool
+    """True if consumers ask for the topic there."""
+
+
 class Pointer(NamedTuple):
     """A host that has ready items of a topic."""
 

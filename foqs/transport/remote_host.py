@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 from zlib import crc32
@@ -11,25 +11,18 @@ from zlib import crc32
 import structlog
 
 from foqs.background.tasks import Tasks
-from foqs.cluster.homes.home_table import Reported
-from foqs.cluster.routing.peer_claims import grants_of, pointers_of, told_ask, told_pointer
 from foqs.contract import requests as of
 from foqs.contract.verbs import VERBS
 from foqs.model import calls, limits
 from foqs.model.calls import CallContext, DeadLettersResult, EnqueueResult, PositionErrors
-from foqs.model.cluster import OpenedShard
 from foqs.model.errors import FoqsError, UnavailableError, error_for_code
-from foqs.model.shared_caps import CapAsk, CapGrant
-from foqs.model.stocks import Pointer, Topic
 from foqs.transport.peer_connection import PeerConnection
 
 _log = structlog.get_logger(__name__)
-_BY_ITSELF = CallContext("")
-"""The context of calls that a host makes for itself, and for no caller."""
 
 
 class RemoteHost:
-    """Implements what foqs.cluster.routing.peer_table.Peer asks, over the wire.
+    """Implements what foqs.cluster.peers.peer_table.Peer asks, over the wire.
 
     Results are the decoded structs where they have the attributes of the classes of `foqs.model.calls`.
     """
@@ -85,31 +78,6 @@ class RemoteHost:
         if errors:
             first = next(iter(errors.values()))
             _log.warning("pull_not_given_back", peer=self.host_id, count=len(errors), error=str(first))
-
-    async def report(self, stocks: Mapping[Topic, Reported]) -> list[Pointer]:
-        """Tell that host, their home, what this one has of topics."""
-        told = [of.TopicStock(number, name, *stock, is_wanted) for (number, name), (stock, is_wanted) in stocks.items()]
-        return pointers_of((await self.call(_BY_ITSELF, "report", of.ReportRequest(told))).pointers)
-
-    async def announce(self, opened: Sequence[OpenedShard]) -> None:
-        """Tell that host of shards that this one has opened. A build that does not know the field learns nothing."""
-        told = [of.OpenedShard(*shard) for shard in opened]
-        await self.call(_BY_ITSELF, "report", of.ReportRequest([], told))
-
-    async def seek(self, wishes: Mapping[Topic, int]) -> list[Pointer]:
-        """Ask that host, their home, who has items of topics."""
-        told = [of.TopicWish(number, name, count) for (number, name), count in wishes.items()]
-        return pointers_of((await self.call(_BY_ITSELF, "seek", of.SeekRequest(told))).pointers)
-
-    async def ask(self, asks: Sequence[CapAsk]) -> list[CapGrant] | None:
-        """Ask that host, their home, for tokens of caps. None if it is of a build that has none."""
-        told = [told_ask(ask) for ask in asks]
-        grants = (await self.call(_BY_ITSELF, "seek", of.SeekRequest([], told))).grants
-        return None if grants is None else grants_of(grants)
-
-    async def hint(self, pointers: Sequence[Pointer]) -> None:
-        """Tell that host, which waits for their topics, who has items."""
-        await self.call(_BY_ITSELF, "hint", of.HintRequest([told_pointer(at) for at in pointers]))
 
 
 def _errors(told: dict[int, Any] | None) -> PositionErrors:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import inf, nan
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -11,16 +12,15 @@ from structlog.testing import capture_logs
 from foqs.cluster.homes import cap_ledger, directory
 from foqs.cluster.homes.cap_ledger import CapLedger
 from foqs.cluster.homes.directory import DOUBT_MS, DOUBTFUL_AGAIN_MS, Directory
-from foqs.cluster.homes.home_table import Reported
 from foqs.cluster.homes.portions import Portions
 from foqs.cluster.homes.sought_topics import SOUGHT_TOPICS_MAX, SoughtTopics
 from foqs.cluster.ownership import owner_claims
-from foqs.cluster.routing.peer_claims import CLAIMS_PER_MESSAGE_MAX, COUNT_MAX, PeerClaims
+from foqs.cluster.peers.peer_claims import CLAIMS_PER_MESSAGE_MAX, COUNT_MAX, PeerClaims
 from foqs.cluster.routing.routing_gauges import OF_ROUTING, RoutingSources
 from foqs.model import limits
 from foqs.model.errors import InvalidArgumentError
 from foqs.model.shared_caps import CapAsk, CapGrant
-from foqs.model.stocks import Pointer, Stock
+from foqs.model.stocks import Pointer, Reported, Stock
 from foqs.wire.codec import structs
 from tests.support.peer_world import join, peer_world
 from tests.support.raw_client import RawClient
@@ -143,31 +143,37 @@ def test_hints_lead_to_living_hosts_alone_and_never_to_this_one(claims: PeerClai
 
 
 def test_a_home_names_hosts_for_topics_that_it_was_asked_for_alone(claims: PeerClaims) -> None:
-    told = [Pointer((1, name), host_id, Stock(1)) for name in ("t", "u") for host_id in ("b", "dead", "me")]
-    assert claims.asked_pointers("a", told, {TOPIC: 1}) == [Pointer(TOPIC, "b", Stock(1))]
+    told = [structs.TopicPointer(1, name, host_id, 1) for name in ("t", "u") for host_id in ("b", "dead", "me")]
+    assert claims.pointers("a", told, {TOPIC: 1}) == [Pointer(TOPIC, "b", Stock(1))]
+    assert claims.pointers("a", [structs.TopicPointer(1, "t", "b", -1)], {TOPIC: 1}) == []
+
+
+def granted(*values: float) -> Any:
+    return structs.CapGrant(*TOPIC, *values)
 
 
 def test_a_home_grants_what_it_was_asked_for_alone(claims: PeerClaims) -> None:
     ask = CapAsk(TOPIC, 10.0, 3, 0, 0, 1, True)
-    grants = claims.grants("a", [CapGrant(TOPIC, 1_000, 50.0, 400.0, 1e9), CapGrant((1, "u"), 1, 0.0, 0.0, 0.0)], [ask])
+    grants = claims.grants("a", [granted(1_000, 50.0, 400.0, 1e9), structs.CapGrant(1, "u", 1, 0.0, 0.0, 0.0)], [ask])
     assert grants == [CapGrant(TOPIC, 3, 50.0, 400.0, 10.0)]
     assert claims.refused_total["grant"] == 1
     assert claims.grants("a", None, [ask]) is None
 
 
-@pytest.mark.parametrize("field", ["after_ms", "ends_ms", "share"])
+@pytest.mark.parametrize("field", ["after_ms", "ends_ms", "share_per_second"])
 @pytest.mark.parametrize("value", [nan, inf, -1.0])
 def test_a_grant_of_no_time_is_refused(claims: PeerClaims, field: str, value: float) -> None:
-    grant = CapGrant(TOPIC, 1, 0.0, 400.0, 1.0)._replace(**{field: value})
+    grant = granted(1, 0.0, 400.0, 1.0)
+    setattr(grant, field, value)
     assert claims.grants("a", [grant], [CapAsk(TOPIC, 10.0, 3, 0, 0, 1, True)]) == []
 
 
 def test_a_home_puts_off_tokens_no_longer_than_a_cap_of_that_rate_can_take(claims: PeerClaims) -> None:
-    (grant,) = claims.grants("a", [CapGrant(TOPIC, 1, 1e12, 1e13, 1.0)], [CapAsk(TOPIC, 10.0, 1, 0, 0, 1, True)]) or ()
+    (grant,) = claims.grants("a", [granted(1, 1e12, 1e13, 1.0)], [CapAsk(TOPIC, 10.0, 1, 0, 0, 1, True)]) or ()
     assert grant.after_ms <= 3_000
     assert grant.ends_ms <= 13_000
     slow = CapAsk(TOPIC, 0.001, 1, 0, 0, 1, True)
-    assert claims.grants("a", [CapGrant(TOPIC, 1, 1e6, 2e6, 0.001)], [slow]) == [CapGrant(TOPIC, 1, 1e6, 2e6, 0.001)]
+    assert claims.grants("a", [granted(1, 1e6, 2e6, 0.001)], [slow]) == [CapGrant(TOPIC, 1, 1e6, 2e6, 0.001)]
 
 
 def test_a_claim_that_makes_no_sense_is_logged_once_a_minute_for_each_host(claims: PeerClaims) -> None:

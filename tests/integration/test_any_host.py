@@ -78,7 +78,7 @@ async def test_items_of_all_hosts_are_dequeued_and_acked_by_one(hosts: Hosts) ->
 async def waiting_consumer(hosts: Hosts) -> asyncio.Task[list[Item]]:
     """A dequeue that waits at the first host, once the home of its topic knows of it."""
     waiting = asyncio.create_task(hosts[0].client.dequeue("jobs", "late", count=1, wait_ms=limits.WAIT_MS_MAX))
-    await until(lambda: any(len(host.host._routing._news.directory) for host in hosts))
+    await until(lambda: any(len(host.host._routing._topic_homes.directory) for host in hosts))
     return waiting
 
 

@@ -74,7 +74,7 @@ async def until_known(hosts: Sequence[RunningHost], weights_there: Sequence[int]
     """Return when each host knows the weight of what the other one has, after consumers have asked for any topic."""
 
     def known(host: RunningHost) -> list[int]:
-        news, number = host.host._routing._news, host.host._namespaces.number_by_name[b"jobs"]
+        news, number = host.host._routing._topic_homes, host.host._namespaces.number_by_name[b"jobs"]
         others, _ = news._others.get(number, ({}, 0.0))
         return [weight_of(one.stock) for one in others.values()]
 

@@ -224,7 +224,7 @@ async def test_a_host_learns_of_a_shards_new_owner_although_it_cannot_read_the_m
         running_host(meta_url, {}, name="third") as third,
     ):
         await until(lambda: owns(first, 1) and owns(second, 2))
-        await until(lambda: third.host.owners.has_others(third.host.id))
+        await until(lambda: not third.host.owners.is_alone)
         for _ in range(4):
             await first.client.enqueue_many("jobs", [NewItem("t", b"x")] * 50)
         leased = await first.leased(200)

@@ -182,7 +182,7 @@ class Liar:
         for other in [one for one in others if one in to.host.owners.living][:1]:
             topic = (9, f"honest-{self._count}")
             await self._say(to, "report", of.ReportRequest([of.TopicStock(*topic, 1, 0, 0, False)]), sender=other)
-            home = to.host._routing._news.directory
+            home = to.host._routing._topic_homes.directory
             if other not in [pointer.host_id for pointer in home.others("", topic, self._world.loop.time())]:
                 self._world.complain(f"{to.name} has no place for what {other} tells, because {self.host_id} floods it")
             await self._say(to, "report", of.ReportRequest([of.TopicStock(*topic, 0, 0, 0, False)]), sender=other)

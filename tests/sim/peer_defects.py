@@ -12,7 +12,7 @@ from foqs.cluster.homes.directory import Directory
 from foqs.cluster.homes.portions import Portions
 from foqs.cluster.ownership.owner_claims import Known, OwnerClaims, ShardOwner
 from foqs.cluster.ownership.owner_map import OwnerMap
-from foqs.cluster.routing.peer_claims import PeerClaims
+from foqs.cluster.peers.peer_claims import PeerClaims
 from foqs.model.shared_caps import CapAsk
 from foqs.model.stocks import Pointer, Stock, Topic
 from tests.sim.planting import in_place_of, plant

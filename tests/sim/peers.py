@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from foqs.cluster.homes.home_table import Reported
-from foqs.cluster.routing.peer_claims import grants_of, pointers_of, told_ask, told_pointer
-from foqs.contract import requests as of
 from foqs.model import limits
 from foqs.model.calls import CallContext
-from foqs.model.cluster import OpenedShard
 from foqs.model.errors import HostUnreachableError, UnavailableError
-from foqs.model.shared_caps import CapAsk, CapGrant
-from foqs.model.stocks import Pointer, Topic
 from foqs.transport.peers import GREET_AGAIN_MS, KNOWN_MS_MAX
 
 if TYPE_CHECKING:
@@ -23,6 +17,8 @@ if TYPE_CHECKING:
 
 _HANDED_ON = " handed on"
 """Ends the caller's name at a host that was handed the call."""
+_MESSAGES = ("report", "seek", "hint")
+"""What hosts tell each other by themselves."""
 
 
 class SimPeers:
@@ -51,29 +47,13 @@ class SimRemote:
         self._me = me
 
     async def call(self, context: CallContext, verb: str, request: Any) -> Any:
+        if verb in _MESSAGES:
+            return await self._tell(verb, request)
         if context.caller.endswith(_HANDED_ON):
             self._world.complain(f"{verb} of {context.caller} goes on to {self.host_id}, although it was handed on")
         handed_on = CallContext(context.caller + _HANDED_ON, peer=self._me, shards=context.shards)
         self._world.counts[f"handed on: {verb}"] += 1
         return await self._call(lambda door: door.call(handed_on, verb, request))
-
-    async def report(self, stocks: Mapping[Topic, Reported]) -> Sequence[Pointer]:
-        told = [of.TopicStock(*topic, *stock, is_wanted) for topic, (stock, is_wanted) in stocks.items()]
-        return pointers_of((await self._tell("report", of.ReportRequest(told))).pointers)
-
-    async def announce(self, opened: Sequence[OpenedShard]) -> None:
-        await self._tell("report", of.ReportRequest([], [of.OpenedShard(*shard) for shard in opened]))
-
-    async def seek(self, wishes: Mapping[Topic, int]) -> Sequence[Pointer]:
-        told = [of.TopicWish(*topic, count) for topic, count in wishes.items()]
-        return pointers_of((await self._tell("seek", of.SeekRequest(told))).pointers)
-
-    async def ask(self, asks: Sequence[CapAsk]) -> Sequence[CapGrant] | None:
-        told = [told_ask(ask) for ask in asks]
-        return grants_of((await self._tell("seek", of.SeekRequest([], told))).grants)
-
-    async def hint(self, pointers: Sequence[Pointer]) -> None:
-        await self._tell("hint", of.HintRequest([told_pointer(pointer) for pointer in pointers]))
 
     async def _tell(self, verb: str, request: Any) -> Any:
         """What hosts tell each other goes through the door of the one that is told."""

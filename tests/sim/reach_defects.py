@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from foqs.cluster.homes.probes import Probes
-from foqs.cluster.homes.topic_news import TopicNews
+from foqs.cluster.homes.topic_homes import TopicHomes
 from foqs.cluster.homes.wishes import Wishes
-from foqs.cluster.routing.guarded_peers import GuardedPeers
-from foqs.cluster.routing.peer_table import Peer
+from foqs.cluster.peers.guarded_peers import GuardedPeers
 from foqs.model.stocks import Pointer, Topic
 from tests.sim.planting import in_place_of
 
@@ -27,9 +26,9 @@ def asks_the_same_host_again_and_again(self: Probes, hosts: Iterable[str], *_: A
     return {others[0]: list(self._sought)} if others else {}
 
 
-@in_place_of(TopicNews, "_looked_for")
+@in_place_of(TopicHomes, "_looked_for")
 def tells_who_asks_around_of_others_items_alone(
-    self: TopicNews, host_id: str, topic: Topic, now_s: float
+    self: TopicHomes, host_id: str, topic: Topic, now_s: float
 ) -> Pointer | None:
     return self.directory.look(host_id, topic, now_s)
 
@@ -42,11 +41,13 @@ def forgets_what_was_found_for_calls_that_do_not_wait(
         _keep(self, pointers, now_s)
 
 
-@in_place_of(TopicNews, "_ask_for")
-async def drops_what_other_hosts_say_that_they_have(self: TopicNews, host_id: str, topics: Mapping[Topic, int]) -> None:
-    await self._call(host_id, self._homes.seek(host_id, topics))
+@in_place_of(TopicHomes, "_ask_for")
+async def drops_what_other_hosts_say_that_they_have(
+    self: TopicHomes, host_id: str, topics: Mapping[Topic, int]
+) -> None:
+    await self._call(host_id, lambda peer: peer.seek(topics))
 
 
-@in_place_of(GuardedPeers, "get")
-def lets_any_exception_of_a_peer_through(self: GuardedPeers, host_id: str, address: str) -> Peer:
-    return self._peers.get(host_id, address)
+@in_place_of(GuardedPeers, "_failed")
+def lets_any_exception_of_a_peer_through(self: GuardedPeers, host_id: str, verb: str, cause: Exception) -> Exception:
+    raise cause

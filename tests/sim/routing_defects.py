@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from foqs.cluster.homes.directory import Directory
-from foqs.cluster.homes.topic_news import TopicNews
+from foqs.cluster.homes.topic_homes import TopicHomes
 from foqs.cluster.homes.wishes import Wishes
+from foqs.cluster.peers.peer_table import Peer
 from foqs.cluster.routing import by_all, pages, routes
-from foqs.cluster.routing.peer_table import Peer
 from foqs.cluster.routing.pulls import Pulls
 from foqs.cluster.routing.routed_enqueue import RoutedEnqueue
 from foqs.cluster.routing.router import Router
@@ -93,8 +93,8 @@ def drops_hints(self: Wishes, pointer: Pointer) -> bool:
     return False
 
 
-@in_place_of(TopicNews, "_by_home")
-def takes_itself_for_every_home(self: TopicNews, values: Mapping[Topic, Any]) -> dict[str, dict[Topic, Any]]:
+@in_place_of(TopicHomes, "_by_home")
+def takes_itself_for_every_home(self: TopicHomes, values: Mapping[Topic, Any]) -> dict[str, dict[Topic, Any]]:
     return {self._me: dict(values)}
 
 

@@ -17,7 +17,7 @@ from unittest.mock import patch
 import structlog
 
 from foqs.background.service import ServiceState
-from foqs.cluster.homes import cap_news
+from foqs.cluster.homes import cap_homes
 from foqs.model import limits
 from foqs.testing.fake_store import FakeStore
 from tests.histories.checker import check
@@ -119,7 +119,7 @@ def run_seed(
     collecting = gc.isenabled()
     gc.disable()
     try:
-        ledgers = patch.object(cap_news, "CapLedger", checked_ledger(lambda: world))
+        ledgers = patch.object(cap_homes, "CapLedger", checked_ledger(lambda: world))
         hosts = simulated(lambda: world, state, checked)
         with ExitStack() as patches:
             for one in [

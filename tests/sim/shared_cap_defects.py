@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from foqs.cluster.homes.cap_homes import CapHomes
 from foqs.cluster.homes.cap_ledger import CapLedger
-from foqs.cluster.homes.cap_news import CapNews
 from foqs.host.dispatch.dispatcher import Dispatcher
 from foqs.model.shared_caps import CapGrant, CapKey, SharedCap
 from tests.sim.planting import in_place_of
@@ -14,13 +14,13 @@ from tests.sim.planting import in_place_of
 _grant = CapLedger._grant
 
 
-@in_place_of(CapNews, "home_of")
-def takes_itself_for_the_home_of_every_cap(self: CapNews, key: CapKey) -> str:
+@in_place_of(CapHomes, "home_of")
+def takes_itself_for_the_home_of_every_cap(self: CapHomes, key: CapKey) -> str:
     return self._me
 
 
-@in_place_of(CapNews, "members")
-def lets_the_whole_cap_through_itself(self: CapNews, host_ids: Sequence[str], homes: Sequence[str]) -> None:
+@in_place_of(CapHomes, "members")
+def lets_the_whole_cap_through_itself(self: CapHomes, host_ids: Sequence[str], homes: Sequence[str]) -> None:
     return None
 
 
@@ -41,8 +41,8 @@ def gives_a_host_more_than_its_part(self: CapLedger, entry: Any, part: Any, ask:
     return grant
 
 
-@in_place_of(CapNews, "_watch")
-def never_asks_again(self: CapNews, cap: SharedCap) -> None:
+@in_place_of(CapHomes, "_watch")
+def never_asks_again(self: CapHomes, cap: SharedCap) -> None:
     return None
 
 

@@ -55,7 +55,7 @@ class SharedCapCheck:
             self._hosts[host_id] = now_s
         self._levels = {key: level for key, level in self._levels.items() if rates.get(key) == self._rates.get(key)}
         self._rates = rates
-        members = [sorted(host.host._routing._homes.addresses) or [host.host.id] for host in hosts] if rates else []
+        members = [sorted(host.host._routing._guarded.addresses) or [host.host.id] for host in hosts] if rates else []
         for key in rates:
             homes = self._homes.setdefault(key, {})
             for some in members:

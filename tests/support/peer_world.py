@@ -10,12 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
-from foqs.cluster.homes.cap_news import CapNews
-from foqs.cluster.homes.topic_news import TopicNews
+from foqs.cluster.homes.cap_homes import CapHomes
+from foqs.cluster.homes.topic_homes import TopicHomes
 from foqs.cluster.members.view import ClusterView
 from foqs.cluster.ownership.owner_map import OwnerMap
-from foqs.cluster.ownership.owner_news import OwnerNews
-from foqs.cluster.routing.peer_claims import PeerClaims
+from foqs.cluster.ownership.owner_reports import OwnerReports
+from foqs.cluster.peers.peer_claims import PeerClaims
 from foqs.cluster.routing.peer_door import PeerDoor
 from foqs.model.calls import CallContext
 from foqs.model.cluster import HostRow, ShardRow, ShardUse
@@ -46,13 +46,13 @@ class PeerWorld:
         self.owners = OwnerMap(self.now_s)
         self.proofs = dict.fromkeys(HOSTS, PROOF)
         """The newest proof that each living host knows."""
-        self.news: Any = TopicNews("callee", None, None, lambda count: 0, self.now_s)  # type: ignore[arg-type]
+        self.news: Any = TopicHomes("callee", None, None, lambda count: 0, self.now_s)  # type: ignore[arg-type]
         local: Any = SimpleNamespace(cap_rate=lambda key: 0.0)
-        self.caps = CapNews("callee", None, local, self.now_s)  # type: ignore[arg-type]
-        self.owner_news = OwnerNews("callee", None, self.owners, self.now_s)  # type: ignore[arg-type]
+        self.caps = CapHomes("callee", None, local, self.now_s)  # type: ignore[arg-type]
+        self.owner_reports = OwnerReports("callee", None, self.owners, self.now_s)  # type: ignore[arg-type]
         self.claims = PeerClaims("callee", self._living, self.now_s)
         self.door = PeerDoor(
-            "callee", CLUSTER, lambda: self.owners.living, self.news, self.caps, self.owner_news, self.claims,
+            "callee", CLUSTER, lambda: self.owners.living, self.news, self.caps, self.owner_reports, self.claims,
             lambda: self.secret, os.urandom, self.now_s,
         )  # fmt: skip
         self.look()
@@ -77,7 +77,7 @@ class PeerWorld:
             shard_id: ShardRow(shard_id, epoch, "other", 0, "", ShardUse.SERVING, "", "", "", 0)
             for shard_id, epoch in (SHARDS if shards is None else shards).items()
         }
-        self.owner_news.members({name: f"{name}:1" for name in hosts}, frozenset())
+        self.owner_reports.members({name: f"{name}:1" for name in hosts}, frozenset())
         self.news.members(sorted(hosts), sorted(hosts))
         self.owners.look(ClusterView("callee", hosts, rows, is_settled=True))
 

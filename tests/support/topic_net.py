@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
-from foqs.cluster.homes.home_table import Reported
-from foqs.cluster.homes.topic_news import TopicNews
+from foqs.cluster.homes.topic_homes import TopicHomes
 from foqs.model.errors import UnavailableError
-from foqs.model.stocks import NO_STOCK, Pointer, Stock, Topic
+from foqs.model.stocks import NO_STOCK, Pointer, Reported, Stock, Topic
 from foqs.testing.manual_loop import ManualLoop
 
 TOPIC = (1, "mail")
@@ -20,19 +20,21 @@ class Net:
     """Hosts that reach each other, those that are not cut off."""
 
     def __init__(self) -> None:
-        self.news: dict[str, TopicNews] = {}
+        self.news: dict[str, TopicHomes] = {}
         self.stocks: dict[str, dict[Topic, Stock]] = {name: {} for name in NAMES}
         self.cut_off: set[str] = set()
         self.frozen: dict[str, asyncio.Event] = {}
         """Hosts that do nothing until their events are set."""
-        self.host_ids: Sequence[str] = NAMES
         self.reports_count = 0
         self.seeks: list[tuple[float, str, Mapping[Topic, int]]] = []
         """When each host sought which topics."""
         self.probes: list[tuple[float, str, Mapping[Topic, int]]] = []
         """When each host asked another one that need not be their home for which topics."""
 
-    async def _at(self, host_id: str, sender: str = "") -> TopicNews:
+        self.hints: list[tuple[str, str, Sequence[Pointer]]] = []
+        """The hints that were sent, from a host to another one."""
+
+    async def _at(self, host_id: str, sender: str = "") -> TopicHomes:
         while (thawed := self.frozen.get(host_id)) is not None:
             await thawed.wait()
         if host_id in self.cut_off:
@@ -40,28 +42,34 @@ class Net:
         return self.news[host_id]
 
 
-class Homes:
-    """The net as one host sees it."""
+class Link:
+    """A host of the net as another one sees it."""
 
-    def __init__(self, net: Net, me: str) -> None:
+    def __init__(self, net: Net, me: str, host_id: str) -> None:
         self._net = net
         self._me = me
+        self.host_id = host_id
 
-    @property
-    def host_ids(self) -> Sequence[str]:
-        return self._net.host_ids
-
-    async def report(self, host_id: str, stocks: Mapping[Topic, Reported]) -> Sequence[Pointer]:
+    async def report(self, stocks: Mapping[Topic, Reported]) -> Sequence[Pointer]:
         self._net.reports_count += len(stocks)
-        return (await self._net._at(host_id, self._me)).reported(self._me, stocks)
+        return (await self._at()).reported(self._me, stocks)
 
-    async def seek(self, host_id: str, wishes: Mapping[Topic, int]) -> Sequence[Pointer]:
+    async def seek(self, wishes: Mapping[Topic, int]) -> Sequence[Pointer]:
         asked = self._net.seeks if all(wishes.values()) else self._net.probes
         asked.append((asyncio.get_running_loop().time(), self._me, wishes))
-        return (await self._net._at(host_id, self._me)).sought(self._me, wishes)
+        return (await self._at()).sought(self._me, wishes)
 
-    async def hint(self, host_id: str, pointers: Sequence[Pointer]) -> None:
-        (await self._net._at(host_id, self._me)).hinted(pointers)
+    async def hint(self, pointers: Sequence[Pointer]) -> None:
+        self._net.hints.append((self._me, self.host_id, pointers))
+        (await self._at()).hinted(pointers)
+
+    def _at(self) -> Awaitable[TopicHomes]:
+        return self._net._at(self.host_id, self._me)
+
+
+def links(net: Net, me: str) -> Callable[[str], Any]:
+    """The other hosts as one of them sees these."""
+    return lambda host_id: Link(net, me, host_id)
 
 
 class Local:
@@ -93,8 +101,8 @@ class TimedNet(Net):
             self.loop.call(news.members, NAMES, NAMES)
         self.loop.turn()
 
-    def _make(self, name: str) -> TopicNews:
-        return TopicNews(name, Homes(self, name), Local(self, name), lambda count: 0, self.loop.time)
+    def _make(self, name: str) -> TopicHomes:
+        return TopicHomes(name, links(self, name), Local(self, name), lambda count: 0, self.loop.time)
 
     def put(self, host: str, stock: Stock, topic: Topic) -> None:
         self.loop.call(put, self, host, stock, topic)
@@ -136,7 +144,7 @@ class CutNet(TimedNet):
     def cut(self, sender: str, receiver: str) -> None:
         self.links_cut.add((sender, receiver))
 
-    async def _at(self, host_id: str, sender: str = "") -> TopicNews:
+    async def _at(self, host_id: str, sender: str = "") -> TopicHomes:
         if host_id in self.raised:
             raise self.raised[host_id]
         if (sender, host_id) in self.links_cut or (host_id, sender) in self.links_cut:

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from foqs.cluster.routing.guarded_peers import GuardedPeers
-from foqs.cluster.routing.peer_table import PeerTable
+from foqs.cluster.peers.guarded_peers import GuardedPeers
+from foqs.cluster.peers.peer_table import PeerTable
 from foqs.model.calls import CallContext
 from foqs.model.errors import RateLimitedError, UnavailableError
 
@@ -31,7 +31,7 @@ class Peer:
     def __init__(self, raised: Exception | None) -> None:
         self.raised = raised
 
-    async def ack(self, *call: Any) -> Any:
+    async def call(self, *call: Any) -> Any:
         if self.raised is not None:
             raise self.raised
         return call
@@ -39,7 +39,7 @@ class Peer:
 
 def guarded(raised: Exception | None) -> Any:
     table = SimpleNamespace(get=lambda host_id, address: Peer(raised))
-    return GuardedPeers(cast(PeerTable, table), lambda: 0.0).get("b", "queue-b:1")
+    return GuardedPeers("a", cast(PeerTable, table), lambda: 0.0).get("b", "queue-b:1")
 
 
 @pytest.mark.parametrize("raised", RAISED, ids=lambda error: type(error).__name__)
@@ -47,7 +47,7 @@ async def test_what_is_no_error_of_the_contract_leaves_the_outcome_unknown(raise
     with capture_logs() as logs:
         for _ in range(3):
             with pytest.raises(UnavailableError, match=f"ack to host b .*{type(raised).__name__}") as caught:
-                await guarded(raised).ack(CALLER, "jobs", ["1-1"])
+                await guarded(raised).call(CALLER, "ack", ["1-1"])
             assert not caught.value.nothing_done
     assert {log["event"] for log in logs} == {"peer_call_failed"}
 
@@ -57,16 +57,16 @@ async def test_a_defect_that_goes_on_is_not_logged_with_each_call() -> None:
     with capture_logs() as logs:
         for _ in range(3):
             with pytest.raises(UnavailableError):
-                await peer.ack(CALLER, "jobs", ["1-1"])
+                await peer.call(CALLER, "ack", ["1-1"])
     assert len(logs) == 1
 
 
 async def test_an_error_of_the_contract_comes_as_the_peer_says_it() -> None:
     said = RateLimitedError("too much", retry_after_ms=7)
     with pytest.raises(RateLimitedError) as caught:
-        await guarded(said).ack(CALLER, "jobs", [])
+        await guarded(said).call(CALLER, "ack", [])
     assert caught.value is said
 
 
 async def test_a_call_that_is_done_comes_back_as_it_was() -> None:
-    assert await guarded(None).ack(CALLER, "jobs", ["1-1"]) == (CALLER, "jobs", ["1-1"])
+    assert await guarded(None).call(CALLER, "ack", ["1-1"]) == (CALLER, "ack", ["1-1"])

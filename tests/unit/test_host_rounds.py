@@ -26,7 +26,7 @@ class Hosts:
     """The hosts that live, this one and others, and what each says of its shards: None of one that hangs."""
 
     def __init__(self) -> None:
-        self.owners = OwnerMap()
+        self.owners = OwnerMap(me="me")
         self.says: dict[str, list[ShardStatus] | None] = {}
         self.now_s = 0.0
         self.asked_count = 0

@@ -22,12 +22,7 @@ class World:
     def __init__(self) -> None:
         self.now_s = 100.0
         self.owners = OwnerMap(lambda: self.now_s)
-        self.changes_count = 0
-        self.owners.on_change = self._changed
         self.look({1: 5})
-
-    def _changed(self) -> None:
-        self.changes_count += 1
 
     def look(self, epochs: Mapping[int, int], hosts: Iterable[str] = HOSTS, owner: str = "c") -> None:
         rows = {at: ShardRow(at, epoch, owner, 0, "", ShardUse.SERVING, "", "", "", 0) for at, epoch in epochs.items()}

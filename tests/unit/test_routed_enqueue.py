@@ -59,7 +59,7 @@ def elsewhere(*, is_sick: bool = False) -> FoqsError:
 
 class Room:
     def __init__(self, local: Host, **others: Host) -> None:
-        self.owners, self.served = OwnerMap(), set[int]()
+        self.owners, self.served = OwnerMap(me="me"), set[int]()
         for host_id, host in others.items():
             host.host_id = host_id
         local.host_id = "me"
@@ -72,7 +72,7 @@ class Room:
         routes = Routes("me", self.owners, cast(Any, peers), cast(Any, serving))
         routed = RoutedEnqueue(local.enqueue, routes, lambda count: 0, lambda: self.now_s)
         table, ways = {"enqueue": local.enqueue}, {"enqueue": routed.enqueue}
-        self.router = Router(table, table, ways, routes, cast(Any, None))
+        self.router = Router(table, table, ways, routes, self.owners, cast(Any, None))
 
     def owned_by(self, host_id: str, epoch: int = 1, *, is_moving: bool = False) -> None:
         self.owners.learn([ShardOwner(SHARD, epoch, host_id, f"{host_id}:1", is_moving)])

@@ -100,12 +100,12 @@ async def test_where_no_host_is_known_to_have_a_shard_any_more_the_map_is_that_o
         assert context.shards is None
         return mine
 
-    owners = OwnerMap(lambda: now_s[0])
+    owners = OwnerMap(lambda: now_s[0], "me#1")
     owners.look(ClusterView("me#1", {}, {3: ShardRow(3, 0, "", 0, "", ShardUse.SERVING, "", "", "", 0)}, True))
     local = SimpleNamespace(served=set[int], serves=lambda shard_id: False, know=None, number_of=None, may_take=None)
     routes = Routes("me#1", owners, cast(Any, None), cast(Any, local))
     owners.claim("w1#1", "w1:1", [OpenedShard(3, 1)])
-    assert not routes.is_alone
+    assert not owners.is_alone
     merged = MergedCalls({"getShardMap": get_shard_map}, routes, owners)
     now_s[0] += 10 * CLAIM_MS / 1000
     assert await merged.call("getShardMap", CallContext("127.0.0.1"), ShardMapRequest()) is mine
@@ -115,7 +115,7 @@ class Acks:
     """This host, which has no shard, and how often it was asked for positions."""
 
     def __init__(self) -> None:
-        self.owners, self.served = OwnerMap(), set[int]()
+        self.owners, self.served = OwnerMap(me="me"), set[int]()
         local = SimpleNamespace(serves=self.served.__contains__, served=None, know=None, number_of=None, may_take=None)
         peers = SimpleNamespace(get=lambda host_id, address: SimpleNamespace(host_id=host_id))
         self.routes = Routes("me", self.owners, cast(Any, peers), cast(Any, local))

@@ -58,7 +58,7 @@ class _Entry:
 
 
 class CapLedger:
-    """The caps whose home this host is. `CapNews` owns it."""
+    """The caps whose home this host is. `CapHomes` owns it."""
 
     def __init__(self) -> None:
         self._entries: dict[CapKey, _Entry] = {}

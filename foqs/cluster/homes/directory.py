@@ -77,7 +77,7 @@ class _Entry:
 
 
 class Directory:
-    """The topics whose home this host is. `TopicNews` owns it and asks it."""
+    """The topics whose home this host is. `TopicHomes` owns it and asks it."""
 
     def __init__(self, choose: Callable[[int], int]) -> None:
         """`choose(count)` draws a number from 0 to below `count`."""

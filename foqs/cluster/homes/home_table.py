@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence, Set
 from zlib import crc32
 
 from foqs.model import limits
-from foqs.model.stocks import Pointer, Stock, Topic
+from foqs.model.stocks import Topic
 
 SUSPECT_MS = 2 * limits.SECOND_MS
 """A home that cannot be reached is replaced for this long; all hosts notice it soon, and find the same replacement."""
@@ -21,24 +20,6 @@ One long timeout would not do, because it would also end after this host itself 
 """
 HOMES_KEPT_MAX = 20_000
 """Topics whose homes are cached, because the hash costs more than a lookup."""
-
-
-class Reported(NamedTuple):
-    """A host's report on a topic, to the home of the topic."""
-
-    stock: Stock
-    is_wanted: bool
-    """True if consumers ask for the topic there."""
-
-
-class HomeCalls(Protocol):
-    """The hosts as homes of topics, this one included. Calls raise FoqsError if the home is unreachable."""
-
-    async def report(self, host_id: str, stocks: Mapping[Topic, Reported]) -> Sequence[Pointer]: ...
-
-    async def seek(self, host_id: str, wishes: Mapping[Topic, int]) -> Sequence[Pointer]: ...
-
-    async def hint(self, host_id: str, pointers: Sequence[Pointer]) -> None: ...
 
 
 def home_of(topic: Topic, host_ids: Sequence[str]) -> str:

@@ -40,7 +40,7 @@ class _Sought(NamedTuple):
 
 
 class Probes:
-    """The topics that are sought in vain, and the hosts whose turn it is to be asked. `TopicNews` owns it.
+    """The topics that are sought in vain, and the hosts whose turn it is to be asked. `TopicHomes` owns it.
 
     A round asks some of the other hosts, in the order of their ids, for all topics that are due, so that few messages
     are sent. If the topics are too many for that, it asks one host for some topics, and the next round continues.

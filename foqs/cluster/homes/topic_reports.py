@@ -8,9 +8,8 @@ from typing import Protocol
 
 from foqs.cluster.homes.asked_topics import ASKED_MS, AskedTopics
 from foqs.cluster.homes.due_topics import DueTopics
-from foqs.cluster.homes.home_table import Reported
 from foqs.model import limits
-from foqs.model.stocks import ANY_TOPIC, NO_STOCK, Stock, Topic, some_stock
+from foqs.model.stocks import ANY_TOPIC, NO_STOCK, Reported, Stock, Topic, some_stock
 
 FLUSH_MS = 2
 """Topics that change within this time are reported together."""

@@ -17,13 +17,23 @@ __all__ = ["OwnerMap", "ShardOwner"]
 class OwnerMap:
     """The owner of each shard, as recorded in the meta database or claimed by the owner itself a moment ago.
 
-    `Sharing` passes it the records of the meta database, a second late at most, and `OwnerNews` the claims of owners as
-    soon as they have opened a shard. A claim is believed for CLAIM_MS unless the meta database confirms it. Routing
+    `Sharing` passes it the records of the meta database, a second late at most, and `OwnerReports` the claims of owners
+    as soon as they have opened a shard. A claim is believed for CLAIM_MS unless the meta database confirms it. Routing
     asks this map.
     """
 
-    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
-        """`now_s` is a monotonic clock."""
+    def __init__(
+        self,
+        now_s: Callable[[], float] = time.monotonic,
+        me: str = "",
+        follow_hosts: Callable[[Mapping[str, str], Set[str]], None] = lambda addresses, leaving: None,
+    ) -> None:
+        """`now_s` is a monotonic clock, `me` the id of this host.
+
+        `follow_hosts` is called with the addresses of the living hosts, by id, and the ids of the leaving ones, if
+        either changes.
+        """
+        self._me = me
         self._now_s = now_s
         self._owners: dict[int, ShardOwner] = {}
         """The owners believed now."""
@@ -35,10 +45,9 @@ class OwnerMap:
         """Set, and replaced by another one, when a believed owner changes."""
         self.version = 0
         """It grows with every such change."""
-        self.on_change: Callable[[], None] = lambda: None
-        """Called when a believed owner changes."""
-        self.on_hosts: Callable[[Mapping[str, str], Set[str]], None] = lambda addresses, leaving: None
-        """Called with the addresses of the living hosts, by id, and the ids of the leaving ones, if either changes."""
+        self.is_alone = True
+        """True if no other host has a shard or is about to get one, as far as this one knows."""
+        self._follow_hosts = follow_hosts
         self._hosts: tuple[Mapping[str, str], Set[str]] = ({}, frozenset())
         self.living: Mapping[str, HostRow] = {}
         """The living hosts by id, as far as this one knows, itself included."""
@@ -104,9 +113,9 @@ class OwnerMap:
 
     def _tell(self) -> None:
         self.version += 1
+        self.is_alone = not self._has_others()
         told, self._news = self._news, asyncio.Event()
         told.set()
-        self.on_change()
 
     def look(self, view: ClusterView) -> None:
         """Take the records of the meta database, even if they have less than before; only they show removed shards."""
@@ -129,7 +138,7 @@ class OwnerMap:
         hosts = (addresses, frozenset([host_id for host_id in addresses if view.is_leaving(host_id)]))
         if hosts != self._hosts:
             self._hosts = hosts
-            self.on_hosts(*hosts)
+            self._follow_hosts(*hosts)
 
     def _note_hosts(self, hosts: Mapping[str, HostRow]) -> None:
         now_s, before = self._now_s(), self._beats
@@ -153,9 +162,8 @@ class OwnerMap:
             await self._changed.setdefault(shard_id, asyncio.Event()).wait()
         return owner
 
-    def has_others(self, me: str) -> bool:
-        """True if another host has a shard or is about to get one, as far as this one knows."""
-        return any((owner.host_id != me and owner.address) or owner.is_moving for owner in self._owners.values())
+    def _has_others(self) -> bool:
+        return any((owner.host_id != self._me and owner.address) or owner.is_moving for owner in self._owners.values())
 
     async def news(self, timeout_s: float) -> None:
         """Return when a believed owner changes, or after this time."""

@@ -7,8 +7,8 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 from foqs.cluster.ownership.owner_map import OwnerMap
+from foqs.cluster.peers.peer_table import Peer
 from foqs.cluster.routing.pages import merged_items, merged_maps, merged_plans, merged_topics
-from foqs.cluster.routing.peer_table import Peer
 from foqs.cluster.routing.routes import Routes
 from foqs.contract.requests import changed
 from foqs.contract.verbs import VERBS, Table
@@ -24,6 +24,7 @@ class MergedCalls:
         """`table` has the methods of this host."""
         self._table = table
         self._routes = routes
+        self._owners = owners
         self._pages = PageBudget()
         """The pages of other hosts that are here until they are merged, beside those that this host reads itself."""
         self._merges: dict[Any, Callable[[list[Any], Any], Any]] = {
@@ -55,7 +56,7 @@ class MergedCalls:
     async def ask_all(self, context: CallContext, verb: str, request: Any, missing: list[str] | None) -> list[Any]:
         """The results of all hosts. `missing`, if given, is told of hosts and shards that do not respond."""
         method = self._table[verb]
-        if self._routes.is_alone:
+        if self._owners.is_alone:
             return [await method(context, request)]
 
         def there(remote: Peer, asking: CallContext) -> Awaitable[Any]:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Sequence
 from operator import attrgetter
 from typing import Any
 
-from foqs.cluster.routing.peer_table import Peer
+from foqs.cluster.peers.peer_table import Peer
 from foqs.cluster.routing.routes import Routes
 from foqs.contract.requests import ListDeadLettersRequest, changed
 from foqs.contract.verbs import VERBS, ByShard, Method, OfShard, Table

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from foqs.background.tasks import Tasks
 from foqs.cluster.ownership.owner_map import OwnerMap
-from foqs.cluster.routing.peer_table import PeerTable
+from foqs.cluster.peers.peer_table import PeerSource
 from foqs.contract.requests import HostStatusRequest, ListHostsRequest
 from foqs.contract.verbs import Method
 from foqs.model import limits
@@ -61,7 +61,7 @@ class HostRounds:
         self,
         me: str,
         owners: OwnerMap,
-        peers: PeerTable,
+        peers: PeerSource,
         local: Method,
         now_s: Callable[[], float],
     ) -> None:

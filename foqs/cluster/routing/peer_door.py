@@ -1,6 +1,6 @@
 """The side of a host that its peers call first: it admits callers that prove to be living hosts of the cluster.
 
-Later claims of peers pass through foqs/cluster/routing/peer_claims.py. docs/decisions/0042-proof-of-hosts.md.
+Later claims of peers pass through foqs/cluster/peers/peer_claims.py. docs/decisions/0042-proof-of-hosts.md.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from contextlib import contextmanager
 
 import structlog
 
-from foqs.cluster.homes.cap_news import CapNews
-from foqs.cluster.homes.topic_news import TopicNews
-from foqs.cluster.ownership.owner_news import OwnerNews
-from foqs.cluster.routing.peer_claims import PeerClaims, told_grant, told_pointer
+from foqs.cluster.homes.cap_homes import CapHomes
+from foqs.cluster.homes.topic_homes import TopicHomes
+from foqs.cluster.ownership.owner_reports import OwnerReports
+from foqs.cluster.peers.peer_claims import PeerClaims, told_grant, told_pointer
 from foqs.contract import requests as of
 from foqs.contract.verbs import Table
 from foqs.model import limits, old_proof, peer_proof
@@ -44,15 +44,15 @@ class PeerDoor:
         me: str,
         cluster: str,
         living: Callable[[], Mapping[str, HostRow]],
-        news: TopicNews,
-        caps: CapNews,
-        owners: OwnerNews,
+        homes: TopicHomes,
+        caps: CapHomes,
+        owners: OwnerReports,
         claims: PeerClaims,
         secret: Callable[[], bytes | None],
         random_bytes: Callable[[int], bytes],
         now_s: Callable[[], float],
     ) -> None:
-        """`news` gets reports and questions on topics from peers, `caps` questions on caps, `owners` claims to shards.
+        """`homes` gets reports and questions on topics from peers, `caps` questions on caps, `owners` claims to shards.
 
         `me` is the id of this host, `cluster` the name of its cluster, `now_s` a monotonic clock. `living` returns the
         living hosts by id, as far as this one knows. `secret` returns None until it has been read.
@@ -60,7 +60,7 @@ class PeerDoor:
         self._me = me
         self._cluster = cluster
         self._living = living
-        self._news = news
+        self._homes = homes
         self._caps = caps
         self._owners = owners
         self._claims = claims
@@ -130,19 +130,19 @@ class PeerDoor:
         told, shards = self._claims.stocks(peer, request.stocks or ()), self._claims.opened(peer, request.opened or ())
         if shards:
             self._owners.heard(peer, shards)
-        return of.PointersResponse([told_pointer(pointer) for pointer in self._news.reported(peer, told)])
+        return of.PointersResponse([told_pointer(pointer) for pointer in self._homes.reported(peer, told)])
 
     async def seek(self, context: CallContext, request: of.SeekRequest) -> of.PointersResponse:
         """Take a peer's wishes for topics whose home this host is, and its questions for tokens of such caps."""
         peer = self._peer(context)
         told, asked = self._claims.wishes(peer, request.wishes or ()), self._claims.asks(peer, request.asks or ())
-        pointers = [told_pointer(pointer) for pointer in self._news.sought(peer, told)]
+        pointers = [told_pointer(pointer) for pointer in self._homes.sought(peer, told)]
         return of.PointersResponse(pointers, [told_grant(grant) for grant in self._caps.asked(peer, asked)])
 
     async def hint(self, context: CallContext, request: of.HintRequest) -> None:
         """Take hints from the home of topics to hosts that have items this host waits for."""
         peer = self._peer(context)
-        self._news.hinted(self._claims.pointers(peer, request.pointers or ()))
+        self._homes.hinted(self._claims.pointers(peer, request.pointers or ()))
 
     def _peer(self, context: CallContext) -> str:
         """Return the calling host's id. Raises PermissionDeniedError if the caller is no host, or no living one."""

@@ -12,9 +12,9 @@ import structlog
 
 from foqs.background.tasks import Tasks
 from foqs.cluster.homes.directory import best_of
-from foqs.cluster.homes.topic_news import TopicNews
+from foqs.cluster.homes.topic_homes import TopicHomes
 from foqs.cluster.homes.wishes import Wait
-from foqs.cluster.routing.peer_table import Peer
+from foqs.cluster.peers.peer_table import Peer
 from foqs.contract.requests import DequeueRequest, Nack, NackRequest, TopicDemand, changed
 from foqs.contract.verbs import Method
 from foqs.host import arguments
@@ -56,7 +56,7 @@ class Pulls:
     def __init__(
         self,
         local: Method,
-        news: TopicNews,
+        homes: TopicHomes,
         remote: Callable[[str], Peer | None],
         number_of: Callable[[str], int | None],
         serves_any: Callable[[], bool],
@@ -68,7 +68,7 @@ class Pulls:
         at the current hosts of their shards, because a shard can move during a pull.
         """
         self._local = local
-        self._news = news
+        self._homes = homes
         self._remote = remote
         self._number_of = number_of
         self._serves_any = serves_any
@@ -104,12 +104,12 @@ class Pulls:
         items = await (self._take(wanted) if topic_prefix is None else self._take_any(wanted, number))
         # Only now, so that names of calls that were refused above are not kept.
         if topic_prefix is None:
-            self._news.asked(by_topic)
+            self._homes.asked(by_topic)
         else:
-            self._news.asked_any(number)
+            self._homes.asked_any(number)
         if items:
             return items
-        wait = self._news.wait(
+        wait = self._homes.wait(
             {topic: (demand.count if demand is not None else request.count) or 1 for topic, demand in by_topic.items()}
         )
         self._waits[wait] = None
@@ -119,16 +119,16 @@ class Pulls:
             return await self._look(wanted, wait)
         finally:
             self._waits.pop(wait, None)
-            self._news.leave(wait)
+            self._homes.leave(wait)
 
     async def serve(self, context: CallContext, request: DequeueRequest) -> list[Delivery]:
         """Serve another host's pull."""
         items: list[Delivery] = await self._local(context, request)
         if items and (number := self._number_of(request.namespace_name)) is not None:
             if request.topic_prefix is None and len(request.topics) == 1:
-                self._news.pulled({(number, request.topics[0].topic or ""): len(items)})
+                self._homes.pulled({(number, request.topics[0].topic or ""): len(items)})
             else:
-                self._news.pulled(Counter([(number, item.topic) for item in items]))
+                self._homes.pulled(Counter([(number, item.topic) for item in items]))
         return items
 
     def drain(self) -> None:
@@ -139,7 +139,7 @@ class Pulls:
 
     async def _take(self, wanted: _Wanted) -> list[Delivery]:
         """Take items without a wait, from another host first if that has better ones."""
-        pointer = self._news.better(wanted.by_topic)
+        pointer = self._homes.better(wanted.by_topic)
         if pointer is None or (first := (pointer.host_id, pointer.topic)) in self._first_pulls:
             return await self._dequeue_here(wanted)
         self._first_pulls.add(first)
@@ -151,7 +151,7 @@ class Pulls:
 
     async def _take_any(self, wanted: _Wanted, number: int) -> list[Delivery]:
         """Take items of any topic without a wait, from the host whose turn it is, or else from this one."""
-        turn = self._news.begin_turn(number, min(max(1, wanted.request.count or 1), limits.BATCH_ITEMS_MAX))
+        turn = self._homes.begin_turn(number, min(max(1, wanted.request.count or 1), limits.BATCH_ITEMS_MAX))
         if turn is None:
             return await self._dequeue_here(wanted)
         items: list[Delivery] = []
@@ -161,7 +161,7 @@ class Pulls:
             else:
                 items = await self._dequeue_here(wanted)
         finally:
-            self._news.end_turn(turn, len(items))
+            self._homes.end_turn(turn, len(items))
         return items or (await self._dequeue_here(wanted) if turn.pointer is not None else [])
 
     async def _dequeue_here(self, wanted: _Wanted, wait_ms: int = 0) -> list[Delivery]:
@@ -212,7 +212,7 @@ class Pulls:
             if items_there:
                 return items_there
             if items_there is not None:
-                self._news.seek_again(wait)
+                self._homes.seek_again(wait)
         return []
 
     async def _wait_here(self, wanted: _Wanted, wait: Wait, left_s: float) -> tuple[list[Delivery], bool]:
@@ -247,7 +247,7 @@ class Pulls:
         is_any_away = False
         while (pointer := best_of(pointers)) is not None:
             if (items := await self._pull(wanted, pointer, wanted.answer_s, wait)) is not None:
-                self._news.not_gone_to([one for one in pointers if one is not pointer])
+                self._homes.not_gone_to([one for one in pointers if one is not pointer])
                 return items
             is_any_away = True
             pointers = [one for one in pointers if one.host_id != pointer.host_id]
@@ -278,7 +278,7 @@ class Pulls:
             return None
         left_s = until_s - asyncio.get_running_loop().time()
         if left_s <= 0 or (pointer.host_id, pointer.topic) in self._late:
-            self._news.was_exhausted(pointer)
+            self._homes.was_exhausted(pointer)
             return None
         pull = self._tasks.lend(
             self._dequeue_there(remote, wanted, wanted.by_topic[pointer.topic]), f"pull-{pointer.host_id}"
@@ -313,7 +313,7 @@ class Pulls:
             items = pull.result()
         except FoqsError as error:
             self.pulls_total["failed"] += 1
-            self._news.was_exhausted(pointer)
+            self._homes.was_exhausted(pointer)
             if error.nothing_done:
                 return None  # Its view of the namespace can differ from this host's, which has admitted the call.
             # Items could be leased to this caller, so an empty response would be wrong.
@@ -323,15 +323,15 @@ class Pulls:
         self.pulls_total["items" if items else "empty"] += 1
         self.items_total += len(items)
         if items:
-            self._news.served(pointer)
+            self._homes.served(pointer)
         if _is_exhausted(pointer, items):
-            self._news.was_exhausted(pointer)
+            self._homes.was_exhausted(pointer)
         return items
 
     def _is_late(self, remote: Peer, wanted: _Wanted, pointer: Pointer, pull: asyncio.Task[list[Delivery]]) -> None:
         """Give up a pull: its items are given back when they arrive, and until then no call waits for the same."""
         self.pulls_total["late"] += 1
-        self._news.was_exhausted(pointer)
+        self._homes.was_exhausted(pointer)
         late = pointer.host_id, pointer.topic
         self._late[late] += 1
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from foqs.cluster.routing.peer_table import Peer
+from foqs.cluster.peers.peer_table import Peer
 from foqs.cluster.routing.routes import Routes, is_elsewhere, looks_s
 from foqs.contract.requests import EnqueueRequest, changed
 from foqs.contract.verbs import Method

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Mapping
 from functools import partial
 from typing import Any
 
+from foqs.cluster.ownership.owner_map import OwnerMap
 from foqs.cluster.routing.by_all import MergedCalls
 from foqs.cluster.routing.by_shard import DividedCalls
 from foqs.cluster.routing.routes import Routes
@@ -44,12 +45,15 @@ class Router:
     done here or refused, so that no call goes round.
     """
 
-    def __init__(self, table: Table, served: Table, ways: Mapping[str, Method], routes: Routes, why: WhyEmpty) -> None:
+    def __init__(
+        self, table: Table, served: Table, ways: Mapping[str, Method], routes: Routes, owners: OwnerMap, why: WhyEmpty
+    ) -> None:
         """`table` has the methods of this host, and `served` those for what other hosts have handed on."""
         self._table = table
         self._served = served
         self._ways = ways
         self._routes = routes
+        self._owners = owners
         self._why = why
 
     def call(self, context: CallContext, verb: str, request: Any) -> Awaitable[Any]:
@@ -61,7 +65,7 @@ class Router:
     # Not a coroutine: one call goes through this file in none of its own, mostly.
     def _call(self, context: CallContext, verb: str, request: Any) -> Awaitable[Any]:
         way, routes = self._ways.get(verb), self._routes
-        if way is None or (routes.is_alone and not context.peer):
+        if way is None or (self._owners.is_alone and not context.peer):
             return self._table[verb](context, request)
         if routes.is_unknown(getattr(request, "namespace_name", None)):
             return self._call_once_known(context, verb, request)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol, TypeVar
 
 from foqs.cluster.ownership.owner_map import OwnerMap, ShardOwner
-from foqs.cluster.routing.peer_table import Peer, PeerTable
+from foqs.cluster.peers.peer_table import Peer, PeerSource
 from foqs.model import limits
 from foqs.model.calls import CallContext, PositionErrors
 from foqs.model.cluster import shards_named
@@ -74,23 +74,16 @@ class Routes:
     A call that a peer has handed on is done here or refused, so that no call goes round.
     """
 
-    def __init__(self, me: str, owners: OwnerMap, peers: PeerTable, local: LocalServing) -> None:
+    def __init__(self, me: str, owners: OwnerMap, peers: PeerSource, local: LocalServing) -> None:
         """`me` is the id of this host, `local` tells what it serves now."""
         self._me = me
         self._owners = owners
         self._peers = peers
-        self.is_alone = True
-        """No other host has a shard: each call is this host's, and nothing else here is entered."""
-        owners.on_change = self._look
-        self._look()
         self._serves = local.serves
         self._served = local.served
         self._know = local.know
         self._number_of = local.number_of
         self._may_take = local.may_take
-
-    def _look(self) -> None:
-        self.is_alone = not self._owners.has_others(self._me)
 
     def is_unknown(self, namespace_name: str | None) -> bool:
         """Whether another host may know the namespace sooner than this one: it may have made it just now."""

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from functools import partial
 from typing import NamedTuple, Protocol
 
 from foqs.background.service import Service
-from foqs.cluster.homes.cap_news import CapNews, LocalCaps
-from foqs.cluster.homes.home_table import Reported
-from foqs.cluster.homes.topic_news import TopicNews
+from foqs.cluster.homes.cap_homes import CapHomes, LocalCaps
+from foqs.cluster.homes.topic_homes import TopicHomes
 from foqs.cluster.homes.topic_reports import LocalTopics
 from foqs.cluster.ownership.owner_map import OwnerMap
-from foqs.cluster.ownership.owner_news import OwnerNews
+from foqs.cluster.ownership.owner_reports import OwnerReports
+from foqs.cluster.peers.guarded_peers import GuardedPeers
+from foqs.cluster.peers.peer_table import PeerTable
 from foqs.cluster.routing.by_all import MergedCalls
 from foqs.cluster.routing.by_shard import DividedCalls
-from foqs.cluster.routing.guarded_peers import GuardedPeers
 from foqs.cluster.routing.host_rounds import HostRounds
-from foqs.cluster.routing.peer_claims import PeerClaims
 from foqs.cluster.routing.peer_door import PeerDoor
-from foqs.cluster.routing.peer_table import Peer, PeerTable
 from foqs.cluster.routing.pulls import Pulls
 from foqs.cluster.routing.routed_enqueue import RoutedEnqueue
 from foqs.cluster.routing.router import Router, ways
@@ -30,9 +28,7 @@ from foqs.cluster.routing.why_empty import LocalReasons, WhyEmpty
 from foqs.contract.verbs import VERBS, Table, Whole
 from foqs.model import limits
 from foqs.model.cluster import OpenedShard
-from foqs.model.errors import UnavailableError
-from foqs.model.shared_caps import CapAsk, CapGrant
-from foqs.model.stocks import Pointer, Topic
+from foqs.model.stocks import Topic
 
 
 class Chance(NamedTuple):
@@ -51,52 +47,6 @@ class LocalHost(LocalServing, LocalTopics, LocalCaps, Protocol):
 
     def known_topics(self) -> Collection[Topic]:
         """All topics that may have ready items here."""
-
-
-class Homes:
-    """Implements HomeCalls, CapCalls and OwnerCalls of foqs.cluster on the hosts that live.
-
-    What homes respond is as much a claim of theirs as what they say by themselves.
-    """
-
-    def __init__(self, me: str, peers: PeerTable, now_s: Callable[[], float]) -> None:
-        self._peers = peers
-        self.addresses: Mapping[str, str] = {}
-        """Where each living host listens."""
-        self.claims = PeerClaims(me, self._living, now_s)
-
-    def _living(self) -> Set[str]:
-        return self.addresses.keys()
-
-    @property
-    def host_ids(self) -> Sequence[str]:
-        return sorted(self.addresses)
-
-    def remote(self, host_id: str) -> Peer | None:
-        """The peer with this id, if it lives as far as this host knows."""
-        address = self.addresses.get(host_id)
-        return self._peers.get(host_id, address) if address else None
-
-    async def report(self, host_id: str, stocks: Mapping[Topic, Reported]) -> Sequence[Pointer]:
-        return self.claims.asked_pointers(host_id, await self._there(host_id).report(stocks), stocks)
-
-    async def announce(self, host_id: str, opened: Sequence[OpenedShard]) -> None:
-        await self._there(host_id).announce(opened)
-
-    async def seek(self, host_id: str, wishes: Mapping[Topic, int]) -> Sequence[Pointer]:
-        return self.claims.asked_pointers(host_id, await self._there(host_id).seek(wishes), wishes)
-
-    async def hint(self, host_id: str, pointers: Sequence[Pointer]) -> None:
-        await self._there(host_id).hint(pointers)
-
-    async def ask(self, host_id: str, asks: Sequence[CapAsk]) -> Sequence[CapGrant] | None:
-        return self.claims.grants(host_id, await self._there(host_id).ask(asks), asks)
-
-    def _there(self, host_id: str) -> Peer:
-        remote = self.remote(host_id)
-        if remote is None:
-            raise UnavailableError(f"host {host_id} is gone", nothing_done=True)
-        return remote
 
 
 def _surveyed(table: Table, rounds: HostRounds) -> Table:
@@ -133,43 +83,43 @@ class Routing(Service):
         super().__init__("routing")
         self._me = me
         self._local = local
-        self._peers = peers = GuardedPeers(peers, now_s)
-        self._homes = Homes(me, peers, now_s)
-        routes = Routes(me, owners, peers, local)
-        self._news = TopicNews(me, self._homes, local, chance.choose, now_s)
-        self._caps = CapNews(me, self._homes, local, now_s)
-        self._owner_news = OwnerNews(me, self._homes, owners, now_s, local.serves)
+        self._peers = peers
+        self._guarded = guarded = GuardedPeers(me, peers, now_s)
+        routes = Routes(me, owners, guarded, local)
+        self._topic_homes = TopicHomes(me, guarded.living, local, chance.choose, now_s)
+        self._caps = CapHomes(me, guarded.living, local, now_s)
+        self._owner_reports = OwnerReports(me, guarded.living, owners, now_s, local.serves)
         self.door = PeerDoor(
             me,
             cluster,
             lambda: owners.living,
-            self._news,
+            self._topic_homes,
             self._caps,
-            self._owner_news,
-            self._homes.claims,
+            self._owner_reports,
+            guarded.claims,
             secret,
             chance.random_bytes,
             now_s,
         )
-        self._rounds = HostRounds(me, owners, peers, table["getHostStatus"], now_s)
+        self._rounds = HostRounds(me, owners, guarded, table["getHostStatus"], now_s)
         table = {**table, **self.door.table, **_surveyed(table, self._rounds)}
         merged = MergedCalls(table, routes, owners)
         divided = DividedCalls(table, routes, partial(merged.call, "listDeadLetters"))
         give_back = partial(divided.by_shard, "nack")
-        remote, number_of = self._homes.remote, local.number_of
-        self._pulls = Pulls(table["dequeue"], self._news, remote, number_of, local.serves_any, give_back)
+        number_of, serves_any = local.number_of, local.serves_any
+        self._pulls = Pulls(table["dequeue"], self._topic_homes, guarded.find, number_of, serves_any, give_back)
         enqueues = RoutedEnqueue(table["enqueue"], routes, chance.choose, now_s)
         why = WhyEmpty(merged.ask_all, reasons, owners, self._rounds)
         served = {**table, "dequeue": self._pulls.serve}
-        self.router = Router(table, served, ways(divided, merged, enqueues.enqueue, self._pulls.dequeue), routes, why)
-        self.sources = RoutingSources(peers, self._pulls, self._news, self._homes.claims, owners.claims)
+        by_verb = ways(divided, merged, enqueues.enqueue, self._pulls.dequeue)
+        self.router = Router(table, served, by_verb, routes, owners, why)
+        self.sources = RoutingSources(peers, self._pulls, self._topic_homes, guarded.claims, owners.claims)
         """The parts of which metrics tell."""
-        owners.on_hosts = self._hosts_live
 
     async def _start(self) -> None:
-        await self._news.start()
+        await self._topic_homes.start()
         await self._caps.start()
-        await self._owner_news.start()
+        await self._owner_reports.start()
 
     async def _drain(self) -> None:
         self._pulls.drain()
@@ -178,39 +128,38 @@ class Routing(Service):
         self._local.tell_changes(None)
         await self._rounds.stop()
         await self._pulls.stop()
-        await self._owner_news.stop()
+        await self._owner_reports.stop()
         await self._caps.stop()
-        await self._news.stop()
+        await self._topic_homes.stop()
         await self._peers.stop()
 
     def shard_opened(self, shard: OpenedShard) -> None:
         """This host serves the shard from now on."""
-        self._owner_news.opened(shard)
+        self._owner_reports.opened(shard)
 
-    def _hosts_live(self, addresses: Mapping[str, str], leaving: Set[str]) -> None:
-        """These hosts live and listen there.
+    def follow_hosts(self, addresses: Mapping[str, str], leaving: Set[str]) -> None:
+        """Set the living hosts with their addresses, and the leaving ones.
 
         Those that leave serve what they have and are no homes: what others tell a home would keep their connections
         busy, and a host that drains waits until its peers need it no more.
         """
-        was_alone = len(self._homes.addresses) < 2
-        self._homes.addresses = addresses
-        self._peers.keep(set(addresses))
-        host_ids = self._homes.host_ids
+        was_alone = len(self._guarded.addresses) < 2
+        self._guarded.live(addresses)
+        host_ids = sorted(addresses)
         homes = [host_id for host_id in host_ids if host_id not in leaving]
-        self._owner_news.members(addresses, leaving)
-        self._news.members(host_ids, homes)
+        self._owner_reports.members(addresses, leaving)
+        self._topic_homes.members(host_ids, homes)
         self._caps.members(host_ids, homes)
         is_alone = len(addresses) < 2
         if is_alone:
             self._local.tell_changes(None)
         elif was_alone:
-            self._local.tell_changes(self._news.changed)
+            self._local.tell_changes(self._topic_homes.changed)
             self._tasks.spawn(self._tell(self._local.known_topics()), "topics-told")
 
     async def _tell(self, topics: Iterable[Topic]) -> None:
         """Tell the others what this host had before anybody had to know of it."""
         for number, topic in enumerate(list(topics)):
-            self._news.changed(topic)
+            self._topic_homes.changed(topic)
             if number % limits.TOPICS_PER_TICK_MAX == 0:
                 await asyncio.sleep(0)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from foqs.cluster.homes.topic_news import TopicNews
+from foqs.cluster.homes.topic_homes import TopicHomes
 from foqs.cluster.ownership.owner_claims import OwnerClaims
-from foqs.cluster.routing.peer_claims import PeerClaims
-from foqs.cluster.routing.peer_table import PeerTable
+from foqs.cluster.peers.peer_claims import PeerClaims
+from foqs.cluster.peers.peer_table import PeerTable
 from foqs.cluster.routing.pulls import Pulls
 from foqs.host.metrics.metric_rows import MetricRow, counter, gauge
 
@@ -17,7 +17,7 @@ class RoutingSources(NamedTuple):
 
     peers: PeerTable
     pulls: Pulls
-    news: TopicNews
+    news: TopicHomes
     claims: PeerClaims
     owners: OwnerClaims
 

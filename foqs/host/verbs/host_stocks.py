@@ -12,7 +12,7 @@ from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import Shards
 from foqs.model import limits, order
 from foqs.model.errors import FoqsError
-from foqs.model.shared_caps import CapHomes, CapKey, SharedCap
+from foqs.model.shared_caps import CapKey, HomesOfCaps, SharedCap
 from foqs.model.stocks import NO_STOCK, Stock, Topic
 
 READ_MS_MIN = 200
@@ -102,7 +102,7 @@ class Stocks:
     def known_topics(self) -> Collection[Topic]:
         return self._dispatcher.known_topics
 
-    def share_caps(self, homes: CapHomes) -> None:
+    def share_caps(self, homes: HomesOfCaps) -> None:
         self._dispatcher.new_cap = lambda key, rate, now_s: SharedCap(key, rate, now_s, homes)
 
     def cap_rate(self, key: CapKey) -> float:

@@ -15,12 +15,15 @@ from typing import Protocol
 
 import structlog
 
+from foqs.background.outage_log import OutageLog
 from foqs.background.service import Service
 from foqs.background.tasks import log_defect
 from foqs.cluster.homes.cap_ledger import CapLedger
 from foqs.cluster.homes.home_table import home_of
+from foqs.cluster.peers.courier import Courier, CourierBounds
+from foqs.cluster.peers.guarded_peers import GuardedPeer
 from foqs.model.outage import Outage
-from foqs.model.shared_caps import RETRY_MS, CapAsk, CapGrant, CapHomes, CapKey, SharedCap
+from foqs.model.shared_caps import RETRY_MS, CapAsk, CapGrant, CapKey, HomesOfCaps, SharedCap
 
 FLUSH_MS = 5
 """Asks within this time are sent to their homes together."""
@@ -29,8 +32,8 @@ ASK_MS_MAX = 500
 LOOKS_MAX = 250
 """Caps that one turn of the event loop checks, and that one message asks for."""
 HOMES_KNOWN_MAX = 50_000
-LEFT_OF_HOME_MAX = 50_000
-"""Caps for which a former home must still be notified that this host has no part in them any more."""
+LEFT_BOUNDS = CourierBounds(kept_max=50_000, message_max=LOOKS_MAX, answer_ms_max=ASK_MS_MAX, retry_ms=250)
+"""The bounds of the notices to a former home that this host has no part in caps any more."""
 SWEEP_MS = 250
 SWEEP_CAPS = 100
 """Caps that a sweep checks: 200,000 take eight minutes. Until then unused caps keep their places."""
@@ -41,7 +44,7 @@ _log = structlog.get_logger(__name__)
 class LocalCaps(Protocol):
     """The caps of topics and namespaces on this host; foqs.host.verbs.host_stocks.Stocks is the real one."""
 
-    def share_caps(self, homes: CapHomes) -> None:
+    def share_caps(self, homes: HomesOfCaps) -> None:
         """Let the homes supply the tokens of all caps that are made from now on."""
 
     def cap_rate(self, key: CapKey) -> float:
@@ -51,24 +54,22 @@ class LocalCaps(Protocol):
         """Note that the cap can have new tokens, or a known time of the next ones."""
 
 
-class CapCalls(Protocol):
-    """The other hosts as homes of caps."""
-
-    async def ask(self, host_id: str, asks: Sequence[CapAsk]) -> Sequence[CapGrant] | None:
-        """Ask a home. Raises FoqsError if it is unreachable. None if it is of an older build, which grants nothing."""
-
-
-class CapNews(Service):
-    """Implements foqs.model.shared_caps.CapHomes for the caps of this host, and is the home of others.
+class CapHomes(Service):
+    """Implements foqs.model.shared_caps.HomesOfCaps for the caps of this host, and is the home of others.
 
     It owns the pending asks, and the ledger of the caps whose home this host is.
     """
 
-    def __init__(self, me: str, homes: CapCalls, local: LocalCaps, now_s: Callable[[], float]) -> None:
-        """`now_s` is the time of the event loop."""
-        super().__init__("cap-news")
+    def __init__(
+        self, me: str, peer: Callable[[str], GuardedPeer], local: LocalCaps, now_s: Callable[[], float]
+    ) -> None:
+        """`peer` returns a living host by its id, and raises UnavailableError for any other one.
+
+        `now_s` is the time of the event loop.
+        """
+        super().__init__("cap-homes")
         self._me = me
-        self._homes = homes
+        self._peer = peer
         self._local = local
         self._now_s = now_s
         self.ledger = CapLedger()
@@ -79,17 +80,22 @@ class CapNews(Service):
         """The ids of the living hosts that are homes."""
         self._home_of: dict[CapKey, str] = {}
         self._wanted: OrderedDict[SharedCap, None] = OrderedDict()
-        self._left: dict[str, dict[CapKey, CapAsk]] = {}
-        """The asks that end this host's part in caps at their former homes, by home."""
-        self._leaving: set[str] = set()
-        """The former homes to which such asks are on their way."""
+        self._leaves = Courier(
+            self._tasks,
+            self._leave,
+            LEFT_BOUNDS,
+            lambda: OutageLog(now_s, "cap_home_not_reached"),
+            _returned_by_both,
+            _left_to_return,
+        )
+        """The asks that end this host's part in caps at their former homes; otherwise they reserve it forever."""
         self._watched: list[tuple[float, int, SharedCap]] = []
         """Caps by the time of their next check."""
         self._numbers = count()
         self._rung = asyncio.Event()
         self._outage = Outage(now_s)
 
-    # ---- foqs.model.shared_caps.CapHomes ----
+    # ---- foqs.model.shared_caps.HomesOfCaps ----
 
     @property
     def hosts_count(self) -> int:
@@ -109,10 +115,10 @@ class CapNews(Service):
         self._wanted[cap] = None
 
     def left(self, home: str, ask: CapAsk) -> None:
-        if home in self._hosts and len(left := self._left.setdefault(home, {})) < LEFT_OF_HOME_MAX:
-            untold = left.get(ask.key)
-            unused_count = ask.unused_count + (untold.unused_count if untold is not None else 0)
-            left[ask.key] = ask._replace(unused_count=unused_count)
+        if home == self._me:
+            self.asked(home, [ask])
+        elif home in self._hosts:
+            self._leaves.put(home, ask.key, ask)
 
     # ---- calls of other hosts ----
 
@@ -125,6 +131,7 @@ class CapNews(Service):
             self.version += 1
             self._home_of.clear()
             self.ledger.keep(frozenset(hosts))
+            self._leaves.keep(frozenset(hosts))
             self._rung.set()
 
     def asked(self, host_id: str, asks: Sequence[CapAsk]) -> list[CapGrant]:
@@ -141,7 +148,7 @@ class CapNews(Service):
     async def _start(self) -> None:
         self._local.share_caps(self)
         self._tasks.spawn(self._run())
-        self._tasks.every(SWEEP_MS, self._sweep)
+        self._tasks.every(SWEEP_MS, lambda: self.ledger.sweep(SWEEP_CAPS, self._now_s()))
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -163,38 +170,8 @@ class CapNews(Service):
                     timer.cancel()
                 timer = loop.call_at(max(self._watched[0][0], self._now_s() + FLUSH_MS / 1000), self._rung.set)
 
-    def _sweep(self) -> None:
-        self.ledger.sweep(SWEEP_CAPS, self._now_s())
-        self._tell_left()
-
-    def _tell_left(self) -> None:
-        """Release this host's share at former homes; otherwise they reserve it forever."""
-        for home in [one for one in self._left if one not in self._hosts or not self._left[one]]:
-            del self._left[home]
-        for home, left in self._left.items():
-            asks = list(islice(left.values(), LOOKS_MAX))
-            if home == self._me:
-                self.asked(home, asks)
-                self._has_told(home, asks)
-            elif home not in self._leaving:
-                self._leaving.add(home)
-                self._tasks.spawn(self._leave(home, asks))
-
-    async def _leave(self, home: str, asks: Sequence[CapAsk]) -> None:
-        try:
-            async with asyncio.timeout(ASK_MS_MAX / 1000):
-                await self._homes.ask(home, asks)
-        except Exception:
-            return  # The next sweep repeats it, while the home lives.
-        finally:
-            self._leaving.discard(home)
-        self._has_told(home, asks)
-
-    def _has_told(self, home: str, asks: Sequence[CapAsk]) -> None:
-        left = self._left.get(home, {})
-        for ask in asks:
-            if left.get(ask.key) is ask:
-                del left[ask.key]
+    async def _leave(self, home: str, asks: Mapping[CapKey, CapAsk]) -> None:
+        await self._peer(home).ask(list(asks.values()))
 
     def _look(self) -> None:
         """Check the caps that are due."""
@@ -249,7 +226,7 @@ class CapNews(Service):
     async def _ask(self, home: str, caps: Sequence[SharedCap]) -> None:
         """Apply the grants of a home. Tokens that come too late return to it with the next ask."""
         sent_s = self._now_s()
-        asking = self._tasks.lend(self._homes.ask(home, [cap.ask() for cap in caps]))
+        asking = self._tasks.lend(self._ask_peer(home, [cap.ask() for cap in caps]))
         try:
             async with asyncio.timeout(ASK_MS_MAX / 1000):
                 grants = await asyncio.shield(asking)
@@ -262,6 +239,9 @@ class CapNews(Service):
             self._learn(home, caps, grants, sent_s)
         finally:
             asking.cancel()
+
+    async def _ask_peer(self, home: str, asks: Sequence[CapAsk]) -> Sequence[CapGrant] | None:
+        return await self._peer(home).ask(asks)
 
     async def _give_back(
         self, home: str, caps: Sequence[SharedCap], asking: asyncio.Future[Sequence[CapGrant] | None]
@@ -291,15 +271,14 @@ class CapNews(Service):
     def _learn(self, home: str, caps: Sequence[SharedCap], grants: Sequence[CapGrant] | None, sent_s: float) -> None:
         now_s = self._now_s()
         by_key: Mapping[CapKey, CapGrant] = {grant.key: grant for grant in grants or ()}
-        left = self._left.get(home, {})
         for cap in caps:
             grant = by_key.get(cap.key)
             if cap.is_over:
                 if grant is not None and self.home_of(cap.key) == home:
                     self._came_late(cap, grant)
                 continue
-            if (untold := left.pop(cap.key, None)) is not None and untold.unused_count:  # It is its home again.
-                cap.came_late(CapGrant(cap.key, untold.unused_count, 0.0, 0.0, 0.0), now_s)
+            if (leave := self._leaves.withdraw(home, cap.key)) is not None and leave.unused_count:  # It is home again.
+                cap.came_late(CapGrant(cap.key, leave.unused_count, 0.0, 0.0, 0.0), now_s)
             if self.hosts_count < 2 or self.home_of(cap.key) != home:
                 cap.missed(now_s)  # The answer is useless: the cap has another home now, or needs none.
             elif grant is not None:
@@ -310,3 +289,12 @@ class CapNews(Service):
                 cap.missed(now_s)
             self._watch(cap)
             self._local.cap_fed(cap.key)
+
+
+def _returned_by_both(older: CapAsk, newer: CapAsk) -> CapAsk:
+    return newer._replace(unused_count=older.unused_count + newer.unused_count)
+
+
+def _left_to_return(ask: CapAsk, nothing_done: bool) -> CapAsk:
+    """Return no token twice: a home can have taken tokens back whose ask it has not answered."""
+    return ask if nothing_done else ask._replace(unused_count=0)

@@ -19,13 +19,15 @@ import structlog
 from foqs.background.outage_log import OutageLog
 from foqs.background.service import Service
 from foqs.cluster.homes.directory import Directory
-from foqs.cluster.homes.home_table import LOOK_MS, HomeCall, HomeCalls, HomeTable, Reported
+from foqs.cluster.homes.home_table import LOOK_MS, HomeCall, HomeTable
 from foqs.cluster.homes.host_turns import HostTurns, Turn
 from foqs.cluster.homes.probes import PROBE_MS, SOUGHT_MS, Probes
 from foqs.cluster.homes.topic_reports import LocalTopics, TopicReports
 from foqs.cluster.homes.wishes import Wait, Wishes
+from foqs.cluster.peers.courier import Courier, CourierBounds
+from foqs.cluster.peers.guarded_peers import GuardedPeer
 from foqs.model import limits
-from foqs.model.stocks import ANY_TOPIC, Pointer, Topic, weight_of
+from foqs.model.stocks import ANY_TOPIC, Pointer, Reported, Topic, weight_of
 
 SEEK_MS = 1 * limits.SECOND_MS
 """The pause between repetitions of all wishes."""
@@ -34,6 +36,9 @@ POINTER_MS_MAX = 1 * limits.SECOND_MS
 OTHERS_MS_MAX = 3 * limits.SECOND_MS
 """Time for which a host is believed to have items of any topic; reports repeat it every second, sometimes late."""
 TOPICS_PER_MESSAGE_MAX = 500
+HINT_BOUNDS = CourierBounds(
+    kept_max=10_000, message_max=TOPICS_PER_MESSAGE_MAX, answer_ms_max=1 * limits.SECOND_MS, retry_ms=250
+)
 SWEEP_TOPICS = 500
 WISHES_FORGOTTEN_AT_ONCE = 1_000
 """Ended wishes are forgotten every second, up to this many in one turn of the event loop."""
@@ -42,7 +47,7 @@ _log = structlog.get_logger(__name__)
 V = TypeVar("V")
 
 
-class TopicNews(Service):
+class TopicHomes(Service):
     """Reports this host's items and wishes to homes, and is itself the home of some topics.
 
     The dispatcher reports changed topics to it, and `Pulls` waiting calls. It owns the record of reports, the wishes of
@@ -52,16 +57,19 @@ class TopicNews(Service):
     def __init__(
         self,
         me: str,
-        homes: HomeCalls,
+        peer: Callable[[str], GuardedPeer],
         local: LocalTopics,
         choose: Callable[[int], int],
         now_s: Callable[[], float],
     ) -> None:
-        """`choose(count)` draws a number from 0 to below that; `now_s` is the time of the event loop."""
+        """`peer` returns a living host by its id, and raises UnavailableError for any other one.
+
+        `choose(count)` draws a number from 0 to below that; `now_s` is the time of the event loop.
+        """
         self._outage = OutageLog(now_s, "home_not_told")
-        super().__init__("topic-news", self._outage.failed)
+        super().__init__("topic-homes", self._outage.failed)
         self._me = me
-        self._homes = homes
+        self._peer = peer
         self._now_s = now_s
         self.directory = Directory(choose)
         self._members: tuple[str, ...] = ()
@@ -75,6 +83,15 @@ class TopicNews(Service):
         self._others: OrderedDict[int, tuple[dict[str, Pointer], float]] = OrderedDict()
         """The hosts with items of any topic, by namespace, with the time until which that is believed. Oldest first."""
         self._turns = HostTurns()
+        self._hints = Courier(
+            self._tasks,
+            self._hint,
+            HINT_BOUNDS,
+            lambda: OutageLog(now_s, "home_not_told"),
+            lambda _, newer: newer,
+            lambda *_: None,
+        )
+        """Hints for waiting hosts, by topic and the host with items. A lost one is not repeated, but the wish is."""
         self.hints_total: Counter[str] = Counter(sent=0, received=0)
         """The hints by direction."""
         self._reporting_since_s: dict[object, tuple[str, float]] = {}
@@ -198,9 +215,13 @@ class TopicNews(Service):
             self.hints_total["sent"] += len(pointers)
             if seeker == self._me:
                 self.hinted(pointers)
-            else:
-                self._tasks.spawn(self._homes.hint(seeker, pointers))
+                continue
+            for pointer in pointers:
+                self._hints.put(seeker, (pointer.topic, pointer.host_id), pointer)
         return better
+
+    async def _hint(self, seeker: str, pointers: Mapping[tuple[Topic, str], Pointer]) -> None:
+        await self._peer(seeker).hint(list(pointers.values()))
 
     def sought(self, host_id: str, wishes: Mapping[Topic, int]) -> list[Pointer]:
         """Answer a host that asks this one, the home of these topics, for items; 0 items means that it asks around."""
@@ -228,6 +249,7 @@ class TopicNews(Service):
         if tuple(host_ids) != self._members:
             self._members = tuple(host_ids)
             self.directory.keep(set(host_ids), self._now_s())
+            self._hints.keep(set(host_ids))
         if tuple(homes) != self._home.members and self._home.live(homes):
             self._tell_all()
 
@@ -258,13 +280,13 @@ class TopicNews(Service):
             self._tell_all()
             self._outage.failed(f"host {call.home} does not answer")
 
-    async def _call(self, home: str, work: Awaitable[Sequence[Pointer]]) -> Sequence[Pointer]:
+    async def _call(self, home: str, work: Callable[[GuardedPeer], Awaitable[Sequence[Pointer]]]) -> Sequence[Pointer]:
         """Ask a home. If it fails to answer, or is slow, another host replaces it for a while."""
         call = self._home.call(home)
         self._look_later(call)
         has_other_homes = False
         try:
-            pointers = await work
+            pointers = await work(self._peer(home))
             has_other_homes = self._home.answered(call)
             return pointers
         except Exception:  # After any error another host is the better home for a while.
@@ -317,7 +339,7 @@ class TopicNews(Service):
                 await asyncio.sleep(0)
 
     async def _ask_for(self, host_id: str, topics: Mapping[Topic, int]) -> None:
-        pointers = await self._call(host_id, self._homes.seek(host_id, topics))
+        pointers = await self._call(host_id, lambda peer: peer.seek(topics))
         now_s = self._now_s()
         for pointer in pointers:
             self._probes.found(pointer.topic, pointer.host_id)
@@ -365,7 +387,7 @@ class TopicNews(Service):
                 self._tasks.spawn(self._seek(home, wishes))
 
     async def _seek(self, home: str, wishes: Mapping[Topic, int]) -> None:
-        self.hinted(await self._call(home, self._homes.seek(home, wishes)))
+        self.hinted(await self._call(home, lambda peer: peer.seek(wishes)))
         self._wishes.answered(wishes)
 
     def _report_due(self) -> None:
@@ -380,7 +402,7 @@ class TopicNews(Service):
         report = object()
         self._reporting_since_s[report] = home, self._now_s()
         try:
-            self._learn_better(stocks, await self._call(home, self._homes.report(home, stocks)))
+            self._learn_better(stocks, await self._call(home, lambda peer: peer.report(stocks)))
         except Exception:
             self._reports.not_told(stocks, self._now_s())
             self._rung.set()

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Protocol
 
-from foqs.cluster.homes.home_table import Reported
 from foqs.model.calls import CallContext
-from foqs.model.cluster import OpenedShard
-from foqs.model.shared_caps import CapAsk, CapGrant
-from foqs.model.stocks import Pointer, Topic
 
 
 class Peer(Protocol):
@@ -24,21 +20,13 @@ class Peer(Protocol):
     async def call(self, context: CallContext, verb: str, request: Any) -> Any:
         """Have a verb of the contract done by that host, and return its result."""
 
-    async def report(self, stocks: Mapping[Topic, Reported]) -> Sequence[Pointer]: ...
 
-    async def announce(self, opened: Sequence[OpenedShard]) -> None: ...
-
-    async def seek(self, wishes: Mapping[Topic, int]) -> Sequence[Pointer]: ...
-
-    async def ask(self, asks: Sequence[CapAsk]) -> Sequence[CapGrant] | None: ...
-
-    async def hint(self, pointers: Sequence[Pointer]) -> None: ...
-
-
-class PeerTable(Protocol):
-    """Gives the other hosts; foqs.transport.peers.Peers is the real one."""
-
+class PeerSource(Protocol):
     def get(self, host_id: str, address: str) -> Peer: ...
+
+
+class PeerTable(PeerSource, Protocol):
+    """Gives the other hosts; foqs.transport.peers.Peers is the real one."""
 
     def keep(self, host_ids: set[str]) -> None:
         """Keep only these hosts."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from unittest.mock import AsyncMock, Mock
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
+from structlog.testing import capture_logs
 
-from foqs.cluster.homes import cap_news
+from foqs.cluster.homes import cap_homes
+from foqs.cluster.homes.cap_homes import CapHomes, LocalCaps
 from foqs.cluster.homes.cap_ledger import CapLedger
-from foqs.cluster.homes.cap_news import CapCalls, CapNews, LocalCaps
 from foqs.cluster.homes.home_table import home_of
 from foqs.model import shared_caps
 from foqs.model.errors import UnavailableError
@@ -23,7 +26,7 @@ KEYS = [(1, f"t{number}") for number in range(50)]
 
 
 def test_a_host_that_leaves_is_the_home_of_no_cap_and_has_a_part_in_caps_until_it_is_gone() -> None:
-    news = CapNews("a", Mock(spec=CapCalls), Mock(spec=LocalCaps), lambda: 0.0)
+    news = CapHomes("a", Mock(), Mock(spec=LocalCaps), lambda: 0.0)
     news.members(["a", "b"], ["a", "b"])
     version = news.version
     assert {news.home_of(key) for key in KEYS} == {"a", "b"}
@@ -34,7 +37,7 @@ def test_a_host_that_leaves_is_the_home_of_no_cap_and_has_a_part_in_caps_until_i
 
 
 def test_hosts_that_all_leave_are_homes_until_they_are_gone() -> None:
-    news = CapNews("a", Mock(spec=CapCalls), Mock(spec=LocalCaps), lambda: 0.0)
+    news = CapHomes("a", Mock(), Mock(spec=LocalCaps), lambda: 0.0)
     news.members(["a", "b"], [])
     assert {news.home_of(key) for key in KEYS} == {"a", "b"}
 
@@ -48,7 +51,7 @@ class SlowHome:
         self.answers = asyncio.Event()
         self.asks: list[CapAsk] = []
 
-    async def ask(self, host_id: str, asks: Sequence[CapAsk]) -> Sequence[CapGrant]:
+    async def ask(self, asks: Sequence[CapAsk]) -> Sequence[CapGrant]:
         self.asks += asks
         found = [self.ledger.ask("a", ask, ask.rate, asyncio.get_running_loop().time()) for ask in asks]
         await self.answers.wait()
@@ -58,16 +61,16 @@ class SlowHome:
 async def test_tokens_that_come_too_late_go_back_with_the_next_question_and_no_low_cap_waits_for_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cap_news, "ASK_MS_MAX", 1)
+    monkeypatch.setattr(cap_homes, "ASK_MS_MAX", 1)
     monkeypatch.setattr(shared_caps, "RETRY_MS", 1)
     now_s, home = asyncio.get_running_loop().time, SlowHome()
-    news = CapNews("a", home, Mock(spec=LocalCaps), now_s)
+    news = CapHomes("a", cast(Any, lambda host_id: home), Mock(spec=LocalCaps), now_s)
     await news.start()
     news.members(["a", "b"], ["b"])
     cap = SharedCap((1, "t"), 0.0001, now_s(), news)
     assert cap.take(1, now_s()) == 0
     await until(lambda: len(home.asks) >= 3)
-    monkeypatch.setattr(cap_news, "ASK_MS_MAX", 1_000)
+    monkeypatch.setattr(cap_homes, "ASK_MS_MAX", 1_000)
     home.answers.set()
     await until(lambda: cap.take(1, now_s()) == 1)
     assert any(ask.unused_count for ask in home.asks)
@@ -82,6 +85,12 @@ class Hosts:
         self.rate = rate
         self.answer_s = dict.fromkeys(names, 0.001)
         """How long the answers that a host gets are on their way."""
+        self.failed: dict[str, Callable[[], Exception]] = {}
+        """What the asks of a host raise that reach nobody."""
+        self.lost: dict[str, Callable[[], Exception]] = {}
+        """What the asks of a host raise that have arrived, in place of the answer."""
+        self.asks: list[tuple[str, str, CapAsk]] = []
+        """The asks that have arrived, with the host that asked and its home."""
         self.news = {name: self.loop.call(self._new, name) for name in names}
         for news in self.news.values():
             self.loop.create_task(news.start())
@@ -93,16 +102,22 @@ class Hosts:
         self.loop.turn()
         self.loop.close()
 
-    def _new(self, name: str) -> CapNews:
+    def _new(self, name: str) -> CapHomes:
         local = Mock(spec=LocalCaps)
         local.cap_rate.side_effect = lambda key: self.rate
-        homes = Mock(spec=CapCalls)
-        homes.ask.side_effect = partial(self._ask, name)
-        return CapNews(name, homes, local, self.loop.time)
+        return CapHomes(name, partial(self._peer, name), local, self.loop.time)
+
+    def _peer(self, name: str, home: str) -> Any:
+        return SimpleNamespace(ask=partial(self._ask, name, home))
 
     async def _ask(self, name: str, home: str, asks: Sequence[CapAsk]) -> Sequence[CapGrant]:
+        if name in self.failed:
+            raise self.failed[name]()
+        self.asks += [(name, home, ask) for ask in asks]
         grants = self.news[home].asked(name, asks)
         await asyncio.sleep(self.answer_s[name])
+        if name in self.lost:
+            raise self.lost[name]()
         return grants
 
     def members(self, names: str) -> None:
@@ -176,12 +191,10 @@ def test_a_former_home_that_is_not_reached_is_told_again_that_a_host_has_no_part
     key = hosts.home_by_members({"abg": "a", "abcg": "c"})
     cap = hosts.cap("b", key)
     hosts.use(cap, 1)
-    ask = hosts.news["b"]._homes.ask
-    cut = AsyncMock(side_effect=UnavailableError("cut"))
-    hosts.news["b"]._homes.ask = cut
+    hosts.failed["b"] = lambda: UnavailableError("cut")
     hosts.members("abcg")
     hosts.rest(3)
-    hosts.news["b"]._homes.ask = ask
+    hosts.failed.clear()
     hosts.rest(1)
     hosts.members("abg")
     assert hosts.use(hosts.cap("g", key), 3) == pytest.approx(100, rel=0.2)
@@ -240,7 +253,7 @@ def test_a_host_whose_cap_changes_while_the_home_is_not_reached_goes_on_with_its
     key = hosts.home_by_members({"ab": "a"})
     cap = hosts.cap("b", key)
     hosts.use(cap, 2)
-    hosts.news["b"]._homes.ask = AsyncMock(side_effect=UnavailableError("cut"))
+    hosts.failed["b"] = lambda: UnavailableError("cut")
     assert hosts.use(cap, 3) > 0
     cap = hosts.loop.call(cap.at_rate, 50.0, hosts.loop.time())
     hosts.rest(1)
@@ -253,7 +266,73 @@ def test_a_defect_of_one_cap_ends_the_asking_for_no_other(
     hosts = new_hosts("ab", 100.0)
     hosts.members("ab")
     broken = hosts.cap("b", hosts.home_by_members({"ab": "a"}))
-    monkeypatch.setattr(CapNews, "_ask_all", Mock(side_effect=RuntimeError("of a cap")))
+    monkeypatch.setattr(CapHomes, "_ask_all", Mock(side_effect=RuntimeError("of a cap")))
     assert hosts.use(broken, 0.5) == 0
     monkeypatch.undo()
     assert hosts.use(hosts.cap("b", (1, "other")), 2) == pytest.approx(100, rel=0.2)
+
+
+def leave(unused_count: int) -> CapAsk:
+    return CapAsk((1, "t"), 10.0, 0, 0, unused_count, 1, is_short=False)
+
+
+def test_tokens_that_were_given_back_are_not_given_back_again_with_later_ones(
+    new_hosts: Callable[[str, float], Hosts],
+) -> None:
+    hosts = new_hosts("ab", 10.0)
+    hosts.members("ab")
+    hosts.answer_s["a"] = 0.3
+    hosts.loop.call(hosts.news["a"].left, "b", leave(3))
+    hosts.rest(0.3)
+    for _ in range(2):
+        hosts.loop.call(hosts.news["a"].left, "b", leave(1))
+    hosts.rest(2)
+    assert [ask.unused_count for _, _, ask in hosts.asks] == [3, 2]
+
+
+@pytest.mark.parametrize("answer_s", [0.001, 60.0], ids=["lost", "late"])
+def test_tokens_are_not_given_back_again_when_the_answer_of_the_former_home_is_lost(
+    new_hosts: Callable[[str, float], Hosts], answer_s: float
+) -> None:
+    hosts = new_hosts("ab", 10.0)
+    hosts.members("ab")
+    hosts.lost["a"], hosts.answer_s["a"] = lambda: UnavailableError("no answer"), answer_s
+    hosts.loop.call(hosts.news["a"].left, "b", leave(3))
+    hosts.rest(1)
+    hosts.lost.clear()
+    hosts.answer_s["a"] = 0.001
+    hosts.rest(2)
+    assert len(hosts.asks) > 1, "the former home is told again that the host has no part in the cap"
+    assert [ask.unused_count for _, _, ask in hosts.asks] == [3] + [0] * (len(hosts.asks) - 1)
+
+
+def test_tokens_that_certainly_reached_no_former_home_are_given_back_once_it_is_reached(
+    new_hosts: Callable[[str, float], Hosts],
+) -> None:
+    hosts = new_hosts("ab", 10.0)
+    hosts.members("ab")
+    hosts.failed["a"] = lambda: UnavailableError("cut", nothing_done=True)
+    with capture_logs() as logs:
+        for count in (3, 4):
+            hosts.loop.call(hosts.news["a"].left, "b", leave(count))
+            hosts.rest(1)
+    assert [log["event"] for log in logs] == ["cap_home_not_reached"]
+    hosts.failed.clear()
+    hosts.rest(1)
+    assert [ask.unused_count for _, _, ask in hosts.asks] == [7]
+
+
+def test_a_former_home_that_is_home_again_gets_the_tokens_with_the_next_ask(
+    new_hosts: Callable[[str, float], Hosts],
+) -> None:
+    hosts = new_hosts("ab", 10.0)
+    hosts.members("ab")
+    key = hosts.home_by_members({"ab": "b"})
+    hosts.failed["a"] = lambda: UnavailableError("cut", nothing_done=True)
+    hosts.loop.call(hosts.news["a"].left, "b", leave(3)._replace(key=key))
+    cap = hosts.cap("a", key)
+    hosts.loop.call(cap.take, 1, hosts.loop.time())
+    hosts.rest(0.02)
+    hosts.failed.clear()
+    hosts.rest(2)
+    assert sum([ask.unused_count for _, _, ask in hosts.asks if ask.key == key]) >= 3

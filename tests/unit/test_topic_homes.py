@@ -12,15 +12,15 @@ from unittest.mock import patch
 import pytest
 from structlog.testing import capture_logs
 
-from foqs.cluster.homes import topic_news, topic_reports
+from foqs.cluster.homes import topic_homes, topic_reports
 from foqs.cluster.homes import wishes as topic_wishes
 from foqs.cluster.homes.directory import OLDER_MS_MIN, Directory
-from foqs.cluster.homes.home_table import LOOK_MS, SILENT_LOOKS, HomeTable, Reported, home_of
+from foqs.cluster.homes.home_table import LOOK_MS, SILENT_LOOKS, HomeTable, home_of
 from foqs.cluster.homes.sought_topics import WISH_MS_MAX
-from foqs.cluster.homes.topic_news import SEEK_MS, TopicNews
+from foqs.cluster.homes.topic_homes import SEEK_MS, TopicHomes
 from foqs.cluster.homes.topic_reports import TopicReports
-from foqs.model.stocks import ANY_TOPIC, Pointer, Stock, Topic
-from tests.support.topic_net import NAMES, STEP_MS, TOPIC, Homes, Local, Net, TimedNet, put
+from foqs.model.stocks import ANY_TOPIC, Pointer, Reported, Stock, Topic
+from tests.support.topic_net import NAMES, STEP_MS, TOPIC, Link, Local, Net, TimedNet, links, put
 from tests.support.waiting import PATIENCE_S, until
 
 
@@ -36,7 +36,7 @@ async def three_hosts() -> AsyncIterator[Net]:
     net = Net()
     now_s = asyncio.get_running_loop().time
     for name in NAMES:
-        net.news[name] = TopicNews(name, Homes(net, name), Local(net, name), lambda count: 0, now_s)
+        net.news[name] = TopicHomes(name, links(net, name), Local(net, name), lambda count: 0, now_s)
     for news in net.news.values():
         await news.start()
         news.members(NAMES, NAMES)
@@ -108,6 +108,24 @@ async def test_a_home_that_is_away_is_soon_no_home_for_anybody() -> None:
         put(net, "a", Stock(1), topic)
         await wait.arrived()
         assert wait.take()[0].host_id == "a"
+
+
+def test_a_host_that_does_not_answer_has_one_message_with_hints_on_the_way_and_gets_all_others_together(
+    timed_net: TimedNet,
+) -> None:
+    net = timed_net
+    topics = [topic for number in range(100) if home_of(topic := (1, str(number)), NAMES) == "c"]
+    wait = net.loop.call(net.news["b"].wait, dict.fromkeys(topics, 1))
+    net.pass_ms(STEP_MS)
+    net.freeze("b")
+    for topic in topics:
+        net.put("a", Stock(1), topic)
+        net.pass_ms(STEP_MS)
+    assert len(topics) > 20
+    assert [(sender, seeker, len(hints)) for sender, seeker, hints in net.hints] == [("c", "b", 1)]
+    net.thaw("b")
+    assert {topic for topic, _ in wait.pointers} == set(topics)
+    assert len(net.hints) == 2
 
 
 SILENT_MS = SILENT_LOOKS * LOOK_MS
@@ -196,16 +214,16 @@ def test_the_loop_does_other_work_between_two_portions_of_many_wishes(
         work[turns_count] += count
         return count
 
-    get, sought = HomeTable.get, TopicNews.sought
+    get, sought = HomeTable.get, TopicHomes.sought
     monkeypatch.setattr(HomeTable, "get", lambda *at: noted(1) and get(*at))
-    monkeypatch.setattr(TopicNews, "sought", lambda at, host_id, some: noted(len(some)) and sought(at, host_id, some))
-    net.loop.move_to(topic_news.SEEK_MS / 1000)
+    monkeypatch.setattr(TopicHomes, "sought", lambda at, host_id, some: noted(len(some)) and sought(at, host_id, some))
+    net.loop.move_to(topic_homes.SEEK_MS / 1000)
     told: Counter[Topic] = Counter()
     for _, _, some in net.seeks:
         told.update(some.keys())
     assert told == Counter([topic for topic in topics if home_of(topic, NAMES) != "b"])
     assert max(work.values()) <= topic_wishes.WISHES_PER_RUN_MAX
-    assert len(net.seeks) <= 2 + len(topics) / topic_news.TOPICS_PER_MESSAGE_MAX
+    assert len(net.seeks) <= 2 + len(topics) / topic_homes.TOPICS_PER_MESSAGE_MAX
 
 
 def test_a_home_forgets_wishes_that_have_ended_within_a_second_and_does_other_work_meanwhile(
@@ -232,10 +250,10 @@ def test_a_home_forgets_wishes_that_have_ended_within_a_second_and_does_other_wo
     net.loop.move_to(WISH_MS_MAX / 1000 - 0.1)
     assert len(home.directory) == 20_000
     monkeypatch.setattr(Directory, "forget_wishes", begun)
-    net.loop.move_to((WISH_MS_MAX + topic_news.SEEK_MS) / 1000)
+    net.loop.move_to((WISH_MS_MAX + topic_homes.SEEK_MS) / 1000)
     assert len(home.directory) == 0
     gone_counts = [before - after for before, after in pairwise(left_counts)]
-    assert max(gone_counts) == topic_news.WISHES_FORGOTTEN_AT_ONCE
+    assert max(gone_counts) == topic_homes.WISHES_FORGOTTEN_AT_ONCE
 
 
 async def test_a_new_home_is_told_all_that_there_is() -> None:
@@ -296,7 +314,7 @@ async def test_a_host_whose_items_go_before_is_forgotten_when_the_home_says_so_n
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(topic_reports, "CHANGE_MS", 1)
-    monkeypatch.setattr(topic_news, "POINTER_MS_MAX", 10 * PATIENCE_S * 1_000)
+    monkeypatch.setattr(topic_homes, "POINTER_MS_MAX", 10 * PATIENCE_S * 1_000)
     async with three_hosts() as net, asyncio.timeout(PATIENCE_S):
         news = net.news["b"]
         news.asked([TOPIC])
@@ -322,13 +340,13 @@ async def test_the_age_of_news_is_that_of_the_oldest_report_without_a_response()
     async with three_hosts() as net, asyncio.timeout(PATIENCE_S):
         is_let_through = asyncio.Event()
 
-        async def hang(host_id: str, stocks: Mapping[Topic, Reported]) -> Sequence[Pointer]:
+        async def hang(link: Link, stocks: Mapping[Topic, Reported]) -> Sequence[Pointer]:
             await is_let_through.wait()
             return []
 
         news = net.news["a"]
         assert news.age_s() == 0
-        with patch.object(news._homes, "report", hang):
+        with patch.object(Link, "report", hang):
             put(net, "a", Stock(1), topic_of("c"))
             await until(lambda: news.age_s() > 0.02)
             is_let_through.set()

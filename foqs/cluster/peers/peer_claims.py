@@ -8,19 +8,18 @@ they believe them, and how many they keep.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Sequence, Set
 from math import isfinite
 
 import structlog
 
-from foqs.cluster.homes.home_table import Reported
 from foqs.contract import requests as of
 from foqs.model import limits
 from foqs.model.cluster import OpenedShard
 from foqs.model.errors import InvalidArgumentError
 from foqs.model.outage import Outage
 from foqs.model.shared_caps import AHEAD_MS, VALID_MS_MAX, CapAsk, CapGrant
-from foqs.model.stocks import Pointer, Stock, Topic
+from foqs.model.stocks import Pointer, Reported, Stock, Topic
 
 CLAIMS_PER_MESSAGE_MAX = 1_000
 """The most topics, caps or shards in one message of a host."""
@@ -93,37 +92,36 @@ class PeerClaims:
             found.append(CapAsk(topic, rate, wanted, held, unused, max(1, weight), bool(at.is_short)))
         return found
 
-    def pointers(self, peer: str, told: Sequence[of.TopicPointer] | None) -> list[Pointer]:
-        """Convert a home's pointers to hosts that have items; the result has only living hosts except this one."""
-        _check_size(told or ())
-        found = []
+    def pointers(
+        self, peer: str, told: Sequence[of.TopicPointer] | None, asked: Container[Topic] | None = None
+    ) -> list[Pointer]:
+        """Convert a home's pointers to hosts that have items; the result has only living hosts except this one.
+
+        `asked` are the requested topics, if it is an answer.
+        """
+        if asked is None:
+            _check_size(told or ())
+        found, living = [], self._living()
         for at in told or ():
             topic = _topic_of(at.namespace_number, at.topic)
             stock = _stock_of(at.ready_count, at.priority, at.oldest_at_ms)
             host_id = at.host_id or ""
-            if topic is None or stock is None or host_id not in self._living():
+            is_asked = asked is None or topic in asked
+            if topic is None or stock is None or host_id not in living or not is_asked:
                 self._refuse(peer, "pointer", at)
             elif host_id != self._me:
                 found.append(Pointer(topic, host_id, stock))
         return found
 
-    def asked_pointers(self, peer: str, told: Iterable[Pointer], asked: Mapping[Topic, object]) -> list[Pointer]:
-        """Check the hosts that a home names in its response: living ones except this one, for requested topics."""
-        found, living = [], self._living()
-        for pointer in told:
-            if pointer.topic not in asked or pointer.host_id not in living:
-                self._refuse(peer, "pointer", pointer)
-            elif pointer.host_id != self._me:
-                found.append(pointer)
-        return found
-
-    def grants(self, peer: str, told: Sequence[CapGrant] | None, asked: Sequence[CapAsk]) -> list[CapGrant] | None:
-        """Check the tokens that a home has granted: of requested caps, up to the requested count, not far ahead."""
+    def grants(self, peer: str, told: Sequence[of.CapGrant] | None, asked: Sequence[CapAsk]) -> list[CapGrant] | None:
+        """Convert the tokens that a home has granted: of requested caps, up to the requested count, not far ahead."""
         if told is None:
             return None
         by_key, found = {ask.key: ask for ask in asked}, []
-        for grant in told:
-            ask = by_key.get(grant.key)
+        for at in told:
+            key, times = (at.namespace_number or 0, at.topic or ""), (at.after_ms or 0.0, at.ends_ms or 0.0)
+            grant = CapGrant(key, at.granted_count or 0, *times, at.share_per_second or 0.0)
+            ask = by_key.get(key)
             is_sane = all(map(_is_time, (grant.after_ms, grant.ends_ms, grant.share))) and grant.granted_count >= 0
             if ask is None or not is_sane:
                 self._refuse(peer, "grant", grant)
@@ -182,29 +180,3 @@ def told_grant(grant: CapGrant) -> of.CapGrant:
     """Convert a grant to its form on the wire."""
     (number, name), granted_count, *rest = grant
     return of.CapGrant(number, name, granted_count, *rest)
-
-
-def grants_of(told: Iterable[of.CapGrant]) -> list[CapGrant]:
-    """Convert the grants from their form on the wire."""
-    return [
-        CapGrant(
-            (at.namespace_number or 0, at.topic or ""),
-            at.granted_count or 0,
-            at.after_ms or 0.0,
-            at.ends_ms or 0.0,
-            at.share_per_second or 0.0,
-        )
-        for at in told
-    ]
-
-
-def pointers_of(told: Iterable[of.TopicPointer] | None) -> list[Pointer]:
-    """Convert the pointers from their form on the wire, unchecked."""
-    return [
-        Pointer(
-            (at.namespace_number or 0, at.topic or ""),
-            at.host_id or "",
-            Stock(at.ready_count or 0, at.priority or 0, at.oldest_at_ms or 0),
-        )
-        for at in told or ()
-    ]
