@@ -71,7 +71,7 @@ async def _enqueue_for_a_waiting_consumer(host: RunningHost, peer: _Peer, codec:
     wanted = structs.DequeueRequest("jobs", [structs.TopicDemand("b", 1)], wait_ms=20_000)
     with closing(_Peer(host.host.port)) as consumer:
         await asyncio.to_thread(consumer.send, codec.encode_call("dequeue", wanted, 0))
-        await until(lambda: bool(host.host._dispatcher.waiting_count))
+        await until(lambda: bool(host.host._dispatcher.queues.waiting_count))
         frame = codec.encode_call("enqueue", structs.EnqueueRequest("jobs", [structs.NewItem("b", b"x")]), 0)
         await _calm()
         with traced() as flow:

@@ -19,28 +19,28 @@ def dispatcher_problems(dispatcher: Dispatcher, shards: list[ShardState]) -> Ite
     """Between two steps of the loop, whatever is under way."""
     held = sum(
         item.content.size_bytes
-        for queue in dispatcher._queues.values()
+        for queue in dispatcher.queues.by_topic.values()
         for item in queue.buffer.items
         if item.content is not None
     )  # fmt: skip
-    if dispatcher.prefetched_bytes != held:
-        yield f"the prefetch buffers count {dispatcher.prefetched_bytes} bytes and hold {held}"
-    waiting = {call for queue in dispatcher._queues.values() for call in queue.calls} | hungry_calls(dispatcher)
+    if dispatcher.prefetch.prefetched_bytes != held:
+        yield f"the prefetch buffers count {dispatcher.prefetch.prefetched_bytes} bytes and hold {held}"
+    waiting = {call for queue in dispatcher.queues.by_topic.values() for call in queue.calls} | hungry_calls(dispatcher)
     waiting |= dispatcher._busy.keys()
     yield from _cap_problems(dispatcher)
     untold = {topic.name for shard in shards for topic in shard.index.events.topics_changed}
     yield from _ring_problems(dispatcher, untold)
-    if dispatcher.waiting_count != len(waiting):
-        yield f"{dispatcher.waiting_count} calls are counted as waiting, there are {len(waiting)}"
+    if dispatcher.queues.waiting_count != len(waiting):
+        yield f"{dispatcher.queues.waiting_count} calls are counted as waiting, there are {len(waiting)}"
     on_the_way: Counter[tuple[int, str]] = Counter()
-    buffered = Counter(id(item) for queue in dispatcher._queues.values() for item in queue.buffer.items)
+    buffered = Counter(id(item) for queue in dispatcher.queues.by_topic.values() for item in queue.buffer.items)
     for shard in shards:
         for item in [*shard.claims.waiting_for_calls.values(), *shard.claims.waiting.values(), *shard.claims.in_flight]:
             on_the_way[item.topic.namespace, item.topic.name] += 1
         for item in shard.index.leases.values():
             if (item.phase is Phase.PREFETCHED) != (buffered[id(item)] == 1):
                 yield f"{item.key:x} is {item.phase.name} and stands {buffered[id(item)]} times in a prefetch buffer"
-    for name, queue in dispatcher._queues.items():
+    for name, queue in dispatcher.queues.by_topic.items():
         yield from problems_of_ended_calls(dispatcher, queue)
         wanted = sum(call.wants[queue] for call in queue.calls)
         if queue.waiting_count != wanted:
@@ -51,7 +51,7 @@ def dispatcher_problems(dispatcher: Dispatcher, shards: list[ShardState]) -> Ite
 
 def hungry_calls(dispatcher: Dispatcher) -> set[DequeueCall]:
     """Calls that want something of any topic."""
-    tenants = dispatcher._tenants.values()
+    tenants = dispatcher.queues.tenants.values()
     return {call for tenant in tenants for ring in [tenant.ring, *tenant.rings.values()] for call in ring.hungry}
 
 
@@ -59,7 +59,7 @@ def _cap_problems(dispatcher: Dispatcher) -> Iterator[str]:
     """Tokens are held for what is held, and nothing is held without them."""
     held: Counter[int] = Counter()
     caps = {id(cap): cap for cap in dispatcher._caps.values()}
-    for name, queue in dispatcher._queues.items():
+    for name, queue in dispatcher.queues.by_topic.items():
         for cap in (queue.cap, queue.shared_cap):
             if cap is not None:
                 held[id(cap)] += queue.allowed_count
@@ -73,7 +73,7 @@ def _cap_problems(dispatcher: Dispatcher) -> Iterator[str]:
             is_waited_for = queue in dispatcher._slots.get(queue.parked_slot, [*dispatcher._due])
         if queue.parked_slot and not is_waited_for:
             yield f"{name} is parked, and nobody will wake it"
-    for tenant in dispatcher._tenants.values():
+    for tenant in dispatcher.queues.tenants.values():
         is_waited_for = tenant in dispatcher._due_tenants or _is_looked_after(tenant.cap)
         if tenant.parked_slot == UNTIL_FED and tenant.version == dispatcher.settings.version and not is_waited_for:
             yield f"namespace {tenant.namespace} is parked, and nobody will wake it"
@@ -94,7 +94,7 @@ def _is_looked_after(cap: Any) -> bool:
 
 def _ring_problems(dispatcher: Dispatcher, untold: Container[str]) -> Iterator[str]:
     """`untold`: topics of whose changes the dispatcher will soon be told."""
-    for name, queue in dispatcher._queues.items():
+    for name, queue in dispatcher.queues.by_topic.items():
         unfilled = {other for ring in queue.tenant.rings.values() for some in ring.unfilled for other in some}
         for ring in queue.tenant.rings_of(queue.name):
             if (queue in ring.entries) != queue.in_ring and queue not in unfilled:
@@ -105,11 +105,11 @@ def _ring_problems(dispatcher: Dispatcher, untold: Container[str]) -> Iterator[s
         is_held_back = is_held_back or dispatcher.settings.prefix_changes or dispatcher._prefix_sweep.is_under_way
         if not queue.in_ring and not is_held_back and queue.spare_count(1) and queue.has_something():
             yield f"{name} has something to give, and is in no ring"
-    for tenant in dispatcher._tenants.values():
+    for tenant in dispatcher.queues.tenants.values():
         rings = [tenant.ring, *tenant.rings.values()]
         if tenant.hungry_count != sum(len(ring.hungry) for ring in rings):
             yield f"namespace {tenant.namespace} counts {tenant.hungry_count} hungry calls"
-        if tenant.queues_count != sum(queue.tenant is tenant for queue in dispatcher._queues.values()):
+        if tenant.queues_count != sum(queue.tenant is tenant for queue in dispatcher.queues.by_topic.values()):
             yield f"namespace {tenant.namespace} counts {tenant.queues_count} topics"
         is_held_back = tenant.parked_slot or dispatcher._namespaces_paused is not dispatcher.settings.dequeue_paused
         is_held_back = is_held_back or tenant.namespace in dispatcher.settings.dequeue_paused
@@ -127,7 +127,7 @@ def _ring_problems(dispatcher: Dispatcher, untold: Container[str]) -> Iterator[s
                 ]
                 if ready:
                     yield f"a call waits for {ring.prefix!r} although {ready[0].name} has something"
-    hungry_count = sum(tenant.hungry_count > 0 for tenant in dispatcher._tenants.values())
+    hungry_count = sum(tenant.hungry_count > 0 for tenant in dispatcher.queues.tenants.values())
     if dispatcher._hungry_count != hungry_count:
         yield f"{dispatcher._hungry_count} namespaces are counted as hungry, there are {hungry_count}"
 

@@ -376,7 +376,7 @@ class Driver:
         """Nothing is held that may be handed out, unless something else is awaited."""
         untold = {topic.name for shard in self.shards.states.values() for topic in shard.index.events.topics_changed}
         dispatcher = self.dispatcher
-        for queue in dispatcher._queues.values():
+        for queue in dispatcher.queues.by_topic.values():
             held = [item for item in queue.buffer.items if item.phase is Phase.PREFETCHED]
             told_after_refill = any(
                 not part.room and (part.window.wants_refill or part.window.refilling) for part in queue.parts.values()
@@ -397,7 +397,7 @@ class Driver:
             self.dispatcher.tick()
         hungry = [call.ring for call in hungry_calls(self.dispatcher) if call.ring is not None]
         wanted = {queue for call in self.calls if not call.done for queue in call.wants}
-        for queue in self.dispatcher._queues.values():
+        for queue in self.dispatcher.queues.by_topic.values():
             if any(queue.name.startswith(ring.prefix) for ring in hungry):
                 wanted.add(queue)
         for queue in wanted:

@@ -164,7 +164,7 @@ def test_prefixes_of_one_namespace_leave_room_for_those_of_others(monkeypatch: p
     dispatcher.ring(NAMESPACE + 1, "b")
     with pytest.raises(OverloadedError, match="6 of all"):
         dispatcher.ring(NAMESPACE + 2, "a")
-    assert NAMESPACE + 2 not in dispatcher._tenants, "what was refused leaves nothing behind"
+    assert NAMESPACE + 2 not in dispatcher.queues.tenants, "what was refused leaves nothing behind"
 
 
 def test_a_call_with_a_new_prefix_finds_what_was_there_before() -> None:

@@ -109,9 +109,9 @@ def test_nothing_is_claimed_of_a_capped_topic_that_may_not_go() -> None:
     for _ in range(100):
         consumers.pass_ms(20)
         shard = shards.states[0]
-        held = shards.dispatcher.prefetched(NAMESPACE, "a")
+        held = shards.dispatcher.queues.prefetched(NAMESPACE, "a")
         assert len(held) + sum(topic.claiming_count for topic in shard.index.topics.values()) <= 2
-        assert not held or shards.dispatcher._queues[NAMESPACE, "a"].allowed_count
+        assert not held or shards.dispatcher.queues.by_topic[NAMESPACE, "a"].allowed_count
 
 
 def test_a_capped_topic_that_waits_is_neither_active_nor_in_a_ring() -> None:
@@ -120,9 +120,9 @@ def test_a_capped_topic_that_waits_is_neither_active_nor_in_a_ring() -> None:
     shards.dispatcher.tick()
     consumers = Consumers(shards, ["a"])
     consumers.pass_ms(200)
-    queue = shards.dispatcher._queues[NAMESPACE, "a"]
+    queue = shards.dispatcher.queues.by_topic[NAMESPACE, "a"]
     assert queue.calls
-    assert queue not in shards.dispatcher._active
+    assert queue not in shards.dispatcher.queues.active
     assert not queue.in_ring
     assert queue.parked_slot
 
@@ -141,7 +141,7 @@ def with_a_low_cap(*, is_of_namespace: bool) -> Shards:
 @pytest.mark.parametrize("is_of_namespace", [False, True])
 def test_a_token_that_comes_back_is_used_by_whoever_waits_for_the_next_one(is_of_namespace: bool) -> None:
     shards = with_a_low_cap(is_of_namespace=is_of_namespace)
-    queue = shards.dispatcher._queues[NAMESPACE, "a"]
+    queue = shards.dispatcher.queues.by_topic[NAMESPACE, "a"]
     shards.dispatcher._refresh(queue)
     assert shards.dispatcher._take_tokens(queue, 1, shards.clock_ms / 1000) == 1
     queue.allowed_count, held_count = 0, 1  # A claim has it.
@@ -303,10 +303,10 @@ def test_what_was_prefetched_of_a_topic_goes_back_when_it_is_paused() -> None:
     for _ in range(3):
         shards.dequeue({"a": 10})
         shards.run(0)
-    assert len(shards.dispatcher.prefetched(NAMESPACE, "a"))
+    assert len(shards.dispatcher.queues.prefetched(NAMESPACE, "a"))
     shards.set_policy("a", dequeue_paused=True)
     shards.pass_ms(20)
-    assert not len(shards.dispatcher.prefetched(NAMESPACE, "a"))
+    assert not len(shards.dispatcher.queues.prefetched(NAMESPACE, "a"))
     check(shards)
 
 

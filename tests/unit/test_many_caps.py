@@ -61,8 +61,8 @@ def test_parked_topics_are_not_looked_at_until_they_have_a_token() -> None:
     consumers.pass_ms(2_000)
     assert consumers.got.total() == len(names), "a cap begins with a token"
     dispatcher = shards.dispatcher
-    assert not dispatcher._active
-    assert not dispatcher._tenants[NAMESPACE].ring.entries
+    assert not dispatcher.queues.active
+    assert not dispatcher.queues.tenants[NAMESPACE].ring.entries
     with (
         patch.object(type(dispatcher), "serve", side_effect=AssertionError("served")),
         patch.object(type(dispatcher), "_refresh", side_effect=AssertionError("looked at")),
@@ -127,7 +127,7 @@ def test_what_waits_follows_a_prefix_within_a_bounded_number_of_turns() -> None:
 
 def test_a_call_looks_at_a_bounded_number_of_topics_in_one_turn_and_goes_on_in_the_next() -> None:
     shards = stocked({f"t{number}": 1 for number in range(100)})
-    tenant = shards.dispatcher._tenants[NAMESPACE]
+    tenant = shards.dispatcher.queues.tenants[NAMESPACE]
     for queue in list(tenant.ring.entries):
         for part in queue.parts.values():
             part.window.sort_keys.clear()  # They look as if they had something, and have nothing.

@@ -64,7 +64,7 @@ def test_a_topic_that_went_while_it_was_read_leaves_nothing(*, well: bool) -> No
     shards.dispatcher._topic_gone(topic)
     shards.end(0, well=well)
     assert topic not in state.refills.wanted
-    assert not shards.dispatcher._queues
+    assert not shards.dispatcher.queues.by_topic
 
 
 def test_a_refill_that_failed_is_made_again_though_nobody_asks() -> None:

@@ -75,13 +75,13 @@ class AnyTopic(HandOut):
 
     def ring(self, namespace: int, prefix: str) -> ReadyRing:
         """Return the ring of a prefix; a new one must be filled by `fill`. Raises OverloadedError for one too many."""
-        tenant = self._tenant(namespace)
+        tenant = self.queues.tenant(namespace)
         ring = tenant.rings.get(prefix) if prefix else tenant.ring
         if ring is None:
             try:
                 self._check_room_for_ring(tenant, prefix)
             except OverloadedError:
-                self._forget_tenant(tenant)
+                self.queues.forget_tenant_if_unused(tenant)
                 raise
             ring = tenant.rings[prefix] = ReadyRing(tenant, prefix)
             self._note_rings(tenant)
@@ -129,7 +129,7 @@ class AnyTopic(HandOut):
             for prefix in idle:
                 del tenant.rings[prefix]
             self._note_rings(tenant)
-            self._forget_tenant(tenant)
+            self.queues.forget_tenant_if_unused(tenant)
 
     def _note_rings(self, tenant: Tenant) -> None:
         tenant.prefix_lengths = sorted({len(one) for one in tenant.rings})
@@ -140,17 +140,13 @@ class AnyTopic(HandOut):
     def _forget(self, queue: TopicQueue) -> None:
         super()._forget(queue)
         self._roomless.pop(queue, None)
-        self._forget_tenant(queue.tenant)
-
-    def _forget_tenant(self, tenant: Tenant) -> None:
-        if not (tenant.queues_count or tenant.hungry_count or tenant.rings):
-            self._tenants.pop(tenant.namespace, None)
+        self.queues.forget_tenant_if_unused(queue.tenant)
 
     # ---- calls ----
 
     def start_any(self, ring: ReadyRing, count: int, call: DequeueCall) -> None:
         """Serve a call for up to `count` items of any topic of a ring now, or make it wait."""
-        self.waiting_count += 1
+        self.queues.begin_call()
         call.ring, call.count_left = ring, count
         self._wait(call)
         if ring.entries:
@@ -180,7 +176,7 @@ class AnyTopic(HandOut):
             self._busy.pop(call, None)
             self._due_calls.pop(call, None)
             self._refund(ring, call, items)
-            self._forget_tenant(ring.tenant)
+            self.queues.forget_tenant_if_unused(ring.tenant)
         for queue in call.wants:
             if not queue.in_ring and (queue.parts or queue.buffer.sort_keys):
                 self._enter(queue)  # Items that the call wanted and did not get are free for other calls.
@@ -231,7 +227,7 @@ class AnyTopic(HandOut):
                 call = next(iter(ring.hungry))
                 attached = self._fill(call, ring)
                 for queue in attached:
-                    self._claim(queue)
+                    self.prefetch.claim(queue)
                 if attached:
                     self._due_calls[call] = None
                 if not call.count_left or len(call.wants) >= limits.ANY_TOPICS_PER_CALL_MAX:
@@ -305,15 +301,8 @@ class AnyTopic(HandOut):
             self._attached_count += 1
             call.attached_number = self._attached_count
             self._busy[call] = None
-        if queue in call.wants:
-            call.wants[queue] += want
-        else:
-            call.wants[queue] = want
-            queue.calls[call] = None
-            self.waiting_topics_count += 1
-        queue.waiting_count += want
+        self.queues.want(call, queue, want)
         call.count_left -= want
-        self._active[queue] = None
 
     def _detach(self, call: DequeueCall, queue: TopicQueue) -> None:
         super()._detach(call, queue)
@@ -322,13 +311,13 @@ class AnyTopic(HandOut):
 
     def _attach_arriving(self, topic: ShardTopic) -> None:
         """Let a call for any topic claim at once the items of the topic that are about to be written."""
-        tenant = self._tenants.get(topic.namespace)
+        tenant = self.queues.tenants.get(topic.namespace)
         if tenant is None or not tenant.hungry_count or topic.namespace in self.settings.dequeue_paused:
             return
         for ring in tenant.rings_of(topic.name):
             if not ring.hungry:
                 continue
-            queue = self._queue_of(topic)
+            queue = self.queues.of(topic)
             if queue.version != self.settings.version:
                 self._refresh(queue)
             call = next(iter(ring.hungry))
@@ -385,20 +374,20 @@ class AnyTopic(HandOut):
         if paused is self._namespaces_paused and caps is self._caps_known:
             return
         for number in {*paused, *(caps.keys() ^ self._caps_known.keys()), *_changed(caps, self._caps_known)}:
-            tenant = self._tenants.get(number)
+            tenant = self.queues.tenants.get(number)
             if tenant is None:
                 self._caps_of_gone(number, "")
             elif number in paused:
                 self._end_hungry(tenant)
             else:
                 self._wake_tenant(tenant)
-        if any(number in self._tenants and self._tenants[number].hungry_count for number in paused):
+        if any(number in self.queues.tenants and self.queues.tenants[number].hungry_count for number in paused):
             return  # More calls must be ended.
         self._namespaces_paused, self._caps_known = paused, caps
 
     def _follow_policy(self, topic: tuple[int, str]) -> None:
         """Apply the current policy to a topic."""
-        queue = self._queues.get(topic)
+        queue = self.queues.by_topic.get(topic)
         if queue is None:
             self._caps_of_gone(*topic)
             return
@@ -408,7 +397,7 @@ class AnyTopic(HandOut):
 
     def _topics_with_policies(self) -> list[tuple[int, str]]:
         """Return all topics that are known here, and all that have caps; some appear twice."""
-        return [*self._queues, *self._caps]
+        return [*self.queues.by_topic, *self._caps]
 
     def _caps_of_gone(self, namespace: int, name: str) -> None:
         """Drop the cap of a topic or namespace that this host does not know now, if no setting asks for it."""
@@ -426,13 +415,13 @@ class AnyTopic(HandOut):
     def _woken(self, queue: TopicQueue) -> None:
         """Resume a topic that waited for a token or for an operator."""
         if queue.calls:
-            self._active[queue] = None
-        if queue in self._active:
+            self.queues.activate(queue)
+        if queue in self.queues.active:
             self.serve(queue)
         if not queue.in_ring:
             self._enter(queue)
-        if self.on_changed is not None and not queue.parked_slot:
-            self.on_changed((queue.namespace, queue.name))
+        if not queue.parked_slot:
+            self.queues.notify(queue.namespace, queue.name)
 
     def _turn_wheel(self) -> None:
         """Serve the topics and namespaces that have waited for tokens until now."""

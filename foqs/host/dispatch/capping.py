@@ -9,7 +9,8 @@ from itertools import islice
 
 from mypy_extensions import mypyc_attr
 
-from foqs.host.dispatch.prefetching import Prefetching
+from foqs.host.dispatch.prefetch import Prefetch
+from foqs.host.dispatch.queues import Queues
 from foqs.host.dispatch.tenant import Tenant
 from foqs.host.dispatch.topic_queue import TopicQueue
 from foqs.model import limits
@@ -27,7 +28,7 @@ WEIGHED_MAX = 100
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Capping(Prefetching):
+class Capping:
     """The part of the dispatcher that holds topics back. It owns the caps, and the topics that wait for tokens.
 
     A token is taken before an item is claimed, spent by its delivery, and returned if the item is not delivered. So
@@ -36,11 +37,17 @@ class Capping(Prefetching):
     """
 
     def __init__(self, writers: Mapping[int, ShardWriter], clock: Callable[[], float], settings: SettingsTable) -> None:
-        super().__init__(writers, clock, settings)
+        """`writers` is the live mapping of the host's shard writers by id; `clock` is monotonic, in seconds.
+
+        `settings` is the table that the shards read as well.
+        """
+        self.queues = Queues()
+        self.prefetch = Prefetch(self.queues, writers, settings)
+        self._writers = writers
+        self._clock = clock
+        self.settings = settings
         self.new_cap: Callable[[tuple[int, str], float, float], Cap] = _new_bucket
         """Makes the cap of a topic or a namespace for a rate. If hosts share caps, homes feed the result."""
-        self.on_changed: Callable[[Topic], None] | None = None
-        """Called with each topic whose ready items possibly changed. Set if other hosts need these reports."""
         self._caps: dict[tuple[int, str], Cap] = {}
         """The caps of topics, and of namespaces under the name "". They outlive their queues, because otherwise a
         topic that is often forgotten would get a fresh cap each time.
@@ -97,10 +104,15 @@ class Capping(Prefetching):
             self._caps[namespace, name] = cap
         return cap
 
+    def _rest(self, queue: TopicQueue) -> None:
+        if self.queues.deactivate_if_idle(queue):
+            self._forget(queue)
+
     def _forget(self, queue: TopicQueue) -> None:
         self._return_tokens(queue, queue.allowed_count)
         queue.tenant.starved.pop(queue, None)
-        super()._forget(queue)
+        queue.tenant.leave(queue)
+        queue.parked_slot = 0
 
     # ---- tokens ----
 
@@ -146,7 +158,7 @@ class Capping(Prefetching):
         for key in (topic, (namespace, "")):
             if (cap := self._caps.get(key)) is not None:
                 cap.unspend(count, now_s)
-        queue, tenant = self._queues.get(topic), self._tenants.get(namespace)
+        queue, tenant = self.queues.by_topic.get(topic), self.queues.tenants.get(namespace)
         if queue is not None and queue.parked_slot:
             self._due.append(queue)
         if tenant is not None and tenant.cap is not None and tenant.parked_slot:
@@ -177,7 +189,7 @@ class Capping(Prefetching):
         buffer = queue.buffer
         excess = len(buffer) if not queue.calls else len(buffer) - queue.allowed_count
         if excess > 0:
-            self._unclaim(buffer, buffer.least_urgent(excess))
+            self.prefetch.unclaim(queue, buffer.least_urgent(excess))
         held_count = len(buffer) + queue.coming_count
         if queue.allowed_count > held_count:
             self._return_tokens(queue, queue.allowed_count - held_count)
@@ -201,7 +213,7 @@ class Capping(Prefetching):
 
     def _park(self, queue: TopicQueue) -> None:
         """Park a topic that has no tokens."""
-        self._active.pop(queue, None)
+        self.queues.deactivate(queue)
         if queue in queue.tenant.starved:
             return  # Its namespace has no tokens, and will wake it.
         if queue.in_ring:
@@ -209,8 +221,7 @@ class Capping(Prefetching):
         if queue.parked_slot or queue.is_paused or queue.cap is None:
             return  # It already waits for a slot, or it waits for an operator.
         self._wait_for_slot(queue, queue.cap)
-        if self.on_changed is not None:
-            self.on_changed((queue.namespace, queue.name))  # Other hosts must not ask for its items meanwhile.
+        self.queues.notify(queue.namespace, queue.name)  # Other hosts must not ask for its items meanwhile.
 
     def _wait_for_slot(self, queue: TopicQueue, cap: TokenSource) -> None:
         slot, before = self._slot_after(cap), queue.parked_slot
@@ -241,14 +252,14 @@ class Capping(Prefetching):
         """React to a report of a cap's home: it fed tokens, or set the time of the next ones."""
         now_s = self._clock()
         if name:
-            queue = self._queues.get((namespace, name))
+            queue = self.queues.by_topic.get((namespace, name))
             if queue is not None and queue.parked_slot and queue.cap is not None:
                 if queue.cap.wait_s(now_s) > 0:
                     self._wait_for_slot(queue, queue.cap)
                 else:
                     self._due.append(queue)
             return
-        tenant = self._tenants.get(namespace)
+        tenant = self.queues.tenants.get(namespace)
         if tenant is not None and tenant.parked_slot and tenant.cap is not None:
             if tenant.cap.wait_s(now_s) > 0:
                 self._wait_for_tenant_slot(tenant, tenant.cap)

@@ -13,7 +13,6 @@ from foqs.model import limits
 from foqs.model.clock import Now
 from foqs.model.item import ShardItem
 from foqs.model.namespace import SettingsTable
-from foqs.model.topic import ShardTopic
 from foqs.shard.writer.shard_writer import ShardWriter
 
 
@@ -30,20 +29,13 @@ class HandOut(Capping):
         """Topics that are served again in the next tick."""
         self._due_calls: dict[DequeueCall, None] = {}
         """Calls for any topic that can be answered once all events of a turn are applied."""
-        self.waiting_count = 0
-        """Dequeue calls that wait."""
-        self.waiting_topics_count = 0
-        """Topics of these calls, counted once for each call."""
 
     def answer(self, call: DequeueCall, items: list[ShardItem]) -> None:
         call.items = items
-        self.waiting_count -= 1
-        self.waiting_topics_count -= len(call.wants)
-        for queue, count in call.wants.items():
-            del queue.calls[call]
-            queue.waiting_count -= count
+        self.queues.end_call(call)
+        for queue in call.wants:
             if (queue.has_prefetched_for_calls or queue.has_claims_for_calls) and not queue.calls:
-                self._release_for_calls(queue)
+                self.prefetch.release_for_calls(queue)
             if not queue.parts:
                 self._rest(queue)  # It does not exist here. Sweeps would forget many such names too late.
         if call.answered is not None and not call.answered.done():
@@ -71,15 +63,15 @@ class HandOut(Capping):
             if count == 0:
                 break
             if count < want:
-                self._claim(queue)  # First, so that the call waits for ready items as well.
+                self.prefetch.claim(queue)  # First, so that the call waits for ready items as well.
                 if not queue.has_waited(call, self._clock()):
                     self._lingering[queue] = None
                     break
             if not self._deliver_to(call):
                 break
         if (queue.has_prefetched_for_calls or queue.has_claims_for_calls) and not queue.calls:
-            self._release_for_calls(queue)
-        self._claim(queue)
+            self.prefetch.release_for_calls(queue)
+        self.prefetch.claim(queue)
         if queue.is_throttled:
             self._settle_tokens(queue)
 
@@ -105,13 +97,9 @@ class HandOut(Capping):
 
     def _detach(self, call: DequeueCall, queue: TopicQueue) -> None:
         """Remove a topic from the wants of a call for any topic."""
-        want = call.wants.pop(queue)
-        del queue.calls[call]
-        queue.waiting_count -= want
-        call.count_left += want
-        self.waiting_topics_count -= 1
+        call.count_left += self.queues.unwant(call, queue)
         if (queue.has_prefetched_for_calls or queue.has_claims_for_calls) and not queue.calls:
-            self._release_for_calls(queue)
+            self.prefetch.release_for_calls(queue)
 
     def _pause(self, queue: TopicQueue) -> None:
         """End the waiting calls, and unclaim the prefetched items."""
@@ -120,7 +108,7 @@ class HandOut(Capping):
             self.answer(call, [])
         if queue.calls:
             self._lingering[queue] = None
-        self._unclaim(queue.buffer, queue.buffer.items)
+        self.prefetch.unclaim(queue, queue.buffer.items)
         if queue.is_throttled:
             self._settle_tokens(queue)
 
@@ -137,7 +125,7 @@ class HandOut(Capping):
         next_items, unbacked = call.next_items(turns, clocks, self._writers)
         while unbacked:
             for queue, items in unbacked.items():
-                self._claim_for(queue, call, items)
+                self.prefetch.claim_for(queue, call, items, self._clock())
             next_items, unbacked = call.next_items(turns, clocks, self._writers)
         if call.claimed_for and call.awaits_claims(self._clock()):
             self._lingering.update(dict.fromkeys(turns))
@@ -149,24 +137,6 @@ class HandOut(Capping):
             self.answer(call, given)
         return bool(next_items)
 
-    def _claim_for(self, queue: TopicQueue, call: DequeueCall, unbacked: list[ShardItem]) -> None:
-        """Claim items of one topic again for the call, because their present claims do not back its lease."""
-        by_topic: dict[ShardTopic, list[ShardItem]] = {}
-        for item in unbacked:
-            by_topic.setdefault(item.topic, []).append(item)
-        for topic, items in by_topic.items():
-            if topic.shard_id in self.sick:
-                self._unclaim(queue.buffer, items)
-                continue
-            shard = self._writers[topic.shard_id].shard
-            assert shard is not None
-            self._drop(queue, items)
-            shard.claim_for_call(topic, items)
-            queue.has_claims_for_calls = True
-            self._claims_started(topic, len(items), items[-1].sort_key)
-            call.claimed_for[queue] = queue.claims_started_count
-            call.claimed_for_s = self._clock()
-
     def _deliver(
         self,
         queue: TopicQueue,
@@ -176,14 +146,13 @@ class HandOut(Capping):
         given: list[ShardItem],
     ) -> None:
         """Lease the next items of the buffer to the call, and add the items that have not expired to `given`."""
-        queue.take(len(items), self._clock())
-        size_bytes, given_count = 0, len(given)
+        self.prefetch.take(queue, items, self._clock())
+        given_count = len(given)
         for item in items:
             shard_id = item.topic.shard_id
             writer, now = self._writers[shard_id], clocks[shard_id]
             shard = writer.shard
             assert shard is not None
-            size_bytes += item.size_bytes
             shard.deliver(item, now.steady_ms + (call.lease_ms or item.lease_ms or call.lease_ms_default))
             if call.says_begun:
                 shard.hand_over(item)
@@ -193,6 +162,5 @@ class HandOut(Capping):
             else:
                 item.delivered_at = now.server_ms
                 given.append(item)
-        self._memory.prefetched_bytes -= size_bytes
         if queue.is_throttled:
             self._spend_tokens(queue, len(given) - given_count)

@@ -367,11 +367,6 @@ class TopicQueue:
                 taken_count += more_count
         return items[:count], unbacked, bytes_left
 
-    def take(self, count: int, now_s: float) -> None:
-        """Take the next `count` items out of the buffer, which are delivered."""
-        self.buffer.take(count)
-        self.note_served(count, now_s)
-
     def note_served(self, count: int, now_s: float) -> None:
         elapsed_s = now_s - self._rated_at_s
         if elapsed_s >= PREFETCH_HORIZON_MS / 1000:

@@ -83,14 +83,15 @@ class Dequeues:
         if wants and all(self._dispatcher.settings.policy(namespace.number, name).dequeue_paused for name in wants):
             raise self._paused(namespace, wants)
         self._shards.check_owns_any()
-        if self._dispatcher.waiting_count >= limits.DEQUEUES_WAITING_MAX:
+        queues = self._dispatcher.queues
+        if queues.waiting_count >= limits.DEQUEUES_WAITING_MAX:
             raise OverloadedError(
-                f"{self._dispatcher.waiting_count} dequeue calls wait on this host, which is its limit: try again",
+                f"{queues.waiting_count} dequeue calls wait on this host, which is its limit: try again",
                 retry_after_ms=1_000,
             )
-        if self._dispatcher.waiting_topics_count + len(wants) > limits.DEQUEUE_TOPICS_WAITING_MAX:
+        if queues.waiting_topics_count + len(wants) > limits.DEQUEUE_TOPICS_WAITING_MAX:
             raise OverloadedError(
-                f"dequeue calls wait for {self._dispatcher.waiting_topics_count} topics on this host, and may for "
+                f"dequeue calls wait for {queues.waiting_topics_count} topics on this host, and may for "
                 f"{limits.DEQUEUE_TOPICS_WAITING_MAX}: name fewer topics, or try again",
                 retry_after_ms=1_000,
             )

@@ -97,10 +97,10 @@ class Stocks:
         return self._namespaces.number_by_name.get(namespace_name.encode())
 
     def tell_changes(self, changed: Callable[[Topic], None] | None) -> None:
-        self._dispatcher.on_changed = changed
+        self._dispatcher.queues.notify_changes(changed)
 
     def known_topics(self) -> Collection[Topic]:
-        return self._dispatcher.known_topics
+        return self._dispatcher.queues.by_topic.keys()
 
     def share_caps(self, homes: CapHomes) -> None:
         self._dispatcher.new_cap = lambda key, rate, now_s: SharedCap(key, rate, now_s, homes)
@@ -114,7 +114,7 @@ class Stocks:
 
     def stock(self, topic: Topic) -> Stock:
         """Return the ready items of healthy shards that can be delivered now, minus those that local calls want."""
-        queue = self._dispatcher.find(topic)
+        queue = self._dispatcher.queues.by_topic.get(topic)
         if queue is None or queue.is_paused or queue.parked_slot:
             return NO_STOCK
         first = min(queue.first_unclaimed(), queue.buffer.first)
@@ -131,5 +131,5 @@ class Stocks:
         return self._dispatcher.settings.policy(*topic).weight
 
     def is_waited_for(self, topic: Topic) -> bool:
-        queue = self._dispatcher.find(topic)
+        queue = self._dispatcher.queues.by_topic.get(topic)
         return queue is not None and bool(queue.calls)
