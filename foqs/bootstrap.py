@@ -427,7 +427,14 @@ class Host(Service):
             self._inspection,
             self._exports,
             without_context=[
-                Leases(namespaces, shards, self._inspection, self._waiting, count_event, self._dispatcher.undelivered),
+                Leases(
+                    namespaces,
+                    shards,
+                    self._inspection,
+                    self._waiting,
+                    count_event,
+                    self._dispatcher.tokens.undelivered,
+                ),
                 ShardMaps(namespaces, self._namespace_calls, shards, self._advertised),
                 NamespaceVerbs(namespaces, self._namespace_calls),
                 JobCalls(namespaces, self._jobs),

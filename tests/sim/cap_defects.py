@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from foqs.host.dispatch.any_topic import AnyTopic
-from foqs.host.dispatch.capping import Capping
 from foqs.host.dispatch.hand_out import HandOut
+from foqs.host.dispatch.tokens import Tokens
 from foqs.host.dispatch.topic_queue import DequeueCall, TopicQueue
 from foqs.model.caps import TokenBucket
 from tests.sim.planting import in_place_of
 
 _seen: dict[str, Any] = {
-    "refresh": Capping._refresh,
+    "refresh": Tokens.refresh,
     "detach": HandOut._detach,
-    "take": Capping._take_tokens,
+    "take": Tokens.take,
 }
 
 
@@ -31,8 +31,8 @@ def makes_up_for_the_time_that_claims_took(self: TokenBucket, now_s: float) -> N
     self._at_s = max(self._at_s, now_s)
 
 
-@in_place_of(Capping, "_take_tokens")
-def forgets_the_cap_of_the_namespace(self: Capping, queue: TopicQueue, count: int, now_s: float) -> int:
+@in_place_of(Tokens, "take")
+def forgets_the_cap_of_the_namespace(self: Tokens, queue: TopicQueue, count: int, now_s: float) -> int:
     shared_cap, queue.shared_cap = queue.shared_cap, None
     granted: int = _seen["take"](self, queue, count, now_s)
     queue.shared_cap = shared_cap
@@ -41,13 +41,13 @@ def forgets_the_cap_of_the_namespace(self: Capping, queue: TopicQueue, count: in
     return granted
 
 
-@in_place_of(Capping, "_return_tokens")
-def loses_the_tokens_of_what_was_not_delivered(self: Capping, queue: TopicQueue, count: int) -> None:
+@in_place_of(Tokens, "_give_back")
+def loses_the_tokens_of_what_was_not_delivered(self: Tokens, queue: TopicQueue, count: int) -> None:
     queue.allowed_count -= count
 
 
-@in_place_of(Capping, "_refresh")
-def delivers_what_is_paused(self: Capping, queue: TopicQueue) -> None:
+@in_place_of(Tokens, "refresh")
+def delivers_what_is_paused(self: Tokens, queue: TopicQueue) -> None:
     _seen["refresh"](self, queue)
     queue.is_paused = False
 

@@ -88,7 +88,7 @@ def checked_dispatcher(world_of: Callable[[], World]) -> type[Dispatcher]:
 
         def _shares_caps(self) -> bool:
             """Whether there were ever other hosts: then those together have the burst of a cap."""
-            return any(isinstance(cap, SharedCap) and cap._homes.version for cap in self._caps.values())
+            return any(isinstance(cap, SharedCap) and cap._homes.version for cap in self.tokens._caps.values())
 
         def _deliver_to(self, call: DequeueCall) -> bool:
             parts = chain.from_iterable(queue.parts.values() for queue in call.wants)

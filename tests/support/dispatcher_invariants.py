@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Container, Iterator
 from typing import Any
 
-from foqs.host.dispatch.capping import UNTIL_FED
 from foqs.host.dispatch.dispatcher import Dispatcher
+from foqs.host.dispatch.token_wheel import UNTIL_FED
 from foqs.host.dispatch.topic_queue import DequeueCall, TopicQueue
 from foqs.model.caps import NEVER_S
 from foqs.model.item import Phase
@@ -57,8 +57,9 @@ def hungry_calls(dispatcher: Dispatcher) -> set[DequeueCall]:
 
 def _cap_problems(dispatcher: Dispatcher) -> Iterator[str]:
     """Tokens are held for what is held, and nothing is held without them."""
+    tokens = dispatcher.tokens
     held: Counter[int] = Counter()
-    caps = {id(cap): cap for cap in dispatcher._caps.values()}
+    caps = {id(cap): cap for cap in tokens._caps.values()}
     for name, queue in dispatcher.queues.by_topic.items():
         for cap in (queue.cap, queue.shared_cap):
             if cap is not None:
@@ -68,13 +69,13 @@ def _cap_problems(dispatcher: Dispatcher) -> Iterator[str]:
         if queue.allowed_count < 0 or (queue.allowed_count and not queue.is_throttled):
             yield f"{name} holds {queue.allowed_count} tokens"
         if queue.parked_slot == UNTIL_FED:
-            is_waited_for = queue in dispatcher._due or _is_looked_after(queue.cap)
+            is_waited_for = queue in tokens._topics._due or _is_looked_after(queue.cap)
         else:
-            is_waited_for = queue in dispatcher._slots.get(queue.parked_slot, [*dispatcher._due])
+            is_waited_for = queue in tokens._topics._slots.get(queue.parked_slot, [*tokens._topics._due])
         if queue.parked_slot and not is_waited_for:
             yield f"{name} is parked, and nobody will wake it"
     for tenant in dispatcher.queues.tenants.values():
-        is_waited_for = tenant in dispatcher._due_tenants or _is_looked_after(tenant.cap)
+        is_waited_for = tenant in tokens._tenants._due or _is_looked_after(tenant.cap)
         if tenant.parked_slot == UNTIL_FED and tenant.version == dispatcher.settings.version and not is_waited_for:
             yield f"namespace {tenant.namespace} is parked, and nobody will wake it"
     for key, any_cap in caps.items():

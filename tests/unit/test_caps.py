@@ -142,14 +142,14 @@ def with_a_low_cap(*, is_of_namespace: bool) -> Shards:
 def test_a_token_that_comes_back_is_used_by_whoever_waits_for_the_next_one(is_of_namespace: bool) -> None:
     shards = with_a_low_cap(is_of_namespace=is_of_namespace)
     queue = shards.dispatcher.queues.by_topic[NAMESPACE, "a"]
-    shards.dispatcher._refresh(queue)
-    assert shards.dispatcher._take_tokens(queue, 1, shards.clock_ms / 1000) == 1
+    shards.dispatcher.tokens.refresh(queue)
+    assert shards.dispatcher.tokens.take(queue, 1, shards.clock_ms / 1000) == 1
     queue.allowed_count, held_count = 0, 1  # A claim has it.
     call = shards.dequeue({"a": 1})
     shards.pass_ms(1_000)
     assert not call.done
     queue.allowed_count = held_count
-    shards.dispatcher._return_tokens(queue, held_count)
+    shards.dispatcher.tokens._give_back(queue, held_count)
     shards.pass_ms(100)
     assert call.done
 
@@ -163,7 +163,7 @@ def test_a_token_whose_delivery_reached_nobody_is_used_again(is_of_namespace: bo
     call = shards.dequeue({"a": 1})
     shards.pass_ms(1_000)
     assert not call.done
-    shards.dispatcher.undelivered((NAMESPACE, "a"), 1)
+    shards.dispatcher.tokens.undelivered((NAMESPACE, "a"), 1)
     shards.pass_ms(100)
     assert call.done
     other = shards.dequeue({"a": 1})
@@ -194,7 +194,7 @@ class Asked(TokenBucket):
 def test_consumers_of_a_topic_without_items_wait_for_none_of_its_tokens() -> None:
     """Another host may have the items, and would wait for the next token."""
     shards = Shards(1)
-    shards.dispatcher.new_cap = lambda key, rate, now_s: Asked(rate, now_s, 0.0)
+    shards.dispatcher.tokens.share_caps(lambda key, rate, now_s: Asked(rate, now_s, 0.0))
     shards.set_policy("a", deliveries_per_second_max=0.001)
     Asked.asked_count = 0
     for _ in range(5):

@@ -17,7 +17,6 @@ _EXTENDED = {
     "Flow": "a member of a round",
     "Session": "the driver's connection, which a guarded login extends as well",
     # The dispatcher is being composed.
-    "HandOut": "",
     "AnyTopic": "",
     "Dispatcher": "",
 }

@@ -65,7 +65,7 @@ def test_parked_topics_are_not_looked_at_until_they_have_a_token() -> None:
     assert not dispatcher.queues.tenants[NAMESPACE].ring.entries
     with (
         patch.object(type(dispatcher), "serve", side_effect=AssertionError("served")),
-        patch.object(type(dispatcher), "_refresh", side_effect=AssertionError("looked at")),
+        patch.object(type(dispatcher.tokens), "refresh", side_effect=AssertionError("looked at")),
     ):
         for _ in range(300):
             shards.clock_ms += 20
@@ -90,7 +90,7 @@ def test_a_cap_of_a_prefix_holds_for_each_of_its_topics_by_itself_and_those_to_c
     shards.set_prefix_policy("p/", deliveries_per_second_max=0)
     consumers.pass_ms(1_000)
     assert consumers.got["p/a"] + consumers.got["p/b"] + consumers.got["p/new"] == 29 + 29 + 30
-    assert not shards.dispatcher._caps
+    assert not shards.dispatcher.tokens._caps
     check(shards)
 
 

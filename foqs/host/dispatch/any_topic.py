@@ -62,7 +62,7 @@ class AnyTopic(HandOut):
     def _enter(self, queue: TopicQueue) -> None:
         """Add a topic to the rings if it has items to deliver."""
         if queue.version != self.settings.version:
-            self._refresh(queue)
+            self.tokens.refresh(queue)
         if queue.is_paused or queue.parked_slot:
             return
         if not queue.has_something():
@@ -221,7 +221,7 @@ class AnyTopic(HandOut):
         """Assign the topics of the rings to calls that want any topic, each ring's oldest call first."""
         if tenant.namespace in self.settings.dequeue_paused:
             return
-        self._refresh_tenant(tenant)
+        self.tokens.refresh_tenant(tenant)
         for ring in [tenant.ring, *tenant.rings.values()]:
             while ring.hungry and ring.entries:
                 call = next(iter(ring.hungry))
@@ -244,11 +244,11 @@ class AnyTopic(HandOut):
         for _ in range(LOOKS_MAX):
             if not call.count_left or not ring.entries or len(call.wants) >= limits.ANY_TOPICS_PER_CALL_MAX:
                 break
-            if tenant.cap is not None and not self._may_take_any(tenant, now_s):
+            if not self.tokens.may_take_any(tenant, now_s):
                 break
             queue, credit = ring.turn()
             if queue.version != self.settings.version:
-                self._refresh(queue)
+                self.tokens.refresh(queue)
             spare = 0 if queue.is_paused else queue.spare_count(call.count_left + 1)
             want = min(spare, call.count_left)
             if want > credit and len(ring.entries) > 1:  # A single topic has every turn.
@@ -272,26 +272,14 @@ class AnyTopic(HandOut):
                 ring.end_turn(queue, max(0, credit - want))
         return attached
 
-    def _may_take_any(self, tenant: Tenant, now_s: float) -> bool:
-        """True if calls for any topic of a capped namespace may take tokens now; else park it until their turn."""
-        assert tenant.cap is not None
-        if not tenant.cap.wait_s(now_s) and (tenant.turn_count or not (tenant.parked_slot or tenant.starved)):
-            return True
-        self._park_tenant(tenant)
-        return False
-
     def _take_any_tokens(self, queue: TopicQueue, count: int, now_s: float) -> int:
         """Take tokens for a call for any topic. A topic without tokens of its own leaves the rings until it has some.
 
         Returns the number of tokens.
         """
-        tenant = queue.tenant
-        bound = min(count, tenant.turn_count) if tenant.turn_count else count
-        granted = self._take_tokens(queue, bound, now_s)
-        if tenant.turn_count:
-            tenant.turn_count -= granted
-        if granted < count and queue.cap is not None and queue.cap.wait_s(now_s):
-            self._park(queue)
+        granted = self.tokens.take_in_turn(queue, count, now_s)
+        if granted < count and queue.cap is not None and queue.cap.wait_s(now_s) and self.tokens.park(queue):
+            queue.tenant.leave(queue)
         return granted
 
     def _attach(self, call: DequeueCall, queue: TopicQueue, want: int) -> None:
@@ -319,12 +307,11 @@ class AnyTopic(HandOut):
                 continue
             queue = self.queues.of(topic)
             if queue.version != self.settings.version:
-                self._refresh(queue)
+                self.tokens.refresh(queue)
             call = next(iter(ring.hungry))
             want = call.count_left
             if queue.is_throttled:
-                is_behind = queue.shared_cap is not None and (tenant.starved or tenant.parked_slot)
-                want = 0 if is_behind else self._take_tokens(queue, want, self._clock())
+                want = self.tokens.admit_arriving(queue, want)
             if want:
                 self._attach(call, queue, want)
                 if not call.count_left or len(call.wants) >= limits.ANY_TOPICS_PER_CALL_MAX:
@@ -376,7 +363,7 @@ class AnyTopic(HandOut):
         for number in {*paused, *(caps.keys() ^ self._caps_known.keys()), *_changed(caps, self._caps_known)}:
             tenant = self.queues.tenants.get(number)
             if tenant is None:
-                self._caps_of_gone(number, "")
+                self.tokens.forget_cap(number, "")
             elif number in paused:
                 self._end_hungry(tenant)
             else:
@@ -389,21 +376,15 @@ class AnyTopic(HandOut):
         """Apply the current policy to a topic."""
         queue = self.queues.by_topic.get(topic)
         if queue is None:
-            self._caps_of_gone(*topic)
+            self.tokens.forget_cap(*topic)
             return
-        queue.parked_slot = 0
-        self._refresh(queue)
+        self.tokens.unpark(queue)
+        self.tokens.refresh(queue)
         self._woken(queue)
 
     def _topics_with_policies(self) -> list[tuple[int, str]]:
         """Return all topics that are known here, and all that have caps; some appear twice."""
-        return [*self.queues.by_topic, *self._caps]
-
-    def _caps_of_gone(self, namespace: int, name: str) -> None:
-        """Drop the cap of a topic or namespace that this host does not know now, if no setting asks for it."""
-        policies, caps = self.settings.policy(namespace, name), self.settings.caps
-        if not (policies.deliveries_per_second_max if name else namespace in caps):
-            self._caps.pop((namespace, name), None)
+        return [*self.queues.by_topic, *self.tokens.capped_topics]
 
     def _end_hungry(self, tenant: Tenant) -> None:
         """End some calls for any topic of a paused namespace; the next ticks end the others."""
@@ -425,43 +406,34 @@ class AnyTopic(HandOut):
 
     def _turn_wheel(self) -> None:
         """Serve the topics and namespaces that have waited for tokens until now."""
-        for queue in self._take_due():
+        for queue in self.tokens.due_topics():
             self._woken(queue)
-        for tenant in self._take_due_tenants():
+        for tenant in self.tokens.due_tenants():
             self._wake_tenant(tenant)
-        self._note_slot()
 
     def _wake_tenant(self, tenant: Tenant) -> None:
         """Give the tokens of a namespace to topics that wait for them, in their order, and to calls for any topic."""
-        self._refresh_tenant(tenant)
-        now_s, starved, cap = self._clock(), tenant.starved, tenant.cap
-        count = 0 if cap is None else cap.count(now_s)
-        if cap is not None and not count:
-            self._park_tenant(tenant)
+        turns, share = self.tokens.begin_turns(tenant)
+        if not share:
             return
-        turns = list(islice(starved, limits.SWEEP_QUEUES_MAX))
-        share = max(1, count // max(1, len(turns) + tenant.hungry_count))
-        tenant.is_any_first = not tenant.is_any_first
         if tenant.is_any_first:
             self._feed_turn(tenant, share)
         for queue in turns:
-            if cap is not None and cap.wait_s(now_s):
+            if not self.tokens.begin_turn(queue, share):
                 break
-            del starved[queue]
-            tenant.turn_count = share * queue.weight
             self._woken(queue)
-        tenant.turn_count = 0
+        self.tokens.end_turn(tenant)
         if not tenant.is_any_first:
             self._feed_turn(tenant, share)
-        if starved or (tenant.hungry_count and any(ring.entries for ring in [tenant.ring, *tenant.rings.values()])):
-            self._park_tenant(tenant)
+        if tenant.starved or (tenant.hungry_count and tenant.has_entries()):
+            self.tokens.park_tenant(tenant)
 
     def _feed_turn(self, tenant: Tenant, share: int) -> None:
         """Serve calls for any topic in their turn, beside the topics that wait for tokens."""
         if tenant.hungry_count:
-            tenant.turn_count = share * tenant.hungry_count if tenant.starved else 0
+            self.tokens.begin_any_turn(tenant, share)
             self._feed(tenant)
-            tenant.turn_count = 0
+            self.tokens.end_turn(tenant)
 
 
 def _changed(caps: Mapping[int, float], before: Mapping[int, float]) -> list[int]:

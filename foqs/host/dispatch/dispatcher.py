@@ -49,9 +49,9 @@ class Dispatcher(AnyTopic):
             if queue is None or queue not in self.queues.active or topic.shard_id in self.queues.leaving:
                 continue
             if queue.version != self.settings.version:
-                self._refresh(queue)
+                self.tokens.refresh(queue)
             if queue.is_throttled:
-                self._admit_arriving(queue)
+                self.tokens.admit_arriving(queue, queue.tokens_wanted())
             demand = self.prefetch.demand(queue)
             if demand is not None:
                 found[topic] = demand
@@ -167,10 +167,9 @@ class Dispatcher(AnyTopic):
         for name, count in wants.items():
             queue = self.queues.get(namespace, name)
             if queue.version != self.settings.version:
-                self._refresh(queue)
+                self.tokens.refresh(queue)
             self.queues.want(call, queue, count)
-            if queue.pausing is not None:
-                queue.pausing.appendleft(call)
+            self.tokens.call_begins(queue, call)
         if len(wants) > 1:
             for queue in call.wants:
                 self.prefetch.claim(queue)  # Before any is served: the first ones can be enough for an answer.

@@ -7,7 +7,9 @@ from itertools import islice
 
 from mypy_extensions import mypyc_attr
 
-from foqs.host.dispatch.capping import Capping
+from foqs.host.dispatch.prefetch import Prefetch
+from foqs.host.dispatch.queues import Queues
+from foqs.host.dispatch.tokens import Tokens
 from foqs.host.dispatch.topic_queue import DequeueCall, TopicQueue
 from foqs.model import limits
 from foqs.model.clock import Now
@@ -17,14 +19,23 @@ from foqs.shard.writer.shard_writer import ShardWriter
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class HandOut(Capping):
+class HandOut:
     """The part of the dispatcher that delivers items. It owns the calls that wait.
 
     No item is delivered before a more urgent ready item; prefetched items behind such an item wait until it is claimed.
     """
 
     def __init__(self, writers: Mapping[int, ShardWriter], clock: Callable[[], float], settings: SettingsTable) -> None:
-        super().__init__(writers, clock, settings)
+        """`writers` is the live mapping of the host's shard writers by id; `clock` is monotonic, in seconds.
+
+        `settings` is the table that the shards read as well.
+        """
+        self.queues = Queues()
+        self.prefetch = Prefetch(self.queues, writers, settings)
+        self.tokens = Tokens(self.queues, self.prefetch, clock, settings)
+        self._writers = writers
+        self._clock = clock
+        self.settings = settings
         self._lingering: dict[TopicQueue, None] = {}
         """Topics that are served again in the next tick."""
         self._due_calls: dict[DequeueCall, None] = {}
@@ -44,7 +55,7 @@ class HandOut(Capping):
     def serve(self, queue: TopicQueue) -> None:
         """Deliver the deliverable items, then claim the items that calls still want."""
         if queue.version != self.settings.version:
-            self._refresh(queue)
+            self.tokens.refresh(queue)
         if queue.namespace in self.settings.dequeue_paused:
             self._pause(queue)
             return
@@ -52,7 +63,7 @@ class HandOut(Capping):
             if queue.is_paused:
                 self._pause_topic(queue)
             else:
-                self._admit(queue)
+                self.tokens.admit(queue)
         while queue.calls:
             call = next(iter(queue.calls))
             if call.ring is not None:
@@ -75,24 +86,30 @@ class HandOut(Capping):
         if queue.is_throttled:
             self._settle_tokens(queue)
 
+    def _settle_tokens(self, queue: TopicQueue) -> None:
+        if self.tokens.settle(queue):
+            queue.tenant.leave(queue)
+
+    def _rest(self, queue: TopicQueue) -> None:
+        if self.queues.deactivate_if_idle(queue):
+            self._forget(queue)
+
+    def _forget(self, queue: TopicQueue) -> None:
+        self.tokens.forget(queue)
+        queue.tenant.leave(queue)
+
     def _pause_topic(self, queue: TopicQueue) -> None:
         """End the calls that wait only for paused topics.
 
         Each call is checked once here; if another of its topics is paused later, that topic checks it again.
         """
-        calls = queue.pausing
-        if not calls:
-            return
-        for _ in range(min(len(calls), limits.DEQUEUES_ENDED_PER_TICK)):
-            call = calls.popleft()
-            if call not in queue.calls:
-                continue
+        for call in self.tokens.paused_calls(queue):
             if call.ring is not None:
                 self._detach(call, queue)
             elif all(other.is_paused for other in call.wants):
                 call.is_paused = True
                 self.answer(call, [])
-        if calls:
+        if queue.pausing:
             self._lingering[queue] = None
 
     def _detach(self, call: DequeueCall, queue: TopicQueue) -> None:
@@ -120,7 +137,7 @@ class HandOut(Capping):
         turns = [queue for queue in call.wants if next(iter(queue.calls)) is call]
         for queue in turns:
             if queue.version != self.settings.version:
-                self._refresh(queue)
+                self.tokens.refresh(queue)
         clocks: dict[int, Now] = {}
         next_items, unbacked = call.next_items(turns, clocks, self._writers)
         while unbacked:
@@ -163,4 +180,4 @@ class HandOut(Capping):
                 item.delivered_at = now.server_ms
                 given.append(item)
         if queue.is_throttled:
-            self._spend_tokens(queue, len(given) - given_count)
+            self.tokens.spend(queue, len(given) - given_count)

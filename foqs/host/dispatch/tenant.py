@@ -77,7 +77,7 @@ class Tenant:
         self.parked_slot = 0
         """The slot of the wheel until which it waits for a token; 0 when it does not."""
         self.is_any_first = False
-        """True if calls for any topic took their tokens first the last time. The next time starved topics do."""
+        """True if calls for any topic take their tokens first this time. The next time, topics that wait do."""
         self.turn_count = 0
         """Tokens that the topic, or the calls, in turn may take now; 0 outside a turn."""
 
@@ -87,6 +87,9 @@ class Tenant:
             return [self.ring]
         prefixes = {name[:length] for length in self.prefix_lengths}
         return [self.ring, *[self.rings[prefix] for prefix in prefixes if prefix in self.rings]]
+
+    def has_entries(self) -> bool:
+        return any(ring.entries for ring in [self.ring, *self.rings.values()])
 
     def enter(self, queue: TopicQueue) -> None:
         """Add a topic with possible items to its rings."""

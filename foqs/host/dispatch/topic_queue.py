@@ -260,6 +260,10 @@ class TopicQueue:
             ahead += self.expired_claims_in_row
         return min(self.waiting_count, limits.TRANSACTION_CLAIMS_MAX) + ahead
 
+    def tokens_wanted(self) -> int:
+        """The number of tokens that its calls lack; 0 or less if they lack none."""
+        return min(self.waiting_count, limits.TRANSACTION_CLAIMS_MAX) - self.allowed_count
+
     def demand(self, count: int) -> Demand:
         """Return the demand that covers `count` wanted items."""
         prefetched_count = len(self.buffer)

@@ -103,14 +103,14 @@ class Stocks:
         return self._dispatcher.queues.by_topic.keys()
 
     def share_caps(self, homes: CapHomes) -> None:
-        self._dispatcher.new_cap = lambda key, rate, now_s: SharedCap(key, rate, now_s, homes)
+        self._dispatcher.tokens.share_caps(lambda key, rate, now_s: SharedCap(key, rate, now_s, homes))
 
     def cap_rate(self, key: CapKey) -> float:
         settings, (number, name) = self._dispatcher.settings, key
         return settings.policy(number, name).deliveries_per_second_max if name else settings.caps.get(number, 0.0)
 
     def cap_fed(self, key: CapKey) -> None:
-        self._dispatcher.cap_fed(*key)
+        self._dispatcher.tokens.fed(*key)
 
     def stock(self, topic: Topic) -> Stock:
         """Return the ready items of healthy shards that can be delivered now, minus those that local calls want."""
