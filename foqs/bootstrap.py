@@ -275,7 +275,7 @@ class Host(Service):
                 works.append(self._dispatcher.sweep)
             if now_s - cleaned_s > limits.TOPIC_IDLE_MS / 4_000:
                 cleaned_s = now_s
-                works += [self._forget_quotas, self._dispatcher.forget_prefixes]
+                works += [self._forget_quotas, self._dispatcher.rings.forget_prefixes]
             for work in works:
                 try:
                     work()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from foqs.host.dispatch.any_topic import AnyTopic
-from foqs.host.dispatch.hand_out import HandOut
+from foqs.host.dispatch.deliveries import Deliveries
+from foqs.host.dispatch.rings import Rings
 from foqs.host.dispatch.tokens import Tokens
 from foqs.host.dispatch.topic_queue import DequeueCall, TopicQueue
 from foqs.model.caps import TokenBucket
@@ -13,7 +13,7 @@ from tests.sim.planting import in_place_of
 
 _seen: dict[str, Any] = {
     "refresh": Tokens.refresh,
-    "detach": HandOut._detach,
+    "detach": Rings.detach,
     "take": Tokens.take,
 }
 
@@ -52,18 +52,18 @@ def delivers_what_is_paused(self: Tokens, queue: TopicQueue) -> None:
     queue.is_paused = False
 
 
-@in_place_of(AnyTopic, "_woken")
-def does_not_serve_a_topic_that_goes_on(self: AnyTopic, queue: TopicQueue) -> None:
+@in_place_of(Deliveries, "resume")
+def does_not_serve_a_topic_that_goes_on(self: Deliveries, queue: TopicQueue) -> None:
     return None
 
 
-@in_place_of(HandOut, "_detach")
-def keeps_a_place_in_topics_that_a_call_has_left(self: HandOut, call: DequeueCall, queue: TopicQueue) -> None:
+@in_place_of(Rings, "detach")
+def keeps_a_place_in_topics_that_a_call_has_left(self: Rings, call: DequeueCall, queue: TopicQueue) -> None:
     want = call.wants[queue]
     _seen["detach"](self, call, queue)
     queue.waiting_count += want
 
 
-@in_place_of(AnyTopic, "_enter")
-def does_not_tell_calls_for_any_topic_of_a_new_one(self: AnyTopic, queue: TopicQueue) -> None:
+@in_place_of(Rings, "enter")
+def does_not_tell_calls_for_any_topic_of_a_new_one(self: Rings, queue: TopicQueue) -> None:
     return None

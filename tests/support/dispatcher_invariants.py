@@ -26,7 +26,7 @@ def dispatcher_problems(dispatcher: Dispatcher, shards: list[ShardState]) -> Ite
     if dispatcher.prefetch.prefetched_bytes != held:
         yield f"the prefetch buffers count {dispatcher.prefetch.prefetched_bytes} bytes and hold {held}"
     waiting = {call for queue in dispatcher.queues.by_topic.values() for call in queue.calls} | hungry_calls(dispatcher)
-    waiting |= dispatcher._busy.keys()
+    waiting |= dispatcher.rings._busy.keys()
     yield from _cap_problems(dispatcher)
     untold = {topic.name for shard in shards for topic in shard.index.events.topics_changed}
     yield from _ring_problems(dispatcher, untold)
@@ -100,7 +100,8 @@ def _ring_problems(dispatcher: Dispatcher, untold: Container[str]) -> Iterator[s
         for ring in queue.tenant.rings_of(queue.name):
             if (queue in ring.entries) != queue.in_ring and queue not in unfilled:
                 yield f"{name} is {'' if queue.in_ring else 'not '}in rings, but not so in that of {ring.prefix!r}"
-        is_held_back = queue.is_paused or queue.parked_slot or queue.name in untold or queue in dispatcher._roomless
+        is_held_back = queue.is_paused or queue.parked_slot or queue.name in untold
+        is_held_back = is_held_back or queue in dispatcher.rings._roomless
         is_held_back = is_held_back or queue.coming_count  # Their end will be told.
         is_held_back = is_held_back or name in dispatcher.settings.policy_changes  # It may have gone on.
         is_held_back = is_held_back or dispatcher.settings.prefix_changes or dispatcher._prefix_sweep.is_under_way
@@ -119,7 +120,7 @@ def _ring_problems(dispatcher: Dispatcher, untold: Container[str]) -> Iterator[s
                 ring.hungry
                 and ring.entries
                 and not is_held_back
-                and tenant not in {**dispatcher._fed, **dispatcher._fed_later}
+                and tenant not in {**dispatcher.rings.fed, **dispatcher.rings._fed_later}
             ):
                 ready = [
                     queue
@@ -129,8 +130,8 @@ def _ring_problems(dispatcher: Dispatcher, untold: Container[str]) -> Iterator[s
                 if ready:
                     yield f"a call waits for {ring.prefix!r} although {ready[0].name} has something"
     hungry_count = sum(tenant.hungry_count > 0 for tenant in dispatcher.queues.tenants.values())
-    if dispatcher._hungry_count != hungry_count:
-        yield f"{dispatcher._hungry_count} namespaces are counted as hungry, there are {hungry_count}"
+    if dispatcher.rings.hungry_count != hungry_count:
+        yield f"{dispatcher.rings.hungry_count} namespaces are counted as hungry, there are {hungry_count}"
 
 
 def problems_of_ended_calls(dispatcher: Dispatcher, queue: TopicQueue) -> Iterator[str]:
@@ -141,7 +142,7 @@ def problems_of_ended_calls(dispatcher: Dispatcher, queue: TopicQueue) -> Iterat
         if not item.is_claimed_ahead:
             yield f"{item.key:x} of {queue.name} was claimed for a call, and is held although none waits"
     for part in [*queue.parts.values(), *queue.sick_parts.values()]:
-        shard = dispatcher._writers[part.shard_id].shard
+        shard = dispatcher.prefetch._writers[part.shard_id].shard
         for item in shard.claims.waiting_for_calls.values() if shard is not None else ():
             if item.topic is part:
                 yield f"{item.key:x} of {queue.name} is to be claimed for a call, and none waits"

@@ -36,7 +36,7 @@ def order_problems(
         last[queue] = max(last.get(queue, order.FIRST), item.sort_key)
     for queue, sort_key in last.items():
         for shard_id, topic in queue.parts.items():
-            writer = dispatcher._writers[shard_id]
+            writer = dispatcher.prefetch._writers[shard_id]
             shard = writer.shard
             lane = tables[shard_id].lanes.get(topic.number)
             if shard is None or not lane or tables[shard_id].writer.epoch != shard.epoch:

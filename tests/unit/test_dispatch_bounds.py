@@ -165,7 +165,7 @@ def test_calls_that_wait_for_a_paused_topic_alone_end_behind_any_number_of_other
     shards.pass_ms(100)
     assert all(call.is_paused for call in calls)
     assert not any(call.done for call in others)
-    assert not shards.dispatcher._lingering, "each is looked at once"
+    assert not shards.dispatcher.deliveries._lingering, "each is looked at once"
     shards.set_policy("b", dequeue_paused=True)
     shards.pass_ms(100)
     assert all(call.is_paused for call in others)

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from foqs.contract.requests import DequeueRequest
-from foqs.host.dispatch import any_topic, prefetch
+from foqs.host.dispatch import prefetch, rings
 from foqs.host.verbs.dequeues import Dequeues
 from foqs.model import limits
 from foqs.model.calls import CallContext
@@ -71,7 +71,7 @@ async def test_a_call_whose_topics_are_still_being_found_does_not_wait_on() -> N
         shards.enqueue(0, name)
     shards.run(0)
     dequeues = dequeues_of(shards)
-    with patch.object(any_topic, "RING_SLICE_TOPICS", 1):
+    with patch.object(rings, "RING_SLICE_TOPICS", 1):
         waiting = asyncio.create_task(dequeues.dequeue(CALL, DequeueRequest(JOBS.name, [], None, 30_000, "x", 1)))
         await asyncio.sleep(0)
         assert shards.dispatcher.queues.waiting_count == 0

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
-from foqs.host.dispatch import any_topic, prefix_sweep
+from foqs.host.dispatch import prefix_sweep, rings
 from foqs.host.dispatch.prefix_sweep import PrefixSweep
 from tests.support.shards import NAMESPACE, Shards
 from tests.unit.test_caps import Consumers, check, stocked
@@ -64,7 +64,7 @@ def test_parked_topics_are_not_looked_at_until_they_have_a_token() -> None:
     assert not dispatcher.queues.active
     assert not dispatcher.queues.tenants[NAMESPACE].ring.entries
     with (
-        patch.object(type(dispatcher), "serve", side_effect=AssertionError("served")),
+        patch.object(type(dispatcher.deliveries), "serve", side_effect=AssertionError("served")),
         patch.object(type(dispatcher.tokens), "refresh", side_effect=AssertionError("looked at")),
     ):
         for _ in range(300):
@@ -133,7 +133,7 @@ def test_a_call_looks_at_a_bounded_number_of_topics_in_one_turn_and_goes_on_in_t
             part.window.sort_keys.clear()  # They look as if they had something, and have nothing.
     shards.enqueue(0, "last")
     shards.run(0)
-    with patch.object(any_topic, "LOOKS_MAX", 30):
+    with patch.object(rings, "LOOKS_MAX", 30):
         call = shards.dequeue_any(1)
         assert len(tenant.ring.entries) == 71
         for left in (41, 11, 0):

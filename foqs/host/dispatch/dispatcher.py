@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-from mypy_extensions import mypyc_attr
-
-from foqs.host.dispatch.any_topic import AnyTopic
+from foqs.host.dispatch.deliveries import Deliveries, DispatchObserver
+from foqs.host.dispatch.prefetch import Prefetch
+from foqs.host.dispatch.prefix_sweep import PrefixSweep
+from foqs.host.dispatch.queues import Queues
+from foqs.host.dispatch.rings import Rings
+from foqs.host.dispatch.tenant import ReadyRing, Tenant
+from foqs.host.dispatch.tokens import Tokens
 from foqs.host.dispatch.topic_queue import DequeueCall, TopicQueue
 from foqs.model import limits, order
-from foqs.model.item import Phase, ShardItem
 from foqs.model.namespace import SettingsTable
+from foqs.model.stocks import Topic
 from foqs.model.topic import ShardTopic
 from foqs.shard.state.events import Demand, Events
 from foqs.shard.writer.shard_writer import ShardWriter
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)  # The simulation observes it by a subclass.
-class Dispatcher(AnyTopic):
+class Dispatcher:
     """Delivers the items of every shard of a host, on the event loop's thread only.
 
     A shard's writer asks for the demand before it plans a transaction, and brings the events afterwards. The verb
-    dequeue starts calls here. The dispatcher owns the demand and the prefetched items of every topic.
+    dequeue starts calls here. The dispatcher owns its parts, and has the order in which they are asked. A part asks
+    only the parts that are made before it.
     """
 
     def __init__(
@@ -30,26 +34,44 @@ class Dispatcher(AnyTopic):
         clock: Callable[[], float],
         settings: SettingsTable,
         record: Callable[[Events], None],
+        observer: DispatchObserver | None = None,
     ) -> None:
-        """`record` counts the events of items; the other arguments are those of `Prefetching`."""
-        super().__init__(writers, clock, settings)
+        """`writers` are those of the host's shards, by id, and come and go; `clock` is monotonic, in seconds.
+
+        Shards read the same `settings`. `record` takes down what has become of items.
+        """
+        self.settings = settings
+        self.queues = queues = Queues()
+        self.prefetch = prefetch = Prefetch(queues, writers, settings)
+        self.tokens = tokens = Tokens(queues, prefetch, clock, settings)
+        self.rings = rings = Rings(queues, prefetch, tokens, clock, settings)
+        self.deliveries = Deliveries(queues, prefetch, tokens, rings, writers, clock, settings, observer)
+        self._clock = clock
         self._record = record
+        self._observer = observer
         self._unswept: list[TopicQueue] = []
         """Topics that the current sweep has still to check."""
+        self._prefix_sweep = PrefixSweep()
+        self._namespaces_paused: frozenset[int] = frozenset()
+        """The paused namespaces that calls for any topic have followed."""
+        self._caps_known: Mapping[int, float] = {}
+        """The caps of namespaces that have been followed."""
 
     # ---- calls of shards' writers (ShardListener) ----
 
     def demand(self, topics: Iterable[ShardTopic]) -> dict[ShardTopic, Demand]:
         """Return the demand for the items of these topics that the next transaction of their shard inserts."""
         found: dict[ShardTopic, Demand] = {}
+        queues = self.queues
         for topic in topics:
-            if self._hungry_count and topic.shard_id not in self.queues.leaving:
-                self._attach_arriving(topic)
-            queue = self.queues.by_topic.get((topic.namespace, topic.name))
-            if queue is None or queue not in self.queues.active or topic.shard_id in self.queues.leaving:
+            if topic.shard_id in queues.leaving:
                 continue
-            if queue.version != self.settings.version:
-                self.tokens.refresh(queue)
+            if self.rings.hungry_count:
+                self.rings.attach_arriving(topic)
+            queue = queues.by_topic.get((topic.namespace, topic.name))
+            if queue is None or queue not in queues.active:
+                continue
+            self.tokens.refresh(queue)
             if queue.is_throttled:
                 self.tokens.admit_arriving(queue, queue.tokens_wanted())
             demand = self.prefetch.demand(queue)
@@ -59,10 +81,11 @@ class Dispatcher(AnyTopic):
 
     def on_events(self, events: Events) -> None:
         """Complete calls, then apply the events and deliver items."""
+        queues = self.queues
         for completion in events.completed:
             completion.on_done(completion)  # First, so that no defect below costs a call its answer.
         for item in events.withdrawn:
-            self.prefetch.drop(self.queues.of(item.topic), [item])
+            self.prefetch.drop(queues.of(item.topic), [item])
         for topic, count, last in events.claims_started:
             self.prefetch.claims_started(topic, count, last)
         for topic, ended in events.claims_ended.items():
@@ -75,46 +98,51 @@ class Dispatcher(AnyTopic):
             else:
                 look_up.on_failed(error)
         for topic in events.topics_changed:
-            self.queues.notify(topic.namespace, topic.name)
-            queue = self.queues.by_topic.get((topic.namespace, topic.name))
+            queues.notify(topic.namespace, topic.name)
+            queue = queues.by_topic.get((topic.namespace, topic.name))
             if queue is None or queue.parts.get(topic.shard_id) is not topic:
-                queue = self.queues.of(topic)
+                queue = queues.of(topic)
             if not queue.in_ring and (queue.buffer.sort_keys or topic.window.head != order.LAST):
-                self._enter(queue)
-            if queue in self.queues.active:
-                self.serve(queue)
+                self.rings.enter(queue)
+            if queue in queues.active:
+                self.deliveries.serve(queue)
         for topic in events.topics_gone:
             self._topic_gone(topic)
-        self._serve_any()
+        if self.rings.fed or self.rings.due:
+            self.deliveries.serve_any()
 
     def _topic_gone(self, topic: ShardTopic) -> None:
         queue = self.queues.remove(topic)
         if queue is not None:
-            self.serve(queue)
-            self._rest(queue)
+            self._part_gone(queue)
+
+    def _part_gone(self, queue: TopicQueue) -> None:
+        self.deliveries.serve(queue)
+        self.deliveries.deactivate_if_idle(queue)
 
     def shard_opened(self, shard_id: int, topics: Collection[ShardTopic]) -> None:
         self.shard_health(shard_id, topics, healthy=True)
 
     def adopt(self, topics: Collection[ShardTopic]) -> None:
+        queues = self.queues
         for topic in topics:
-            if topic.shard_id in self.queues.sick:
+            if topic.shard_id in queues.sick:
                 self._set_aside(topic)
                 continue
-            queue = self.queues.of(topic)
+            queue = queues.of(topic)
             if not queue.in_ring:
-                self._enter(queue)
-            self.queues.notify(topic.namespace, topic.name)
+                self.rings.enter(queue)
+            queues.notify(topic.namespace, topic.name)
             if queue.calls:
-                self.serve(queue)
-        self._serve_any()
+                self.deliveries.serve(queue)
+        self.deliveries.serve_any()
 
     def _set_aside(self, topic: ShardTopic) -> None:
         self.prefetch.forget_claims(topic)
         queue = self.queues.set_aside(topic)
         if queue is not None:
             self.queues.notify(topic.namespace, topic.name)
-            self.serve(queue)
+            self.deliveries.serve(queue)
 
     def shard_lost(self, shard_id: int, topics: Collection[ShardTopic]) -> None:
         self.prefetch.drop_shard(shard_id)
@@ -125,14 +153,12 @@ class Dispatcher(AnyTopic):
         for topic in topics:
             queue = self.queues.remove(topic)
             self.prefetch.lose_claims(topic, queue)
-            if queue is None:
-                continue
-            self.queues.notify(topic.namespace, topic.name)
-            queues[queue] = None
+            if queue is not None:
+                self.queues.notify(topic.namespace, topic.name)
+                queues[queue] = None
         # Served only now, because a call for several topics takes items of all its topics.
         for queue in queues:
-            self.serve(queue)
-            self._rest(queue)
+            self._part_gone(queue)
 
     def shard_health(self, shard_id: int, topics: Collection[ShardTopic], *, healthy: bool) -> None:
         """Set the health of a shard. Ready items of a sick one do not count, so that no delivery waits for them."""
@@ -152,8 +178,7 @@ class Dispatcher(AnyTopic):
         """Remove the parts of a lost shard from these topics. Its last events can have added one after the loss."""
         for queue in queues:
             if self.queues.drop_part(queue, shard_id):
-                self.serve(queue)
-                self._rest(queue)
+                self._part_gone(queue)
 
     def shard_left(self, shard_id: int) -> None:
         """Forget a shard that has left, after its topics (`disown`)."""
@@ -166,8 +191,7 @@ class Dispatcher(AnyTopic):
         self.queues.begin_call()
         for name, count in wants.items():
             queue = self.queues.get(namespace, name)
-            if queue.version != self.settings.version:
-                self.tokens.refresh(queue)
+            self.tokens.refresh(queue)
             self.queues.want(call, queue, count)
             self.tokens.call_begins(queue, call)
         if len(wants) > 1:
@@ -176,55 +200,38 @@ class Dispatcher(AnyTopic):
         for queue in call.wants:
             if call.items is not None:
                 break
-            self.serve(queue)
+            self.deliveries.serve(queue)
 
-    def has_candidates(self, call: DequeueCall) -> bool:
-        """True if items for the call are ready or being claimed."""
-        ring = call.ring
-        if ring is not None and call.count_left and ring.entries:
-            cap = ring.tenant.cap
-            if not ring.tenant.parked_slot or (cap is not None and cap.is_asking):
-                return True
-        if call.passed is not None and call.passed.may_bring():
-            return True  # Earlier calls want all its known items, and can leave some.
-        return any(queue.may_bring() for queue in call.wants)
+    def start_any(self, ring: ReadyRing, count: int, call: DequeueCall) -> None:
+        """Serve a call for up to `count` items of any topic of a ring now, or make it wait."""
+        self.queues.begin_call()
+        self.rings.start(ring, count, call)
+        if ring.entries:
+            self.deliveries.serve_any()
 
     def end(self, call: DequeueCall) -> None:
         """End a call without items, and serve the calls that waited behind it."""
         if call.items is None:
-            self.answer(call, [])
+            self.deliveries.answer(call, [])
             for queue in call.wants:
                 if queue.calls and queue.buffer.sort_keys:
-                    self.serve(queue)
+                    self.deliveries.serve(queue)
                 if queue.has_something():
                     self.queues.notify(queue.namespace, queue.name)  # Its items were reserved for this call.
-            self._serve_any()
+            self.deliveries.serve_any()
 
-    def unclaim(self, items: list[ShardItem]) -> None:
-        """Undo the delivery of items whose caller left without them, and serve other calls with them."""
-        queues: dict[TopicQueue, None] = {}
-        for item in items:
-            writer = self._writers.get(item.topic.shard_id)
-            shard = writer.held if writer is not None else None
-            if writer is None or shard is None:
-                continue
-            if item.phase is Phase.LEASED and shard.index.leases.get(item.key) is item:
-                if shard.unclaim(item):
-                    writer.wake()
-                queues[self.queues.of(item.topic)] = None
-        for queue in queues:
-            self.serve(queue)
-        self._serve_any()
+    # ---- what time brings, and what operators have set ----
 
     def tick(self) -> None:
         """Apply settings, serve topics that waited for tokens and calls that lingered, and continue the sweep."""
         self._follow_settings()
-        self._turn_wheel()
-        lingering, self._lingering = self._lingering, {}
-        for queue in lingering:
-            self.serve(queue)
-        self._renew_calls()
-        self._serve_any()
+        for queue in self.tokens.due_topics():
+            self.deliveries.resume(queue)
+        for tenant in self.tokens.due_tenants():
+            self._wake_tenant(tenant)
+        self.deliveries.serve_lingering()
+        self.rings.renew_calls()
+        self.deliveries.serve_any()
         if self._unswept:
             self._sweep_some()
 
@@ -235,7 +242,7 @@ class Dispatcher(AnyTopic):
         """
         if not self._unswept:
             self._unswept = list(self.queues.active)
-            self._look_for_room()
+            self.rings.look_for_room()
         self._sweep_some()
 
     def _sweep_some(self) -> None:
@@ -245,10 +252,82 @@ class Dispatcher(AnyTopic):
             if queue not in self.queues.active:
                 continue
             self.prefetch.note_time(queue, now_s)
-            self.serve(queue)
+            self.deliveries.serve(queue)
             self.prefetch.unclaim_old(queue)
-            self._rest(queue)
+            self.deliveries.deactivate_if_idle(queue)
 
     def drain(self) -> Iterator[None]:
         """Claim nothing more, and unclaim all that is held; each step takes no longer than a turn of the loop may."""
         return self.prefetch.drain()
+
+    def _follow_settings(self) -> None:
+        """Apply changes of policies, caps and pauses, also to topics and calls that wait or are parked."""
+        changes = self.settings.policy_changes
+        for _ in range(min(len(changes), limits.SWEEP_QUEUES_MAX)):
+            self._follow_policy(changes.popleft())
+        for topic in self._prefix_sweep.take(self.settings.prefix_changes, self._topics_with_policies):
+            self._follow_policy(topic)
+        self._follow_namespaces()
+        if self._observer is not None:
+            self._observer.settings_followed()
+
+    def _follow_namespaces(self) -> None:
+        paused, caps = self.settings.dequeue_paused, self.settings.caps
+        if paused is self._namespaces_paused and caps is self._caps_known:
+            return
+        tenants = self.queues.tenants
+        for number in {*paused, *(caps.keys() ^ self._caps_known.keys()), *_changed(caps, self._caps_known)}:
+            tenant = tenants.get(number)
+            if tenant is None:
+                self.tokens.forget_cap(number, "")
+            elif number in paused:
+                for call in self.rings.waiting_calls(tenant):  # The others end with the next ticks.
+                    call.is_paused = True
+                    self.deliveries.answer(call, [])
+            else:
+                self._wake_tenant(tenant)
+        if any(number in tenants and tenants[number].hungry_count for number in paused):
+            return  # More calls must be ended.
+        self._namespaces_paused, self._caps_known = paused, caps
+
+    def _follow_policy(self, topic: Topic) -> None:
+        """Apply the current policy to a topic."""
+        queue = self.queues.by_topic.get(topic)
+        if queue is None:
+            self.tokens.forget_cap(*topic)
+            return
+        self.tokens.unpark(queue)
+        self.tokens.refresh(queue)
+        self.deliveries.resume(queue)
+
+    def _topics_with_policies(self) -> list[Topic]:
+        """Return all topics that are known here, and all that have caps; some appear twice."""
+        return [*self.queues.by_topic, *self.tokens.capped_topics]
+
+    def _wake_tenant(self, tenant: Tenant) -> None:
+        """Give the tokens of a namespace to topics that wait for them, in their order, and to calls for any topic."""
+        turns, share = self.tokens.begin_turns(tenant)
+        if not share:
+            return
+        if tenant.is_any_first:
+            self._feed_turn(tenant, share)
+        for queue in turns:
+            if not self.tokens.begin_turn(queue, share):
+                break
+            self.deliveries.resume(queue)
+        self.tokens.end_turn(tenant)
+        if not tenant.is_any_first:
+            self._feed_turn(tenant, share)
+        if tenant.starved or (tenant.hungry_count and tenant.has_entries()):
+            self.tokens.park_tenant(tenant)
+
+    def _feed_turn(self, tenant: Tenant, share: int) -> None:
+        """Serve calls for any topic in their turn, beside the topics that wait for tokens."""
+        if tenant.hungry_count:
+            self.tokens.begin_any_turn(tenant, share)
+            self.rings.feed(tenant)
+            self.tokens.end_turn(tenant)
+
+
+def _changed(caps: Mapping[int, float], before: Mapping[int, float]) -> list[int]:
+    return [number for number, cap in caps.items() if before.get(number) != cap]

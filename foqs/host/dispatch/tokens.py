@@ -55,7 +55,9 @@ class Tokens:
     # ---- settings of operators ----
 
     def refresh(self, queue: TopicQueue) -> None:
-        """Apply the settings of the topic and its namespace. Whoever finds a queue of another version calls this."""
+        """Apply the current policy of a topic and the current settings of its namespace, unless that was done."""
+        if queue.version == self._settings.version:
+            return
         queue.version = self._settings.version
         policy = self._settings.policy(queue.namespace, queue.name)
         queue.weight = policy.weight
@@ -72,6 +74,7 @@ class Tokens:
         queue.is_throttled = queue.is_paused or cap is not None or shared_cap is not None
 
     def refresh_tenant(self, tenant: Tenant) -> None:
+        """Apply the cap of a namespace, unless it was applied."""
         if tenant.version != self._settings.version:
             tenant.version = self._settings.version
             cap = self._cap_of(tenant.namespace, "", self._settings.caps.get(tenant.namespace, 0.0))

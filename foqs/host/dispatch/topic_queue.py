@@ -67,6 +67,17 @@ class DequeueCall:
     def done(self) -> bool:
         return self.items is not None
 
+    def has_candidates(self) -> bool:
+        """True if items for the call are ready or being claimed."""
+        ring = self.ring
+        if ring is not None and self.count_left and ring.entries:
+            cap = ring.tenant.cap
+            if not ring.tenant.parked_slot or (cap is not None and cap.is_asking):
+                return True
+        if self.passed is not None and self.passed.may_bring():
+            return True  # Earlier calls want all its known items, and can leave some.
+        return any(queue.may_bring() for queue in self.wants)
+
     def next_items(
         self, queues: list[TopicQueue], clocks: dict[int, Now], writers: Mapping[int, ShardWriter]
     ) -> tuple[dict[TopicQueue, list[ShardItem]], dict[TopicQueue, list[ShardItem]]]:
@@ -121,70 +132,32 @@ class DequeueCall:
 class TopicQueue:
     """One topic on this host: its parts on the shards, the calls that wait for its items, and its prefetched items.
 
-    The dispatcher makes it, and forgets it when nothing refers to it. It counts demand and the deliverable items of
-    the buffer. It changes no shard.
+    `Queues` makes it, and forgets it when nothing refers to it. It counts demand and the deliverable items of the
+    buffer. It changes no shard. Each of its fields is written by one part of the dispatcher.
     """
 
     __slots__ = (
-        "_rate",
-        "_rated_at_s",
-        "_served_count",
-        "allowed_count",
-        "buffer",
-        "calls",
-        "cap",
-        "claiming_last",
-        "claims_ended_count",
-        "expired_claims_in_row",
-        "has_claims_for_calls",
-        "has_prefetched_for_calls",
-        "in_ring",
-        "is_paused",
-        "is_throttled",
-        "name",
-        "namespace",
-        "parked_slot",
-        "parts",
-        "pausing",
-        "shared_cap",
-        "sick_parts",
-        "tenant",
-        "version",
-        "waiting_count",
-        "weight",
-    )
+        "_rate", "_rated_at_s", "_served_count", "allowed_count", "buffer", "calls", "cap", "claiming_last",
+        "claims_ended_count", "expired_claims_in_row", "has_claims_for_calls", "has_prefetched_for_calls", "in_ring",
+        "is_paused", "is_throttled", "name", "namespace", "parked_slot", "parts", "pausing", "shared_cap",
+        "sick_parts", "tenant", "version", "waiting_count", "weight",
+    )  # fmt: skip
 
     def __init__(self, tenant: Tenant, name: str) -> None:
         self.tenant = tenant
         self.namespace = tenant.namespace
         self.name = name
-        self.version = -1
-        """The version of the settings that it has applied."""
-        self.weight = 1
-        self.is_paused = False
-        """True if no item is delivered."""
-        self.pausing: deque[DequeueCall] | None = None
-        """The calls that a pause has not checked yet; it ends calls that wait for paused topics only."""
-        self.cap: Cap | None = None
-        self.shared_cap: Cap | None = None
-        """The cap of its namespace, which all its topics share."""
-        self.is_throttled = False
-        """True if it is paused or has a cap, so that only `allowed_count` items are claimed and delivered."""
-        self.allowed_count = 0
-        """Tokens that it holds of each of its caps."""
-        self.parked_slot = 0
-        """The slot of the wheel until which it waits for a token; 0 when it does not."""
-        self.in_ring = False
-        """True if it is in the rings of its namespace that match its name."""
+        # Written by Queues.
         self.parts: dict[int, ShardTopic] = {}
         """The topic on each healthy shard."""
         self.sick_parts: dict[int, ShardTopic] = {}
         """The topic on each sick shard, whose claims in flight can end late, or never."""
-        self.buffer = PrefetchBuffer()
         self.calls: dict[DequeueCall, None] = {}
         """The calls in the order of their arrival."""
         self.waiting_count = 0
         """Items that the calls want in all."""
+        # Written by Prefetch.
+        self.buffer = PrefetchBuffer()
         self.claims_ended_count = 0
         self.claiming_last = order.FIRST
         """An upper bound of the sort keys of claims in flight."""
@@ -199,6 +172,27 @@ class TopicQueue:
         self._rated_at_s = 0.0
         self._served_count = 0
         """Items delivered since then."""
+        # Written by Tokens.
+        self.version = -1
+        """The version of the settings that it has applied."""
+        self.weight = 1
+        self.is_paused = False
+        """True if no item is delivered."""
+        self.pausing: deque[DequeueCall] | None = None
+        """The calls that a pause has not checked yet; it ends calls that wait for paused topics only."""
+        self.cap: Cap | None = None
+        self.shared_cap: Cap | None = None
+        """The cap of its namespace, which all its topics share."""
+        self.is_throttled = False
+        """True if it is paused or has a cap, so that only `allowed_count` items are claimed and delivered."""
+        self.allowed_count = 0
+        """Tokens that it holds of each of its caps."""
+        # Written by the wheel of Tokens.
+        self.parked_slot = 0
+        """The slot of the wheel until which it waits for a token; 0 when it does not."""
+        # Written by Rings.
+        self.in_ring = False
+        """True if it is in the rings of its namespace that match its name."""
 
     @property
     def claims_count(self) -> int:
