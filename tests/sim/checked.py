@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Mapping
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from foqs.host.dispatch.dispatcher import Dispatcher
 from foqs.host.dispatch.topic_queue import DequeueCall
@@ -16,7 +16,6 @@ from foqs.model.topic import ShardTopic
 from foqs.shard.port import ShardImage, Transaction, TransactionResult
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Demand, Events
-from foqs.shard.writer.shard_writer import ShardWriter
 from tests.sim.caps import CapCheck
 from tests.support.dispatcher_invariants import problems_of_ended_calls
 from tests.support.invariants import claim_problems, order_problems, state_problems
@@ -76,14 +75,11 @@ def checked_dispatcher(world_of: Callable[[], World]) -> Callable[..., Dispatche
     """The dispatcher, checked at every answer."""
 
     def make(
-        writers: Mapping[int, ShardWriter],
-        clock: Callable[[], float],
-        settings: SettingsTable,
-        record: Callable[[Events], None],
+        writers: Any, clock: Any, settings: SettingsTable, record: Any, on_changed: Any, new_cap: Any
     ) -> Dispatcher:
         observer = _AnswerCheck(world_of, settings)
-        observer.dispatcher = dispatcher = Dispatcher(writers, clock, settings, record, observer)
-        return dispatcher
+        observer.dispatcher = Dispatcher(writers, clock, settings, record, on_changed, new_cap, observer)
+        return observer.dispatcher
 
     return make
 
@@ -124,5 +120,5 @@ class _AnswerCheck:
 
     def _shares_caps(self) -> bool:
         """Whether there were ever other hosts: then those together have the burst of a cap."""
-        caps = self.dispatcher.tokens._caps.values()
+        caps = self.dispatcher.tokens.caps.values()
         return any(isinstance(cap, SharedCap) and cap._homes.version for cap in caps)

@@ -148,7 +148,8 @@ def gives_back_without_a_word_what_was_claimed_for_a_call(self: Settlements, ite
 
 @in_place_of(Prefetch, "release_for_calls")
 def keeps_what_was_claimed_for_a_call_that_is_over(self: Prefetch, queue: TopicQueue) -> None:
-    queue.has_prefetched_for_calls = False
+    if not queue.calls:
+        queue.has_prefetched_for_calls = False
 
 
 _leave = Journal.leave

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator
 from typing import Any
 
 from foqs.host.dispatch.dispatcher import Dispatcher
-from foqs.host.dispatch.token_wheel import UNTIL_FED
+from foqs.host.dispatch.tokens import UNTIL_FED
 from foqs.host.dispatch.topic_queue import DequeueCall, TopicQueue
 from foqs.model.caps import NEVER_S
 from foqs.model.item import Phase
@@ -59,7 +59,7 @@ def _cap_problems(dispatcher: Dispatcher) -> Iterator[str]:
     """Tokens are held for what is held, and nothing is held without them."""
     tokens = dispatcher.tokens
     held: Counter[int] = Counter()
-    caps = {id(cap): cap for cap in tokens._caps.values()}
+    caps = {id(cap): cap for cap in tokens.caps.values()}
     for name, queue in dispatcher.queues.by_topic.items():
         for cap in (queue.cap, queue.shared_cap):
             if cap is not None:
@@ -69,13 +69,13 @@ def _cap_problems(dispatcher: Dispatcher) -> Iterator[str]:
         if queue.allowed_count < 0 or (queue.allowed_count and not queue.is_throttled):
             yield f"{name} holds {queue.allowed_count} tokens"
         if queue.parked_slot == UNTIL_FED:
-            is_waited_for = queue in tokens._topics._due or _is_looked_after(queue.cap)
+            is_waited_for = queue in tokens.waiting_topics._due or _is_looked_after(queue.cap)
         else:
-            is_waited_for = queue in tokens._topics._slots.get(queue.parked_slot, [*tokens._topics._due])
+            is_waited_for = queue in tokens.waiting_topics._slots.get(queue.parked_slot, [*tokens.waiting_topics._due])
         if queue.parked_slot and not is_waited_for:
             yield f"{name} is parked, and nobody will wake it"
     for tenant in dispatcher.queues.tenants.values():
-        is_waited_for = tenant in tokens._tenants._due or _is_looked_after(tenant.cap)
+        is_waited_for = tenant in tokens.waiting_tenants._due or _is_looked_after(tenant.cap)
         if tenant.parked_slot == UNTIL_FED and tenant.version == dispatcher.settings.version and not is_waited_for:
             yield f"namespace {tenant.namespace} is parked, and nobody will wake it"
     for key, any_cap in caps.items():
@@ -129,9 +129,9 @@ def _ring_problems(dispatcher: Dispatcher, untold: Container[str]) -> Iterator[s
                 ]
                 if ready:
                     yield f"a call waits for {ring.prefix!r} although {ready[0].name} has something"
-    hungry_count = sum(tenant.hungry_count > 0 for tenant in dispatcher.queues.tenants.values())
+    hungry_count = sum(tenant.hungry_count for tenant in dispatcher.queues.tenants.values())
     if dispatcher.rings.hungry_count != hungry_count:
-        yield f"{dispatcher.rings.hungry_count} namespaces are counted as hungry, there are {hungry_count}"
+        yield f"{dispatcher.rings.hungry_count} calls are counted as hungry, there are {hungry_count}"
 
 
 def problems_of_ended_calls(dispatcher: Dispatcher, queue: TopicQueue) -> Iterator[str]:

@@ -84,7 +84,7 @@ class Driver:
         self, seed: int, shard_count: int, *, sick: bool = False, calm: bool = False, capped: bool = False
     ) -> None:
         self.chance = random.Random(seed)
-        self.shards = Shards(shard_count, _AnswerObserver(self))
+        self.shards = Shards(shard_count, observer=_AnswerObserver(self))
         self.shards.server_ahead_ms = 1_000_000_000  # Another clock: who takes one for the other is days off.
         self.shards.change_settings(attempts_max=ATTEMPTS_MAX, payload_bytes_max=1_000, metadata_bytes_max=0)
         self.known: dict[tuple[int, int], Known] = {}
@@ -305,7 +305,7 @@ class Driver:
         for call in self.calls:
             if not call.done:
                 self.dispatcher.deliveries.answer(call, [])
-        for _ in self.dispatcher.drain():
+        for _ in self.dispatcher.prefetch.drain():
             pass
         for shard_id, shard in self.shards.states.items():
             if shard.in_flight is not None:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
-from foqs.host.dispatch.deliveries import DispatchObserver
 from foqs.host.dispatch.dispatcher import Dispatcher
 from foqs.host.dispatch.topic_queue import DequeueCall
 from foqs.model import limits, order
@@ -62,14 +61,15 @@ class StillWriter:
 class Shards:
     """Numbered from 0. What is passed as `shards` to others is this itself, as foqs.host.shards.shards.Shards is."""
 
-    def __init__(self, count: int, observer: DispatchObserver | None = None) -> None:
+    def __init__(self, count: int, **others: Any) -> None:
+        """`others` are further arguments of `Dispatcher`."""
         self.draining: frozenset[int] = frozenset()
         self.moving: frozenset[int] = frozenset()
         self.tiers: dict[int, str] = {}
         self.clock_ms = 1_000_000
         """Steady; callers and tests that care for no steps take it for the server's too."""
         self.server_ahead_ms = 0
-        self._observer = observer
+        self._others = others
         self.settings = SettingsTable()
         self.states: dict[int, ShardState] = {}
         self.allow_item_bytes(ITEM_BYTES_MAX)
@@ -83,7 +83,7 @@ class Shards:
         self.settings.item_bytes_seen = {}
         self.writers = {number: StillWriter(number, self.states, self.now) for number in self.tables}
         self.dispatcher = Dispatcher(
-            cast(Any, self.writers), lambda: self.clock_ms / 1000, self.settings, lambda *_: None, self._observer
+            cast(Any, self.writers), lambda: self.clock_ms / 1000, self.settings, lambda *_: None, **self._others
         )
         for number, stored in self.stored.items():
             image = stored.open()

@@ -193,8 +193,7 @@ class Asked(TokenBucket):
 
 def test_consumers_of_a_topic_without_items_wait_for_none_of_its_tokens() -> None:
     """Another host may have the items, and would wait for the next token."""
-    shards = Shards(1)
-    shards.dispatcher.tokens.share_caps(lambda key, rate, now_s: Asked(rate, now_s, 0.0))
+    shards = Shards(1, new_cap=lambda key, rate, now_s: Asked(rate, now_s, 0.0))
     shards.set_policy("a", deliveries_per_second_max=0.001)
     Asked.asked_count = 0
     for _ in range(5):

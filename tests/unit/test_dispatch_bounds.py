@@ -21,7 +21,7 @@ from foqs.model.errors import FoqsError, OverloadedError, PausedError, Unavailab
 from foqs.model.item import ShardItem
 from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.shard.port import ItemRow
-from foqs.shard.state.events import Completion, LookUp
+from foqs.shard.state.events import Completion, Events, LookUp
 from tests.support.shards import ITEM_BYTES_MAX, NAMESPACE, NamespacesOf, Shards
 
 JOBS = Namespace(NAMESPACE, "jobs", NamespaceSettings(), 0)
@@ -217,7 +217,9 @@ def test_a_topic_that_is_gone_leaves_nothing(way: str) -> None:
         shards.dispatcher.shard_health(0, [topic], healthy=False)
         shards.dispatcher.end(shards.dequeue({"a": 1}))
         assert len(shards.dispatcher.queues.by_topic) == 1, "it comes back with its shard"
-        shards.dispatcher._topic_gone(item.topic)
+        gone = Events()
+        gone.topics_gone.append(item.topic)
+        shards.dispatcher.on_events(gone)
     assert not shards.dispatcher.queues.by_topic
 
 
@@ -440,5 +442,5 @@ def test_what_is_being_claimed_of_a_shard_goes_back_when_the_shard_is_handed_on_
     shards.run(0)
     assert not shards.states[0].index.leases
     assert not shards.dispatcher.prefetch.prefetched_bytes
-    shards.dispatcher.shard_left(0)
+    shards.dispatcher.queues.shard_left(0)
     assert not shards.dispatcher.queues.sick

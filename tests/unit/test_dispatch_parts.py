@@ -12,7 +12,7 @@ from foqs.host.dispatch.topic_queue import TopicQueue
 
 _FOLDER = Path(dispatcher.__file__).parent
 _MUTATORS = ("add", "append", "appendleft", "clear", "pop", "popleft", "remove", "setdefault", "take", "update")
-_WRITING_METHODS = {"note_claims_started": "prefetch", "note_served": "prefetch", "enter": "rings", "leave": "rings"}
+_WRITING_METHODS = {"note_served": "prefetch", "enter": "rings", "leave": "rings"}
 """Methods of a queue, or of its namespace, that write fields of the queue, and the part that calls them."""
 _QUEUES = ("queue", "one")
 """The names that queues have in the code of the parts."""
@@ -53,7 +53,7 @@ def test_a_field_of_a_queue_is_written_by_one_part() -> None:
         for field in _written(tree):
             writers[field].add(module)
     assert {field: of for field, of in writers.items() if len(of) > 1} == {}
-    own = {"name", "namespace", "tenant", "claiming_last", "_rate", "_rated_at_s", "_served_count"}
+    own = {"name", "namespace", "topic", "tenant", "_rate", "_rated_at_s", "_served_count"}
     assert set(writers) == set(TopicQueue.__slots__) - own, "the others are written by the queue's own methods"
 
 

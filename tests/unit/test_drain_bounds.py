@@ -99,7 +99,7 @@ def test_what_is_prefetched_goes_back_in_several_turns() -> None:
     with patch.object(prefetch, "DRAINED_PER_TURN", 2):
         left = [
             sum(len(shards.dispatcher.queues.prefetched(NAMESPACE, name).sort_keys) for name in names)
-            for _ in shards.dispatcher.drain()
+            for _ in shards.dispatcher.prefetch.drain()
         ]
     assert left == [sum(kept[at:]) for at in range(1, len(names) + 1)]
     shards.run(0)

@@ -90,7 +90,7 @@ def test_a_cap_of_a_prefix_holds_for_each_of_its_topics_by_itself_and_those_to_c
     shards.set_prefix_policy("p/", deliveries_per_second_max=0)
     consumers.pass_ms(1_000)
     assert consumers.got["p/a"] + consumers.got["p/b"] + consumers.got["p/new"] == 29 + 29 + 30
-    assert not shards.dispatcher.tokens._caps
+    assert not shards.dispatcher.tokens.caps
     check(shards)
 
 

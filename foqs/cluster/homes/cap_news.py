@@ -20,7 +20,7 @@ from foqs.background.tasks import log_defect
 from foqs.cluster.homes.cap_ledger import CapLedger
 from foqs.cluster.homes.home_table import home_of
 from foqs.model.outage import Outage
-from foqs.model.shared_caps import RETRY_MS, CapAsk, CapGrant, CapHomes, CapKey, SharedCap
+from foqs.model.shared_caps import RETRY_MS, CapAsk, CapGrant, CapKey, SharedCap
 
 FLUSH_MS = 5
 """Asks within this time are sent to their homes together."""
@@ -40,9 +40,6 @@ _log = structlog.get_logger(__name__)
 
 class LocalCaps(Protocol):
     """The caps of topics and namespaces on this host; foqs.host.verbs.host_stocks.Stocks is the real one."""
-
-    def share_caps(self, homes: CapHomes) -> None:
-        """Let the homes supply the tokens of all caps that are made from now on."""
 
     def cap_rate(self, key: CapKey) -> float:
         """Return the cap as far as this host knows, in items a second; 0 for none."""
@@ -139,7 +136,6 @@ class CapNews(Service):
     # ---- asking ----
 
     async def _start(self) -> None:
-        self._local.share_caps(self)
         self._tasks.spawn(self._run())
         self._tasks.every(SWEEP_MS, self._sweep)
 

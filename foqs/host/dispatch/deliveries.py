@@ -74,16 +74,15 @@ class Deliveries:
         call.items = items
         self._queues.end_call(call)
         for queue in call.wants:
-            if (queue.has_prefetched_for_calls or queue.has_claims_for_calls) and not queue.calls:
-                self._prefetch.release_for_calls(queue)
+            self._prefetch.release_for_calls(queue)
             if not queue.parts:
                 self.deactivate_if_idle(queue)  # An unknown topic: sweeps would come too late for many names.
         if call.answered is not None and not call.answered.done():
             call.answered.set_result(None)
         if call.ring is not None:
-            rings.end(call, items)
+            rings.end(call.ring, call, items)
         for queue in call.wants:
-            if not queue.in_ring and (queue.parts or queue.buffer.sort_keys):
+            if queue.parts or queue.buffer.sort_keys:
                 rings.enter(queue)  # Items that the call wanted and did not get are free for other calls.
         if observer is not None:
             observer.answered(call, items)
@@ -94,11 +93,9 @@ class Deliveries:
         for item in items:
             writer = self._writers.get(item.topic.shard_id)
             shard = writer.held if writer is not None else None
-            if writer is None or shard is None:
-                continue
-            if item.phase is Phase.LEASED and shard.index.leases.get(item.key) is item:
+            if shard is not None and item.phase is Phase.LEASED and shard.index.leases.get(item.key) is item:
                 if shard.unclaim(item):
-                    writer.wake()
+                    self._writers[item.topic.shard_id].wake()
                 queues[self._queues.of(item.topic)] = None
         for queue in queues:
             self.serve(queue)
@@ -133,16 +130,14 @@ class Deliveries:
                     break
             if not self._deliver_to(call):
                 break
-        if (queue.has_prefetched_for_calls or queue.has_claims_for_calls) and not queue.calls:
-            self._prefetch.release_for_calls(queue)
+        self._prefetch.release_for_calls(queue)
         self._prefetch.claim(queue)
-        if queue.is_throttled:
-            self._rings.settle(queue)
+        self._rings.settle(queue)
 
     def serve_any(self) -> None:
         """Find topics for calls that want any topic, and answer the calls that wait for nothing more."""
-        while self._rings.fed or self._rings.due:
-            for call in self._rings.take_due():
+        while due := self._rings.take_due():
+            for call in due:
                 if call.items is None and not call.awaits_more(self._clock()):
                     self._answer_any(call)
 
@@ -158,10 +153,9 @@ class Deliveries:
             self._queues.activate(queue)
         if queue in self._queues.active:
             self.serve(queue)
-        if not queue.in_ring:
-            self._rings.enter(queue)
+        self._rings.enter(queue)
         if not queue.parked_slot:
-            self._queues.notify(queue.namespace, queue.name)
+            self._queues.on_changed(queue.topic)
 
     def deactivate_if_idle(self, queue: TopicQueue) -> None:
         """Let a queue cost no time if it is idle, and no memory if nothing refers to it."""
@@ -170,13 +164,10 @@ class Deliveries:
             self._rings.forget(queue)
 
     def _answer_any(self, call: DequeueCall) -> None:
-        queues = list(call.wants)
-        if not queues:
-            return
         self._deliver_to(call)
         if call.items is None:
-            return  # No item has come, or all had expired: the next tick looks for more.
-        for queue in queues:
+            return  # No item has come, or all had expired. The next tick tries again.
+        for queue in call.wants:
             if queue.calls or queue.is_throttled:
                 self.serve(queue)
 
@@ -202,8 +193,7 @@ class Deliveries:
         if queue.calls:
             self._lingering[queue] = None
         self._prefetch.unclaim(queue, queue.buffer.items)
-        if queue.is_throttled:
-            self._rings.settle(queue)
+        self._rings.settle(queue)
 
     # ---- items ----
 
@@ -228,22 +218,17 @@ class Deliveries:
             return False
         given: list[ShardItem] = []
         for queue, items in next_items.items():
-            self._deliver(queue, call, items, clocks, given)
+            given += self._deliver(queue, call, items, clocks)
         if given:
             self.answer(call, given)
         return bool(next_items)
 
     def _deliver(
-        self,
-        queue: TopicQueue,
-        call: DequeueCall,
-        items: list[ShardItem],
-        clocks: dict[int, Now],
-        given: list[ShardItem],
-    ) -> None:
-        """Lease the next items of the buffer to the call, and add the items that have not expired to `given`."""
+        self, queue: TopicQueue, call: DequeueCall, items: list[ShardItem], clocks: dict[int, Now]
+    ) -> list[ShardItem]:
+        """Lease the next items of the buffer to the call. Return those that have not expired."""
         self._prefetch.take(queue, items, self._clock())
-        given_count = len(given)
+        given: list[ShardItem] = []
         for item in items:
             shard_id = item.topic.shard_id
             writer, now = self._writers[shard_id], clocks[shard_id]
@@ -259,4 +244,5 @@ class Deliveries:
                 item.delivered_at = now.server_ms
                 given.append(item)
         if queue.is_throttled:
-            self._tokens.spend(queue, len(given) - given_count)
+            self._tokens.spend(queue, len(given))
+        return given

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from foqs.host.dispatch.deliveries import Deliveries, DispatchObserver
 from foqs.host.dispatch.prefetch import Prefetch
@@ -10,9 +10,10 @@ from foqs.host.dispatch.prefix_sweep import PrefixSweep
 from foqs.host.dispatch.queues import Queues
 from foqs.host.dispatch.rings import Rings
 from foqs.host.dispatch.tenant import ReadyRing, Tenant
-from foqs.host.dispatch.tokens import Tokens
+from foqs.host.dispatch.tokens import NewCap, Tokens
 from foqs.host.dispatch.topic_queue import DequeueCall, TopicQueue
 from foqs.model import limits, order
+from foqs.model.caps import TokenBucket
 from foqs.model.namespace import SettingsTable
 from foqs.model.stocks import Topic
 from foqs.model.topic import ShardTopic
@@ -34,16 +35,19 @@ class Dispatcher:
         clock: Callable[[], float],
         settings: SettingsTable,
         record: Callable[[Events], None],
+        on_changed: Callable[[Topic], None] = lambda _: None,
+        new_cap: NewCap = lambda _, rate, now_s: TokenBucket(rate, now_s),
         observer: DispatchObserver | None = None,
     ) -> None:
-        """`writers` are those of the host's shards, by id, and come and go; `clock` is monotonic, in seconds.
+        """`writers` is the live mapping of the host's shard writers by id; `clock` is monotonic, in seconds.
 
-        Shards read the same `settings`. `record` takes down what has become of items.
+        `settings` is the table that the shards read as well. `record` counts the events of items. `on_changed` is
+        called with each topic whose ready items possibly changed, because other hosts need these reports.
         """
         self.settings = settings
-        self.queues = queues = Queues()
+        self.queues = queues = Queues(on_changed)
         self.prefetch = prefetch = Prefetch(queues, writers, settings)
-        self.tokens = tokens = Tokens(queues, prefetch, clock, settings)
+        self.tokens = tokens = Tokens(queues, prefetch, clock, settings, new_cap)
         self.rings = rings = Rings(queues, prefetch, tokens, clock, settings)
         self.deliveries = Deliveries(queues, prefetch, tokens, rings, writers, clock, settings, observer)
         self._clock = clock
@@ -98,23 +102,19 @@ class Dispatcher:
             else:
                 look_up.on_failed(error)
         for topic in events.topics_changed:
-            queues.notify(topic.namespace, topic.name)
             queue = queues.by_topic.get((topic.namespace, topic.name))
             if queue is None or queue.parts.get(topic.shard_id) is not topic:
                 queue = queues.of(topic)
+            queues.on_changed(queue.topic)
             if not queue.in_ring and (queue.buffer.sort_keys or topic.window.head != order.LAST):
                 self.rings.enter(queue)
             if queue in queues.active:
                 self.deliveries.serve(queue)
         for topic in events.topics_gone:
-            self._topic_gone(topic)
+            if (gone := queues.remove(topic)) is not None:
+                self._part_gone(gone)
         if self.rings.fed or self.rings.due:
             self.deliveries.serve_any()
-
-    def _topic_gone(self, topic: ShardTopic) -> None:
-        queue = self.queues.remove(topic)
-        if queue is not None:
-            self._part_gone(queue)
 
     def _part_gone(self, queue: TopicQueue) -> None:
         self.deliveries.serve(queue)
@@ -127,22 +127,17 @@ class Dispatcher:
         queues = self.queues
         for topic in topics:
             if topic.shard_id in queues.sick:
-                self._set_aside(topic)
+                self.prefetch.forget_claims(topic)
+                if (aside := queues.set_aside(topic)) is not None:
+                    queues.on_changed(aside.topic)
+                    self.deliveries.serve(aside)
                 continue
             queue = queues.of(topic)
-            if not queue.in_ring:
-                self.rings.enter(queue)
-            queues.notify(topic.namespace, topic.name)
+            self.rings.enter(queue)
+            queues.on_changed(queue.topic)
             if queue.calls:
                 self.deliveries.serve(queue)
         self.deliveries.serve_any()
-
-    def _set_aside(self, topic: ShardTopic) -> None:
-        self.prefetch.forget_claims(topic)
-        queue = self.queues.set_aside(topic)
-        if queue is not None:
-            self.queues.notify(topic.namespace, topic.name)
-            self.deliveries.serve(queue)
 
     def shard_lost(self, shard_id: int, topics: Collection[ShardTopic]) -> None:
         self.prefetch.drop_shard(shard_id)
@@ -154,7 +149,7 @@ class Dispatcher:
             queue = self.queues.remove(topic)
             self.prefetch.lose_claims(topic, queue)
             if queue is not None:
-                self.queues.notify(topic.namespace, topic.name)
+                self.queues.on_changed(queue.topic)
                 queues[queue] = None
         # Served only now, because a call for several topics takes items of all its topics.
         for queue in queues:
@@ -179,10 +174,6 @@ class Dispatcher:
         for queue in queues:
             if self.queues.drop_part(queue, shard_id):
                 self._part_gone(queue)
-
-    def shard_left(self, shard_id: int) -> None:
-        """Forget a shard that has left, after its topics (`disown`)."""
-        self.queues.shard_left(shard_id)
 
     # ---- calls ----
 
@@ -217,7 +208,7 @@ class Dispatcher:
                 if queue.calls and queue.buffer.sort_keys:
                     self.deliveries.serve(queue)
                 if queue.has_something():
-                    self.queues.notify(queue.namespace, queue.name)  # Its items were reserved for this call.
+                    self.queues.on_changed(queue.topic)  # Its items were reserved for this call.
             self.deliveries.serve_any()
 
     # ---- what time brings, and what operators have set ----
@@ -225,15 +216,14 @@ class Dispatcher:
     def tick(self) -> None:
         """Apply settings, serve topics that waited for tokens and calls that lingered, and continue the sweep."""
         self._follow_settings()
-        for queue in self.tokens.due_topics():
+        for queue in self.tokens.waiting_topics.take_due(limits.SWEEP_QUEUES_MAX):
             self.deliveries.resume(queue)
-        for tenant in self.tokens.due_tenants():
+        for tenant in self.tokens.waiting_tenants.take_due():
             self._wake_tenant(tenant)
         self.deliveries.serve_lingering()
         self.rings.renew_calls()
         self.deliveries.serve_any()
-        if self._unswept:
-            self._sweep_some()
+        self._sweep_some()
 
     def sweep(self) -> None:
         """Begin to unclaim items that were prefetched too long ago, and to deactivate idle topics.
@@ -256,16 +246,14 @@ class Dispatcher:
             self.prefetch.unclaim_old(queue)
             self.deliveries.deactivate_if_idle(queue)
 
-    def drain(self) -> Iterator[None]:
-        """Claim nothing more, and unclaim all that is held; each step takes no longer than a turn of the loop may."""
-        return self.prefetch.drain()
-
     def _follow_settings(self) -> None:
         """Apply changes of policies, caps and pauses, also to topics and calls that wait or are parked."""
         changes = self.settings.policy_changes
         for _ in range(min(len(changes), limits.SWEEP_QUEUES_MAX)):
             self._follow_policy(changes.popleft())
-        for topic in self._prefix_sweep.take(self.settings.prefix_changes, self._topics_with_policies):
+        for topic in self._prefix_sweep.take(
+            self.settings.prefix_changes, lambda: [*self.queues.by_topic, *self.tokens.caps]
+        ):
             self._follow_policy(topic)
         self._follow_namespaces()
         if self._observer is not None:
@@ -276,7 +264,7 @@ class Dispatcher:
         if paused is self._namespaces_paused and caps is self._caps_known:
             return
         tenants = self.queues.tenants
-        for number in {*paused, *(caps.keys() ^ self._caps_known.keys()), *_changed(caps, self._caps_known)}:
+        for number in {*paused, *[number for number, _ in caps.items() ^ self._caps_known.items()]}:
             tenant = tenants.get(number)
             if tenant is None:
                 self.tokens.forget_cap(number, "")
@@ -296,38 +284,14 @@ class Dispatcher:
         if queue is None:
             self.tokens.forget_cap(*topic)
             return
-        self.tokens.unpark(queue)
+        self.tokens.waiting_topics.leave(queue)
         self.tokens.refresh(queue)
         self.deliveries.resume(queue)
 
-    def _topics_with_policies(self) -> list[Topic]:
-        """Return all topics that are known here, and all that have caps; some appear twice."""
-        return [*self.queues.by_topic, *self.tokens.capped_topics]
-
     def _wake_tenant(self, tenant: Tenant) -> None:
         """Give the tokens of a namespace to topics that wait for them, in their order, and to calls for any topic."""
-        turns, share = self.tokens.begin_turns(tenant)
-        if not share:
-            return
-        if tenant.is_any_first:
-            self._feed_turn(tenant, share)
-        for queue in turns:
-            if not self.tokens.begin_turn(queue, share):
-                break
-            self.deliveries.resume(queue)
-        self.tokens.end_turn(tenant)
-        if not tenant.is_any_first:
-            self._feed_turn(tenant, share)
-        if tenant.starved or (tenant.hungry_count and tenant.has_entries()):
-            self.tokens.park_tenant(tenant)
-
-    def _feed_turn(self, tenant: Tenant, share: int) -> None:
-        """Serve calls for any topic in their turn, beside the topics that wait for tokens."""
-        if tenant.hungry_count:
-            self.tokens.begin_any_turn(tenant, share)
-            self.rings.feed(tenant)
-            self.tokens.end_turn(tenant)
-
-
-def _changed(caps: Mapping[int, float], before: Mapping[int, float]) -> list[int]:
-    return [number for number, cap in caps.items() if before.get(number) != cap]
+        for queue in self.tokens.turns(tenant):
+            if queue is None:
+                self.rings.feed(tenant)
+            else:
+                self.deliveries.resume(queue)

@@ -20,54 +20,6 @@ DRAINED_PER_TURN = 1_000
 _size_bytes = attrgetter("size_bytes")
 
 
-class PrefetchMemory:
-    """The memory of prefetched items on the host, and the most that those may take whose claims are in flight.
-
-    `Prefetch` owns it, reports every claim and item to it, and asks how much room is left.
-    """
-
-    def __init__(self, settings: SettingsTable) -> None:
-        self.prefetched_bytes = 0
-        """Payload and metadata of all prefetch buffers."""
-        self._settings = settings
-        self._claiming_bytes = 0
-        self._claiming_bytes_of: dict[ShardTopic, int] = {}
-        """The bytes of claims in flight by topic, of healthy shards only, because a sick shard's come late, or never.
-        """
-
-    def room(self, namespace: int) -> int:
-        """Return the number of items, each of the largest size, that fit; at least one, so that work continues."""
-        bytes_left = limits.PREFETCH_BYTES_MAX - self.prefetched_bytes - self._claiming_bytes
-        return max(1, bytes_left // self._bytes_each(namespace))
-
-    def release(self, items: list[ShardItem]) -> None:
-        self.prefetched_bytes -= sum(map(_size_bytes, items))
-
-    def claims_started(self, topic: ShardTopic, count: int) -> None:
-        size_bytes = count * self._bytes_each(topic.namespace)
-        self._claiming_bytes_of[topic] = self._claiming_bytes_of.get(topic, 0) + size_bytes
-        self._claiming_bytes += size_bytes
-
-    def claims_ended(self, topic: ShardTopic, count: int, items: list[ShardItem]) -> None:
-        """Note that `count` claims of a topic ended and brought `items`; its `claiming_count` claims remain."""
-        if items:
-            sizes_bytes = list(map(_size_bytes, items))
-            self.prefetched_bytes += sum(sizes_bytes)
-            self._settings.note_item_bytes(topic.namespace, max(sizes_bytes))
-        size_bytes = self._claiming_bytes_of.pop(topic, 0)
-        if size_bytes:
-            left_bytes = size_bytes * topic.claiming_count // (topic.claiming_count + count)
-            self._claiming_bytes -= size_bytes - left_bytes
-            if left_bytes:
-                self._claiming_bytes_of[topic] = left_bytes
-
-    def forget_claims(self, topic: ShardTopic) -> None:
-        self._claiming_bytes -= self._claiming_bytes_of.pop(topic, 0)
-
-    def _bytes_each(self, namespace: int) -> int:
-        return limits.RESIDENT_ITEM_BYTES + self._settings.item_bytes_max(namespace)
-
-
 class Prefetch:
     """The part of the dispatcher that claims items and holds them until they are delivered.
 
@@ -79,30 +31,36 @@ class Prefetch:
         self._queues = queues
         self._writers = writers
         self._settings = settings
-        self._memory = PrefetchMemory(settings)
         self._draining = False
-
-    @property
-    def prefetched_bytes(self) -> int:
+        self.prefetched_bytes = 0
         """Payload and metadata of all prefetch buffers."""
-        return self._memory.prefetched_bytes
+        self._claiming_bytes = 0
+        """The memory that claims in flight can take."""
+        self._claiming_bytes_of: dict[ShardTopic, int] = {}
+        """The same by topic, of healthy shards only, because a sick shard's claims end late, or never."""
 
     # ---- claims ----
 
     def demand(self, queue: TopicQueue) -> Demand | None:
         """The demand for items that are about to be written; None if there is none."""
-        if not self._may_claim(queue):
-            return None
-        count = queue.demand_count()
+        count = queue.demand_count() if self._may_claim(queue) else 0
         return queue.demand(count) if count else None
 
     def _may_claim(self, queue: TopicQueue) -> bool:
         if self._draining or queue.namespace in self._settings.dequeue_paused:
             return False
-        if self._memory.prefetched_bytes < limits.PREFETCH_BYTES_MAX or not queue.buffer:
+        if self.prefetched_bytes < limits.PREFETCH_BYTES_MAX or not queue.buffer:
             return True
         # No prefetched item can be delivered before something more urgent is claimed.
         return bool(queue.calls) and not queue.servable_count(1)
+
+    def _room(self, namespace: int) -> int:
+        """Return the number of items, each of the largest size, that fit; at least one, so that work continues."""
+        bytes_left = limits.PREFETCH_BYTES_MAX - self.prefetched_bytes - self._claiming_bytes
+        return max(1, bytes_left // self._bytes_each(namespace))
+
+    def _bytes_each(self, namespace: int) -> int:
+        return limits.RESIDENT_ITEM_BYTES + self._settings.item_bytes_max(namespace)
 
     def claim(self, queue: TopicQueue) -> None:
         """Claim ready items that are wanted, and refill windows that run low."""
@@ -112,7 +70,7 @@ class Prefetch:
         count = queue.demand_count()
         if not count or not self._may_claim(queue):
             return
-        demand = queue.demand(min(count, self._memory.room(queue.namespace)))
+        demand = queue.demand(min(count, self._room(queue.namespace)))
         owned: list[ShardTopic] = []
         for part in parts:
             writer = self._writers[part.shard_id]
@@ -147,15 +105,19 @@ class Prefetch:
     def claims_started(self, topic: ShardTopic, count: int, last: int) -> None:
         """Note that `count` claims have begun, of items up to the sort key `last`."""
         queue = self._queues.of(topic)
-        queue.note_claims_started(count, last)
+        if queue.claims_count <= count or last > queue.claiming_last:
+            queue.claiming_last = last
         if topic.shard_id not in self._queues.sick:
-            self._memory.claims_started(topic, count)
+            size_bytes = count * self._bytes_each(topic.namespace)
+            self._expect(topic, self._claiming_bytes_of.get(topic, 0) + size_bytes)
         self._writers[topic.shard_id].wake()
 
     def claims_ended(self, topic: ShardTopic, ended: ClaimsEnded) -> None:
         """Hold the items of claims that have ended, unless they must go back."""
         queue, items = self._queues.of(topic), ended.items
-        self._memory.claims_ended(topic, ended.count, items)
+        if claiming_bytes := self._claiming_bytes_of.get(topic):
+            left_count = topic.claiming_count
+            self._expect(topic, claiming_bytes * left_count // (left_count + ended.count))
         queue.claims_ended_count += ended.count
         if queue.has_claims_for_calls:  # Not checked item by item, because thousands can end at once.
             queue.has_prefetched_for_calls = True
@@ -165,17 +127,26 @@ class Prefetch:
             0 if items else min(queue.expired_claims_in_row + ended.count, limits.TRANSACTION_CLAIMS_MAX)
         )
         if items:
+            sizes_bytes = list(map(_size_bytes, items))
+            self.prefetched_bytes += sum(sizes_bytes)
+            self._settings.note_item_bytes(topic.namespace, max(sizes_bytes))
             queue.buffer.add(items)
             if self._draining or topic.shard_id in self._queues.leaving:
                 self.unclaim(queue, items)
 
+    def _expect(self, topic: ShardTopic, size_bytes: int) -> None:
+        """Set the memory that claims in flight of a topic can take."""
+        self._claiming_bytes += size_bytes - self._claiming_bytes_of.pop(topic, 0)
+        if size_bytes:
+            self._claiming_bytes_of[topic] = size_bytes
+
     def forget_claims(self, topic: ShardTopic) -> None:
         """Expect nothing of the claims in flight on a sick shard, because they end late, or never."""
-        self._memory.forget_claims(topic)
+        self._expect(topic, 0)
 
     def lose_claims(self, topic: ShardTopic, queue: TopicQueue | None) -> None:
         """Count the claims in flight on a lost shard as ended."""
-        self._memory.forget_claims(topic)
+        self.forget_claims(topic)
         if queue is not None:
             queue.claims_ended_count += topic.claiming_count
 
@@ -185,12 +156,12 @@ class Prefetch:
         """Take the next items out of the buffer to deliver them."""
         queue.buffer.take(len(items))
         queue.note_served(len(items), now_s)
-        self._memory.release(items)
+        self.prefetched_bytes -= sum(map(_size_bytes, items))
 
     def drop(self, queue: TopicQueue, items: list[ShardItem]) -> None:
         """Remove the items from the prefetch buffer."""
         queue.buffer.remove(items)
-        self._memory.release(items)
+        self.prefetched_bytes -= sum(map(_size_bytes, items))
 
     def drop_shard(self, shard_id: int) -> None:
         """Drop all items of a lost shard."""
@@ -199,10 +170,7 @@ class Prefetch:
 
     def unclaim(self, queue: TopicQueue, items: list[ShardItem]) -> None:
         """Undo the claims of items that are held."""
-        if not items:
-            return
-        queue.buffer.remove(items)
-        self._memory.release(items)
+        self.drop(queue, items)
         for topic, some in by_topic(items).items():
             writer = self._writers[topic.shard_id]
             if writer.held is not None and writer.held.unclaim_all(topic, some):
@@ -218,11 +186,13 @@ class Prefetch:
         self.unclaim(queue, queue.buffer.prefetched_long(self._writers))
 
     def release_for_calls(self, queue: TopicQueue) -> None:
-        """Unclaim items claimed for calls when no call waits: a new owner of their shard would count them as delivered.
+        """Unclaim items that were claimed for calls if no call waits, and withdraw such claims that have not begun.
 
-        Claims for calls that have not begun are withdrawn. Claims that a transaction is making are undone when it has
-        ended: if the host dies before, its call has ended without it, and the new owner counts them as delivered.
+        Otherwise a new owner of the shard would treat the items as delivered. Items of a running transaction are
+        unclaimed when it ends. If the host dies before that, the new owner does treat them as delivered.
         """
+        if queue.calls:
+            return
         if queue.has_prefetched_for_calls:
             queue.has_prefetched_for_calls = False
             if queue.buffer.sort_keys:

@@ -18,7 +18,9 @@ class Queues:
     It writes the parts and the calls of a queue.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_changed: Callable[[Topic], None]) -> None:
+        """`on_changed` is called with each topic whose ready items possibly changed."""
+        self.on_changed = on_changed
         self.by_topic: dict[Topic, TopicQueue] = {}
         """The queues by namespace and name."""
         self.tenants: dict[int, Tenant] = {}
@@ -33,7 +35,6 @@ class Queues:
         """Dequeue calls that wait."""
         self.waiting_topics_count = 0
         """Topics that they wait for, counted once for each call."""
-        self._notify: Callable[[Topic], None] | None = None
 
     def get(self, namespace: int, name: str) -> TopicQueue:
         """Return the queue of a topic; make it if it is new."""
@@ -89,16 +90,14 @@ class Queues:
         self.leaving.add(shard_id)
 
     def shard_left(self, shard_id: int) -> None:
+        """Forget a shard that has left, after its topics."""
         self.leaving.discard(shard_id)
         self.sick.discard(shard_id)
 
     def set_aside(self, topic: ShardTopic) -> TopicQueue | None:
         """Count a topic of a sick shard for nothing. Return its queue if it counted before."""
         queue = self.by_topic.get((topic.namespace, topic.name))
-        if queue is None or queue.parts.pop(topic.shard_id, None) is None:
-            return None
-        queue.sick_parts[topic.shard_id] = topic
-        return queue
+        return self.of(topic) if queue is not None and topic.shard_id in queue.parts else None
 
     def remove(self, topic: ShardTopic) -> TopicQueue | None:
         """Take a shard's topic out of its queue, and return the queue, if there is one."""
@@ -165,21 +164,10 @@ class Queues:
         self.active.pop(queue, None)
         if queue.parts or queue.sick_parts:
             return False
-        if self.by_topic.pop((queue.namespace, queue.name), None) is not None:
+        if self.by_topic.pop(queue.topic, None) is not None:
             queue.tenant.queues_count -= 1
         return True
 
     def forget_tenant_if_unused(self, tenant: Tenant) -> None:
         if not (tenant.queues_count or tenant.hungry_count or tenant.rings):
             self.tenants.pop(tenant.namespace, None)
-
-    # ---- other hosts ----
-
-    def notify_changes(self, notify: Callable[[Topic], None] | None) -> None:
-        """Call `notify` with topics whose stock possibly changed; None if no other host has to know."""
-        self._notify = notify
-
-    def notify(self, namespace: int, name: str) -> None:
-        """Note that the stock of a topic may have changed."""
-        if self._notify is not None:
-            self._notify((namespace, name))

@@ -52,7 +52,7 @@ class Rings:
         self._fed_later: dict[Tenant, None] = {}
         """Namespaces that the next tick continues with."""
         self.hungry_count = 0
-        """Namespaces with calls that want items of any topic."""
+        """Calls that want items of any topic."""
         self._roomless: dict[TopicQueue, None] = {}
         """Topics outside the rings for want of room for leases. No event reports new room, so sweeps check them."""
         self._filling: dict[ReadyRing, None] = {}
@@ -64,6 +64,8 @@ class Rings:
 
     def enter(self, queue: TopicQueue) -> None:
         """Add a topic to the rings if it has items to deliver."""
+        if queue.in_ring:
+            return
         self._tokens.refresh(queue)
         if queue.is_paused or queue.parked_slot:
             return
@@ -77,7 +79,7 @@ class Rings:
 
     def settle(self, queue: TopicQueue) -> None:
         """Hold no more of a capped or paused topic than can be delivered now. It leaves its rings if it is parked."""
-        if self._tokens.settle(queue):
+        if queue.is_throttled and self._tokens.settle(queue):
             queue.tenant.leave(queue)
 
     def forget(self, queue: TopicQueue) -> None:
@@ -155,30 +157,25 @@ class Rings:
     def start(self, ring: ReadyRing, count: int, call: DequeueCall) -> None:
         """Let a call wait for up to `count` items of any topic of a ring."""
         call.ring, call.count_left = ring, count
-        self._wait(call)
+        self._wait(ring, call)
         if ring.entries:
             self.fed[ring.tenant] = None
 
-    def _wait(self, call: DequeueCall) -> None:
-        assert call.ring is not None
-        tenant = call.ring.tenant
-        if not tenant.hungry_count:
+    def _wait(self, ring: ReadyRing, call: DequeueCall) -> None:
+        if call not in ring.hungry:
+            ring.hungry[call] = None
+            ring.tenant.hungry_count += 1
             self.hungry_count += 1
-        tenant.wait(call)
 
-    def _stop_waiting(self, call: DequeueCall) -> None:
-        assert call.ring is not None
-        tenant = call.ring.tenant
-        if tenant.hungry_count:
-            tenant.stop_waiting(call)
-            if not tenant.hungry_count:
-                self.hungry_count -= 1
+    def _stop_waiting(self, ring: ReadyRing, call: DequeueCall) -> None:
+        if call in ring.hungry:
+            del ring.hungry[call]
+            ring.tenant.hungry_count -= 1
+            self.hungry_count -= 1
 
-    def end(self, call: DequeueCall, items: list[ShardItem]) -> None:
-        """Let a call for any topic that got `items` want no more."""
-        ring = call.ring
-        assert ring is not None
-        self._stop_waiting(call)
+    def end(self, ring: ReadyRing, call: DequeueCall, items: list[ShardItem]) -> None:
+        """Let a call for any topic of a ring that got `items` want no more."""
+        self._stop_waiting(ring, call)
         self._busy.pop(call, None)
         self.due.pop(call, None)
         _refund(ring, call, items)
@@ -216,7 +213,7 @@ class Rings:
                 if attached:
                     self.due[call] = None
                 if not call.count_left or len(call.wants) >= limits.ANY_TOPICS_PER_CALL_MAX:
-                    self._stop_waiting(call)
+                    self._stop_waiting(ring, call)
                     continue
                 if ring.entries and not tenant.parked_slot:
                     self._fed_later[tenant] = None  # It has checked enough topics for now.
@@ -239,7 +236,9 @@ class Rings:
                 want = credit
             is_last = want == spare
             if want and queue.is_throttled:
-                granted = self._take_tokens(queue, want, now_s)
+                granted = self._tokens.take_in_turn(queue, want, now_s)
+                if granted < want and queue.cap is not None and queue.cap.wait_s(now_s) and self._tokens.park(queue):
+                    tenant.leave(queue)  # It has no tokens of its own.
                 is_last = is_last and granted == want
                 want = granted
                 if not granted and queue.asks_for_tokens():
@@ -255,16 +254,6 @@ class Rings:
             elif queue.in_ring:
                 ring.end_turn(queue, max(0, credit - want))
         return attached
-
-    def _take_tokens(self, queue: TopicQueue, count: int, now_s: float) -> int:
-        """Take tokens for a call for any topic. A topic without tokens of its own leaves the rings until it has some.
-
-        Returns the number of tokens.
-        """
-        granted = self._tokens.take_in_turn(queue, count, now_s)
-        if granted < count and queue.cap is not None and queue.cap.wait_s(now_s) and self._tokens.park(queue):
-            queue.tenant.leave(queue)
-        return granted
 
     def _attach(self, call: DequeueCall, queue: TopicQueue, want: int) -> None:
         """Make the call want `want` items of this topic, too."""
@@ -293,16 +282,14 @@ class Rings:
             if want:
                 self._attach(call, queue, want)
                 if not call.count_left or len(call.wants) >= limits.ANY_TOPICS_PER_CALL_MAX:
-                    self._stop_waiting(call)
+                    self._stop_waiting(ring, call)
             return
 
     def detach(self, call: DequeueCall, queue: TopicQueue) -> None:
         """Remove a topic from the wants of a call for any topic."""
         call.count_left += self._queues.unwant(call, queue)
-        if (queue.has_prefetched_for_calls or queue.has_claims_for_calls) and not queue.calls:
-            self._prefetch.release_for_calls(queue)
-        if not queue.in_ring:
-            self.enter(queue)
+        self._prefetch.release_for_calls(queue)
+        self.enter(queue)
 
     # ---- time ----
 
@@ -310,8 +297,7 @@ class Rings:
         """Retry topics that had no room for leases."""
         for queue in list(islice(self._roomless, limits.SWEEP_QUEUES_MAX)):
             del self._roomless[queue]
-            if not queue.in_ring:
-                self.enter(queue)
+            self.enter(queue)
 
     def renew_calls(self) -> None:
         """Detach calls for any topic from topics without items for them, so that they find other topics."""
@@ -324,15 +310,13 @@ class Rings:
             self._busy[call] = None
             for queue in [one for one in call.wants if not one.may_bring()]:
                 self.detach(call, queue)
-                if queue.is_throttled:
-                    self.settle(queue)
+                self.settle(queue)
             if not call.wants:
                 del self._busy[call]
                 call.awaited.clear()
             self.due[call] = None
-            if call.count_left:
-                assert call.ring is not None
-                self._wait(call)
+            if call.count_left and call.ring is not None:
+                self._wait(call.ring, call)
                 if call.ring.entries:
                     self.fed[call.ring.tenant] = None
 

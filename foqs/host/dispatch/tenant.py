@@ -104,18 +104,3 @@ class Tenant:
             ring.entries.pop(queue, None)
             if ring.current is queue:
                 ring.current = None
-
-    def wait(self, call: DequeueCall) -> None:
-        """Register a call that wants items of any topic of its ring."""
-        ring = call.ring
-        assert ring is not None
-        if call not in ring.hungry:
-            ring.hungry[call] = None
-            self.hungry_count += 1
-
-    def stop_waiting(self, call: DequeueCall) -> None:
-        ring = call.ring
-        assert ring is not None
-        if call in ring.hungry:
-            del ring.hungry[call]
-            self.hungry_count -= 1

@@ -2,22 +2,115 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from itertools import islice
+from typing import Generic, Protocol, TypeVar
 
 from foqs.host.dispatch.prefetch import Prefetch
 from foqs.host.dispatch.queues import Queues
 from foqs.host.dispatch.tenant import Tenant
-from foqs.host.dispatch.token_wheel import TokenWheel
 from foqs.host.dispatch.topic_queue import DequeueCall, TopicQueue
 from foqs.model import limits
-from foqs.model.caps import Cap, TokenBucket
+from foqs.model.caps import NEVER_S, Cap
 from foqs.model.namespace import SettingsTable
 from foqs.model.stocks import Topic
 
+NewCap = Callable[[Topic, float, float], Cap]
+"""Makes the cap of a topic, or of a namespace under the name "", by its rate and the time in seconds."""
+
+SLOT_MS = 20
+"""Length of a slot in which topics wait for tokens, in milliseconds: the shortest time between two checks of one."""
+UNTIL_FED = -1
+"""The slot number of a topic that waits until `fed` reports a token, or the time of the next one."""
 WEIGHED_MAX = 100
 """Topics waiting for their namespace's tokens whose weights are added up; the others count with their average."""
+
+
+class Parked(Protocol):
+    """A topic or a namespace that can wait."""
+
+    cap: Cap | None
+    parked_slot: int
+
+
+P = TypeVar("P", bound=Parked)
+
+
+class TokenWheel(Generic[P]):
+    """What waits for tokens, by slots of time. It costs nothing until its slot is over.
+
+    It writes the `parked_slot` of what waits.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """`clock` is monotonic, in seconds."""
+        self._clock = clock
+        self._slots: dict[int, list[P]] = {}
+        self._slot = self._slot_now()
+        """The last slot that was checked."""
+        self._due: list[P] = []
+        """Topics or namespaces whose waits are over, and which `take_due` has not returned yet."""
+
+    def park(self, one: P) -> None:
+        """Wait until the cap of `one` has a token. `one` possibly waits already, with another date."""
+        cap = one.cap
+        assert cap is not None
+        slot, before = self._slot_after(cap.wait_s(self._clock())), one.parked_slot
+        one.parked_slot = slot
+        if slot not in (before, UNTIL_FED):
+            self._slots.setdefault(slot, []).append(one)
+
+    def park_for_a_turn(self, one: P) -> None:
+        """Wait until the next `take_due`."""
+        one.parked_slot = UNTIL_FED
+        self._due.append(one)
+
+    def wake(self, one: P | None) -> None:
+        """Wait no longer than until the next `take_due`."""
+        if one is not None and one.parked_slot:
+            self._due.append(one)
+
+    def fed(self, one: P | None) -> None:
+        """Wake `one` if its cap has a token, or note when it will."""
+        if one is not None and one.parked_slot and one.cap is not None:
+            if one.cap.wait_s(self._clock()) > 0:
+                self.park(one)
+            else:
+                self._due.append(one)
+
+    def leave(self, one: P) -> None:
+        """Wait no longer."""
+        one.parked_slot = 0
+
+    def take_due(self, count_max: int = sys.maxsize) -> list[P]:
+        """Take out up to `count_max` of those whose wait is over."""
+        slot = self._slot_now()
+        for number in self._occupied(slot):
+            self._due += [one for one in self._slots.pop(number) if one.parked_slot == number]
+        self._slot = slot
+        due = [one for one in dict.fromkeys(self._due) if one.parked_slot]
+        some, self._due = due[:count_max], due[count_max:]
+        for one in some:
+            one.parked_slot = 0
+        return some
+
+    def _occupied(self, last: int) -> list[int]:
+        """The occupied slots up to `last`, found by the slots or by the time, whichever are fewer."""
+        if last - self._slot < len(self._slots):
+            return [number for number in range(self._slot + 1, last + 1) if number in self._slots]
+        return sorted([number for number in self._slots if number <= last])
+
+    def _slot_after(self, wait_s: float) -> int:
+        if wait_s == NEVER_S:
+            return UNTIL_FED
+        wait_s = min(wait_s, limits.DAY_MS / 1000)
+        return max(self._slot + 1, math.ceil((self._clock() + wait_s) * 1000 / SLOT_MS))
+
+    def _slot_now(self) -> int:
+        return math.floor(self._clock() * 1000 / SLOT_MS)
 
 
 class Tokens:
@@ -29,28 +122,21 @@ class Tokens:
     of a queue.
     """
 
-    def __init__(self, queues: Queues, prefetch: Prefetch, clock: Callable[[], float], settings: SettingsTable) -> None:
+    def __init__(
+        self, queues: Queues, prefetch: Prefetch, clock: Callable[[], float], settings: SettingsTable, new_cap: NewCap
+    ) -> None:
         """`clock` is monotonic, in seconds."""
         self._queues = queues
         self._prefetch = prefetch
         self._clock = clock
         self._settings = settings
-        self._new_cap: Callable[[Topic, float, float], Cap] = _new_bucket
-        self._caps: dict[Topic, Cap] = {}
+        self._new_cap = new_cap
+        self.caps: dict[Topic, Cap] = {}
         """The caps of topics, and of namespaces under the name "". They outlive their queues, because otherwise a
         topic that is often forgotten would get a fresh cap each time.
         """
-        self._topics: TokenWheel[TopicQueue] = TokenWheel(clock)
-        self._tenants: TokenWheel[Tenant] = TokenWheel(clock)
-
-    def share_caps(self, new_cap: Callable[[Topic, float, float], Cap]) -> None:
-        """Make the cap of a topic or a namespace, of a rate, by `new_cap`: hosts share caps, which their homes feed."""
-        self._new_cap = new_cap
-
-    @property
-    def capped_topics(self) -> Iterable[Topic]:
-        """The topics that have caps, and the namespaces under the name ""."""
-        return self._caps
+        self.waiting_topics: TokenWheel[TopicQueue] = TokenWheel(clock)
+        self.waiting_tenants: TokenWheel[Tenant] = TokenWheel(clock)
 
     # ---- settings of operators ----
 
@@ -67,7 +153,7 @@ class Tokens:
         if policy.dequeue_paused or cap is not queue.cap or shared_cap is not queue.shared_cap:
             self._give_back(queue, queue.allowed_count)
             queue.cap, queue.shared_cap = cap, shared_cap
-            self._topics.wake(queue)  # It waits for tokens of its former cap.
+            self.waiting_topics.wake(queue)  # It waits for tokens of its former cap.
         if queue.is_paused != policy.dequeue_paused:
             queue.is_paused = policy.dequeue_paused
             queue.pausing = deque(queue.calls) if queue.is_paused else None
@@ -79,34 +165,34 @@ class Tokens:
             tenant.version = self._settings.version
             cap = self._cap_of(tenant.namespace, "", self._settings.caps.get(tenant.namespace, 0.0))
             if cap is not tenant.cap:
-                self._tenants.wake(tenant)
+                self.waiting_tenants.wake(tenant)
             tenant.cap = cap
 
     def _cap_of(self, namespace: int, name: str, rate: float) -> Cap | None:
         """Return the cap for the current rate, or None without a rate."""
         if not rate:
-            if (ended := self._caps.pop((namespace, name), None)) is not None:
+            if (ended := self.caps.pop((namespace, name), None)) is not None:
                 ended.end(self._clock())
             return None
-        cap = self._caps.get((namespace, name))
+        cap = self.caps.get((namespace, name))
         if cap is None or cap.rate != rate:
             now_s = self._clock()
             # A new object, so that tokens of the old rate are not used.
             cap = self._new_cap((namespace, name), rate, now_s) if cap is None else cap.at_rate(rate, now_s)
-            self._caps[namespace, name] = cap
+            self.caps[namespace, name] = cap
         return cap
 
     def forget(self, queue: TopicQueue) -> None:
         """Give back the tokens of a queue that is forgotten."""
         self._give_back(queue, queue.allowed_count)
         queue.tenant.starved.pop(queue, None)
-        self._topics.leave(queue)
+        self.waiting_topics.leave(queue)
 
     def forget_cap(self, namespace: int, name: str) -> None:
         """Drop the cap of a topic or namespace that this host does not know now, if no setting asks for it."""
         policies, caps = self._settings.policy(namespace, name), self._settings.caps
         if not (policies.deliveries_per_second_max if name else namespace in caps):
-            self._caps.pop((namespace, name), None)
+            self.caps.pop((namespace, name), None)
 
     def call_begins(self, queue: TopicQueue, call: DequeueCall) -> None:
         """Let a new call for a topic end if the topic is paused."""
@@ -141,44 +227,37 @@ class Tokens:
     def take_in_turn(self, queue: TopicQueue, count: int, now_s: float) -> int:
         """Take up to `count` tokens for a call for any topic, which has its turn like the topics that wait."""
         tenant = queue.tenant
-        if not tenant.turn_count:
-            return self.take(queue, count, now_s)
-        granted = self.take(queue, min(count, tenant.turn_count), now_s)
-        tenant.turn_count -= granted
+        granted = self.take(queue, min(count, tenant.turn_count or count), now_s)
+        tenant.turn_count = max(0, tenant.turn_count - granted)
         return granted
 
     def spend(self, queue: TopicQueue, count: int) -> None:
         """Note the delivery of `count` items of a topic."""
         count, now_s = min(count, queue.allowed_count), self._clock()
         queue.allowed_count -= count
-        for cap in (queue.cap, queue.shared_cap):
-            if cap is not None:
-                cap.spend(count, now_s)
+        for cap in queue.caps():
+            cap.spend(count, now_s)
 
     def _give_back(self, queue: TopicQueue, count: int) -> None:
         """Give back unused tokens. A call that waits for the next token gets one of them."""
         queue.allowed_count -= count
         now_s = self._clock()
-        for cap in (queue.cap, queue.shared_cap):
-            if cap is not None:
-                cap.give_back(count, now_s)
+        for cap in queue.caps():
+            cap.give_back(count, now_s)
         if count:
-            self._topics.wake(queue)
+            self.waiting_topics.wake(queue)
             if queue.shared_cap is not None:
-                self._tenants.wake(queue.tenant)
+                self.waiting_tenants.wake(queue.tenant)
 
     def undelivered(self, topic: Topic, count: int) -> None:
         """Return the tokens of `count` deliveries that reached no consumer, so that their items can be sent again."""
         now_s = self._clock()
         namespace, _ = topic
         for key in (topic, (namespace, "")):
-            if (cap := self._caps.get(key)) is not None:
+            if (cap := self.caps.get(key)) is not None:
                 cap.unspend(count, now_s)
-        queue, tenant = self._queues.by_topic.get(topic), self._queues.tenants.get(namespace)
-        if queue is not None:
-            self._topics.wake(queue)
-        if tenant is not None and tenant.cap is not None:
-            self._tenants.wake(tenant)
+        self.waiting_topics.wake(self._queues.by_topic.get(topic))
+        self.waiting_tenants.wake(self._queues.tenants.get(namespace))
 
     def admit(self, queue: TopicQueue) -> None:
         """Take tokens for the wants of its calls, if the topic has items."""
@@ -232,16 +311,11 @@ class Tokens:
         self._queues.deactivate(queue)
         if queue in queue.tenant.starved:
             return False  # Its namespace has no tokens, and will wake it.
-        if not (
-            queue.parked_slot or queue.is_paused or queue.cap is None
-        ):  # Else it waits already, or for an operator.
-            self._topics.park(queue)
-            self._queues.notify(queue.namespace, queue.name)  # No other host should come for its items meanwhile.
+        # Otherwise it waits already, or for an operator.
+        if not (queue.parked_slot or queue.is_paused or queue.cap is None):
+            self.waiting_topics.park(queue)
+            self._queues.on_changed(queue.topic)  # No other host should come for its items meanwhile.
         return queue.in_ring
-
-    def unpark(self, queue: TopicQueue) -> None:
-        """Let a topic wait no more, because another policy is possibly in force."""
-        self._topics.leave(queue)
 
     def park_tenant(self, tenant: Tenant) -> None:
         if tenant.parked_slot:
@@ -250,10 +324,10 @@ class Tokens:
             some = list(islice(tenant.starved, WEIGHED_MAX))
             weight = sum([queue.weight for queue in some]) * len(tenant.starved) // max(1, len(some))
             tenant.cap.weigh(max(1, weight + tenant.hungry_count))
-            self._tenants.park(tenant)
+            self.waiting_tenants.park(tenant)
         elif tenant.starved:
             # Its cap has ended: more topics have waited for it than one turn wakes.
-            self._tenants.park_for_a_turn(tenant)
+            self.waiting_tenants.park_for_a_turn(tenant)
 
     def may_take_any(self, tenant: Tenant, now_s: float) -> bool:
         """True if calls for any topic of a capped namespace may take tokens now; else park it until their turn."""
@@ -267,58 +341,37 @@ class Tokens:
     def fed(self, namespace: int, name: str) -> None:
         """Note that the home of a cap has sent tokens, or the date of the next one."""
         if name:
-            queue = self._queues.by_topic.get((namespace, name))
-            if queue is not None:
-                self._topics.fed(queue)
+            self.waiting_topics.fed(self._queues.by_topic.get((namespace, name)))
         else:
-            tenant = self._queues.tenants.get(namespace)
-            if tenant is not None:
-                self._tenants.fed(tenant)
-
-    def due_topics(self) -> list[TopicQueue]:
-        """Take out topics that have waited long enough, not too many at once."""
-        return self._topics.take_due(limits.SWEEP_QUEUES_MAX)
-
-    def due_tenants(self) -> list[Tenant]:
-        """Take out the namespaces that have waited long enough."""
-        return self._tenants.take_due()
+            self.waiting_tenants.fed(self._queues.tenants.get(namespace))
 
     # ---- turns of those that wait for tokens of their namespace ----
 
-    def begin_turns(self, tenant: Tenant) -> tuple[list[TopicQueue], int]:
-        """Choose topics that wait for tokens of a namespace, in their order.
+    def turns(self, tenant: Tenant) -> Iterator[TopicQueue | None]:
+        """Give the tokens of a namespace to those that wait for them, each in its turn.
 
-        Return them with the tokens for each unit of weight, or for each call for any topic. 0: the namespace has no
-        token, and waits on.
+        Yields the topics in their order, which take tokens by their weights, and None for the calls for any topic:
+        sometimes before the topics, sometimes after them.
         """
         self.refresh_tenant(tenant)
-        count = 0
-        if tenant.cap is not None:
-            count = tenant.cap.count(self._clock())
-            if not count:
-                self.park_tenant(tenant)
-                return [], 0
+        cap, count = tenant.cap, 0
+        if cap is not None and not (count := cap.count(self._clock())):
+            self.park_tenant(tenant)
+            return
         tenant.is_any_first = not tenant.is_any_first
-        turns = list(islice(tenant.starved, limits.SWEEP_QUEUES_MAX))
-        return turns, max(1, count // max(1, len(turns) + tenant.hungry_count))
-
-    def begin_turn(self, queue: TopicQueue, share: int) -> bool:
-        """Let a topic take tokens by its weight. False if none are left."""
-        tenant = queue.tenant
-        if tenant.cap is not None and tenant.cap.wait_s(self._clock()):
-            return False
-        del tenant.starved[queue]
-        tenant.turn_count = share * queue.weight
-        return True
-
-    def begin_any_turn(self, tenant: Tenant, share: int) -> None:
-        """Let calls for any topic take tokens, beside the topics that wait for some."""
-        tenant.turn_count = share * tenant.hungry_count if tenant.starved else 0
-
-    def end_turn(self, tenant: Tenant) -> None:
-        tenant.turn_count = 0
-
-
-def _new_bucket(_: Topic, rate: float, now_s: float) -> Cap:
-    """The cap of a host that shares it with no other one."""
-    return TokenBucket(rate, now_s)
+        queues = list(islice(tenant.starved, limits.SWEEP_QUEUES_MAX))
+        share = max(1, count // max(1, len(queues) + tenant.hungry_count))
+        has_tokens = True
+        for queue in [None, *queues] if tenant.is_any_first else [*queues, None]:
+            if queue is None:
+                tenant.turn_count = share * tenant.hungry_count if tenant.starved else 0
+            elif has_tokens and (cap is None or not cap.wait_s(self._clock())):
+                del tenant.starved[queue]
+                tenant.turn_count = share * queue.weight
+            else:
+                has_tokens = False  # The other topics wait on, but calls for any topic still have their turn.
+                continue
+            yield queue
+            tenant.turn_count = 0
+        if tenant.starved or (tenant.hungry_count and tenant.has_entries()):
+            self.park_tenant(tenant)

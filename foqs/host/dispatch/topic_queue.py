@@ -13,6 +13,7 @@ from foqs.model import limits, order
 from foqs.model.caps import Cap
 from foqs.model.clock import Now
 from foqs.model.item import ShardItem
+from foqs.model.stocks import Topic
 from foqs.model.topic import ShardTopic
 from foqs.shard.state.events import Demand
 from foqs.shard.writer.shard_writer import ShardWriter
@@ -140,13 +141,14 @@ class TopicQueue:
         "_rate", "_rated_at_s", "_served_count", "allowed_count", "buffer", "calls", "cap", "claiming_last",
         "claims_ended_count", "expired_claims_in_row", "has_claims_for_calls", "has_prefetched_for_calls", "in_ring",
         "is_paused", "is_throttled", "name", "namespace", "parked_slot", "parts", "pausing", "shared_cap",
-        "sick_parts", "tenant", "version", "waiting_count", "weight",
+        "sick_parts", "tenant", "topic", "version", "waiting_count", "weight",
     )  # fmt: skip
 
     def __init__(self, tenant: Tenant, name: str) -> None:
         self.tenant = tenant
         self.namespace = tenant.namespace
         self.name = name
+        self.topic: Topic = tenant.namespace, name
         # Written by Queues.
         self.parts: dict[int, ShardTopic] = {}
         """The topic on each healthy shard."""
@@ -212,11 +214,6 @@ class TopicQueue:
     @property
     def claims_started_count(self) -> int:
         return self.claims_ended_count + self.claims_count
-
-    def note_claims_started(self, count: int, last: int) -> None:
-        """Note `count` claims that have just been started, of items up to the sort key `last`."""
-        if self.claims_count <= count or last > self.claiming_last:
-            self.claiming_last = last
 
     def has_waited(self, call: DequeueCall, now_s: float) -> bool:
         """True if a call that can be answered in part has waited for the claims in flight at that moment.
@@ -311,9 +308,13 @@ class TopicQueue:
             return not self.is_paused and self.asks_for_tokens() and self.has_something()
         return self.coming_count > 0 or self.has_something()
 
+    def caps(self) -> list[Cap]:
+        """Return its own cap and that of its namespace, as far as there are any."""
+        return [cap for cap in (self.cap, self.shared_cap) if cap is not None]
+
     def asks_for_tokens(self) -> bool:
         """True if another host is about to answer an ask for tokens."""
-        return any(cap is not None and cap.is_asking for cap in (self.cap, self.shared_cap))
+        return any(cap.is_asking for cap in self.caps())
 
     def has_buffered_for(self, call: DequeueCall, want: int) -> bool:
         """True if the buffer meets the wants of the call and of the calls before it now."""

@@ -37,7 +37,7 @@ async def let_go(shard: OwnedShard, dispatcher: Dispatcher) -> None:
         for queues in dispatcher.queues.slices():
             await asyncio.sleep(0)
             dispatcher.drop_parts(shard.shard_id, queues)
-    dispatcher.shard_left(shard.shard_id)
+    dispatcher.queues.shard_left(shard.shard_id)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import Shards
 from foqs.model import limits, order
 from foqs.model.errors import FoqsError
-from foqs.model.shared_caps import CapHomes, CapKey, SharedCap
+from foqs.model.shared_caps import CapKey
 from foqs.model.stocks import NO_STOCK, Stock, Topic
 
 READ_MS_MIN = 200
@@ -96,14 +96,8 @@ class Stocks:
     def number_of(self, namespace_name: str) -> int | None:
         return self._namespaces.number_by_name.get(namespace_name.encode())
 
-    def tell_changes(self, changed: Callable[[Topic], None] | None) -> None:
-        self._dispatcher.queues.notify_changes(changed)
-
     def known_topics(self) -> Collection[Topic]:
         return self._dispatcher.queues.by_topic.keys()
-
-    def share_caps(self, homes: CapHomes) -> None:
-        self._dispatcher.tokens.share_caps(lambda key, rate, now_s: SharedCap(key, rate, now_s, homes))
 
     def cap_rate(self, key: CapKey) -> float:
         settings, (number, name) = self._dispatcher.settings, key

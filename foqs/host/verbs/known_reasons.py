@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from foqs.host.dispatch.dispatcher import Dispatcher
-from foqs.host.dispatch.token_wheel import SLOT_MS
+from foqs.host.dispatch.tokens import SLOT_MS
 from foqs.host.registry.namespaces import Namespaces
 from foqs.model.calls import TopicStats
 from foqs.model.reasons import Facts, TopicFacts
