@@ -113,10 +113,10 @@ async def _leased(host: RunningHost) -> str:
 @pytest.mark.parametrize(
     ("trace", "files_max", "returns_max"),
     [
-        (_enqueue, 39, 48),
-        (_enqueue_for_a_waiting_consumer, 54, 120),  # Two calls, and between them the dispatcher.
-        (_ack, 33, 44),
-        (_nack_with_delay, 37, 48),
+        (_enqueue, 39, 42),
+        (_enqueue_for_a_waiting_consumer, 54, 118),  # Two calls, and between them the dispatcher.
+        (_ack, 31, 33),
+        (_nack_with_delay, 34, 41),
     ],
 )
 async def test_a_call_passes_through_few_files_and_seldom_comes_back_to_one(

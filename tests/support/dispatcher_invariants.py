@@ -25,7 +25,8 @@ def dispatcher_problems(dispatcher: Dispatcher, shards: list[ShardState]) -> Ite
     )  # fmt: skip
     if dispatcher.prefetch.prefetched_bytes != held:
         yield f"the prefetch buffers count {dispatcher.prefetch.prefetched_bytes} bytes and hold {held}"
-    waiting = {call for queue in dispatcher.queues.by_topic.values() for call in queue.calls} | hungry_calls(dispatcher)
+    waiting = {call for queue in dispatcher.queues.by_topic.values() for call in queue.calls}
+    waiting |= calls_waiting_any(dispatcher)
     waiting |= dispatcher.rings._busy.keys()
     yield from _cap_problems(dispatcher)
     untold = {topic.name for shard in shards for topic in shard.index.events.topics_changed}
@@ -49,10 +50,10 @@ def dispatcher_problems(dispatcher: Dispatcher, shards: list[ShardState]) -> Ite
             yield f"{name} counts {queue.claims_count} claims on the way, there are {on_the_way[name]}"
 
 
-def hungry_calls(dispatcher: Dispatcher) -> set[DequeueCall]:
+def calls_waiting_any(dispatcher: Dispatcher) -> set[DequeueCall]:
     """Calls that want something of any topic."""
     tenants = dispatcher.queues.tenants.values()
-    return {call for tenant in tenants for ring in [tenant.ring, *tenant.rings.values()] for call in ring.hungry}
+    return {call for tenant in tenants for ring in [tenant.ring, *tenant.rings.values()] for call in ring.waiting}
 
 
 def _cap_problems(dispatcher: Dispatcher) -> Iterator[str]:
@@ -69,13 +70,13 @@ def _cap_problems(dispatcher: Dispatcher) -> Iterator[str]:
         if queue.allowed_count < 0 or (queue.allowed_count and not queue.is_throttled):
             yield f"{name} holds {queue.allowed_count} tokens"
         if queue.parked_slot == UNTIL_FED:
-            is_waited_for = queue in tokens.waiting_topics._due or _is_looked_after(queue.cap)
+            is_waited_for = queue in tokens.topic_wheel._due or _is_looked_after(queue.cap)
         else:
-            is_waited_for = queue in tokens.waiting_topics._slots.get(queue.parked_slot, [*tokens.waiting_topics._due])
+            is_waited_for = queue in tokens.topic_wheel._slots.get(queue.parked_slot, [*tokens.topic_wheel._due])
         if queue.parked_slot and not is_waited_for:
             yield f"{name} is parked, and nobody will wake it"
     for tenant in dispatcher.queues.tenants.values():
-        is_waited_for = tenant in tokens.waiting_tenants._due or _is_looked_after(tenant.cap)
+        is_waited_for = tenant in tokens.tenant_wheel._due or _is_looked_after(tenant.cap)
         if tenant.parked_slot == UNTIL_FED and tenant.version == dispatcher.settings.version and not is_waited_for:
             yield f"namespace {tenant.namespace} is parked, and nobody will wake it"
     for key, any_cap in caps.items():
@@ -101,7 +102,7 @@ def _ring_problems(dispatcher: Dispatcher, untold: Container[str]) -> Iterator[s
             if (queue in ring.entries) != queue.in_ring and queue not in unfilled:
                 yield f"{name} is {'' if queue.in_ring else 'not '}in rings, but not so in that of {ring.prefix!r}"
         is_held_back = queue.is_paused or queue.parked_slot or queue.name in untold
-        is_held_back = is_held_back or queue in dispatcher.rings._roomless
+        is_held_back = is_held_back or queue in dispatcher.rings._waiting_for_room
         is_held_back = is_held_back or queue.coming_count  # Their end will be told.
         is_held_back = is_held_back or name in dispatcher.settings.policy_changes  # It may have gone on.
         is_held_back = is_held_back or dispatcher.settings.prefix_changes or dispatcher._prefix_sweep.is_under_way
@@ -109,15 +110,15 @@ def _ring_problems(dispatcher: Dispatcher, untold: Container[str]) -> Iterator[s
             yield f"{name} has something to give, and is in no ring"
     for tenant in dispatcher.queues.tenants.values():
         rings = [tenant.ring, *tenant.rings.values()]
-        if tenant.hungry_count != sum(len(ring.hungry) for ring in rings):
-            yield f"namespace {tenant.namespace} counts {tenant.hungry_count} hungry calls"
+        if tenant.waiting_any_count != sum(len(ring.waiting) for ring in rings):
+            yield f"namespace {tenant.namespace} counts {tenant.waiting_any_count} calls for any topic"
         if tenant.queues_count != sum(queue.tenant is tenant for queue in dispatcher.queues.by_topic.values()):
             yield f"namespace {tenant.namespace} counts {tenant.queues_count} topics"
         is_held_back = tenant.parked_slot or dispatcher._namespaces_paused is not dispatcher.settings.dequeue_paused
         is_held_back = is_held_back or tenant.namespace in dispatcher.settings.dequeue_paused
         for ring in rings:
             if (
-                ring.hungry
+                ring.waiting
                 and ring.entries
                 and not is_held_back
                 and tenant not in {**dispatcher.rings.fed, **dispatcher.rings._fed_later}
@@ -129,9 +130,9 @@ def _ring_problems(dispatcher: Dispatcher, untold: Container[str]) -> Iterator[s
                 ]
                 if ready:
                     yield f"a call waits for {ring.prefix!r} although {ready[0].name} has something"
-    hungry_count = sum(tenant.hungry_count for tenant in dispatcher.queues.tenants.values())
-    if dispatcher.rings.hungry_count != hungry_count:
-        yield f"{dispatcher.rings.hungry_count} calls are counted as hungry, there are {hungry_count}"
+    waiting_any_count = sum(tenant.waiting_any_count for tenant in dispatcher.queues.tenants.values())
+    if dispatcher.rings.waiting_any_count != waiting_any_count:
+        yield f"{dispatcher.rings.waiting_any_count} calls for any topic are counted, there are {waiting_any_count}"
 
 
 def problems_of_ended_calls(dispatcher: Dispatcher, queue: TopicQueue) -> Iterator[str]:

@@ -19,7 +19,7 @@ from foqs.model.item import Phase, ShardItem
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import ItemRow
 from foqs.shard.state.events import Completion, LookUp
-from tests.support.dispatcher_invariants import dispatcher_problems, hungry_calls
+from tests.support.dispatcher_invariants import calls_waiting_any, dispatcher_problems
 from tests.support.invariants import order_problems, state_problems
 from tests.support.shards import NAMESPACE, Shards, plan
 
@@ -397,10 +397,10 @@ class Driver:
                 self._finish(number)
             self.shards.clock_ms += 20
             self.dispatcher.tick()
-        hungry = [call.ring for call in hungry_calls(self.dispatcher) if call.ring is not None]
+        rings = [call.ring for call in calls_waiting_any(self.dispatcher) if call.ring is not None]
         wanted = {queue for call in self.calls if not call.done for queue in call.wants}
         for queue in self.dispatcher.queues.by_topic.values():
-            if any(queue.name.startswith(ring.prefix) for ring in hungry):
+            if any(queue.name.startswith(ring.prefix) for ring in rings):
                 wanted.add(queue)
         for queue in wanted:
             assert not [item for item in queue.buffer.items if item.topic.shard_id in well]

@@ -98,7 +98,7 @@ def test_topics_of_a_changed_prefix_are_followed_some_in_each_turn() -> None:
     topics = [(1, f"{'p' if at % 2 else 'q'}{at}") for at in range(4_000)] + [(2, "p")]
     changes = deque([(1, "p"), (1, "p3")])
     sweep, found = PrefixSweep(), list[tuple[int, str]]()
-    with patch.object(prefix_sweep, "_LOOKS_PER_TURN", 300):
+    with patch.object(prefix_sweep, "_TOPICS_PER_TURN", 300):
         turns = 0
         while changes or sweep.is_under_way:
             turns += 1
@@ -133,7 +133,7 @@ def test_a_call_looks_at_a_bounded_number_of_topics_in_one_turn_and_goes_on_in_t
             part.window.sort_keys.clear()  # They look as if they had something, and have nothing.
     shards.enqueue(0, "last")
     shards.run(0)
-    with patch.object(rings, "LOOKS_MAX", 30):
+    with patch.object(rings, "TOPICS_CHECKED_MAX", 30):
         call = shards.dequeue_any(1)
         assert len(tenant.ring.entries) == 71
         for left in (41, 11, 0):

@@ -172,9 +172,9 @@ class Deliveries:
                 self.serve(queue)
 
     def _pause_topic(self, queue: TopicQueue) -> None:
-        """End the calls that wait only for paused topics, this one among them.
+        """End the calls that wait only for paused topics.
 
-        Each call is looked at once: if another of its topics is paused later, it is among the calls of that one.
+        Each call is checked once here; if another of its topics is paused later, that topic checks it again.
         """
         for call in self._tokens.paused_calls(queue):
             if call.ring is not None:

@@ -70,7 +70,7 @@ class Dispatcher:
         for topic in topics:
             if topic.shard_id in queues.leaving:
                 continue
-            if self.rings.hungry_count:
+            if self.rings.waiting_any_count:
                 self.rings.attach_arriving(topic)
             queue = queues.by_topic.get((topic.namespace, topic.name))
             if queue is None or queue not in queues.active:
@@ -216,9 +216,9 @@ class Dispatcher:
     def tick(self) -> None:
         """Apply settings, serve topics that waited for tokens and calls that lingered, and continue the sweep."""
         self._follow_settings()
-        for queue in self.tokens.waiting_topics.take_due(limits.SWEEP_QUEUES_MAX):
+        for queue in self.tokens.topic_wheel.take_due(limits.SWEEP_QUEUES_MAX):
             self.deliveries.resume(queue)
-        for tenant in self.tokens.waiting_tenants.take_due():
+        for tenant in self.tokens.tenant_wheel.take_due():
             self._wake_tenant(tenant)
         self.deliveries.serve_lingering()
         self.rings.renew_calls()
@@ -232,7 +232,7 @@ class Dispatcher:
         """
         if not self._unswept:
             self._unswept = list(self.queues.active)
-            self.rings.look_for_room()
+            self.rings.retry_waiting_for_room()
         self._sweep_some()
 
     def _sweep_some(self) -> None:
@@ -274,7 +274,7 @@ class Dispatcher:
                     self.deliveries.answer(call, [])
             else:
                 self._wake_tenant(tenant)
-        if any(number in tenants and tenants[number].hungry_count for number in paused):
+        if any(number in tenants and tenants[number].waiting_any_count for number in paused):
             return  # More calls must be ended.
         self._namespaces_paused, self._caps_known = paused, caps
 
@@ -284,7 +284,7 @@ class Dispatcher:
         if queue is None:
             self.tokens.forget_cap(*topic)
             return
-        self.tokens.waiting_topics.leave(queue)
+        self.tokens.topic_wheel.leave(queue)
         self.tokens.refresh(queue)
         self.deliveries.resume(queue)
 

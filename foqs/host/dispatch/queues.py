@@ -169,5 +169,5 @@ class Queues:
         return True
 
     def forget_tenant_if_unused(self, tenant: Tenant) -> None:
-        if not (tenant.queues_count or tenant.hungry_count or tenant.rings):
+        if not (tenant.queues_count or tenant.waiting_any_count or tenant.rings):
             self.tenants.pop(tenant.namespace, None)

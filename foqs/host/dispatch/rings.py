@@ -17,7 +17,7 @@ from foqs.model.item import ShardItem
 from foqs.model.namespace import SettingsTable
 from foqs.model.topic import ShardTopic
 
-LOOKS_MAX = 1_000
+TOPICS_CHECKED_MAX = 1_000
 """Topics that a call checks in one turn of the event loop. It continues in the next tick."""
 RING_SLICE_TOPICS = 5_000
 """Topics that one turn of the event loop compares with a new prefix."""
@@ -51,9 +51,9 @@ class Rings:
         """Namespaces with calls for any topic and with topics that can have items for them."""
         self._fed_later: dict[Tenant, None] = {}
         """Namespaces that the next tick continues with."""
-        self.hungry_count = 0
+        self.waiting_any_count = 0
         """Calls that want items of any topic."""
-        self._roomless: dict[TopicQueue, None] = {}
+        self._waiting_for_room: dict[TopicQueue, None] = {}
         """Topics outside the rings for want of room for leases. No event reports new room, so sweeps check them."""
         self._filling: dict[ReadyRing, None] = {}
         """New rings that still lack some of their topics."""
@@ -71,10 +71,10 @@ class Rings:
             return
         if not queue.has_something():
             if queue.lacks_room():
-                self._roomless[queue] = None
+                self._waiting_for_room[queue] = None
             return
         queue.tenant.enter(queue)
-        if queue.tenant.hungry_count:
+        if queue.tenant.waiting_any_count:
             self.fed[queue.tenant] = None
 
     def settle(self, queue: TopicQueue) -> None:
@@ -85,7 +85,7 @@ class Rings:
     def forget(self, queue: TopicQueue) -> None:
         """Take a queue that is forgotten out of its rings, and forget its namespace if nothing refers to it."""
         queue.tenant.leave(queue)
-        self._roomless.pop(queue, None)
+        self._waiting_for_room.pop(queue, None)
         self._queues.forget_tenant_if_unused(queue.tenant)
 
     def ring(self, namespace: int, prefix: str) -> ReadyRing:
@@ -114,7 +114,7 @@ class Rings:
                     ring.entries.setdefault(queue, 0)
         if not ring.unfilled:
             self._filling.pop(ring, None)
-        if ring.hungry:
+        if ring.waiting:
             self.fed[ring.tenant] = None
 
     def _check_room_for_ring(self, tenant: Tenant, prefix: str) -> None:
@@ -140,7 +140,7 @@ class Rings:
         """Forget the prefixes that no call has named for limits.TOPIC_PREFIX_IDLE_MS."""
         before_s = self._clock() - limits.TOPIC_PREFIX_IDLE_MS / 1000
         for tenant in list(self._prefixed):
-            idle = [one for one, ring in tenant.rings.items() if not ring.hungry and ring.used_s < before_s]
+            idle = [one for one, ring in tenant.rings.items() if not ring.waiting and ring.used_s < before_s]
             for prefix in idle:
                 del tenant.rings[prefix]
             self._note_rings(tenant)
@@ -162,16 +162,16 @@ class Rings:
             self.fed[ring.tenant] = None
 
     def _wait(self, ring: ReadyRing, call: DequeueCall) -> None:
-        if call not in ring.hungry:
-            ring.hungry[call] = None
-            ring.tenant.hungry_count += 1
-            self.hungry_count += 1
+        if call not in ring.waiting:
+            ring.waiting[call] = None
+            ring.tenant.waiting_any_count += 1
+            self.waiting_any_count += 1
 
     def _stop_waiting(self, ring: ReadyRing, call: DequeueCall) -> None:
-        if call in ring.hungry:
-            del ring.hungry[call]
-            ring.tenant.hungry_count -= 1
-            self.hungry_count -= 1
+        if call in ring.waiting:
+            del ring.waiting[call]
+            ring.tenant.waiting_any_count -= 1
+            self.waiting_any_count -= 1
 
     def end(self, ring: ReadyRing, call: DequeueCall, items: list[ShardItem]) -> None:
         """Let a call for any topic of a ring that got `items` want no more."""
@@ -183,7 +183,7 @@ class Rings:
 
     def waiting_calls(self, tenant: Tenant) -> list[DequeueCall]:
         """Return up to limits.DEQUEUES_ENDED_PER_TICK calls for any topic of a namespace."""
-        calls = chain(tenant.ring.hungry, *[ring.hungry for ring in tenant.rings.values()])
+        calls = chain(tenant.ring.waiting, *[ring.waiting for ring in tenant.rings.values()])
         return list(islice(calls, limits.DEQUEUES_ENDED_PER_TICK))
 
     def note_due(self, call: DequeueCall) -> None:
@@ -194,7 +194,7 @@ class Rings:
         """Find topics for calls that want any topic. Take out the calls that can be answered, in their order."""
         fed, self.fed = self.fed, {}
         for tenant in fed:
-            if tenant.hungry_count:
+            if tenant.waiting_any_count:
                 self.feed(tenant)
         due, self.due = self.due, {}
         return sorted(due, key=_attached_number)
@@ -205,8 +205,8 @@ class Rings:
             return
         self._tokens.refresh_tenant(tenant)
         for ring in [tenant.ring, *tenant.rings.values()]:
-            while ring.hungry and ring.entries:
-                call = next(iter(ring.hungry))
+            while ring.waiting and ring.entries:
+                call = next(iter(ring.waiting))
                 attached = self._fill(call, ring)
                 for queue in attached:
                     self._prefetch.claim(queue)
@@ -223,7 +223,7 @@ class Rings:
         """Make the call want items of the next topics in turn. Returns these topics."""
         attached: dict[TopicQueue, None] = {}
         now_s, tenant = self._clock(), ring.tenant
-        for _ in range(LOOKS_MAX):
+        for _ in range(TOPICS_CHECKED_MAX):
             if not call.count_left or not ring.entries or len(call.wants) >= limits.ANY_TOPICS_PER_CALL_MAX:
                 break
             if not self._tokens.may_take_any(tenant, now_s):
@@ -250,7 +250,7 @@ class Rings:
                 tenant.leave(queue)  # It has no more items.
                 call.passed = queue
                 if queue.lacks_room():
-                    self._roomless[queue] = None
+                    self._waiting_for_room[queue] = None
             elif queue.in_ring:
                 ring.end_turn(queue, max(0, credit - want))
         return attached
@@ -268,14 +268,14 @@ class Rings:
     def attach_arriving(self, topic: ShardTopic) -> None:
         """Let a call for any topic claim at once the items of the topic that are about to be written."""
         tenant = self._queues.tenants.get(topic.namespace)
-        if tenant is None or not tenant.hungry_count or topic.namespace in self._settings.dequeue_paused:
+        if tenant is None or not tenant.waiting_any_count or topic.namespace in self._settings.dequeue_paused:
             return
         for ring in tenant.rings_of(topic.name):
-            if not ring.hungry:
+            if not ring.waiting:
                 continue
             queue = self._queues.of(topic)
             self._tokens.refresh(queue)
-            call = next(iter(ring.hungry))
+            call = next(iter(ring.waiting))
             want = call.count_left
             if queue.is_throttled:
                 want = self._tokens.admit_arriving(queue, want)
@@ -293,10 +293,10 @@ class Rings:
 
     # ---- time ----
 
-    def look_for_room(self) -> None:
+    def retry_waiting_for_room(self) -> None:
         """Retry topics that had no room for leases."""
-        for queue in list(islice(self._roomless, limits.SWEEP_QUEUES_MAX)):
-            del self._roomless[queue]
+        for queue in list(islice(self._waiting_for_room, limits.SWEEP_QUEUES_MAX)):
+            del self._waiting_for_room[queue]
             self.enter(queue)
 
     def renew_calls(self) -> None:

@@ -135,8 +135,10 @@ class Tokens:
         """The caps of topics, and of namespaces under the name "". They outlive their queues, because otherwise a
         topic that is often forgotten would get a fresh cap each time.
         """
-        self.waiting_topics: TokenWheel[TopicQueue] = TokenWheel(clock)
-        self.waiting_tenants: TokenWheel[Tenant] = TokenWheel(clock)
+        self.topic_wheel: TokenWheel[TopicQueue] = TokenWheel(clock)
+        """Topics that wait for tokens of their own caps."""
+        self.tenant_wheel: TokenWheel[Tenant] = TokenWheel(clock)
+        """Namespaces that wait for tokens, with the topics that wait for these."""
 
     # ---- settings of operators ----
 
@@ -153,7 +155,7 @@ class Tokens:
         if policy.dequeue_paused or cap is not queue.cap or shared_cap is not queue.shared_cap:
             self._give_back(queue, queue.allowed_count)
             queue.cap, queue.shared_cap = cap, shared_cap
-            self.waiting_topics.wake(queue)  # It waits for tokens of its former cap.
+            self.topic_wheel.wake(queue)  # It waits for tokens of its former cap.
         if queue.is_paused != policy.dequeue_paused:
             queue.is_paused = policy.dequeue_paused
             queue.pausing = deque(queue.calls) if queue.is_paused else None
@@ -165,7 +167,7 @@ class Tokens:
             tenant.version = self._settings.version
             cap = self._cap_of(tenant.namespace, "", self._settings.caps.get(tenant.namespace, 0.0))
             if cap is not tenant.cap:
-                self.waiting_tenants.wake(tenant)
+                self.tenant_wheel.wake(tenant)
             tenant.cap = cap
 
     def _cap_of(self, namespace: int, name: str, rate: float) -> Cap | None:
@@ -185,8 +187,8 @@ class Tokens:
     def forget(self, queue: TopicQueue) -> None:
         """Give back the tokens of a queue that is forgotten."""
         self._give_back(queue, queue.allowed_count)
-        queue.tenant.starved.pop(queue, None)
-        self.waiting_topics.leave(queue)
+        queue.tenant.waiting_topics.pop(queue, None)
+        self.topic_wheel.leave(queue)
 
     def forget_cap(self, namespace: int, name: str) -> None:
         """Drop the cap of a topic or namespace that this host does not know now, if no setting asks for it."""
@@ -245,9 +247,9 @@ class Tokens:
         for cap in queue.caps():
             cap.give_back(count, now_s)
         if count:
-            self.waiting_topics.wake(queue)
+            self.topic_wheel.wake(queue)
             if queue.shared_cap is not None:
-                self.waiting_tenants.wake(queue.tenant)
+                self.tenant_wheel.wake(queue.tenant)
 
     def undelivered(self, topic: Topic, count: int) -> None:
         """Return the tokens of `count` deliveries that reached no consumer, so that their items can be sent again."""
@@ -256,8 +258,8 @@ class Tokens:
         for key in (topic, (namespace, "")):
             if (cap := self.caps.get(key)) is not None:
                 cap.unspend(count, now_s)
-        self.waiting_topics.wake(self._queues.by_topic.get(topic))
-        self.waiting_tenants.wake(self._queues.tenants.get(namespace))
+        self.topic_wheel.wake(self._queues.by_topic.get(topic))
+        self.tenant_wheel.wake(self._queues.tenants.get(namespace))
 
     def admit(self, queue: TopicQueue) -> None:
         """Take tokens for the wants of its calls, if the topic has items."""
@@ -268,20 +270,20 @@ class Tokens:
         if queue.shared_cap is not None:
             if tenant.turn_count:
                 wanted = min(wanted, tenant.turn_count)
-            elif tenant.starved or tenant.parked_slot:
+            elif tenant.waiting_topics or tenant.parked_slot:
                 # Other topics came first.
-                tenant.starved[queue] = None
+                tenant.waiting_topics[queue] = None
                 self.park_tenant(tenant)
                 return
         now_s = self._clock()
         is_short = self.take(queue, wanted, now_s) < wanted and queue.shared_cap is not None
         if is_short and (queue.cap is None or not queue.cap.wait_s(now_s)):
-            tenant.starved[queue] = None
+            tenant.waiting_topics[queue] = None
             self.park_tenant(tenant)
 
     def admit_arriving(self, queue: TopicQueue, wanted: int) -> int:
         """Take up to `wanted` tokens for items that are about to be written. Return the number taken."""
-        is_behind = queue.shared_cap is not None and (queue.tenant.starved or queue.tenant.parked_slot)
+        is_behind = queue.shared_cap is not None and (queue.tenant.waiting_topics or queue.tenant.parked_slot)
         return 0 if is_behind or wanted <= 0 else self.take(queue, wanted, self._clock())
 
     def settle(self, queue: TopicQueue) -> bool:
@@ -302,18 +304,18 @@ class Tokens:
         return (queue.is_paused or (queue.has_something() and self._lacks_tokens(queue))) and self.park(queue)
 
     def _lacks_tokens(self, queue: TopicQueue) -> bool:
-        return queue in queue.tenant.starved or (queue.cap is not None and queue.cap.wait_s(self._clock()) > 0)
+        return queue in queue.tenant.waiting_topics or (queue.cap is not None and queue.cap.wait_s(self._clock()) > 0)
 
     # ---- topics and namespaces that wait ----
 
     def park(self, queue: TopicQueue) -> bool:
         """Let a topic that lacks tokens, or is paused, cost nothing. True if it must leave its rings."""
         self._queues.deactivate(queue)
-        if queue in queue.tenant.starved:
+        if queue in queue.tenant.waiting_topics:
             return False  # Its namespace has no tokens, and will wake it.
         # Otherwise it waits already, or for an operator.
         if not (queue.parked_slot or queue.is_paused or queue.cap is None):
-            self.waiting_topics.park(queue)
+            self.topic_wheel.park(queue)
             self._queues.on_changed(queue.topic)  # No other host should come for its items meanwhile.
         return queue.in_ring
 
@@ -321,19 +323,19 @@ class Tokens:
         if tenant.parked_slot:
             return
         if tenant.cap is not None:
-            some = list(islice(tenant.starved, WEIGHED_MAX))
-            weight = sum([queue.weight for queue in some]) * len(tenant.starved) // max(1, len(some))
-            tenant.cap.weigh(max(1, weight + tenant.hungry_count))
-            self.waiting_tenants.park(tenant)
-        elif tenant.starved:
+            some = list(islice(tenant.waiting_topics, WEIGHED_MAX))
+            weight = sum([queue.weight for queue in some]) * len(tenant.waiting_topics) // max(1, len(some))
+            tenant.cap.weigh(max(1, weight + tenant.waiting_any_count))
+            self.tenant_wheel.park(tenant)
+        elif tenant.waiting_topics:
             # Its cap has ended: more topics have waited for it than one turn wakes.
-            self.waiting_tenants.park_for_a_turn(tenant)
+            self.tenant_wheel.park_for_a_turn(tenant)
 
     def may_take_any(self, tenant: Tenant, now_s: float) -> bool:
         """True if calls for any topic of a capped namespace may take tokens now; else park it until their turn."""
         if tenant.cap is None:
             return True
-        if not tenant.cap.wait_s(now_s) and (tenant.turn_count or not (tenant.parked_slot or tenant.starved)):
+        if not tenant.cap.wait_s(now_s) and (tenant.turn_count or not (tenant.parked_slot or tenant.waiting_topics)):
             return True
         self.park_tenant(tenant)
         return False
@@ -341,9 +343,9 @@ class Tokens:
     def fed(self, namespace: int, name: str) -> None:
         """Note that the home of a cap has sent tokens, or the date of the next one."""
         if name:
-            self.waiting_topics.fed(self._queues.by_topic.get((namespace, name)))
+            self.topic_wheel.fed(self._queues.by_topic.get((namespace, name)))
         else:
-            self.waiting_tenants.fed(self._queues.tenants.get(namespace))
+            self.tenant_wheel.fed(self._queues.tenants.get(namespace))
 
     # ---- turns of those that wait for tokens of their namespace ----
 
@@ -359,19 +361,19 @@ class Tokens:
             self.park_tenant(tenant)
             return
         tenant.is_any_first = not tenant.is_any_first
-        queues = list(islice(tenant.starved, limits.SWEEP_QUEUES_MAX))
-        share = max(1, count // max(1, len(queues) + tenant.hungry_count))
+        queues = list(islice(tenant.waiting_topics, limits.SWEEP_QUEUES_MAX))
+        share = max(1, count // max(1, len(queues) + tenant.waiting_any_count))
         has_tokens = True
         for queue in [None, *queues] if tenant.is_any_first else [*queues, None]:
             if queue is None:
-                tenant.turn_count = share * tenant.hungry_count if tenant.starved else 0
+                tenant.turn_count = share * tenant.waiting_any_count if tenant.waiting_topics else 0
             elif has_tokens and (cap is None or not cap.wait_s(self._clock())):
-                del tenant.starved[queue]
+                del tenant.waiting_topics[queue]
                 tenant.turn_count = share * queue.weight
             else:
                 has_tokens = False  # The other topics wait on, but calls for any topic still have their turn.
                 continue
             yield queue
             tenant.turn_count = 0
-        if tenant.starved or (tenant.hungry_count and tenant.has_entries()):
+        if tenant.waiting_topics or (tenant.waiting_any_count and tenant.has_entries()):
             self.park_tenant(tenant)
