@@ -58,7 +58,9 @@ from foqs.model import limits
 from foqs.model.cluster import HostRow, OpenedShard, ShardUse, process_id
 from foqs.model.item import ItemEvent
 from foqs.model.peer_proof import PROOF, SECRET_BYTES
+from foqs.model.shared_caps import SharedCap
 from foqs.model.slots import SlotMove
+from foqs.model.stocks import Topic
 from foqs.parts import Parts, real_parts
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Events
@@ -103,6 +105,8 @@ class Host(Service):
             self._loop.time,
             self._namespaces.settings,
             self._record if self._event_log is not None else self.metrics.items.record,
+            self._topic_changed,
+            lambda key, rate, now_s: SharedCap(key, rate, now_s, self._routing.caps),
         )
         self._factory = ShardFactory(
             config,
@@ -232,7 +236,7 @@ class Host(Service):
         await self._dequeues.drain()
         await self._routing.drain()
         await self._server.drain()
-        for _ in self._dispatcher.drain():
+        for _ in self._dispatcher.prefetch.drain():
             await asyncio.sleep(0)
         await asyncio.gather(*[shard.drain() for shard in self._shards.by_id.values()])
         await self._jobs.drain()
@@ -275,7 +279,7 @@ class Host(Service):
                 works.append(self._dispatcher.sweep)
             if now_s - cleaned_s > limits.TOPIC_IDLE_MS / 4_000:
                 cleaned_s = now_s
-                works += [self._forget_quotas, self._dispatcher.forget_prefixes]
+                works += [self._forget_quotas, self._dispatcher.rings.forget_prefixes]
             for work in works:
                 try:
                     work()
@@ -286,6 +290,10 @@ class Host(Service):
         """Prepare an opened shard before its first call."""
         self._namespaces.shard_opened(shard)
         self._routing.shard_opened(OpenedShard(shard.shard_id, shard.epoch))
+
+    def _topic_changed(self, topic: Topic) -> None:
+        if not self._routing.is_alone:
+            self._routing.topic_changed(topic)
 
     def _forget_quotas(self) -> None:
         self._quotas.forget(self._namespaces.numbers)
@@ -430,7 +438,14 @@ class Host(Service):
             self._inspection,
             self._exports,
             without_context=[
-                Leases(namespaces, shards, self._inspection, self._waiting, count_event, self._dispatcher.undelivered),
+                Leases(
+                    namespaces,
+                    shards,
+                    self._inspection,
+                    self._waiting,
+                    count_event,
+                    self._dispatcher.tokens.undelivered,
+                ),
                 ShardMaps(namespaces, self._namespace_calls, shards, self._advertised),
                 NamespaceVerbs(namespaces, self._namespace_calls),
                 JobCalls(namespaces, self._jobs),

@@ -72,7 +72,8 @@ class _Stand:
     @classmethod
     def made(cls, topics: int, items_each: int, rate: float) -> _Stand:
         clock = _Clock()
-        shards = Shards(1, lambda *arguments: _timed(Dispatcher(*arguments), clock))
+        shards = Shards(1)
+        _time_calls(shards.dispatcher, clock)
         names = [f"topic-{number:06d}" for number in range(topics)]
         if rate:
             policies = {name: OwnPolicy(deliveries_per_second_max=rate) for name in names}
@@ -103,10 +104,9 @@ class _Stand:
         self.calls = [call for call in self.calls if not call.done]
 
 
-def _timed(dispatcher: Dispatcher, clock: _Clock) -> Dispatcher:
+def _time_calls(dispatcher: Dispatcher, clock: _Clock) -> None:
     for name in ("tick", "sweep", "demand", "on_events", "start_any"):
         setattr(dispatcher, name, clock.timed(getattr(dispatcher, name)))
-    return dispatcher
 
 
 def run(course: Course) -> Verdict:

@@ -170,7 +170,7 @@ async def test_an_unknown_namespace_is_refused(host):
 async def test_a_long_poll_ends_with_the_first_item(host):
     before_ms = now_ms()
     waiting = asyncio.create_task(host.client.dequeue("jobs", {"a": 5, "b": 5}, wait_ms=limits.WAIT_MS_MAX))
-    await until(lambda: host.host._dispatcher.waiting_count == 1)
+    await until(lambda: host.host._dispatcher.queues.waiting_count == 1)
     assert not waiting.done()
     item_id = await host.client.enqueue("jobs", "b", b"x")
     (item,) = await waiting
@@ -203,7 +203,7 @@ async def test_each_of_many_waiting_calls_gets_its_own_item(host):
             for client in (host.client, other)
             for _ in range(10)
         ]
-        await until(lambda: host.host._dispatcher.waiting_count == 20)
+        await until(lambda: host.host._dispatcher.queues.waiting_count == 20)
         result = await host.client.enqueue_many("jobs", [NewItem("t", b"x")] * 20)
         got = [item.id for items in await asyncio.gather(*waiting) for item in items]
     assert sorted(got) == sorted(result.ids)
@@ -213,9 +213,9 @@ async def test_an_item_for_a_consumer_that_hung_up_goes_to_the_next(host):
     async with RawClient.connect("127.0.0.1", host.host.port) as gone:
         request = structs.DequeueRequest("jobs", [structs.TopicDemand("t", 1)], wait_ms=30_000)
         gone.send("dequeue", request, seqid=1)
-        await until(lambda: host.host._dispatcher.waiting_count == 1)
+        await until(lambda: host.host._dispatcher.queues.waiting_count == 1)
         gone.reset()
-    await until(lambda: host.host._dispatcher.waiting_count == 0)
+    await until(lambda: host.host._dispatcher.queues.waiting_count == 0)
     item_id = await host.client.enqueue("jobs", "t", b"x")
     (item,) = await host.client.dequeue("jobs", "t", wait_ms=20_000)
     assert (item.id, item.attempt) == (item_id, 1)
@@ -378,9 +378,9 @@ async def test_a_prefetched_item_whose_ttl_ended_is_not_handed_out(host):
         ids = (await host.client.enqueue_many("jobs", items)).ids
         for _ in range(10):
             await host.client.dequeue("jobs", f"t{ttl_ms}", 10, wait_ms=1_000)
-        if host.host._dispatcher.prefetched_bytes:
+        if host.host._dispatcher.prefetch.prefetched_bytes:
             break
-    assert host.host._dispatcher.prefetched_bytes
+    assert host.host._dispatcher.prefetch.prefetched_bytes
     await host.until_expired(ids[0])
     assert await host.client.dequeue("jobs", f"t{ttl_ms}", 1_000, wait_ms=500) == []
 

@@ -71,7 +71,7 @@ async def _enqueue_for_a_waiting_consumer(host: RunningHost, peer: _Peer, codec:
     wanted = structs.DequeueRequest("jobs", [structs.TopicDemand("b", 1)], wait_ms=20_000)
     with closing(_Peer(host.host.port)) as consumer:
         await asyncio.to_thread(consumer.send, codec.encode_call("dequeue", wanted, 0))
-        await until(lambda: bool(host.host._dispatcher.waiting_count))
+        await until(lambda: bool(host.host._dispatcher.queues.waiting_count))
         frame = codec.encode_call("enqueue", structs.EnqueueRequest("jobs", [structs.NewItem("b", b"x")]), 0)
         await _calm()
         with traced() as flow:
@@ -113,10 +113,10 @@ async def _leased(host: RunningHost) -> str:
 @pytest.mark.parametrize(
     ("trace", "files_max", "returns_max"),
     [
-        (_enqueue, 39, 48),
-        (_enqueue_for_a_waiting_consumer, 54, 120),  # Two calls, and between them the dispatcher.
-        (_ack, 33, 44),
-        (_nack_with_delay, 37, 48),
+        (_enqueue, 39, 42),
+        (_enqueue_for_a_waiting_consumer, 54, 118),  # Two calls, and between them the dispatcher.
+        (_ack, 31, 33),
+        (_nack_with_delay, 34, 41),
     ],
 )
 async def test_a_call_passes_through_few_files_and_seldom_comes_back_to_one(

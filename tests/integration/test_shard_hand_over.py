@@ -195,10 +195,10 @@ async def test_leases_of_a_shard_go_on_at_its_next_host_and_what_was_prefetched_
         leased = await first.leased(100)
         of_moved = [item for item in leased if shard_of(item.id) == 1]
         assert of_moved
-        await until(lambda: first.host._dispatcher.prefetched_bytes > 0)
+        await until(lambda: first.host._dispatcher.prefetch.prefetched_bytes > 0)
         move(meta, 1, "second")
         await until(lambda: owns(second, 1))
-        assert not [queue for queue in first.host._dispatcher._queues.values() if 1 in {*queue.parts}]
+        assert not [queue for queue in first.host._dispatcher.queues.by_topic.values() if 1 in {*queue.parts}]
         half = len(of_moved) // 2
         for host, some in ((first, of_moved[:half]), (second, of_moved[half:])):
             assert not await host.client.ack("jobs", [item.receipt for item in some], return_errors=True)
@@ -320,7 +320,7 @@ async def test_a_defect_while_a_shard_is_handed_on_keeps_nobody_from_having_it_n
         assert failed == [1]
         move(meta, 1, "first")
         await until(lambda: owns(first, 1))
-        assert 1 not in first.host._dispatcher.sick
+        assert 1 not in first.host._dispatcher.queues.sick
 
 
 async def test_a_host_that_ends_hands_all_its_shards_on_before_it_lets_go_of_its_clients(

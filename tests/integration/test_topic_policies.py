@@ -204,7 +204,7 @@ async def test_another_host_follows_a_change_also_for_calls_that_wait(
     async with running_host(meta_url, {0: shard_urls[0]}, namespace="n") as host:
         waiting = asyncio.create_task(host.client.dequeue("n", "t", wait_ms=20_000))
         anyone = asyncio.create_task(host.client.dequeue("n", topic_prefix="u", wait_ms=20_000))
-        await until(lambda: host.host._dispatcher.waiting_count == 2)
+        await until(lambda: host.host._dispatcher.queues.waiting_count == 2)
         await asyncio.to_thread(set_policy, store, "n", "t", dequeue_paused=True, reason="elsewhere")
         with pytest.raises(PausedError, match="elsewhere"):
             await waiting
@@ -221,7 +221,7 @@ async def test_another_host_follows_a_prefix_also_for_calls_that_wait(
     async with running_host(meta_url, {0: shard_urls[0]}, namespace="n") as host:
         waiting = asyncio.create_task(host.client.dequeue("n", "p/t", wait_ms=20_000))
         other = asyncio.create_task(host.client.dequeue("n", "q", wait_ms=20_000))
-        await until(lambda: host.host._dispatcher.waiting_count == 2)
+        await until(lambda: host.host._dispatcher.queues.waiting_count == 2)
         await asyncio.to_thread(set_policy, store, "n", "p/", True, dequeue_paused=True, reason="elsewhere")
         with pytest.raises(PausedError, match="elsewhere"):
             await waiting

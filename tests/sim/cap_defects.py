@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from foqs.host.dispatch.any_topic import AnyTopic
-from foqs.host.dispatch.capping import Capping
-from foqs.host.dispatch.hand_out import HandOut
+from foqs.host.dispatch.deliveries import Deliveries
+from foqs.host.dispatch.rings import Rings
+from foqs.host.dispatch.tokens import Tokens
 from foqs.host.dispatch.topic_queue import DequeueCall, TopicQueue
 from foqs.model.caps import TokenBucket
 from tests.sim.planting import in_place_of
 
 _seen: dict[str, Any] = {
-    "refresh": Capping._refresh,
-    "detach": HandOut._detach,
-    "take": Capping._take_tokens,
+    "refresh": Tokens.refresh,
+    "detach": Rings.detach,
+    "take": Tokens.take,
 }
 
 
@@ -31,8 +31,8 @@ def makes_up_for_the_time_that_claims_took(self: TokenBucket, now_s: float) -> N
     self._at_s = max(self._at_s, now_s)
 
 
-@in_place_of(Capping, "_take_tokens")
-def forgets_the_cap_of_the_namespace(self: Capping, queue: TopicQueue, count: int, now_s: float) -> int:
+@in_place_of(Tokens, "take")
+def forgets_the_cap_of_the_namespace(self: Tokens, queue: TopicQueue, count: int, now_s: float) -> int:
     shared_cap, queue.shared_cap = queue.shared_cap, None
     granted: int = _seen["take"](self, queue, count, now_s)
     queue.shared_cap = shared_cap
@@ -41,29 +41,29 @@ def forgets_the_cap_of_the_namespace(self: Capping, queue: TopicQueue, count: in
     return granted
 
 
-@in_place_of(Capping, "_return_tokens")
-def loses_the_tokens_of_what_was_not_delivered(self: Capping, queue: TopicQueue, count: int) -> None:
+@in_place_of(Tokens, "_give_back")
+def loses_the_tokens_of_what_was_not_delivered(self: Tokens, queue: TopicQueue, count: int) -> None:
     queue.allowed_count -= count
 
 
-@in_place_of(Capping, "_refresh")
-def delivers_what_is_paused(self: Capping, queue: TopicQueue) -> None:
+@in_place_of(Tokens, "refresh")
+def delivers_what_is_paused(self: Tokens, queue: TopicQueue) -> None:
     _seen["refresh"](self, queue)
     queue.is_paused = False
 
 
-@in_place_of(AnyTopic, "_woken")
-def does_not_serve_a_topic_that_goes_on(self: AnyTopic, queue: TopicQueue) -> None:
+@in_place_of(Deliveries, "resume")
+def does_not_serve_a_topic_that_goes_on(self: Deliveries, queue: TopicQueue) -> None:
     return None
 
 
-@in_place_of(HandOut, "_detach")
-def keeps_a_place_in_topics_that_a_call_has_left(self: HandOut, call: DequeueCall, queue: TopicQueue) -> None:
+@in_place_of(Rings, "detach")
+def keeps_a_place_in_topics_that_a_call_has_left(self: Rings, call: DequeueCall, queue: TopicQueue) -> None:
     want = call.wants[queue]
     _seen["detach"](self, call, queue)
     queue.waiting_count += want
 
 
-@in_place_of(AnyTopic, "_enter")
-def does_not_tell_calls_for_any_topic_of_a_new_one(self: AnyTopic, queue: TopicQueue) -> None:
+@in_place_of(Rings, "enter")
+def does_not_tell_calls_for_any_topic_of_a_new_one(self: Rings, queue: TopicQueue) -> None:
     return None

@@ -71,43 +71,54 @@ def checked_state(world_of: Callable[[], World], every: int) -> type[ShardState]
     return CheckedState
 
 
-def checked_dispatcher(world_of: Callable[[], World]) -> type[Dispatcher]:
+def checked_dispatcher(world_of: Callable[[], World]) -> Callable[..., Dispatcher]:
     """The dispatcher, checked at every answer."""
 
-    class CheckedDispatcher(Dispatcher):
-        passed: Container[ShardTopic] = ()
+    def make(
+        writers: Any, clock: Any, settings: SettingsTable, record: Any, on_changed: Any, new_cap: Any
+    ) -> Dispatcher:
+        observer = _AnswerCheck(world_of, settings)
+        observer.dispatcher = Dispatcher(writers, clock, settings, record, on_changed, new_cap, observer)
+        return observer.dispatcher
+
+    return make
+
+
+class _AnswerCheck:
+    """Observes the dispatcher of one host."""
+
+    dispatcher: Dispatcher
+
+    def __init__(self, world_of: Callable[[], World], settings: SettingsTable) -> None:
+        self._world_of = world_of
+        self._cap_check = CapCheck(settings)
+        self._passed: Container[ShardTopic] = ()
         """Topics that had no room for more claims when an answer was put together: they hold nobody up."""
 
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
-            self.cap_check = CapCheck(self.settings)
+    def settings_followed(self) -> None:
+        self._cap_check.look()
 
-        def _follow_settings(self) -> None:
-            super()._follow_settings()
-            self.cap_check.look()
+    def delivering(self, call: DequeueCall) -> None:
+        parts = chain.from_iterable(queue.parts.values() for queue in call.wants)
+        self._passed = {part for part in parts if not part.room}
 
-        def _shares_caps(self) -> bool:
-            """Whether there were ever other hosts: then those together have the burst of a cap."""
-            return any(isinstance(cap, SharedCap) and cap._homes.version for cap in self._caps.values())
+    def answering(self, call: DequeueCall, items: list[ShardItem]) -> None:
+        world = self._world_of()
+        for problem in order_problems(self.dispatcher, items, world.tables, self._passed):
+            world.complain(problem)
+        for problem in chain(
+            self._cap_check.delivered(items, world.loop.time(), is_shared=self._shares_caps()),
+            world.cap_check.delivered(items),
+        ):
+            world.complain(problem)
+        world.clocks.handed_out(call, items)
 
-        def _deliver_to(self, call: DequeueCall) -> bool:
-            parts = chain.from_iterable(queue.parts.values() for queue in call.wants)
-            self.passed = {part for part in parts if not part.room}
-            return super()._deliver_to(call)
+    def answered(self, call: DequeueCall, items: list[ShardItem]) -> None:
+        for queue in call.wants:
+            for problem in problems_of_ended_calls(self.dispatcher, queue):
+                self._world_of().complain(problem)
 
-        def answer(self, call: DequeueCall, items: list[ShardItem]) -> None:
-            world = world_of()
-            for problem in order_problems(self, items, world.tables, self.passed):
-                world.complain(problem)
-            for problem in chain(
-                self.cap_check.delivered(items, world.loop.time(), is_shared=self._shares_caps()),
-                world.cap_check.delivered(items),
-            ):
-                world.complain(problem)
-            world.clocks.handed_out(call, items)
-            super().answer(call, items)
-            for queue in call.wants:
-                for problem in problems_of_ended_calls(self, queue):
-                    world.complain(problem)
-
-    return CheckedDispatcher
+    def _shares_caps(self) -> bool:
+        """Whether there were ever other hosts: then those together have the burst of a cap."""
+        caps = self.dispatcher.tokens.caps.values()
+        return any(isinstance(cap, SharedCap) and cap._homes.version for cap in caps)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from foqs.host.dispatch.dispatcher import Dispatcher
+from foqs.host.dispatch.prefetch import Prefetch
 from foqs.host.dispatch.topic_queue import TopicQueue
 from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.ttl_scan import TtlScan
@@ -146,9 +146,10 @@ def gives_back_without_a_word_what_was_claimed_for_a_call(self: Settlements, ite
     return False
 
 
-@in_place_of(Dispatcher, "_release_for_calls")
-def keeps_what_was_claimed_for_a_call_that_is_over(self: Dispatcher, queue: TopicQueue) -> None:
-    queue.has_prefetched_for_calls = False
+@in_place_of(Prefetch, "release_for_calls")
+def keeps_what_was_claimed_for_a_call_that_is_over(self: Prefetch, queue: TopicQueue) -> None:
+    if not queue.calls:
+        queue.has_prefetched_for_calls = False
 
 
 _leave = Journal.leave
@@ -198,8 +199,8 @@ def writes_after_losing_the_lock(self: FakeStore, transaction: Transaction) -> T
     return result
 
 
-@in_place_of(Dispatcher, "drain")
-def forgets_the_prefetched_on_drain(self: Dispatcher) -> Iterator[None]:
+@in_place_of(Prefetch, "drain")
+def forgets_the_prefetched_on_drain(self: Prefetch) -> Iterator[None]:
     self._draining = True
     return iter(())
 

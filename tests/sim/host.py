@@ -211,7 +211,7 @@ def _event_log_of(world_of: Callable[[], World], options: EventLogOptions, sourc
 
 @contextmanager
 def simulated(
-    world_of: Callable[[], World], shard_state: type[ShardState], checked: Mapping[str, type]
+    world_of: Callable[[], World], shard_state: type[ShardState], checked: Mapping[str, Callable[..., Any]]
 ) -> Iterator[None]:
     """Every Host that is made meanwhile gets the world's servers, and the checked state and parts, by their names."""
 

@@ -110,7 +110,7 @@ def run_seed(
         print(profile)
     every = chance.choice([1, 5, 25])
     state = checked_state(lambda: world, every=1 if verbose else every)
-    checked = {
+    checked: dict[str, Callable[..., Any]] = {
         "Dispatcher": checked_dispatcher(lambda: world),
         "SlotMover": restless_mover(lambda: world),
         "Placement": checked_placement(lambda: world),

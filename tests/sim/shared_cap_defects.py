@@ -7,7 +7,7 @@ from typing import Any
 
 from foqs.cluster.homes.cap_homes import CapHomes
 from foqs.cluster.homes.cap_ledger import CapLedger
-from foqs.host.dispatch.dispatcher import Dispatcher
+from foqs.host.dispatch.tokens import Tokens
 from foqs.model.shared_caps import CapGrant, CapKey, SharedCap
 from tests.sim.planting import in_place_of
 
@@ -46,6 +46,6 @@ def never_asks_again(self: CapHomes, cap: SharedCap) -> None:
     return None
 
 
-@in_place_of(Dispatcher, "cap_fed")
-def does_not_serve_what_has_waited_for_tokens(self: Dispatcher, namespace: int, name: str) -> None:
+@in_place_of(Tokens, "fed")
+def does_not_serve_what_has_waited_for_tokens(self: Tokens, namespace: int, name: str) -> None:
     return None

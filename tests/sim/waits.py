@@ -81,7 +81,7 @@ class Waits:
         ):
             self._host, self._door = host, FrontDoor(world, host)
             await self._live()
-        if waiting_count := host.host._dispatcher.waiting_count:
+        if waiting_count := host.host._dispatcher.queues.waiting_count:
             world.complain(f"{waiting_count} dequeues wait at the host, and nobody waits for them")
         await world.drain_host(host)
 

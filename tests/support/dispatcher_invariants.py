@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Container, Iterator
 from typing import Any
 
-from foqs.host.dispatch.capping import UNTIL_FED
 from foqs.host.dispatch.dispatcher import Dispatcher
+from foqs.host.dispatch.tokens import UNTIL_FED
 from foqs.host.dispatch.topic_queue import DequeueCall, TopicQueue
 from foqs.model.caps import NEVER_S
 from foqs.model.item import Phase
@@ -17,17 +17,18 @@ from foqs.shard.state.engine import ShardState
 
 def dispatcher_problems(dispatcher: Dispatcher, shards: list[ShardState]) -> Iterator[str]:
     """Between two steps of the loop, whatever is under way."""
-    in_buffers = [item for queue in dispatcher._queues.values() for item in queue.buffer._items.values()]
+    in_buffers = [item for queue in dispatcher.queues.by_topic.values() for item in queue.buffer._items.values()]
     held = sum(item.content.size_bytes for item in in_buffers if item.content is not None)
-    if dispatcher.prefetched_bytes != held:
-        yield f"the prefetch buffers count {dispatcher.prefetched_bytes} bytes and hold {held}"
-    waiting = {call for queue in dispatcher._queues.values() for call in queue.calls} | hungry_calls(dispatcher)
-    waiting |= dispatcher._busy.keys()
+    if dispatcher.prefetch.prefetched_bytes != held:
+        yield f"the prefetch buffers count {dispatcher.prefetch.prefetched_bytes} bytes and hold {held}"
+    waiting = {call for queue in dispatcher.queues.by_topic.values() for call in queue.calls}
+    waiting |= calls_waiting_any(dispatcher)
+    waiting |= dispatcher.rings._busy.keys()
     yield from _cap_problems(dispatcher)
     untold = {topic.name for shard in shards for topic in shard.index.events.topics_changed}
     yield from _ring_problems(dispatcher, untold)
-    if dispatcher.waiting_count != len(waiting):
-        yield f"{dispatcher.waiting_count} calls are counted as waiting, there are {len(waiting)}"
+    if dispatcher.queues.waiting_count != len(waiting):
+        yield f"{dispatcher.queues.waiting_count} calls are counted as waiting, there are {len(waiting)}"
     on_the_way: Counter[tuple[int, str]] = Counter()
     buffered = Counter(map(id, in_buffers))
     for shard in shards:
@@ -37,7 +38,7 @@ def dispatcher_problems(dispatcher: Dispatcher, shards: list[ShardState]) -> Ite
             count = buffered.get(id(item), 0)
             if (item.phase is Phase.PREFETCHED) != (count == 1):
                 yield f"{item.key:x} is {item.phase.name} and stands {count} times in a prefetch buffer"
-    for name, queue in dispatcher._queues.items():
+    for name, queue in dispatcher.queues.by_topic.items():
         if not queue.calls:
             yield from problems_of_ended_calls(dispatcher, queue)
         wanted = sum([call.wants[queue] for call in queue.calls])
@@ -47,17 +48,18 @@ def dispatcher_problems(dispatcher: Dispatcher, shards: list[ShardState]) -> Ite
             yield f"{name} counts {queue.claims_count} claims on the way, there are {on_the_way[name]}"
 
 
-def hungry_calls(dispatcher: Dispatcher) -> set[DequeueCall]:
+def calls_waiting_any(dispatcher: Dispatcher) -> set[DequeueCall]:
     """Calls that want something of any topic."""
-    tenants = dispatcher._tenants.values()
-    return {call for tenant in tenants for ring in [tenant.ring, *tenant.rings.values()] for call in ring.hungry}
+    tenants = dispatcher.queues.tenants.values()
+    return {call for tenant in tenants for ring in [tenant.ring, *tenant.rings.values()] for call in ring.waiting}
 
 
 def _cap_problems(dispatcher: Dispatcher) -> Iterator[str]:
     """Tokens are held for what is held, and nothing is held without them."""
+    tokens = dispatcher.tokens
     held: Counter[int] = Counter()
-    caps = {id(cap): cap for cap in dispatcher._caps.values()}
-    for name, queue in dispatcher._queues.items():
+    caps = {id(cap): cap for cap in tokens.caps.values()}
+    for name, queue in dispatcher.queues.by_topic.items():
         for cap in (queue.cap, queue.shared_cap):
             if cap is not None:
                 held[id(cap)] += queue.allowed_count
@@ -66,13 +68,13 @@ def _cap_problems(dispatcher: Dispatcher) -> Iterator[str]:
         if queue.allowed_count < 0 or (queue.allowed_count and not queue.is_throttled):
             yield f"{name} holds {queue.allowed_count} tokens"
         if queue.parked_slot == UNTIL_FED:
-            is_waited_for = queue in dispatcher._due or _is_looked_after(queue.cap)
+            is_waited_for = queue in tokens.topic_wheel._due or _is_looked_after(queue.cap)
         else:
-            is_waited_for = queue in dispatcher._slots.get(queue.parked_slot, [*dispatcher._due])
+            is_waited_for = queue in tokens.topic_wheel._slots.get(queue.parked_slot, [*tokens.topic_wheel._due])
         if queue.parked_slot and not is_waited_for:
             yield f"{name} is parked, and nobody will wake it"
-    for tenant in dispatcher._tenants.values():
-        is_waited_for = tenant in dispatcher._due_tenants or _is_looked_after(tenant.cap)
+    for tenant in dispatcher.queues.tenants.values():
+        is_waited_for = tenant in tokens.tenant_wheel._due or _is_looked_after(tenant.cap)
         if tenant.parked_slot == UNTIL_FED and tenant.version == dispatcher.settings.version and not is_waited_for:
             yield f"namespace {tenant.namespace} is parked, and nobody will wake it"
     for key, any_cap in caps.items():
@@ -92,33 +94,34 @@ def _is_looked_after(cap: Any) -> bool:
 
 def _ring_problems(dispatcher: Dispatcher, untold: Container[str]) -> Iterator[str]:
     """`untold`: topics of whose changes the dispatcher will soon be told."""
-    for name, queue in dispatcher._queues.items():
+    for name, queue in dispatcher.queues.by_topic.items():
         for ring in queue.tenant.rings_of(queue.name):
             if (queue in ring.entries) != queue.in_ring and not _is_unfilled(queue):
                 yield f"{name} is {'' if queue.in_ring else 'not '}in rings, but not so in that of {ring.prefix!r}"
         if queue.in_ring:
             continue
-        is_held_back = queue.is_paused or queue.parked_slot or queue.name in untold or queue in dispatcher._roomless
+        is_held_back = queue.is_paused or queue.parked_slot or queue.name in untold
+        is_held_back = is_held_back or queue in dispatcher.rings._waiting_for_room
         is_held_back = is_held_back or queue.coming_count  # Their end will be told.
         is_held_back = is_held_back or name in dispatcher.settings.policy_changes  # It may have gone on.
         is_held_back = is_held_back or dispatcher.settings.prefix_changes or dispatcher._prefix_sweep.is_under_way
         if not is_held_back and queue.spare_count(1) and queue.has_something():
             yield f"{name} has something to give, and is in no ring"
-    queues_of = Counter([id(queue.tenant) for queue in dispatcher._queues.values()])
-    for tenant in dispatcher._tenants.values():
+    queues_of = Counter([id(queue.tenant) for queue in dispatcher.queues.by_topic.values()])
+    for tenant in dispatcher.queues.tenants.values():
         rings = [tenant.ring, *tenant.rings.values()]
-        if tenant.hungry_count != sum(len(ring.hungry) for ring in rings):
-            yield f"namespace {tenant.namespace} counts {tenant.hungry_count} hungry calls"
+        if tenant.waiting_any_count != sum(len(ring.waiting) for ring in rings):
+            yield f"namespace {tenant.namespace} counts {tenant.waiting_any_count} calls for any topic"
         if tenant.queues_count != queues_of[id(tenant)]:
             yield f"namespace {tenant.namespace} counts {tenant.queues_count} topics"
         is_held_back = tenant.parked_slot or dispatcher._namespaces_paused is not dispatcher.settings.dequeue_paused
         is_held_back = is_held_back or tenant.namespace in dispatcher.settings.dequeue_paused
         for ring in rings:
             if (
-                ring.hungry
+                ring.waiting
                 and ring.entries
                 and not is_held_back
-                and tenant not in {**dispatcher._fed, **dispatcher._fed_later}
+                and tenant not in {**dispatcher.rings.fed, **dispatcher.rings._fed_later}
             ):
                 ready = [
                     queue
@@ -127,14 +130,9 @@ def _ring_problems(dispatcher: Dispatcher, untold: Container[str]) -> Iterator[s
                 ]
                 if ready:
                     yield f"a call waits for {ring.prefix!r} although {ready[0].name} has something"
-    hungry_count = sum(tenant.hungry_count > 0 for tenant in dispatcher._tenants.values())
-    if dispatcher._hungry_count != hungry_count:
-        yield f"{dispatcher._hungry_count} namespaces are counted as hungry, there are {hungry_count}"
-
-
-def _is_unfilled(queue: TopicQueue) -> bool:
-    """Whether one of its tenant's rings has still to take it."""
-    return any(queue in some for ring in queue.tenant.rings.values() for some in ring.unfilled)
+    waiting_any_count = sum(tenant.waiting_any_count for tenant in dispatcher.queues.tenants.values())
+    if dispatcher.rings.waiting_any_count != waiting_any_count:
+        yield f"{dispatcher.rings.waiting_any_count} calls for any topic are counted, there are {waiting_any_count}"
 
 
 def problems_of_ended_calls(dispatcher: Dispatcher, queue: TopicQueue) -> Iterator[str]:
@@ -145,7 +143,12 @@ def problems_of_ended_calls(dispatcher: Dispatcher, queue: TopicQueue) -> Iterat
         if not item.is_claimed_ahead:
             yield f"{item.key:x} of {queue.name} was claimed for a call, and is held although none waits"
     for part in [*queue.parts.values(), *queue.sick_parts.values()]:
-        shard = dispatcher._writers[part.shard_id].shard
+        shard = dispatcher.prefetch._writers[part.shard_id].shard
         for item in shard.claims.waiting_for_calls.values() if shard is not None else ():
             if item.topic is part:
                 yield f"{item.key:x} of {queue.name} is to be claimed for a call, and none waits"
+
+
+def _is_unfilled(queue: TopicQueue) -> bool:
+    """Whether one of its tenant's rings has still to take it."""
+    return any(queue in some for ring in queue.tenant.rings.values() for some in ring.unfilled)

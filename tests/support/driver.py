@@ -9,7 +9,6 @@ import random
 from collections.abc import Container
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
 
 from foqs.host.dispatch.dispatcher import Dispatcher
 from foqs.host.dispatch.topic_queue import DequeueCall
@@ -20,7 +19,7 @@ from foqs.model.item import Phase, ShardItem
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import ItemRow
 from foqs.shard.state.events import Completion, LookUp
-from tests.support.dispatcher_invariants import dispatcher_problems, hungry_calls
+from tests.support.dispatcher_invariants import calls_waiting_any, dispatcher_problems
 from tests.support.invariants import order_problems, state_problems
 from tests.support.shards import NAMESPACE, Shards, plan
 
@@ -51,23 +50,26 @@ class Known:
     receipts: set[int] = field(default_factory=set)
 
 
-class _WatchedDispatcher(Dispatcher):
-    """Shows every answer at the moment it is given."""
+class _AnswerObserver:
+    """Checks every answer at the moment it is given."""
 
-    def __init__(self, driver: Driver, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._passed: Container[ShardTopic] = ()
 
-    def _deliver_to(self, call: DequeueCall) -> bool:
+    def settings_followed(self) -> None:
+        return None
+
+    def delivering(self, call: DequeueCall) -> None:
         parts = chain.from_iterable(queue.parts.values() for queue in call.wants)
         self._passed = {part for part in parts if not part.room}
-        return super()._deliver_to(call)
 
-    def answer(self, call: DequeueCall, items: list[ShardItem]) -> None:
-        overtaken = list(order_problems(self, items, self._driver.shards.tables, self._passed))
+    def answering(self, call: DequeueCall, items: list[ShardItem]) -> None:
+        driver = self._driver
+        overtaken = list(order_problems(driver.dispatcher, items, driver.shards.tables, self._passed))
         assert not overtaken, overtaken[0]
-        super().answer(call, items)
+
+    def answered(self, call: DequeueCall, items: list[ShardItem]) -> None:
         for item in items:
             self._driver.delivered(item)
 
@@ -82,7 +84,7 @@ class Driver:
         self, seed: int, shard_count: int, *, sick: bool = False, calm: bool = False, capped: bool = False
     ) -> None:
         self.chance = random.Random(seed)
-        self.shards = Shards(shard_count, lambda *arguments: _WatchedDispatcher(self, *arguments))
+        self.shards = Shards(shard_count, observer=_AnswerObserver(self))
         self.shards.server_ahead_ms = 1_000_000_000  # Another clock: who takes one for the other is days off.
         self.shards.change_settings(attempts_max=ATTEMPTS_MAX, payload_bytes_max=1_000, metadata_bytes_max=0)
         self.known: dict[tuple[int, int], Known] = {}
@@ -275,7 +277,7 @@ class Driver:
             self.shards.end(number, well=self.chance.random() > 0.1)
 
     def pass_time(self) -> None:
-        self.dispatcher.forget_prefixes()
+        self.dispatcher.rings.forget_prefixes()
         self.shards.clock_ms += self.chance.choice([1, 20, 200, 1_500])
         self.dispatcher.tick()
 
@@ -302,8 +304,8 @@ class Driver:
         """A graceful end: what was held is there for the next owner at once."""
         for call in self.calls:
             if not call.done:
-                self.dispatcher.answer(call, [])
-        for _ in self.dispatcher.drain():
+                self.dispatcher.deliveries.answer(call, [])
+        for _ in self.dispatcher.prefetch.drain():
             pass
         for shard_id, shard in self.shards.states.items():
             if shard.in_flight is not None:
@@ -376,13 +378,13 @@ class Driver:
         """Nothing is held that may be handed out, unless something else is awaited."""
         untold = {topic.name for shard in self.shards.states.values() for topic in shard.index.events.topics_changed}
         dispatcher = self.dispatcher
-        for queue in dispatcher._queues.values():
+        for queue in dispatcher.queues.by_topic.values():
             held = [item for item in queue.buffer.items if item.phase is Phase.PREFETCHED]
             told_after_refill = any(
                 not part.room and (part.window.wants_refill or part.window.refilling) for part in queue.parts.values()
             )
-            waits = bool(queue.claims_count) or queue in dispatcher._lingering or queue.is_throttled
-            waits = waits or not dispatcher._busy.keys().isdisjoint(queue.calls)
+            waits = bool(queue.claims_count) or queue in dispatcher.deliveries._lingering or queue.is_throttled
+            waits = waits or not dispatcher.rings._busy.keys().isdisjoint(queue.calls)
             if queue.calls and held and not (waits or queue.name in untold or told_after_refill):
                 first = queue.first_unclaimed()
                 assert min(item.sort_key for item in held) > first, "an item that may be handed out is not"
@@ -395,10 +397,10 @@ class Driver:
                 self._finish(number)
             self.shards.clock_ms += 20
             self.dispatcher.tick()
-        hungry = [call.ring for call in hungry_calls(self.dispatcher) if call.ring is not None]
+        rings = [call.ring for call in calls_waiting_any(self.dispatcher) if call.ring is not None]
         wanted = {queue for call in self.calls if not call.done for queue in call.wants}
-        for queue in self.dispatcher._queues.values():
-            if any(queue.name.startswith(ring.prefix) for ring in hungry):
+        for queue in self.dispatcher.queues.by_topic.values():
+            if any(queue.name.startswith(ring.prefix) for ring in rings):
                 wanted.add(queue)
         for queue in wanted:
             assert not [item for item in queue.buffer.items if item.topic.shard_id in well]

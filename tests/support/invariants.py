@@ -32,11 +32,11 @@ def order_problems(
     """Of the items of one response. `passed`: topics that had no room for more claims, which hold nobody up."""
     last: dict[TopicQueue, int] = {}
     for item in items:
-        queue = dispatcher._queues[item.topic.namespace, item.topic.name]
+        queue = dispatcher.queues.by_topic[item.topic.namespace, item.topic.name]
         last[queue] = max(last.get(queue, order.FIRST), item.sort_key)
     for queue, sort_key in last.items():
         for shard_id, topic in queue.parts.items():
-            writer = dispatcher._writers[shard_id]
+            writer = dispatcher.prefetch._writers[shard_id]
             shard = writer.shard
             lane = tables[shard_id].lanes.get(topic.number)
             if shard is None or not lane or tables[shard_id].writer.epoch != shard.epoch:

@@ -61,14 +61,15 @@ class StillWriter:
 class Shards:
     """Numbered from 0. What is passed as `shards` to others is this itself, as foqs.host.shards.shards.Shards is."""
 
-    def __init__(self, count: int, dispatcher: Callable[..., Dispatcher] = Dispatcher) -> None:
+    def __init__(self, count: int, **others: Any) -> None:
+        """`others` are further arguments of `Dispatcher`."""
         self.draining: frozenset[int] = frozenset()
         self.moving: frozenset[int] = frozenset()
         self.tiers: dict[int, str] = {}
         self.clock_ms = 1_000_000
         """Steady; callers and tests that care for no steps take it for the server's too."""
         self.server_ahead_ms = 0
-        self._new_dispatcher = dispatcher
+        self._others = others
         self.settings = SettingsTable()
         self.states: dict[int, ShardState] = {}
         self.allow_item_bytes(ITEM_BYTES_MAX)
@@ -81,8 +82,8 @@ class Shards:
         self.states = {}
         self.settings.item_bytes_seen = {}
         self.writers = {number: StillWriter(number, self.states, self.now) for number in self.tables}
-        self.dispatcher = self._new_dispatcher(
-            cast(Any, self.writers), lambda: self.clock_ms / 1000, self.settings, lambda *_: None
+        self.dispatcher = Dispatcher(
+            cast(Any, self.writers), lambda: self.clock_ms / 1000, self.settings, lambda *_: None, **self._others
         )
         for number, stored in self.stored.items():
             image = stored.open()
@@ -152,9 +153,9 @@ class Shards:
 
     def dequeue_any(self, count: int, prefix: str = "", lease_ms: int | None = None) -> DequeueCall:
         call = DequeueCall(lease_ms, 30_000, self.clock_ms / 1000)
-        ring = self.dispatcher.ring(NAMESPACE, prefix)
+        ring = self.dispatcher.rings.ring(NAMESPACE, prefix)
         while ring.unfilled:
-            self.dispatcher.fill(ring)
+            self.dispatcher.rings.fill(ring)
         self.dispatcher.start_any(ring, count, call)
         return call
 

@@ -139,17 +139,17 @@ def test_a_call_for_any_topic_ends_when_its_namespace_is_paused() -> None:
 def test_nested_prefixes_and_all_prefixes_are_bounded_and_forgotten_when_they_are_idle() -> None:
     shards = stocked({})
     for length in range(1, limits.TOPIC_PREFIXES_NESTED_MAX + 1):
-        shards.dispatcher.ring(NAMESPACE, "x" * length)
+        shards.dispatcher.rings.ring(NAMESPACE, "x" * length)
     with pytest.raises(OverloadedError):
-        shards.dispatcher.ring(NAMESPACE, "xx" * length)
-    shards.dispatcher.ring(NAMESPACE, "y")
+        shards.dispatcher.rings.ring(NAMESPACE, "xx" * length)
+    shards.dispatcher.rings.ring(NAMESPACE, "y")
     shards.clock_ms += limits.TOPIC_PREFIX_IDLE_MS + 1
-    shards.dispatcher.forget_prefixes()
-    assert not shards.dispatcher._prefixed
+    shards.dispatcher.rings.forget_prefixes()
+    assert not shards.dispatcher.rings._prefixed
     for number in range(limits.TOPIC_PREFIXES_MAX):
-        shards.dispatcher.ring(NAMESPACE, f"{number:04}")
+        shards.dispatcher.rings.ring(NAMESPACE, f"{number:04}")
     with pytest.raises(OverloadedError):
-        shards.dispatcher.ring(NAMESPACE, "z")
+        shards.dispatcher.rings.ring(NAMESPACE, "z")
 
 
 def test_prefixes_of_one_namespace_leave_room_for_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,14 +157,14 @@ def test_prefixes_of_one_namespace_leave_room_for_those_of_others(monkeypatch: p
     monkeypatch.setattr(limits, "TOPIC_PREFIXES_OF_HOST_MAX", 6)
     dispatcher = stocked({}).dispatcher
     for number in range(4):
-        dispatcher.ring(NAMESPACE, f"{number}")
+        dispatcher.rings.ring(NAMESPACE, f"{number}")
     with pytest.raises(OverloadedError, match="named 4 prefixes"):
-        dispatcher.ring(NAMESPACE, "z")
-    dispatcher.ring(NAMESPACE + 1, "a")
-    dispatcher.ring(NAMESPACE + 1, "b")
+        dispatcher.rings.ring(NAMESPACE, "z")
+    dispatcher.rings.ring(NAMESPACE + 1, "a")
+    dispatcher.rings.ring(NAMESPACE + 1, "b")
     with pytest.raises(OverloadedError, match="6 of all"):
-        dispatcher.ring(NAMESPACE + 2, "a")
-    assert NAMESPACE + 2 not in dispatcher._tenants, "what was refused leaves nothing behind"
+        dispatcher.rings.ring(NAMESPACE + 2, "a")
+    assert NAMESPACE + 2 not in dispatcher.queues.tenants, "what was refused leaves nothing behind"
 
 
 def test_a_call_with_a_new_prefix_finds_what_was_there_before() -> None:

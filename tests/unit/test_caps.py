@@ -109,9 +109,9 @@ def test_nothing_is_claimed_of_a_capped_topic_that_may_not_go() -> None:
     for _ in range(100):
         consumers.pass_ms(20)
         shard = shards.states[0]
-        held = shards.dispatcher.prefetched(NAMESPACE, "a")
+        held = shards.dispatcher.queues.prefetched(NAMESPACE, "a")
         assert len(held) + sum(topic.claiming_count for topic in shard.index.topics.values()) <= 2
-        assert not held or shards.dispatcher._queues[NAMESPACE, "a"].allowed_count
+        assert not held or shards.dispatcher.queues.by_topic[NAMESPACE, "a"].allowed_count
 
 
 def test_a_capped_topic_that_waits_is_neither_active_nor_in_a_ring() -> None:
@@ -120,9 +120,9 @@ def test_a_capped_topic_that_waits_is_neither_active_nor_in_a_ring() -> None:
     shards.dispatcher.tick()
     consumers = Consumers(shards, ["a"])
     consumers.pass_ms(200)
-    queue = shards.dispatcher._queues[NAMESPACE, "a"]
+    queue = shards.dispatcher.queues.by_topic[NAMESPACE, "a"]
     assert queue.calls
-    assert queue not in shards.dispatcher._active
+    assert queue not in shards.dispatcher.queues.active
     assert not queue.in_ring
     assert queue.parked_slot
 
@@ -141,15 +141,15 @@ def with_a_low_cap(*, is_of_namespace: bool) -> Shards:
 @pytest.mark.parametrize("is_of_namespace", [False, True])
 def test_a_token_that_comes_back_is_used_by_whoever_waits_for_the_next_one(is_of_namespace: bool) -> None:
     shards = with_a_low_cap(is_of_namespace=is_of_namespace)
-    queue = shards.dispatcher._queues[NAMESPACE, "a"]
-    shards.dispatcher._refresh(queue)
-    assert shards.dispatcher._take_tokens(queue, 1, shards.clock_ms / 1000) == 1
+    queue = shards.dispatcher.queues.by_topic[NAMESPACE, "a"]
+    shards.dispatcher.tokens.refresh(queue)
+    assert shards.dispatcher.tokens.take(queue, 1, shards.clock_ms / 1000) == 1
     queue.allowed_count, held_count = 0, 1  # A claim has it.
     call = shards.dequeue({"a": 1})
     shards.pass_ms(1_000)
     assert not call.done
     queue.allowed_count = held_count
-    shards.dispatcher._return_tokens(queue, held_count)
+    shards.dispatcher.tokens._give_back(queue, held_count)
     shards.pass_ms(100)
     assert call.done
 
@@ -163,7 +163,7 @@ def test_a_token_whose_delivery_reached_nobody_is_used_again(is_of_namespace: bo
     call = shards.dequeue({"a": 1})
     shards.pass_ms(1_000)
     assert not call.done
-    shards.dispatcher.undelivered((NAMESPACE, "a"), 1)
+    shards.dispatcher.tokens.undelivered((NAMESPACE, "a"), 1)
     shards.pass_ms(100)
     assert call.done
     other = shards.dequeue({"a": 1})
@@ -193,8 +193,7 @@ class Asked(TokenBucket):
 
 def test_consumers_of_a_topic_without_items_wait_for_none_of_its_tokens() -> None:
     """Another host may have the items, and would wait for the next token."""
-    shards = Shards(1)
-    shards.dispatcher.new_cap = lambda key, rate, now_s: Asked(rate, now_s, 0.0)
+    shards = Shards(1, new_cap=lambda key, rate, now_s: Asked(rate, now_s, 0.0))
     shards.set_policy("a", deliveries_per_second_max=0.001)
     Asked.asked_count = 0
     for _ in range(5):
@@ -303,10 +302,10 @@ def test_what_was_prefetched_of_a_topic_goes_back_when_it_is_paused() -> None:
     for _ in range(3):
         shards.dequeue({"a": 10})
         shards.run(0)
-    assert len(shards.dispatcher.prefetched(NAMESPACE, "a"))
+    assert len(shards.dispatcher.queues.prefetched(NAMESPACE, "a"))
     shards.set_policy("a", dequeue_paused=True)
     shards.pass_ms(20)
-    assert not len(shards.dispatcher.prefetched(NAMESPACE, "a"))
+    assert not len(shards.dispatcher.queues.prefetched(NAMESPACE, "a"))
     check(shards)
 
 

@@ -187,7 +187,7 @@ def test_what_was_claimed_for_a_call_that_has_ended_goes_back_as_each_of_its_sha
     for number in (0, 1):
         shards.end(number)
         shards.run(number)
-        assert not shards.dispatcher.prefetched(NAMESPACE, "a")
+        assert not shards.dispatcher.queues.prefetched(NAMESPACE, "a")
         assert [row.deliveries for row in shards.tables[number].items.values()] == [1], "nobody takes it for delivered"
 
 

@@ -21,7 +21,7 @@ from foqs.model.errors import FoqsError, OverloadedError, PausedError, Unavailab
 from foqs.model.item import ShardItem
 from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.shard.port import ItemRow
-from foqs.shard.state.events import Completion, LookUp
+from foqs.shard.state.events import Completion, Events, LookUp
 from tests.support.shards import ITEM_BYTES_MAX, NAMESPACE, NamespacesOf, Shards
 
 JOBS = Namespace(NAMESPACE, "jobs", NamespaceSettings(), 0)
@@ -96,12 +96,12 @@ def test_calls_do_not_wait_on_for_a_host_that_has_lost_its_last_shard() -> None:
         ]
         await asyncio.sleep(0)
         dequeues.tick()
-        assert shards.dispatcher.waiting_count == 3
+        assert shards.dispatcher.queues.waiting_count == 3
         lost = shards.states.pop(0)
         shards.dispatcher.shard_lost(0, lost.index.topics.values())
         with patch.object(limits, "DEQUEUES_ENDED_PER_TICK", 2):
             dequeues.tick()
-            assert shards.dispatcher.waiting_count == 1
+            assert shards.dispatcher.queues.waiting_count == 1
             await asyncio.sleep(0)
             dequeues.tick()
         for error in await asyncio.gather(*waiting, return_exceptions=True):
@@ -165,7 +165,7 @@ def test_calls_that_wait_for_a_paused_topic_alone_end_behind_any_number_of_other
     shards.pass_ms(100)
     assert all(call.is_paused for call in calls)
     assert not any(call.done for call in others)
-    assert not shards.dispatcher._lingering, "each is looked at once"
+    assert not shards.dispatcher.deliveries._lingering, "each is looked at once"
     shards.set_policy("b", dequeue_paused=True)
     shards.pass_ms(100)
     assert all(call.is_paused for call in others)
@@ -186,10 +186,10 @@ def test_what_was_prefetched_for_a_namespace_goes_back_when_it_is_paused() -> No
     shards.clock_ms += 200
     shards.dispatcher.sweep()
     shards.run(0)
-    assert shards.dispatcher.prefetched(NAMESPACE, "a")
+    assert shards.dispatcher.queues.prefetched(NAMESPACE, "a")
     shards.change_settings(dequeue_paused=True)
     shards.dispatcher.sweep()
-    assert not shards.dispatcher.prefetched(NAMESPACE, "a")
+    assert not shards.dispatcher.queues.prefetched(NAMESPACE, "a")
 
 
 def test_calls_that_are_over_leave_nothing_of_topics_that_do_not_exist() -> None:
@@ -197,7 +197,7 @@ def test_calls_that_are_over_leave_nothing_of_topics_that_do_not_exist() -> None
     for number in range(3):
         names = [f"{number}-{name}" for name in range(limits.DEQUEUE_TOPICS_MAX)]
         shards.dispatcher.end(shards.dequeue(dict.fromkeys(names, 1)))
-    assert len(shards.dispatcher._queues) == 0
+    assert len(shards.dispatcher.queues.by_topic) == 0
 
 
 @pytest.mark.parametrize("way", ["its shard is lost", "it ends while its shard is sick"])
@@ -216,9 +216,11 @@ def test_a_topic_that_is_gone_leaves_nothing(way: str) -> None:
     else:
         shards.dispatcher.shard_health(0, [topic], healthy=False)
         shards.dispatcher.end(shards.dequeue({"a": 1}))
-        assert len(shards.dispatcher._queues) == 1, "it comes back with its shard"
-        shards.dispatcher._topic_gone(item.topic)
-    assert not shards.dispatcher._queues
+        assert len(shards.dispatcher.queues.by_topic) == 1, "it comes back with its shard"
+        gone = Events()
+        gone.topics_gone.append(item.topic)
+        shards.dispatcher.on_events(gone)
+    assert not shards.dispatcher.queues.by_topic
 
 
 def test_nothing_is_claimed_for_consumers_that_left_long_ago() -> None:
@@ -232,7 +234,7 @@ def test_nothing_is_claimed_for_consumers_that_left_long_ago() -> None:
         shards.dispatcher.sweep()
     shards.enqueue(0, "a", count=40)
     shards.run(0)
-    assert not shards.dispatcher.prefetched(NAMESPACE, "a").items
+    assert not shards.dispatcher.queues.prefetched(NAMESPACE, "a").items
 
 
 def test_claims_on_the_way_count_for_the_bound_of_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +253,7 @@ def test_claims_on_the_way_count_for_the_bound_of_what_is_held(monkeypatch: pyte
         for number in shards.tables:
             while shards.begin(number) is not None:
                 shards.end(number)
-                assert shards.dispatcher.prefetched_bytes <= limits.PREFETCH_BYTES_MAX
+                assert shards.dispatcher.prefetch.prefetched_bytes <= limits.PREFETCH_BYTES_MAX
         shards.clock_ms += 20
         shards.dispatcher.tick()
         taken += len(call.items or [])
@@ -331,11 +333,11 @@ def test_an_item_that_is_deleted_while_it_is_prefetched_is_handed_to_nobody() ->
     shards.enqueue(0, "a", -1)
     shards.dispatcher.sweep()
     shards.run(0)
-    (held, *_) = shards.dispatcher.prefetched(NAMESPACE, "a").most_urgent(1)
+    (held, *_) = shards.dispatcher.queues.prefetched(NAMESPACE, "a").most_urgent(1)
     shard, row = shards.states[0], shards.tables[0].items[held.key]
     shard.delete(row, Completion(lambda _: None), 0)
     shards.dispatcher.on_events(shard.take_events())
-    assert held.key not in [item.key for item in shards.dispatcher.prefetched(NAMESPACE, "a").items]
+    assert held.key not in [item.key for item in shards.dispatcher.queues.prefetched(NAMESPACE, "a").items]
     later = shards.dequeue({"a": 1})
     shards.run(0)
     assert held.key not in [item.key for item in later.items or []]
@@ -364,13 +366,13 @@ def test_what_is_held_of_a_lost_shard_goes_at_once_and_its_topics_in_slices() ->
     lost = shards.states.pop(0)
     topics = list(lost.index.topics.values())
     shards.dispatcher.shard_lost(0, topics[:2])
-    assert shards.dispatcher.prefetched_bytes == 0
+    assert shards.dispatcher.prefetch.prefetched_bytes == 0
     shards.end(1)
     for topic in topics[2:]:
         shards.dispatcher.disown([topic])
     shards.run(1)
     assert all([item.topic.shard_id for item in call.items or []] == [1] for call in calls.values())
-    for queue in shards.dispatcher._queues.values():
+    for queue in shards.dispatcher.queues.by_topic.values():
         assert list(queue.parts) == [1]
         assert not queue.claims_count
 
@@ -387,7 +389,7 @@ def test_of_a_shard_that_is_handed_on_nothing_is_held_or_claimed_and_others_are_
         shards.run(1)
         shards.dispatcher.tick()
     assert {item.topic.shard_id for item in call.items or ()} == {0}
-    buffer = shards.dispatcher.prefetched(NAMESPACE, "a")
+    buffer = shards.dispatcher.queues.prefetched(NAMESPACE, "a")
     assert 0 in {item.topic.shard_id for item in buffer.items}
     shards.dispatcher.shard_leaves(0, shards.states[0].index.topics.values())
     assert 0 not in {item.topic.shard_id for item in buffer.items}
@@ -414,7 +416,7 @@ def test_a_shard_that_leaves_costs_nothing_for_topics_of_which_nothing_is_prefet
     shards.run(0)
     shards.dequeue({"a": 5, **{f"t{number}": 1 for number in range(500)}})
     shards.run(0)
-    buffer = shards.dispatcher.prefetched(NAMESPACE, "a")
+    buffer = shards.dispatcher.queues.prefetched(NAMESPACE, "a")
     assert buffer
     looked_at: list[int] = []
     items = type(buffer).items
@@ -439,6 +441,6 @@ def test_what_is_being_claimed_of_a_shard_goes_back_when_the_shard_is_handed_on_
     shards.end(0)
     shards.run(0)
     assert not shards.states[0].index.leases
-    assert not shards.dispatcher.prefetched_bytes
-    shards.dispatcher.shard_left(0)
-    assert not shards.dispatcher.sick
+    assert not shards.dispatcher.prefetch.prefetched_bytes
+    shards.dispatcher.queues.shard_left(0)
+    assert not shards.dispatcher.queues.sick

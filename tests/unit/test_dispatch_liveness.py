@@ -41,10 +41,10 @@ def test_a_call_does_not_hope_for_what_a_sick_shard_keeps() -> None:
     shards.enqueue(0, "a")
     shards.run(0)
     call = shards.dequeue({"a": 1})
-    assert shards.dispatcher.has_candidates(call)
+    assert call.has_candidates()
     shards.begin(0)
     sicken(shards, 0)
-    assert not shards.dispatcher.has_candidates(call)
+    assert not call.has_candidates()
 
 
 def test_a_steady_consumer_gets_full_batches() -> None:
@@ -222,7 +222,7 @@ def test_a_shard_without_room_for_claims_holds_up_nothing_of_other_shards(monkey
         ack(shards, call.items or [])
         shards.run(1)
     call = shards.dequeue({"a": 1})
-    assert not shards.dispatcher.has_candidates(call)
+    assert not call.has_candidates()
     ack(shards, hog.items)
     shards.run(0)
     shards.dispatcher.sweep()

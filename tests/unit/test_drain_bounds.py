@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from foqs.contract.requests import DequeueRequest
-from foqs.host.dispatch import any_topic, dispatcher
+from foqs.host.dispatch import prefetch, rings
 from foqs.host.verbs.dequeues import Dequeues
 from foqs.model import limits
 from foqs.model.calls import CallContext
@@ -45,18 +45,18 @@ async def test_calls_that_wait_end_in_several_turns(topics: list[str], prefix: s
         for _ in range(CALL_COUNT)
     ]
     await asyncio.sleep(0)
-    assert shards.dispatcher.waiting_count == CALL_COUNT
+    assert shards.dispatcher.queues.waiting_count == CALL_COUNT
     left: list[int] = []
     with patch.object(limits, "DEQUEUES_ENDED_PER_TICK", PER_TURN):
         draining = asyncio.create_task(cast(Any, dequeues.drain()))
         while not draining.done():
             await asyncio.sleep(0)
-            left.append(shards.dispatcher.waiting_count)
+            left.append(shards.dispatcher.queues.waiting_count)
     ended = [before - after for before, after in zip([CALL_COUNT, *left], left, strict=False) if before > after]
     assert sum(ended) == CALL_COUNT
     assert max(ended) == ended_of_turn
     assert await asyncio.wait_for(asyncio.gather(*waiting), SOON_S) == [[]] * CALL_COUNT
-    assert shards.dispatcher.waiting_count == shards.dispatcher.waiting_topics_count == 0
+    assert shards.dispatcher.queues.waiting_count == shards.dispatcher.queues.waiting_topics_count == 0
     assert (
         await asyncio.wait_for(
             dequeues.dequeue(CALL, DequeueRequest(JOBS.name, demands, None, 30_000, prefix, count)), SOON_S
@@ -71,10 +71,10 @@ async def test_a_call_whose_topics_are_still_being_found_does_not_wait_on() -> N
         shards.enqueue(0, name)
     shards.run(0)
     dequeues = dequeues_of(shards)
-    with patch.object(any_topic, "RING_SLICE_TOPICS", 1):
+    with patch.object(rings, "RING_SLICE_TOPICS", 1):
         waiting = asyncio.create_task(dequeues.dequeue(CALL, DequeueRequest(JOBS.name, [], None, 30_000, "x", 1)))
         await asyncio.sleep(0)
-        assert shards.dispatcher.waiting_count == 0
+        assert shards.dispatcher.queues.waiting_count == 0
         await dequeues.drain()
         assert await asyncio.wait_for(waiting, SOON_S) == []
 
@@ -93,13 +93,13 @@ def test_what_is_prefetched_goes_back_in_several_turns() -> None:
     for _ in range(5):
         if shards.begin(0) is not None:
             shards.end(0)
-    kept = [len(shards.dispatcher.prefetched(NAMESPACE, name).sort_keys) for name in names]
+    kept = [len(shards.dispatcher.queues.prefetched(NAMESPACE, name).sort_keys) for name in names]
     assert all(kept), kept
     assert claimed_count(shards) == sum(kept)
-    with patch.object(dispatcher, "DRAINED_PER_TURN", 2):
+    with patch.object(prefetch, "DRAINED_PER_TURN", 2):
         left = [
-            sum(len(shards.dispatcher.prefetched(NAMESPACE, name).sort_keys) for name in names)
-            for _ in shards.dispatcher.drain()
+            sum(len(shards.dispatcher.queues.prefetched(NAMESPACE, name).sort_keys) for name in names)
+            for _ in shards.dispatcher.prefetch.drain()
         ]
     assert left == [sum(kept[at:]) for at in range(1, len(names) + 1)]
     shards.run(0)

@@ -16,11 +16,6 @@ _EXTENDED = {
     "CallerQueue": "a member of a round",
     "Flow": "a member of a round",
     "Session": "the driver's connection, which a guarded login extends as well",
-    # The dispatcher is being composed.
-    "Capping": "",
-    "HandOut": "",
-    "AnyTopic": "",
-    "Dispatcher": "",
 }
 """The classes that extend another one of foqs, each with the reason."""
 

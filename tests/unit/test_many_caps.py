@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
-from foqs.host.dispatch import any_topic, prefix_sweep
+from foqs.host.dispatch import prefix_sweep, rings
 from foqs.host.dispatch.prefix_sweep import PrefixSweep
 from tests.support.shards import NAMESPACE, Shards
 from tests.unit.test_caps import Consumers, check, stocked
@@ -61,11 +61,11 @@ def test_parked_topics_are_not_looked_at_until_they_have_a_token() -> None:
     consumers.pass_ms(2_000)
     assert consumers.got.total() == len(names), "a cap begins with a token"
     dispatcher = shards.dispatcher
-    assert not dispatcher._active
-    assert not dispatcher._tenants[NAMESPACE].ring.entries
+    assert not dispatcher.queues.active
+    assert not dispatcher.queues.tenants[NAMESPACE].ring.entries
     with (
-        patch.object(type(dispatcher), "serve", side_effect=AssertionError("served")),
-        patch.object(type(dispatcher), "_refresh", side_effect=AssertionError("looked at")),
+        patch.object(type(dispatcher.deliveries), "serve", side_effect=AssertionError("served")),
+        patch.object(type(dispatcher.tokens), "refresh", side_effect=AssertionError("looked at")),
     ):
         for _ in range(300):
             shards.clock_ms += 20
@@ -90,7 +90,7 @@ def test_a_cap_of_a_prefix_holds_for_each_of_its_topics_by_itself_and_those_to_c
     shards.set_prefix_policy("p/", deliveries_per_second_max=0)
     consumers.pass_ms(1_000)
     assert consumers.got["p/a"] + consumers.got["p/b"] + consumers.got["p/new"] == 29 + 29 + 30
-    assert not shards.dispatcher._caps
+    assert not shards.dispatcher.tokens.caps
     check(shards)
 
 
@@ -98,7 +98,7 @@ def test_topics_of_a_changed_prefix_are_followed_some_in_each_turn() -> None:
     topics = [(1, f"{'p' if at % 2 else 'q'}{at}") for at in range(4_000)] + [(2, "p")]
     changes = deque([(1, "p"), (1, "p3")])
     sweep, found = PrefixSweep(), list[tuple[int, str]]()
-    with patch.object(prefix_sweep, "_LOOKS_PER_TURN", 300):
+    with patch.object(prefix_sweep, "_TOPICS_PER_TURN", 300):
         turns = 0
         while changes or sweep.is_under_way:
             turns += 1
@@ -127,13 +127,13 @@ def test_what_waits_follows_a_prefix_within_a_bounded_number_of_turns() -> None:
 
 def test_a_call_looks_at_a_bounded_number_of_topics_in_one_turn_and_goes_on_in_the_next() -> None:
     shards = stocked({f"t{number}": 1 for number in range(100)})
-    tenant = shards.dispatcher._tenants[NAMESPACE]
+    tenant = shards.dispatcher.queues.tenants[NAMESPACE]
     for queue in list(tenant.ring.entries):
         for part in queue.parts.values():
             part.window.sort_keys.clear()  # They look as if they had something, and have nothing.
     shards.enqueue(0, "last")
     shards.run(0)
-    with patch.object(any_topic, "LOOKS_MAX", 30):
+    with patch.object(rings, "TOPICS_CHECKED_MAX", 30):
         call = shards.dequeue_any(1)
         assert len(tenant.ring.entries) == 71
         for left in (41, 11, 0):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foqs.model import limits
+from foqs.shard.state.events import Events
 from foqs.shard.state.ops import refill as refill_module
 from tests.support.shards import NAMESPACE, Shards
 
@@ -61,10 +62,12 @@ def test_a_topic_that_went_while_it_was_read_leaves_nothing(*, well: bool) -> No
     shards.begin(0)
     state.index.remove_topic(topic)
     state.refills.forget(topic)
-    shards.dispatcher._topic_gone(topic)
+    gone = Events()
+    gone.topics_gone.append(topic)
+    shards.dispatcher.on_events(gone)
     shards.end(0, well=well)
     assert topic not in state.refills.wanted
-    assert not shards.dispatcher._queues
+    assert not shards.dispatcher.queues.by_topic
 
 
 def test_a_refill_that_failed_is_made_again_though_nobody_asks() -> None:

@@ -23,7 +23,7 @@ from foqs.cluster.homes.home_table import home_of
 from foqs.cluster.peers.courier import Courier, CourierBounds
 from foqs.cluster.peers.guarded_peers import GuardedPeer
 from foqs.model.outage import Outage
-from foqs.model.shared_caps import RETRY_MS, CapAsk, CapGrant, CapKey, HomesOfCaps, SharedCap
+from foqs.model.shared_caps import RETRY_MS, CapAsk, CapGrant, CapKey, SharedCap
 
 FLUSH_MS = 5
 """Asks within this time are sent to their homes together."""
@@ -43,9 +43,6 @@ _log = structlog.get_logger(__name__)
 
 class LocalCaps(Protocol):
     """The caps of topics and namespaces on this host; foqs.host.verbs.host_stocks.Stocks is the real one."""
-
-    def share_caps(self, homes: HomesOfCaps) -> None:
-        """Let the homes supply the tokens of all caps that are made from now on."""
 
     def cap_rate(self, key: CapKey) -> float:
         """Return the cap as far as this host knows, in items a second; 0 for none."""
@@ -146,7 +143,6 @@ class CapHomes(Service):
     # ---- asking ----
 
     async def _start(self) -> None:
-        self._local.share_caps(self)
         self._tasks.spawn(self._run())
         self._tasks.every(SWEEP_MS, lambda: self.ledger.sweep(SWEEP_CAPS, self._now_s()))
 

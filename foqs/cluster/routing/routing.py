@@ -42,9 +42,6 @@ class Chance(NamedTuple):
 class LocalHost(LocalServing, LocalTopics, LocalCaps, Protocol):
     """This host's own shards and topics, as routing sees them."""
 
-    def tell_changes(self, changed: Callable[[Topic], None] | None) -> None:
-        """Tell of topics whose ready items may be others from now on; None: to nobody."""
-
     def known_topics(self) -> Collection[Topic]:
         """All topics that may have ready items here."""
 
@@ -87,14 +84,14 @@ class Routing(Service):
         self._guarded = guarded = GuardedPeers(me, peers, now_s)
         routes = Routes(me, owners, guarded, local)
         self._topic_homes = TopicHomes(me, guarded.living, local, chance.choose, now_s)
-        self._caps = CapHomes(me, guarded.living, local, now_s)
+        self.caps = CapHomes(me, guarded.living, local, now_s)
         self._owner_reports = OwnerReports(me, guarded.living, owners, now_s, local.serves)
         self.door = PeerDoor(
             me,
             cluster,
             lambda: owners.living,
             self._topic_homes,
-            self._caps,
+            self.caps,
             self._owner_reports,
             guarded.claims,
             secret,
@@ -115,23 +112,29 @@ class Routing(Service):
         self.router = Router(table, served, by_verb, routes, owners, why)
         self.sources = RoutingSources(peers, self._pulls, self._topic_homes, guarded.claims, owners.claims)
         """The parts of which metrics tell."""
+        self.is_alone = True
+        """True if no other host needs reports of changed topics."""
 
     async def _start(self) -> None:
         await self._topic_homes.start()
-        await self._caps.start()
+        await self.caps.start()
         await self._owner_reports.start()
 
     async def _drain(self) -> None:
         self._pulls.drain()
 
     async def _stop(self) -> None:
-        self._local.tell_changes(None)
+        self.is_alone = True
         await self._rounds.stop()
         await self._pulls.stop()
         await self._owner_reports.stop()
-        await self._caps.stop()
+        await self.caps.stop()
         await self._topic_homes.stop()
         await self._peers.stop()
+
+    def topic_changed(self, topic: Topic) -> None:
+        """Note that the ready items of a topic on this host possibly changed, while it is not alone."""
+        self._topic_homes.changed(topic)
 
     def shard_opened(self, shard: OpenedShard) -> None:
         """This host serves the shard from now on."""
@@ -143,18 +146,14 @@ class Routing(Service):
         Those that leave serve what they have and are no homes: what others tell a home would keep their connections
         busy, and a host that drains waits until its peers need it no more.
         """
-        was_alone = len(self._guarded.addresses) < 2
+        was_alone, self.is_alone = self.is_alone, len(addresses) < 2
         self._guarded.live(addresses)
         host_ids = sorted(addresses)
         homes = [host_id for host_id in host_ids if host_id not in leaving]
         self._owner_reports.members(addresses, leaving)
         self._topic_homes.members(host_ids, homes)
-        self._caps.members(host_ids, homes)
-        is_alone = len(addresses) < 2
-        if is_alone:
-            self._local.tell_changes(None)
-        elif was_alone:
-            self._local.tell_changes(self._topic_homes.changed)
+        self.caps.members(host_ids, homes)
+        if was_alone and not self.is_alone:
             self._tasks.spawn(self._tell(self._local.known_topics()), "topics-told")
 
     async def _tell(self, topics: Iterable[Topic]) -> None:

@@ -28,7 +28,7 @@ class Placement:
         self._is_elsewhere = shards.is_elsewhere
         self._shards = shards
         self._slots = slots
-        self._sick = dispatcher.sick
+        self._sick = dispatcher.queues.sick
         self._current: dict[str, tuple[ShardWriter, int]] = {}
         """The shard of each tier that takes items now, and the number of items until the turn of the next shard."""
 

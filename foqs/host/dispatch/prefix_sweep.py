@@ -11,7 +11,7 @@ from foqs.model.stocks import Topic
 
 _CHANGES_AT_ONCE = 1_000
 """Changed prefixes that one walk through the topics covers."""
-_LOOKS_PER_TURN = 5_000
+_TOPICS_PER_TURN = 5_000
 """Topics that one turn compares with the prefixes."""
 
 
@@ -42,7 +42,7 @@ class PrefixSweep:
             self._prefixes = {number: Prefixes(some) for number, some in changed.items()}
             self._left = known()
         found: list[Topic] = []
-        for _ in range(min(len(self._left), _LOOKS_PER_TURN)):
+        for _ in range(min(len(self._left), _TOPICS_PER_TURN)):
             topic = self._left.pop()
             prefixes = self._prefixes.get(topic[0])
             if prefixes is not None and prefixes.longest(topic[1]) is not None:

@@ -18,7 +18,7 @@ class ReadyRing:
     deficit round robin, Shreedhar and Varghese 1996). A topic without items, or one that is held back, is in no ring.
     """
 
-    __slots__ = ("current", "entries", "hungry", "prefix", "tenant", "unfilled", "used_s")
+    __slots__ = ("current", "entries", "prefix", "tenant", "unfilled", "used_s", "waiting")
 
     def __init__(self, tenant: Tenant, prefix: str) -> None:
         self.tenant = tenant
@@ -27,7 +27,7 @@ class ReadyRing:
         """The credit of each topic, the topic in turn first."""
         self.current: TopicQueue | None = None
         """The topic whose turn has begun."""
-        self.hungry: dict[DequeueCall, None] = {}
+        self.waiting: dict[DequeueCall, None] = {}
         """Calls that want items of any of these topics, the oldest first."""
         self.unfilled: list[list[TopicQueue]] = []
         """Slices of older topics that have still to be compared with the prefix."""
@@ -54,8 +54,8 @@ class Tenant:
     """One namespace on this host: its state for the choice of items and calls. The dispatcher makes it."""
 
     __slots__ = (
-        "cap", "hungry_count", "is_any_first", "namespace", "parked_slot", "prefix_lengths", "queues_count", "ring",
-        "rings", "starved", "turn_count", "version",
+        "cap", "is_any_first", "namespace", "parked_slot", "prefix_lengths", "queues_count", "ring", "rings",
+        "turn_count", "version", "waiting_any_count", "waiting_topics",
     )  # fmt: skip
 
     def __init__(self, namespace: int) -> None:
@@ -70,14 +70,14 @@ class Tenant:
         """The rings of calls that name a prefix, by prefix."""
         self.prefix_lengths: list[int] = []
         """The distinct lengths of these prefixes."""
-        self.hungry_count = 0
+        self.waiting_any_count = 0
         """Calls in all rings that want items of any topic."""
-        self.starved: OrderedDict[TopicQueue, None] = OrderedDict()
+        self.waiting_topics: OrderedDict[TopicQueue, None] = OrderedDict()
         """Topics with calls that wait for a token of the namespace, in the order in which they get one."""
         self.parked_slot = 0
         """The slot of the wheel until which it waits for a token; 0 when it does not."""
         self.is_any_first = False
-        """True if calls for any topic took their tokens first the last time. The next time starved topics do."""
+        """True if calls for any topic take their tokens first this time. The next time, topics that wait do."""
         self.turn_count = 0
         """Tokens that the topic, or the calls, in turn may take now; 0 outside a turn."""
 
@@ -87,6 +87,9 @@ class Tenant:
             return [self.ring]
         prefixes = {name[:length] for length in self.prefix_lengths}
         return [self.ring, *[self.rings[prefix] for prefix in prefixes if prefix in self.rings]]
+
+    def has_entries(self) -> bool:
+        return any(ring.entries for ring in [self.ring, *self.rings.values()])
 
     def enter(self, queue: TopicQueue) -> None:
         """Add a topic with possible items to its rings."""
@@ -101,18 +104,3 @@ class Tenant:
             ring.entries.pop(queue, None)
             if ring.current is queue:
                 ring.current = None
-
-    def wait(self, call: DequeueCall) -> None:
-        """Register a call that wants items of any topic of its ring."""
-        ring = call.ring
-        assert ring is not None
-        if call not in ring.hungry:
-            ring.hungry[call] = None
-            self.hungry_count += 1
-
-    def stop_waiting(self, call: DequeueCall) -> None:
-        ring = call.ring
-        assert ring is not None
-        if call in ring.hungry:
-            del ring.hungry[call]
-            self.hungry_count -= 1

@@ -13,6 +13,7 @@ from foqs.model import limits, order
 from foqs.model.caps import Cap
 from foqs.model.clock import Now
 from foqs.model.item import ShardItem
+from foqs.model.stocks import Topic
 from foqs.model.topic import ShardTopic
 from foqs.shard.state.events import Demand
 from foqs.shard.writer.shard_writer import ShardWriter
@@ -66,6 +67,17 @@ class DequeueCall:
     @property
     def done(self) -> bool:
         return self.items is not None
+
+    def has_candidates(self) -> bool:
+        """True if items for the call are ready or being claimed."""
+        ring = self.ring
+        if ring is not None and self.count_left and ring.entries:
+            cap = ring.tenant.cap
+            if not ring.tenant.parked_slot or (cap is not None and cap.is_asking):
+                return True
+        if self.passed is not None and self.passed.may_bring():
+            return True  # Earlier calls want all its known items, and can leave some.
+        return any(queue.may_bring() for queue in self.wants)
 
     def next_items(
         self, queues: list[TopicQueue], clocks: dict[int, Now], writers: Mapping[int, ShardWriter]
@@ -121,70 +133,33 @@ class DequeueCall:
 class TopicQueue:
     """One topic on this host: its parts on the shards, the calls that wait for its items, and its prefetched items.
 
-    The dispatcher makes it, and forgets it when nothing refers to it. It counts demand and the deliverable items of
-    the buffer. It changes no shard.
+    `Queues` makes it, and forgets it when nothing refers to it. It counts demand and the deliverable items of the
+    buffer. It changes no shard. Each of its fields is written by one part of the dispatcher.
     """
 
     __slots__ = (
-        "_rate",
-        "_rated_at_s",
-        "_served_count",
-        "allowed_count",
-        "buffer",
-        "calls",
-        "cap",
-        "claiming_last",
-        "claims_ended_count",
-        "expired_claims_in_row",
-        "has_claims_for_calls",
-        "has_prefetched_for_calls",
-        "in_ring",
-        "is_paused",
-        "is_throttled",
-        "name",
-        "namespace",
-        "parked_slot",
-        "parts",
-        "pausing",
-        "shared_cap",
-        "sick_parts",
-        "tenant",
-        "version",
-        "waiting_count",
-        "weight",
-    )
+        "_rate", "_rated_at_s", "_served_count", "allowed_count", "buffer", "calls", "cap", "claiming_last",
+        "claims_ended_count", "expired_claims_in_row", "has_claims_for_calls", "has_prefetched_for_calls", "in_ring",
+        "is_paused", "is_throttled", "name", "namespace", "parked_slot", "parts", "pausing", "shared_cap",
+        "sick_parts", "tenant", "topic", "version", "waiting_count", "weight",
+    )  # fmt: skip
 
     def __init__(self, tenant: Tenant, name: str) -> None:
         self.tenant = tenant
         self.namespace = tenant.namespace
         self.name = name
-        self.version = -1
-        """The version of the settings that it has applied."""
-        self.weight = 1
-        self.is_paused = False
-        """True if no item is delivered."""
-        self.pausing: deque[DequeueCall] | None = None
-        """The calls that a pause has not checked yet; it ends calls that wait for paused topics only."""
-        self.cap: Cap | None = None
-        self.shared_cap: Cap | None = None
-        """The cap of its namespace, which all its topics share."""
-        self.is_throttled = False
-        """True if it is paused or has a cap, so that only `allowed_count` items are claimed and delivered."""
-        self.allowed_count = 0
-        """Tokens that it holds of each of its caps."""
-        self.parked_slot = 0
-        """The slot of the wheel until which it waits for a token; 0 when it does not."""
-        self.in_ring = False
-        """True if it is in the rings of its namespace that match its name."""
+        self.topic: Topic = tenant.namespace, name
+        # Written by Queues.
         self.parts: dict[int, ShardTopic] = {}
         """The topic on each healthy shard."""
         self.sick_parts: dict[int, ShardTopic] = {}
         """The topic on each sick shard, whose claims in flight can end late, or never."""
-        self.buffer = PrefetchBuffer()
         self.calls: dict[DequeueCall, None] = {}
         """The calls in the order of their arrival."""
         self.waiting_count = 0
         """Items that the calls want in all."""
+        # Written by Prefetch.
+        self.buffer = PrefetchBuffer()
         self.claims_ended_count = 0
         self.claiming_last = order.FIRST
         """An upper bound of the sort keys of claims in flight."""
@@ -199,6 +174,27 @@ class TopicQueue:
         self._rated_at_s = 0.0
         self._served_count = 0
         """Items delivered since then."""
+        # Written by Tokens.
+        self.version = -1
+        """The version of the settings that it has applied."""
+        self.weight = 1
+        self.is_paused = False
+        """True if no item is delivered."""
+        self.pausing: deque[DequeueCall] | None = None
+        """The calls that a pause has not checked yet; it ends calls that wait for paused topics only."""
+        self.cap: Cap | None = None
+        self.shared_cap: Cap | None = None
+        """The cap of its namespace, which all its topics share."""
+        self.is_throttled = False
+        """True if it is paused or has a cap, so that only `allowed_count` items are claimed and delivered."""
+        self.allowed_count = 0
+        """Tokens that it holds of each of its caps."""
+        # Written by the wheel of Tokens.
+        self.parked_slot = 0
+        """The slot of the wheel until which it waits for a token; 0 when it does not."""
+        # Written by Rings.
+        self.in_ring = False
+        """True if it is in the rings of its namespace that match its name."""
 
     @property
     def claims_count(self) -> int:
@@ -218,11 +214,6 @@ class TopicQueue:
     @property
     def claims_started_count(self) -> int:
         return self.claims_ended_count + self.claims_count
-
-    def note_claims_started(self, count: int, last: int) -> None:
-        """Note `count` claims that have just been started, of items up to the sort key `last`."""
-        if self.claims_count <= count or last > self.claiming_last:
-            self.claiming_last = last
 
     def has_waited(self, call: DequeueCall, now_s: float) -> bool:
         """True if a call that can be answered in part has waited for the claims in flight at that moment.
@@ -259,6 +250,10 @@ class TopicQueue:
             # The demand doubles each time, so that few transactions skip all expired items.
             ahead += self.expired_claims_in_row
         return min(self.waiting_count, limits.TRANSACTION_CLAIMS_MAX) + ahead
+
+    def tokens_wanted(self) -> int:
+        """The number of tokens that its calls lack; 0 or less if they lack none."""
+        return min(self.waiting_count, limits.TRANSACTION_CLAIMS_MAX) - self.allowed_count
 
     def demand(self, count: int) -> Demand:
         """Return the demand that covers `count` wanted items."""
@@ -313,9 +308,13 @@ class TopicQueue:
             return not self.is_paused and self.asks_for_tokens() and self.has_something()
         return self.coming_count > 0 or self.has_something()
 
+    def caps(self) -> list[Cap]:
+        """Return its own cap and that of its namespace, as far as there are any."""
+        return [cap for cap in (self.cap, self.shared_cap) if cap is not None]
+
     def asks_for_tokens(self) -> bool:
         """True if another host is about to answer an ask for tokens."""
-        return any(cap is not None and cap.is_asking for cap in (self.cap, self.shared_cap))
+        return any(cap.is_asking for cap in self.caps())
 
     def has_buffered_for(self, call: DequeueCall, want: int) -> bool:
         """True if the buffer meets the wants of the call and of the calls before it now."""
@@ -366,11 +365,6 @@ class TopicQueue:
                 unbacked += more
                 taken_count += more_count
         return items[:count], unbacked, bytes_left
-
-    def take(self, count: int, now_s: float) -> None:
-        """Take the next `count` items out of the buffer, which are delivered."""
-        self.buffer.take(count)
-        self.note_served(count, now_s)
 
     def note_served(self, count: int, now_s: float) -> None:
         elapsed_s = now_s - self._rated_at_s

@@ -34,10 +34,10 @@ async def let_go(shard: OwnedShard, dispatcher: Dispatcher) -> None:
             await asyncio.sleep(0)
             dispatcher.disown(topics)
     with _defects_logged(shard):
-        for queues in dispatcher.queue_slices():
+        for queues in dispatcher.queues.slices():
             await asyncio.sleep(0)
             dispatcher.drop_parts(shard.shard_id, queues)
-    dispatcher.shard_left(shard.shard_id)
+    dispatcher.queues.shard_left(shard.shard_id)
 
 
 @contextmanager

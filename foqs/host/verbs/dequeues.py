@@ -53,7 +53,7 @@ class Dequeues:
         for call in list(self._waiting):
             if call.done:
                 continue
-            self._dispatcher.answer(call, [])
+            self._dispatcher.deliveries.answer(call, [])
             done_count += 1 + len(call.wants)
             if done_count >= limits.DEQUEUES_ENDED_PER_TICK:
                 await asyncio.sleep(0)
@@ -83,14 +83,15 @@ class Dequeues:
         if wants and all(self._dispatcher.settings.policy(namespace.number, name).dequeue_paused for name in wants):
             raise self._paused(namespace, wants)
         self._shards.check_owns_any()
-        if self._dispatcher.waiting_count >= limits.DEQUEUES_WAITING_MAX:
+        queues = self._dispatcher.queues
+        if queues.waiting_count >= limits.DEQUEUES_WAITING_MAX:
             raise OverloadedError(
-                f"{self._dispatcher.waiting_count} dequeue calls wait on this host, which is its limit: try again",
+                f"{queues.waiting_count} dequeue calls wait on this host, which is its limit: try again",
                 retry_after_ms=1_000,
             )
-        if self._dispatcher.waiting_topics_count + len(wants) > limits.DEQUEUE_TOPICS_WAITING_MAX:
+        if queues.waiting_topics_count + len(wants) > limits.DEQUEUE_TOPICS_WAITING_MAX:
             raise OverloadedError(
-                f"dequeue calls wait for {self._dispatcher.waiting_topics_count} topics on this host, and may for "
+                f"dequeue calls wait for {queues.waiting_topics_count} topics on this host, and may for "
                 f"{limits.DEQUEUE_TOPICS_WAITING_MAX}: name fewer topics, or try again",
                 retry_after_ms=1_000,
             )
@@ -119,9 +120,9 @@ class Dequeues:
 
     async def _start_any(self, namespace: Namespace, prefix: str, count: int, call: DequeueCall) -> None:
         """Start a call for any topic. The topics of a new prefix are found in several turns of the loop."""
-        ring = self._dispatcher.ring(namespace.number, prefix)
+        ring = self._dispatcher.rings.ring(namespace.number, prefix)
         while ring.unfilled:
-            self._dispatcher.fill(ring)
+            self._dispatcher.rings.fill(ring)
             await asyncio.sleep(0)
         self._dispatcher.start_any(ring, count, call)
 
@@ -142,7 +143,7 @@ class Dequeues:
             await call.answered
         except asyncio.CancelledError:
             if call.items:
-                self._dispatcher.unclaim(call.items)
+                self._dispatcher.deliveries.unclaim(call.items)
             raise
         finally:
             call.timer.cancel()
@@ -175,7 +176,7 @@ class Dequeues:
         if call.done:
             return
         overdue_s = self._clock() - deadline_s
-        if overdue_s < limits.CLAIM_WAIT_MS_MAX / 1000 and self._dispatcher.has_candidates(call):
+        if overdue_s < limits.CLAIM_WAIT_MS_MAX / 1000 and call.has_candidates():
             call.timer = loop.call_later(limits.TICK_MS / 1000, self._out_of_time, loop, call, deadline_s)
         else:
             self._dispatcher.end(call)

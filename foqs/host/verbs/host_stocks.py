@@ -12,7 +12,7 @@ from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import Shards
 from foqs.model import limits, order
 from foqs.model.errors import FoqsError
-from foqs.model.shared_caps import CapKey, HomesOfCaps, SharedCap
+from foqs.model.shared_caps import CapKey
 from foqs.model.stocks import NO_STOCK, Stock, Topic
 
 READ_MS_MIN = 200
@@ -96,25 +96,19 @@ class Stocks:
     def number_of(self, namespace_name: str) -> int | None:
         return self._namespaces.number_by_name.get(namespace_name.encode())
 
-    def tell_changes(self, changed: Callable[[Topic], None] | None) -> None:
-        self._dispatcher.on_changed = changed
-
     def known_topics(self) -> Collection[Topic]:
-        return self._dispatcher.known_topics
-
-    def share_caps(self, homes: HomesOfCaps) -> None:
-        self._dispatcher.new_cap = lambda key, rate, now_s: SharedCap(key, rate, now_s, homes)
+        return self._dispatcher.queues.by_topic.keys()
 
     def cap_rate(self, key: CapKey) -> float:
         settings, (number, name) = self._dispatcher.settings, key
         return settings.policy(number, name).deliveries_per_second_max if name else settings.caps.get(number, 0.0)
 
     def cap_fed(self, key: CapKey) -> None:
-        self._dispatcher.cap_fed(*key)
+        self._dispatcher.tokens.fed(*key)
 
     def stock(self, topic: Topic) -> Stock:
         """Return the ready items of healthy shards that can be delivered now, minus those that local calls want."""
-        queue = self._dispatcher.find(topic)
+        queue = self._dispatcher.queues.by_topic.get(topic)
         if queue is None or queue.is_paused or queue.parked_slot:
             return NO_STOCK
         first = min(queue.first_unclaimed(), queue.buffer.first)
@@ -131,5 +125,5 @@ class Stocks:
         return self._dispatcher.settings.policy(*topic).weight
 
     def is_waited_for(self, topic: Topic) -> bool:
-        queue = self._dispatcher.find(topic)
+        queue = self._dispatcher.queues.by_topic.get(topic)
         return queue is not None and bool(queue.calls)

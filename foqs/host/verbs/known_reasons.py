@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from foqs.host.dispatch.capping import SLOT_MS
 from foqs.host.dispatch.dispatcher import Dispatcher
+from foqs.host.dispatch.tokens import SLOT_MS
 from foqs.host.registry.namespaces import Namespaces
 from foqs.model.calls import TopicStats
 from foqs.model.reasons import Facts, TopicFacts
@@ -41,7 +41,7 @@ class KnownReasons:
         number = self._namespaces.serving(namespace_name).number
         policy = self._dispatcher.settings.policy(number, topic)
         found = TopicFacts(topic, stats, policy.dequeue_paused, policy.reason, policy.deliveries_per_second_max)
-        queue = self._dispatcher.find((number, topic))
+        queue = self._dispatcher.queues.by_topic.get((number, topic))
         if queue is not None:
             # Read from the wheel, because an ask of the cap itself would bring tokens to this host.
             slot = queue.parked_slot or queue.tenant.parked_slot

@@ -105,7 +105,7 @@ class Topics:
 
     def _stats(self, name: str, parts: list[ShardTopic]) -> TopicStats:
         ready = sum([part.ready for part in parts])
-        prefetched = self._dispatcher.prefetched(parts[0].namespace, name)
+        prefetched = self._dispatcher.queues.prefetched(parts[0].namespace, name)
         claiming = [part.claim_head for part in parts if part.claim_head != order.LAST]
         sort_keys = [prefetched.first, *claiming, *[part.window.head for part in parts]]
         first = min([sort_key for sort_key in sort_keys if order.FIRST < sort_key < order.LAST], default=order.LAST)
