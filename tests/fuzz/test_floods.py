@@ -18,7 +18,8 @@ from foqs.wire.frames import FrameError, scan_call
 from loadtest.fuzz.floods import Row, floods, median
 from loadtest.fuzz.inputs import worst_inputs
 from loadtest.fuzz.peers import Flood, Tally
-from tests.support.front_door import World, run, world
+from tests.support.front_door import World, world
+from tests.support.loops import on_uvloop
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.deep
@@ -77,17 +78,15 @@ async def serves_until(w: World, condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("flood", floods(), ids=lambda flood: flood.name)
-def test_a_flood_leaves_a_server_that_serves_and_nothing_behind(flood: Flood) -> None:
-    async def main() -> None:
-        async with world(TransportLimits(connections_per_address_max=5)) as w:
-            tally = Tally()
-            attack = asyncio.create_task(flood.run(w.server.port, tally))
-            try:
-                await serves_until(w, lambda: tally.opened >= 5)
-                assert w.counts.open <= 5 * len(flood.addresses) + 1, "the healthy client is one more"
-            finally:
-                attack.cancel()
-                await asyncio.gather(attack, return_exceptions=True)
-            await serves_until(w, lambda: not tally.peers and w.counts.open <= 1)
-
-    run(main)
+@on_uvloop
+async def test_a_flood_leaves_a_server_that_serves_and_nothing_behind(flood: Flood) -> None:
+    async with world(TransportLimits(connections_per_address_max=5)) as w:
+        tally = Tally()
+        attack = asyncio.create_task(flood.run(w.server.port, tally))
+        try:
+            await serves_until(w, lambda: tally.opened >= 5)
+            assert w.counts.open <= 5 * len(flood.addresses) + 1, "the healthy client is one more"
+        finally:
+            attack.cancel()
+            await asyncio.gather(attack, return_exceptions=True)
+        await serves_until(w, lambda: not tally.peers and w.counts.open <= 1)

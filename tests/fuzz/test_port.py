@@ -11,7 +11,8 @@ from foqs.transport.verb_table import Answered, Verbs
 from loadtest.fuzz import port
 from loadtest.fuzz.corpus import NAMESPACE
 from loadtest.fuzz.port import Findings
-from tests.support.front_door import World, run, world
+from tests.support.front_door import World, world
+from tests.support.loops import on_uvloop
 
 
 async def fuzz(w: World, frames: int, seed: int) -> Findings:
@@ -22,30 +23,27 @@ async def fuzz(w: World, frames: int, seed: int) -> Findings:
         return await port.fuzz(w.server.port, frames, seed, look=look, batch_frames=500)
 
 
-def test_a_server_answers_or_closes_and_serves_on() -> None:
-    async def main() -> None:
-        async with world() as w:
-            assert NAMESPACE in w.queue.namespaces
-            findings = await fuzz(w, 1_500, seed=5)
-            assert findings.defects == []
-            assert findings.frames >= 1_500
-            answers = {"OK", "closed", "unknown method", "told to use frames", "INVALID_ARGUMENT", "UNKNOWN_NAMESPACE"}
-            assert answers <= set(findings.answers)
-
-    run(main)
+@on_uvloop
+async def test_a_server_answers_or_closes_and_serves_on() -> None:
+    async with world() as w:
+        assert NAMESPACE in w.queue.namespaces
+        findings = await fuzz(w, 1_500, seed=5)
+        assert findings.defects == []
+        assert findings.frames >= 1_500
+        answers = {"OK", "closed", "unknown method", "told to use frames", "INVALID_ARGUMENT", "UNKNOWN_NAMESPACE"}
+        assert answers <= set(findings.answers)
 
 
-def test_a_defect_behind_a_verb_is_found() -> None:
-    async def main() -> None:
-        async with world() as w:
-            w.queue.failure = ZeroDivisionError("unforeseen")
-            findings = await fuzz(w, 500, seed=6)
-            assert any("INTERNAL" in defect for defect in findings.defects)
-
-    run(main)
+@on_uvloop
+async def test_a_defect_behind_a_verb_is_found() -> None:
+    async with world() as w:
+        w.queue.failure = ZeroDivisionError("unforeseen")
+        findings = await fuzz(w, 500, seed=6)
+        assert any("INTERNAL" in defect for defect in findings.defects)
 
 
-def test_a_server_that_no_longer_serves_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+@on_uvloop
+async def test_a_server_that_no_longer_serves_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def answer_nothing(
         self: Verbs,
         context: object,
@@ -59,9 +57,6 @@ def test_a_server_that_no_longer_serves_is_found(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(port, "ANSWER_S_MAX", 0.5)
     monkeypatch.setattr(Verbs, "serve", answer_nothing)
 
-    async def main() -> None:
-        async with world() as w:
-            findings = await fuzz(w, 200, seed=7)
-            assert any("does not serve" in defect for defect in findings.defects)
-
-    run(main)
+    async with world() as w:
+        findings = await fuzz(w, 200, seed=7)
+        assert any("does not serve" in defect for defect in findings.defects)

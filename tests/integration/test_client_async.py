@@ -1,10 +1,17 @@
+"""What the asyncio client has of its own: one connection for many calls, and its pool.
+
+What it has in common with the blocking client, which is made of it, is held by test_client_sync.py; and all verbs on
+real hosts by test_call_*.py.
+"""
+
 from __future__ import annotations
 
 import asyncio
 import re
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 from unittest.mock import Mock
 
@@ -21,39 +28,30 @@ ONCE = foqs.RetryPolicy(deadline_ms=0)
 S = wire.structs
 
 
-def with_host(scenario: Callable[[FakeQueue, str], Awaitable[None]]) -> None:
-    """Run a scenario beside a host on the same loop; nothing may be left running after it."""
-
-    async def main() -> None:
-        queue = FakeQueue()
-        server = ThriftServer(queue.call, address="127.0.0.1", port=0, namespaces=queue, metrics=Mock())
-        await server.start()
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                await scenario(queue, f"127.0.0.1:{server.port}")
-        finally:
-            await server.stop()
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        assert not left, left
-
-    asyncio.run(main())
+@asynccontextmanager
+async def beside_host() -> AsyncIterator[tuple[FakeQueue, str]]:
+    """A host on the same loop and its address; nothing may be left running after it."""
+    queue = FakeQueue()
+    server = ThriftServer(queue.call, address="127.0.0.1", port=0, namespaces=queue, metrics=Mock())
+    await server.start()
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            yield queue, f"127.0.0.1:{server.port}"
+    finally:
+        await server.stop()
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    assert not left, left
 
 
-def with_peer(
-    scenario: Callable[[foqs.AsyncClient], Awaitable[None]],
-    *scripts: Callable[[Peer], None],
-) -> None:
-    """Run a scenario with a client of one connection, whose host plays the scripts."""
-
-    async def main(address: str) -> None:
+@asynccontextmanager
+async def at_peer(*scripts: Callable[[Peer], None]) -> AsyncIterator[foqs.AsyncClient]:
+    """A client of one connection, whose host plays the scripts."""
+    with scripted_peer(*scripts) as address:
         async with (
             asyncio.timeout(PATIENCE_S),
             foqs.AsyncClient(address, connections_max=1, timeout_ms=PATIENCE_MS, retry=ONCE) as client,
         ):
-            await scenario(client)
-
-    with scripted_peer(*scripts) as address:
-        asyncio.run(main(address))
+            yield client
 
 
 async def names(client: foqs.AsyncClient, prefix: str = "") -> list[str]:
@@ -66,63 +64,30 @@ def answer(peer: Peer, seqid: int, topic: str) -> None:
     peer.answer("getActiveTopics", seqid, response)
 
 
-def test_an_item_lives_from_enqueue_to_ack() -> None:
-    async def scenario(queue: FakeQueue, address: str) -> None:
-        async with foqs.AsyncClient(address) as client:
-            item_id = await client.enqueue("ns", "t", b"payload")
-            [item] = await client.dequeue("ns", [("t", 5)])
-            assert (item.id, item.payload) == (item_id, b"payload")
-            assert await client.extend("ns", [item], 60_000) == {}
-            assert await client.nack("ns", item) == {}
-            [item] = await client.dequeue("ns", "t")
-            assert await client.release("ns", [item]) == {}
-            [item] = await client.dequeue("ns", "t")
-            assert await client.ack("ns", [item]) == {}
-            with pytest.raises(foqs.StaleLeaseError):
-                await client.ack("ns", item)
-            with pytest.raises(foqs.UnknownNamespaceError):
-                await client.enqueue("nowhere", "t", b"")
-
-    with_host(scenario)
+def fresh(peer: Peer) -> None:
+    _, seqid, _ = peer.next_call()
+    answer(peer, seqid, "fresh")
 
 
-def test_batches_in_flight_together_bring_every_item_once_in_the_order_of_its_id() -> None:
-    async def scenario(queue: FakeQueue, address: str) -> None:
-        async with foqs.AsyncClient(address, batch_items_max=10) as client:
-            news = [foqs.NewItem("t", b"%d" % number) for number in range(95)]
-            result = await client.enqueue_many("ns", news, bulk=True, calls_in_flight=4, deadline_ms=PATIENCE_MS)
-            assert not result.errors
-            items = {item.id: item.payload for item in await client.dequeue("ns", "t", 100)}
-            assert [items[item_id] for item_id in result.ids] == [new.payload for new in news]
-
-    with_host(scenario)
+async def test_tasks_share_calls_and_connections() -> None:
+    async with beside_host() as (_, address), foqs.AsyncClient(address, connections_max=2) as client:
+        ids = await asyncio.gather(*(client.enqueue("ns", "t", b"%d" % n) for n in range(500)))
+        assert len(set(ids)) == 500
+        result = await client.enqueue_many("ns", [foqs.NewItem("u", b"")] * 2_500)
+        assert len(set(result.ids)) == 2_500
+        assert len(client._pool._connections) <= 2
 
 
-def test_tasks_share_calls_and_connections() -> None:
-    async def scenario(queue: FakeQueue, address: str) -> None:
-        async with foqs.AsyncClient(address, connections_max=2) as client:
-            ids = await asyncio.gather(*(client.enqueue("ns", "t", b"%d" % n) for n in range(500)))
-            assert len(set(ids)) == 500
-            result = await client.enqueue_many("ns", [foqs.NewItem("u", b"")] * 2_500)
-            assert len(set(result.ids)) == 2_500
-            assert len(client._pool._connections) <= 2
-
-    with_host(scenario)
+async def test_a_long_poll_holds_up_no_other_call() -> None:
+    async with beside_host() as (queue, address), foqs.AsyncClient(address, connections_max=1) as client:
+        polling = asyncio.create_task(client.dequeue("ns", "t", wait_ms=30_000))
+        await queue.long_poll_began.wait()
+        item_id = await client.enqueue("ns", "t", b"")
+        assert [item.id for item in await polling] == [item_id]
 
 
-def test_a_long_poll_holds_up_no_other_call() -> None:
-    async def scenario(queue: FakeQueue, address: str) -> None:
-        async with foqs.AsyncClient(address, connections_max=1) as client:
-            polling = asyncio.create_task(client.dequeue("ns", "t", wait_ms=30_000))
-            await queue.long_poll_began.wait()
-            item_id = await client.enqueue("ns", "t", b"")
-            assert [item.id for item in await polling] == [item_id]
-
-    with_host(scenario)
-
-
-def test_close_ends_calls_in_flight_and_later_ones() -> None:
-    async def scenario(queue: FakeQueue, address: str) -> None:
+async def test_close_ends_calls_in_flight_and_later_ones() -> None:
+    async with beside_host() as (queue, address):
         client = foqs.AsyncClient(address)
         polling = asyncio.create_task(client.dequeue("ns", "t", wait_ms=30_000))
         await queue.long_poll_began.wait()
@@ -133,43 +98,19 @@ def test_close_ends_calls_in_flight_and_later_ones() -> None:
             await client.enqueue("ns", "t", b"")
         await client.close()
 
-    with_host(scenario)
 
-
-def test_every_administrative_verb_is_answered() -> None:
-    async def scenario(queue: FakeQueue, address: str) -> None:
-        async with foqs.AsyncAdminClient(address) as admin, foqs.AsyncClient(address) as client:
-            assert (await admin.create_namespace("orders", attempts_max=3)).settings.attempts_max == 3
-            assert (await admin.update_namespace("orders", attempts_max=4)).settings.attempts_max == 4
-            assert (await admin.get_namespace("orders")).name == "orders"
-            assert [namespace.name async for namespace in admin.list_namespaces()] == ["ns", "orders"]
-            await admin.delete_namespace("orders")
-            item_id = await client.enqueue("ns", "t", b"p")
-            assert [item.payload for item in (await admin.peek_items("ns", "t")).items] == [b"p"]
-            assert (await admin.get_item("ns", item_id)).id == item_id
-            assert isinstance(await admin.delete_items("ns", item_id, return_errors=True), dict)
-            assert (await admin.list_dead_letters("ns", "t")).next_page_token == ""
-            assert (await admin.redrive_dead_letters("ns", "t", ["1-1"], return_errors=True)).count >= 0
-            assert (await admin.purge_dead_letters("ns", "t", return_errors=True)).count >= 0
-            assert (await admin.host_status()).shards[0].epoch == 3
-
-    with_host(scenario)
-
-
-def test_answers_find_their_calls_in_whatever_order_they_come() -> None:
+async def test_answers_find_their_calls_in_whatever_order_they_come() -> None:
     def reverse(peer: Peer) -> None:
         calls = [peer.next_call() for _ in range(3)]
         for _, seqid, request in reversed(calls):
             answer(peer, seqid, f"answer to {request.prefix}")
 
-    async def scenario(client: foqs.AsyncClient) -> None:
+    async with at_peer(reverse) as client:
         answers = await asyncio.gather(*(names(client, prefix) for prefix in "abc"))
-        assert answers == [["answer to a"], ["answer to b"], ["answer to c"]]
-
-    with_peer(scenario, reverse)
+    assert answers == [["answer to a"], ["answer to b"], ["answer to c"]]
 
 
-def test_a_timed_out_call_retires_the_connection_without_harm_to_the_others() -> None:
+async def test_a_timed_out_call_retires_the_connection_without_harm_to_the_others() -> None:
     def hold(peer: Peer) -> None:
         _, of_dequeue, _ = peer.next_call()
         polls.set()
@@ -179,13 +120,8 @@ def test_a_timed_out_call_retires_the_connection_without_harm_to_the_others() ->
         peer.answer("dequeue", of_dequeue, S.DequeueResponse(items=[]))
         peer.wait_for_close()
 
-    def fresh(peer: Peer) -> None:
-        _, seqid, _ = peer.next_call()
-        answer(peer, seqid, "fresh")
-
     polls, retired = threading.Event(), threading.Event()
-
-    async def scenario(client: foqs.AsyncClient) -> None:
+    async with at_peer(hold, fresh) as client:
         polling = asyncio.create_task(client.dequeue("ns", "t", wait_ms=20_000))
         assert await asyncio.to_thread(polls.wait, PATIENCE_S)
         message = await times_out_async(client, lambda: names(client))
@@ -194,70 +130,64 @@ def test_a_timed_out_call_retires_the_connection_without_harm_to_the_others() ->
         assert await polling == []
         assert await names(client) == ["fresh"]
 
-    with_peer(scenario, hold, fresh)
+
+def of_no_call(peer: Peer) -> None:
+    _, seqid, _ = peer.next_call()
+    answer(peer, seqid + 1, "stranger")
+    peer.wait_for_close()
 
 
-def test_an_answer_that_no_call_has_breaks_the_connection() -> None:
-    def wrong(peer: Peer) -> None:
-        _, seqid, _ = peer.next_call()
-        answer(peer, seqid + 1, "stranger")
-        peer.wait_for_close()
-
-    async def scenario(client: foqs.AsyncClient) -> None:
-        with pytest.raises(foqs.OutcomeUnknownError, match="which no call has"):
-            await names(client)
-
-    with_peer(scenario, wrong)
+def of_another_method(peer: Peer) -> None:
+    _, seqid, _ = peer.next_call()
+    peer.answer("ack", seqid, S.BatchResponse(errors={}))
+    peer.wait_for_close()
 
 
-def test_garbage_breaks_the_connection_for_every_call_on_it() -> None:
-    def babble(peer: Peer) -> None:
-        for _ in range(3):
-            peer.next_call()
-        peer.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        peer.wait_for_close()
-
-    async def scenario(client: foqs.AsyncClient) -> None:
-        failures = await asyncio.gather(*(names(client) for _ in range(3)), return_exceptions=True)
-        assert [type(failure) for failure in failures] == [foqs.OutcomeUnknownError] * 3
-
-    with_peer(scenario, babble)
+def garbage(peer: Peer) -> None:
+    for _ in range(3):
+        peer.next_call()
+    peer.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    peer.wait_for_close()
 
 
-def test_an_answer_to_another_method_breaks_the_connection() -> None:
-    def wrong(peer: Peer) -> None:
-        _, seqid, _ = peer.next_call()
-        peer.answer("ack", seqid, S.BatchResponse(errors={}))
-        peer.wait_for_close()
-
-    async def scenario(client: foqs.AsyncClient) -> None:
-        with pytest.raises(foqs.OutcomeUnknownError, match="speaks of ack"):
-            await names(client)
-
-    with_peer(scenario, wrong)
+def the_end(peer: Peer) -> None:
+    peer.next_call()
 
 
-def test_after_an_application_error_no_new_call_goes_on_the_connection() -> None:
+@pytest.mark.parametrize(
+    ("what_comes", "calls_count", "told"),
+    [
+        (of_no_call, 1, "which no call has"),
+        (of_another_method, 1, "speaks of ack"),
+        (garbage, 3, ""),
+        (the_end, 1, r"connection to 127\.0\.0\.1:\d+ broke"),
+    ],
+)
+async def test_a_connection_that_breaks_leaves_every_call_on_it_with_an_unknown_outcome(
+    what_comes: Callable[[Peer], None], calls_count: int, told: str
+) -> None:
+    async with at_peer(what_comes) as client:
+        failures = await asyncio.gather(*(names(client) for _ in range(calls_count)), return_exceptions=True)
+    for failure in failures:
+        assert isinstance(failure, foqs.OutcomeUnknownError)
+        assert re.search(told, str(failure))
+
+
+async def test_after_an_application_error_no_new_call_goes_on_the_connection() -> None:
     def broken(peer: Peer) -> None:
         (_, first, _), (_, second, _) = peer.next_call(), peer.next_call()
         peer.send(wire.Codec().encode_application_error(b"getActiveTopics", 6, "defect 17", first))
         answer(peer, second, "answered")
         peer.wait_for_close()
 
-    def fresh(peer: Peer) -> None:
-        _, seqid, _ = peer.next_call()
-        answer(peer, seqid, "fresh")
-
-    async def scenario(client: foqs.AsyncClient) -> None:
+    async with at_peer(broken, fresh) as client:
         first, second = await asyncio.gather(names(client), names(client), return_exceptions=True)
         assert isinstance(first, foqs.InternalError)
         assert second == ["answered"]
         assert await names(client) == ["fresh"]
 
-    with_peer(scenario, broken, fresh)
 
-
-def test_the_answer_to_a_cancelled_call_is_dropped_and_the_connection_goes_on() -> None:
+async def test_the_answer_to_a_cancelled_call_is_dropped_and_the_connection_goes_on() -> None:
     def patient(peer: Peer) -> None:
         _, first, _ = peer.next_call()
         asked.set()
@@ -266,34 +196,20 @@ def test_the_answer_to_a_cancelled_call_is_dropped_and_the_connection_goes_on() 
         answer(peer, second, "to the other")
 
     asked = threading.Event()
-
-    async def scenario(client: foqs.AsyncClient) -> None:
+    async with at_peer(patient) as client:
         cancelled = asyncio.create_task(names(client))
         assert await asyncio.to_thread(asked.wait, PATIENCE_S)
         cancelled.cancel()
         await asyncio.wait([cancelled])
         assert await names(client) == ["to the other"]
 
-    with_peer(scenario, patient)
 
-
-def test_a_lost_connection_leaves_calls_with_an_unknown_outcome() -> None:
-    def lose(peer: Peer) -> None:
-        peer.next_call()
-
-    async def scenario(client: foqs.AsyncClient) -> None:
-        with pytest.raises(foqs.OutcomeUnknownError, match=r"connection to 127\.0\.0\.1:\d+ broke"):
-            await client.enqueue("ns", "t", b"")
-
-    with_peer(scenario, lose)
-
-
-def test_a_call_ends_at_its_deadline_and_not_at_the_timeout_of_an_attempt() -> None:
+async def test_a_call_ends_at_its_deadline_and_not_at_the_timeout_of_an_attempt() -> None:
     def silent(peer: Peer) -> None:
         peer.next_call()
         peer.wait_for_close()
 
-    async def scenario(client: foqs.AsyncClient) -> None:
+    async with at_peer(silent) as client:
         for deadline_ms in longer(60):
             began_s = time.monotonic()
             with pytest.raises((foqs.OutcomeUnknownError, foqs.NotSentError)) as ended:
@@ -301,25 +217,21 @@ def test_a_call_ends_at_its_deadline_and_not_at_the_timeout_of_an_attempt() -> N
             took_s = time.monotonic() - began_s
             if ended.type is foqs.OutcomeUnknownError:
                 break
-        assert ended.type is foqs.OutcomeUnknownError, "it was never sent"
-        assert deadline_ms / 1_200 < took_s < PATIENCE_S / 2
-
-    with_peer(scenario, silent)
+    assert ended.type is foqs.OutcomeUnknownError, "it was never sent"
+    assert deadline_ms / 1_200 < took_s < PATIENCE_S / 2
 
 
-def test_an_address_that_refuses_is_passed_over_and_when_all_do_nothing_was_done() -> None:
-    async def scenario(queue: FakeQueue, address: str) -> None:
+async def test_an_address_that_refuses_is_passed_over_and_when_all_do_nothing_was_done() -> None:
+    async with beside_host() as (_, address):
         async with foqs.AsyncClient([refused_address(), address], random=lambda: 0.0, retry=ONCE) as client:
             assert await client.enqueue("ns", "t", b"")
         async with foqs.AsyncClient(refused_address(), retry=ONCE) as client:
             with pytest.raises(foqs.NotSentError, match="no connection"):
                 await client.enqueue("ns", "t", b"")
 
-    with_host(scenario)
 
-
-def test_a_host_that_does_nothing_is_left_for_the_next_one_and_makes_room_for_it() -> None:
-    async def scenario(owner: FakeQueue, address: str) -> None:
+async def test_a_host_that_does_nothing_is_left_for_the_next_one_and_makes_room_for_it() -> None:
+    async with beside_host() as (owner, address):
         with running_host() as standby:
             standby.queue.failure = foqs.UnavailableError("a standby", retry_after_ms=60_000, nothing_done=True)
             settings: dict[str, Any] = {"random": lambda: 0.0, "retry": ONCE, "connections_max": 1}
@@ -334,5 +246,3 @@ def test_a_host_that_does_nothing_is_left_for_the_next_one_and_makes_room_for_it
                     await names(client)
                 standby.queue.failure = None
                 assert await names(client) == ["t"]
-
-    with_host(scenario)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 from unittest.mock import Mock
@@ -15,8 +16,7 @@ import foqs
 from foqs.model.errors import InvalidArgumentError
 from foqs.transport.server import ThriftServer
 from foqs.wire import codec as wire
-from tests.support.client_host import Peer, running_host, scripted_peer, times_out, times_out_async
-from tests.support.fake_queue import FakeQueue
+from tests.support.client_host import Peer, WatchedQueue, running_host, scripted_peer, times_out, times_out_async
 from tests.support.waiting import PATIENCE_S, longer
 
 ONCE = foqs.RetryPolicy(deadline_ms=0)
@@ -80,6 +80,40 @@ def late_item(peer: Peer, seqid: int) -> None:
     peer.answer("dequeue", seqid, items("a.1", "b.1"))
 
 
+BOTH = [("a.1", True, True), ("b.1", True, True)]
+
+
+class Blocking:
+    """The scripts of two connections of a blocking client: what comes late on the first one, and what comes back."""
+
+    def __init__(self, frame: bytes, cut: int = 0) -> None:
+        """`cut` bytes of the frame come before the client has given up."""
+        self.asked, self.back = threading.Event(), threading.Event()
+        self.told: list[tuple[str, bool, bool]] = []
+        self._frame, self._cut = frame, cut
+
+    def late(self, peer: Peer) -> None:
+        """The end of what the client sends tells the host that the wait is over, whatever it knows."""
+        peer.next_call()
+        self.asked.set()
+        peer.send(self._frame[: self._cut])
+        with pytest.raises(EOFError):
+            peer.next_call()
+        peer.send(self._frame[self._cut :])
+
+    def takes_back(self, peer: Peer) -> None:
+        method, seqid, request = peer.next_call()
+        assert method == "nack"
+        self.told += told_back(request)
+        peer.answer("nack", seqid, S.BatchResponse({}))
+        self.back.set()
+
+
+def dequeued(*receipts: str) -> bytes:
+    """The response to the first call of a connection."""
+    return wire.Codec().encode_reply(wire.METHODS["dequeue"], items(*receipts), 1)
+
+
 async def test_what_comes_for_a_cancelled_dequeue_is_given_back_unseen_and_the_host_is_told() -> None:
     host = Host(late_item)
     with scripted_peer(host.script) as address:
@@ -89,7 +123,7 @@ async def test_what_comes_for_a_cancelled_dequeue_is_given_back_unseen_and_the_h
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
-            assert await given_back(host) == [("a.1", True, True), ("b.1", True, True)]
+            assert await given_back(host) == BOTH
             assert await client.dequeue("ns", "t") == [], "the connection goes on"
     assert host.calls == ["dequeue", "endWait", "nack", "dequeue"]
 
@@ -113,7 +147,7 @@ async def test_a_loop_that_polls_with_a_timeout_of_its_own_loses_nothing() -> No
         async with foqs.AsyncClient(address, connections_max=1, retry=ONCE) as client:
             with pytest.raises(TimeoutError):
                 await until_asked(host, client.dequeue("ns", "t", 2, wait_ms=20_000))
-    assert host.given_back == [("a.1", True, True), ("b.1", True, True)], "also when the client is closed at once"
+    assert host.given_back == BOTH, "also when the client is closed at once"
 
 
 async def test_an_older_host_that_knows_nothing_of_it_gets_its_items_back_all_the_same() -> None:
@@ -134,7 +168,7 @@ async def test_what_comes_after_a_timeout_of_the_client_is_given_back() -> None:
         async with foqs.AsyncClient(address, connections_max=1, retry=ONCE) as client:
             await times_out_async(client, lambda: client.dequeue("ns", "t"))
             host.gave_up.set()
-            assert await given_back(host) == [("a.1", True, True), ("b.1", True, True)]
+            assert await given_back(host) == BOTH
 
 
 async def test_a_response_that_is_here_when_its_caller_is_cancelled_is_given_back() -> None:
@@ -161,7 +195,7 @@ async def test_a_response_that_is_here_when_its_caller_is_cancelled_is_given_bac
                 host.gave_up.set()
                 with pytest.raises(asyncio.CancelledError):
                     await waiting
-                assert await given_back(host) == [("a.1", True, True), ("b.1", True, True)], cancel_first
+                assert await given_back(host) == BOTH, cancel_first
 
 
 async def test_closing_a_client_gives_back_what_is_on_its_way_to_those_who_wait() -> None:
@@ -173,7 +207,7 @@ async def test_closing_a_client_gives_back_what_is_on_its_way_to_those_who_wait(
         await client.close()
         with pytest.raises(foqs.ClientClosedError):
             await waiting
-    assert host.given_back == [("a.1", True, True), ("b.1", True, True)]
+    assert host.given_back == BOTH
 
 
 async def test_a_connection_that_is_open_for_late_responses_alone_is_closed_after_a_while(
@@ -195,97 +229,34 @@ async def test_a_connection_that_is_open_for_late_responses_alone_is_closed_afte
 
 
 def test_what_comes_after_a_blocking_call_has_timed_out_is_given_back() -> None:
-    """The end of what the client sends tells the host that the wait is over, whatever it knows."""
-    told: list[Any] = []
-    back = threading.Event()
-
-    def late(peer: Peer) -> None:
-        _, seqid, _ = peer.next_call()
-        with pytest.raises(EOFError):
-            peer.next_call()
-        late_item(peer, seqid)
-
-    def takes_back(peer: Peer) -> None:
-        method, seqid, request = peer.next_call()
-        assert method == "nack"
-        told.extend(told_back(request))
-        peer.answer("nack", seqid, S.BatchResponse({}))
-        back.set()
-
-    with scripted_peer(late, takes_back) as address, foqs.Client(address, retry=ONCE) as client:
+    peers = Blocking(dequeued("a.1", "b.1"))
+    with scripted_peer(peers.late, peers.takes_back) as address, foqs.Client(address, retry=ONCE) as client:
         times_out(client, lambda: client.dequeue("ns", "t", 2))
-        assert back.wait(PATIENCE_S)
-    assert told == [("a.1", True, True), ("b.1", True, True)]
+        assert peers.back.wait(PATIENCE_S)
+    assert peers.told == BOTH
 
 
-def test_a_response_that_had_come_in_part_is_read_to_its_end() -> None:
-    told: list[Any] = []
-    frame = wire.Codec().encode_reply(wire.METHODS["dequeue"], items("a.1"), 1)
-
-    for cut in (2, 30):
-
-        def late(peer: Peer, cut: int = cut) -> None:
-            peer.next_call()
-            peer.send(frame[:cut])
-            with pytest.raises(EOFError):
-                peer.next_call()
-            peer.send(frame[cut:])
-
-        def takes_back(peer: Peer) -> None:
-            _, seqid, request = peer.next_call()
-            told.extend(told_back(request))
-            peer.answer("nack", seqid, S.BatchResponse({}))
-
-        with scripted_peer(late, takes_back) as address, foqs.Client(address, retry=ONCE) as client:
-            times_out(client, lambda: client.dequeue("ns", "t", 2))
-    assert told == [("a.1", True, True)] * 2, "closing waits until they are given back"
+@pytest.mark.parametrize("cut", [2, 30])
+def test_a_response_that_had_come_in_part_is_read_to_its_end(cut: int) -> None:
+    peers = Blocking(dequeued("a.1"), cut)
+    with scripted_peer(peers.late, peers.takes_back) as address, foqs.Client(address, retry=ONCE) as client:
+        times_out(client, lambda: client.dequeue("ns", "t", 2))
+    assert peers.told == [("a.1", True, True)], "closing waits until it is given back"
 
 
 def test_closing_a_blocking_client_gives_back_what_is_on_its_way_to_those_who_wait() -> None:
-    asked, outcome, told = threading.Event(), [], []  # type: ignore[var-annotated]
-
-    def late(peer: Peer) -> None:
-        _, seqid, _ = peer.next_call()
-        asked.set()
-        with pytest.raises(EOFError):
-            peer.next_call()
-        late_item(peer, seqid)
-
-    def takes_back(peer: Peer) -> None:
-        _, seqid, request = peer.next_call()
-        told.extend(told_back(request))
-        peer.answer("nack", seqid, S.BatchResponse({}))
-
-    with scripted_peer(late, takes_back) as address:
+    peers = Blocking(dequeued("a.1", "b.1"))
+    with scripted_peer(peers.late, peers.takes_back) as address, ThreadPoolExecutor(1) as threads:
         client = foqs.Client(address, retry=ONCE)
-
-        def wait() -> None:
-            try:
-                outcome.append(client.dequeue("ns", "t", 2, wait_ms=20_000))
-            except foqs.ClientClosedError as error:
-                outcome.append(error)
-
-        thread = threading.Thread(target=wait)
-        thread.start()
-        assert asked.wait(PATIENCE_S)
+        waiting = threads.submit(client.dequeue, "ns", "t", 2, wait_ms=20_000)
+        assert peers.asked.wait(PATIENCE_S)
         client.close()
-        thread.join(PATIENCE_S)
-    assert isinstance(outcome[0], foqs.ClientClosedError)
-    assert told == [("a.1", True, True), ("b.1", True, True)]
-
-
-class Watched(FakeQueue):
-    def __init__(self) -> None:
-        super().__init__()
-        self.nacked: list[Any] = []
-
-    async def nack(self, context: Any, request: Any) -> Any:
-        self.nacked += request.nacks
-        return await super().nack(context, request)
+        assert isinstance(waiting.exception(PATIENCE_S), foqs.ClientClosedError)
+    assert peers.told == BOTH
 
 
 async def test_the_front_door_ends_a_wait_at_once_and_gives_the_next_item_to_others() -> None:
-    queue = Watched()
+    queue = WatchedQueue()
     server = ThriftServer(queue.call, address="127.0.0.1", port=0, namespaces=queue, metrics=Mock())
     await server.start()
     try:
@@ -300,11 +271,11 @@ async def test_the_front_door_ends_a_wait_at_once_and_gives_the_next_item_to_oth
             assert item.attempt == 1
     finally:
         await server.stop()
-    assert queue.nacked == []
+    assert queue.nacks == []
 
 
 def test_a_blocking_client_that_gives_up_ends_the_wait_at_the_front_door() -> None:
-    with running_host(Watched()) as host, foqs.Client(host.address, retry=ONCE) as client:
+    with running_host() as host, foqs.Client(host.address, retry=ONCE) as client:
         for timeout_ms in longer(100):
             client._terms.timeout_ms = timeout_ms - 20_000  # For a call that waits 20 s.
             with pytest.raises((foqs.OutcomeUnknownError, foqs.NotSentError)):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 import foqs
+from foqs.client.aio.settler import AsyncLeasedItem
 from foqs.client.sync.consumer import Consumer
 from foqs.client.sync.settler import LeasedItem
 from tests.support.client_host import HostThread, WatchedQueue, running_host
@@ -370,10 +372,99 @@ def test_an_item_whose_lease_was_lost_before_its_turn_is_not_handled(client: foq
     assert worker.stats.acked == 0
 
 
-def test_a_handler_that_exits_ends_the_worker(client: foqs.Client) -> None:
-    def handler(item: LeasedItem) -> None:
-        raise SystemExit(3)
+# --- with asyncio ---
+
+
+async def test_async_iteration_flushes_acks_and_releases_the_rest(
+    host: HostThread, client: foqs.Client, queue: WatchedQueue
+) -> None:
+    fill(client, 10)
+    async with foqs.AsyncClient(host.address) as consumer, consumer.consume("ns", ["t"], batch_count=5) as items:
+        number = 0
+        async for item in items:
+            await item.extend()
+            if number == 2:
+                break
+            number += 1
+            item.ack()
+    assert (items.stats.received, items.stats.acked, items.stats.released) == (5, 2, 3)
+    assert not queue.leased
+
+
+async def run_async_worker(address: str, count: int, handler: object, **settings: object) -> foqs.AsyncWorker:
+    calls = []
+
+    async def counting(item: AsyncLeasedItem) -> None:
+        calls.append(item)
+        try:
+            await handler(item)  # type: ignore[operator]
+        finally:
+            if len(calls) == count:
+                worker.stop()
+
+    async with asyncio.timeout(PATIENCE_S), foqs.AsyncClient(address) as client:
+        worker = foqs.AsyncWorker(client, "ns", "t", counting, wait_ms=50, **settings)
+        await worker.run()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    return worker
+
+
+async def test_an_async_worker_handles_every_item_once_and_acks_it(
+    host: HostThread, client: foqs.Client, queue: WatchedQueue
+) -> None:
+    seen: list[bytes] = []
+
+    async def handler(item: AsyncLeasedItem) -> None:
+        seen.append(item.payload)
+
+    fill(client, 200)
+    worker = await run_async_worker(host.address, 200, handler, concurrency=4)
+    assert sorted(seen, key=int) == [b"%d" % n for n in range(200)]
+    assert worker.stats.acked == 200
+    assert not queue.leased
+
+
+async def test_the_lease_is_extended_while_an_async_handler_runs(
+    host: HostThread, client: foqs.Client, queue: WatchedQueue
+) -> None:
+    async def handler(item: AsyncLeasedItem) -> None:
+        assert await asyncio.to_thread(queue.extended.wait, PATIENCE_S)
 
     fill(client, 1)
-    with pytest.raises(SystemExit):
-        foqs.Worker(client, "ns", "t", handler, wait_ms=50, concurrency=1).run()
+    worker = await run_async_worker(host.address, 1, handler, concurrency=1, lease_ms=1_000)
+    assert worker.stats.acked == 1
+
+
+async def test_an_async_handler_that_does_not_end_is_cancelled_and_its_item_released(
+    host: HostThread, client: foqs.Client, queue: WatchedQueue
+) -> None:
+    async def handler(item: AsyncLeasedItem) -> None:
+        worker.stop()
+        await asyncio.Event().wait()
+
+    fill(client, 1)
+    async with foqs.AsyncClient(host.address) as consumer:
+        worker = foqs.AsyncWorker(consumer, "ns", "t", handler, wait_ms=50, drain_ms=1_000)
+        with pytest.raises(foqs.CutOffError) as told:
+            await worker.run()
+    assert len(told.value.item_ids) == 1
+    assert worker.stats.released == 1
+    assert not queue.leased
+
+
+async def test_a_plain_handler_ends_an_async_worker_and_acks_nothing(host: HostThread, client: foqs.Client) -> None:
+    fill(client, 1)
+    async with foqs.AsyncClient(host.address) as consumer:
+        worker = foqs.AsyncWorker(consumer, "ns", "t", lambda item: None, wait_ms=50)  # type: ignore[arg-type, return-value]
+        with pytest.raises(TypeError, match=r"make it `async def`, or give it to foqs\.Worker"):
+            await worker.run()
+    assert (worker.stats.acked, worker.stats.nacked) == (0, 1)
+
+
+async def test_a_signal_drains_an_async_worker(host: HostThread, client: foqs.Client) -> None:
+    async def handler(item: AsyncLeasedItem) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    fill(client, 1)
+    worker = await run_async_worker(host.address, 1_000, handler, concurrency=1)
+    assert worker.stats.acked == 1

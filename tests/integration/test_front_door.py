@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
-import uvloop
 from structlog.testing import capture_logs
 from thriftpy2.protocol import TBinaryProtocolFactory
 from thriftpy2.rpc import make_client
@@ -22,82 +20,78 @@ from foqs.transport.bounds import TransportLimits
 from foqs.transport.server import ThriftServer
 from foqs.wire.codec import METHODS, Reply, structs
 from tests.support.fake_queue import FakeQueue
-from tests.support.front_door import dequeue_request, enqueue_request, run, world
+from tests.support.front_door import dequeue_request, enqueue_request, world
+from tests.support.loops import on_each_loop, on_uvloop
 from tests.support.raw_client import RawClient
 from tests.support.waiting import PATIENCE_S
 
 
-@pytest.mark.parametrize("loop_factory", [uvloop.new_event_loop, asyncio.new_event_loop])
-def test_an_item_goes_in_and_comes_out_on_either_event_loop(loop_factory: Any) -> None:
-    async def main() -> None:
-        async with world() as w, w.connect() as client:
-            reply = await client.call("enqueue", enqueue_request(b"\x00\xff", b"x" * 20_000, b""))
-            assert reply.response.ids == ["1-1", "", "1-2"]
-            assert reply.response.errors[1].code == ErrorCode.TOO_LARGE
-            assert reply.response.duplicates == []
-            reply = await client.call("dequeue", dequeue_request(5))
-            first, second = reply.response.items
-            assert (first.id, first.receipt) == ("1-1", "1-1.1")
-            assert (first.payload, first.metadata) == (b"\x00\xff", b"")
-            assert (first.topic, first.priority, first.attempt, first.group) == ("topic", 0, 1, None)
-            assert second.payload == b""
-            reply = await client.call("extendLease", structs.ExtendRequest("ns", ["1-1.1"], 1000))
-            assert reply.response.errors == {}
-            reply = await client.call("ack", structs.AckRequest("ns", ["1-1.1", "gone"]))
-            assert {n: e.code for n, e in reply.response.errors.items()} == {1: ErrorCode.STALE_LEASE}
-            reply = await client.call("nack", structs.NackRequest("ns", [structs.Nack("1-2.1")]))
-            assert reply.response.errors == {}
-            reply = await client.call("getActiveTopics", structs.ActiveTopicsRequest("ns"))
-            assert [(t.topic, t.ready) for t in reply.response.topics] == [("topic", 1)]
-            assert ("ack", "OK") in w.counts.finished
-
-    run(main, loop_factory)
+@on_each_loop
+async def test_an_item_goes_in_and_comes_out_on_either_event_loop() -> None:
+    async with world() as w, w.connect() as client:
+        reply = await client.call("enqueue", enqueue_request(b"\x00\xff", b"x" * 20_000, b""))
+        assert reply.response.ids == ["1-1", "", "1-2"]
+        assert reply.response.errors[1].code == ErrorCode.TOO_LARGE
+        assert reply.response.duplicates == []
+        reply = await client.call("dequeue", dequeue_request(5))
+        first, second = reply.response.items
+        assert (first.id, first.receipt) == ("1-1", "1-1.1")
+        assert (first.payload, first.metadata) == (b"\x00\xff", b"")
+        assert (first.topic, first.priority, first.attempt, first.group) == ("topic", 0, 1, None)
+        assert second.payload == b""
+        reply = await client.call("extendLease", structs.ExtendRequest("ns", ["1-1.1"], 1000))
+        assert reply.response.errors == {}
+        reply = await client.call("ack", structs.AckRequest("ns", ["1-1.1", "gone"]))
+        assert {n: e.code for n, e in reply.response.errors.items()} == {1: ErrorCode.STALE_LEASE}
+        reply = await client.call("nack", structs.NackRequest("ns", [structs.Nack("1-2.1")]))
+        assert reply.response.errors == {}
+        reply = await client.call("getActiveTopics", structs.ActiveTopicsRequest("ns"))
+        assert [(t.topic, t.ready) for t in reply.response.topics] == [("topic", 1)]
+        assert ("ack", "OK") in w.counts.finished
 
 
-def test_every_admin_verb_answers() -> None:
-    async def main() -> None:
-        s = structs
-        async with world() as w, w.connect() as client:
-            settings = s.NamespaceSettings(attempts_max=3)
-            made = await client.call("createNamespace", s.CreateNamespaceRequest("other", settings))
-            assert (made.response.name, made.response.settings.attempts_max) == ("other", 3)
-            paused = s.NamespaceSettings(enqueue_paused=True)
-            changed = await client.call("updateNamespace", s.UpdateNamespaceRequest("other", paused))
-            assert changed.response.settings.enqueue_paused is True
-            assert changed.response.settings.attempts_max == 3
-            got = await client.call("getNamespace", s.GetNamespaceRequest("other"))
-            assert got.response == changed.response
-            listed = await client.call("listNamespaces", s.ListNamespacesRequest())
-            assert [n.name for n in listed.response.namespaces] == ["ns", "other"]
-            gone = await client.call("deleteNamespace", s.DeleteNamespaceRequest("other"))
-            assert isinstance(gone.response, s.DeleteNamespaceResponse)
-            await client.call("recoverNamespace", s.RecoverNamespaceRequest(7))
-            await client.call("enqueue", enqueue_request(b"peek"))
-            peeked = await client.call("peekItems", s.PeekItemsRequest("ns", "topic"))
-            one = await client.call("getItem", s.GetItemRequest("ns", "1-1"))
-            assert peeked.response.items == [one.response]
-            assert (one.response.payload, one.response.state, one.response.died_at_ms) == (b"peek", 0, None)
-            deleted = await client.call("deleteItems", s.DeleteItemsRequest("ns", ["no"]))
-            assert deleted.response.errors[0].code == ErrorCode.NOT_FOUND
-            dead = await client.call("listDeadLetters", s.ListDeadLettersRequest("ns", "topic"))
-            assert (dead.response.items, dead.response.next_page_token) == ([], "")
-            redriven = await client.call("redriveDeadLetters", s.RedriveDeadLettersRequest("ns", "topic"))
-            assert (redriven.response.count, list(redriven.response.errors)) == (9, [0])
-            assert (redriven.response.ids[0], redriven.response.next_page_token) == ("1-0", "10")
-            purged = await client.call("purgeDeadLetters", s.PurgeDeadLettersRequest("ns", "topic", ["a"]))
-            assert purged.response.errors[0].code == ErrorCode.NOT_FOUND
-            hosts = await client.call("listHosts", s.ListHostsRequest())
-            assert [(host.name, host.state, host.beat_age_ms) for host in hosts.response.hosts] == [("fake", 1, 7)]
-            status = await client.call("getHostStatus", s.HostStatusRequest())
-            assert status.response.shards == [s.ShardStatus(1, "owned", 3, 5, 2, "")]
-            await _call_the_verbs_on_jobs(client)
-            await _call_the_verbs_on_exports(client)
-            await _call_the_verbs_on_shards(client)
-            await _call_the_verbs_on_policies(client)
-            called = {method for method, _ in w.counts.finished} | {"enqueue"}
-            assert {m.name for m in METHODS.values() if m.service == "FoqsAdmin"} <= called
-
-    run(main)
+@on_uvloop
+async def test_every_admin_verb_answers() -> None:
+    s = structs
+    async with world() as w, w.connect() as client:
+        settings = s.NamespaceSettings(attempts_max=3)
+        made = await client.call("createNamespace", s.CreateNamespaceRequest("other", settings))
+        assert (made.response.name, made.response.settings.attempts_max) == ("other", 3)
+        paused = s.NamespaceSettings(enqueue_paused=True)
+        changed = await client.call("updateNamespace", s.UpdateNamespaceRequest("other", paused))
+        assert changed.response.settings.enqueue_paused is True
+        assert changed.response.settings.attempts_max == 3
+        got = await client.call("getNamespace", s.GetNamespaceRequest("other"))
+        assert got.response == changed.response
+        listed = await client.call("listNamespaces", s.ListNamespacesRequest())
+        assert [n.name for n in listed.response.namespaces] == ["ns", "other"]
+        gone = await client.call("deleteNamespace", s.DeleteNamespaceRequest("other"))
+        assert isinstance(gone.response, s.DeleteNamespaceResponse)
+        await client.call("recoverNamespace", s.RecoverNamespaceRequest(7))
+        await client.call("enqueue", enqueue_request(b"peek"))
+        peeked = await client.call("peekItems", s.PeekItemsRequest("ns", "topic"))
+        one = await client.call("getItem", s.GetItemRequest("ns", "1-1"))
+        assert peeked.response.items == [one.response]
+        assert (one.response.payload, one.response.state, one.response.died_at_ms) == (b"peek", 0, None)
+        deleted = await client.call("deleteItems", s.DeleteItemsRequest("ns", ["no"]))
+        assert deleted.response.errors[0].code == ErrorCode.NOT_FOUND
+        dead = await client.call("listDeadLetters", s.ListDeadLettersRequest("ns", "topic"))
+        assert (dead.response.items, dead.response.next_page_token) == ([], "")
+        redriven = await client.call("redriveDeadLetters", s.RedriveDeadLettersRequest("ns", "topic"))
+        assert (redriven.response.count, list(redriven.response.errors)) == (9, [0])
+        assert (redriven.response.ids[0], redriven.response.next_page_token) == ("1-0", "10")
+        purged = await client.call("purgeDeadLetters", s.PurgeDeadLettersRequest("ns", "topic", ["a"]))
+        assert purged.response.errors[0].code == ErrorCode.NOT_FOUND
+        hosts = await client.call("listHosts", s.ListHostsRequest())
+        assert [(host.name, host.state, host.beat_age_ms) for host in hosts.response.hosts] == [("fake", 1, 7)]
+        status = await client.call("getHostStatus", s.HostStatusRequest())
+        assert status.response.shards == [s.ShardStatus(1, "owned", 3, 5, 2, "")]
+        await _call_the_verbs_on_jobs(client)
+        await _call_the_verbs_on_exports(client)
+        await _call_the_verbs_on_shards(client)
+        await _call_the_verbs_on_policies(client)
+        called = {method for method, _ in w.counts.finished} | {"enqueue"}
+        assert {m.name for m in METHODS.values() if m.service == "FoqsAdmin"} <= called
 
 
 async def _call_the_verbs_on_policies(client: RawClient) -> None:
@@ -149,12 +143,10 @@ async def _call_the_verbs_on_exports(client: RawClient) -> None:
     assert exported.response.next_after_key == 0
 
 
-def test_a_client_that_thriftpy2_generates_is_served() -> None:
-    async def main() -> None:
-        async with world() as w:
-            await asyncio.to_thread(_use_generated_client, w.server.port)
-
-    run(main)
+@on_uvloop
+async def test_a_client_that_thriftpy2_generates_is_served() -> None:
+    async with world() as w:
+        await asyncio.to_thread(_use_generated_client, w.server.port)
 
 
 def _use_generated_client(port: int) -> None:
@@ -170,260 +162,148 @@ def _use_generated_client(port: int) -> None:
         client.close()
 
 
-def test_a_declared_error_keeps_its_code_message_and_retry_time() -> None:
-    async def main() -> None:
-        async with world() as w, w.connect() as client:
-            w.queue.failure = RateLimitedError("too many", retry_after_ms=1500)
-            reply: Reply = await client.call("getActiveTopics", structs.ActiveTopicsRequest("ns"))
-            assert isinstance(reply.error, RateLimitedError)
-            assert (reply.error.message, reply.error.retry_after_ms) == ("too many", 1500)
-            assert w.counts.finished == [("getActiveTopics", "RATE_LIMITED")]
-
-    run(main)
+@on_uvloop
+async def test_a_declared_error_keeps_its_code_message_and_retry_time() -> None:
+    async with world() as w, w.connect() as client:
+        w.queue.failure = RateLimitedError("too many", retry_after_ms=1500)
+        reply: Reply = await client.call("getActiveTopics", structs.ActiveTopicsRequest("ns"))
+        assert isinstance(reply.error, RateLimitedError)
+        assert (reply.error.message, reply.error.retry_after_ms) == ("too many", 1500)
+        assert w.counts.finished == [("getActiveTopics", "RATE_LIMITED")]
 
 
-@pytest.mark.parametrize("failure", [ZeroDivisionError("secret"), asyncio.CancelledError("secret")])
-def test_a_defect_behind_a_verb_is_answered_with_an_id_and_without_its_text(failure: BaseException) -> None:
-    async def main() -> None:
-        async with world() as w, w.connect() as client:
-            w.queue.failure = failure
-            with capture_logs() as logs:
-                reply = await client.call("getActiveTopics", structs.ActiveTopicsRequest("ns"))
-            assert reply.error.code is ErrorCode.INTERNAL
-            assert "secret" not in reply.error.message
-            ((caller, error_id),) = [
-                (line["caller"], line["error_id"]) for line in logs if line["event"] == "call_failed"
-            ]
-            assert caller == "127.0.0.1"
-            assert error_id in reply.error.message
-            w.queue.failure = None
-            reply = await client.call("getActiveTopics", structs.ActiveTopicsRequest("ns"))
-            assert reply.error is None
-
-    run(main)
-
-
-def test_a_call_for_which_no_response_can_be_made_ends_its_connection_alone() -> None:
-    async def main() -> None:
-        async with world() as w, w.connect() as client:
-            w.queue.failure = InvalidArgumentError("x" * FRAME_BYTES_MAX)
-            with capture_logs() as logs:
-                client.send("getActiveTopics", structs.ActiveTopicsRequest("ns"), seqid=1)
-                assert await client.is_closed()
-            assert [(line["event"], line["method"]) for line in logs] == [("call_not_answered", "getActiveTopics")]
-            assert await w.is_healthy()
-
-    run(main)
-
-
-@pytest.mark.parametrize(
-    ("method", "required"),
-    [(m.name, m.required) for m in METHODS.values() if m.required],
-)
-def test_every_required_field_that_is_absent_is_named(method: str, required: tuple[str, ...]) -> None:
-    async def main() -> None:
-        async with world() as w, w.connect() as client:
-            reply = await client.call(method, METHODS[method].request())
-            assert isinstance(reply.error, InvalidArgumentError)
-            assert required[0] in reply.error.message
-
-    run(main)
-
-
-def test_a_call_goes_in_with_its_caller_and_a_long_poll_with_the_end_of_its_wait_from_when_its_frame_came() -> None:
-    async def main() -> None:
-        async with world() as w, w.connect("127.0.0.2") as client:
-            loop = asyncio.get_running_loop()
-            await client.call("enqueue", enqueue_request(b"x"))
-            await client.call("dequeue", dequeue_request(1))
-            before_s = loop.time()
-            client.send("dequeue", dequeue_request(1, wait_ms=30_000), seqid=1)
-            await w.queue.long_poll_began.wait()
-            *others, long_poll = w.queue.contexts
-            assert others == [CallContext("127.0.0.2"), CallContext("127.0.0.2")]
-            assert long_poll.caller == "127.0.0.2"
-            assert long_poll.deadline_s is not None
-            assert before_s - 1e-6 <= long_poll.deadline_s - 30 <= loop.time() + 1e-6
-
-    run(main)
-
-
-def test_calls_of_one_connection_are_answered_as_they_finish() -> None:
-    async def main() -> None:
-        async with world() as w, w.connect() as client:
-            client.send("dequeue", dequeue_request(1, wait_ms=30_000), seqid=1)
-            client.send("getHostStatus", structs.HostStatusRequest(), seqid=2)
-            assert (await client.receive()).seqid == 2
-            client.send("enqueue", enqueue_request(b"now"), seqid=3)
-            replies = {reply.seqid: reply for reply in [await client.receive(), await client.receive()]}
-            assert replies[1].response.items[0].payload == b"now"
-            assert replies[3].response.ids == ["1-1"]
-
-    run(main)
-
-
-def test_ten_thousand_pipelined_calls_are_all_answered_and_only_so_many_run_at_once() -> None:
-    async def main() -> None:
-        async with world(TransportLimits(calls_in_flight_max=8)) as w, w.connect() as client:
-            w.queue.gate = asyncio.Event()
-            frames = [w.codec.encode_call("enqueue", enqueue_request(b"p"), n) for n in range(10_000)]
-            sending = asyncio.ensure_future(client.send_bytes(b"".join(frames)))
-            await w.queue.until_running(8)
-            assert await w.is_healthy()
-            assert w.queue.calls_running == 8
-            w.queue.gate.set()
-            seqids = {(await client.receive()).seqid for _ in range(10_000)}
-            assert seqids == set(range(10_000))
-            await sending
-
-    run(main)
-
-
-def test_a_frame_that_comes_byte_by_byte_is_served() -> None:
-    async def main() -> None:
-        async with world() as w, w.connect() as client:
-            frame = w.codec.encode_call("enqueue", enqueue_request(b"slow"), 5)
-            for at in range(len(frame)):
-                await client.send_bytes(frame[at : at + 1])
-                await asyncio.sleep(0)
-            assert (await client.receive()).response.ids == ["1-1"]
-
-    run(main)
-
-
-def test_large_frames_that_come_in_pieces_are_served() -> None:
-    async def main() -> None:
-        async with world() as w, w.connect() as client:
-            payload = bytes(range(256)) * 40
-            for _ in range(3):
-                reply = await client.call("enqueue", enqueue_request(*[payload] * 1000))
-                assert "" not in reply.response.ids
-            reply = await client.call("dequeue", dequeue_request(1000))
-            assert {item.payload for item in reply.response.items} == {payload}
-
-    run(main)
-
-
-def test_after_a_half_close_calls_are_answered_and_the_connection_closed() -> None:
-    async def main() -> None:
-        async with world() as w, w.connect() as client:
-            w.queue.gate = asyncio.Event()
-            client.send("enqueue", enqueue_request(b"last"), seqid=9)
-            client.end_sending()
-            await w.queue.until_running(1)
-            w.queue.gate.set()
-            assert (await client.receive()).response.ids == ["1-1"]
+@on_uvloop
+async def test_a_call_for_which_no_response_can_be_made_ends_its_connection_alone() -> None:
+    async with world() as w, w.connect() as client:
+        w.queue.failure = InvalidArgumentError("x" * FRAME_BYTES_MAX)
+        with capture_logs() as logs:
+            client.send("getActiveTopics", structs.ActiveTopicsRequest("ns"), seqid=1)
             assert await client.is_closed()
+        assert [(line["event"], line["method"]) for line in logs] == [("call_not_answered", "getActiveTopics")]
+        assert await w.is_healthy()
 
-    run(main)
+
+@on_uvloop
+async def test_a_call_goes_in_with_its_caller_and_a_long_poll_with_the_end_of_its_wait_from_when_its_frame_came() -> (
+    None
+):
+    async with world() as w, w.connect("127.0.0.2") as client:
+        loop = asyncio.get_running_loop()
+        await client.call("enqueue", enqueue_request(b"x"))
+        await client.call("dequeue", dequeue_request(1))
+        before_s = loop.time()
+        client.send("dequeue", dequeue_request(1, wait_ms=30_000), seqid=1)
+        await w.queue.long_poll_began.wait()
+        *others, long_poll = w.queue.contexts
+        assert others == [CallContext("127.0.0.2"), CallContext("127.0.0.2")]
+        assert long_poll.caller == "127.0.0.2"
+        assert long_poll.deadline_s is not None
+        assert before_s - 1e-6 <= long_poll.deadline_s - 30 <= loop.time() + 1e-6
 
 
-def test_a_long_poll_ends_empty_at_a_half_close_and_takes_nothing() -> None:
-    async def main() -> None:
-        async with world() as w, w.connect() as client:
+@on_uvloop
+async def test_large_frames_that_come_in_pieces_are_served() -> None:
+    async with world() as w, w.connect() as client:
+        payload = bytes(range(256)) * 40
+        for _ in range(3):
+            reply = await client.call("enqueue", enqueue_request(*[payload] * 1000))
+            assert "" not in reply.response.ids
+        reply = await client.call("dequeue", dequeue_request(1000))
+        assert {item.payload for item in reply.response.items} == {payload}
+
+
+@on_uvloop
+async def test_a_long_poll_ends_empty_at_a_half_close_and_takes_nothing() -> None:
+    async with world() as w, w.connect() as client:
+        client.send("dequeue", dequeue_request(1, wait_ms=30_000), seqid=4)
+        await w.queue.long_poll_began.wait()
+        client.end_sending()
+        reply = await client.receive()
+        assert (reply.seqid, reply.response.items) == (4, [])
+        assert await client.is_closed()
+        assert await w.is_healthy()
+        assert not w.queue.long_polls
+
+
+@on_uvloop
+async def test_a_lost_connection_cancels_its_long_poll() -> None:
+    async with world() as w:
+        async with w.connect() as client:
             client.send("dequeue", dequeue_request(1, wait_ms=30_000), seqid=4)
             await w.queue.long_poll_began.wait()
-            client.end_sending()
-            reply = await client.receive()
-            assert (reply.seqid, reply.response.items) == (4, [])
-            assert await client.is_closed()
-            assert await w.is_healthy()
-            assert not w.queue.long_polls
-
-    run(main)
-
-
-def test_a_lost_connection_cancels_its_long_poll() -> None:
-    async def main() -> None:
-        async with world() as w:
-            async with w.connect() as client:
-                client.send("dequeue", dequeue_request(1, wait_ms=30_000), seqid=4)
-                await w.queue.long_poll_began.wait()
-                client.reset()
-            async with asyncio.timeout(PATIENCE_S):
-                await w.queue.long_poll_cancelled.wait()
-            async with w.connect() as other:
-                await other.call("enqueue", enqueue_request(b"kept"))
-                reply = await other.call("dequeue", dequeue_request(1))
-                assert reply.response.items[0].payload == b"kept"
-
-    run(main)
-
-
-def test_a_drain_finishes_what_runs_refuses_what_comes_and_closes() -> None:
-    async def main() -> None:
-        async with world() as w, w.connect() as client, w.connect() as idle:
-            w.queue.gate = asyncio.Event()
-            await idle.call("getHostStatus", structs.HostStatusRequest())
-            client.send("enqueue", enqueue_request(b"in flight"), seqid=1)
-            await w.queue.until_running(1)
-            draining = asyncio.ensure_future(w.server.drain())
-            await asyncio.sleep(0)
-            client.send("enqueue", enqueue_request(b"too late"), seqid=2)
-            refused = await client.receive()
-            assert isinstance(refused.error, OverloadedError)
-            assert refused.error.retry_after_ms is not None
-            assert refused.seqid == 2
-            with pytest.raises(ConnectionRefusedError):
-                async with w.connect():
-                    pass
-            w.queue.gate.set()
-            assert (await client.receive()).response.ids == ["1-1"]
-            await draining
-            assert await client.is_closed()
-            assert await idle.is_closed()
-
-    run(main)
-
-
-def test_a_drain_refuses_what_a_client_still_sends_until_the_client_goes() -> None:
-    async def main() -> None:
-        async with world(TransportLimits(part_ms=1_000 * int(PATIENCE_S))) as w, w.connect() as client:
-            assert (await client.call("enqueue", enqueue_request(b"before"))).error is None
-            draining = asyncio.ensure_future(w.server.drain())
-            await asyncio.sleep(0)
-            for _ in range(10):
-                refused = (await client.call("enqueue", enqueue_request(b"after"))).error
-                assert isinstance(refused, OverloadedError)
-                assert not draining.done()
             client.reset()
-            await draining
-
-    run(main)
-
-
-def test_a_drain_gives_up_on_calls_that_do_not_end() -> None:
-    async def main() -> None:
-        async with world(TransportLimits(drain_ms_max=50)) as w, w.connect() as client:
-            w.queue.gate = asyncio.Event()
-            client.send("enqueue", enqueue_request(b"stuck"), seqid=1)
-            await w.queue.until_running(1)
-            await w.server.drain()
-            await w.server.stop()
-            assert w.queue.calls_running == 0
-            assert await client.is_closed()
-
-    run(main)
+        async with asyncio.timeout(PATIENCE_S):
+            await w.queue.long_poll_cancelled.wait()
+        async with w.connect() as other:
+            await other.call("enqueue", enqueue_request(b"kept"))
+            reply = await other.call("dequeue", dequeue_request(1))
+            assert reply.response.items[0].payload == b"kept"
 
 
-def test_a_server_may_be_stopped_unstarted_and_twice() -> None:
-    async def main() -> None:
-        queue = FakeQueue()
-        server = ThriftServer(queue.call, address="127.0.0.1", port=0, namespaces=queue, metrics=Mock())
-        await server.stop()
-        await server.stop()
+@on_uvloop
+async def test_a_drain_finishes_what_runs_refuses_what_comes_and_closes() -> None:
+    async with world() as w, w.connect() as client, w.connect() as idle:
+        w.queue.gate = asyncio.Event()
+        await idle.call("getHostStatus", structs.HostStatusRequest())
+        client.send("enqueue", enqueue_request(b"in flight"), seqid=1)
+        await w.queue.until_running(1)
+        draining = asyncio.ensure_future(w.server.drain())
+        await asyncio.sleep(0)
+        client.send("enqueue", enqueue_request(b"too late"), seqid=2)
+        refused = await client.receive()
+        assert isinstance(refused.error, OverloadedError)
+        assert refused.error.retry_after_ms is not None
+        assert refused.seqid == 2
+        with pytest.raises(ConnectionRefusedError):
+            async with w.connect():
+                pass
+        w.queue.gate.set()
+        assert (await client.receive()).response.ids == ["1-1"]
+        await draining
+        assert await client.is_closed()
+        assert await idle.is_closed()
 
-    run(main)
+
+@on_uvloop
+async def test_a_drain_refuses_what_a_client_still_sends_until_the_client_goes() -> None:
+    async with world(TransportLimits(part_ms=1_000 * int(PATIENCE_S))) as w, w.connect() as client:
+        assert (await client.call("enqueue", enqueue_request(b"before"))).error is None
+        draining = asyncio.ensure_future(w.server.drain())
+        await asyncio.sleep(0)
+        for _ in range(10):
+            refused = (await client.call("enqueue", enqueue_request(b"after"))).error
+            assert isinstance(refused, OverloadedError)
+            assert not draining.done()
+        client.reset()
+        await draining
 
 
-def test_a_port_in_use_fails_the_start() -> None:
-    async def main() -> None:
-        queue = FakeQueue()
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            server = ThriftServer(
-                queue.call, address="127.0.0.1", port=taken.getsockname()[1], namespaces=queue, metrics=Mock()
-            )
-            with pytest.raises(OSError, match="in use"):
-                await server.start()
+@on_uvloop
+async def test_a_drain_gives_up_on_calls_that_do_not_end() -> None:
+    async with world(TransportLimits(drain_ms_max=50)) as w, w.connect() as client:
+        w.queue.gate = asyncio.Event()
+        client.send("enqueue", enqueue_request(b"stuck"), seqid=1)
+        await w.queue.until_running(1)
+        await w.server.drain()
+        await w.server.stop()
+        assert w.queue.calls_running == 0
+        assert await client.is_closed()
 
-    run(main)
+
+@on_uvloop
+async def test_a_server_may_be_stopped_unstarted_and_twice() -> None:
+    queue = FakeQueue()
+    server = ThriftServer(queue.call, address="127.0.0.1", port=0, namespaces=queue, metrics=Mock())
+    await server.stop()
+    await server.stop()
+
+
+@on_uvloop
+async def test_a_port_in_use_fails_the_start() -> None:
+    queue = FakeQueue()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        server = ThriftServer(
+            queue.call, address="127.0.0.1", port=taken.getsockname()[1], namespaces=queue, metrics=Mock()
+        )
+        with pytest.raises(OSError, match="in use"):
+            await server.start()

@@ -10,7 +10,8 @@ from foqs.model.errors import OverloadedError, UnknownNamespaceError
 from foqs.transport.bounds import TransportLimits
 from foqs.transport.fair_scheduler import SchedulerLimits
 from foqs.wire.codec import structs
-from tests.support.front_door import World, enqueue_request, run, until, world
+from tests.support.front_door import World, enqueue_request, until, world
+from tests.support.loops import on_uvloop, run
 
 ONE_RUNS = SchedulerLimits(enqueues_running_max=1)
 
@@ -29,35 +30,33 @@ def enqueue_frame(w: World, namespace: str, seqid: int) -> bytes:
 
 
 @pytest.mark.parametrize("same_connection", [True, False])
-def test_calls_of_a_namespace_that_wait_hold_up_no_other_namespace_of_their_address(same_connection: bool) -> None:
-    async def main() -> None:
-        async with world(TransportLimits(scheduling=ONE_RUNS)) as w, w.connect() as first, w.connect() as second:
-            await first.call("createNamespace", structs.CreateNamespaceRequest("other"))
-            w.queue.gate = asyncio.Event()
-            await first.send_bytes(b"".join([enqueue_frame(w, "ns", seqid) for seqid in range(20)]))
-            await w.queue.until_running(1)
-            client = first if same_connection else second
-            await client.send_bytes(enqueue_frame(w, "other", 99))
-            await w.queue.until_running(2)
-            w.queue.gate.set()
-            replies = [await first.receive() for _ in range(20)]
-            replies.append(await client.receive())
-            assert {reply.seqid for reply in replies} == {*range(20), 99}
-            assert not any(reply.error for reply in replies)
+@on_uvloop
+async def test_calls_of_a_namespace_that_wait_hold_up_no_other_namespace_of_their_address(
+    same_connection: bool,
+) -> None:
+    async with world(TransportLimits(scheduling=ONE_RUNS)) as w, w.connect() as first, w.connect() as second:
+        await first.call("createNamespace", structs.CreateNamespaceRequest("other"))
+        w.queue.gate = asyncio.Event()
+        await first.send_bytes(b"".join([enqueue_frame(w, "ns", seqid) for seqid in range(20)]))
+        await w.queue.until_running(1)
+        client = first if same_connection else second
+        await client.send_bytes(enqueue_frame(w, "other", 99))
+        await w.queue.until_running(2)
+        w.queue.gate.set()
+        replies = [await first.receive() for _ in range(20)]
+        replies.append(await client.receive())
+        assert {reply.seqid for reply in replies} == {*range(20), 99}
+        assert not any(reply.error for reply in replies)
 
-    run(main)
 
-
-def test_invented_namespaces_make_no_flows_and_are_answered() -> None:
-    async def main() -> None:
-        async with world() as w, w.connect("127.0.0.2") as client:
-            for number in range(600):
-                reply = await client.call("enqueue", structs.EnqueueRequest(f"invented-{number}", []))
-                assert isinstance(reply.error, UnknownNamespaceError)
-            assert w.server._table is not None
-            assert w.server._table.scheduler._flows.keys() == {(0, True)}
-
-    run(main)
+@on_uvloop
+async def test_invented_namespaces_make_no_flows_and_are_answered() -> None:
+    async with world() as w, w.connect("127.0.0.2") as client:
+        for number in range(600):
+            reply = await client.call("enqueue", structs.EnqueueRequest(f"invented-{number}", []))
+            assert isinstance(reply.error, UnknownNamespaceError)
+        assert w.server._table is not None
+        assert w.server._table.scheduler._flows.keys() == {(0, True)}
 
 
 @pytest.mark.parametrize("skipped_s", [0.0, 2.0])
@@ -82,43 +81,39 @@ def test_calls_that_no_more_could_be_read_behind_are_as_old_as_the_bytes_that_ho
     run(main, SkippingLoop)
 
 
-def test_calls_that_wait_are_gone_with_their_connection() -> None:
-    async def main() -> None:
-        async with world(TransportLimits(scheduling=ONE_RUNS)) as w, w.connect() as client:
-            w.queue.gate = asyncio.Event()
-            client.send("enqueue", enqueue_request(b"runs"), seqid=1)
-            await w.queue.until_running(1)
-            async with w.connect() as gone:
-                await gone.send_bytes(b"".join([enqueue_frame(w, "ns", seqid) for seqid in range(9)]))
-                await until(lambda: sum(connection.calls.count for connection in w.connections()) == 10)
-                gone.reset()
-            await w.until_open(1)
-            w.queue.gate.set()
-            assert (await client.receive()).error is None
-            assert (await client.call("enqueue", enqueue_request(b"next"))).error is None
-            assert len(w.queue.ready["ns", "topic"]) == 2
-            assert not w.queue.ready["ns", "t"]
-
-    run(main)
+@on_uvloop
+async def test_calls_that_wait_are_gone_with_their_connection() -> None:
+    async with world(TransportLimits(scheduling=ONE_RUNS)) as w, w.connect() as client:
+        w.queue.gate = asyncio.Event()
+        client.send("enqueue", enqueue_request(b"runs"), seqid=1)
+        await w.queue.until_running(1)
+        async with w.connect() as gone:
+            await gone.send_bytes(b"".join([enqueue_frame(w, "ns", seqid) for seqid in range(9)]))
+            await until(lambda: sum(connection.calls.count for connection in w.connections()) == 10)
+            gone.reset()
+        await w.until_open(1)
+        w.queue.gate.set()
+        assert (await client.receive()).error is None
+        assert (await client.call("enqueue", enqueue_request(b"next"))).error is None
+        assert len(w.queue.ready["ns", "topic"]) == 2
+        assert not w.queue.ready["ns", "t"]
 
 
 @pytest.mark.parametrize(
     ("bounds", "waiting_count"), [({"waiting_bytes_max": 10_000}, 2), ({"calls_in_flight_max": 4}, 3)]
 )
-def test_only_so_many_calls_of_a_connection_wait_and_the_others_are_not_cut_out_yet(
+@on_uvloop
+async def test_only_so_many_calls_of_a_connection_wait_and_the_others_are_not_cut_out_yet(
     bounds: dict[str, int], waiting_count: int
 ) -> None:
-    async def main() -> None:
-        async with world(TransportLimits(scheduling=ONE_RUNS, **bounds)) as w, w.connect() as client:
-            w.queue.gate = asyncio.Event()
-            for seqid in range(9):
-                client.send("enqueue", enqueue_request(b"x" * 6_000), seqid)
-            await w.queue.until_running(1)
-            (connection,) = w.connections()
-            await until(lambda: connection.calls.count == 1 + waiting_count)
-            assert await w.is_healthy("127.0.0.2")
-            assert connection.calls.count == 1 + waiting_count
-            w.queue.gate.set()
-            assert {(await client.receive()).seqid for _ in range(9)} == set(range(9))
-
-    run(main)
+    async with world(TransportLimits(scheduling=ONE_RUNS, **bounds)) as w, w.connect() as client:
+        w.queue.gate = asyncio.Event()
+        for seqid in range(9):
+            client.send("enqueue", enqueue_request(b"x" * 6_000), seqid)
+        await w.queue.until_running(1)
+        (connection,) = w.connections()
+        await until(lambda: connection.calls.count == 1 + waiting_count)
+        assert await w.is_healthy("127.0.0.2")
+        assert connection.calls.count == 1 + waiting_count
+        w.queue.gate.set()
+        assert {(await client.receive()).seqid for _ in range(9)} == set(range(9))

@@ -19,7 +19,8 @@ from foqs.transport.bounds import TransportLimits
 from foqs.transport.fair_scheduler import SchedulerLimits
 from foqs.wire.codec import Reply, structs
 from foqs.wire.frames import FrameTimes
-from tests.support.front_door import World, dequeue_request, enqueue_request, run, until, world
+from tests.support.front_door import World, dequeue_request, enqueue_request, until, world
+from tests.support.loops import on_uvloop, run
 from tests.support.raw_client import RawClient
 
 SHORT_MS = 50
@@ -49,33 +50,29 @@ def test_two_thousand_silent_connections_leave_the_others_served() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_length_alone_makes_the_server_keep_nothing() -> None:
-    async def main() -> None:
-        async with world() as w, AsyncExitStack() as stack:
-            before = _resident_bytes()
-            for _ in range(100):
-                client = await stack.enter_async_context(w.connect())
-                await client.send_bytes((16 * MIB).to_bytes(4, "big") + b"x")
-            assert await w.is_healthy()
-            assert _resident_bytes() - before < 16 * MIB
-
-    run(main)
+@on_uvloop
+async def test_a_length_alone_makes_the_server_keep_nothing() -> None:
+    async with world() as w, AsyncExitStack() as stack:
+        before = _resident_bytes()
+        for _ in range(100):
+            client = await stack.enter_async_context(w.connect())
+            await client.send_bytes((16 * MIB).to_bytes(4, "big") + b"x")
+        assert await w.is_healthy()
+        assert _resident_bytes() - before < 16 * MIB
 
 
-def test_too_many_bytes_of_unfinished_frames_close_the_oldest_of_them() -> None:
-    async def main() -> None:
-        bounds = TransportLimits(partial_frame_bytes_max=300 * KIB)
-        async with world(bounds) as w, w.connect() as slow, w.connect() as newer:
-            part = (16 * MIB).to_bytes(4, "big") + b"x" * 200 * KIB
-            await slow.send_bytes(part)
-            assert not await slow.closes_within(SHORT_MS / 1000)
-            await newer.send_bytes(part)
-            assert await slow.is_closed()
-            assert w.counts.errors == ["partial_frame_bytes_max"]
-            assert not await newer.closes_within(SHORT_MS / 1000)
-            assert await w.is_healthy()
-
-    run(main)
+@on_uvloop
+async def test_too_many_bytes_of_unfinished_frames_close_the_oldest_of_them() -> None:
+    bounds = TransportLimits(partial_frame_bytes_max=300 * KIB)
+    async with world(bounds) as w, w.connect() as slow, w.connect() as newer:
+        part = (16 * MIB).to_bytes(4, "big") + b"x" * 200 * KIB
+        await slow.send_bytes(part)
+        assert not await slow.closes_within(SHORT_MS / 1000)
+        await newer.send_bytes(part)
+        assert await slow.is_closed()
+        assert w.counts.errors == ["partial_frame_bytes_max"]
+        assert not await newer.closes_within(SHORT_MS / 1000)
+        assert await w.is_healthy()
 
 
 async def _called(client: RawClient, frame: bytes) -> Reply:
@@ -83,49 +80,45 @@ async def _called(client: RawClient, frame: bytes) -> Reply:
     return await client.receive()
 
 
-def test_large_frames_of_one_address_come_in_one_after_the_other() -> None:
-    async def main() -> None:
-        bounds = TransportLimits(partial_frame_bytes_per_address_max=MIB)
-        async with world(bounds) as w, AsyncExitStack() as stack:
-            clients = [await stack.enter_async_context(w.connect()) for _ in range(6)]
-            await w.until_open(6)
-            frame = w.codec.encode_call("enqueue", enqueue_request(*[b"x" * 400_000] * 10), 1)
-            table = w.server._table
-            assert table is not None
-            calls = [asyncio.create_task(_called(client, frame)) for client in clients]
-            paused_most = 0
-            while not all(task.done() for task in calls):  # the kernel may hold whole frames
-                await asyncio.sleep(0)
-                paused_most = max(paused_most, sum(connection._deadline.is_paused for connection in w.connections()))
-                most_bytes = MIB + len(frame) + len(clients) * partial_frames.READ_BYTES_MAX
-                assert sum(connection.buffered_bytes for connection in table.connections) <= most_bytes
-            assert paused_most >= 4
-            assert [(await call).error for call in calls] == [None] * 6
-            assert w.counts.errors == []
-            assert not any(connection._deadline.is_paused for connection in w.connections())
-
-    run(main)
+@on_uvloop
+async def test_large_frames_of_one_address_come_in_one_after_the_other() -> None:
+    bounds = TransportLimits(partial_frame_bytes_per_address_max=MIB)
+    async with world(bounds) as w, AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(w.connect()) for _ in range(6)]
+        await w.until_open(6)
+        frame = w.codec.encode_call("enqueue", enqueue_request(*[b"x" * 400_000] * 10), 1)
+        table = w.server._table
+        assert table is not None
+        calls = [asyncio.create_task(_called(client, frame)) for client in clients]
+        paused_most = 0
+        while not all(task.done() for task in calls):  # the kernel may hold whole frames
+            await asyncio.sleep(0)
+            paused_most = max(paused_most, sum(connection._deadline.is_paused for connection in w.connections()))
+            most_bytes = MIB + len(frame) + len(clients) * partial_frames.READ_BYTES_MAX
+            assert sum(connection.buffered_bytes for connection in table.connections) <= most_bytes
+        assert paused_most >= 4
+        assert [(await call).error for call in calls] == [None] * 6
+        assert w.counts.errors == []
+        assert not any(connection._deadline.is_paused for connection in w.connections())
 
 
-def test_a_small_frame_of_a_connection_that_is_held_up_does_not_end_it() -> None:
-    async def main() -> None:
-        bounds = TransportLimits(
-            partial_frame_bytes_per_address_max=64 * KIB, scheduling=SchedulerLimits(enqueues_running_max=1)
-        )
-        async with world(bounds) as w, w.connect() as large, w.connect() as busy, w.connect() as small:
-            w.queue.gate = asyncio.Event()
-            frame = w.codec.encode_call("enqueue", enqueue_request(b"x" * 100_000), 1)
-            await busy.send_bytes(w.codec.encode_call("enqueue", enqueue_request(b"1"), 1))
-            await w.queue.until_running(1)
-            await large.send_bytes(frame[:-1])
-            await until(lambda: any(connection.buffered_bytes > 64 * KIB for connection in w.connections()))
-            await small.send_bytes(w.codec.encode_call("enqueue", enqueue_request(b"2"), 1))
-            await until(lambda: any(connection._deadline.is_paused for connection in w.connections()))
-            w.queue.gate.set()
-            assert (await small.receive()).error is None
-            assert (await small.call("enqueue", enqueue_request(b"3"))).error is None
-
-    run(main)
+@on_uvloop
+async def test_a_small_frame_of_a_connection_that_is_held_up_does_not_end_it() -> None:
+    bounds = TransportLimits(
+        partial_frame_bytes_per_address_max=64 * KIB, scheduling=SchedulerLimits(enqueues_running_max=1)
+    )
+    async with world(bounds) as w, w.connect() as large, w.connect() as busy, w.connect() as small:
+        w.queue.gate = asyncio.Event()
+        frame = w.codec.encode_call("enqueue", enqueue_request(b"x" * 100_000), 1)
+        await busy.send_bytes(w.codec.encode_call("enqueue", enqueue_request(b"1"), 1))
+        await w.queue.until_running(1)
+        await large.send_bytes(frame[:-1])
+        await until(lambda: any(connection.buffered_bytes > 64 * KIB for connection in w.connections()))
+        await small.send_bytes(w.codec.encode_call("enqueue", enqueue_request(b"2"), 1))
+        await until(lambda: any(connection._deadline.is_paused for connection in w.connections()))
+        w.queue.gate.set()
+        assert (await small.receive()).error is None
+        assert (await small.call("enqueue", enqueue_request(b"3"))).error is None
 
 
 async def _fill_topic(w: World, item_count: int) -> None:
@@ -134,58 +127,52 @@ async def _fill_topic(w: World, item_count: int) -> None:
             await producer.call("enqueue", enqueue_request(*[b"x" * 10_000] * 500))
 
 
-def test_a_peer_that_never_reads_is_stopped_and_closed_and_takes_little() -> None:
-    async def main() -> None:
-        bounds = TransportLimits(
-            calls_in_flight_max=2,
-            write_buffer_bytes_max=64 * KIB,
-            write_stall_ms_max=4 * SHORT_MS,
-            sweep_ms=5,
-        )
-        async with world(bounds) as w:
-            await _fill_topic(w, 2_500)
-            async with w.connect() as deaf:
-                deaf.pause_reading()
-                for seqid in range(250):
-                    deaf.send("dequeue", dequeue_request(100), seqid)
-                await w.counts.until_error("write_stall")
-                assert len(w.queue.ready["ns", "topic"]) > 0
-                assert await w.is_healthy()
-
-    run(main)
+@on_uvloop
+async def test_a_peer_that_never_reads_is_stopped_and_closed_and_takes_little() -> None:
+    bounds = TransportLimits(
+        calls_in_flight_max=2,
+        write_buffer_bytes_max=64 * KIB,
+        write_stall_ms_max=4 * SHORT_MS,
+        sweep_ms=5,
+    )
+    async with world(bounds) as w:
+        await _fill_topic(w, 2_500)
+        async with w.connect() as deaf:
+            deaf.pause_reading()
+            for seqid in range(250):
+                deaf.send("dequeue", dequeue_request(100), seqid)
+            await w.counts.until_error("write_stall")
+            assert len(w.queue.ready["ns", "topic"]) > 0
+            assert await w.is_healthy()
 
 
-def test_too_many_bytes_of_unsent_answers_close_the_deafest() -> None:
-    async def main() -> None:
-        bounds = TransportLimits(unsent_bytes_max=1 * MIB, write_stall_ms_max=LONG_MS, sweep_ms=5)
-        async with world(bounds) as w:
-            await _fill_topic(w, 2_000)
-            async with w.connect() as deaf:
-                deaf.pause_reading()
-                for seqid in range(20):
-                    deaf.send("dequeue", dequeue_request(100), seqid)
-                await w.counts.until_error("unsent_bytes_max")
-                assert await w.is_healthy()
-
-    run(main)
+@on_uvloop
+async def test_too_many_bytes_of_unsent_answers_close_the_deafest() -> None:
+    bounds = TransportLimits(unsent_bytes_max=1 * MIB, write_stall_ms_max=LONG_MS, sweep_ms=5)
+    async with world(bounds) as w:
+        await _fill_topic(w, 2_000)
+        async with w.connect() as deaf:
+            deaf.pause_reading()
+            for seqid in range(20):
+                deaf.send("dequeue", dequeue_request(100), seqid)
+            await w.counts.until_error("unsent_bytes_max")
+            assert await w.is_healthy()
 
 
-def test_a_peer_that_reads_late_gets_every_answer() -> None:
-    async def main() -> None:
-        bounds = TransportLimits(write_buffer_bytes_max=64 * KIB, calls_in_flight_max=4)
-        async with world(bounds) as w:
-            await _fill_topic(w, 2_000)
-            async with w.connect() as client:
-                client.pause_reading()
-                for seqid in range(20):
-                    client.send("dequeue", dequeue_request(100), seqid)
-                assert await w.is_healthy()
-                client.resume_reading()
-                replies = [await client.receive() for _ in range(20)]
-                assert {reply.seqid for reply in replies} == set(range(20))
-                assert sum(len(reply.response.items) for reply in replies) == 2_000
-
-    run(main)
+@on_uvloop
+async def test_a_peer_that_reads_late_gets_every_answer() -> None:
+    bounds = TransportLimits(write_buffer_bytes_max=64 * KIB, calls_in_flight_max=4)
+    async with world(bounds) as w:
+        await _fill_topic(w, 2_000)
+        async with w.connect() as client:
+            client.pause_reading()
+            for seqid in range(20):
+                client.send("dequeue", dequeue_request(100), seqid)
+            assert await w.is_healthy()
+            client.resume_reading()
+            replies = [await client.receive() for _ in range(20)]
+            assert {reply.seqid for reply in replies} == set(range(20))
+            assert sum(len(reply.response.items) for reply in replies) == 2_000
 
 
 @pytest.mark.parametrize("loop_factory", [uvloop.new_event_loop, asyncio.new_event_loop])
@@ -227,50 +214,44 @@ def _resident_bytes() -> int:
 
 
 @pytest.mark.parametrize("ending", ["answered", "reset"])
-def test_bytes_of_all_calls_together_are_bounded_and_given_back(ending: str) -> None:
-    async def main() -> None:
-        async with world(TransportLimits(all_call_bytes_max=12_000)) as w, w.connect() as first, w.connect() as second:
-            w.queue.gate = asyncio.Event()
-            first.send("enqueue", enqueue_request(b"x" * 9_000), seqid=1)
-            await w.queue.until_running(1)
-            assert isinstance((await second.call("enqueue", enqueue_request(b"x" * 9_000))).error, OverloadedError)
-            assert (await second.call("getHostStatus", structs.HostStatusRequest())).error is None
-            if ending == "answered":
-                w.queue.gate.set()
-                await first.receive()
-            else:
-                first.reset()
-                await w.until_open(1)
-                w.queue.gate.set()
-            assert (await second.call("enqueue", enqueue_request(b"x" * 9_000))).error is None
-
-    run(main)
-
-
-def test_a_connection_whose_calls_are_large_is_read_no_further() -> None:
-    async def main() -> None:
-        async with world(TransportLimits(call_bytes_max=10_000)) as w, w.connect() as client:
-            w.queue.gate = asyncio.Event()
-            for seqid in range(6):
-                client.send("enqueue", enqueue_request(b"x" * 6_000), seqid)
-            await w.queue.until_running(2)
-            assert await w.is_healthy()
-            assert w.queue.calls_running == 2
+@on_uvloop
+async def test_bytes_of_all_calls_together_are_bounded_and_given_back(ending: str) -> None:
+    async with world(TransportLimits(all_call_bytes_max=12_000)) as w, w.connect() as first, w.connect() as second:
+        w.queue.gate = asyncio.Event()
+        first.send("enqueue", enqueue_request(b"x" * 9_000), seqid=1)
+        await w.queue.until_running(1)
+        assert isinstance((await second.call("enqueue", enqueue_request(b"x" * 9_000))).error, OverloadedError)
+        assert (await second.call("getHostStatus", structs.HostStatusRequest())).error is None
+        if ending == "answered":
             w.queue.gate.set()
-            assert {(await client.receive()).seqid for _ in range(6)} == set(range(6))
+            await first.receive()
+        else:
+            first.reset()
+            await w.until_open(1)
+            w.queue.gate.set()
+        assert (await second.call("enqueue", enqueue_request(b"x" * 9_000))).error is None
 
-    run(main)
+
+@on_uvloop
+async def test_a_connection_whose_calls_are_large_is_read_no_further() -> None:
+    async with world(TransportLimits(call_bytes_max=10_000)) as w, w.connect() as client:
+        w.queue.gate = asyncio.Event()
+        for seqid in range(6):
+            client.send("enqueue", enqueue_request(b"x" * 6_000), seqid)
+        await w.queue.until_running(2)
+        assert await w.is_healthy()
+        assert w.queue.calls_running == 2
+        w.queue.gate.set()
+        assert {(await client.receive()).seqid for _ in range(6)} == set(range(6))
 
 
-def test_bytes_sent_in_advance_of_calls_that_wait_are_bounded_too() -> None:
-    async def main() -> None:
-        bounds = TransportLimits(calls_in_flight_max=1, partial_frame_bytes_max=64 * KIB)
-        async with world(bounds) as w, w.connect() as client:
-            w.queue.gate = asyncio.Event()
-            frame = w.codec.encode_call("enqueue", enqueue_request(b"x" * 9_000), 1)
-            await client.send_bytes(frame * 20)
-            assert await client.is_closed()
-            assert w.counts.errors == ["partial_frame_bytes_max"]
-            assert await w.is_healthy()
-
-    run(main)
+@on_uvloop
+async def test_bytes_sent_in_advance_of_calls_that_wait_are_bounded_too() -> None:
+    bounds = TransportLimits(calls_in_flight_max=1, partial_frame_bytes_max=64 * KIB)
+    async with world(bounds) as w, w.connect() as client:
+        w.queue.gate = asyncio.Event()
+        frame = w.codec.encode_call("enqueue", enqueue_request(b"x" * 9_000), 1)
+        await client.send_bytes(frame * 20)
+        assert await client.is_closed()
+        assert w.counts.errors == ["partial_frame_bytes_max"]
+        assert await w.is_healthy()

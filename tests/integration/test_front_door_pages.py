@@ -19,7 +19,8 @@ from foqs.model.calls import (
 from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.transport.fair_scheduler import BYTES_PER_WORK, ELEMENTS_PER_WORK, NO_TENANT
 from foqs.wire.codec import structs
-from tests.support.front_door import run, world
+from tests.support.front_door import world
+from tests.support.loops import on_uvloop
 
 COUNT = 800
 ITEM = StoredItem("1-1", "t", ItemState.READY, 0, 1, 1, 1, 0, DeliveryPolicy.AT_LEAST_ONCE, b"x" * 1_000, b"")
@@ -41,27 +42,25 @@ CALLS = {
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("method", PAGES)
-def test_a_page_is_charged_to_its_caller_and_namespace_in_proportion_to_what_it_holds(method: str) -> None:
-    async def main() -> None:
-        async with world() as w, w.connect() as client:
-            name, request = CALLS[method]
+@on_uvloop
+async def test_a_page_is_charged_to_its_caller_and_namespace_in_proportion_to_what_it_holds(method: str) -> None:
+    async with world() as w, w.connect() as client:
+        name, request = CALLS[method]
 
-            async def page(*_: object) -> Any:
-                return PAGES[method]
+        async def page(*_: object) -> Any:
+            return PAGES[method]
 
-            await client.call("getHostStatus", structs.HostStatusRequest())
-            (connection,) = w.connections()
-            scheduler, charged = connection._table.scheduler, []
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(w.queue, name, page, raising=False)
-                patch.setattr(scheduler, "_charge", lambda queue, work, began_s: charged.append((queue.caller, work)))
-                reply = await client.call(method, request)
-            assert reply.error is None
-            tenant = NO_TENANT if method == "listNamespaces" else w.queue.namespaces["ns"].number
-            assert {caller for caller, _ in charged} == {(tenant, connection.address)}
-            work = sum(work for _, work in charged)
-            assert work >= COUNT // ELEMENTS_PER_WORK
-            if method in ("peekItems", "listDeadLetters", "exportItems"):
-                assert work >= COUNT // ELEMENTS_PER_WORK + COUNT * 1_000 // BYTES_PER_WORK
-
-    run(main)
+        await client.call("getHostStatus", structs.HostStatusRequest())
+        (connection,) = w.connections()
+        scheduler, charged = connection._table.scheduler, []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(w.queue, name, page, raising=False)
+            patch.setattr(scheduler, "_charge", lambda queue, work, began_s: charged.append((queue.caller, work)))
+            reply = await client.call(method, request)
+        assert reply.error is None
+        tenant = NO_TENANT if method == "listNamespaces" else w.queue.namespaces["ns"].number
+        assert {caller for caller, _ in charged} == {(tenant, connection.address)}
+        work = sum(work for _, work in charged)
+        assert work >= COUNT // ELEMENTS_PER_WORK
+        if method in ("peekItems", "listDeadLetters", "exportItems"):
+            assert work >= COUNT // ELEMENTS_PER_WORK + COUNT * 1_000 // BYTES_PER_WORK

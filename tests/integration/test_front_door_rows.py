@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 
 import pytest
 from structlog.testing import capture_logs
@@ -20,7 +21,8 @@ from foqs.wire.frames import FrameTimes
 from tests.integration.test_front_door_row_calls import CALLS
 from tests.support import bad_frames, thrift_bytes
 from tests.support.bad_frames import BadFrame, Outcome, row_id
-from tests.support.front_door import dequeue_request, enqueue_request, run, world
+from tests.support.front_door import dequeue_request, enqueue_request, world
+from tests.support.loops import on_uvloop, run
 from tests.support.raw_client import codes_of
 from tests.support.thrift_bytes import frame, message
 
@@ -55,30 +57,28 @@ def test_every_row_is_here_or_left_out_for_a_reason() -> None:
 
 
 @pytest.mark.parametrize("bad", bad_frames.ALL, ids=lambda bad: f"row {bad.row}: {bad.name}")
-def test_bytes_have_their_answer_and_harm_nobody(bad: BadFrame) -> None:
-    async def main() -> None:
-        async with world() as w, w.connect() as client:
-            started_s = time.process_time()
-            await client.send_bytes(bad.data)
-            if bad.outcome is Outcome.CLOSED:
-                assert await client.is_closed()
-                assert len(w.counts.errors) == 1
+@on_uvloop
+async def test_bytes_have_their_answer_and_harm_nobody(bad: BadFrame) -> None:
+    async with world() as w, w.connect() as client:
+        started_s = time.process_time()
+        await client.send_bytes(bad.data)
+        if bad.outcome is Outcome.CLOSED:
+            assert await client.is_closed()
+            assert len(w.counts.errors) == 1
+        else:
+            reply = await client.receive()
+            assert reply.seqid == 7
+            if bad.outcome is Outcome.UNKNOWN_METHOD:
+                assert isinstance(reply.error, ApplicationError)
+                assert reply.error.kind == UNKNOWN_METHOD
+            elif bad.outcome is Outcome.OK:
+                assert reply.response.ids == ["1-1"]
             else:
-                reply = await client.receive()
-                assert reply.seqid == 7
-                if bad.outcome is Outcome.UNKNOWN_METHOD:
-                    assert isinstance(reply.error, ApplicationError)
-                    assert reply.error.kind == UNKNOWN_METHOD
-                elif bad.outcome is Outcome.OK:
-                    assert reply.response.ids == ["1-1"]
-                else:
-                    assert codes_of(reply) in (bad.outcome, {0: bad.outcome})
-                assert w.counts.errors == []
-            assert time.process_time() - started_s < 1.0
-            assert await w.is_healthy()
-            assert bool(w.queue.ready["ns", "topic"]) is (bad.outcome is Outcome.OK)
-
-    run(main)
+                assert codes_of(reply) in (bad.outcome, {0: bad.outcome})
+            assert w.counts.errors == []
+        assert time.process_time() - started_s < 1.0
+        assert await w.is_healthy()
+        assert bool(w.queue.ready["ns", "topic"]) is (bad.outcome is Outcome.OK)
 
 
 @pytest.mark.parametrize(("row", "check"), BEHAVIOURS, ids=row_id)
@@ -100,10 +100,16 @@ async def a_header_that_comes_too_slowly() -> None:
 
 @behaviour(7)
 async def a_body_that_comes_too_slowly() -> None:
+    """It never stands still."""
     bounds = TransportLimits(frame_times=FrameTimes(body_ms_min=SHORT_MS, body_bytes_per_ms_min=1_000), sweep_ms=5)
     async with world(bounds) as w, w.connect() as client:
-        await client.send_bytes(w.codec.encode_call("enqueue", enqueue_request(b"x" * 500), 1)[:100])
-        assert await client.is_closed()
+        data = w.codec.encode_call("enqueue", enqueue_request(b"x" * 500), 1)
+        for at in range(len(data)):
+            await client.send_bytes(data[at : at + 1])
+            if await client.closes_within(SHORT_MS / 1000 / 4):
+                break
+        else:
+            raise AssertionError("the server took every byte")
         assert w.counts.errors == ["body_deadline"]
         assert not w.queue.ready
 
@@ -120,20 +126,28 @@ async def a_connection_that_says_nothing() -> None:
 
 @behaviour(9)
 async def more_connections_of_one_address_than_may_be() -> None:
-    async with world(TransportLimits(connections_per_address_max=1)) as w, w.connect() as first:
-        await first.call("getHostStatus", structs.HostStatusRequest())
+    async with world(TransportLimits(connections_per_address_max=3)) as w, AsyncExitStack() as stack:
+        first = [await stack.enter_async_context(w.connect()) for _ in range(3)]
+        for client in first:
+            await client.call("getHostStatus", structs.HostStatusRequest())
         for _ in range(20):
             async with w.connect() as another:
                 assert await another.is_closed()
         assert w.counts.refused == ["connections_per_address_max"] * 20
-        assert (await first.call("getHostStatus", structs.HostStatusRequest())).error is None
+        assert (await first[0].call("getHostStatus", structs.HostStatusRequest())).error is None
+        first[1].reset()
+        await w.until_open(2)
+        assert await w.is_healthy()
 
 
 @behaviour(10)
 async def a_half_close_after_a_good_request() -> None:
     async with world() as w, w.connect() as client:
+        w.queue.gate = asyncio.Event()
         client.send("enqueue", enqueue_request(b"last"), seqid=9)
         client.end_sending()
+        await w.queue.until_running(1)
+        w.queue.gate.set()
         assert (await client.receive()).response.ids == ["1-1"]
         assert await client.is_closed()
 
@@ -202,13 +216,24 @@ async def a_call_behind_a_long_poll() -> None:
         client.send("dequeue", dequeue_request(1, wait_ms=30_000), seqid=1)
         client.send("getHostStatus", structs.HostStatusRequest(), seqid=2)
         assert (await client.receive()).seqid == 2
+        client.send("enqueue", enqueue_request(b"now"), seqid=3)
+        replies = {reply.seqid: reply for reply in [await client.receive(), await client.receive()]}
+        assert replies[1].response.items[0].payload == b"now"
+        assert replies[3].response.ids == ["1-1"]
 
 
 @behaviour(70)
 async def a_defect_behind_a_verb() -> None:
+    """It is answered with an id and without its text."""
     async with world() as w, w.connect() as client:
-        w.queue.failure = ZeroDivisionError("secret")
-        reply = await client.call("getActiveTopics", structs.ActiveTopicsRequest("ns"))
-        assert isinstance(reply.error, InternalError)
-        assert "secret" not in reply.error.message
-        assert (await client.call("getHostStatus", structs.HostStatusRequest())).error is None
+        for failure in (ZeroDivisionError("secret"), asyncio.CancelledError("secret")):
+            w.queue.failure = failure
+            with capture_logs() as logs:
+                reply = await client.call("getActiveTopics", structs.ActiveTopicsRequest("ns"))
+            assert isinstance(reply.error, InternalError)
+            assert "secret" not in reply.error.message
+            (line,) = [line for line in logs if line["event"] == "call_failed"]
+            assert line["caller"] == "127.0.0.1"
+            assert line["error_id"] in reply.error.message
+            w.queue.failure = None
+            assert (await client.call("getActiveTopics", structs.ActiveTopicsRequest("ns"))).error is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,28 +13,19 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from foqs import AdminClient, Client
 from loadtest.spark.faulty import told
 from tests.spark.conftest import KillableHost
-from tests.support.spark_rows import drained, numbered, save
-from tests.support.waiting import PATIENCE_S
+from tests.support.spark_rows import keyed, numbered, numbers, save, stream
+from tests.support.waiting import until_true
 
 pytestmark = [pytest.mark.database, pytest.mark.slow]
 ROWS = 12_000
 STREAM_ROWS = 3_000
 
 
-def keyed(spark: Any, count: int, partitions: int = 2) -> Any:
-    return numbered(spark, count, partitions).selectExpr("*", "payload AS dedup_id")
-
-
-def numbers(client: Client, namespace: str) -> Counter[int]:
-    """How often each row is in the queue."""
-    return Counter(int(item.payload) for item in drained(client, namespace))
-
-
 @pytest.mark.parametrize("dedup", ["key", "content"])
 def test_workers_killed_after_sending_double_nothing(
     spark: Any, address: str, namespace: str, client: Client, tmp_path: Path, dedup: str
 ) -> None:
-    rows = keyed(spark, ROWS) if dedup == "key" else numbered(spark, ROWS)
+    rows = keyed(numbered(spark, ROWS), dedup)
     faults = told(tmp_path, kill_worker=[0, 1])
     save(rows, address, namespace, "append", "foqs_faulty", faults=faults, dedup=dedup)
     assert numbers(client, namespace) == Counter(range(ROWS))
@@ -58,7 +48,7 @@ def test_a_host_killed_in_the_middle_of_the_job_loses_and_doubles_nothing(
 
     def kill() -> None:
         try:
-            wait_for(lambda: len(list(tmp_path.glob("held-*"))) == 2)
+            until_true(lambda: len(list(tmp_path.glob("held-*"))) == 2)
             host.kill()
         finally:
             (tmp_path / "go").touch()
@@ -66,10 +56,10 @@ def test_a_host_killed_in_the_middle_of_the_job_loses_and_doubles_nothing(
     killer = threading.Thread(target=kill, name="killer")
     killer.start()
     faults = told(tmp_path, hold=[0, 1])
-    save(keyed(spark, ROWS), host.address, namespace, "append", "foqs_faulty", faults=faults, dedup="key")
+    save(keyed(numbered(spark, ROWS)), host.address, namespace, "append", "foqs_faulty", faults=faults, dedup="key")
     killer.join()
     assert len(list(tmp_path.glob("held-*"))) == 2, "the host was killed while both tasks held"
-    wait_for(lambda: sum(stats.ready for stats in client.topics(namespace)) >= ROWS)
+    until_true(lambda: sum(stats.ready for stats in client.topics(namespace)) >= ROWS)
     assert numbers(client, namespace) == Counter(range(ROWS))
 
 
@@ -81,19 +71,11 @@ def test_a_stream_started_again_after_a_failed_commit_has_each_row_once(
     marks, source = tmp_path / "marks", tmp_path / "source"
     marks.mkdir()
     numbered(spark, STREAM_ROWS).write.parquet(str(source))
-    rows = spark.readStream.schema("topic string, payload string").parquet(str(source))
-    if dedup == "key":
-        rows = rows.selectExpr("*", "payload AS dedup_id")
+    rows = keyed(spark.readStream.schema("topic string, payload string").parquet(str(source)), dedup)
 
     def run() -> None:
-        query = (
-            rows.writeStream.format("foqs_faulty")
-            .options(addresses=address, namespace=namespace, dedup=dedup, faults=told(marks, fail_commit=True))
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
+        faults = told(marks, fail_commit=True)
+        stream(rows, address, namespace, tmp_path, "foqs_faulty", dedup=dedup, faults=faults)
 
     with pytest.raises(StreamingQueryException, match="the commit fails once"):
         run()
@@ -115,20 +97,12 @@ def test_a_stream_started_again_with_other_partitions_is_exact_with_a_key_alone(
     """The partition is part of ids of the content: the documents say so, and the driver's output."""
     marks, source = tmp_path / "marks", tmp_path / "source"
     marks.mkdir()
-    numbered(spark, STREAM_ROWS).selectExpr("*", "payload AS dedup_id").write.parquet(str(source))
-    rows = spark.readStream.schema("topic string, payload string, dedup_id string").parquet(str(source))
+    numbered(spark, STREAM_ROWS).write.parquet(str(source))
+    rows = keyed(spark.readStream.schema("topic string, payload string").parquet(str(source)), dedup)
 
     def run(partitions: int) -> None:
-        frame = rows if dedup == "key" else rows.drop("dedup_id")
-        query = (
-            frame.repartition(partitions, "payload")
-            .writeStream.format("foqs_faulty")
-            .options(addresses=address, namespace=namespace, dedup=dedup, faults=told(marks, fail_commit=True))
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
+        faults, frame = told(marks, fail_commit=True), rows.repartition(partitions, "payload")
+        stream(frame, address, namespace, tmp_path, "foqs_faulty", dedup=dedup, faults=faults)
 
     with pytest.raises(StreamingQueryException, match="the commit fails once"):
         run(2)
@@ -144,15 +118,8 @@ def test_a_stream_whose_rows_are_refused_fails_and_its_record_knows_why(
     numbered(spark, 10).write.parquet(str(tmp_path / "source"))
     rows = spark.readStream.schema("topic string, payload string").parquet(str(tmp_path / "source"))
     rows = rows.selectExpr("IF(payload = '3', NULL, topic) AS topic", "payload")
-    query = (
-        rows.writeStream.format("foqs")
-        .options(addresses=address, namespace=namespace, dedup="content", jobId="stream")
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
     with pytest.raises(StreamingQueryException, match="1 of 10 rows were refused, and onInvalidRow is fail"):
-        query.awaitTermination()
+        stream(rows, address, namespace, tmp_path, dedup="content", jobId="stream")
     with AdminClient(address) as admin:
         assert "micro-batch 0: 1 of 10 rows were refused" in admin.get_job(namespace, "stream").detail
 
@@ -165,10 +132,3 @@ def test_a_stream_in_another_mode_than_append_is_refused(
     query = query.options(addresses=address, namespace=namespace, dedup="none", topic="t")
     with pytest.raises(PySparkException, match="output modes complete and update are refused"):
         query.option("checkpointLocation", str(tmp_path)).start().processAllAvailable()
-
-
-def wait_for(holds: Any) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)

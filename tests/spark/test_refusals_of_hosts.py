@@ -16,7 +16,7 @@ from foqs.model import grants, limits
 from foqs.model.errors import OverloadedError, RateLimitedError
 from foqs.model.jobs import JobState
 from tests.support.running_host import host_beside
-from tests.support.spark_rows import drained, numbered, save
+from tests.support.spark_rows import keyed, numbered, numbers, save
 
 pytestmark = [pytest.mark.database, pytest.mark.slow]
 WINDOW_MS = 1_500
@@ -36,7 +36,7 @@ def check_whole(address: str) -> None:
     with AdminClient(address) as admin, Client(address) as client:
         job = admin.get_job("busy", "load")
         assert (job.state, job.rows_count, job.items_count) == (JobState.SUCCEEDED, ROWS, ROWS)
-        assert Counter(int(item.payload) for item in drained(client, "busy")) == Counter(range(ROWS))
+        assert numbers(client, "busy") == Counter(range(ROWS))
 
 
 def test_a_job_that_is_larger_than_its_quota_waits_as_it_is_told_and_ends_whole(
@@ -56,8 +56,7 @@ def test_a_job_that_is_larger_than_its_quota_waits_as_it_is_told_and_ends_whole(
     with AdminClient(busy) as admin:
         admin.update_namespace("busy", enqueues_per_minute_max=QUOTA_ITEMS)
     began_s = time.monotonic()
-    rows = numbered(spark, ROWS).selectExpr("*", "payload AS dedup_id")
-    save(rows, busy, "busy", dedup="key", jobId="load", batchSize="100")
+    save(keyed(numbered(spark, ROWS)), busy, "busy", dedup="key", jobId="load", batchSize="100")
     assert told_ms, "the quota was met"
     assert all(told_ms), "each refusal says when there will be room"
     windows_count = ROWS // QUOTA_ITEMS - 1
@@ -86,7 +85,6 @@ def test_a_job_for_a_host_that_is_overloaded_waits_and_ends_whole(
     monkeypatch.setattr(limits, "BULK_ITEMS_MAX", 100)
     monkeypatch.setattr(limits, "BULK_SHARED_ITEMS_MAX", 100)
     monkeypatch.setattr(limits, "BULK_WAIT_MS_MAX", 2)
-    rows = numbered(spark, ROWS).selectExpr("*", "payload AS dedup_id")
-    save(rows, busy, "busy", dedup="key", jobId="load", batchSize="100")
+    save(keyed(numbered(spark, ROWS)), busy, "busy", dedup="key", jobId="load", batchSize="100")
     assert refused_count, "the host was overloaded"
     check_whole(busy)

@@ -11,14 +11,14 @@ from pyspark.sql.types import StructType
 
 from foqs import AdminClient, Client, DeliveryPolicy
 from foqs.spark.rows import READ_SCHEMA
-from tests.support.spark_rows import drained, load, numbered, save
+from tests.support.spark_rows import keyed, load, numbered, numbers, save
 
 pytestmark = [pytest.mark.database, pytest.mark.slow]
 
 
 def test_rows_arrive_each_once(spark: Any, address: str, namespace: str, client: Client) -> None:
     save(numbered(spark, 12_000, partitions=3), address, namespace)
-    counts = Counter(int(item.payload) for item in drained(client, namespace))
+    counts = numbers(client, namespace)
     assert len(counts) == 12_000
     assert set(counts.values()) == {1}
 
@@ -46,13 +46,9 @@ def test_a_job_that_is_run_again_with_its_keys_enqueues_nothing_twice(
     spark: Any, address: str, namespace: str, client: Client
 ) -> None:
     """The default is the key where there is the column; the second run has other partitions."""
-
-    def keyed(count: int, partitions: int = 2) -> Any:
-        return numbered(spark, count, partitions).selectExpr("*", "payload AS dedup_id")
-
-    save(keyed(1_000), address, namespace, dedup="key")
-    save(keyed(1_500, 3), address, namespace, dedup="key")
-    assert Counter(int(item.payload) for item in drained(client, namespace)) == Counter(range(1_500))
+    save(keyed(numbered(spark, 1_000)), address, namespace, dedup="key")
+    save(keyed(numbered(spark, 1_500, 3)), address, namespace, dedup="key")
+    assert numbers(client, namespace) == Counter(range(1_500))
 
 
 @pytest.mark.parametrize(

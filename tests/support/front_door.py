@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, cast
-
-import uvloop
 
 from foqs.transport.bounds import TransportLimits
 from foqs.transport.connection import Connection
@@ -108,11 +106,6 @@ async def world(bounds: TransportLimits | None = None) -> AsyncIterator[World]:
     finally:
         await server.stop()
         assert counts.open == 0
-
-
-def run(main: Callable[[], Coroutine[Any, Any, None]], loop_factory: Any = uvloop.new_event_loop) -> None:
-    with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(main())
 
 
 def enqueue_request(*payloads: bytes) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from foqs import Client
@@ -31,3 +33,20 @@ def drained(client: Client, namespace: str) -> Iterator[Item]:
 def numbered(spark: Any, count: int, partitions: int = 2) -> Any:
     """Rows whose payload is their number."""
     return spark.range(0, count, 1, partitions).selectExpr("concat('t', id % 10) AS topic", "string(id) AS payload")
+
+
+def numbers(client: Client, namespace: str) -> Counter[int]:
+    """How often each row is in the queue, where payloads are their numbers."""
+    return Counter(int(item.payload) for item in drained(client, namespace))
+
+
+def keyed(frame: Any, dedup: str = "key") -> Any:
+    """With the payload as the dedup id where that is the kind."""
+    return frame.selectExpr("*", "payload AS dedup_id") if dedup == "key" else frame
+
+
+def stream(rows: Any, address: str, namespace: str, home: Path, kind: str = "foqs", /, **options: str) -> None:
+    """Write all that there is of a stream, from its checkpoint below `home` on."""
+    writer = rows.writeStream.format(kind).options(addresses=address, namespace=namespace, **options)
+    writer = writer.option("checkpointLocation", str(home / "checkpoint")).trigger(availableNow=True)
+    writer.start().awaitTermination()

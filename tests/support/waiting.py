@@ -39,9 +39,14 @@ async def eventually(read: Callable[[], Awaitable[T]], holds: Callable[[T], bool
     return value
 
 
-def until_true(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
+def until_true(condition: Callable[[], object], patience_s: float = PATIENCE_S, *, pause_s: float = 0.05) -> None:
     """Return when it holds, for threads."""
     began_s = time.monotonic()
     while not condition():
         assert time.monotonic() - began_s < patience_s, "it did not happen in time"
-        time.sleep(0.05)
+        time.sleep(pause_s)
+
+
+def until_soon(condition: Callable[[], object]) -> None:
+    """The same for what comes within milliseconds, and again and again."""
+    until_true(condition, pause_s=0.001)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,12 +18,6 @@ from foqs.shard.state import lease_table
 from foqs.testing import MemoryQueue
 
 LEASE_MS = 10_000
-
-
-@pytest.fixture
-def queue() -> Iterator[MemoryQueue]:
-    with MemoryQueue() as queue:
-        yield queue
 
 
 def fill(client: foqs.Client, *payloads: bytes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -31,12 +31,6 @@ from foqs.wire import codec as wire
 NS = "default"
 NOT_A_NUMBER = float("nan")
 S = wire.structs
-
-
-@pytest.fixture
-def queue() -> Iterator[MemoryQueue]:
-    with MemoryQueue() as queue:
-        yield queue
 
 
 CALLS: list[tuple[str, Callable[[Client], object]]] = [

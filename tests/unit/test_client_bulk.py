@@ -168,18 +168,6 @@ def test_after_a_batch_that_failed_as_a_whole_what_is_in_flight_counts_and_nothi
     assert kinds == {0: UnknownNamespaceError, 1: UnknownNamespaceError, 4: NotSentError, 5: NotSentError}
 
 
-def test_what_the_items_raise_reaches_the_caller() -> None:
-    def broken() -> Iterator[NewItem]:
-        yield NewItem("t", b"")
-        raise ValueError("no more rows")
-
-    work = Bulk(broken(), 1)
-    assert work.next() is not None
-    assert work.next() is None
-    with pytest.raises(ValueError, match="no more rows"):
-        work.result()
-
-
 def test_what_the_items_raise_says_how_many_are_enqueued() -> None:
     def broken() -> Iterator[NewItem]:
         yield from [NewItem("t", b"")] * 4

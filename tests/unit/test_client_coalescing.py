@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
@@ -63,14 +64,13 @@ class GatedCalls:
         self.deadlines: list[int | None] = []
         self.began = threading.Semaphore(0)
         self.permits = threading.Semaphore(0)
-        self.outcome: Callable[[Sequence[NewItem]], CallOutcome] = ids_of
 
     def run(self, lane: Lane, items: Sequence[NewItem], deadline_at_ms: int | None) -> CallOutcome:
         self.batches.append([item.topic for item in items])
         self.deadlines.append(deadline_at_ms)
         self.began.release()
         assert self.permits.acquire(timeout=PATIENCE_S)
-        return self.outcome(items)
+        return ids_of(items)
 
 
 class WatchedCoalescer(EnqueueCoalescer):
@@ -89,6 +89,16 @@ class WatchedCoalescer(EnqueueCoalescer):
     def until_waiting(self, count: int) -> None:
         with self._room:
             assert self._room.wait_for(lambda: self._queues._waiting_count == count, PATIENCE_S)
+
+
+@contextmanager
+def behind_first(calls: GatedCalls, coalescer: EnqueueCoalescer) -> Iterator[ThreadPoolExecutor]:
+    """Threads for enqueues that come while the call of a first one is in flight, which ends well."""
+    with ThreadPoolExecutor(9) as threads:
+        first = threads.submit(coalescer.enqueue, LANE, item("first"))
+        assert calls.began.acquire(timeout=PATIENCE_S)
+        yield threads
+        assert first.result(PATIENCE_S) == "id-first"
 
 
 def test_what_comes_while_a_call_is_in_flight_goes_together_in_the_next_one() -> None:
@@ -196,46 +206,27 @@ def test_a_call_ends_at_the_last_deadline_of_what_it_carries_where_that_one_was_
 def test_threads_share_calls_and_each_gets_its_id() -> None:
     calls = GatedCalls()
     coalescer = WatchedCoalescer(1_000, 60_000, calls.run)
-    with ThreadPoolExecutor(9) as threads:
-        first = threads.submit(coalescer.enqueue, LANE, item("first"))
-        assert calls.began.acquire(timeout=PATIENCE_S)
+    with behind_first(calls, coalescer) as threads:
         others = [threads.submit(coalescer.enqueue, LANE, item(f"n{n}")) for n in range(8)]
         coalescer.until_waiting(8)
         calls.permits.release(2)
-        assert first.result(PATIENCE_S) == "id-first"
         assert [other.result(PATIENCE_S) for other in others] == [f"id-n{n}" for n in range(8)]
     assert [len(batch) for batch in calls.batches] == [1, 8]
     assert not coalescer._queues._lanes
 
 
-def test_the_error_of_a_shared_call_reaches_every_thread_of_it() -> None:
+@pytest.mark.parametrize(
+    ("wait_ms_max", "deadline_ms", "error"), [(20, None, OverloadedError), (60_000, 20, NotSentError)]
+)
+def test_a_thread_whose_turn_does_not_come_in_time_gives_up_with_nothing_sent(
+    wait_ms_max: int, deadline_ms: int | None, error: type[Exception]
+) -> None:
     calls = GatedCalls()
-    coalescer = WatchedCoalescer(1_000, 60_000, calls.run)
-    with ThreadPoolExecutor(3) as threads:
-        first = threads.submit(coalescer.enqueue, LANE, item("first"))
-        assert calls.began.acquire(timeout=PATIENCE_S)
-        others = [threads.submit(coalescer.enqueue, LANE, item("n")) for _ in range(2)]
-        coalescer.until_waiting(2)
-
-        def refuse(items: Sequence[NewItem]) -> CallOutcome:
-            raise RateLimitedError("busy")
-
-        calls.outcome = refuse
-        calls.permits.release(2)
-        failures = [future.exception(PATIENCE_S) for future in [first, *others]]
-    assert [type(failure) for failure in failures] == [RateLimitedError] * 3
-
-
-def test_a_thread_whose_turn_does_not_come_in_time_gives_up_with_nothing_sent() -> None:
-    calls = GatedCalls()
-    coalescer = WatchedCoalescer(1_000, 20, calls.run)
-    with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(coalescer.enqueue, LANE, item("first"))
-        assert calls.began.acquire(timeout=PATIENCE_S)
-        with pytest.raises(OverloadedError, match="turn"):
-            coalescer.enqueue(LANE, item("late"))
+    coalescer = WatchedCoalescer(1_000, wait_ms_max, calls.run)
+    with behind_first(calls, coalescer):
+        with pytest.raises(error, match="turn" if deadline_ms is None else "deadline"):
+            coalescer.enqueue(LANE, item("late"), deadline_ms and monotonic_ms() + deadline_ms)
         calls.permits.release()
-        assert first.result(PATIENCE_S) == "id-first"
     assert calls.batches == [["first"]]
 
 
@@ -246,64 +237,56 @@ def test_a_full_waiting_room_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
         coalescer.enqueue(LANE, item("a"))
 
 
-def test_tasks_share_calls_and_each_gets_its_id() -> None:
-    async def scenario() -> None:
-        gate, began = asyncio.Event(), asyncio.Event()
-        batches: list[int] = []
+async def test_tasks_share_calls_and_each_gets_its_id() -> None:
+    gate, began = asyncio.Event(), asyncio.Event()
+    batches: list[int] = []
 
-        async def run(lane: Lane, items: Sequence[NewItem], deadline_at_ms: int | None) -> CallOutcome:
-            batches.append(len(items))
-            began.set()
-            await gate.wait()
-            return ids_of(items)
+    async def run(lane: Lane, items: Sequence[NewItem], deadline_at_ms: int | None) -> CallOutcome:
+        batches.append(len(items))
+        began.set()
+        await gate.wait()
+        return ids_of(items)
 
-        coalescer = AsyncEnqueueCoalescer(1_000, terms_of(60_000), run, no_async_pause)
-        first = asyncio.create_task(coalescer.enqueue(LANE, item("first")))
-        await began.wait()
-        others = [asyncio.create_task(coalescer.enqueue(LANE, item(f"n{n}"))) for n in range(5)]
-        cancelled = others.pop()
-        await asyncio.sleep(0)
-        cancelled.cancel()
-        await asyncio.wait([cancelled])
-        gate.set()
-        assert await first == "id-first"
-        assert await asyncio.gather(*others) == [f"id-n{n}" for n in range(4)]
-        assert batches == [1, 4]
-        await coalescer.close()
-
-    asyncio.run(scenario())
+    coalescer = AsyncEnqueueCoalescer(1_000, terms_of(60_000), run, no_async_pause)
+    first = asyncio.create_task(coalescer.enqueue(LANE, item("first")))
+    await began.wait()
+    others = [asyncio.create_task(coalescer.enqueue(LANE, item(f"n{n}"))) for n in range(5)]
+    cancelled = others.pop()
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    await asyncio.wait([cancelled])
+    gate.set()
+    assert await first == "id-first"
+    assert await asyncio.gather(*others) == [f"id-n{n}" for n in range(4)]
+    assert batches == [1, 4]
+    await coalescer.close()
 
 
-def test_closing_ends_the_tasks_and_fails_what_waits() -> None:
-    async def scenario() -> None:
-        began = asyncio.Event()
+async def test_closing_ends_the_tasks_and_fails_what_waits() -> None:
+    began = asyncio.Event()
 
-        async def run(lane: Lane, items: Sequence[NewItem], deadline_at_ms: int | None) -> CallOutcome:
-            began.set()
-            await asyncio.Event().wait()
-            raise AssertionError
+    async def run(lane: Lane, items: Sequence[NewItem], deadline_at_ms: int | None) -> CallOutcome:
+        began.set()
+        await asyncio.Event().wait()
+        raise AssertionError
 
-        coalescer = AsyncEnqueueCoalescer(1_000, terms_of(60_000), run, no_async_pause)
-        first = asyncio.create_task(coalescer.enqueue(LANE, item("first")))
-        await began.wait()
-        second = asyncio.create_task(coalescer.enqueue(LANE, item("second")))
-        await asyncio.sleep(0)
-        await coalescer.close()
-        with pytest.raises(OutcomeUnknownError):
-            await first
-        with pytest.raises(ClientClosedError):
-            await second
-
-    asyncio.run(scenario())
+    coalescer = AsyncEnqueueCoalescer(1_000, terms_of(60_000), run, no_async_pause)
+    first = asyncio.create_task(coalescer.enqueue(LANE, item("first")))
+    await began.wait()
+    second = asyncio.create_task(coalescer.enqueue(LANE, item("second")))
+    await asyncio.sleep(0)
+    await coalescer.close()
+    with pytest.raises(OutcomeUnknownError):
+        await first
+    with pytest.raises(ClientClosedError):
+        await second
 
 
 def test_the_lead_passes_on_when_the_heir_gave_up_waiting() -> None:
     """An interrupt reaches a waiting thread at the moment when the lead does."""
     calls = GatedCalls()
     coalescer = WatchedCoalescer(1, 60_000, calls.run)
-    with ThreadPoolExecutor(3) as threads:
-        first = threads.submit(coalescer.enqueue, LANE, item("first"))
-        assert calls.began.acquire(timeout=PATIENCE_S)
+    with behind_first(calls, coalescer) as threads:
         heir = coalescer._queues.pending(item("interrupted"), None)
         with coalescer._room:
             coalescer._queues.add(LANE, heir)
@@ -315,7 +298,6 @@ def test_the_lead_passes_on_when_the_heir_gave_up_waiting() -> None:
         assert coalescer._queues.leads(LANE, heir)
         coalescer._let_go(LANE, heir, KeyboardInterrupt())
         assert last.result(PATIENCE_S) == "id-last"
-        assert first.result(PATIENCE_S) == "id-first"
     assert calls.batches == [["first"], ["last"]]
 
 
@@ -332,15 +314,12 @@ def test_what_a_signal_raises_in_a_leader_reaches_it_as_it_is_and_the_others_hav
         return result
 
     coalescer = WatchedCoalescer(1_000, 60_000, run)
-    with ThreadPoolExecutor(3) as threads:
-        first = threads.submit(coalescer.enqueue, LANE, item("first"))
-        assert calls.began.acquire(timeout=PATIENCE_S)
+    with behind_first(calls, coalescer) as threads:
         second = threads.submit(coalescer.enqueue, LANE, item("second"), monotonic_ms() + 60_000)
         coalescer.until_waiting(1)
         third = threads.submit(coalescer.enqueue, LANE, item("third"), monotonic_ms() + 50_000)
         coalescer.until_waiting(2)
         calls.permits.release(2)
-        assert first.result(PATIENCE_S) == "id-first"
         assert isinstance(second.exception(PATIENCE_S), TimeLimitError)
         assert isinstance(third.exception(PATIENCE_S), OutcomeUnknownError)
         calls.permits.release()
@@ -351,9 +330,7 @@ def test_threads_with_deadlines_share_calls_and_each_waits_no_longer_than_its_ow
     calls = GatedCalls()
     coalescer = WatchedCoalescer(1_000, 60_000, calls.run)
     now_ms = monotonic_ms()
-    with ThreadPoolExecutor(4) as threads:
-        first = threads.submit(coalescer.enqueue, LANE, item("first"))
-        assert calls.began.acquire(timeout=PATIENCE_S)
+    with behind_first(calls, coalescer) as threads:
         short = threads.submit(coalescer.enqueue, LANE, item("short"), now_ms + 500)
         coalescer.until_waiting(1)
         long = threads.submit(coalescer.enqueue, LANE, item("long"), now_ms + 50_000)
@@ -362,49 +339,32 @@ def test_threads_with_deadlines_share_calls_and_each_waits_no_longer_than_its_ow
         assert calls.began.acquire(timeout=PATIENCE_S)
         failure = short.exception(PATIENCE_S)
         calls.permits.release()
-        assert first.result(PATIENCE_S) == "id-first"
         assert long.result(PATIENCE_S) == "id-long"
     assert isinstance(failure, OutcomeUnknownError)
     assert calls.batches == [["first"], ["short", "long"]]
     assert calls.deadlines == [None, now_ms + 50_000]
 
 
-def test_a_thread_whose_deadline_comes_before_its_turn_has_sent_nothing() -> None:
-    calls = GatedCalls()
-    coalescer = WatchedCoalescer(1_000, 60_000, calls.run)
-    with ThreadPoolExecutor(1) as threads:
-        first = threads.submit(coalescer.enqueue, LANE, item("first"))
-        assert calls.began.acquire(timeout=PATIENCE_S)
-        with pytest.raises(NotSentError, match="deadline"):
-            coalescer.enqueue(LANE, item("late"), monotonic_ms() + 20)
-        calls.permits.release()
-        assert first.result(PATIENCE_S) == "id-first"
-    assert calls.batches == [["first"]]
+async def test_a_task_waits_no_longer_than_its_deadline_and_disturbs_no_other() -> None:
+    gate, began = asyncio.Event(), asyncio.Event()
+    deadlines = []
 
+    async def run(lane: Lane, items: Sequence[NewItem], deadline_at_ms: int | None) -> CallOutcome:
+        deadlines.append(deadline_at_ms)
+        began.set()
+        await gate.wait()
+        return ids_of(items)
 
-def test_a_task_waits_no_longer_than_its_deadline_and_disturbs_no_other() -> None:
-    async def scenario() -> None:
-        gate, began = asyncio.Event(), asyncio.Event()
-        deadlines = []
-
-        async def run(lane: Lane, items: Sequence[NewItem], deadline_at_ms: int | None) -> CallOutcome:
-            deadlines.append(deadline_at_ms)
-            began.set()
-            await gate.wait()
-            return ids_of(items)
-
-        coalescer = AsyncEnqueueCoalescer(1_000, terms_of(60_000), run, no_async_pause)
-        first = asyncio.create_task(coalescer.enqueue(LANE, item("first"), monotonic_ms() + 200))
-        await began.wait()
-        with pytest.raises(NotSentError, match="deadline"):
-            await coalescer.enqueue(LANE, item("late"), monotonic_ms() + 20)
-        patient = asyncio.create_task(coalescer.enqueue(LANE, item("patient")))
-        with pytest.raises(OutcomeUnknownError, match="deadline"):
-            await first
-        gate.set()
-        assert await patient == "id-patient"
-        assert deadlines[0] is not None
-        assert deadlines[1:] == [None]
-        await coalescer.close()
-
-    asyncio.run(scenario())
+    coalescer = AsyncEnqueueCoalescer(1_000, terms_of(60_000), run, no_async_pause)
+    first = asyncio.create_task(coalescer.enqueue(LANE, item("first"), monotonic_ms() + 200))
+    await began.wait()
+    with pytest.raises(NotSentError, match="deadline"):
+        await coalescer.enqueue(LANE, item("late"), monotonic_ms() + 20)
+    patient = asyncio.create_task(coalescer.enqueue(LANE, item("patient")))
+    with pytest.raises(OutcomeUnknownError, match="deadline"):
+        await first
+    gate.set()
+    assert await patient == "id-patient"
+    assert deadlines[0] is not None
+    assert deadlines[1:] == [None]
+    await coalescer.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,12 +12,6 @@ from foqs.testing import MemoryQueue
 from tests.support.waiting import PATIENCE_S
 
 NS = "default"
-
-
-@pytest.fixture
-def queue() -> Iterator[MemoryQueue]:
-    with MemoryQueue() as queue:
-        yield queue
 
 
 def test_an_asyncio_client_says_so_when_it_is_used_in_another_loop(queue: MemoryQueue) -> None:

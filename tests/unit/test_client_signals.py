@@ -18,7 +18,7 @@ from tests.support.client_host import HostThread, running_host
 from tests.support.deep import deep_but
 from tests.support.interrupting import Interrupted, interrupted_everywhere
 from tests.support.scripted_pools import ScriptedClient, enqueue_all, item_error
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until_soon
 
 NS = "ns"
 LANE: Any = (NS, False, None, -1, ())
@@ -136,13 +136,9 @@ def test_those_who_wait_behind_an_interrupted_leader_are_served_or_told() -> Non
             followers.append(threading.Thread(target=follow, args=(client, "behind")))
             followers[0].start()
             waiting = client._coalescer._queues
-            for _ in range(int(PATIENCE_S * 1_000)):
-                if waiting._waiting_count or waiting._lanes.get(LANE) is None:
-                    break
-                pause.wait(0.001)
+            until_soon(lambda: waiting._waiting_count or waiting._lanes.get(LANE) is None)
         return enqueue_all(request)
 
-    pause = threading.Event()
     followers: list[threading.Thread] = []
     with ScriptedClient(answer) as client:
         for where in interrupted_everywhere(lambda: client.enqueue(NS, "led", b"")):
@@ -170,11 +166,7 @@ def test_an_heir_that_is_interrupted_before_its_call_hands_it_on_with_all_that_i
         with coalescer._room:
             queues.add(LANE, heir)
         other = threads.submit(client.enqueue, NS, "other", b"")
-        pause = threading.Event()
-        for _ in range(int(PATIENCE_S * 1_000)):
-            if queues._waiting_count == 2:
-                break
-            pause.wait(0.001)
+        until_soon(lambda: queues._waiting_count == 2)
         with coalescer._room:
             heir.give_up_at_ms += 10**6
             assert [one.item.topic for one in queues.take(LANE, heir)] == ["heir", "other"]
@@ -219,11 +211,7 @@ def test_a_place_that_was_given_to_who_has_gone_goes_to_the_next() -> None:
     assert not places.take(gone, 0)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(places.take, last, PATIENCE_S)
-        pause = threading.Event()
-        for _ in range(int(PATIENCE_S * 1_000)):
-            if last in places._waiting:
-                break
-            pause.wait(0.001)
+        until_soon(lambda: last in places._waiting)
         places.leave(gone)
         assert not waiting.done()
         places.leave(first)

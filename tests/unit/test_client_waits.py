@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -18,7 +17,7 @@ from foqs.client.sync.late import LateAnswers
 from foqs.client.sync.monitor import Monitor, Places
 from tests.support.client_host import HostThread, running_host
 from tests.support.interrupting import interrupted_everywhere
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until_soon
 
 NS = "ns"
 ONCE = RetryPolicy(deadline_ms=0)
@@ -37,20 +36,11 @@ def threads() -> Iterator[ThreadPoolExecutor]:
         yield threads
 
 
-def wait_until(holds: Callable[[], object]) -> None:
-    pause = threading.Event()
-    for _ in range(int(PATIENCE_S * 1_000)):
-        if holds():
-            return
-        pause.wait(0.001)
-    raise AssertionError("it never came to that")
-
-
 def begin_wait(threads: ThreadPoolExecutor, client: Client, host: HostThread) -> Future[list[Item]]:
     """Have a thread wait for items, and return once the host knows."""
     known_count = len(host.queue.long_polls)
     waiting = threads.submit(client.dequeue, NS, "nothing", wait_ms=LONG_MS)
-    wait_until(lambda: len(host.queue.long_polls) > known_count or waiting.done())
+    until_soon(lambda: len(host.queue.long_polls) > known_count or waiting.done())
     assert not waiting.done()
     return waiting
 
@@ -65,9 +55,9 @@ def test_calls_that_wait_for_items_leave_the_last_place_and_go_behind_all_others
     places.leave("another wait")
     assert places.take("call", 0)
     patient = threads.submit(places.take, "patient", PATIENCE_S, is_wait=True)
-    wait_until(lambda: "patient" in places._patient)
+    until_soon(lambda: "patient" in places._patient)
     later = threads.submit(places.take, "later", PATIENCE_S)
-    wait_until(lambda: places.is_wanted)
+    until_soon(lambda: places.is_wanted)
     places.leave("wait")
     assert later.result(PATIENCE_S)
     places.leave("call")
@@ -133,7 +123,7 @@ def test_a_wait_that_is_sent_when_another_call_wants_the_only_connection_already
         def take_late(*arguments: Any) -> Any:
             if not enqueues:
                 enqueues.append(threads.submit(client.enqueue, NS, "t", b"x"))
-                wait_until(lambda: pool._places.is_wanted)
+                until_soon(lambda: pool._places.is_wanted)
             return take(*arguments)
 
         pool._take = take_late  # type: ignore[method-assign]
@@ -147,7 +137,7 @@ def test_waits_leave_one_of_several_connections_to_others_and_go_on(
     with Client(host.address, connections_max=2, retry=ONCE) as client:
         first = begin_wait(threads, client, host)
         second = threads.submit(client.dequeue, NS, "nothing", wait_ms=LONG_MS)
-        wait_until(lambda: client._pool._places._patient)
+        until_soon(lambda: client._pool._places._patient)
         assert client.ack(NS, ["0-1.1"], return_errors=True)
         assert len(host.queue.long_polls) == 1
         assert not first.done()
@@ -168,14 +158,14 @@ def test_closing_ends_a_wait_that_has_a_connection_and_is_not_sent_yet(
 
         def send_late(*arguments: Any) -> Any:
             closing.append(threads.submit(client.close))
-            wait_until(lambda: client._pool._is_closing)
+            until_soon(lambda: client._pool._is_closing)
             return send(*arguments)
 
         connection.send = send_late  # type: ignore[method-assign]
         with pytest.raises(ClientClosedError):
             client.dequeue(NS, "t", wait_ms=LONG_MS)
         closing[0].result(PATIENCE_S)
-    wait_until(lambda: not host.queue.leased)
+    until_soon(lambda: not host.queue.leased)
 
 
 @pytest.mark.parametrize("connections_max", [1, 2])

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -25,12 +24,6 @@ from tests.support.waiting import PATIENCE_S
 
 NS = "default"
 ONCE = RetryPolicy(deadline_ms=0)
-
-
-@pytest.fixture
-def queue() -> Iterator[MemoryQueue]:
-    with MemoryQueue() as queue:
-        yield queue
 
 
 def test_the_clock_stands_still_until_it_is_moved(queue: MemoryQueue) -> None:

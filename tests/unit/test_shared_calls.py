@@ -16,7 +16,7 @@ from foqs.client.queue_items import NewItem
 from foqs.client.retry import RetryPolicy
 from foqs.model.errors import ErrorCode, OverloadedError, PausedError, RateLimitedError, TooLargeError, UnavailableError
 from tests.support.scripted_pools import AsyncScriptedClient, S, ScriptedClient, enqueue_all, item_error
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until_soon
 
 NS = "ns"
 ADDRESSES = (Address("a", 1), Address("b", 2))
@@ -57,19 +57,10 @@ def together(
     others = []
     for count, topic in enumerate(topics, 1):
         others.append(threads.submit(client.enqueue, NS, topic, b""))
-        wait_until(lambda count=count: coalescer._queues._waiting_count == count)  # type: ignore[misc]
+        until_soon(lambda count=count: coalescer._queues._waiting_count == count)  # type: ignore[misc]
     host.permit.set()
     assert first.result(PATIENCE_S) == "first"
     return others
-
-
-def wait_until(predicate: Any) -> None:
-    ended = threading.Event()
-    for _ in range(int(PATIENCE_S * 1_000)):
-        if predicate():
-            return
-        ended.wait(0.001)
-    raise AssertionError("it did not come about in time")
 
 
 @pytest.mark.parametrize("error", TO_REPEAT)
@@ -270,7 +261,7 @@ def test_items_of_a_paused_topic_hold_up_no_other_batch_of_enqueue_many(calls_in
     with ThreadPoolExecutor(1) as threads:
         work = threads.submit(client.enqueue_many, NS, items, calls_in_flight=calls_in_flight)
         assert client.pool.pauses.acquire(timeout=PATIENCE_S)
-        wait_until(lambda: ["c", "d"] in shop.batches)
+        until_soon(lambda: ["c", "d"] in shop.batches)
         assert not work.done()
         shop.is_sick = False
         client.pool.goes_on.set()
