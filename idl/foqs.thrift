@@ -824,10 +824,6 @@ struct ListHostsResponse {
   1: list<ClusterHost> hosts
 }
 
-/** Nothing is done. Whoever gets a response knows that the host takes calls. */
-struct PingHostRequest {}
-struct PingHostResponse {}
-
 struct HostStatusRequest {}
 struct ShardStatus { 1: i32 shard_id, 2: string state /* owned, sick (its circuit breaker is open) or lost (not owned now); detail says why */, 3: i64 epoch, 4: i64 items, 5: i64 open_leases, 6: string detail }
 struct HostStatus { 1: string host, 2: string version, 3: i64 started_at_ms, 4: list<ShardStatus> shards, 5: bool draining }
@@ -861,7 +857,6 @@ service FoqsAdmin {
   RemoveShardResponse removeShard(1: RemoveShardRequest request) throws (1: FoqsError error)
   ListHostsResponse listHosts(1: ListHostsRequest request) throws (1: FoqsError error)
   HostStatus getHostStatus(1: HostStatusRequest request) throws (1: FoqsError error)
-  PingHostResponse pingHost(1: PingHostRequest request) throws (1: FoqsError error)
 }
 
 /* ---- Between the hosts of one cluster, on the same port. Clients get PERMISSION_DENIED. ---- */

@@ -262,10 +262,6 @@ def host_status(terms: Terms) -> Flow[HostStatus]:
     return HostStatus(response.host, response.version, response.started_at_ms, shards, bool(response.draining))
 
 
-def ping_host(terms: Terms) -> Flow[None]:
-    yield from call_flow(terms, Call("pingHost", wire.structs.PingHostRequest(), Repeat.READ))
-
-
 def _shard(w: Any) -> ClusterShard:
     values = {field.name: getattr(w, field.name) for field in fields(ClusterShard)}
     # An older host does not send these, and a newer one can send an unknown health.

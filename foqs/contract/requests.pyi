@@ -462,10 +462,6 @@ class ListHostsRequest:
     """Asks all hosts that live, for 2 s at most."""
 
 @dataclass
-class PingHostRequest:
-    """Nothing is done. Whoever gets a response knows that the host takes calls."""
-
-@dataclass
 class HostStatusRequest:
     pass
 

@@ -127,7 +127,6 @@ VERBS: dict[str, VerbRow] = {
     "removeShard": VerbRow(of.RemoveShardRequest, None, OfShard(shard_id="shard_id")),
     "listHosts": VerbRow(of.ListHostsRequest, ClusterHosts, Whole.SURVEYED, costs="hosts"),
     "getHostStatus": VerbRow(of.HostStatusRequest, calls.HostStatus, Whole.STATUS, costs="shards"),
-    "pingHost": VerbRow(of.PingHostRequest, None, Whole.HERE),
     # Between hosts.
     "greet": VerbRow(of.GreetRequest, of.GreetResponse, Whole.OF_PEERS),
     "join": VerbRow(of.JoinRequest, of.JoinResponse, Whole.OF_PEERS),

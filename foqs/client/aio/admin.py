@@ -141,10 +141,6 @@ class AsyncAdminClient(AsyncNamespaceVerbs, AsyncItemVerbs):
         """Return the live hosts that the answering host knows, by name. It asks all of its peers, for up to 2 s."""
         return await self._run(admin_verbs.list_hosts(self._within(deadline_ms, deadline)))
 
-    async def ping_host(self, *, deadline_ms: int | None = None, deadline: timedelta | None = None) -> None:
-        """Return when a host has answered. Raises UnavailableError."""
-        await self._run(admin_verbs.ping_host(self._within(deadline_ms, deadline)))
-
     async def host_status(self, *, deadline_ms: int | None = None, deadline: timedelta | None = None) -> HostStatus:
         """Return the status of the answering host and of its shards."""
         return await self._run(admin_verbs.host_status(self._within(deadline_ms, deadline)))

@@ -136,10 +136,6 @@ class AdminClient(NamespaceVerbs, ItemVerbs):
         """Return the live hosts that the answering host knows, by name. It asks all of its peers, for up to 2 s."""
         return self._run(admin_verbs.list_hosts(self._within(deadline_ms, deadline)))
 
-    def ping_host(self, *, deadline_ms: int | None = None, deadline: timedelta | None = None) -> None:
-        """Return when a host has answered. Raises UnavailableError."""
-        self._run(admin_verbs.ping_host(self._within(deadline_ms, deadline)))
-
     def host_status(self, *, deadline_ms: int | None = None, deadline: timedelta | None = None) -> HostStatus:
         """Return the status of the answering host and of its shards."""
         return self._run(admin_verbs.host_status(self._within(deadline_ms, deadline)))

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from importlib.metadata import version
 
-from foqs.contract.requests import HostStatusRequest, PingHostRequest
+from foqs.contract.requests import HostStatusRequest
 from foqs.host.shards.shards import Shards
 from foqs.model.calls import HostStatus, ShardStatus
 from foqs.shard.writer import ownership
@@ -43,6 +43,3 @@ class StatusOfHost:
                 shards.append(ShardStatus(shard_id, state, shard.epoch, shard.items_count, leases, detail))
         shards.sort(key=lambda one: one.shard_id)
         return HostStatus(self._host_name, self._version, self._started_at_ms, shards, self._draining())
-
-    async def ping_host(self, request: PingHostRequest) -> None:
-        """Do nothing."""
