@@ -556,9 +556,7 @@ struct PeekItemsRequest {
   3: i32 limit = 100,
   4: string page_token = "",
   /** Only these shards, all of which the host must serve: UNAVAILABLE says that it does not. From hosts alone. */
-  5: optional list<i32> shard_ids,
-  /** The items come without payload and metadata, which are not counted towards the bytes of a page. */
-  6: bool heads_only = false
+  5: optional list<i32> shard_ids
 }
 struct GetItemRequest   { 1: required string namespace_name, 2: required string id }
 struct StoredItemsResponse { 1: list<StoredItem> items, 2: string next_page_token }

@@ -84,12 +84,8 @@ def recover_namespace(
     return _namespace_call(terms, Call("recoverNamespace", request, Repeat.UNLESS_UNKNOWN))
 
 
-def peek_items(
-    terms: Terms, namespace: str, topic: str, limit: int, page_token: str, heads_only: bool
-) -> Flow[StoredItemPage]:
-    request = wire.structs.PeekItemsRequest(
-        namespace_name=namespace, topic=topic, limit=limit, page_token=page_token, heads_only=heads_only
-    )
+def peek_items(terms: Terms, namespace: str, topic: str, limit: int, page_token: str) -> Flow[StoredItemPage]:
+    request = wire.structs.PeekItemsRequest(namespace_name=namespace, topic=topic, limit=limit, page_token=page_token)
     return _stored_items_call(terms, Call("peekItems", request, Repeat.READ))
 
 

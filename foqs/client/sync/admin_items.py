@@ -31,16 +31,15 @@ class ItemVerbs(BaseClient):
         limit: int = 100,
         page_token: str = "",
         *,
-        heads_only: bool = False,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> StoredItemPage:
         """Return one page of a topic's ready and leased items, most urgent first. Nothing is leased.
 
-        page_token: `next_page_token` of the previous page.  heads_only: without payloads and metadata.
+        page_token: `next_page_token` of the previous page.
         """
         terms = self._within(deadline_ms, deadline)
-        return self._run(admin_verbs.peek_items(terms, namespace, topic, limit, page_token, heads_only))
+        return self._run(admin_verbs.peek_items(terms, namespace, topic, limit, page_token))
 
     def get_item(
         self, namespace: str, id: str, *, deadline_ms: int | None = None, deadline: timedelta | None = None

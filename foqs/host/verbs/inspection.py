@@ -65,10 +65,7 @@ class Inspection:
 
     async def peek_items(self, context: CallContext, request: of.PeekItemsRequest) -> StoredItemPage:
         """Ready items of a topic, those under lease included."""
-        page = await self._page(context.shards, request, dead=False)
-        if request.heads_only:
-            page.items = [replace(item, payload=b"", metadata=b"") for item in page.items]
-        return page
+        return await self._page(context.shards, request, dead=False)
 
     async def list_dead_letters(self, context: CallContext, request: of.ListDeadLettersRequest) -> StoredItemPage:
         return await self._page(context.shards, request, dead=True)
