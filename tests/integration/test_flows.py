@@ -12,8 +12,9 @@ import pytest
 from foqs.shard.mysql_server import COALESCE_TURNS_MAX
 from foqs.wire.codec import Codec, structs
 from foqs.wire.frames import LENGTH_BYTES
+from tests.support.cluster import cluster, shards_of
 from tests.support.flow_trace import Flow, traced
-from tests.support.running_host import RunningHost, running_host
+from tests.support.running_host import RunningHost, running_host, shard_of
 from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.interpreted
@@ -82,6 +83,21 @@ async def _enqueue_for_a_waiting_consumer(host: RunningHost, peer: _Peer, codec:
     return flow
 
 
+async def _dequeue(host: RunningHost, peer: _Peer, codec: Codec) -> Flow:
+    await host.client.enqueue("jobs", "d", b"x")
+    return await _dequeued(peer, codec, "d")
+
+
+async def _dequeued(peer: _Peer, codec: Codec, topic: str) -> Flow:
+    wanted = structs.DequeueRequest("jobs", [structs.TopicDemand(topic, 1)], wait_ms=20_000)
+    frame = codec.encode_call("dequeue", wanted, 0)
+    await _calm()
+    with traced() as flow:
+        answer = await asyncio.to_thread(peer.exchange, frame)
+    assert len(codec.decode_reply(answer).response.items) == 1
+    return flow
+
+
 async def _ack(host: RunningHost, peer: _Peer, codec: Codec) -> Flow:
     receipt = await _leased(host)
     frame = codec.encode_call("ack", structs.AckRequest("jobs", [receipt]), 0)
@@ -115,6 +131,7 @@ async def _leased(host: RunningHost) -> str:
     [
         (_enqueue, 39, 42),
         (_enqueue_for_a_waiting_consumer, 54, 118),  # Two calls, and between them the dispatcher.
+        (_dequeue, 31, 42),
         (_ack, 31, 33),
         (_nack_with_delay, 34, 41),
     ],
@@ -131,3 +148,36 @@ async def test_a_call_passes_through_few_files_and_seldom_comes_back_to_one(
     fewest = min(flows, key=lambda flow: len(flow.entered))
     assert len(fewest.files) <= files_max, str(fewest)
     assert fewest.returns_count <= returns_max, str(fewest)
+
+
+async def _routed_ack(hosts: list[RunningHost], peer: _Peer, codec: Codec) -> Flow:
+    """The host that is asked hands the receipt on to the owner of its shard."""
+    return await _ack(hosts[1], peer, codec)
+
+
+async def _pulled_dequeue(hosts: list[RunningHost], peer: _Peer, codec: Codec) -> Flow:
+    """The host that is asked gets the item from the host that has it."""
+    item_id = await hosts[1].client.enqueue("jobs", "e", b"x")
+    assert shard_of(item_id) in shards_of(hosts[1])
+    return await _dequeued(peer, codec, "e")
+
+
+@pytest.mark.parametrize(
+    ("trace", "files_max", "returns_max"),
+    [
+        (_routed_ack, 55, 130),
+        (_pulled_dequeue, 60, 450),
+    ],
+)
+async def test_a_call_that_another_host_does_passes_through_few_files(
+    meta_url: str, shard_urls: dict[int, str], trace: Callable[..., object], files_max: int, returns_max: int
+) -> None:
+    """Files that both hosts enter count once; what hosts do for themselves meanwhile counts, so the least is taken."""
+    codec = Codec()
+    async with cluster(meta_url, shard_urls, 2) as hosts:
+        with closing(_Peer(hosts[0].host.port)) as peer:
+            await trace(hosts, peer, codec)
+            flows = [await trace(hosts, peer, codec) for _ in range(_TRIES)]
+    fewest = min(flows, key=lambda flow: len(flow.files))
+    assert len(fewest.files) <= files_max, str(fewest)
+    assert min(flow.returns_count for flow in flows) <= returns_max, str(fewest)
