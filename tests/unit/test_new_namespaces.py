@@ -12,6 +12,7 @@ import pytest
 from foqs.background.tasks import Tasks
 from foqs.host.verbs import host_stocks as stocks_module
 from foqs.host.verbs.host_stocks import Stocks
+from foqs.model.errors import UnavailableError
 from tests.support.waiting import PATIENCE_S
 
 
@@ -24,8 +25,9 @@ class Meta:
         self.reads_count = self.running_max = self._running_count = 0
         self.gate: asyncio.Event | None = None
         self.now_s = 100.0
+        self.tasks = Tasks("test")
         self.stocks = Stocks(
-            cast(Any, SimpleNamespace()), cast(Any, None), cast(Any, self), lambda: self.now_s, Tasks("test")
+            cast(Any, SimpleNamespace()), cast(Any, None), cast(Any, self), lambda: self.now_s, self.tasks
         )
 
     async def refresh(self) -> None:
@@ -82,6 +84,17 @@ async def test_a_meta_database_that_hangs_is_asked_once_however_many_callers_com
         await meta.stocks.know("new")
     assert meta.stocks.number_of("new") == 1
     assert meta.running_max == 1
+
+
+async def test_a_call_that_waits_while_its_host_ends_is_not_told_that_there_is_no_such_namespace(meta: Meta) -> None:
+    meta.gate = asyncio.Event()
+    call = asyncio.create_task(meta.stocks.know("new"))
+    for _ in range(5):
+        await asyncio.wait([call], timeout=0)
+    await meta.tasks.stop()
+    with pytest.raises(UnavailableError) as raised:
+        await call
+    assert raised.value.nothing_done
 
 
 async def test_a_reading_that_fails_by_a_defect_is_the_last_one_for_nobody(meta: Meta) -> None:

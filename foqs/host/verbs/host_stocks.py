@@ -11,7 +11,7 @@ from foqs.host.dispatch.dispatcher import Dispatcher
 from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import Shards
 from foqs.model import limits, order
-from foqs.model.errors import FoqsError
+from foqs.model.errors import FoqsError, UnavailableError
 from foqs.model.shared_caps import CapKey
 from foqs.model.stocks import NO_STOCK, Stock, Topic
 
@@ -63,7 +63,8 @@ class Stocks:
     async def know(self, namespace_name: str | None) -> None:
         """Read the namespaces again if this name is unknown, because another host possibly made it just now.
 
-        Returns after limits.ROUTE_WAIT_MS_MAX at the latest, also when the meta database does not answer.
+        Returns after limits.ROUTE_WAIT_MS_MAX at the latest, also when the meta database does not answer. Raises
+        UnavailableError if this host ends meanwhile.
         """
         if namespace_name is None or self.number_of(namespace_name) is not None:
             return
@@ -80,6 +81,8 @@ class Stocks:
             while self.number_of(namespace_name) is None:
                 if self._reading is not None:
                     await asyncio.wait([self._reading])  # A call that gives up cancels it for no other.
+                    if self._reading.cancelled():
+                        raise UnavailableError("this host ends: ask another one", nothing_done=True)
                 if self._reads_count > reads_count:
                     return
                 pause_s = self._read_s + READ_MS_MIN / 1000 - self._now_s()
