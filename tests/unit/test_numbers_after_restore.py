@@ -11,14 +11,14 @@ from foqs.testing.memory_queue import MemoryQueue
 def test_a_number_that_the_meta_database_has_forgotten_is_given_to_no_other_namespace(*, is_noticed: bool) -> None:
     """Its items are on the shards: they would be the next namespace's."""
     with MemoryQueue("first") as queue:
-        meta = queue._traffic.host._meta
-        backup = meta._stored.copy()
+        database = queue._traffic.host._meta.reach()
+        backup = database.tables.copy()
         queue.admin().create_namespace("forgotten")
         queue.client().enqueue("forgotten", "t", b"its own")
-        number = meta._stored.namespaces["forgotten"].number
-        meta._stored = backup
+        number = database.tables.namespaces["forgotten"].number
+        database.tables = backup
         if is_noticed:
             queue.clock.advance(10_000)
         queue.admin().create_namespace("next")
-        assert meta._stored.namespaces["next"].number > number
+        assert database.tables.namespaces["next"].number > number
         assert queue.client().dequeue("next", "t") == []

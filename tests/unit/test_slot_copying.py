@@ -82,7 +82,7 @@ class Receiver:
             await mover.stop()
 
     async def _on_meta(self, work: Callable[[Any], Any]) -> Any:
-        return work(SimpleNamespace(set_slot_move=self._set))
+        return work(SimpleNamespace(slots=SimpleNamespace(set_phase=self._set)))
 
     def _set(self, move: SlotMove) -> bool:
         assert move.phase is MovePhase.GIVING
