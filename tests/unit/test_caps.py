@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from foqs.host.dispatch.tokens import UNTIL_FED, TokenWheel
 from foqs.host.dispatch.topic_queue import DequeueCall
 from foqs.model import limits
 from foqs.model.caps import TokenBucket, burst_of
@@ -352,3 +353,35 @@ def test_tokens_that_are_held_while_the_rate_is_touched_come_back_to_the_new_buc
     bucket.give_back(1, 1.0)
     assert other.count(1.0) == 1
     assert TokenBucket(0.01, 0.0, 2.0).at_rate(50.0, 1.0).count(1.0) == 2
+
+
+class Waiting:
+    """Waits for tokens, and counts how often it was looked at."""
+
+    looks_count = 0
+
+    def __init__(self) -> None:
+        self.cap = None
+        self._slot = UNTIL_FED
+
+    @property
+    def parked_slot(self) -> int:
+        Waiting.looks_count += 1
+        return self._slot
+
+    @parked_slot.setter
+    def parked_slot(self, slot: int) -> None:
+        self._slot = slot
+
+
+def test_a_tick_looks_at_those_alone_that_it_takes_however_many_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Waiting, "looks_count", 0)
+    wheel: TokenWheel[Waiting] = TokenWheel(lambda: 0.0)
+    all_of_them = [Waiting() for _ in range(1_000)]
+    for one in [*all_of_them, *all_of_them]:
+        wheel.wake(one)
+    Waiting.looks_count = 0
+    assert wheel.take_due(10) == all_of_them[:10]
+    assert Waiting.looks_count == 10
+    wheel.leave(all_of_them[10])
+    assert wheel.take_due() == all_of_them[11:]

@@ -24,6 +24,18 @@ Serials = tuple[int, ...]
 """A value: the numbers of all notices that were joined in it."""
 
 
+class Key(str):
+    """A key that counts how often it is looked up."""
+
+    lookups_count = 0
+
+    def __hash__(self) -> int:
+        Key.lookups_count += 1
+        return super().__hash__()
+
+    __eq__ = str.__eq__
+
+
 class Post:
     """A courier in virtual time, and the messages that are on their way."""
 
@@ -275,3 +287,17 @@ def test_nothing_is_sent_once_the_owner_has_stopped(new_post: Callable[..., Post
     post.pass_ms(BOUNDS.answer_ms_max)
     assert not post.sent
     assert not len(post.tasks)
+
+
+def test_a_message_that_fails_costs_as_much_as_it_is_long_however_many_notices_wait() -> None:
+    post = Post(lambda value, nothing_done: value, BOUNDS._replace(kept_max=10_000))
+    for serial in range(10_000):
+        assert post.put("a", Key(f"{serial:05}"), serial)
+    post.loop.turn()
+    Key.lookups_count = 0
+    post.answer("a", UnavailableError("away"))
+    assert Key.lookups_count <= 20 * BOUNDS.message_max
+    assert [list(message) for _, message in post.sent] == [["00000", "00001"]]
+    post.pass_ms(BOUNDS.retry_ms)
+    assert list(post.sent[-1][1]) == ["00000", "00001"], "the oldest are sent first again"
+    post.close()

@@ -37,8 +37,9 @@ OTHERS_MS_MAX = 3 * limits.SECOND_MS
 """Time for which a host is believed to have items of any topic; reports repeat it every second, sometimes late."""
 TOPICS_PER_MESSAGE_MAX = 500
 HINT_BOUNDS = CourierBounds(
-    kept_max=10_000, message_max=TOPICS_PER_MESSAGE_MAX, answer_ms_max=1 * limits.SECOND_MS, retry_ms=250
+    kept_max=10_000, message_max=TOPICS_PER_MESSAGE_MAX, answer_ms_max=1 * limits.SECOND_MS, retry_ms=0
 )
+"""A hint that has failed is not repeated, so the next one need not wait."""
 SWEEP_TOPICS = 500
 WISHES_FORGOTTEN_AT_ONCE = 1_000
 """Ended wishes are forgotten every second, up to this many in one turn of the event loop."""
@@ -212,12 +213,12 @@ class TopicHomes(Service):
             elif is_wanted and (found := self.directory.better(host_id, topic, stock, now_s)) is not None:
                 better.append(found)
         for seeker, pointers in hints.items():
-            self.hints_total["sent"] += len(pointers)
             if seeker == self._me:
+                self.hints_total["sent"] += len(pointers)
                 self.hinted(pointers)
                 continue
             for pointer in pointers:
-                self._hints.put(seeker, (pointer.topic, pointer.host_id), pointer)
+                self.hints_total["sent"] += self._hints.put(seeker, (pointer.topic, pointer.host_id), pointer)
         return better
 
     async def _hint(self, seeker: str, pointers: Mapping[tuple[Topic, str], Pointer]) -> None:

@@ -7,6 +7,7 @@ without a courier, because their answers are awaited.
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Set
 from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
@@ -39,7 +40,7 @@ class _Box(Generic[K, V]):
 
     def __init__(self, outage: OutageLog) -> None:
         self.outage = outage
-        self.waiting: dict[K, V] = {}
+        self.waiting: OrderedDict[K, V] = OrderedDict()
         self.sent: dict[K, V] = {}
         """The notices in flight, without those that were withdrawn meanwhile."""
         self.task: asyncio.Task[None] | None = None
@@ -124,10 +125,9 @@ class Courier(Generic[K, V]):
                 box.sent = {}
 
     def _put_back(self, box: _Box[K, V], *, nothing_done: bool) -> None:
-        kept: dict[K, V] = {}
-        for key, value in box.sent.items():
+        """Put what is still to be sent before the others, of which only those with the same keys cost anything."""
+        for key, value in reversed(box.sent.items()):
             if (left := self._again(value, nothing_done)) is not None:
-                kept[key] = left
-        for key, value in box.waiting.items():
-            kept[key] = self._join(kept[key], value) if key in kept else value
-        box.waiting, box.sent = kept, {}
+                box.waiting[key] = self._join(left, box.waiting[key]) if key in box.waiting else left
+                box.waiting.move_to_end(key, last=False)
+        box.sent = {}

@@ -369,7 +369,8 @@ class Pulls:
         _log.warning("pull_not_given_back", peer=remote.host_id, count=count or None, error=str(error))
 
     async def stop(self) -> None:
-        """Cancel the remaining work, after the last call."""
+        """End the waits that are left, and cancel the remaining work, after the last call."""
+        self.drain()
         await self._tasks.stop()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
@@ -51,7 +51,7 @@ class TokenWheel(Generic[P]):
         self._slots: dict[int, list[P]] = {}
         self._slot = self._slot_now()
         """The last slot that was checked."""
-        self._due: list[P] = []
+        self._due: OrderedDict[P, None] = OrderedDict()
         """Topics or namespaces whose waits are over, and which `take_due` has not returned yet."""
 
     def park(self, one: P) -> None:
@@ -66,12 +66,12 @@ class TokenWheel(Generic[P]):
     def park_for_a_turn(self, one: P) -> None:
         """Wait until the next `take_due`."""
         one.parked_slot = UNTIL_FED
-        self._due.append(one)
+        self._due[one] = None
 
     def wake(self, one: P | None) -> None:
         """Wait no longer than until the next `take_due`."""
         if one is not None and one.parked_slot:
-            self._due.append(one)
+            self._due[one] = None
 
     def fed(self, one: P | None) -> None:
         """Wake `one` if its cap has a token, or note when it will."""
@@ -79,7 +79,7 @@ class TokenWheel(Generic[P]):
             if one.cap.wait_s(self._clock()) > 0:
                 self.park(one)
             else:
-                self._due.append(one)
+                self._due[one] = None
 
     def leave(self, one: P) -> None:
         """Wait no longer."""
@@ -89,12 +89,15 @@ class TokenWheel(Generic[P]):
         """Take out up to `count_max` of those whose wait is over."""
         slot = self._slot_now()
         for number in self._occupied(slot):
-            self._due += [one for one in self._slots.pop(number) if one.parked_slot == number]
+            self._due.update({one: None for one in self._slots.pop(number) if one.parked_slot == number})
         self._slot = slot
-        due = [one for one in dict.fromkeys(self._due) if one.parked_slot]
-        some, self._due = due[:count_max], due[count_max:]
-        for one in some:
-            one.parked_slot = 0
+        some: list[P] = []
+        # However many are due, a tick pays for those alone that it takes.
+        while self._due and len(some) < count_max:
+            one, _ = self._due.popitem(last=False)
+            if one.parked_slot:
+                one.parked_slot = 0
+                some.append(one)
         return some
 
     def _occupied(self, last: int) -> list[int]:
@@ -367,6 +370,8 @@ class Tokens:
         for queue in [None, *queues] if tenant.is_any_first else [*queues, None]:
             if queue is None:
                 tenant.turn_count = share * tenant.waiting_any_count if tenant.waiting_topics else 0
+            elif queue not in tenant.waiting_topics:
+                continue  # The turn of another topic has ended the call that waited for both.
             elif has_tokens and (cap is None or not cap.wait_s(self._clock())):
                 del tenant.waiting_topics[queue]
                 tenant.turn_count = share * queue.weight
