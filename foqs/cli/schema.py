@@ -83,7 +83,7 @@ def apply(loaded: LoadedConfig, new_shards: tuple[int, ...]) -> None:
 @click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @host_command
 def status(loaded: LoadedConfig, output: str) -> None:
-    """Show what is applied and what is pending. Exit code 1 when a database is not up to date."""
+    """Show the applied and the pending migrations. The exit code is 1 if a database is not up to date."""
     work = _Work()
     found: dict[_Database, SchemaStatus] = {}
     for database in work.databases(loaded):
@@ -118,7 +118,7 @@ class _Work:
     """The databases in turn, and their failures. A failure does not stop the work on the other databases."""
 
     def __init__(self, new_shards: Collection[int] = ()) -> None:
-        """`new_shards` are the shards whose databases are to be made anew."""
+        """The databases of the `new_shards` are created again, even if hosts have served these shards."""
         self._new_shards = new_shards
         self.codes: set[Exit] = set()
         self.is_meta_pending = False

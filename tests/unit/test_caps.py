@@ -385,3 +385,18 @@ def test_a_tick_looks_at_those_alone_that_it_takes_however_many_are_due(monkeypa
     assert Waiting.looks_count == 10
     wheel.leave(all_of_them[10])
     assert wheel.take_due() == all_of_them[11:]
+
+
+def test_a_topic_that_is_forgotten_in_the_turn_of_another_one_has_no_turn() -> None:
+    """A call waited for both, and the turn of the first one has ended it."""
+    shards = Shards(1)
+    tokens, queues = shards.dispatcher.tokens, shards.dispatcher.queues
+    waiting = [queues.get(NAMESPACE, name) for name in ("a", "b", "c")]
+    tenant = queues.tenant(NAMESPACE)
+    tenant.waiting_topics.update(dict.fromkeys(waiting))
+    served = []
+    for queue in tokens.turns(tenant):
+        served.append(queue)
+        if queue is waiting[0]:
+            tokens.forget(waiting[1])
+    assert [queue for queue in served if queue is not None] == [waiting[0], waiting[2]]

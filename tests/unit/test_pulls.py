@@ -343,6 +343,19 @@ def frozen_worlds() -> Iterator[Callable[..., FrozenWorld]]:
 TO_MAIL = Pointer(MAIL, "host-1", Stock(3, 0))
 
 
+def test_a_call_that_outlives_the_server_ends_when_pulls_are_stopped(
+    frozen_worlds: Callable[..., FrozenWorld],
+) -> None:
+    world = frozen_worlds(EagerNews())
+    call = world.dequeue(20_000)
+    assert not call.done()
+    stopped: asyncio.Task[None] = world.loop.call(world.loop.create_task, world.pulls.stop())
+    world.loop.turn()
+    assert stopped.done()
+    assert call.done()
+    assert call.result() == []
+
+
 @pytest.mark.parametrize("wait_ms", [0, 100])
 def test_a_call_that_pulls_from_a_frozen_host_is_answered_a_second_after_its_wait(
     frozen_worlds: Callable[..., FrozenWorld], wait_ms: int

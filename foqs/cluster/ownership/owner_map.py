@@ -95,7 +95,7 @@ class OwnerMap:
         self._believe(self._claims.lapse(self._known))
 
     def _believe(self, shard_ids: Iterable[int]) -> None:
-        """Choose the believed owners of these shards anew."""
+        """Choose the believed owners of these shards again."""
         has_news = False
         for shard_id in shard_ids:
             old, new = self._owners.get(shard_id), self._claims.best(shard_id, self.on_record(shard_id))

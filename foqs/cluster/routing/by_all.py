@@ -54,7 +54,7 @@ class MergedCalls:
         return self._pages.hold(self._routes.hosts_count * limits.PAGE_BYTES_MAX)
 
     async def ask_all(self, context: CallContext, verb: str, request: Any, missing: list[str] | None) -> list[Any]:
-        """The results of all hosts. `missing`, if given, is told of hosts and shards that do not respond."""
+        """Return the results of all hosts. `missing`, if given, gets the hosts and shards that do not respond."""
         method = self._table[verb]
         if self._owners.is_alone:
             return [await method(context, request)]

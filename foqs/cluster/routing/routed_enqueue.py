@@ -23,7 +23,7 @@ from foqs.model.errors import (
 )
 
 FULL_MS = 500
-"""A host that had no room is asked last for so long, if it does not say longer."""
+"""A host without room is asked last for this long, unless its answer names a longer time."""
 CANDIDATES = 2
 """The hosts with room that are drawn at random; the one of them that refused longest ago is asked."""
 
@@ -169,7 +169,7 @@ class RoutedEnqueue:
         return None
 
     def _with_room(self, namespace_name: str) -> Peer | None:
-        """One of the hosts with shards of the namespace's tier that have had room of late."""
+        """Return a host that serves the tier of the namespace and had room recently, or None."""
         now_s, others = self._now_s(), self._routes.takers(namespace_name)
         known: Mapping[str, float] = self._full_until_s
         free = [remote for remote in others if known.get(remote.host_id, 0.0) <= now_s]

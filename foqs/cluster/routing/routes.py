@@ -48,7 +48,7 @@ class LocalServing(Protocol):
         """Whether new items of the namespace go to the shard: it is of the namespace's tier and does not drain."""
 
     async def know(self, namespace_name: str | None) -> None:
-        """Read the namespaces anew if there is none of this name."""
+        """Read the namespaces again if the name is unknown."""
 
 
 class _Group(NamedTuple):
@@ -121,7 +121,7 @@ class Routes:
         there: Callable[[Peer, CallContext], Awaitable[T]],
         missing: list[str] | None = None,
     ) -> list[T]:
-        """The results of all hosts, each for shards of its own: a shard is asked of one host alone.
+        """Return the results of all hosts, each for its own shards; only one host is asked for a shard.
 
         A shard that is on its way is waited for, for up to limits.ROUTE_WAIT_MS_MAX. Raises what a host raises, and
         names it. `missing`, if given, is told of hosts and shards that do not respond instead.

@@ -82,7 +82,7 @@ class Quotas(Service):
         self._outage = OutageLog(now_s, "quotas_away", "quotas_back")
         self._locked = Outage(now_s)
         self._pace = Pace()
-        """What asks take, in milliseconds."""
+        """The duration of asks, in milliseconds."""
         self._lane = Lane(self.name)
         self._turns_lane = Lane(f"{self.name}-turns")
         self._pause_ms: float = 0.0

@@ -40,9 +40,9 @@ P = TypeVar("P", bound=Parked)
 
 
 class TokenWheel(Generic[P]):
-    """What waits for tokens, by slots of time. It costs nothing until its slot is over.
+    """The topics or namespaces that wait for tokens, by slots of time. They cost nothing until their slot is over.
 
-    It writes the `parked_slot` of what waits.
+    The wheel writes their `parked_slot`.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:

@@ -1,4 +1,4 @@
-"""What all hosts of a cluster share in the meta database: the name, the secret and the id of the cluster."""
+"""The name, the secret and the id of the cluster, which all its hosts read from the meta database."""
 
 from __future__ import annotations
 
