@@ -21,7 +21,7 @@ from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.storage.meta.meta_store import MetaStore
 from foqs.testing.fake_meta import memory_meta
 from tests.support.running_host import has_read, running_host
-from tests.support.waiting import until
+from tests.support.waiting import eventually, until
 
 LIMIT = 1_000
 
@@ -157,7 +157,8 @@ async def test_two_hosts_together_let_in_the_quota_and_no_more(meta_url: str, sh
         for host in (first, second):
             await has_read(host)
             assert limit_of(host) == 520, "and they read twice a second"
-            assert await send(host, 10) == 10
+            # A call whose tokens come too late on a busy machine is refused as a whole.
+            await eventually(lambda host=host: send(host, 10), lambda count: count == 10)
         assert await send(first, 1) == 0
 
 
@@ -194,7 +195,7 @@ async def test_a_meta_database_that_hangs_holds_no_enqueue_up_for_long(meta_url,
         try:
             await host.client.enqueue("small", "t", b"x")
             assert loop.time() - began_s >= WAIT_MS_MAX / 1000
-            assert host.host._quotas.is_away
+            await until(lambda: host.host._quotas.is_away)
             for _ in range(5):
                 await host.client.enqueue("small", "t", b"x")
             assert host.host._quotas.waited_total <= 2, "once it is known to be away nobody waits"
