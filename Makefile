@@ -1,10 +1,12 @@
 # foqs: `make` lists what there is to make.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-tools spark demo demo-spark test test-deep lint types imports unit test-mysql sim sim-clusters power chaos caps caps-of-hosts overload bulk export isolation any-host shares sick-shard take-over rolling dedup lease-ends long-life fuzz front-door bench bench-dedup bench-spark spark-exact peers bench-peers scale compiled test-compiled clean
+.PHONY: help setup test-tools spark demo demo-spark test test-deep checks lint types imports unit test-mysql sim sim-clusters power chaos caps caps-of-hosts overload bulk export isolation any-host shares sick-shard take-over rolling rotation revocation reload dedup lease-ends long-life fuzz front-door connections bench bench-dedup bench-protected bench-spark spark-exact peers bench-peers scale compiled test-compiled locks audit sbom clean
 BIN := .venv/bin
 # What the tests found, for scripts/test_counts.py.
 RESULTS := build/tests
 SIDE_BY_SIDE = -n $${WORKERS:-4} --dist loadfile --no-loadscope-reorder
+# Each worker of pytest rewrites all tests, and each process that a test starts compiles foqs, unless bytecode is kept.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,7 +20,7 @@ demo: setup ## the queue at work on this machine, from nothing to numbers
 demo-spark: setup spark ## a bulk enqueue from PySpark with keys, a worker killed on the way, each row there once
 	@$(BIN)/python -m loadtest.spark.demo
 
-test: setup test-tools spark lint types imports ## checks, and the tests that find a wrong change fast: make test WORKERS=N
+test: setup test-tools spark checks ## checks, and the tests that find a wrong change fast: make test WORKERS=N
 	@mkdir -p $(RESULTS)
 	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not deep and not alone" --junit-xml $(RESULTS)/test.xml
 
@@ -27,6 +29,13 @@ test-deep: setup test-tools spark ## all other tests: make test-deep WORKERS=N
 	$(BIN)/pytest $(SIDE_BY_SIDE) -m "deep and not alone" --junit-xml $(RESULTS)/test-deep.xml || failed=1; \
 	$(BIN)/pytest -n 2 -m "alone" --junit-xml $(RESULTS)/test-deep-alone.xml tests/integration || failed=1; \
 	exit $$failed
+
+# They need one core each, and so does the first compiling of the tests, which the workers would do each by itself.
+checks: setup
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync --old-file setup types lint imports build/bytecode
+
+build/bytecode:
+	@mkdir -p build; $(BIN)/pytest --collect-only --quiet > /dev/null && touch $@
 
 lint: setup ## ruff: rules and format
 	$(BIN)/ruff check
@@ -101,6 +110,15 @@ take-over: setup ## a host with 90,000 leases killed and stopped, and how soon a
 rolling: setup ## four hosts restarted in turn under load, 10,000 leases on each of 8 shards: make rolling ROUNDS=N
 	@$(BIN)/python -m loadtest.stress rolling --rounds $${ROUNDS:-1} --json build/stress/rolling.json
 
+revocation: setup ## three hosts under load, and how soon all refuse a token that was revoked: make revocation TIMES=N
+	@$(BIN)/python -m loadtest.stress revocation --times $${TIMES:-100} --json build/stress/revocation.json
+
+reload: setup ## two hosts with TLS under load, their certificates replaced again and again: make reload TIMES=N
+	@$(BIN)/python -m loadtest.stress reload --times $${TIMES:-100} --json build/stress/reload.json
+
+rotation: setup ## the secret of two hosts replaced ten times under load of clients that repeat nothing: make rotation ROTATIONS=N
+	@$(BIN)/python -m loadtest.stress rotation --rotations $${ROTATIONS:-10} --json build/stress/rotation.json
+
 dedup: setup ## exactly-once enqueue through kill -9, and what a window full of ids costs: make dedup IDS=N WINDOW_IDS=M
 	@$(BIN)/python -m loadtest.stress dedup --ids $${IDS:-1000000} --json build/stress/dedup.json
 	@$(BIN)/python -m loadtest.stress dedup-window --ids $${WINDOW_IDS:-1000000} --json build/stress/dedup-window.json
@@ -123,8 +141,16 @@ fuzz: setup ## hostile bytes, mutated and led by coverage, on the frame path and
 front-door: setup ## worst inputs and floods against a host: its event loop, its memory, and a good client's p99
 	@$(BIN)/python -m loadtest.fuzz.floods $${OPTIONS:-}
 
+connections: setup ## 10,000 idle connections, plain and by TLS: what each costs a host of memory
+	@$(BIN)/python -m loadtest.fuzz.connections --json build/stress/connections.json
+
 bench: setup ## throughput and latency of foqs on this machine
 	@$(BIN)/python -m loadtest.bench run w1 w2 w3 w4 w5 w6 --quick --out build/bench
+
+bench-protected: setup ## what enforced access costs, and TLS with it: pairs of runs next to foqs without
+	@$(BIN)/python -m loadtest.bench pairs w1 w3 w4 few --with foqs-enforced --together --json build/pairs/enforced.json
+	@$(BIN)/python -m loadtest.bench pairs w1 w3 w4 --with foqs-protected --together --json build/pairs/protected.json
+	@$(BIN)/python -m loadtest.bench pairs lone --with foqs-protected --json build/pairs/lone.json
 
 peers: setup ## the queues that foqs is measured against: their servers (Debian's packages, as root) and clients
 	@scripts/peers.sh
@@ -140,6 +166,18 @@ bench-spark: setup spark ## rows per second from PySpark next to plain clients w
 
 spark-exact: setup spark ## a million rows through a Spark cluster that meets every failure: each there once: make spark-exact ROWS=N
 	@$(BIN)/python -m loadtest.spark.exact --rows $${ROWS:-1000000}
+
+locks: setup ## requirements/*.lock anew, with the newest versions that pyproject.toml allows; then `make audit`
+	@scripts/audit-tools.sh
+	@$(BIN)/python -m scripts.lock_files
+
+audit: setup ## security/audit.json: what is known of the packages in the locks; needs the network
+	@scripts/audit-tools.sh
+	@$(BIN)/python -m scripts.audit
+
+sbom: setup ## bills of materials of the locks in dist/sbom, as CycloneDX
+	@scripts/audit-tools.sh
+	@$(BIN)/python -m scripts.sbom
 
 spark: # PySpark and a Java runtime
 	@scripts/spark.sh

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from foqs.client.sync.settler import LeasedItem
     from foqs.client.sync.worker import Worker
     from foqs.client.worker_core import CutOffError
+    from foqs.model.access import AccessGrant, AccessMode, RefusalRow
+    from foqs.model.access_calls import AccessCertificate, AccessPrincipal, AccessState, AccessToken, NewToken
+    from foqs.model.audit import AuditPage, AuditRecord
     from foqs.model.calls import (
         ClusterShard,
         DeadLettersResult,
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
         ExportPlan,
         ExportSplit,
         HostStatus,
+        Identity,
         ItemState,
         PositionErrors,
         ShardMap,
@@ -59,6 +63,7 @@ if TYPE_CHECKING:
         UnavailableError,
         UnknownNamespaceError,
     )
+    from foqs.model.groups import TopicGroup
     from foqs.model.jobs import Job, JobPage, JobState
     from foqs.model.namespace import DedupScope, DedupWhenAway, Namespace, NamespaceSettings
     from foqs.model.policy import TopicPolicyChange, TopicPolicyEntry
@@ -79,6 +84,8 @@ _HOME = {
     "foqs.client.sync.settler": ("LeasedItem",),
     "foqs.client.sync.worker": ("Worker",),
     "foqs.client.worker_core": ("CutOffError",),
+    "foqs.model.access": ("AccessGrant", "AccessMode", "RefusalRow"),
+    "foqs.model.access_calls": ("AccessCertificate", "AccessPrincipal", "AccessState", "AccessToken", "NewToken"),
     "foqs.model.calls": (
         "ClusterShard",
         "DeadLettersResult",
@@ -88,6 +95,7 @@ _HOME = {
         "ExportPlan",
         "ExportSplit",
         "HostStatus",
+        "Identity",
         "ItemState",
         "PositionErrors",
         "ShardMap",
@@ -114,6 +122,8 @@ _HOME = {
         "UnavailableError",
         "UnknownNamespaceError",
     ),
+    "foqs.model.audit": ("AuditPage", "AuditRecord"),
+    "foqs.model.groups": ("TopicGroup",),
     "foqs.model.jobs": ("Job", "JobPage", "JobState"),
     "foqs.model.namespace": ("DedupScope", "DedupWhenAway", "Namespace", "NamespaceSettings"),
     "foqs.model.policy": ("TopicPolicyChange", "TopicPolicyEntry"),
@@ -122,6 +132,12 @@ _HOME = {
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
+    "AccessCertificate",
+    "AccessGrant",
+    "AccessMode",
+    "AccessPrincipal",
+    "AccessState",
+    "AccessToken",
     "AdminClient",
     "AlreadyExistsError",
     "AsyncAdminClient",
@@ -129,6 +145,8 @@ __all__ = [
     "AsyncConsumer",
     "AsyncLeasedItem",
     "AsyncWorker",
+    "AuditPage",
+    "AuditRecord",
     "BatchError",
     "Client",
     "ClientClosedError",
@@ -150,6 +168,7 @@ __all__ = [
     "FoqsError",
     "HostState",
     "HostStatus",
+    "Identity",
     "InternalError",
     "InvalidArgumentError",
     "Item",
@@ -163,6 +182,7 @@ __all__ = [
     "Namespace",
     "NamespaceSettings",
     "NewItem",
+    "NewToken",
     "NotFoundError",
     "NotSentError",
     "OutcomeUnknownError",
@@ -173,6 +193,7 @@ __all__ = [
     "RateLimitedError",
     "Reason",
     "ReasonCode",
+    "RefusalRow",
     "Release",
     "Retry",
     "RetryPolicy",
@@ -185,6 +206,7 @@ __all__ = [
     "StoredItem",
     "StoredItemPage",
     "TooLargeError",
+    "TopicGroup",
     "TopicPolicyChange",
     "TopicPolicyEntry",
     "TopicStats",

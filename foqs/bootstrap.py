@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping, Set
 from functools import partial
-from pathlib import Path
 
 from foqs.background.service import Service, ServiceState
 from foqs.background.tasks import Tasks, log_defect
@@ -16,21 +15,25 @@ from foqs.cluster.members.watch_report import OF_WATCH
 from foqs.cluster.ownership.owner_map import OwnerMap
 from foqs.cluster.ownership.owner_word import OwnerWord
 from foqs.cluster.ownership.sharing import Sharing
+from foqs.cluster.peers.cluster_secrets import ClusterSecrets
 from foqs.cluster.routing.routing import Routing
 from foqs.cluster.routing.routing_gauges import OF_ROUTING
 from foqs.config import HostConfig
 from foqs.contract.verbs import Table
+from foqs.host.access.book import AccessBook
+from foqs.host.access.follower import AccessFollower
+from foqs.host.access.guard import check_is_guarded
 from foqs.host.admission.bulk_lane import BulkEnqueues, BulkLane
 from foqs.host.admission.hosted_jobs import Jobs
 from foqs.host.admission.hosted_quota import RepeatLookUps
 from foqs.host.admission.placement import Placement
 from foqs.host.admission.quotas import Quotas
 from foqs.host.dispatch.dispatcher import Dispatcher
-from foqs.host.event_log.log_service import EventLog, EventLogOptions, EventLogSource
 from foqs.host.metrics.ages import Ages
 from foqs.host.metrics.condition import Condition, Pulse
-from foqs.host.metrics.gauges import OF_EVENT_LOG, OF_HOST, Sources
+from foqs.host.metrics.gauges import OF_ACCESS, OF_AUDIT, OF_EVENT_LOG, OF_HOST, Sources
 from foqs.host.registry.censuses import Censuses
+from foqs.host.registry.group_calls import GroupCalls
 from foqs.host.registry.known_slots import Slots
 from foqs.host.registry.namespace_calls import NamespaceCalls
 from foqs.host.registry.namespaces import Namespaces
@@ -38,14 +41,18 @@ from foqs.host.registry.slot_moves import SlotMover
 from foqs.host.shards.hand_over import let_go
 from foqs.host.shards.shards import Shards
 from foqs.host.shards.waiting import Waiting
+from foqs.host.verbs.access_verbs import AccessVerbs
+from foqs.host.verbs.audit_list import AuditList
 from foqs.host.verbs.dequeues import Dequeues
 from foqs.host.verbs.enqueues import Enqueues
 from foqs.host.verbs.exports import Exports
+from foqs.host.verbs.group_purge import GroupPurge
+from foqs.host.verbs.group_verbs import GroupVerbs
 from foqs.host.verbs.host_stocks import Stocks
 from foqs.host.verbs.inspection import Inspection
 from foqs.host.verbs.job_calls import JobCalls, JobEnqueues
 from foqs.host.verbs.known_reasons import KnownReasons
-from foqs.host.verbs.namespace_verbs import NamespaceVerbs
+from foqs.host.verbs.namespace_verbs import NamespacePages, NamespaceVerbs
 from foqs.host.verbs.page_reads import PageBudget, Slices
 from foqs.host.verbs.place_check import PlaceCheck
 from foqs.host.verbs.settlements import Leases
@@ -56,12 +63,12 @@ from foqs.host.verbs.table import verb_table
 from foqs.host.verbs.topics import Topics
 from foqs.model import limits
 from foqs.model.cluster import HostRow, OpenedShard, ShardUse, process_id
-from foqs.model.item import ItemEvent
 from foqs.model.peer_proof import PROOF, SECRET_BYTES
+from foqs.model.secret import Secret
 from foqs.model.shared_caps import SharedCap
-from foqs.model.slots import SlotMove
 from foqs.model.stocks import Topic
 from foqs.parts import Parts, real_parts
+from foqs.record_factory import make_audit, make_event_log
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Events
 from foqs.shard_factory import ShardFactory
@@ -70,6 +77,8 @@ from foqs.storage.schema.migrations import SchemaKind
 from foqs.storage.sessions.places import place_of
 from foqs.transport.bounds import TransportLimits
 from foqs.transport.server import ThriftServer
+from foqs.transport.tls.certificates import Certificates
+from foqs.transport.tls.tls_gauges import OF_TLS, TlsSources
 
 PREFETCH_SWEEP_MS = 500
 """Interval between two checks for prefetched items that nobody took, in milliseconds."""
@@ -90,16 +99,20 @@ class Host(Service):
         self._loop = asyncio.get_running_loop()
         started_at_ms = parts.wall_ms()
         self.id = process_id(config.host_name, started_at_ms)
+        self.certificates = None if config.tls_files is None else Certificates(config.tls_files, parts.wall_ms)
         self._meta = self._make_meta(limits.META_STATEMENT_MS_MAX)
+        self._secrets = ClusterSecrets(lambda: self.owners.living, parts.monotonic_s)
         self._membership = self._make_membership(started_at_ms)
         self._jobs = Jobs(self._meta.jobs, config.host_name, started_at_ms, self._loop.time)
         self._shards = Shards(config.shards, self._membership.refused, self._is_elsewhere)
-        self._waiting = Waiting(self._loop)
-        self._slots = Slots(self._shards)
+        self._waiting, self._slots = Waiting(self._loop), Slots(self._shards)
         self._censuses = Censuses(self._shards, self._slots, self._waiting)
+        self.access = AccessBook(self._meta.access, parts.monotonic_s)
+        self._follower = AccessFollower(self.access, parts.monotonic_s)
         self._namespaces = self._make_namespaces()
+        self._audit = make_audit(self._meta.audit, self.id, parts, self._namespaces, self.access.refusals)
         self.metrics = parts.metrics(self._namespaces.name_of)
-        self._event_log = self._make_event_log()
+        self._event_log = make_event_log(config, parts, self._namespaces, self.metrics.items)
         self._dispatcher = Dispatcher(
             self._shards.writers,
             self._loop.time,
@@ -109,38 +122,27 @@ class Host(Service):
             lambda key, rate, now_s: SharedCap(key, rate, now_s, self._routing.caps),
         )
         self._factory = ShardFactory(
-            config,
-            parts,
-            self._meta,
-            self._namespaces,
-            self._dispatcher,
-            self._membership,
-            self.metrics.transactions,
-            self._shard_opened,
-            self.id,
-        )
+            config, parts, self._meta, self._namespaces, self._dispatcher, self._membership,
+            self.metrics.transactions, self._shard_opened, self.id,
+        )  # fmt: skip
         self.owners = OwnerMap(parts.monotonic_s, self.id, self._follow_hosts)
         self._sharing = Sharing(self, self.owners, self._membership, parts.monotonic_s)
         self._owner_word = OwnerWord(self._shards.writers, self._membership, parts.monotonic_s)
         self._namespace_calls = NamespaceCalls(self._namespaces, self._censuses, self._slots, parts.wall_ms)
         self._slot_moves = self._make_slot_moves()
-        slices = Slices(self._loop)
-        pages = PageBudget()
+        self._lane, slices, pages = BulkLane(self._loop), Slices(self._loop), PageBudget()
         self._inspection = Inspection(
             self._namespaces, self._shards, self._waiting, self._dispatcher.on_events, slices, pages
         )
         self._exports = Exports(self._namespaces, self._shards, pages, slices, parts.wall_ms)
+        self._group_purge = self._make_group_purge()
         self._quotas = self._make_quotas()
-        self._lane = BulkLane(self._loop)
         self._dequeues = Dequeues(
             self._namespaces, self._shards, self._dispatcher, self._loop.time, self.metrics.items.count_event
         )
         self._routing = self._make_routing(self._make_verbs(slices))
         self._server = self._make_server()
-        self._secret: bytes | None = None
-        """The secret that the hosts of the cluster show each other, from the meta database."""
-        self._ticking = Tasks("ticker")
-        self._pulse = Pulse()
+        self._ticking, self._pulse = Tasks("ticker"), Pulse()
         self._ages = Ages(self._shards, self._loop.time)
         self._watch()
         self.condition = Condition(self._pulse, self._shards, lambda: self.state)
@@ -187,9 +189,9 @@ class Host(Service):
         for shard_id, writer in self._shards.writers.items():
             writer.expect(is_expected=shard_id in shard_ids)
 
-    def look_again(self, shard_ids: Collection[int]) -> None:
+    def retry_now(self, shard_ids: Collection[int]) -> None:
         for shard_id in shard_ids:
-            self._shards.writers[shard_id].look_again()
+            self._shards.writers[shard_id].retry_now()
 
     async def gain_shard(self, shard_id: int, place: str) -> None:
         """Try to own one more shard while the host runs. At first another host can still own it."""
@@ -209,27 +211,30 @@ class Host(Service):
     async def _start(self) -> None:
         # Start the ticker first, because it shows that the event loop turns.
         self._ticking.spawn(self._tick())
+        if self.certificates is not None:
+            await self.certificates.start()
         await self._namespaces.calls.run(lambda _: self._parts.check_schema(self._config.meta_url, SchemaKind.META))
-        proposed = self._parts.chance.random_bytes(SECRET_BYTES)
-        self._secret = await self._namespaces.calls.run(lambda meta: self._join(meta, proposed))
+        await self._namespaces.calls.run(self._join)
         await self._routing.start()
         await self._membership.start()
         await self._namespaces.start()
+        await self._follower.start()
+        check_is_guarded(self._config, self.access.snapshot.mode)
         await self._jobs.start()
         await self._quotas.start()
+        await self._audit.start()
         if self._event_log is not None:
             await self._event_log.start()
         await self._sharing.start()
+        await self._group_purge.start()
         await self._server.start()
         self._membership.advertise(self._advertised())
 
-    def _join(self, meta: MetaStore, proposed_secret: bytes) -> bytes:
-        """Read the common values of the cluster from the meta database. Return its secret. Raises
-        InvalidArgumentError in another cluster.
-        """
+    def _join(self, meta: MetaStore) -> None:
+        """Check the name and the id of the cluster, and read its secret. Raises InvalidArgumentError in another."""
         meta.cluster.agree_on_name(self._config.cluster)
-        self._factory.cluster.learn()
-        return meta.cluster.secret(proposed_secret)
+        self._factory.cluster.read()
+        self._secrets.join(meta, Secret(self._parts.chance.random_bytes(SECRET_BYTES)))
 
     async def _drain(self) -> None:
         await self._sharing.leave()
@@ -241,12 +246,14 @@ class Host(Service):
         await asyncio.gather(*[shard.drain() for shard in self._shards.by_id.values()])
         await self._jobs.drain()
         await self._quotas.drain()
+        await self._audit.drain()
         if self._event_log is not None:
             await self._event_log.drain()
 
     async def _stop(self) -> None:
         await self._server.stop()
         await self._routing.stop()
+        await self._group_purge.stop()
         await self._namespace_calls.stop()
         await self._slot_moves.stop()
         await self._slots.stop()
@@ -258,8 +265,12 @@ class Host(Service):
         await self._censuses.stop()
         await self._jobs.stop()
         await self._quotas.stop()
+        await self._audit.stop()
+        await self._follower.stop()
         await self._namespaces.stop()
         await self._membership.stop()
+        if self.certificates is not None:
+            await self.certificates.stop()
         # Stop the ticker last. Stopping the other parts can take long if a server hangs, and the loop turns meanwhile.
         await self._ticking.stop()
 
@@ -273,7 +284,7 @@ class Host(Service):
             now_s = self._loop.time()
             self._factory.turning.tick(now_s)
             works = [writer.tick for writer in self._shards.writers.values()]
-            works += [self._dispatcher.tick, self._dequeues.tick, self._waiting.tick, self._ages.tick]
+            works += [self._dispatcher.tick, self._dequeues.tick, self._waiting.tick, self._ages.tick, self.access.tick]
             if now_s - swept_s > PREFETCH_SWEEP_MS / 1000:
                 swept_s = now_s
                 works.append(self._dispatcher.sweep)
@@ -318,8 +329,12 @@ class Host(Service):
             lambda: len(self._censuses.unknown),
         )
         self.metrics.watch(OF_HOST, sources)
+        self.metrics.watch(OF_AUDIT, self._audit)
         self.metrics.watch(OF_ROUTING, self._routing.sources)
         self.metrics.watch(OF_WATCH, self._membership.report)
+        self.metrics.watch(OF_ACCESS, self.access)
+        if self.certificates is not None:
+            self.metrics.watch(OF_TLS, TlsSources(self._server, self.certificates))
         if self._event_log is not None:
             self.metrics.watch(OF_EVENT_LOG, self._event_log)
 
@@ -337,34 +352,28 @@ class Host(Service):
         me = HostRow(self.id, "", started_at_ms, 0, tier=config.tier, proof=PROOF, is_starting=True)
         places = {shard_id: place_of(url) for shard_id, url in config.shards.items()}
         beats = partial(self._make_meta, limits.BEAT_STATEMENT_MS_MAX)
-        backend = membership_backend(config.membership, config.cluster, meta, parts.monotonic_s, beats)
+        ensemble = (config.membership, config.cluster, meta, parts.monotonic_s, beats, config.membership_access)
+        backend = membership_backend(*ensemble)
         follower = Follower(
             self._follow_view,
-            self._follow_death,
+            lambda: self._sharing.owner_died(),  # noqa: PLW0108 - it is made later
             lambda: self._sharing.is_moving,
             self._place_problem,
+            self._secrets.read,
+            lambda: self._secrets.ids,
         )
         return Membership(backend, meta, me, places, parts.monotonic_s, parts.chance.choose, follower)
 
     async def _follow_view(self, view: ClusterView) -> None:
         """Do what follows from a round of the membership."""
-        if await self._sharing.look(view):
-            self._owner_word.look(view)
+        if await self._sharing.refresh(view):
+            self._owner_word.refresh(view)
 
     def _follow_hosts(self, addresses: Mapping[str, str], leaving: Set[str]) -> None:
         self._routing.follow_hosts(addresses, leaving)
 
-    def _follow_death(self) -> None:
-        self._sharing.owner_died()
-
     def _place_problem(self, shard_id: int, place: str) -> str:
         return self._factory.place_problem(shard_id, place)
-
-    def _follow_slot_move(self, move: SlotMove | None) -> None:
-        self._slot_moves.look(move)
-
-    def _give_back_id(self) -> None:
-        self._factory.cluster.give_back()
 
     def _make_namespaces(self) -> Namespaces:
         return Namespaces(
@@ -374,8 +383,8 @@ class Host(Service):
             self._censuses,
             self._slots,
             allow_undurable=self._config.allow_undurable_servers,
-            on_slot_move=self._follow_slot_move,
-            give_back_id=self._give_back_id,
+            on_slot_move=lambda move: self._slot_moves.refresh(move),  # noqa: PLW0108 - it is made later
+            restore_id=lambda: self._factory.cluster.restore(),  # noqa: PLW0108 - it is made later
         )
 
     def _advertised(self) -> str:
@@ -390,6 +399,10 @@ class Host(Service):
             ),
         )  # fmt: skip
 
+    def _make_group_purge(self) -> GroupPurge:
+        calls = GroupCalls(self._namespaces, self._namespace_calls)
+        return GroupPurge(self._namespaces, self._shards, self._exports, self._inspection, calls, self._loop.time)
+
     def _make_quotas(self) -> Quotas:
         return Quotas(
             self._meta.quotas,
@@ -398,23 +411,6 @@ class Host(Service):
             lambda: self._membership.hosts_count,
             lambda: self._namespaces.missed_s,
         )
-
-    def _make_event_log(self) -> EventLog | None:
-        """The event log, or None if it has no directory."""
-        config = self._config
-        if not config.event_log_dir:
-            return None
-        options = EventLogOptions(
-            config.host_name, Path(config.event_log_dir), config.event_log_bytes_max, config.event_log_days
-        )
-        source = EventLogSource(
-            self._namespaces.name_of,
-            self._namespaces.settings.events_per_mille,
-            partial(self.metrics.items.counts_of, ItemEvent.RATE_LIMITED),
-        )
-        event_log = self._parts.event_log(options, source)
-        self._namespaces.settings.has_event_log = True
-        return event_log
 
     def _record(self, events: Events) -> None:
         """Record the events of a shard."""
@@ -431,26 +427,24 @@ class Host(Service):
         look_ups, make_slots = RepeatLookUps(self._parts.monotonic_s), self._namespace_calls.slots
         enqueues = Enqueues(namespaces, self._quotas, placement, self._waiting, count_event, make_slots, look_ups)
         bulk = BulkEnqueues(namespaces, self._lane, enqueues.enqueue)
+        undelivered, chance = self._dispatcher.tokens.undelivered, self._parts.chance
         table = verb_table(
             JobEnqueues(namespaces, self._jobs, bulk.enqueue, count_event),
+            AccessVerbs(namespaces, self._follower, self.access.refusals, chance.random_bytes, self._parts.wall_ms),
             self._dequeues,
             Topics(namespaces, shards, self._dispatcher, slices),
             self._inspection,
             self._exports,
+            NamespacePages(namespaces),
             without_context=[
-                Leases(
-                    namespaces,
-                    shards,
-                    self._inspection,
-                    self._waiting,
-                    count_event,
-                    self._dispatcher.tokens.undelivered,
-                ),
+                Leases(namespaces, shards, self._inspection, self._waiting, count_event, undelivered),
                 ShardMaps(namespaces, self._namespace_calls, shards, self._advertised),
-                NamespaceVerbs(namespaces, self._namespace_calls),
+                NamespaceVerbs(namespaces, self._namespace_calls, self._follower.refresh),
+                GroupVerbs(namespaces, GroupCalls(namespaces, self._namespace_calls), self._parts.wall_ms),
                 JobCalls(namespaces, self._jobs),
                 ShardCalls(namespaces, shards, self._slots, self._waiting, self._sharing.tiers_of, places),
                 StatusOfHost(self._config.host_name, shards, self._is_draining),
+                AuditList(namespaces.calls.run),
             ],
         )
         return {**table, **{verb: self._lane.beside(table[verb]) for verb in ("dequeue", "ack", "nack", "extendLease")}}
@@ -459,25 +453,32 @@ class Host(Service):
         """Extend the verbs of one host to all shards of the cluster."""
         chance, now_s = self._parts.chance, self._loop.time
 
-        def secret() -> bytes | None:
-            return self._secret
-
         def proof(host_id: str) -> int:
             row = self.owners.living.get(host_id)
             return PROOF if row is None else row.proof
 
         cluster = self._config.cluster
-        peers = self._parts.peers(self.id, cluster, secret, proof, chance.random_bytes, now_s)
+        tls = self.certificates if self._config.calls_peers_by_tls else None
+        to_peers = None if tls is None else tls.peer_tls()
+        peers = self._parts.peers(self.id, cluster, self._secrets, proof, chance.random_bytes, now_s, to_peers)
         local = Stocks(self._dispatcher, self._shards, self._namespaces, now_s, self._tasks)
         reasons = KnownReasons(self._namespaces, self._dispatcher, now_s, self._parts.wall_ms)
-        return Routing(self.id, cluster, table, local, reasons, self.owners, peers, secret, chance, now_s)
+        return Routing(
+            self.id, cluster, table, local, reasons, self.owners, peers, self._secrets, self._audit, chance, now_s,
+            self._config.needs_peer_certificates,
+        )  # fmt: skip
 
     def _make_server(self) -> ThriftServer:
         """The server for clients and other hosts."""
-        config = self._config
+        config, tls = self._config, self.certificates
         return self._parts.server(
             self._routing.router.call,
             is_living_peer=self._routing.door.is_living,
+            identities=self.access,
+            check=self._routing.router.check,
+            wall_ms=self._parts.wall_ms,
+            tokens_without_tls=config.tokens_without_tls,
+            tls=None if tls is None else tls.port_tls(is_required=config.tls == "required"),
             address=config.listen_address,
             port=config.port,
             namespaces=self._namespaces,

@@ -1,15 +1,12 @@
 """The configuration of a host: flag > environment (FOQS_*) > TOML file > default.
 
-Every problem is reported at once, each with its key, its value, its origin and the allowed values. Passwords never
-leave this module in clear except inside the URLs themselves.
+Every problem is reported at once, each with its key, its value, its origin and the allowed values. The URLs of a
+checked configuration have no passwords in them (foqs.storage.sessions.passwords).
 """
 
 from __future__ import annotations
 
-import ipaddress
-import json
 import os
-import re
 import socket
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -19,12 +16,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
-    TypeAdapter,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -37,25 +32,34 @@ from pydantic_settings import (
     NoDecode,
     SettingsConfigDict,
 )
-from sqlalchemy import URL, make_url
-from sqlalchemy.exc import ArgumentError
 
-from foqs.cluster.members.backends import zookeeper_url
+from foqs.cluster.members.backends.zookeeper_url import ZookeeperAccess
+from foqs.config_addresses import ANY_PORT, AdvertiseAddress, ListenAddress, MembershipUrl, is_every_address
 from foqs.config_problems import ENVIRONMENT_PREFIX, redact_url, sentence_of
+from foqs.config_tls import tls_files_of, tls_problems_of, zookeeper_problems_of
+from foqs.config_urls import (
+    MysqlUrl,
+    ServerTls,
+    ShardLogin,
+    ShardUrls,
+    misfits,
+    misfits_of_some,
+    passwords_in_environment,
+    verified,
+)
 from foqs.model import limits
 from foqs.model.errors import InvalidArgumentError
-from foqs.model.host_addresses import HostPort, host_problem, parse_address
+from foqs.model.host_addresses import HostPort, parse_address
 from foqs.service_links import without_service_links
 from foqs.storage.sessions.places import url_at
+from foqs.storage.sessions.secret_file import secret_file
+from foqs.storage.sessions.server_tls import DatabaseTls, is_unverified
 from foqs.storage.sessions.shard_places import ShardPlaces, entries_of, shard_places
-from foqs.storage.sessions.url_options import check_tls, password_problems, with_checked_options
+from foqs.storage.sessions.url_options import check_password_file, check_tls
+from foqs.transport.tls.contexts import TlsFiles
 
 CONFIG_VARIABLE = "FOQS_CONFIG"
-_DRIVER = "mysql+pymysql"
-_DRIVERS = ("mysql", "mariadb", "mysql+pymysql", "mariadb+pymysql")
-_ANY_PORT = 1
-"""Stands for the port of an address that has none."""
-_ADDRESS_PATTERN = r"^[A-Za-z0-9._:%-]{1,255}$"
+_SECRET_PATTERN = r"^(|/.*|\$CREDENTIALS_DIRECTORY/.+)$"
 
 
 class ConfigError(Exception):
@@ -66,141 +70,13 @@ class ConfigError(Exception):
         super().__init__("; ".join(self.problems))
 
 
-def _mysql_url(value: str) -> str:
-    try:
-        url = make_url(value)
-    except (ArgumentError, ValueError) as error:
-        raise ValueError("is not a URL; allowed: mysql://USER:PASSWORD@HOST:PORT/DATABASE") from error
-    problems = []
-    if url.drivername not in _DRIVERS:
-        problems.append(f"names the driver {url.drivername}; allowed: {', '.join(_DRIVERS)}")
-    if re.search(r"\s", value):
-        problems.append("has white space in it; allowed: %20 where a part of it has some")
-    if not url.database:
-        problems.append("names no database; allowed: mysql://USER:PASSWORD@HOST:PORT/DATABASE")
-    try:
-        url = with_checked_options(value)
-    except ValueError as error:
-        problems.append(str(error))
-    problems += password_problems(url)
-    if problems:
-        raise ValueError(", and ".join(problems))
-    return url.set(drivername=_DRIVER).render_as_string(hide_password=False)
-
-
-def _shard_urls(value: object) -> dict[int, str]:
-    """`{id: url}`, the same as JSON, or `ID=URL` separated by spaces, in one string or several."""
-    given = _shard_pairs(value)
-    problems = [] if given or value == {} else ["names no shard; allowed: at least one ID=URL"]
-    if len(given) > limits.SHARDS_PER_HOST_MAX:
-        problems.append(f"names {len(given)} shards; allowed: up to {limits.SHARDS_PER_HOST_MAX} for one host")
-    shards: dict[int, str] = {}
-    ids_by_place: dict[str, int] = {}
-    for raw_id, url in given:
-        if not re.fullmatch(r"\d{1,5}", raw_id, re.ASCII) or int(raw_id) > limits.SHARD_ID_MAX:
-            problems.append(f"shard id {raw_id!r:.40} is not within 0..{limits.SHARD_ID_MAX}")
-            continue
-        shard_id = int(raw_id)
-        if shard_id in shards:
-            problems.append(f"shard {shard_id} is named twice")
-        try:
-            shards[shard_id] = _mysql_url(url)
-        except ValueError as error:
-            problems.append(f"shard {shard_id}: {redact_url(url)} {error}")
-            continue
-        other = ids_by_place.setdefault(_place(shards[shard_id]), shard_id)
-        if other != shard_id:
-            problems.append(f"shards {other} and {shard_id} are the same database")
-    if problems:
-        raise ValueError("; ".join(problems))
-    return shards
-
-
-def _shard_pairs(value: object) -> list[tuple[str, str]]:
-    if isinstance(value, str) and value.lstrip().startswith("{"):
-        try:
-            value = json.loads(value)
-        except ValueError as error:
-            raise ValueError(f"is not JSON: {error}") from error
-    if isinstance(value, Mapping):
-        return [(str(shard_id), str(url)) for shard_id, url in value.items()]
-    texts = [value] if isinstance(value, str) else value
-    words = " ".join(map(str, texts)).split() if isinstance(texts, list | tuple) else None
-    if words is None or not all("=" in word for word in words):
-        raise ValueError("is not a map; allowed: a table of ID = URL, or ID=URL separated by spaces")
-    return [(shard_id, url) for shard_id, _, url in (word.partition("=") for word in words)]
-
-
-def _place(url: str) -> str:
-    parsed: URL = make_url(url)
-    server = parsed.query.get("unix_socket") or f"{(parsed.host or 'localhost').lower()}:{parsed.port or 3306}"
-    return f"{server}/{parsed.database}"
-
-
-def _misfits(meta_url: str, shards: Mapping[int, str]) -> list[str]:
-    """The conflicts between values that are each valid."""
-    meta = _place(meta_url)
-    return [
-        f"meta_url and shard {number} are the same database" for number, url in shards.items() if _place(url) == meta
-    ]
-
-
 def _default_host_name(values: dict[str, Any]) -> str:
     # Hosts that let the kernel choose their ports must not share a name, because shards are assigned to names.
     return f"{socket.gethostname()}:{values['port'] or f'pid{os.getpid()}'}"
 
 
-def _is_every_address(address: str) -> bool:
-    """True if the address stands for all addresses of the machine, so that others cannot connect to it."""
-    try:
-        return ipaddress.ip_address(address.strip("[]")).is_unspecified
-    except ValueError:
-        return re.fullmatch(r"0+(\.0+)*", address) is not None  # The system accepts this form as well.
-
-
-def _login_url(value: str) -> str:
-    """Any MySQL URL: its server and database do not matter."""
-    if not value:
-        return ""
-    try:
-        url = make_url(value)
-    except (ArgumentError, ValueError) as error:
-        raise ValueError("is not a URL; allowed: mysql://USER:PASSWORD@HOST") from error
-    if url.drivername not in _DRIVERS or re.search(r"\s", value):
-        raise ValueError(f"is not a MySQL URL; allowed: mysql://USER:PASSWORD@HOST, with {', '.join(_DRIVERS)}")
-    if problems := password_problems(url):
-        raise ValueError(", and ".join(problems))
-    return with_checked_options(value).set(drivername=_DRIVER).render_as_string(hide_password=False)
-
-
-def _listen_address(value: str) -> str:
-    if problem := host_problem(value):
-        raise ValueError(f"cannot be listened on: {problem}; allowed: an IP address of this machine, or a name of one")
-    return value
-
-
-def _advertise_address(value: str) -> str:
-    try:
-        if value:
-            parse_address(value, _ANY_PORT)
-    except ValueError as error:
-        raise ValueError(
-            f"leads nowhere: {error}; allowed: ADDRESS, ADDRESS:PORT or [V6 ADDRESS]:PORT by which others reach it"
-        ) from None
-    return value
-
-
-def _membership_url(value: str) -> str:
-    return str(zookeeper_url.parse(value)) if value else ""
-
-
-MembershipUrl = Annotated[str, AfterValidator(_membership_url)]
-ListenAddress = Annotated[str, Field(pattern=_ADDRESS_PATTERN), AfterValidator(_listen_address)]
-AdvertiseAddress = Annotated[str, AfterValidator(_advertise_address)]
-ShardLogin = Annotated[str, AfterValidator(_login_url)]
-MysqlUrl = Annotated[str, AfterValidator(_mysql_url)]
-ShardUrls = Annotated[dict[int, str], NoDecode, BeforeValidator(_shard_urls)]
 ServerEntries = Annotated[tuple[str, ...], NoDecode, BeforeValidator(entries_of)]
+FilePath = Annotated[str, Field(pattern=r"^(|/.*)$")]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 
 
@@ -208,6 +84,19 @@ class HostConfig(BaseModel):
     """The configuration of one host. Its constructor reads no flag, variable or file; see load_config."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    # These two stand before the URLs, because they change them.
+    database_tls: Literal["verify", "remote", "any"] = Field(
+        default="any",
+        description="verify: the certificate of every MySQL server that is reached by TCP is verified, and there is no "
+        "session without; remote: the same for servers on other machines, which is the default where tls is required; "
+        "any: as the options of each URL say",
+    )
+    database_ca_file: FilePath = Field(
+        default="",
+        description="file with the certificates of the authorities (PEM) for database_tls = verify or remote, by "
+        "its full path; a URL with ssl_ca or ssl_capath has its own (default: those of the system)",
+    )
 
     meta_url: MysqlUrl = Field(description="MySQL URL of the meta database, shared by all hosts of the cluster")
     shards: ShardUrls = Field(
@@ -228,8 +117,25 @@ class HostConfig(BaseModel):
     )
     membership: MembershipUrl = Field(
         default="",
-        description="zookeeper://HOST:PORT,HOST:PORT/PATH, by which the hosts of the cluster find each other; the same "
-        "for all hosts (default: the meta database)",
+        description="zookeeper://HOST:PORT,HOST:PORT/PATH, or zookeeper+tls:// with the same, by which hosts of the "
+        "cluster find each other; the same for all hosts (default: the meta database)",
+    )
+    membership_ca_file: FilePath = Field(
+        default="",
+        description="file with the certificates of the authorities (PEM) by which ZooKeeper is verified, by its full "
+        "path (default: those of the system)",
+    )
+    membership_cert_file: FilePath = Field(
+        default="", description="file with the certificate that this host shows to ZooKeeper (PEM), by its full path"
+    )
+    membership_key_file: FilePath = Field(
+        default="",
+        description="file with the key of membership_cert_file, without a pass phrase, if it is not in the same file",
+    )
+    membership_login_file: str = Field(
+        default="",
+        pattern=_SECRET_PATTERN,
+        description="file with NAME:PASSWORD, by which hosts log in to ZooKeeper; nobody else can then use their nodes",
     )
     listen_address: ListenAddress = Field(default="127.0.0.1", description="address to listen on")
     port: Port = Field(default=7600, description="port to listen on; 0 lets the kernel choose")
@@ -256,6 +162,17 @@ class HostConfig(BaseModel):
     )
     metrics_address: ListenAddress = Field(default="127.0.0.1", description="address to serve metrics and probes on")
     metrics_port: Port = Field(default=0, description="port to serve metrics and probes on; 0 serves none")
+    metrics_token_file: str = Field(
+        default="",
+        pattern=_SECRET_PATTERN,
+        description="file with the token that readers of metrics have to show, by its full path; without the token the "
+        "probes tell no reasons (default: no token is needed)",
+    )
+    metrics_open: bool = Field(
+        default=False,
+        description="serve metrics beyond this machine without metrics_token_file although access is enforced, so that "
+        "everybody who reaches metrics_port reads names of namespaces and words of MySQL",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="lowest level that is logged"
     )
@@ -274,6 +191,50 @@ class HostConfig(BaseModel):
         ge=1,
         le=1_000_000,
         description="maximum number of connections from one client address",
+    )
+    tokens_without_tls: bool = Field(
+        default=False,
+        description="take tokens over plain connections from other machines, too, where whoever listens can read them",
+    )
+    allow_open: bool = Field(
+        default=False,
+        description="listen beyond this machine although access is not enforced, so that everybody who reaches the "
+        "port can use and administer every namespace",
+    )
+    tls: Literal["off", "accepted", "required"] = Field(
+        default="off", description="whether callers use TLS on the port; accepted serves plain connections as well"
+    )
+    tls_cert_file: FilePath = Field(default="", description="certificate of this host in PEM, with its intermediates")
+    tls_key_file: FilePath = Field(
+        default="", description="key of tls_cert_file in PEM, without a pass phrase; nobody else may read the file"
+    )
+    tls_ca_file: FilePath = Field(
+        default="",
+        description="authorities in PEM of the certificates of clients and other hosts (default for hosts: those of "
+        "the system)",
+    )
+    tls_clients: Literal["none", "wanted", "required"] = Field(
+        default="none", description="whether callers show a certificate of tls_ca_file in the handshake"
+    )
+    tls_min: Literal["1.2", "1.3"] = Field(default="1.2", description="lowest version of TLS that is spoken")
+    tls_to_peers: bool = Field(
+        default=False,
+        description="call other hosts by TLS, which all must accept; always so if tls is required",
+    )
+    peer_ca_file: FilePath = Field(
+        default="",
+        description="authorities in PEM of the certificates by which hosts know each other; each names its host by the "
+        "URI foqs://CLUSTER/host/HOST_NAME (default: hosts know each other by the secret of the cluster alone)",
+    )
+    peer_cert_file: FilePath = Field(
+        default="",
+        description="certificate of peer_ca_file for this host in PEM, with its intermediates (default: tls_cert_file)",
+    )
+    peer_key_file: FilePath = Field(default="", description="key of peer_cert_file, as tls_key_file")
+    peer_certificates: Literal["accepted", "shown", "required"] = Field(
+        default="required",
+        description="with peer_ca_file: accepted takes the certificates of hosts that call and shows none; shown calls "
+        "all hosts by certificate, and takes calls without; required refuses hosts without",
     )
     idle_ms_max: int = Field(
         default=limits.IDLE_MS_MAX,
@@ -310,6 +271,14 @@ class HostConfig(BaseModel):
         default=30, ge=1, le=3_650, description="days after which files of the event log are removed"
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _verifies_databases_where_callers_need_tls(cls, values: Any) -> Any:
+        """Set the default of database_tls, which is checked before tls."""
+        if isinstance(values, dict) and values.get("tls") == "required":
+            return {"database_tls": DatabaseTls.REMOTE.value, **values}
+        return values
+
     @field_validator("*", mode="before")
     @classmethod
     def _is_no_truth_value(cls, value: object, info: ValidationInfo) -> object:
@@ -320,9 +289,46 @@ class HostConfig(BaseModel):
 
     @model_validator(mode="after")
     def _meta_is_no_shard(self) -> HostConfig:
-        if misfits := _misfits(self.meta_url, self.shards):
-            raise ValueError("; ".join(misfits))
+        found = misfits(self.meta_url, self.shards)
+        if self.database_ca_file and self.database_tls == "any":
+            found.append(
+                "database_ca_file is set, and database_tls = any does not use it; allowed: verify, remote, or no file"
+            )
+        if found:
+            raise ValueError("; ".join(found))
         return self
+
+    @model_validator(mode="after")
+    def _tls_is_whole(self) -> HostConfig:
+        if problems := [*tls_problems_of(self), *zookeeper_problems_of(self)]:
+            raise ValueError("; ".join(problems))
+        return self
+
+    @property
+    def membership_access(self) -> ZookeeperAccess:
+        """The files and the login for ZooKeeper."""
+        login = secret_file(self.membership_login_file).read if self.membership_login_file else None
+        return ZookeeperAccess(self.membership_ca_file, self.membership_cert_file, self.membership_key_file, login)
+
+    @property
+    def tls_files(self) -> TlsFiles | None:
+        """The certificates of the port and of hosts; None without TLS."""
+        return tls_files_of(self)
+
+    @property
+    def calls_peers_by_tls(self) -> bool:
+        """True if connections to other hosts are encrypted."""
+        return self.tls_to_peers or self.tls == "required" or self.calls_peers_by_certificate
+
+    @property
+    def calls_peers_by_certificate(self) -> bool:
+        """True if this host shows its certificate to other hosts, and wants theirs."""
+        return bool(self.peer_ca_file) and self.peer_certificates != "accepted"
+
+    @property
+    def needs_peer_certificates(self) -> bool:
+        """True if other hosts are refused without a certificate."""
+        return bool(self.peer_ca_file) and self.peer_certificates == "required"
 
     def advertised(self, port: int) -> str:
         """The address and the port at which others reach this host, which listens on `port`; empty if unknown.
@@ -330,10 +336,10 @@ class HostConfig(BaseModel):
         It is unknown for a host that listens on every address of its machine.
         """
         if self.advertise_address:
-            found = parse_address(self.advertise_address, port or _ANY_PORT)
+            found = parse_address(self.advertise_address, port or ANY_PORT)
         else:
             found = HostPort(self.listen_address, port)
-        return "" if _is_every_address(found.host) else str(found)
+        return "" if is_every_address(found.host) else str(found)
 
     def url_of_shard(self, shard_id: int, place: str) -> str:
         """The URL of a shard: the one of this configuration, or else its place with the user of all shards."""
@@ -344,7 +350,8 @@ class HostConfig(BaseModel):
 
         If hosts must not log in there, no session can be opened by it.
         """
-        return url_at(place, self.shard_login or self.meta_url, self.servers.named_by(place))
+        url = url_at(place, self.shard_login or self.meta_url, self.servers.named_by(place))
+        return verified(url, ServerTls(DatabaseTls(self.database_tls), self.database_ca_file))
 
     @property
     def servers(self) -> ShardPlaces:
@@ -370,9 +377,24 @@ class HostConfig(BaseModel):
         problems = {name: found.get(url.partition("?")[2], "") for name, url in urls.items()}
         return {name: problem for name, problem in problems.items() if problem}
 
+    def password_problems(self) -> dict[str, str]:
+        """The reasons that files with passwords cannot be used, by the names of their URLs. Reads files."""
+        problems: dict[str, str] = {}
+        for name, url in self.urls().items():
+            try:
+                check_password_file(url)
+            except InvalidArgumentError as error:
+                problems[name] = error.message
+        return problems
+
+    def unverified(self) -> list[str]:
+        """The names of the URLs whose server is on another machine and is not verified."""
+        return [name for name, url in self.urls().items() if name != "shard_login" and is_unverified(url)]
+
     def warnings(self) -> list[str]:
         """Warnings of values that are valid, but wrong in many clusters or on this machine."""
-        warnings = [f"{name}: {problem}" for name, problem in self.tls_problems().items()]
+        problems = [*self.tls_problems().items(), *self.password_problems().items()]
+        warnings = [f"{name}: {problem}" for name, problem in problems]
         if not self.advertised(self.port):
             key = "advertise_address" if self.advertise_address else "listen_address"
             warnings.append(
@@ -407,6 +429,8 @@ class LoadedConfig:
     again: Callable[[], LoadedConfig]
     warnings: list[str] = field(default_factory=list)
     """Warnings of variables that have the name of a setting, but are none."""
+    path: str = ""
+    """The full path of the file, if one was read."""
 
 
 def load_config(flags: Mapping[str, object] | None = None, path: str | Path | None = None) -> LoadedConfig:
@@ -415,6 +439,15 @@ def load_config(flags: Mapping[str, object] | None = None, path: str | Path | No
     `path` defaults to the value of FOQS_CONFIG. Without a path no file is read; a missing file is a problem. Raises
     ConfigError with all problems.
     """
+    # The values of the error's frames are no secrets, as those of `_load` can be.
+    loaded = _load(flags, path)
+    if not isinstance(loaded, LoadedConfig):
+        raise ConfigError(loaded)
+    return loaded
+
+
+def _load(flags: Mapping[str, object] | None, path: str | Path | None) -> LoadedConfig | list[str]:
+    """The effective configuration, or its problems."""
     named = path or os.environ.get(CONFIG_VARIABLE)
     problems, from_file = _read_file(Path(named)) if named else ([], {})
     environment, warnings = without_service_links(EnvSettingsSource(_Environment)(), ENVIRONMENT_PREFIX)
@@ -428,31 +461,22 @@ def load_config(flags: Mapping[str, object] | None = None, path: str | Path | No
     for origin, layer in layers:
         values |= layer
         origins |= dict.fromkeys(layer, origin)
-    cause: ValidationError | None = None
     try:
         config = HostConfig.model_validate(values)
     except ValidationError as error:
-        cause = error
-        # Ignore a default that depends on an invalid value, and values that the unreadable file may have.
+        # Ignore a default that depends on an invalid value, and values that the unreadable file possibly has.
         ignored = ("default_factory_not_called", "missing" if problems else "")
         problems += [
             sentence_of(detail, origins, HostConfig.model_fields)
             for detail in error.errors()
             if detail["type"] not in ignored
         ]
-        problems += [misfit for misfit in _misfits_of_some(values) if misfit not in "; ".join(problems)]
+        problems += [misfit for misfit in misfits_of_some(values) if misfit not in "; ".join(problems)]
     if problems:
-        raise ConfigError(problems) from cause
-    return LoadedConfig(config, origins, partial(load_config, flags, path), warnings)
-
-
-def _misfits_of_some(values: Mapping[str, object]) -> list[str]:
-    """Find conflicts among values, some of which are invalid by themselves."""
-    try:
-        meta_url = TypeAdapter(MysqlUrl).validate_python(values.get("meta_url"))
-        return _misfits(meta_url, TypeAdapter(ShardUrls).validate_python(values.get("shards")))
-    except ValidationError:
-        return []
+        return problems
+    warnings += passwords_in_environment(environment)
+    file = str(Path(named).absolute()) if named else ""
+    return LoadedConfig(config, origins, partial(load_config, flags, path), warnings, file)
 
 
 def _read_file(path: Path) -> tuple[list[str], dict[str, Any]]:

@@ -13,6 +13,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
 from foqs.model.errors import shown
+from foqs.storage.sessions.passwords import FILE, KEPT, shown_url
 
 ENVIRONMENT_PREFIX = "FOQS_"
 _HIDDEN = "***"
@@ -27,8 +28,9 @@ def redact_url(url: str) -> str:
         return _HIDDEN
     if re.search(r"[\s:@]", parsed.database or ""):
         return _HIDDEN  # Another text follows, perhaps a second URL with its password.
-    hidden = {key: _HIDDEN for key in parsed.query if "pass" in key or "pwd" in key}
-    return parsed.update_query_dict(hidden).render_as_string(hide_password=True)
+    shown_as_is = (KEPT, FILE)
+    hidden = {key: _HIDDEN for key in parsed.query if ("pass" in key or "pwd" in key) and key not in shown_as_is}
+    return shown_url(parsed.update_query_dict(hidden))
 
 
 def sentence_of(detail: ErrorDetails, origins: Mapping[str, str], fields: Mapping[str, FieldInfo]) -> str:

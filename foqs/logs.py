@@ -10,11 +10,14 @@ import structlog
 
 
 class Lines:
-    """Prints lines for structlog. A closed pipe or terminal must not stop the host."""
+    """Prints lines for structlog. No terminal must stop the host: a closed one, or one of few characters."""
 
     def msg(self, message: str) -> None:
         with suppress(OSError):
-            print(message, flush=True)
+            try:
+                print(message, flush=True)
+            except UnicodeEncodeError:
+                print(message.encode("ascii", "backslashreplace").decode(), flush=True)
 
     debug = info = warning = error = critical = exception = msg
 

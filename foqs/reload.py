@@ -1,7 +1,7 @@
 """The settings that a running host takes when its configuration is read again.
 
-They are the log level, the passwords and TLS options of URLs, and the servers where hosts may log in for shards. All
-other settings wait for the next start. An unusable value never replaces a working one.
+They are the log level, the passwords of URLs, TLS to databases, and the servers at which hosts are permitted to log in
+for shards. All other settings wait for the next start. An unusable value never replaces a working one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import structlog
 from foqs.config import ConfigError, HostConfig
 from foqs.model.errors import InvalidArgumentError
 from foqs.storage.sessions.session import database_and_user
-from foqs.storage.sessions.url_options import check_tls
+from foqs.storage.sessions.url_options import check_password_file, check_tls
 
 _log = structlog.get_logger(__name__)
 
@@ -41,8 +41,13 @@ class Reload:
             for shard_id, url in before.shards.items()
         }
         taken = {
-            "log_level": wanted.log_level, "meta_url": meta_url, "shards": shards, "shard_places": wanted.shard_places
-        }  # fmt: skip
+            "log_level": wanted.log_level,
+            "database_tls": wanted.database_tls,
+            "database_ca_file": wanted.database_ca_file,
+            "meta_url": meta_url,
+            "shards": shards,
+            "shard_places": wanted.shard_places,
+        }
         if before.shard_login:
             taken["shard_login"] = self._url_of("shard_login", before.shard_login, wanted.shard_login)
         after = before.model_copy(update=taken)
@@ -63,6 +68,11 @@ class Reload:
             check_tls(wanted)
         except InvalidArgumentError as error:
             _log.error("tls_files_unusable", url_of=name, error=error.message)
+            return url
+        try:
+            check_password_file(wanted)
+        except InvalidArgumentError as error:
+            _log.error("secret_file_unusable", url_of=name, error=error.message)
             return url
         return wanted
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from zlib import crc32
 
+import structlog
 from sqlalchemy import make_url
 
 from foqs.cluster.members.membership import Membership
@@ -27,11 +28,14 @@ from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.shard_writer import ShardWriter
 from foqs.storage.meta.meta_store import MetaStore
 from foqs.storage.schema.migrations import MigrationError, SchemaKind
+from foqs.storage.sessions.server_tls import is_unverified
 from foqs.storage.sessions.session import server_of
 from foqs.storage.shard.identity import ClusterId
 from foqs.storage.shard.packs.budget import PackBudget
 from foqs.storage.shard.packs.pack_index import PackIndex
 from foqs.storage.shard.shard_store import ShardAccess
+
+_log = structlog.get_logger(__name__)
 
 
 class ShardFactory:
@@ -67,7 +71,9 @@ class ShardFactory:
         """The time for which the event loop turned. The host ticks it."""
         self._servers: dict[str, MysqlServer] = {}
         """Servers by the address in the URLs of their shards."""
-        self.cluster = ClusterId(meta.cluster.id, meta.cluster.make_id, self._told_by_shards, self._epoch_of)
+        self._unverified: set[str] = set()
+        """Addresses of servers that were reported as unverified."""
+        self.cluster = ClusterId(meta.cluster.id, meta.cluster.make_id, self._read_in_shards, self._epoch_of)
         """The id of the cluster, which each shard's database must also have."""
         self._pack_budget = PackBudget(limits.PACKS_OF_HOST_BYTES_MAX)
 
@@ -104,7 +110,15 @@ class ShardFactory:
             tenure,
         )
         reader, exporter = [parts.reader(shard_id, url, packs, lambda: writer.served_on) for _ in range(2)]
+        if shard_id not in config.shards and is_unverified(url):
+            self._warn_of(server_of(url))
         return OwnedShard(writer, store, reader, exporter, packs, self._dispatcher.on_events, place)
+
+    def _warn_of(self, server: str) -> None:
+        """Log once that sessions go to a server that only the meta database names, and do not verify it."""
+        if server not in self._unverified:
+            self._unverified.add(server)
+            _log.warning("database_not_verified", servers=[server])
 
     def check_server(self, place: str, places_before: Collection[str]) -> None:
         """Raises InvalidArgumentError if this host must not log in to the place's server. It does no I/O."""
@@ -119,7 +133,7 @@ class ShardFactory:
 
         Raises NotOpenedError, whose text is not for callers, if the database cannot even be opened. It blocks.
         """
-        url, cluster = self._config.url_at(place), self.cluster.learn()
+        url, cluster = self._config.url_at(place), self.cluster.read()
         try:
             self._parts.check_schema(url, SchemaKind.SHARD)
             found = self._parts.identity(shard_id, url)
@@ -145,7 +159,7 @@ class ShardFactory:
             return ""  # The host that takes the shard over checks again.
         return identity_problem(found, ShardIdentity(self.cluster.known, shard_id))
 
-    def _told_by_shards(self) -> bytes:
+    def _read_in_shards(self) -> bytes:
         """The id of the cluster in the first readable shard that has one, or empty."""
         places = {row.shard_id: row.place for row in self._meta.shards.read_all() if row.place}
         silent: set[str] = set()

@@ -17,6 +17,7 @@ from foqs.logs import configure_logs
 from foqs.model.errors import InvalidArgumentError
 from foqs.reload import Reload
 from foqs.storage.schema.migrations import SchemaKind, schema_version
+from foqs.storage.sessions.secret_file import secret_file
 from foqs.transport.operator_port import OperatorPort
 
 _log = structlog.get_logger(__name__)
@@ -38,8 +39,9 @@ class Orders:
 async def run_host(config: HostConfig, orders: Orders, on_ready: Callable[[int], None]) -> None:
     """Run one host until it is ordered to stop, then drain it.
 
-    `on_ready` gets the bound port. Raises FoqsError if the meta database cannot be reached or the TLS options of its
-    URL cannot be used, MigrationError if its schema is not this version's, OSError if a port is taken.
+    `on_ready` gets the bound port. Raises FoqsError if the meta database cannot be reached, or the TLS options of its
+    URL or a file with a secret cannot be used, MigrationError if its schema is not this version's, OSError if a port is
+    taken.
     """
     configure_logs(config.log_level, config.log_format)
     _log.info("host_starting", **_introduction(config, config.port))
@@ -49,7 +51,9 @@ async def run_host(config: HostConfig, orders: Orders, on_ready: Callable[[int],
     operator_port = _operator_port(host, config)
     reason = ""
     try:
-        await asyncio.to_thread(_check_tls, config)
+        await asyncio.to_thread(_check_files, config)
+        if unverified := config.unverified():
+            _log.warning("database_not_verified", urls=unverified)
         await operator_port.start()
         await host.start()
         introduction = _introduction(config, host.port)
@@ -67,21 +71,30 @@ async def run_host(config: HostConfig, orders: Orders, on_ready: Callable[[int],
         _log.info("host_stopped", host_name=config.host_name, reason=reason, duration_ms=_ms_since(began_s))
 
 
-def _check_tls(config: HostConfig) -> None:
-    """Log unusable TLS options of shards. Raises InvalidArgumentError for those of the meta database, which the host
-    needs.
+def _check_files(config: HostConfig) -> None:
+    """Log unusable TLS options and files with passwords of shards. Raises InvalidArgumentError for those that the host
+    needs, which are those of the meta database, the token of metrics and the login at ZooKeeper.
     """
-    problems = config.tls_problems()
-    if problem := problems.pop("meta_url", ""):
+    for key in ("metrics_token_file", "membership_login_file"):
+        if named := getattr(config, key):
+            try:
+                secret_file(named).check()
+            except InvalidArgumentError as error:
+                raise InvalidArgumentError(f"{key}: {error.message}") from None
+    of_tls, of_passwords = config.tls_problems(), config.password_problems()
+    if problem := of_tls.pop("meta_url", "") or of_passwords.pop("meta_url", ""):
         raise InvalidArgumentError(f"meta_url: {problem}")
-    for name, problem in problems.items():
+    for name, problem in of_tls.items():
         _log.error("tls_files_unusable", url_of=name, error=problem)
+    for name, problem in of_passwords.items():
+        _log.error("secret_file_unusable", url_of=name, error=problem)
 
 
 def _operator_port(host: Host, config: HostConfig) -> OperatorPort:
     condition = host.condition
     probes = {"/livez": condition.not_live, "/readyz": condition.not_ready, "/startupz": condition.not_started}
-    return OperatorPort(config.metrics_address, config.metrics_port or None, probes, host.metrics.registry)
+    token = secret_file(config.metrics_token_file).read if config.metrics_token_file else None
+    return OperatorPort(config.metrics_address, config.metrics_port or None, probes, host.metrics.registry, token)
 
 
 async def _serve(host: Host, config: HostConfig, orders: Orders) -> str:
@@ -112,6 +125,8 @@ async def _reload_when_asked(host: Host, config: HostConfig, orders: Orders) -> 
             config = await asyncio.to_thread(reload.run)
             configure_logs(config.log_level, config.log_format)
             host.use_urls(config)
+            if host.certificates is not None:
+                await host.certificates.reload()
         except Exception:  # The host keeps its settings.
             log_defect("reload")
 

@@ -51,7 +51,9 @@ exception FoqsError {
    * OVERLOADED, retry at once on another host if you know one, and leave this one alone for a moment: a standby
    * responds like this until it takes over. If false, or absent with UNAVAILABLE or INTERNAL, the outcome is unknown.
    */
-  4: optional bool nothing_done
+  4: optional bool nothing_done,
+  /** With PERMISSION_DENIED and INTERNAL: an id of the call, which is in the message too, and of INTERNAL in the log. */
+  5: optional string request_id
 }
 
 /** One position of a batch failed. The other positions are not affected. */
@@ -108,7 +110,10 @@ struct EnqueueRequest {
 }
 
 struct EnqueueResponse {
-  /** The ids by position, or "" where the item failed. */
+  /**
+   * The ids by position, or "" where the item failed. The id of an item that has a copy in each of several consumer groups
+   * names all its copies: it ends in "+" and the number of copies behind the first one.
+   */
   1: list<string> ids,
   /** The errors by position. */
   2: map<i32, ItemError> errors,
@@ -120,7 +125,10 @@ struct TopicDemand {
   1: required string topic,
   /** The maximum number of items of this topic, 1 or more. */
   2: required i32 count,
-  /** Reserved: refused with INVALID_ARGUMENT for now. */
+  /**
+   * A consumer group of the topic, which was declared by createGroup: NOT_FOUND says that it was not. "" or absent is the
+   * topic's own group.
+   */
   3: optional string group
 }
 
@@ -351,6 +359,28 @@ struct EndWaitRequest {
 }
 struct EndWaitResponse {}
 
+/** What a principal holds in one namespace, or in all whose names begin with a prefix. */
+struct AccessGrant {
+  /** NAME for one namespace, PREFIX* for all whose names begin so, * for all. */
+  1: required string namespaces,
+  /** Names of roles, such as producer, consumer, owner and admin. */
+  2: required list<string> roles
+}
+
+struct AuthenticateRequest {
+  1: required string token
+}
+struct WhoAmIRequest {}
+
+/** Who calls over a connection. */
+struct Identity {
+  /** "everybody" if access is open and the caller has shown no credential, "nobody" if it is not open. */
+  1: required string principal,
+  /** When the credential ends; 0 if it does not end by itself. Authenticate again before, on the same connection. */
+  2: required i64 expires_at_ms,
+  3: required list<AccessGrant> grants
+}
+
 service Foqs {
   EnqueueResponse enqueue(1: EnqueueRequest request) throws (1: FoqsError error)
   DequeueResponse dequeue(1: DequeueRequest request) throws (1: FoqsError error)
@@ -365,6 +395,13 @@ service Foqs {
    * unseen.
    */
   EndWaitResponse endWait(1: EndWaitRequest request) throws (1: FoqsError error)
+  /**
+   * Makes the connection that of the principal of this token, from this call on. It can be called again at any time,
+   * with a token of the same principal. A wrong token is refused with PERMISSION_DENIED, whatever the mode of access.
+   */
+  Identity authenticate(1: AuthenticateRequest request) throws (1: FoqsError error)
+  /** Says who the host takes the caller for. Everybody may ask. */
+  Identity whoAmI(1: WhoAmIRequest request) throws (1: FoqsError error)
 }
 
 /* ---- Administration, on the same port ---- */
@@ -476,7 +513,11 @@ struct TopicPolicy {
   /** Whether it is the policy of a prefix, which holds for each topic that begins so, by itself. */
   7: optional bool is_prefix,
   /** The fields that are set for the topic or the prefix itself. Of a topic, the others are of the longest prefix. */
-  8: optional list<string> own_fields
+  8: optional list<string> own_fields,
+  /** The consumer group whose policy it is; absent for the topic's own. A group has no policy of enqueues. */
+  9: optional string group,
+  /** The failed attempts after which an item becomes a dead letter; 0 for as many as the namespace says. */
+  10: optional i32 attempts_max
 }
 /**
  * Changes what is given, and returns what holds then. It holds on every host within 2 s, also for calls that wait. A field
@@ -492,7 +533,10 @@ struct SetTopicPolicyRequest {
   6: optional double deliveries_per_second_max,
   7: optional i32 weight,
   /** `topic` is a prefix. Of several prefixes of a topic the longest one holds, as a whole. */
-  8: optional bool is_prefix
+  8: optional bool is_prefix,
+  /** The consumer group of the topic; "" or absent for its own. */
+  9: optional string group,
+  10: optional i32 attempts_max
 }
 /** A change of one policy, as in SetTopicPolicyRequest. */
 struct TopicPolicyChange {
@@ -502,14 +546,23 @@ struct TopicPolicyChange {
   4: optional bool dequeue_paused,
   5: optional string reason,
   6: optional double deliveries_per_second_max,
-  7: optional i32 weight
+  7: optional i32 weight,
+  /** The consumer group of the topic; "" or absent for its own. */
+  8: optional string group,
+  9: optional i32 attempts_max
 }
 /**
  * Makes up to 1,000 changes, one after the other, in one transaction. One that cannot be made has its error at its position
  * and changes nothing; the others are made.
  */
 struct SetTopicPoliciesRequest { 1: required string namespace_name, 2: required list<TopicPolicyChange> changes }
-struct GetTopicPolicyRequest { 1: required string namespace_name, 2: required string topic, 3: optional bool is_prefix }
+struct GetTopicPolicyRequest {
+  1: required string namespace_name,
+  2: required string topic,
+  3: optional bool is_prefix,
+  /** The consumer group of the topic; "" or absent for its own. */
+  4: optional string group
+}
 /**
  * Lists policies in the order of their names: those of topics that have one, and before them, if `with_prefixes` is true,
  * those of prefixes. Callers that do not know prefixes would take them for topics.
@@ -523,6 +576,48 @@ struct ListTopicPoliciesRequest {
   5: optional bool with_prefixes
 }
 struct ListTopicPoliciesResponse { 1: list<TopicPolicy> policies, 2: string next_page_token }
+
+/**
+ * A consumer group of a topic. It gets a copy of each item, with leases, attempts, dead letters, cap, weight and pauses of
+ * its own. A topic has the group "" by itself, which is the topic as dequeues without a group see it.
+ */
+struct TopicGroup {
+  1: string topic,
+  2: string group,
+  /** Its copies expire this long after they are due, if they would not earlier; 0 for the TTL of the item. */
+  3: i64 ttl_ms,
+  /** Its copies are ready by this later than those of other groups. */
+  4: i64 delay_ms,
+  5: i64 created_at_ms,
+  /** True if it was deleted: it gets no copies, and those that it holds are being deleted. */
+  6: bool is_deleted
+}
+/**
+ * Declares a group. Each item that is enqueued after the response has a copy in it; items before are not copied. The same
+ * call can be repeated, and is to be after UNAVAILABLE, which names the shard whose host does not follow yet. PAUSED says
+ * that a deleted group of that name still holds items. For the group "", which was deleted, it lets it get items again.
+ */
+struct CreateGroupRequest {
+  1: required string namespace_name,
+  2: required string topic,
+  3: required string group,
+  4: i64 ttl_ms = 0,
+  5: i64 delay_ms = 0
+}
+/**
+ * Deletes a group: no item that is enqueued after the response has a copy in it, and the copies that it holds are deleted
+ * in the background, whatever their states. The group "" can be deleted too; its topic is then read by its groups alone.
+ */
+struct DeleteGroupRequest { 1: required string namespace_name, 2: required string topic, 3: required string group }
+struct DeleteGroupResponse {}
+/** Lists the declared groups of the topics that begin with `prefix`, by topic and group, with the deleted ones. */
+struct ListGroupsRequest {
+  1: required string namespace_name,
+  2: string prefix = "",
+  3: i32 limit = 1000,
+  4: string page_token = ""
+}
+struct ListGroupsResponse { 1: list<TopicGroup> groups, 2: string next_page_token }
 
 enum ItemState { READY = 0, DELAYED = 1, LEASED = 2, DEAD = 3 }
 
@@ -546,7 +641,9 @@ struct StoredItem {
   13: optional i64 died_at_ms,
   14: optional string death_reason,
   15: optional i64 lease_ms,
-  16: optional string trace_context
+  16: optional string trace_context,
+  /** The consumer group that has this copy of the item; absent for the topic's own. */
+  17: optional string group
 }
 
 /** Lists the ready and leased items of one topic, the most urgent first. */
@@ -556,7 +653,9 @@ struct PeekItemsRequest {
   3: i32 limit = 100,
   4: string page_token = "",
   /** Only these shards, all of which the host must serve: UNAVAILABLE says that it does not. From hosts alone. */
-  5: optional list<i32> shard_ids
+  5: optional list<i32> shard_ids,
+  /** The consumer group of the topic; "" or absent for its own. */
+  6: optional string group
 }
 struct GetItemRequest   { 1: required string namespace_name, 2: required string id }
 struct StoredItemsResponse { 1: list<StoredItem> items, 2: string next_page_token }
@@ -569,7 +668,9 @@ struct ListDeadLettersRequest {
   3: i32 limit = 100,
   4: string page_token = "",
   /** Only these shards, all of which the host must serve: UNAVAILABLE says that it does not. From hosts alone. */
-  5: optional list<i32> shard_ids
+  5: optional list<i32> shard_ids,
+  /** The consumer group of the topic; "" or absent for its own. */
+  6: optional string group
 }
 /** Makes dead letters ready again, with no failed attempts and a new TTL: those with these ids, or the oldest of the topic,
     up to limit. Without ids it passes over items that are delivered at most once, which it cannot redrive. */
@@ -579,7 +680,9 @@ struct RedriveDeadLettersRequest {
   3: optional list<string> ids,
   4: i32 limit = 1000,
   /** Without ids: go on behind an earlier call, as its next_page_token says. */
-  5: optional string page_token
+  5: optional string page_token,
+  /** The consumer group of the topic; "" or absent for its own. */
+  6: optional string group
 }
 /** Deletes dead letters: those with these ids, or the oldest of the topic, up to limit. */
 struct PurgeDeadLettersRequest {
@@ -588,7 +691,9 @@ struct PurgeDeadLettersRequest {
   3: optional list<string> ids,
   4: i32 limit = 1000,
   /** Without ids: go on behind an earlier call, as its next_page_token says. */
-  5: optional string page_token
+  5: optional string page_token,
+  /** The consumer group of the topic; "" or absent for its own. */
+  6: optional string group
 }
 struct DeadLettersResponse {
   /** How many were redriven or purged. */
@@ -645,6 +750,44 @@ struct GetJobRequest    { 1: required string namespace_name, 2: required string 
 /** Lists the jobs of a namespace, the newest first. */
 struct ListJobsRequest  { 1: required string namespace_name, 2: i32 limit = 100, 3: string page_token = "" }
 struct ListJobsResponse { 1: list<Job> jobs, 2: string next_page_token }
+/** A call that changed something or showed payloads, or that was refused; or several of the same kind. */
+struct AuditRecord {
+  /** The end of the call, in ms since the epoch, by the clock of the host that was asked. */
+  1: i64 at_ms,
+  /** The process that was asked, and its own count of records. */
+  2: string host,
+  3: i64 number,
+  4: string request_id,
+  /** Who called, and by which token or certificate that was known. */
+  5: string principal,
+  6: string credential,
+  7: string address,
+  8: string verb,
+  9: string namespace_name,
+  /** What the call named in its namespace or in the cluster, as `name=value`. */
+  10: string subject,
+  /** What it set, as `name=value` or `name=old -> new`. Never a payload or a token. */
+  11: string changes,
+  /** OK, or the code of the error. */
+  12: string outcome,
+  13: i64 took_ms,
+  /** How many calls the record sums up. */
+  14: i64 count
+}
+/**
+ * Lists the audit, the oldest records first. A page has fewer records than there are if a filter leaves out others, and
+ * can have none: the last page is the one with an empty next_page_token.
+ */
+struct ListAuditRequest {
+  1: optional i64 since_ms,
+  2: optional i64 until_ms,
+  3: optional string principal,
+  4: optional string namespace_name,
+  5: optional string verb,
+  6: i32 limit = 100,
+  7: string page_token = ""
+}
+struct ListAuditResponse { 1: list<AuditRecord> records, 2: string next_page_token }
 /** Some of the stored items of one shard: those with keys after from_key, up to to_key. It stays valid, on any host. */
 struct ExportSplit {
   1: i32 shard_id,
@@ -837,6 +980,9 @@ service FoqsAdmin {
   BatchResponse setTopicPolicies(1: SetTopicPoliciesRequest request) throws (1: FoqsError error)
   TopicPolicy getTopicPolicy(1: GetTopicPolicyRequest request) throws (1: FoqsError error)
   ListTopicPoliciesResponse listTopicPolicies(1: ListTopicPoliciesRequest request) throws (1: FoqsError error)
+  TopicGroup createGroup(1: CreateGroupRequest request) throws (1: FoqsError error)
+  DeleteGroupResponse deleteGroup(1: DeleteGroupRequest request) throws (1: FoqsError error)
+  ListGroupsResponse listGroups(1: ListGroupsRequest request) throws (1: FoqsError error)
   StoredItemsResponse peekItems(1: PeekItemsRequest request) throws (1: FoqsError error)
   StoredItem getItem(1: GetItemRequest request) throws (1: FoqsError error)
   BatchResponse deleteItems(1: DeleteItemsRequest request) throws (1: FoqsError error)
@@ -855,6 +1001,172 @@ service FoqsAdmin {
   RemoveShardResponse removeShard(1: RemoveShardRequest request) throws (1: FoqsError error)
   ListHostsResponse listHosts(1: ListHostsRequest request) throws (1: FoqsError error)
   HostStatus getHostStatus(1: HostStatusRequest request) throws (1: FoqsError error)
+  /** The same as in Foqs. */
+  Identity authenticate(1: AuthenticateRequest request) throws (1: FoqsError error)
+  /** The same as in Foqs. */
+  Identity whoAmI(1: WhoAmIRequest request) throws (1: FoqsError error)
+}
+
+/* ---- Who may call what, on the same port. All of it needs role admin once access is enforced. ---- */
+
+/** What hosts do with a call that the grants of its caller do not permit. */
+enum AccessMode {
+  /** They do not look: everybody may do everything. */
+  OPEN = 0,
+  /** They count and log the refusal, and do the call. */
+  PERMISSIVE = 1,
+  ENFORCED = 2
+}
+/** A name by which a verified client certificate proves its principal. */
+struct AccessCertificate {
+  /** The exact URI or DNS name, which is among the subject alternative names of the certificate. */
+  1: string name,
+  2: string principal,
+  3: string label,
+  4: i64 created_at_ms,
+  /** The principal that added it. */
+  5: string created_by
+}
+/** Whoever can call: a program, a team or a person. */
+struct AccessPrincipal {
+  1: string name,
+  /** If false, its credentials prove nothing. */
+  2: bool enabled,
+  3: list<AccessGrant> grants,
+  4: i64 created_at_ms,
+  5: i32 tokens_count,
+  6: list<AccessCertificate> certificates
+}
+/** A token without its secret, which only its holder has. */
+struct AccessToken {
+  1: string id,
+  2: string principal,
+  3: string label,
+  4: i64 created_at_ms,
+  /** The principal that had it made. */
+  5: string created_by,
+  /** 0 if it does not expire. */
+  6: i64 expires_at_ms,
+  /** When it was used last, to the hour; 0 if never. */
+  7: i64 used_at_ms
+}
+/** Refusals of one verb to one caller in one namespace. */
+struct RefusedCalls {
+  1: string who,
+  2: string verb,
+  /** Empty for a verb of the cluster. */
+  3: string namespace_name,
+  4: i64 times_count,
+  5: i64 last_at_ms
+}
+
+struct CreatePrincipalRequest {
+  /** 1 to 64 of a-z 0-9 . _ -; nobody and everybody are no names of principals. */
+  1: required string name,
+  /** At most 100, those for the same namespaces joined. Roles of the cluster are granted for all namespaces only. */
+  2: list<AccessGrant> grants = [],
+  3: bool enabled = true
+}
+/** Changes what is given. Hosts act on it within 2 s. */
+struct UpdatePrincipalRequest {
+  1: required string name,
+  2: optional bool enabled,
+  /** Replaces all grants. Not together with added and removed. */
+  3: optional list<AccessGrant> grants,
+  /** Grants to make, in the place of those for the same namespaces. */
+  4: list<AccessGrant> added = [],
+  /** The namespaces of grants to end, as they were granted. */
+  5: list<string> removed = []
+}
+/** Its grants, tokens and certificates go with it. */
+struct DeletePrincipalRequest { 1: required string name }
+struct DeletePrincipalResponse {}
+struct ListPrincipalsRequest {
+  1: string prefix = "",
+  /** 1 to 100. */
+  2: i32 limit = 100,
+  /** Empty for the first page. */
+  3: string page_token = ""
+}
+struct ListPrincipalsResponse {
+  1: list<AccessPrincipal> principals,
+  /** Empty on the last page. */
+  2: string next_page_token
+}
+/** A principal has at most 8 tokens and certificates. */
+struct CreateTokenRequest {
+  1: required string principal,
+  /** A text for people, up to 128 bytes. */
+  2: string label = "",
+  /** How long it lives; 0 for a token that does not expire. 90 days if it is not given. */
+  3: optional i64 expires_in_ms
+}
+struct CreateTokenResponse {
+  /** It is told this once, and stored nowhere. */
+  1: string token,
+  2: AccessToken info
+}
+/** Calls with it are refused within 2 s. */
+struct RevokeTokenRequest { 1: required string id }
+struct RevokeTokenResponse {}
+struct ListTokensRequest {
+  /** Empty for the tokens of all. */
+  1: string principal = "",
+  /** 1 to 1,000. */
+  2: i32 limit = 1000,
+  /** Empty for the first page. */
+  3: string page_token = ""
+}
+struct ListTokensResponse {
+  1: list<AccessToken> tokens,
+  /** Empty on the last page. */
+  2: string next_page_token
+}
+struct AddCertificateRequest {
+  1: required string principal,
+  /** Exactly one of the URIs or DNS names among the subject alternative names of the certificate. */
+  2: required string name,
+  /** A text for people, up to 128 bytes. */
+  3: string label = ""
+}
+/** Calls with it are refused within 2 s. */
+struct RemoveCertificateRequest { 1: required string name }
+struct RemoveCertificateResponse {}
+/** ENFORCED is refused while no enabled principal with a valid credential has role admin. */
+struct SetAccessModeRequest { 1: required AccessMode mode }
+struct GetAccessRequest {}
+struct AccessState {
+  1: AccessMode mode,
+  /** It is greater after each change. */
+  2: i64 version,
+  3: i64 changed_at_ms,
+  4: i32 principals_count,
+  5: i32 grants_count,
+  6: i32 tokens_count,
+  7: i32 certificates_count,
+  /** The number of enabled principals with a valid credential that have role admin. */
+  8: i32 administrators_count
+}
+struct ListRefusalsRequest {}
+struct ListRefusalsResponse {
+  /** What the asked host refused, or would have, the last first: up to 1,000 callers, verbs and namespaces. */
+  1: list<RefusedCalls> refusals
+}
+
+service FoqsAccess {
+  AccessPrincipal createPrincipal(1: CreatePrincipalRequest request) throws (1: FoqsError error)
+  AccessPrincipal updatePrincipal(1: UpdatePrincipalRequest request) throws (1: FoqsError error)
+  DeletePrincipalResponse deletePrincipal(1: DeletePrincipalRequest request) throws (1: FoqsError error)
+  ListPrincipalsResponse listPrincipals(1: ListPrincipalsRequest request) throws (1: FoqsError error)
+  CreateTokenResponse createToken(1: CreateTokenRequest request) throws (1: FoqsError error)
+  RevokeTokenResponse revokeToken(1: RevokeTokenRequest request) throws (1: FoqsError error)
+  ListTokensResponse listTokens(1: ListTokensRequest request) throws (1: FoqsError error)
+  AccessCertificate addCertificate(1: AddCertificateRequest request) throws (1: FoqsError error)
+  RemoveCertificateResponse removeCertificate(1: RemoveCertificateRequest request) throws (1: FoqsError error)
+  AccessState setAccessMode(1: SetAccessModeRequest request) throws (1: FoqsError error)
+  AccessState getAccess(1: GetAccessRequest request) throws (1: FoqsError error)
+  ListRefusalsResponse listRefusals(1: ListRefusalsRequest request) throws (1: FoqsError error)
+  ListAuditResponse listAudit(1: ListAuditRequest request) throws (1: FoqsError error)
 }
 
 /* ---- Between the hosts of one cluster, on the same port. Clients get PERMISSION_DENIED. ---- */

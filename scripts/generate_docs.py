@@ -21,7 +21,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "namespace-settings": code_tables.namespace_settings,
     "limits": lambda: code_tables.limits_met(ROOT / "foqs/model/limits.py"),
     "limits-internal": lambda: code_tables.limits_inside(ROOT / "foqs/model/limits.py"),
-    "metrics": lambda: code_tables.metrics(ROOT / "foqs/host", ROOT / "foqs/cluster"),
+    "metrics": lambda: code_tables.metrics(ROOT / "foqs/host", ROOT / "foqs/cluster", ROOT / "foqs/transport"),
     "errors": code_tables.errors,
     "scale": scale_tables.scale,
     "spark-columns": code_tables.spark_columns,

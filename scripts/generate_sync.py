@@ -18,7 +18,15 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "foqs/client/aio"
 TARGET = ROOT / "foqs/client/sync"
-HANDWRITTEN = {"__init__.py", "coalescer.py", "concurrency.py", "connections.py", "late.py", "monitor.py"}
+HANDWRITTEN = {
+    "__init__.py",
+    "coalescer.py",
+    "concurrency.py",
+    "connections.py",
+    "late.py",
+    "monitor.py",
+    "over_tls.py",
+}
 
 _CODE = [
     (r"\bfoqs\.client\.aio\b", "foqs.client.sync"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from foqs.cluster.homes import probes, topic_homes, topic_reports, wishes
+from foqs.cluster.homes import interests, probes, topic_homes, topic_reports
 from foqs.cluster.members.backends import zookeeper_backend
 from foqs.host.admission import quotas
 from foqs.model import limits
@@ -106,7 +106,7 @@ ROWS = (
         lambda n: topic_reports.REPORTS_PER_SECOND_MAX,
     ),
     Row(
-        "KB a second of news that a host sends, nothing changing",
+        "KB a second of reports that a host sends, nothing changing",
         f"{report_bytes()} bytes a topic",
         lambda n: _reports(n) * report_bytes() / 1000,
     ),
@@ -116,9 +116,9 @@ ROWS = (
         lambda n: topic_reports.REPORTS_PER_SECOND_MAX * report_bytes() / 1000,
     ),
     Row(
-        "topics that consumers of a host may wait for, asked for a second",
-        "`WISHES_MAX` x 1000 / `SEEK_MS`",
-        lambda n: wishes.WISHES_MAX * limits.SECOND_MS / topic_homes.SEEK_MS,
+        "topics that consumers of a host can wait for, asked for a second",
+        "`INTERESTS_MAX` x 1000 / `FIND_MS`",
+        lambda n: interests.INTERESTS_MAX * limits.SECOND_MS / topic_homes.FIND_MS,
     ),
     Row(
         "the same asked of other hosts than their homes, at most",

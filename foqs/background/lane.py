@@ -86,4 +86,4 @@ class Lane:
     def _ended(self, call: asyncio.Future[T]) -> None:
         self._open_count -= 1
         if not call.cancelled():
-            call.exception()  # Its caller may have given up: then nobody else asks for it.
+            call.exception()  # Its caller has possibly given up, and nobody else asks for it.

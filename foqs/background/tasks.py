@@ -61,7 +61,7 @@ class Tasks:
     ) -> None:
         """Do `work` over and over, each time after `pause`, also after it has failed.
 
-        FoqsErrors are those of `outage`, if there is one.
+        FoqsErrors are those of `outage`, if one is given.
         """
         self.spawn(self._repeat(pause, work, name or self._name, outage), name)
 
@@ -78,7 +78,7 @@ class Tasks:
             await asyncio.wait(list(self._running))
 
     async def finish(self, ms_max: float) -> None:
-        """Wait for the ends of all tasks for this time at most. Cancel those that are left."""
+        """Wait for the ends of all tasks for this time at most. Cancel the remaining tasks."""
         if self._running:
             _, late = await asyncio.wait(list(self._running), timeout=ms_max / 1000)
             for task in late:
@@ -130,5 +130,5 @@ class Tasks:
 
 
 def log_defect(work: str) -> None:
-    """Log the current exception, after which `work` goes on."""
+    """Log the current exception, after which `work` continues."""
     _log.error("host_defect", work=work, exc_info=True)

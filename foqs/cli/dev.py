@@ -5,17 +5,21 @@ from __future__ import annotations
 import re
 import time
 from contextlib import ExitStack, closing, suppress
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 import click
 
+from foqs.cli.first_administrator import ADMINISTRATOR, make_administrator
 from foqs.cli.numbers import WholeNumber
 from foqs.cli.output import Exit, leave, note
 from foqs.cli.running import run_until_signal
 from foqs.config import HostConfig
+from foqs.dev.local_authority import LocalAuthority
 from foqs.dev.local_server import LocalServer, LocalServerError
 from foqs.dev.local_zookeeper import LocalZookeeper, LocalZookeeperError, require_client
+from foqs.model.access import AccessGrant, AccessMode
 from foqs.model.cluster import lost_database_problem
 from foqs.model.errors import AlreadyExistsError
 from foqs.model.namespace import NamespaceSettings
@@ -30,6 +34,8 @@ _SERVERS_MAX = 8
 _SERVER_DIR = "server-"
 """The data directories of the second server and those after it begin so."""
 _ZOOKEEPER_DIR = "zookeeper"
+_TLS_DIR = "tls"
+_TOKEN_FILE = "admin.token"
 _ADDRESS = "127.0.0.1"
 _NAMESPACE = "default"
 _PORT = WholeNumber(0, 65_535)
@@ -70,6 +76,12 @@ _PORT = WholeNumber(0, 65_535)
     is_flag=True,
     help="The hosts find each other by a private ZooKeeper server, and not by the meta database.",
 )
+@click.option(
+    "--tls",
+    "is_protected",
+    is_flag=True,
+    help="TLS is required, by certificates of an authority in the data directory, and access is enforced.",
+)
 @click.option("--metrics-port", type=_PORT, default=0, help="Serve metrics there; 0 serves none.")
 @click.option(
     "--log-level",
@@ -85,6 +97,7 @@ def dev(
     host_count: int,
     server_count: int | None,
     by_zookeeper: bool,
+    is_protected: bool,
     metrics_port: int,
     log_level: str,
 ) -> None:
@@ -93,6 +106,8 @@ def dev(
     Needs a MySQL or MariaDB server program, the one that FOQS_MYSQLD names or else the one that is found. It runs
     privately in the data directory, which is closed to other users of the machine. --zookeeper needs ZooKeeper, the one
     in the directory that FOQS_ZOOKEEPER names or else the one that is found, and Java.
+
+    Without --tls everybody on this machine can use and administer the queue.
     """
     if host_count > 1 and not port:
         raise click.UsageError("several hosts need a --port, which the first of them gets")
@@ -101,13 +116,17 @@ def dev(
             zookeeper = _zookeeper(data_dir) if by_zookeeper else None
             servers = [running.enter_context(LocalServer(at)) for at in _directories(data_dir, server_count)]
             config = _prepare(servers, port, shard_count, metrics_port, log_level)
+            authority = None
+            if is_protected:
+                authority = LocalAuthority(data_dir.absolute() / _TLS_DIR)
+                config = _protect(config, data_dir, authority, host_count)
             if zookeeper is not None:
                 running.enter_context(zookeeper)
                 config = config.model_copy(update={"membership": zookeeper.url()})
-            others = [_other(config, number) for number in range(2, host_count + 1)]
+            others = [_other(config, number, authority) for number in range(2, host_count + 1)]
             say_ready = partial(_say_ready, servers, config, others)
             run_until_signal(config, say_ready, others=others)
-    except (LocalServerError, LocalZookeeperError, MigrationError) as error:
+    except (LocalServerError, LocalZookeeperError, MigrationError, AlreadyExistsError) as error:
         note(f"error: {error}")
         leave(Exit.FAILURE)
     except OSError as error:
@@ -131,9 +150,12 @@ def _directories(data_dir: Path, server_count: int | None) -> list[Path]:
     return [data_dir, *[data_dir / f"{_SERVER_DIR}{number}" for number in range(2, (server_count or found) + 1)]]
 
 
-def _other(config: HostConfig, number: int) -> HostConfig:
+def _other(config: HostConfig, number: int, authority: LocalAuthority | None) -> HostConfig:
     """Another host of the same shards."""
-    changes: dict[str, object] = {"host_name": f"{config.host_name}-{number}"}
+    name = _name_of_other(config, number)
+    changes: dict[str, object] = {"host_name": name}
+    if authority is not None:
+        changes |= _files_of(authority, name)
     for key in ("port", "metrics_port"):
         first = getattr(config, key)
         changes[key] = first + number - 1 if first else 0
@@ -178,6 +200,32 @@ def _prepare(
     )
 
 
+def _name_of_other(config: HostConfig, number: int) -> str:
+    return f"{config.host_name}-{number}"
+
+
+def _files_of(authority: LocalAuthority, host_name: str) -> dict[str, str]:
+    """The settings of the certificate by which other hosts know this one."""
+    return dict(zip(("peer_cert_file", "peer_key_file"), map(str, authority.files_of(host_name)), strict=True))
+
+
+def _protect(config: HostConfig, data_dir: Path, authority: LocalAuthority, host_count: int) -> HostConfig:
+    """Make certificates and an administrator, enforce access, and return the configuration that requires TLS."""
+    host_names = [config.host_name, *[_name_of_other(config, number) for number in range(2, host_count + 1)]]
+    authority.prepare(datetime.now(UTC), config.cluster, host_names)
+    token_file = data_dir / _TOKEN_FILE
+    with closing(MetaStore(config.meta_url)) as meta:
+        if not token_file.exists():
+            make_administrator(meta, token_file, 0, anew=True)
+        now_ms = time.time_ns() // 1_000_000
+        meta.access.update_principal(ADMINISTRATOR, now_ms, grants=[AccessGrant("*", ("admin", "operator", "owner"))])
+        meta.access.set_mode(AccessMode.ENFORCED, now_ms)
+    tls = {"tls": "required", "tls_ca_file": str(authority.ca_file), "tls_clients": "wanted"}
+    files = {"tls_cert_file": str(authority.cert_file), "tls_key_file": str(authority.key_file)}
+    files |= {"peer_ca_file": str(authority.ca_file), **_files_of(authority, config.host_name)}
+    return config.model_copy(update=tls | files)
+
+
 def _forget_hosts(server: LocalServer) -> None:
     """Remove the rows of earlier hosts. None can still run, because a host holds the lock of the data directory.
 
@@ -202,3 +250,6 @@ def _say_ready(servers: list[LocalServer], config: HostConfig, others: list[Host
         f"foqs is ready on {_ADDRESS}:{port}{more}: namespace {_NAMESPACE}, {len(config.shards)} shards{on_servers}, "
         f"{membership}data in {servers[0].data_dir}. Ctrl-C stops it.",
     )
+    if config.tls == "required":
+        token_file = servers[0].data_dir / _TOKEN_FILE
+        click.echo(f"It requires TLS and a token: --ca-file {config.tls_ca_file} --token-file {token_file}")

@@ -10,7 +10,14 @@ import click
 from pydantic.fields import FieldInfo
 
 from foqs.cli.output import Exit, leave, note
-from foqs.config import CONFIG_VARIABLE, ConfigError, HostConfig, LoadedConfig, load_config
+from foqs.config import (
+    CONFIG_VARIABLE,
+    ConfigError,
+    HostConfig,
+    LoadedConfig,
+    load_config,
+)
+from foqs.config_urls import passwords_on_command_line
 
 
 def host_command(command: Callable[..., None]) -> Callable[..., None]:
@@ -56,6 +63,8 @@ def _option(key: str, kind: object, description: str) -> Callable[..., Any]:
 
 def _load(flags: dict[str, Any], path: str | None) -> LoadedConfig:
     try:
+        if problems := passwords_on_command_line(flags):
+            raise ConfigError(problems)
         loaded = load_config(flags, path)
         for warning in loaded.warnings:
             note(f"warning: {warning}")

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from foqs.cli.group_commands import group_option
 from foqs.cli.numbers import WholeNumber
 from foqs.cli.output import Exit, leave, note, plain, report_failures, time_of
 from foqs.cli.remote import Remote, confirmed, named, remote_command
@@ -112,7 +113,7 @@ def states_of(names: Iterable[str]) -> list[ItemState]:
 def _list_row(one: StoredItem, *, has_payload: bool) -> tuple[object, ...]:
     row = (
         one.id,
-        one.topic,
+        f"{one.topic} (group {one.group})" if one.group else one.topic,
         one.state.name.lower(),
         one.priority,
         time_of(one.deliver_after_ms),
@@ -158,12 +159,13 @@ def dead_letter() -> None:
 @dead_letter.command("list")
 @click.argument("namespace")
 @click.argument("topic")
+@group_option
 @_page_options
 @remote_command
-def list_(remote: Remote, namespace: str, topic: str, limit: int, page_token: str) -> None:
+def list_(remote: Remote, namespace: str, topic: str, group: str | None, limit: int, page_token: str) -> None:
     """List the dead letters of TOPIC, oldest first."""
     with remote.admin() as admin:
-        page = admin.list_dead_letters(namespace, topic, limit, page_token)
+        page = admin.list_dead_letters(namespace, topic, limit, page_token, group=group)
     _print_page(remote, page)
 
 
@@ -177,21 +179,29 @@ def _choice_options(command: Callable[..., None]) -> Callable[..., None]:
 @dead_letter.command()
 @click.argument("namespace")
 @click.argument("topic")
+@group_option
 @_choice_options
 @remote_command
 def redrive(
-    remote: Remote, namespace: str, topic: str, ids: tuple[str, ...], limit: int | None, takes_all: bool
+    remote: Remote,
+    namespace: str,
+    topic: str,
+    group: str | None,
+    ids: tuple[str, ...],
+    limit: int | None,
+    takes_all: bool,
 ) -> None:
     """Make dead letters ready again with no failed attempts: the IDs, or the oldest of TOPIC.
 
     Without IDs, items that are delivered at most once are skipped, because they cannot be redriven.
     """
     with remote.admin() as admin:
-        _change_dead(remote, partial(admin.redrive_dead_letters, namespace, topic), ids, limit, takes_all, "redriven")
+        change = partial(admin.redrive_dead_letters, namespace, topic, group=group)
+        _change_dead(remote, change, ids, limit, takes_all, "redriven")
 
 
 def _purged(remote: Remote, arguments: dict[str, Any]) -> str:
-    chosen = {key: arguments[key] for key in ("namespace", "topic", "ids")}
+    chosen = {key: arguments[key] for key in ("namespace", "topic", "group", "ids") if arguments[key] is not None}
     if arguments["ids"]:
         return named(remote, chosen)
     most = arguments["limit"] or limits.PAGE_ITEMS_MAX
@@ -201,13 +211,23 @@ def _purged(remote: Remote, arguments: dict[str, Any]) -> str:
 @dead_letter.command()
 @click.argument("namespace")
 @click.argument("topic")
+@group_option
 @_choice_options
 @remote_command
 @confirmed(_purged)
-def purge(remote: Remote, namespace: str, topic: str, ids: tuple[str, ...], limit: int | None, takes_all: bool) -> None:
+def purge(
+    remote: Remote,
+    namespace: str,
+    topic: str,
+    group: str | None,
+    ids: tuple[str, ...],
+    limit: int | None,
+    takes_all: bool,
+) -> None:
     """Delete dead letters: the IDs, or the oldest of TOPIC."""
     with remote.admin() as admin:
-        _change_dead(remote, partial(admin.purge_dead_letters, namespace, topic), ids, limit, takes_all, "purged")
+        change = partial(admin.purge_dead_letters, namespace, topic, group=group)
+        _change_dead(remote, change, ids, limit, takes_all, "purged")
 
 
 def _change_dead(

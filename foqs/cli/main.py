@@ -40,6 +40,7 @@ _COMMANDS = {
     "namespace": _Place("namespace_commands", "namespace", "Create, list, show, change and delete namespaces."),
     "topics": _Place("queue_commands", "topics", "List the topics of NAMESPACE that hold an item."),
     "topic": _Place("topic_commands", "topic", "Pause a topic, limit its rate, or work on all its items."),
+    "group": _Place("group_commands", "group", "Declare, list and delete the consumer groups of topics."),
     "enqueue": _Place(
         "queue_commands", "enqueue", "Store an item with PAYLOAD, or with what comes from stdin (-), and print its id."
     ),
@@ -55,6 +56,13 @@ _COMMANDS = {
     "host-status": _Place("host_status", "host_status", "Show the host that answers, and the shards it serves."),
     "hosts": _Place("hosts", "hosts", "List the hosts that live, or check that they serve every shard."),
     "shard": _Place("shard_commands", "shard", "List, add, drain, move and remove the shards of the cluster."),
+    "access": _Place("access_commands", "access", "Say who can call: principals, grants, tokens and certificates."),
+    "context": _Place("context_commands", "context", "List, show and choose contexts, by which commands find hosts."),
+    "whoami": _Place("whoami", "whoami", "Show the principal that the host takes the caller for, and its grants."),
+    "peers": _Place(
+        "peers_commands", "peers", "Look at the secret by which hosts know each other, and replace it.", "host"
+    ),
+    "audit": _Place("audit_commands", "audit", "Look at the record of who changed what, and who read payloads."),
     "spark": _Place("spark", "spark", "Jobs on Spark, and the records of jobs.", "spark"),
 }
 
@@ -118,7 +126,7 @@ def _open_missing_streams() -> None:
 def _report(error: FoqsError) -> None:
     note(f"error: {error.message}")
     if isinstance(error, NotSentError):
-        note("is a host running there? --address or FOQS_ADDRESS names another one, --retry-ms waits for it")
+        note("is a host running there? --address, FOQS_ADDRESS or --context names another one, --retry-ms waits for it")
     if error.retry_after_ms:
         note(f"try again in {error.retry_after_ms} ms, or give --retry-ms")
 

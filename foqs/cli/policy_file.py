@@ -16,7 +16,17 @@ from foqs.model import limits
 from foqs.model.errors import FoqsError, InvalidArgumentError, shown
 from foqs.model.policy import TopicPolicyChange
 
-COLUMNS = ("topic", "prefix", "enqueue_paused", "dequeue_paused", "reason", "items_per_second", "weight")
+COLUMNS = (
+    "topic",
+    "prefix",
+    "group",
+    "enqueue_paused",
+    "dequeue_paused",
+    "reason",
+    "items_per_second",
+    "weight",
+    "attempts",
+)
 _FLAGS = {"true": True, "false": False}
 
 
@@ -27,10 +37,10 @@ _FLAGS = {"true": True, "false": False}
 def set_policies(remote: Remote, namespace: str, file: TextIO) -> None:
     """Set policies of topics of NAMESPACE from FILE, a CSV file of UTF-8, or - for stdin.
 
-    The first line names columns: topic, and any of prefix, enqueue_paused, dequeue_paused (true or false), reason,
-    items_per_second (a rate, or none) and weight. If prefix is true, topic is a prefix. An empty cell leaves its field
-    unchanged. Lines are applied in order, 1,000 in one transaction. An invalid line fails alone. The command can be run
-    again.
+    The first line names columns: topic, and any of prefix, group, enqueue_paused, dequeue_paused (true or false),
+    reason, items_per_second (a rate, or none), weight and attempts. If prefix is true, topic is a prefix. An empty cell
+    leaves its field unchanged. Lines are applied in order, 1,000 in one transaction. An invalid line fails alone. The
+    command can be run again.
     """
     done_count, failed_count, codes = 0, 0, set[Exit]()
     if hasattr(file, "reconfigure"):
@@ -90,6 +100,8 @@ def _change_of(columns: list[str], row: list[str]) -> TopicPolicyChange | FoqsEr
             reason=cells.get("reason") or None,
             deliveries_per_second_max=_number(cells, "items_per_second", float),
             weight=_number(cells, "weight", int),
+            attempts_max=_number(cells, "attempts", int),
+            group=cells.get("group") or None,
         )
     except InvalidArgumentError as error:
         return error

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 
 import click
 
+from foqs.cli.group_commands import group_option
 from foqs.cli.numbers import WholeNumber
 from foqs.cli.output import Exit, exit_of, leave, leave_for, note, report_failures, time_of
 from foqs.cli.remote import Remote, remote_command
@@ -103,7 +104,7 @@ def _show_topics(remote: Remote, stats: Iterable[TopicStats]) -> None:
                     s.dead,
                     s.most_urgent_priority if s.ready else None,
                     time_of(s.oldest_ready_at_ms),
-                    s.topic,
+                    f"{s.topic} (group {s.group})" if s.group else s.topic,
                 )
                 for s in stats
             ),
@@ -210,9 +211,18 @@ def _lines_of(stream: BinaryIO) -> Iterator[bytes]:
 @click.option("--lease-ms", type=WholeNumber(limits.LEASE_MS_MIN, limits.LEASE_MS_MAX), help="Duration of the lease.")
 @click.option("--ack/--no-ack", default=False, help="Delete the items once they are printed.")
 @click.option("--prefix", is_flag=True, help='Take items of any topics that begin with TOPIC; "" for all topics.')
+@group_option
 @remote_command
 def dequeue(
-    remote: Remote, namespace: str, topic: str, count: int, wait_ms: int, lease_ms: int | None, ack: bool, prefix: bool
+    remote: Remote,
+    namespace: str,
+    topic: str,
+    group: str | None,
+    count: int,
+    wait_ms: int,
+    lease_ms: int | None,
+    ack: bool,
+    prefix: bool,
 ) -> None:
     """Take the most urgent ready items of TOPIC under a lease and print them.
 
@@ -222,7 +232,14 @@ def dequeue(
     with remote.client() as client:
         topics, topic_prefix = ((), topic) if prefix else (topic, None)
         items = client.dequeue(
-            namespace, topics, count, topic_prefix=topic_prefix, lease_ms=lease_ms, wait_ms=wait_ms, want_why=True
+            namespace,
+            topics,
+            count,
+            topic_prefix=topic_prefix,
+            group=group,
+            lease_ms=lease_ms,
+            wait_ms=wait_ms,
+            want_why=True,
         )
         remote.output.document(items)
         _print_items(remote, items)

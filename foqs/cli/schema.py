@@ -12,6 +12,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from foqs.cli.host_options import host_command
 from foqs.cli.output import Exit, Output, leave, note
+from foqs.cli.schema_grants import grants
+from foqs.cli.times import PastTime
 from foqs.config import HostConfig, LoadedConfig
 from foqs.model.cluster import ShardIdentity, ShardRow, ShardUse, lost_database_problem
 from foqs.model.errors import FoqsError, UnavailableError
@@ -22,6 +24,7 @@ from foqs.storage.sessions.places import place_of
 from foqs.storage.sessions.url_options import check_tls
 from foqs.storage.shard.identity import keep_identity_at
 
+_PRUNED_AT_ONCE = 1_000
 _META_DATABASE = "meta database"
 
 
@@ -47,6 +50,9 @@ def schema() -> None:
     These are the meta database, the shards of the configuration, and the shards that the meta database names. The
     latter are opened as the user of the setting `shard_login`, or else of `meta_url`, as hosts do.
     """
+
+
+schema.add_command(grants)
 
 
 @schema.command()
@@ -77,6 +83,18 @@ def apply(loaded: LoadedConfig, new_shards: tuple[int, ...]) -> None:
         else:
             note(f"{database}: applied {', '.join(map(str, applied))}" if applied else f"{database}: up to date")
     work.leave()
+
+
+@schema.command("prune-audit")
+@click.option("--before", type=PastTime(), required=True, help="So long ago (90d), or a time in UTC.")
+@host_command
+def prune_audit(loaded: LoadedConfig, before: int) -> None:
+    """Delete the records of the audit from before a time. Hosts cannot: it needs the login that makes the tables."""
+    deleted_count = 0
+    with closing(MetaStore(loaded.config.meta_url)) as meta:
+        while some := meta.audit.prune(before, _PRUNED_AT_ONCE):
+            deleted_count += some
+    note(f"{deleted_count} records deleted")
 
 
 @schema.command()

@@ -1,4 +1,4 @@
-"""`foqs topic pause`, `resume`, `limit`, `weight` and `policies`: policies of topics and prefixes."""
+"""`foqs topic pause`, `resume`, `limit`, `weight`, `attempts` and `policies`: policies of topics and prefixes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from foqs.cli.group_commands import group_option
 from foqs.cli.numbers import WholeNumber
 from foqs.cli.remote import Remote, remote_command
 from foqs.model import limits
@@ -54,23 +55,35 @@ def paused_settings(enqueue: bool, dequeue: bool, *, paused: bool) -> dict[str, 
     return dict.fromkeys(names, paused)
 
 
+def _paused(group: str | None, enqueue: bool, dequeue: bool, *, paused: bool) -> dict[str, Any]:
+    """The settings that pause or resume a topic, or one of its groups, of which only deliveries can be paused."""
+    return paused_settings(enqueue, dequeue or bool(group and not enqueue), paused=paused)
+
+
 @click.command()
 @click.argument("namespace")
 @click.argument("topic_name", metavar="TOPIC")
 @pausing_options
 @reason_option
 @prefix_option
+@group_option
 @remote_command
 def pause(
-    remote: Remote, namespace: str, topic_name: str, is_prefix: bool, enqueue: bool, dequeue: bool, reason: str
+    remote: Remote,
+    namespace: str,
+    topic_name: str,
+    is_prefix: bool,
+    group: str | None,
+    enqueue: bool,
+    dequeue: bool,
+    reason: str,
 ) -> None:
-    """Pause TOPIC: enqueues, deliveries, or both if neither is named. Its items stay.
+    """Pause TOPIC: enqueues, deliveries, or both if neither is named; deliveries alone with --group. Its items stay.
 
     Every host follows within two seconds; calls that wait for TOPIC alone get PAUSED.
     """
-    with remote.admin() as admin:
-        changes = paused_settings(enqueue, dequeue, paused=True)
-        _show(remote, admin.set_topic_policy(namespace, topic_name, is_prefix=is_prefix, reason=reason, **changes))
+    changes = _paused(group, enqueue, dequeue, paused=True)
+    _set(remote, namespace, topic_name, is_prefix, group, reason=reason, **changes)
 
 
 @click.command()
@@ -78,14 +91,23 @@ def pause(
 @click.argument("topic_name", metavar="TOPIC")
 @pausing_options
 @prefix_option
+@group_option
 @remote_command
-def resume(remote: Remote, namespace: str, topic_name: str, is_prefix: bool, enqueue: bool, dequeue: bool) -> None:
+def resume(
+    remote: Remote,
+    namespace: str,
+    topic_name: str,
+    is_prefix: bool,
+    group: str | None,
+    enqueue: bool,
+    dequeue: bool,
+) -> None:
     """Resume TOPIC: enqueues, deliveries, or both if neither is named."""
     with remote.admin() as admin:
-        changes = paused_settings(enqueue, dequeue, paused=False)
-        policy = admin.set_topic_policy(namespace, topic_name, is_prefix=is_prefix, **changes)
+        changes = _paused(group, enqueue, dequeue, paused=False)
+        policy = admin.set_topic_policy(namespace, topic_name, is_prefix=is_prefix, group=group, **changes)
         if policy.reason and not (policy.enqueue_paused or policy.dequeue_paused):
-            policy = admin.set_topic_policy(namespace, topic_name, is_prefix=is_prefix, reason="")
+            policy = admin.set_topic_policy(namespace, topic_name, is_prefix=is_prefix, group=group, reason="")
         _show(remote, policy)
 
 
@@ -94,16 +116,14 @@ def resume(remote: Remote, namespace: str, topic_name: str, is_prefix: bool, enq
 @click.argument("topic_name", metavar="TOPIC")
 @click.argument("rate", type=Rate())
 @prefix_option
+@group_option
 @remote_command
-def limit(remote: Remote, namespace: str, topic_name: str, is_prefix: bool, rate: float) -> None:
+def limit(remote: Remote, namespace: str, topic_name: str, is_prefix: bool, group: str | None, rate: float) -> None:
     """Deliver at most RATE items of TOPIC a second, of all priorities together; "none" for no limit.
 
     RATE can have a fraction: 0.5 is one item every two seconds.
     """
-    with remote.admin() as admin:
-        _show(
-            remote, admin.set_topic_policy(namespace, topic_name, is_prefix=is_prefix, deliveries_per_second_max=rate)
-        )
+    _set(remote, namespace, topic_name, is_prefix, group, deliveries_per_second_max=rate)
 
 
 @click.command()
@@ -111,11 +131,23 @@ def limit(remote: Remote, namespace: str, topic_name: str, is_prefix: bool, rate
 @click.argument("topic_name", metavar="TOPIC")
 @click.argument("number", metavar="WEIGHT", type=WholeNumber(1, limits.TOPIC_WEIGHT_MAX))
 @prefix_option
+@group_option
 @remote_command
-def weight(remote: Remote, namespace: str, topic_name: str, is_prefix: bool, number: int) -> None:
+def weight(remote: Remote, namespace: str, topic_name: str, is_prefix: bool, group: str | None, number: int) -> None:
     """Set the WEIGHT of TOPIC: its share of dequeues from any topic, relative to a topic of weight 1."""
-    with remote.admin() as admin:
-        _show(remote, admin.set_topic_policy(namespace, topic_name, is_prefix=is_prefix, weight=number))
+    _set(remote, namespace, topic_name, is_prefix, group, weight=number)
+
+
+@click.command()
+@click.argument("namespace")
+@click.argument("topic_name", metavar="TOPIC")
+@click.argument("number", metavar="ATTEMPTS", type=WholeNumber(0, limits.ATTEMPTS_MAX))
+@prefix_option
+@group_option
+@remote_command
+def attempts(remote: Remote, namespace: str, topic_name: str, is_prefix: bool, group: str | None, number: int) -> None:
+    """Make items of TOPIC dead letters after ATTEMPTS failed ones; 0 for as many as NAMESPACE says."""
+    _set(remote, namespace, topic_name, is_prefix, group, attempts_max=number)
 
 
 @click.command()
@@ -130,17 +162,24 @@ def policies(remote: Remote, namespace: str, prefix: str) -> None:
     with remote.admin() as admin:
         found = list(admin.list_topic_policies(namespace, prefix))
     remote.output.document([asdict(one) for one in found])
-    remote.output.table(["TOPIC", "PAUSED", "ITEMS/S", "WEIGHT", "REASON"], map(_row, found))
+    remote.output.table(["TOPIC", "PAUSED", "ITEMS/S", "WEIGHT", "ATTEMPTS", "REASON"], map(_row, found))
+
+
+def _set(remote: Remote, namespace: str, topic_name: str, is_prefix: bool, group: str | None, **changes: Any) -> None:
+    """Change a policy, and show the one in force."""
+    with remote.admin() as admin:
+        _show(remote, admin.set_topic_policy(namespace, topic_name, is_prefix=is_prefix, group=group, **changes))
 
 
 def _show(remote: Remote, policy: TopicPolicyEntry) -> None:
     remote.output.document(asdict(policy))
-    names: Iterable[str] = ("topic", "paused", "items/s", "weight", "reason")
+    names: Iterable[str] = ("topic", "paused", "items/s", "weight", "attempts", "reason")
     remote.output.table(["KEY", "VALUE"], zip(names, _row(policy), strict=True))
 
 
 def _row(policy: TopicPolicyEntry) -> tuple[object, ...]:
     paused = [verb for verb in ("enqueue", "dequeue") if getattr(policy, f"{verb}_paused")]
     rate = policy.deliveries_per_second_max
-    name = policy.topic + "*" * policy.is_prefix
-    return name, ", ".join(paused) or "no", f"{rate:g}" if rate else NO_CAP, policy.weight, policy.reason
+    name = policy.topic + "*" * policy.is_prefix + (f" (group {policy.group})" if policy.group else "")
+    cap = f"{rate:g}" if rate else NO_CAP
+    return name, ", ".join(paused) or "no", cap, policy.weight, policy.attempts_max or "", policy.reason

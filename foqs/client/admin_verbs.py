@@ -14,6 +14,8 @@ from foqs.client.flows import Call, Flow, Terms, call_flow
 from foqs.client.queue_verbs import id_entries, judged
 from foqs.client.retry import Repeat
 from foqs.model import limits
+from foqs.model.access import AccessGrant
+from foqs.model.audit import AuditFilter, AuditPage, AuditRecord
 from foqs.model.calls import (
     ClusterShard,
     DeadLettersResult,
@@ -22,6 +24,7 @@ from foqs.model.calls import (
     ExportPlan,
     ExportSplit,
     HostStatus,
+    Identity,
     ItemState,
     NamespacePage,
     ShardStatus,
@@ -38,6 +41,7 @@ from foqs.wire import codec as wire
 Setting = int | bool | float | str | None
 """Value of a setting in a request; None if it is not given."""
 
+_OF_AUDIT = tuple(field.name for field in fields(AuditRecord))
 _SETTINGS = tuple(field.name for field in fields(NamespaceSettings))
 
 
@@ -84,14 +88,20 @@ def recover_namespace(
     return _namespace_call(terms, Call("recoverNamespace", request, Repeat.UNLESS_UNKNOWN))
 
 
-def peek_items(terms: Terms, namespace: str, topic: str, limit: int, page_token: str) -> Flow[StoredItemPage]:
-    request = wire.structs.PeekItemsRequest(namespace_name=namespace, topic=topic, limit=limit, page_token=page_token)
+def peek_items(
+    terms: Terms, namespace: str, topic: str, limit: int, page_token: str, group: str | None = None
+) -> Flow[StoredItemPage]:
+    request = wire.structs.PeekItemsRequest(
+        namespace_name=namespace, topic=topic, limit=limit, page_token=page_token, group=group
+    )
     return _stored_items_call(terms, Call("peekItems", request, Repeat.READ))
 
 
-def list_dead_letters(terms: Terms, namespace: str, topic: str, limit: int, page_token: str) -> Flow[StoredItemPage]:
+def list_dead_letters(
+    terms: Terms, namespace: str, topic: str, limit: int, page_token: str, group: str | None = None
+) -> Flow[StoredItemPage]:
     request = wire.structs.ListDeadLettersRequest(
-        namespace_name=namespace, topic=topic, limit=limit, page_token=page_token
+        namespace_name=namespace, topic=topic, limit=limit, page_token=page_token, group=group
     )
     return _stored_items_call(terms, Call("listDeadLetters", request, Repeat.READ))
 
@@ -162,6 +172,7 @@ def change_dead_letters(
     limit: int,
     page_token: str,
     return_errors: bool = False,
+    group: str | None = None,
 ) -> Flow[DeadLettersResult]:
     """Redrive or purge dead letters, by `method`. Raises BatchError for other ids, unless errors are returned."""
     entries, faults = (None, {}) if ids is None else id_entries(ids)
@@ -172,7 +183,7 @@ def change_dead_letters(
         return DeadLettersResult(0, faults)  # A request without ids would mean all dead letters.
     sent = None if entries is None else [entries[place] for place in places]
     request = wire.METHODS[method].request(
-        namespace_name=namespace, topic=topic, ids=sent, limit=limit, page_token=page_token or None
+        namespace_name=namespace, topic=topic, ids=sent, limit=limit, page_token=page_token or None, group=group
     )
     response = yield from call_flow(terms, Call(method, request, Repeat.UNLESS_UNKNOWN))
     chosen = response.ids or []
@@ -256,6 +267,23 @@ def host_status(terms: Terms) -> Flow[HostStatus]:
         ShardStatus(s.shard_id, s.state, s.epoch, s.items, s.open_leases, s.detail or "") for s in response.shards or ()
     ]
     return HostStatus(response.host, response.version, response.started_at_ms, shards, bool(response.draining))
+
+
+def who_am_i(terms: Terms) -> Flow[Identity]:
+    told = yield from call_flow(terms, Call("whoAmI", wire.structs.WhoAmIRequest(), Repeat.READ))
+    grants = [AccessGrant(grant.namespaces, tuple(grant.roles or ())) for grant in told.grants or ()]
+    return Identity(told.principal, told.expires_at_ms, grants)
+
+
+def audit_page(
+    terms: Terms, since_ms: int | None, until_ms: int | None, wanted: AuditFilter, limit: int, page_token: str
+) -> Flow[AuditPage]:
+    request = wire.structs.ListAuditRequest(
+        since_ms, until_ms, wanted.principal, wanted.namespace_name, wanted.verb, limit, page_token
+    )
+    response = yield from call_flow(terms, Call("listAudit", request, Repeat.READ))
+    records = [AuditRecord(**{name: getattr(told, name) for name in _OF_AUDIT}) for told in response.records or ()]
+    return AuditPage(records, response.next_page_token or "")
 
 
 def _shard(w: Any) -> ClusterShard:

@@ -11,6 +11,8 @@ from foqs.client.addresses import AddressBook, parse_addresses
 from foqs.client.checks import check_flag, check_whole
 from foqs.client.durations import TIMEOUT_MS_MAX
 from foqs.client.flows import Terms
+from foqs.client.own_tls import OwnTls
+from foqs.client.own_token import OwnToken
 from foqs.client.owners import Owners
 from foqs.client.retry import RetryPolicy
 from foqs.model import limits
@@ -31,6 +33,10 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """Settings of a client, which owns them. See `foqs.Client` for their meaning."""
@@ -43,6 +49,8 @@ class Options:
     batch_items_max: int = limits.BATCH_ITEMS_MAX
     idempotent: bool = False
     to_owners: bool = False
+    token: OwnToken = field(default_factory=lambda: OwnToken(None, None, without_tls=False))
+    tls: OwnTls = field(default_factory=OwnTls)
     clock_ms: Callable[[], int] = monotonic_ms
     random: Callable[[], float] = random.random
 
@@ -55,6 +63,7 @@ class Options:
             check_flag(name, getattr(self, name))
         if not isinstance(self.retry, RetryPolicy):
             raise InvalidArgumentError(f"retry is {type(self.retry).__name__}, not a RetryPolicy")
+        self.token.check(parse_addresses(self.addresses) if self.token else [])
 
     def terms(self) -> Terms:
         """Make the terms of one client, with the state of its addresses."""

@@ -7,7 +7,7 @@ these two rules, a client would take the late answer to a timed-out call for the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from thriftpy2.thrift import TDecodeException
 
@@ -20,12 +20,19 @@ from foqs.wire import codec as wire
 from foqs.wire.frames import FrameError
 
 _SEQID_MAX = 2**31 - 1
+_TLS_RECORDS: Final = (0x15, 0x16)
+"""First byte of an alert and of a handshake of TLS. As a length of a frame it is far beyond the limit."""
+_TLS_MAJOR: Final = 3
 _NOT_ENCODABLE = (TDecodeException, ValueError, TypeError, ArithmeticError, AttributeError, BufferError)
 """Exceptions of the encoder for a value that it cannot write. Nothing has been sent then."""
 
 
 class BrokenDialogueError(Exception):
     """The peer sent something other than a response to the call; the connection must be closed."""
+
+
+class SpeaksTlsError(BrokenDialogueError):
+    """The peer answered with a record of TLS, so it cannot have read the call."""
 
 
 class Dialogue:
@@ -83,6 +90,8 @@ def leaves_connection_usable(reply: wire.Reply, call: Call) -> bool:
 def body_bytes(header: bytes | bytearray | memoryview) -> int:
     """Return the length in a frame's header. Raises BrokenDialogueError beyond the limit, before any allocation."""
     size = int.from_bytes(header[: wire.LENGTH_BYTES])
+    if header[0] in _TLS_RECORDS and header[1] == _TLS_MAJOR:
+        raise SpeaksTlsError("the server speaks TLS on this port, and the client does not: give tls=True")
     if not 0 < size <= limits.FRAME_BYTES_MAX:
         raise BrokenDialogueError(f"a frame of {size} bytes; the limit is {limits.FRAME_BYTES_MAX}")
     return size

@@ -25,10 +25,15 @@ _CHANGE_FIELDS = tuple(field.name for field in fields(TopicPolicyChange))
 
 
 def set_topic_policy(
-    terms: Terms, namespace: str, topic: str, changes: Mapping[str, Setting], is_prefix: bool
+    terms: Terms,
+    namespace: str,
+    topic: str,
+    changes: Mapping[str, Setting],
+    is_prefix: bool,
+    group: str | None = None,
 ) -> Flow[TopicPolicyEntry]:
     request = wire.structs.SetTopicPolicyRequest(
-        namespace_name=namespace, topic=topic, is_prefix=is_prefix or None, **changes
+        namespace_name=namespace, topic=topic, is_prefix=is_prefix or None, group=group, **changes
     )
     policy = _topic_policy((yield from call_flow(terms, Call("setTopicPolicy", request, Repeat.ALWAYS))))
     if is_prefix and not policy.is_prefix:
@@ -51,8 +56,12 @@ def set_topic_policies(
     return settle("set_topic_policies", terms, verb, entries, faults, False, return_errors)
 
 
-def get_topic_policy(terms: Terms, namespace: str, topic: str, is_prefix: bool) -> Flow[TopicPolicyEntry]:
-    request = wire.structs.GetTopicPolicyRequest(namespace_name=namespace, topic=topic, is_prefix=is_prefix or None)
+def get_topic_policy(
+    terms: Terms, namespace: str, topic: str, is_prefix: bool, group: str | None = None
+) -> Flow[TopicPolicyEntry]:
+    request = wire.structs.GetTopicPolicyRequest(
+        namespace_name=namespace, topic=topic, is_prefix=is_prefix or None, group=group
+    )
     return _topic_policy((yield from call_flow(terms, Call("getTopicPolicy", request, Repeat.READ))))
 
 
@@ -74,7 +83,7 @@ def _entry_of(change: object) -> Any:
         raise InvalidArgumentError(f"{type(change).__name__} is no TopicPolicyChange")
     entry = wire.structs.TopicPolicyChange(**{name: getattr(change, name) for name in _CHANGE_FIELDS})
     check_request(entry)
-    for name in ("topic", "reason"):
+    for name in ("topic", "reason", "group"):
         text = getattr(entry, name) or ""
         try:
             text.encode()
@@ -87,7 +96,7 @@ def _entry_of(change: object) -> Any:
 
 def _bytes_of(entry: Any) -> int:
     """Return the largest size of a change in a frame, in bytes."""
-    return 4 * (len(entry.topic or "") + len(entry.reason or "")) + _OVERHEAD_BYTES
+    return 4 * (len(entry.topic or "") + len(entry.reason or "") + len(entry.group or "")) + _OVERHEAD_BYTES
 
 
 def _topic_policy(w: Any) -> TopicPolicyEntry:

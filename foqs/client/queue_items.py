@@ -180,6 +180,7 @@ class Item:
     metadata: from the enqueue or the last nack that set it; empty by default.
     attempt: 1 for the first delivery, plus 1 for each failed attempt and each expired lease.
     deliver_after_ms, enqueued_at_ms, lease_expires_at_ms: milliseconds since the epoch by the host's clock.
+    group: the consumer group whose copy it is; None for the topic's own.
     suspect: True if a lease expired during work on the item, which possibly crashed the program. Known only for
         dequeues that report the beginning of work.
     """
@@ -195,16 +196,17 @@ class Item:
     lease_expires_at_ms: int
     attempt: int
     trace_context: str | None
+    group: str | None = field(default=None, kw_only=True)
     suspect: bool = field(default=False, kw_only=True)
 
 
 field_values = attrgetter(*[one.name for one in fields(Item) if not one.kw_only])
-"""Return the values of an Item's fields except `suspect`, for an Item or a decoded delivery."""
+"""Return the values of an Item's fields except `group` and `suspect`, for an Item or a decoded delivery."""
 
 
 def item_told(told: Any) -> Item:
     """Make an Item from a decoded delivery."""
-    item = Item(*field_values(told))
+    item = Item(*field_values(told), group=told.group)
     if told.suspect:
         item.suspect = True
     return item
@@ -260,24 +262,24 @@ def is_single(receipts: object) -> bool:
     return isinstance(receipts, str | Item | Nack)
 
 
-def topic_demands(topics: Topics, count: int) -> list[Any]:
+def topic_demands(topics: Topics, count: int, group: str | None = None) -> list[Any]:
     """Return the demands of a request. Raises InvalidArgumentError for no topics or too many."""
     if isinstance(topics, str):
-        return [wire.structs.TopicDemand(topic=topics, count=count)]
+        return [wire.structs.TopicDemand(topic=topics, count=count, group=group)]
     check_many("topics", topics, "topics, or pairs of topic and count")
     pairs = topics.items() if isinstance(topics, Mapping) else topics
-    demands = [_demand(entry, count) for entry in pairs]
+    demands = [_demand(entry, count, group) for entry in pairs]
     if not 1 <= len(demands) <= limits.DEQUEUE_TOPICS_MAX:
         raise InvalidArgumentError(f"{len(demands)} topics: one call takes 1 to {limits.DEQUEUE_TOPICS_MAX}")
     return demands
 
 
-def _demand(entry: str | tuple[str, int], count: int) -> Any:
+def _demand(entry: str | tuple[str, int], count: int, group: str | None) -> Any:
     if isinstance(entry, str):
-        return wire.structs.TopicDemand(topic=entry, count=count)
+        return wire.structs.TopicDemand(topic=entry, count=count, group=group)
     if not (isinstance(entry, tuple | list) and len(entry) == 2):
         raise InvalidArgumentError(f"one of topics is {shown(entry)}: give a topic, or a pair of topic and count")
-    return wire.structs.TopicDemand(topic=entry[0], count=entry[1])
+    return wire.structs.TopicDemand(topic=entry[0], count=entry[1], group=group)
 
 
 def item_bytes(item: NewItem) -> int:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from foqs.client.addresses import Address
-from foqs.client.checks import check_many, check_whole
+from foqs.client.checks import check_many, check_text, check_whole
 from foqs.client.client_errors import BatchError, NotSentError
 from foqs.client.dequeued import Dequeued
 from foqs.client.entries import CALL_BYTES_MAX, Entries, Verb, batch_flow, cut
@@ -174,6 +174,7 @@ def dequeue(
     wait_ms: int,
     topic_prefix: str | None = None,
     *,
+    group: str | None = None,
     want_why: bool = False,
     says_begun: bool = False,
 ) -> Flow[list[Item]]:
@@ -185,7 +186,7 @@ def dequeue(
         )
     request = wire.structs.DequeueRequest(
         namespace_name=namespace,
-        topics=demands_of(topics, count, topic_prefix),
+        topics=demands_of(topics, count, topic_prefix, group),
         lease_ms=lease_ms,
         wait_ms=wait_ms,
         topic_prefix=topic_prefix,
@@ -199,10 +200,19 @@ def dequeue(
     return Dequeued(items, response.why_empty or ()) if want_why else items
 
 
-def demands_of(topics: Topics, count: int, topic_prefix: str | None) -> list[Any]:
-    """Return the topics of a request; none with a prefix. Raises InvalidArgumentError for topics with a prefix."""
+def demands_of(topics: Topics, count: int, topic_prefix: str | None, group: str | None = None) -> list[Any]:
+    """Return the topics of a request; none with a prefix.
+
+    Raises InvalidArgumentError for topics or a group with a prefix.
+    """
+    if group is not None:
+        check_text("group", group)
     if topic_prefix is None:
-        return topic_demands(topics, count)
+        return topic_demands(topics, count, group)
+    if group:
+        raise InvalidArgumentError(
+            f"group {group!r:.80} and topic_prefix {topic_prefix!r:.80}: name the topics instead"
+        )
     if topics:
         raise InvalidArgumentError(f"topics {topics!r:.80} and topic_prefix {topic_prefix!r:.80}: give one of them")
     return []
@@ -308,7 +318,7 @@ def topic_page(terms: Terms, namespace: str, prefix: str, page_token: str, parti
     )
     response = yield from call_flow(terms, Call("getActiveTopics", request, Repeat.READ))
     stats = [
-        TopicStats(t.topic, t.ready, t.delayed, t.leased, t.dead, t.most_urgent_priority, t.oldest_ready_at_ms)
+        TopicStats(t.topic, t.ready, t.delayed, t.leased, t.dead, t.most_urgent_priority, t.oldest_ready_at_ms, t.group)
         for t in response.topics or ()
     ]
     return TopicPage(stats, response.next_page_token or "", list(response.missing or ()))

@@ -1,4 +1,4 @@
-"""The structs of requests as they are decoded, and of what hosts of a cluster say to each other.
+"""The structs of requests as they are decoded, and of messages between the hosts of a cluster.
 
 requests.pyi has their fields for the type checker; scripts/generate_requests.py makes it from idl/foqs.thrift.
 """

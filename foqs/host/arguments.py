@@ -10,6 +10,7 @@ from foqs.model import limits
 from foqs.model.calls import DeliveryPolicy, ItemContent
 from foqs.model.errors import InvalidArgumentError, TooLargeError, shown
 from foqs.model.namespace import NamespaceSettings
+from foqs.model.topic_name import check_group, hidden
 
 _DELIVERIES = frozenset(DeliveryPolicy)
 _PRIORITY_MIN, _PRIORITY_MAX = -(1 << 31), (1 << 31) - 1
@@ -35,6 +36,12 @@ def check_topic(topic: str | None) -> str:
         raise fault
     assert topic is not None
     return topic
+
+
+def check_topic_of(topic: str | None, group: str | None) -> str:
+    """Check the names of a topic and of its group, and return the hidden name of the group's topic."""
+    name = check_topic(topic)
+    return hidden(name, check_group(group, name)) if group else name
 
 
 def check_range(name: str, value: object, low: int, high: int) -> int:
@@ -120,7 +127,7 @@ def _checked_trace_context(text: str) -> bytes:
 def check_demands(
     topics: Sequence[TopicDemand], topic_prefix: str | None, count: int | None
 ) -> tuple[dict[str, int], int | None]:
-    """Check the demands of a dequeue: items of each topic, or, with a prefix, of any topics."""
+    """Check the demands of a dequeue: items of each topic, by its hidden name, or, with a prefix, of any topics."""
     if topic_prefix is not None:
         return {}, _any_count(topics, topic_prefix, count)
     wants = _wants(topics)
@@ -146,9 +153,7 @@ def _wants(topics: Sequence[TopicDemand]) -> dict[str, int]:
     check_batch("topics", len(topics), limits.DEQUEUE_TOPICS_MAX)
     wants: dict[str, int] = {}
     for demand in topics:
-        name = check_topic(demand.topic)
-        if demand.group is not None:
-            raise InvalidArgumentError("group is not supported yet: leave it out")
+        name = check_topic_of(demand.topic, demand.group)
         count = check_range("count", demand.count, 1, limits.BATCH_ITEMS_MAX)
         wants[name] = min(wants.get(name, 0) + count, limits.BATCH_ITEMS_MAX)
     return wants

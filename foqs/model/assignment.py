@@ -26,7 +26,7 @@ class ClusterMember(NamedTuple):
     tier: str = ""
 
 
-class ShardWish(NamedTuple):
+class ShardRequirement(NamedTuple):
     """A shard, and the hosts that are eligible to serve it."""
 
     shard_id: int
@@ -36,7 +36,10 @@ class ShardWish(NamedTuple):
 
 
 def plan(
-    members: Collection[ClusterMember], shards: Collection[ShardWish], owners: Mapping[int, str], shards_max: int = 0
+    members: Collection[ClusterMember],
+    shards: Collection[ShardRequirement],
+    owners: Mapping[int, str],
+    shards_max: int = 0,
 ) -> dict[int, str]:
     """Return the id of the member that must serve each shard, without the shards that no member can serve.
 
@@ -55,7 +58,7 @@ def plan(
 
 
 def heirs_of(
-    member_id: str, members: Collection[ClusterMember], shards: Collection[ShardWish], owners: Mapping[int, str]
+    member_id: str, members: Collection[ClusterMember], shards: Collection[ShardRequirement], owners: Mapping[int, str]
 ) -> dict[int, str]:
     """Return the members that would serve the shards of this one (by `owners`) if it ended now."""
     mine = {shard_id for shard_id, owner in owners.items() if owner == member_id}
@@ -64,7 +67,7 @@ def heirs_of(
 
 
 def _plan_tier(
-    members: list[ClusterMember], shards: list[ShardWish], owners: Mapping[int, str], shards_max: int
+    members: list[ClusterMember], shards: list[ShardRequirement], owners: Mapping[int, str], shards_max: int
 ) -> dict[int, str]:
     by_name = {member.name: member.id for member in reversed(members)}
     pinned = {shard.shard_id: by_name[shard.pinned_to] for shard in shards if shard.pinned_to in by_name}

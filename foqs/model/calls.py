@@ -7,14 +7,17 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
+from foqs.model.access import AccessGrant
 from foqs.model.cluster import ShardHealth, ShardUse
 from foqs.model.errors import FoqsError
+from foqs.model.groups import TopicGroup
 from foqs.model.namespace import Namespace
 from foqs.model.peer_proof import PeerLink
+from foqs.model.principal import Principal
 
 
 class DeliveryPolicy(IntEnum):
-    """How often an item may be delivered. One at most once is never redelivered, whatever happens to its delivery."""
+    """The promise of delivery of an item. An at-most-once item is never redelivered."""
 
     AT_LEAST_ONCE = 0
     AT_MOST_ONCE = 1
@@ -43,7 +46,7 @@ class ItemContent(NamedTuple):
     def size_bytes(self) -> int:
         return sum(map(len, self))
 
-    def told(self) -> tuple[bytes, bytes, str | None]:
+    def fields(self) -> tuple[bytes, bytes, str | None]:
         """The fields of a Delivery or StoredItem that have the same names, in the same order."""
         return self[0], self[1], self[2].decode(errors="replace") if self[2] else None
 
@@ -73,7 +76,11 @@ class EnqueueResult:
 
 @dataclass(slots=True)
 class Delivery:
-    """One item handed out under a lease. `suspect` is told to those alone who say what they begin."""
+    """One item delivered under a lease.
+
+    suspect: set only for consumers that report the items that they begin. group: the consumer group whose copy it is;
+    None for the topic's own.
+    """
 
     id: str
     receipt: str
@@ -87,15 +94,16 @@ class Delivery:
     metadata: bytes
     trace_context: str | None = None
     suspect: bool | None = None
+    group: str | None = None
 
 
 @dataclass(slots=True)
 class TopicStats:
     """How many items a topic holds in each state.
 
-    most_urgent_priority: of its ready items; 0 when there are none.
-    oldest_ready_at_ms: the smallest deliver_after of the ready items of the 16 most urgent priorities, in milliseconds
-        since the epoch; 0 when there are none.
+    most_urgent_priority: of its ready items; 0 without ready items. oldest_ready_at_ms: the smallest deliver_after of
+    the ready items of the 16 most urgent priorities, in milliseconds since the epoch; 0 without ready items. group: the
+    consumer group whose copies are counted; None for the topic's own items.
     """
 
     topic: str
@@ -105,6 +113,15 @@ class TopicStats:
     dead: int
     most_urgent_priority: int
     oldest_ready_at_ms: int
+    group: str | None = None
+
+
+@dataclass(slots=True)
+class GroupPage:
+    """A page of consumer groups. `next_page_token` asks for the one behind it; it is "" on the last page."""
+
+    groups: list[TopicGroup]
+    next_page_token: str
 
 
 @dataclass(slots=True)
@@ -123,6 +140,7 @@ class StoredItem:
     expires_at_ms: when its TTL ends.  failed_attempts: deliveries that were nacked or whose lease ended.
     lease_ms: the lease that the enqueue asked for; None when it asked for none.
     lease_expires_at_ms: while it is leased.  died_at_ms, death_reason: of a dead letter.
+    group: the consumer group whose copy it is; None for the topic's own.
     """
 
     id: str
@@ -141,6 +159,7 @@ class StoredItem:
     lease_expires_at_ms: int | None = None
     died_at_ms: int | None = None
     death_reason: str | None = None
+    group: str | None = None
 
 
 @dataclass(slots=True)
@@ -155,7 +174,7 @@ class StoredItemPage:
 class ExportSplit:
     """Some of the stored items of one shard: those with keys after `from_key`, up to `to_key`.
 
-    items_estimate: about how many items of the namespace there are in it.
+    items_estimate: about how many items of the namespace it has.
     """
 
     shard_id: int
@@ -176,7 +195,7 @@ class ExportPlan:
 
 @dataclass(slots=True)
 class ExportPage:
-    """A page of a split, which may be empty. `next_after_key` asks for the one behind it; it is 0 on the last page."""
+    """A page of a split; it can be empty. `next_after_key` asks for the one behind it; it is 0 on the last page."""
 
     items: list[StoredItem]
     next_after_key: int
@@ -192,7 +211,7 @@ class NamespacePage:
 class DeadLettersResult:
     """How many dead letters were redriven or purged, and the errors of ids that were not, by position.
 
-    `ids` are those that the service chose, where the call named none, and `next_page_token` goes on behind them.
+    `ids` are those that the service chose, where the call named none, and `next_page_token` continues behind them.
     """
 
     count: int
@@ -203,14 +222,14 @@ class DeadLettersResult:
 
 @dataclass(slots=True)
 class ClusterShard:
-    """A shard of the cluster, whoever serves it.
+    """A shard of the cluster, on any host.
 
     `place` is the URL of its database without user and password; `owner` is the name of the host that lives and serves
     it, also while it is sick, and `owner_address` where that one listens; both are empty while nobody is known to.
-    `last_owner` is the process that took it last, whatever became of that. `health` says how it is served, and `detail`
-    why it is not well. `pinned_to` is the host that is to serve it while it is there, and `moving_to` the one that is
-    about to take it; both are empty for none. `slots_count` is how many slots of dedup ids lead to it. `kept_by` tells
-    what keeps a draining shard from being removed, as far as the asked host knows: only the owner counts its items.
+    `last_owner` is the process that took it last, dead or alive. `health` says how it is served, and `detail` why it is
+    not well. `pinned_to` is the host that is to serve it while it is there, and `moving_to` the one that is about to
+    take it; both are empty for none. `slots_count` is how many slots of dedup ids lead to it. `kept_by` is the reason
+    why a draining shard cannot be removed yet, as far as the asked host knows, because only the owner counts its items.
     """
 
     shard_id: int
@@ -283,6 +302,15 @@ class ShardMap:
     dedup_window_ms: int | None = None
 
 
+@dataclass(slots=True)
+class Identity:
+    """The principal that a host takes its caller for. `expires_at_ms` is 0 if its credential does not end by itself."""
+
+    principal: str
+    expires_at_ms: int
+    grants: Sequence[AccessGrant]
+
+
 @dataclass(frozen=True, slots=True)
 class CallContext:
     """The context of a call in all layers. The receiver of the call makes it, and nobody changes it."""
@@ -296,6 +324,14 @@ class CallContext:
     shards: frozenset[int] | None = None
     """The shards that a page is wanted of, all of which must be here; None for all that are."""
     away: frozenset[int] = frozenset()
-    """Shards whose owners cannot be reached, though they may live."""
+    """Shards whose owners cannot be reached, but possibly live."""
     link: PeerLink | None = None
-    """What the connection has shown of the host that calls over it, for the calls by which hosts do so."""
+    """The proof of the host that calls over the connection, for the calls that make such proofs."""
+    principal: Principal = field(kw_only=True)
+    """The principal of the caller, which determines the permissions of the call. There is no default, so that no
+    context of a client's call is made without it.
+    """
+    is_permissive: bool = False
+    """True if the call is done although its caller lacks permissions, and that is only noted."""
+    credential: str = ""
+    """The id of the caller's token, or the name in its certificate; empty without either."""

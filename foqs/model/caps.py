@@ -41,7 +41,7 @@ class TokenSource(Protocol):
     def unspend(self, count: int, now_s: float) -> None:
         """Take back used tokens whose deliveries have reached no consumer."""
 
-    def give_back(self, count: int, now_s: float) -> None:
+    def refund(self, count: int, now_s: float) -> None:
         """Take back held tokens, which are not needed now."""
 
     def count(self, now_s: float) -> int:
@@ -118,7 +118,7 @@ class TokenBucket:
         self._refill(now_s)
         self._tokens = max(self._tokens, min(self._tokens + count, self.burst - self._held_count))
 
-    def give_back(self, count: int, now_s: float) -> None:
+    def refund(self, count: int, now_s: float) -> None:
         self._refill(now_s)
         self._held_count -= count
         if self._heir is not None:

@@ -1,8 +1,8 @@
 """A census: one question to every shard of the cluster, asked through the meta database.
 
 How many items of a namespace do you hold, which is the highest namespace number that you ever saw, and which slot table
-do you know? A namespace is created or deleted, and the first slot table is made, only on the answers of all shards
-(docs/decisions/0022-deleting-namespaces.md, 0026-slots.md).
+do you know? A namespace is created or deleted, the first slot table is made, and a consumer group is declared or
+forgotten, only on the answers of all shards (docs/decisions/0022-deleting-namespaces.md, 0026-slots.md).
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ class Census(NamedTuple):
     """A random number. A meta database that was restored from an older state does not know it."""
     namespace: int
     """The number of the namespace that is closed during the census, because it is being deleted; 0 for none."""
+    topic_namespace: int = 0
+    """The number of the namespace of `topic`, which stays open."""
+    topic: str = ""
+    """The hidden name of the topic whose items are counted; empty for the closed namespace, or for none."""
 
 
 class CensusAnswer(NamedTuple):
@@ -27,7 +31,7 @@ class CensusAnswer(NamedTuple):
     shard_id: int
     epoch: int
     items_count: int
-    """Items of the closed namespace that the shard holds."""
+    """Items of the closed namespace that the shard holds; of a topic, 1 if it holds any."""
     number_max: int
     """The highest namespace number that the shard, or its owner's process, ever saw."""
     slots_version: int

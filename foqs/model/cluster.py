@@ -54,6 +54,8 @@ class HostRow(NamedTuple):
     """The newest version of the proof between hosts that it knows: foqs/model/peer_proof.py."""
     is_starting: bool = False
     """True if it has not opened its port yet, and so has no address."""
+    secret_ids: tuple[str, ...] = ()
+    """The ids of the secrets of the cluster that it knows: foqs/model/cluster_secret.py."""
 
 
 class ShardRow(NamedTuple):

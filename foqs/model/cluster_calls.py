@@ -1,4 +1,4 @@
-"""The calls of operators that take asking all hosts of a cluster: what comes out of them."""
+"""The calls of operators that take asking all hosts of a cluster: their results."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ class HostState(IntEnum):
 
 @dataclass(slots=True)
 class ClusterHost:
-    """A host that lives as far as the asked one knows.
+    """A living host, as far as the asked host knows.
 
-    `host_id` is its process: the name, #, and its start. `address` is where it listens, empty if it tells none.
+    `host_id` is its process: the name, #, and its start. `address` is where it listens, empty if it reports none.
     `beat_age_ms` is how long ago the asked host saw a heartbeat of it. `shards` are those that it serves, the sick ones
-    included, which `sick_shards` names. `version` is empty, and there are no shards, while it is silent; `detail` says
-    why it is.
+    included, which `sick_shards` names. `version` and the shards are empty while it is silent; `detail` has the reason.
     """
 
     name: str

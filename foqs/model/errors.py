@@ -38,11 +38,20 @@ class FoqsError(Exception):
     is_refusal: ClassVar[bool] = True
     """True if the code itself says that nothing was done."""
 
-    def __init__(self, message: str, *, retry_after_ms: int | None = None, nothing_done: bool | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after_ms: int | None = None,
+        nothing_done: bool | None = None,
+        request_id: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.retry_after_ms = retry_after_ms
         self.nothing_done = self.is_refusal if nothing_done is None else nothing_done
+        self.request_id = request_id
+        """The id under which the host that refused or failed the call logs it, or None."""
 
 
 class InvalidArgumentError(FoqsError):
@@ -138,7 +147,7 @@ class StaleLeaseError(FoqsError):
 
 
 class PermissionDeniedError(FoqsError):
-    """Only hosts of the cluster are permitted to make this call."""
+    """The caller is not permitted to make this call, or its token is wrong. Operators can find it by its request id."""
 
     code = ErrorCode.PERMISSION_DENIED
 
@@ -188,8 +197,13 @@ def shown(value: object) -> str:
 
 
 def error_for_code(
-    code: int, message: str, retry_after_ms: int | None = None, nothing_done: bool | None = None
+    code: int,
+    message: str,
+    retry_after_ms: int | None = None,
+    nothing_done: bool | None = None,
+    *,
+    request_id: str | None = None,
 ) -> FoqsError:
     """Return the typed error of a code from the wire; a code of a newer host becomes InternalError."""
     cls = ERROR_BY_CODE.get(code, InternalError)
-    return cls(message, retry_after_ms=retry_after_ms, nothing_done=nothing_done)
+    return cls(message, retry_after_ms=retry_after_ms, nothing_done=nothing_done, request_id=request_id)

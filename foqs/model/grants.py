@@ -156,7 +156,7 @@ class GrantBook:
         valid_ms = VALID_SCARCE_MS if is_scarce else VALID_PLENTY_MS if is_plenty else VALID_MS
         valid_ms = min(valid_ms + SLOW_ANSWERS_VALID * ask.slow_ms, VALID_PLENTY_MS)
         date_ms = self._add(now_ms + valid_ms, count)
-        is_told = count < ask.wanted_count or not is_plenty
+        is_listed = count < ask.wanted_count or not is_plenty
         return Grant(
             now_ms,
             self.era,
@@ -167,7 +167,7 @@ class GrantBook:
             is_scarce,
             is_plenty,
             held + count - limit,
-            sorted(self._tokens.items()) if is_told else (),
+            sorted(self._tokens.items()) if is_listed else (),
         )
 
     def pack(self) -> bytes:
@@ -222,7 +222,7 @@ class GrantBook:
         gone_ms = self.at_ms - QUOTA_WINDOW_MS - BUCKET_MS
         self._tokens = {date_ms: count for date_ms, count in self._tokens.items() if count and date_ms > gone_ms}
         old_ms = self.at_ms - DEMAND_KEPT_MS - SLOW_ANSWERS_KEPT * slow_ms
-        self._demands = {host: told for host, told in self._demands.items() if told[0] > old_ms}
+        self._demands = {host: demand for host, demand in self._demands.items() if demand[0] > old_ms}
 
     def _add(self, date_ms: int, count: int) -> int:
         """Count tokens at the last bucket that is not after their date. Returns that bucket."""

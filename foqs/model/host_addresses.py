@@ -112,3 +112,15 @@ def _halves(text: str) -> tuple[str, str | None]:
         return text, None  # An IPv6 address without a port.
     host, colon, port = text.partition(":")
     return host, port if colon else None
+
+
+def is_loopback(address: str) -> bool:
+    """True for an address of this machine, also if it is one of IPv4 written as one of IPv6, and for `localhost`."""
+    if address == "localhost":
+        return True
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(found, "ipv4_mapped", None)
+    return found.is_loopback if mapped is None else bool(mapped.is_loopback)

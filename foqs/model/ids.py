@@ -14,6 +14,8 @@ SEQUENCE_BITS = 40
 """A primary key is epoch << SEQUENCE_BITS | sequence: it grows, and no two owners ever assign the same one."""
 
 _HEX = r"(0|[1-9a-f][0-9a-f]{{0,{}}})"
+_COPIES = re.compile(r"([^+]+)\+([1-9a-f]|10)")
+"""An item has up to 16 copies behind the first one."""
 _TEXT = re.compile(rf"{_HEX.format(3)}-([1-9a-f][0-9a-f]{{0,15}})(?::([1-9a-f][0-9a-f]{{0,7}}))?")
 
 
@@ -24,6 +26,17 @@ def item_id(shard_id: int, key: int) -> str:
 
 def receipt(shard_id: int, key: int, delivery: int) -> str:
     return "%x-%x:%x" % (shard_id, key, delivery)  # noqa: UP031
+
+
+def with_copies(item_id: str, copies_count: int) -> str:
+    """Return the id of an item that has this many copies behind the first one, which `item_id` names."""
+    return "%s+%x" % (item_id, copies_count)  # noqa: UP031
+
+
+def without_copies(text: object) -> tuple[object, int]:
+    """Return the id of the first copy, and the number of copies behind it; 0 for any text that names one item."""
+    match = _COPIES.fullmatch(text) if isinstance(text, str) and "+" in text else None
+    return (text, 0) if match is None else (match[1], int(match[2], 16))
 
 
 def item_id_of(receipt: str) -> str:

@@ -210,6 +210,10 @@ CONNECTIONS_MAX = 10_000
 """Connections of all clients together (connections_max). The host turns further ones away."""
 CONNECTIONS_PER_ADDRESS_MAX = 5_000
 """Connections of one client address (connections_per_address_max)."""
+UNKNOWN_CONNECTIONS_MAX = 1_000
+"""Connections that are not logged in, while access is enforced; 100 of one address. Further ones are turned away."""
+CONNECTIONS_PER_PRINCIPAL_MAX = 5_000
+"""Connections of one principal, while access is enforced. A further one is not logged in."""
 OPERATOR_CONNECTIONS_MAX = 16
 """Connections to the metrics port, each with one request. A further one ends the oldest."""
 META_SESSIONS_MAX = 6

@@ -11,6 +11,7 @@ from enum import IntEnum
 from foqs.model import limits
 from foqs.model.cluster import tier_problem
 from foqs.model.errors import FoqsError, InvalidArgumentError, UnavailableError, shown
+from foqs.model.groups import Groups, NamespaceGroups
 from foqs.model.policies import NO_POLICIES, NO_POLICIES_IN_FORCE, NamespacePolicies, Policies
 from foqs.model.policy import NO_POLICY, TopicPolicy, rate_problem, reason_problem
 
@@ -114,8 +115,19 @@ class SettingsTable:
     """The settings of namespaces by number, for shards and the dispatcher; `Namespaces` keeps them up to date."""
 
     __slots__ = (
-        "_policies_in_force", "by_number", "caps", "dequeue_paused", "has_event_log", "item_bytes_seen", "policies",
-        "policy_changes", "prefix_changes", "prefix_policies", "version",
+        "_policies_in_force",
+        "by_number",
+        "caps",
+        "declared_groups",
+        "dequeue_paused",
+        "groups",
+        "has_event_log",
+        "item_bytes_seen",
+        "policies",
+        "policy_changes",
+        "prefix_changes",
+        "prefix_policies",
+        "version",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -133,10 +145,14 @@ class SettingsTable:
         """Both kinds of policies, by namespace, if it has any. They are replaced as a whole, so that no thread sees
         half of a change.
         """
+        self.declared_groups: Groups = {}
+        """The groups of topics that were declared, by namespace and hidden name; replaced as a whole."""
+        self.groups: Mapping[int, NamespaceGroups] = {}
+        """The same groups, for enqueues and dequeues, by namespace if it has any; replaced as a whole."""
         self.policy_changes: deque[tuple[int, str]] = deque()
         """Topics whose policies have changed, by namespace and name; the dispatcher takes them out."""
         self.prefix_changes: deque[tuple[int, str]] = deque()
-        """Prefixes whose policies have changed; the dispatcher looks for their topics."""
+        """Prefixes whose policies have changed; the dispatcher finds their topics."""
         self.version = 0
         """A number that changes whenever one of the tables is replaced."""
         self.has_event_log = False
@@ -177,6 +193,19 @@ class SettingsTable:
             self.policy_changes.extend([(number, name) for name in found.changed_topics(known)])
             self.prefix_changes.extend([(number, prefix) for prefix in found.changed_prefixes(known)])
 
+    def replace_groups(self, declared: Groups) -> None:
+        """Set the groups of all topics. Unchanged namespaces must have the same objects as before."""
+        before = self.groups
+        self.groups = {
+            number: before[number]
+            if number in before and self.declared_groups.get(number) is by_name
+            else NamespaceGroups(by_name)
+            for number, by_name in declared.items()
+            if by_name
+        }
+        self.declared_groups = declared
+        self.version += 1
+
     def policy(self, number: int, name: str) -> TopicPolicy:
         """Return the policy in force for a topic."""
         found = self._policies_in_force.get(number)
@@ -187,7 +216,10 @@ class SettingsTable:
         found = self._policies_in_force.get(number)
         return found if found is not None and found.may_pause_enqueues else None
 
-    def attempts_max(self, number: int) -> int:
+    def attempts_max(self, number: int, topic: str) -> int:
+        """Return the failed attempts after which an item of the topic becomes a dead letter."""
+        if own := self.policy(number, topic).attempts_max:
+            return own
         namespace = self.by_number.get(number)
         return limits.ATTEMPTS_DEFAULT if namespace is None else namespace.settings.attempts_max
 
@@ -243,9 +275,14 @@ def number_in_use(namespace: Namespace, name: str, shard_id: int) -> FoqsError:
     )
 
 
+def is_namespace_name(name: object) -> bool:
+    """True if a namespace can have this name."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
 def check_namespace_name(name: object) -> str:
     """Return the name, or raise InvalidArgumentError."""
-    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+    if not isinstance(name, str) or not is_namespace_name(name):
         raise InvalidArgumentError(
             f"namespace name {shown(name)} is not valid: "
             f"use 1 to {limits.NAMESPACE_NAME_CHARS_MAX} of A-Z a-z 0-9 . _ -"

@@ -8,11 +8,15 @@ and the role of the prover, so it is good for nothing else. Pure: no sockets, no
 
 from __future__ import annotations
 
+import hashlib
 import hmac
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from foqs.model import limits
-from foqs.model.errors import InvalidArgumentError, PermissionDeniedError, UnavailableError
+from foqs.model.cluster_secret import secret_id
+from foqs.model.errors import InvalidArgumentError, PermissionDeniedError, UnavailableError, shown
+from foqs.model.secret import Secret
 
 PROOF = 2
 """The version of this proof, in the row of each host that knows it."""
@@ -24,6 +28,10 @@ HOST_ID_BYTES_MAX = 255
 JOIN_MS_MAX = 5 * limits.SECOND_MS
 """A host that has greeted must send its proof within this time, or is refused."""
 
+WRONG_PROOF = (
+    "this is not the proof of a host of this cluster: it was made with another secret, or for another connection, as "
+    "where something between the hosts ends TLS"
+)
 _KEY = b"foqs peers 2"
 _CALLER, _CALLEE = b"caller\0", b"callee\0"
 
@@ -47,21 +55,35 @@ class Greeting(NamedTuple):
     nonce_caller: bytes
     nonce_callee: bytes
     binding: bytes = b""
-    """The value that ties the proof to the channel; empty without TLS."""
+    """The value that ties the proof to the channel, see `binding_of`; empty without TLS."""
 
-    def caller_proof(self, secret: bytes) -> bytes:
+    def caller_proof(self, secret: Secret) -> bytes:
         """Return the proof of the calling side."""
         return self._proof(secret, _CALLER)
 
-    def callee_proof(self, secret: bytes) -> bytes:
+    def callee_proof(self, secret: Secret) -> bytes:
         """Return the proof of the called side."""
         return self._proof(secret, _CALLEE)
 
-    def _proof(self, secret: bytes, role: bytes) -> bytes:
-        key = hmac.digest(secret, _KEY, "sha256")
+    def _proof(self, secret: Secret, role: bytes) -> bytes:
+        key = _key_of(secret)
         names = [name.encode() for name in (self.cluster, self.caller_id, self.callee_id)]
         parts = (*names, self.nonce_caller, self.nonce_callee, self.binding)
         return hmac.digest(key, role + b"".join(len(part).to_bytes(4, "big") + part for part in parts), "sha256")
+
+
+def _key_of(secret: Secret) -> bytes:
+    """Return the key of the proofs that are made with this secret of the cluster."""
+    return hmac.digest(secret.reveal(), _KEY, "sha256")
+
+
+def binding_of(certificate: bytes) -> bytes:
+    """Return the value that ties a proof to TLS connections on which the callee shows this certificate (DER).
+
+    So an attacker between two hosts, with another certificate of the same authority, cannot hand a proof on. It is
+    tls-server-end-point of RFC 5929 with SHA-256 for every certificate.
+    """
+    return hashlib.sha256(certificate).digest()
 
 
 class PeerLink:
@@ -70,17 +92,38 @@ class PeerLink:
     It checks the order of calls: each verb comes once, in this order, and no other call before the end.
     """
 
-    __slots__ = ("challenge", "greeting", "has_failed", "host_id", "is_fresh", "refusal", "since_s")
+    __slots__ = (
+        "binding",
+        "challenge",
+        "greeting",
+        "has_failed",
+        "host_id",
+        "host_uris",
+        "is_fresh",
+        "refusal",
+        "secret_id",
+        "since_s",
+    )
 
-    def __init__(self, *, is_fresh: bool, since_s: float) -> None:
-        """`is_fresh` is True if the connection has had no other call. `since_s` is the time of a steady clock."""
+    def __init__(
+        self, *, is_fresh: bool, since_s: float, binding: bytes = b"", host_uris: Sequence[str] | None = None
+    ) -> None:
+        """`is_fresh` is True if the connection has had no other call. `since_s` is the time of a steady clock.
+
+        `binding` is that of the certificate which this host has shown on the connection. `host_uris` are the URIs in
+        the caller's certificate, None without one of the authority of hosts.
+        """
         self.is_fresh = is_fresh
         self.since_s = since_s
+        self.binding = binding
+        self.host_uris = host_uris
         self.greeting: Greeting | None = None
         self.challenge = b""
         """The challenge that was sent to a host of an older build."""
         self.host_id = ""
         """The host that has proven to be on the other side."""
+        self.secret_id = ""
+        """The id of the secret that it has proven to know."""
         self.has_failed = False
         self.refusal: PeerRefusedError | None = None
         """The reason to close the connection, once the caller has its response."""
@@ -114,24 +157,32 @@ def greeted(link: PeerLink, said: Greeting, version: int, me: str) -> None:
     if len(said.nonce_caller) != NONCE_BYTES:
         raise InvalidArgumentError(f"nonce has {len(said.nonce_caller)} bytes, not {NONCE_BYTES}")
     if said.callee_id != me:
-        raise PeerRefusedError("another_callee", f"this is host {me} now, which is not the one that was meant")
+        # A stranger is not told the id of this host, without which it gets no further.
+        raise PeerRefusedError(
+            "another_callee", f"host {shown(said.callee_id)} is not here: another one is, as after a start anew"
+        )
     if said.caller_id == me:
         raise PeerRefusedError("own_id", f"{me} is this host itself")
     link.greeting = said
 
 
-def joined(link: PeerLink, proof: bytes, secret: bytes, now_s: float) -> bytes:
-    """Check the proof of the host that has greeted. Returns the proof of this side. Raises PeerRefusedError."""
+def joined(link: PeerLink, proof: bytes, secrets: Sequence[Secret], now_s: float) -> bytes:
+    """Check the proof of the host that has greeted. Returns the proof of this side, by the same one of the `secrets`.
+
+    Raises PeerRefusedError.
+    """
     link.end(now_s)
     said = link.greeting
-    if said is None or not hmac.compare_digest(proof, said.caller_proof(secret)):
+    # All are compared, so that the time does not show which one it is.
+    found = [one for one in secrets if said is not None and hmac.compare_digest(proof, said.caller_proof(one))]
+    if said is None or not found:
         link.has_failed = True
-        raise PeerRefusedError("wrong_proof", "this is not the proof of a host of this cluster")
-    link.host_id = said.caller_id
-    return said.callee_proof(secret)
+        raise PeerRefusedError("wrong_proof", WRONG_PROOF)
+    link.host_id, link.secret_id = said.caller_id, secret_id(found[0])
+    return said.callee_proof(found[0])
 
 
-def is_of_callee(said: Greeting, proof: bytes, secret: bytes) -> bool:
+def is_of_callee(said: Greeting, proof: bytes, secret: Secret) -> bool:
     """True if the intended host has answered."""
     return hmac.compare_digest(proof, said.callee_proof(secret))
 

@@ -1,4 +1,4 @@
-"""The policy of a topic: its pauses, its cap on deliveries, and its weight among other topics."""
+"""The policy of a topic: its pauses, its cap on deliveries, its weight among other topics, and its attempts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from unicodedata import category
 
 from foqs.model import limits
 from foqs.model.errors import InvalidArgumentError
+from foqs.model.topic_name import hidden, parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,8 @@ class TopicPolicy:
     """The cap on its deliveries, for items of all priorities; 0 for none."""
     weight: int = 1
     """Its share of the deliveries to calls for any topic, relative to other topics that have items."""
+    attempts_max: int = 0
+    """The failed attempts after which its items become dead letters; 0 for those of its namespace."""
 
 
 NO_POLICY = TopicPolicy()
@@ -71,6 +74,8 @@ class TopicPolicyEntry(TopicPolicy):
     topic: str
     """The name of the topic, or the prefix."""
     is_prefix: bool = False
+    group: str | None = None
+    """The consumer group of the topic whose policy it is; None for the topic's own."""
     own_fields: tuple[str, ...] = ()
     """The fields that are set for the entry itself. Others have the values of the longest prefix, or the defaults."""
 
@@ -78,12 +83,14 @@ class TopicPolicyEntry(TopicPolicy):
     def of(cls, topic: str, policy: TopicPolicy, own: OwnPolicy | None = None, *, is_prefix: bool) -> TopicPolicyEntry:
         """Return the entry of `policy`, which is in force, and in which the topic or prefix itself has set `own`."""
         values = {name: getattr(policy, name) for name in FIELDS}
-        return cls(topic=topic, is_prefix=is_prefix, own_fields=own.own_fields if own else (), **values)
+        name, group = parts(topic)
+        own_fields = own.own_fields if own else ()
+        return cls(topic=name, is_prefix=is_prefix, group=group or None, own_fields=own_fields, **values)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPolicyChange:
-    """A change of the policy of a topic, or of a prefix. Fields that are None stay as they are."""
+    """A change of the policy of a topic, of one of its groups, or of a prefix. Fields that are None are unchanged."""
 
     topic: str
     """The name of the topic, or the prefix."""
@@ -93,6 +100,8 @@ class TopicPolicyChange:
     reason: str | None = None
     deliveries_per_second_max: float | None = None
     weight: int | None = None
+    attempts_max: int | None = None
+    group: str | None = None
 
 
 @dataclass(slots=True)
@@ -112,7 +121,7 @@ def policy_page(found: list[TopicPolicyEntry], limit: int) -> TopicPolicyPage:
     if len(found) <= limit:
         return TopicPolicyPage(found, "")
     last = found[limit - 1]
-    return TopicPolicyPage(found[:limit], _PREFIX_MARK * last.is_prefix + last.topic)
+    return TopicPolicyPage(found[:limit], _PREFIX_MARK * last.is_prefix + hidden(last.topic, last.group))
 
 
 def place_of(page_token: str) -> tuple[bool, str]:
@@ -143,6 +152,9 @@ def _problem_of(name: str, value: object) -> str:
     if name == "weight":
         is_within = isinstance(value, int) and 1 <= value <= limits.TOPIC_WEIGHT_MAX
         return "" if is_within else f"weight {value!r} is not within 1..{limits.TOPIC_WEIGHT_MAX}"
+    if name == "attempts_max":
+        is_within = isinstance(value, int) and 0 <= value <= limits.ATTEMPTS_MAX
+        return "" if is_within else f"attempts_max {value!r} is not within 0..{limits.ATTEMPTS_MAX}"
     return "" if isinstance(value, bool) else f"{name} {value!r} is not a bool"
 
 

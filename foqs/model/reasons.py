@@ -76,6 +76,17 @@ class TopicFacts:
     cap_until_ms: int = 0
     lacks_room: bool = False
     """True if its leases have reached their bound."""
+    group: str = ""
+    """The consumer group of the topic; empty for its own."""
+
+    @property
+    def label(self) -> str:
+        """The topic in words."""
+        return f"topic {self.topic!r}, group {self.group!r}" if self.group else f"topic {self.topic!r}"
+
+    def command(self, verb: str, namespace: str) -> str:
+        """Return a command on the topic."""
+        return _command(verb, namespace, self.topic, *(["--group", self.group] if self.group else []))
 
 
 class ShardFact(NamedTuple):
@@ -125,9 +136,9 @@ def judge(facts: Facts) -> list[Reason]:
     reasons += _of_kind([Reason(ReasonCode.HOST_SILENT, _silent(host, why), host=host) for host, why in facts.silent])
     if facts.is_partial and not any(reason.code in NOT_ASKED for reason in reasons):
         missing = f": {facts.missing[0]}" if facts.missing else ""
-        reasons.append(Reason(ReasonCode.HOST_SILENT, f"not all hosts have told what they have{missing}"))
+        reasons.append(Reason(ReasonCode.HOST_SILENT, f"not all hosts have reported their items{missing}"))
     if facts.unjudged_count:
-        text = f"{facts.unjudged_count} other topics were not looked at: ask for fewer at a time to hear of them"
+        text = f"{facts.unjudged_count} other topics were not checked: ask for fewer at a time to get their reasons"
         reasons.append(Reason(ReasonCode.NOT_LOOKED_AT, text, count=facts.unjudged_count))
     for topic in facts.topics:
         reasons += _not_ready(facts, topic)
@@ -139,24 +150,24 @@ def judge(facts: Facts) -> list[Reason]:
 def _held_back(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:
     """Return the reasons why its ready items are not delivered."""
     ready_count = 0 if topic.stats is None else topic.stats.ready
-    name, told = topic.topic, f"{ready_count} ready items of topic {topic.topic!r}"
+    name, items = topic.topic, f"{ready_count} ready items of {topic.label}"
     if topic.is_paused:
-        text = f"dequeues of topic {name!r} are paused by an operator{_why(topic.pause_reason)}"
-        remedy = _command("topic resume", facts.namespace, name)
+        text = f"dequeues of {topic.label} are paused by an operator{_why(topic.pause_reason)}"
+        remedy = topic.command("topic resume", facts.namespace)
         yield Reason(ReasonCode.TOPIC_PAUSED, text, count=ready_count, topic=name, remedy=remedy)
     elif not ready_count or facts.is_paused:
         return
     elif topic.cap:
-        text = f"{told} wait for its cap of {topic.cap:g} deliveries a second"
+        text = f"{items} wait for its cap of {topic.cap:g} deliveries a second"
         yield Reason(ReasonCode.TOPIC_CAPPED, text, topic.cap_until_ms, ready_count, name)
     elif facts.cap:
-        text = f"{told} wait for the cap of namespace {facts.namespace!r}, {facts.cap:g} deliveries a second"
+        text = f"{items} wait for the cap of namespace {facts.namespace!r}, {facts.cap:g} deliveries a second"
         yield Reason(ReasonCode.NAMESPACE_CAPPED, text, topic.cap_until_ms, ready_count, name)
     elif topic.lacks_room:
-        text = f"{told} wait until leases end: their shard has as many as it may"
+        text = f"{items} wait until leases end: their shard has as many as it can have"
         yield Reason(ReasonCode.LEASES_FULL, text, count=ready_count, topic=name)
     elif not facts.sick:
-        text = f"{told} came meanwhile, or are about to go to other consumers: try again"
+        text = f"{items} came meanwhile, or are about to be delivered to other consumers: try again"
         yield Reason(ReasonCode.UNEXPLAINED, text, count=ready_count, topic=name)
 
 
@@ -165,17 +176,17 @@ def _not_ready(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:
     name, stats = topic.topic, topic.stats
     if stats is None:
         if not topic.is_paused and not facts.is_partial and not facts.sick and not facts.unserved and not facts.silent:
-            yield Reason(ReasonCode.NOTHING_THERE, f"topic {name!r} holds no item", topic=name)
+            yield Reason(ReasonCode.NOTHING_THERE, f"{topic.label} holds no item", topic=name)
         return
     if stats.delayed:
-        text = f"{_items(stats.delayed, name)} not due yet"
+        text = f"{_items(stats.delayed, topic)} not due yet"
         yield Reason(ReasonCode.DELAYED, text, 0, stats.delayed, name)
     if stats.leased:
-        text = f"{_items(stats.leased, name)} under lease: consumers have them"
+        text = f"{_items(stats.leased, topic)} under lease: consumers have them"
         yield Reason(ReasonCode.LEASED, text, 0, stats.leased, name)
     if stats.dead:
-        text = f"{_items(stats.dead, name)} in the dead letters"
-        remedy = _command("dead-letter list", facts.namespace, name)
+        text = f"{_items(stats.dead, topic)} in the dead letters"
+        remedy = topic.command("dead-letter list", facts.namespace)
         yield Reason(ReasonCode.DEAD, text, 0, stats.dead, name, remedy=remedy)
 
 
@@ -187,8 +198,8 @@ def _command(verb: str, *names: str) -> str:
     return " ".join(["foqs", verb, *map(shlex.quote, names)])
 
 
-def _items(count: int, topic: str) -> str:
-    return f"{count} {'item' if count == 1 else 'items'} of topic {topic!r} {'is' if count == 1 else 'are'}"
+def _items(count: int, topic: TopicFacts) -> str:
+    return f"{count} {'item' if count == 1 else 'items'} of {topic.label} {'is' if count == 1 else 'are'}"
 
 
 def _why(reason: str) -> str:

@@ -230,9 +230,9 @@ class SeenTable:
             or counts[start // _FINGERPRINTS_BYTES] == SLOTS
         ]
 
-    def blocks_of(self, sought: Hash) -> list[int]:
+    def blocks_of(self, digest_hash: Hash) -> list[int]:
         """Return the possible blocks of the digest in the log. Of ids that were not added, 3 in a million have one."""
-        high, fingerprint = sought
+        high, fingerprint = digest_hash
         find, counts = self._fingerprints.find, self._counts
         bucket = high * self._bucket_count >> 32
         found: list[int] = []

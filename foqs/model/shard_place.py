@@ -54,8 +54,8 @@ def refusal(row: ShardRow, me: str, ask: EpochAsk, is_dead: Callable[[str, int],
     """Return why the process `me`, which holds the shard's lock on one server, must not take it there, or an empty
     text.
 
-    It can take the shard on the server of the last owner, because the lock there was free. It can take it elsewhere if
-    the last owner is itself, is dead, or has reported that it has lost its session with its server.
+    It can take the shard on the server of the last owner, because its lock was free. It can take it elsewhere if the
+    last owner is itself, is dead, or has reported that it has lost its session with its server.
     """
     found = ask.found
     if row.owner in ("", me):
@@ -102,7 +102,7 @@ class Remembered(NamedTuple):
     epoch: int
     committed_number: int
     """The number of the last transaction that it saw committed."""
-    told_number: int
+    reported_number: int
     """The last number that it has reported to the meta database."""
 
 
@@ -123,7 +123,7 @@ def lost_by_memory(before: ShardRow | None, found: FoundShard | None, mine: Reme
         # The next owner has counted the reported transactions. It might never have served, or elsewhere.
         is_as_left = found is not None and found.epoch == mine.epoch
         there = found.transaction_number if found is not None and is_as_left else 0
-        return max(0, mine.committed_number - max(before.first_number, mine.told_number, there))
+        return max(0, mine.committed_number - max(before.first_number, mine.reported_number, there))
     if found is None:
         return 0
     return max(0, mine.committed_number - found.transaction_number - lost_by_row(before, found))

@@ -261,7 +261,7 @@ class SharedCap:
             self._note_unused(count - kept_count, now_s)
             self._ask_soon(now_s)
 
-    def give_back(self, count: int, now_s: float) -> None:
+    def refund(self, count: int, now_s: float) -> None:
         if not count:
             return  # An empty batch would look like tokens in hand.
         self._held_count -= count
@@ -269,7 +269,7 @@ class SharedCap:
             self._pass_on(count, now_s)
             return
         if self._own is not None:
-            self._own.give_back(count, now_s)
+            self._own.refund(count, now_s)
         elif self._until_s > now_s:
             self._batches.append((now_s, self._until_s, count))
         else:

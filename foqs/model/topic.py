@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sized
 from sortedcontainers import SortedDict
 
 from foqs.model import limits, order
+from foqs.model.topic_name import parts
 
 OLDEST_URGENCIES_MAX = 16
 """Priorities of a topic that are checked for its oldest item."""
@@ -272,6 +273,7 @@ class ShardTopic(ItemCounts):
         "number",
         "of_namespace",
         "shard_id",
+        "shown",
         "stored",
         "window",
     )
@@ -294,6 +296,9 @@ class ShardTopic(ItemCounts):
         self.number = number
         self.namespace = namespace
         self.name = name
+        base, group = parts(name)
+        self.shown = base, group or None
+        """The topic and the group that callers see; the group is None for the topic's own."""
         self.stored = stored
         """True if its row is in the topic table."""
         self._leases = leases

@@ -57,7 +57,7 @@ class MysqlServer:
 
     The host makes one for each address. The writers of its shards take their turns at `scheduler`. The keeper of each
     shard notes its questions and the server's answers here, so that the silence of a server is noticed for all of its
-    shards at once, whichever shard asked.
+    shards at once.
 
     An address can lead to several machines, through a proxy, or for a while during a fail-over. So no promise rests on
     anything here: every shard asks for the time and for durability through its own session, and has a circuit breaker
@@ -71,7 +71,7 @@ class MysqlServer:
         self.scheduler = scheduler
         self.turning = turning
         """The clock of the event loop's turns, shared by the whole host."""
-        self.heard_s = 0.0
+        self.answered_s = 0.0
         """The time of the server's last answer to a shard of this host. A lost session is no answer."""
         self.silent_since_s: float | None = None
         """The time of the first unanswered question since then; None if all are answered."""
@@ -85,15 +85,14 @@ class CommitScheduler:
     The writer of a shard asks for its permit before it composes a transaction, and keeps it until the transaction has
     ended. Calls that arrive while the shard waits join that transaction. These are the rules:
 
-    1. A shard waits for a slot. The server has `transactions_max` of them, which are granted in the order of asking.
-       A sick shard takes no slot and waits for none, because its tries fail and must not delay its neighbours.
-    2. A shard whose last transaction has just ended coalesces, within its slot: it lets the event loop turn, so that
-       the answered callers come back. That ends after COALESCE_TURNS_MAX turns or COALESCE_MS_MAX, and as soon as
-       COALESCE_CALLS calls wait. A shard that was idle begins at once.
-    3. A slot is free again when its transaction ends, or SLOT_MS_MAX after it was taken.
-    4. A heavy transaction leaves its slot as soon as it begins, unless HEAVY_TRANSACTIONS_MAX others have done so.
-    5. Enqueued items are placed on a shard in runs of `placement_run_items`, so that the number of shards that take
-       items at a time matches the number of slots to write them.
+    1. A shard waits for a slot. The server has `transactions_max` slots, which are granted in the order of asking. A
+    sick shard takes no slot and waits for none, because its tries fail and must not delay its neighbours. 2. A shard
+    whose last transaction has just ended coalesces, within its slot: it lets the event loop turn, so that the answered
+    callers come back. That ends after COALESCE_TURNS_MAX turns or COALESCE_MS_MAX, and as soon as COALESCE_CALLS calls
+    wait. A shard that was idle begins at once. 3. A slot is free again when its transaction ends, or SLOT_MS_MAX after
+    it was taken. 4. A heavy transaction leaves its slot as soon as it begins, unless HEAVY_TRANSACTIONS_MAX others have
+    done so. 5. Enqueued items are placed on a shard in runs of `placement_run_items`, so that the number of shards that
+    take items at a time matches the number of slots to write them.
 
     The reasons and the figures are in docs/decisions/0013-commit-scheduler.md.
     """

@@ -12,6 +12,8 @@ from foqs.model import limits
 from foqs.model.errors import FoqsError, InvalidArgumentError, shown
 from foqs.model.jobs import check_job_id
 from foqs.model.namespace import check_namespace_name
+from foqs.spark.credentials import CREDENTIAL_OPTIONS, Credentials, take_credentials
+from foqs.spark.option_texts import flag, whole, without_tokens
 
 CALLS_IN_FLIGHT_DEFAULT = 4
 RETRY_TIMEOUT_MS_DEFAULT = 600_000
@@ -49,6 +51,8 @@ class WriteOptions:
     rejected_rows_path: str | None = field(default=None, repr=False)
     """Not in the repr, because it can contain a password."""
     ignores_extra_columns: bool = False
+    credentials: Credentials = field(default_factory=Credentials)
+    """TLS and the identity of the job: names of files, and no secrets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,7 @@ def parse_options(given: Mapping[str, str], problems: list[str]) -> WriteOptions
     """Parse the options as Spark gives them: texts, by names in any case. A wrong option is added to `problems` and
     gets its default.
     """
-    options = {name.lower(): text for name, text in given.items()}
+    options = without_tokens(given, problems)
     drawn_job_id = options.pop(DRAWN_JOB_ID.lower(), None)
     problems += [_unknown(name) for name in options if name not in _NAMES and name not in _SPARKS_OWN]
     if "path" in options:
@@ -82,8 +86,8 @@ def parse_options(given: Mapping[str, str], problems: list[str]) -> WriteOptions
             values[option.field] = option.parse(name, text)
         except FoqsError as error:
             problems.append(error.message)
-    made = WriteOptions(**values)  # type: ignore[arg-type]
-    problems += _contradictions(made)
+    made = WriteOptions(credentials=take_credentials(values), **values)  # type: ignore[arg-type]
+    problems += _contradictions(made) + made.credentials.problems(made.addresses)
     return made
 
 
@@ -153,22 +157,6 @@ def _job_id(name: str, text: str) -> str:
         raise InvalidArgumentError(f"{name}: {error.message}") from error
 
 
-def _whole(least: int, most: int) -> Callable[[str, str], int]:
-    def parse(name: str, text: str) -> int:
-        digits = text.strip().replace("_", "")
-        if not (digits.isascii() and digits.isdigit()) or not least <= int(digits[:20]) <= most:
-            raise InvalidArgumentError(f"{name} {shown(text)} is not a whole number within {least}..{most}")
-        return int(digits)
-
-    return parse
-
-
-def _flag(name: str, text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise InvalidArgumentError(f"{name} {shown(text)} is neither true nor false")
-    return text.lower() == "true"
-
-
 def _one_of(*choices: str) -> Callable[[str, str], str]:
     def parse(name: str, text: str) -> str:
         for choice in choices:
@@ -211,27 +199,27 @@ OPTIONS: dict[str, Option] = {
     "maxItemsPerSecond": Option(
         "items_per_second_max",
         "rate of the whole job, kept by the service for all tasks together",
-        _whole(1, limits.JOB_ITEMS_PER_SECOND_MAX),
+        whole(1, limits.JOB_ITEMS_PER_SECOND_MAX),
     ),
     "batchSize": Option(
         "batch_items",
         "rows in one call; fewer where the namespace allows fewer",
-        _whole(1, limits.BATCH_ITEMS_MAX),
+        whole(1, limits.BATCH_ITEMS_MAX),
     ),
     "maxInFlight": Option(
         "calls_in_flight",
         "calls in flight of one task",
-        _whole(1, limits.CALLS_IN_FLIGHT_PER_CONNECTION_MAX),
+        whole(1, limits.CALLS_IN_FLIGHT_PER_CONNECTION_MAX),
     ),
     "retryTimeoutMs": Option(
         "retry_timeout_ms",
         "how long one call is repeated while hosts are away or ask for patience; then the task fails",
-        _whole(1, RETRY_TIMEOUT_MS_MAX),
+        whole(1, RETRY_TIMEOUT_MS_MAX),
     ),
     "spreadOverMs": Option(
         "spread_over_ms",
         "the items become deliverable evenly over this time, from the begin of the job or from their own time",
-        _whole(0, limits.DELAY_MS_MAX),
+        whole(0, limits.DELAY_MS_MAX),
     ),
     "payloadFormat": Option(
         "payload_format",
@@ -247,7 +235,7 @@ OPTIONS: dict[str, Option] = {
     "maxInvalidRows": Option(
         "invalid_rows_max",
         "with one more of them over the whole job, the job fails",
-        _whole(0, INVALID_ROWS_MAX),
+        whole(0, INVALID_ROWS_MAX),
         "0 with `fail`, else no bound",
     ),
     "rejectedRowsPath": Option(
@@ -258,8 +246,12 @@ OPTIONS: dict[str, Option] = {
     "ignoreExtraColumns": Option(
         "ignores_extra_columns",
         "leave columns out that have no meaning, instead of refusing them",
-        _flag,
+        flag,
     ),
+    **{
+        name: Option(option.field, option.meaning, option.parse, option.default)
+        for name, option in CREDENTIAL_OPTIONS.items()
+    },
 }
 _NAMES = frozenset(name.lower() for name in OPTIONS)
 _SPARKS_OWN = frozenset({"path", "checkpointlocation"})

@@ -9,10 +9,11 @@ from dataclasses import replace
 from foqs.client.retry import RetryPolicy
 from foqs.client.sync import AdminClient, Client
 from foqs.model.calls import ShardMap
-from foqs.model.errors import FoqsError, InvalidArgumentError, UnavailableError
+from foqs.model.errors import FoqsError, InvalidArgumentError, PermissionDeniedError, UnavailableError
 from foqs.model.jobs import Job, JobState
 from foqs.model.namespace import DedupWhenAway, NamespaceSettings
 from foqs.spark import record, rejects
+from foqs.spark.credentials import in_options
 from foqs.spark.options import CONTENT, FAIL, draw_job_id
 from foqs.spark.plan import WritePlan
 from foqs.spark.record import AWAY
@@ -36,6 +37,7 @@ def prepare(plan: WritePlan) -> WritePlan:
     Raises FoqsError for each problem that would make the tasks fail.
     """
     options = plan.options
+    options.credentials.check_files()
     settings, told = _asked(plan, PATIENCE_MS)
     warnings = _checked(plan, settings, told)
     job_id = options.job_id or options.drawn_job_id or draw_job_id()
@@ -48,6 +50,7 @@ def prepare(plan: WritePlan) -> WritePlan:
 def prepare_stream(plan: WritePlan) -> WritePlan:
     """Do the same for a micro-batch of a stream, which waits for hosts as long as its calls do."""
     options = plan.options
+    options.credentials.check_files()
     try:
         settings, told = _asked(plan, min(PATIENCE_MS, options.retry_timeout_ms))
     except AWAY as error:
@@ -80,7 +83,10 @@ def _asked(plan: WritePlan, patience_ms: int) -> tuple[NamespaceSettings, ShardM
             settings = admin.get_namespace(options.namespace).settings
         return settings, _shard_map(plan, patience_ms)
     except UnavailableError as error:
-        raise UnavailableError(f"no host of addresses={options.addresses} answers: {error.message}") from error
+        told = in_options(error.message)
+        raise UnavailableError(f"no host of addresses={options.addresses} answers: {told}") from error
+    except PermissionDeniedError as error:
+        raise PermissionDeniedError(in_options(error.message)) from error
 
 
 def _checked(plan: WritePlan, settings: NamespaceSettings, told: ShardMap) -> list[str]:
@@ -121,7 +127,8 @@ def _shard_map(plan: WritePlan, patience_ms: int) -> ShardMap:
         return ShardMap(0, (), [])
     options = plan.options
     retry = RetryPolicy(deadline_ms=patience_ms)
-    with Client(options.addresses, timeout_ms=CALL_TIMEOUT_MS, retry=retry) as client:
+    credentials = options.credentials.client_arguments()
+    with Client(options.addresses, timeout_ms=CALL_TIMEOUT_MS, retry=retry, **credentials) as client:
         return client.shard_map(options.namespace)
 
 
@@ -132,7 +139,8 @@ def _window_ms(settings: NamespaceSettings, told: ShardMap) -> int:
 
 def admin_client(plan: WritePlan, patience_ms: int | None = None) -> AdminClient:
     retry = RetryPolicy(deadline_ms=PATIENCE_MS if patience_ms is None else patience_ms)
-    return AdminClient(plan.options.addresses, timeout_ms=CALL_TIMEOUT_MS, retry=retry)
+    credentials = plan.options.credentials.client_arguments()
+    return AdminClient(plan.options.addresses, timeout_ms=CALL_TIMEOUT_MS, retry=retry, **credentials)
 
 
 def finish(plan: WritePlan, state: JobState | None, rows_count: int | None, detail: str) -> None:
@@ -172,7 +180,7 @@ def short_window(plan: WritePlan, window_ms: int, needed_ms: int, need: str) -> 
 
 
 def window_after(plan: WritePlan) -> str | None:
-    """The warning at the end of a job that ids of its first rows may be forgotten. None if not; another text if
+    """The warning at the end of a job that ids of its first rows can be forgotten. None if not; another text if
     unknown.
     """
     if not plan.has_ids:

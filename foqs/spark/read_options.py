@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from foqs.client.addresses import parse_addresses
@@ -12,6 +12,8 @@ from foqs.model import limits
 from foqs.model.calls import ItemState
 from foqs.model.errors import FoqsError, InvalidArgumentError, shown
 from foqs.model.namespace import check_namespace_name
+from foqs.spark.credentials import CREDENTIAL_OPTIONS, Credentials, take_credentials
+from foqs.spark.option_texts import flag, whole, without_tokens
 
 RETRY_TIMEOUT_MS_DEFAULT = 600_000
 RETRY_TIMEOUT_MS_MAX = 24 * limits.HOUR_MS
@@ -27,7 +29,8 @@ class ReadOptions:
     addresses: of hosts, in the form of the clients. namespace: must exist. states: all if empty. topics: all if empty.
     topic_prefix: prefix of topics, instead of topics. splits_per_shard: most tasks for one shard. includes_payload: if
     False, payloads are null. page_items: items of one call. retry_timeout_ms: longest time that one call is repeated.
-    pushes_filters: True if the service does Spark's filters on state and topic.
+    pushes_filters: True if the service does Spark's filters on state and topic. credentials: TLS and the identity of
+    the read, by names of files and without secrets.
     """
 
     addresses: str
@@ -40,6 +43,7 @@ class ReadOptions:
     page_items: int = limits.PAGE_ITEMS_MAX
     retry_timeout_ms: int = RETRY_TIMEOUT_MS_DEFAULT
     pushes_filters: bool = False
+    credentials: Credentials = field(default_factory=Credentials)
 
 
 def is_for_reading(given: Mapping[str, str]) -> bool:
@@ -52,34 +56,40 @@ def parse_read_options(given: Mapping[str, str]) -> ReadOptions:
 
     Raises InvalidArgumentError that names all problems.
     """
-    options = {name.lower(): text for name, text in given.items()}
-    problems = [_unknown(name) for name in options if name not in _NAMES and name not in _SPARKS_OWN]
+    problems: list[str] = []
+    options = without_tokens(given, problems)
+    problems += [_unknown(name) for name in options if name not in _NAMES and name not in _SPARKS_OWN]
     if "path" in options:
         problems.append(f"path {shown(options['path'])} means nothing here: call load() without one")
     values: dict[str, object] = {}
-    for name, (field, _, parse) in _OPTIONS.items():
+    for name, (field_name, _, parse) in _OPTIONS.items():
         text = options.get(name.lower())
         if text is None:
-            if field in _REQUIRED:
+            if field_name in _REQUIRED:
                 problems.append(f"{name} is not set")
             continue
         try:
-            values[field] = parse(name, text)
+            values[field_name] = parse(name, text)
         except FoqsError as error:
             problems.append(error.message)
     if "topics" in values and "topic_prefix" in values:
         problems.append("topics and topicPrefix exclude each other")
+    credentials = take_credentials(values)
+    problems += credentials.problems(str(values.get("addresses", "")))
     if problems:
         raise InvalidArgumentError("options of format foqs: " + "; ".join(problems))
-    return ReadOptions(**values)  # type: ignore[arg-type]
+    return ReadOptions(credentials=credentials, **values)  # type: ignore[arg-type]
 
 
 def read_option_table() -> list[tuple[str, str, str]]:
     """Return name, default and meaning of each option, for the documentation."""
     defaults = ReadOptions(addresses="", namespace="")
     rows = []
-    for name, (field, meaning, _) in _OPTIONS.items():
-        default = "required" if field in _REQUIRED else _told(getattr(defaults, field))
+    for name, (field_name, meaning, _) in _OPTIONS.items():
+        if name in CREDENTIAL_OPTIONS:
+            default = CREDENTIAL_OPTIONS[name].default
+        else:
+            default = "required" if field_name in _REQUIRED else _told(getattr(defaults, field_name))
         rows.append((name, default, meaning))
     return rows
 
@@ -153,22 +163,6 @@ def _prefix(name: str, text: str) -> str:
     return text
 
 
-def _whole(least: int, most: int) -> Callable[[str, str], int]:
-    def parse(name: str, text: str) -> int:
-        digits = text.strip().replace("_", "")
-        if not (digits.isascii() and digits.isdigit()) or not least <= int(digits[:20]) <= most:
-            raise InvalidArgumentError(f"{name} {shown(text)} is not a whole number within {least}..{most}")
-        return int(digits)
-
-    return parse
-
-
-def _flag(name: str, text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise InvalidArgumentError(f"{name} {shown(text)} is neither true nor false")
-    return text.lower() == "true"
-
-
 _OPTIONS: dict[str, tuple[str, str, Callable[[str, str], object]]] = {
     "addresses": ("addresses", "hosts as `host:port`, comma-separated", _addresses),
     "namespace": ("namespace", "the namespace to read; it must exist", _namespace),
@@ -178,20 +172,21 @@ _OPTIONS: dict[str, tuple[str, str, Callable[[str, str], object]]] = {
     "splitsPerShard": (
         "splits_per_shard",
         "tasks for each shard, at most; a shard reads one page at a time, so more of them mainly spread Spark's work",
-        _whole(1, limits.EXPORT_SPLITS_MAX),
+        whole(1, limits.EXPORT_SPLITS_MAX),
     ),
-    "includePayload": ("includes_payload", "if false, payloads are not read and are null", _flag),
-    "pageSize": ("page_items", "items of one call", _whole(1, limits.PAGE_ITEMS_MAX)),
+    "includePayload": ("includes_payload", "if false, payloads are not read and are null", flag),
+    "pageSize": ("page_items", "items of one call", whole(1, limits.PAGE_ITEMS_MAX)),
     "retryTimeoutMs": (
         "retry_timeout_ms",
         "how long one call is repeated while hosts are away or ask for patience; then the task fails",
-        _whole(1, RETRY_TIMEOUT_MS_MAX),
+        whole(1, RETRY_TIMEOUT_MS_MAX),
     ),
     "pushdown": (
         "pushes_filters",
         "leave filters on `state` and `topic` to the service; Spark needs "
         "`spark.sql.python.filterPushdown.enabled=true` for it",
-        _flag,
+        flag,
     ),
+    **{name: (option.field, option.meaning, option.parse) for name, option in CREDENTIAL_OPTIONS.items()},
 }
 _NAMES = frozenset(name.lower() for name in _OPTIONS)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 from pyspark.sql.datasource import (
     DataSourceReader,
@@ -21,8 +22,9 @@ from pyspark.sql.types import StructType
 from foqs.client.retry import RetryPolicy
 from foqs.client.sync import AdminClient
 from foqs.model import limits
-from foqs.model.calls import ExportSplit, ItemState
-from foqs.model.errors import UnavailableError
+from foqs.model.calls import ExportPage, ExportSplit, ItemState
+from foqs.model.errors import PermissionDeniedError, UnavailableError
+from foqs.spark.credentials import Replacements, in_options
 from foqs.spark.read_options import ReadOptions
 from foqs.spark.rows import batch_of, check_read_columns
 
@@ -83,14 +85,13 @@ class FoqsReader(DataSourceReader):
         options, wanted = self.options, self.wanted
         arrow_schema = to_arrow_schema(self.schema, timezone="UTC")
         has_payload = options.includes_payload and "payload" in self.names
-        with _client(options, options.retry_timeout_ms) as client:
+        options.credentials.check_files()
+        with RenewedReader(options) as client:
             after_key = 0
             while True:
                 page = client.export_items(
-                    options.namespace,
                     partition.split,
                     after_key,
-                    options.page_items,
                     topics=sorted(wanted.topics or ()),
                     topic_prefix=wanted.topic_prefix,
                     states=wanted.states or (),
@@ -122,18 +123,57 @@ class FilteringReader(FoqsReader):
 
 def make_reader(options: ReadOptions, schema: StructType) -> FoqsReader:
     """A reader of these columns, after asking the service for the namespace. Raises FoqsError."""
+    options.credentials.check_files()
     reader = (FilteringReader if options.pushes_filters else FoqsReader)(options, schema)
     try:
         with _client(options, _FIRST_CALL_MS_MAX) as client:
             client.get_namespace(options.namespace)
     except UnavailableError as error:
-        raise UnavailableError(f"no host of addresses={options.addresses} answers: {error.message}") from error
+        told = in_options(error.message)
+        raise UnavailableError(f"no host of addresses={options.addresses} answers: {told}") from error
+    except PermissionDeniedError as error:
+        raise PermissionDeniedError(in_options(error.message)) from error
     return reader
+
+
+class RenewedReader:
+    """The client of one task, which connects anew when its credentials were replaced and the old ones are refused."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._replacements = Replacements(options.credentials)
+        self._client = _client(options, options.retry_timeout_ms)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+    def export_items(self, split: ExportSplit, after_key: int, **wanted: Any) -> ExportPage:
+        """Read one page. Raises PermissionDeniedError if the newest credentials are refused."""
+        options = self._options
+        while True:
+            try:
+                return self._client.export_items(options.namespace, split, after_key, options.page_items, **wanted)
+            except PermissionDeniedError as error:
+                if not self._replacements.came():
+                    raise PermissionDeniedError(in_options(error.message)) from error
+            self._client.close()
+            self._client = _client(options, options.retry_timeout_ms)
 
 
 def _client(options: ReadOptions, deadline_ms: int) -> AdminClient:
     retry = RetryPolicy(deadline_ms=deadline_ms, backoff_ms_max=_BACKOFF_MS_MAX)
-    return AdminClient(options.addresses, timeout_ms=min(deadline_ms, _CALL_TIMEOUT_MS), connections_max=1, retry=retry)
+    return AdminClient(
+        options.addresses,
+        timeout_ms=min(deadline_ms, _CALL_TIMEOUT_MS),
+        connections_max=1,
+        retry=retry,
+        **options.credentials.client_arguments(),
+    )
 
 
 # ---- filters ----

@@ -17,7 +17,7 @@ def redacted(uri: str) -> str:
     rest, sign, query = rest.partition("?")
     if "@" in query:  # This is part of the query, or the question mark is part of the password: both are possible.
         return f"{scheme}://{_HIDDEN}"
-    # A password may have a slash in it, though it should not.
+    # A password can have a slash in it, though it should not.
     user, at, place = rest.rpartition("@")
     pairs = [pair.partition("=")[:2] if "=" in pair else ("", "") for pair in query.split("&")] if sign else []
     hidden = "&".join([f"{name}{equals}{_HIDDEN}" for name, equals in pairs])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from foqs.client.encoded import EncodedItems
 from foqs.client.encoded_enqueue import EncodedResult
 from foqs.client.queue_items import ENQUEUE_BYTES_MAX
-from foqs.model.errors import FoqsError, InternalError, InvalidArgumentError, TooLargeError
+from foqs.model.errors import FoqsError, InternalError, InvalidArgumentError, PermissionDeniedError, TooLargeError
 from foqs.model.slots import slot_of
 from foqs.spark.encoding import EncodedRows, RowEncoder
 from foqs.spark.plan import WritePlan
@@ -48,6 +48,8 @@ class Sent:
     """The reasons of the first refused rows."""
     attempt: Attempt | None = None
     """The attempt, if it has written rejected rows."""
+    denial: str | None = None
+    """The reason for which the service refused the job itself. Its other rows are not sent."""
 
     def refuse(self, row: int, reason: str) -> None:
         self.refused_count += 1
@@ -77,7 +79,8 @@ class Sender:
     async def send(self, batches: Iterator[pa.RecordBatch]) -> Sent:
         """Send all rows. Raises the FoqsError of a call that could not be done in time.
 
-        Stops when more rows are refused than the whole job allows, because the job fails anyway.
+        Stops when more rows are refused than the whole job allows, because the job fails anyway. It stops as well when
+        the job itself lacks a permission, and returns that: if the task raised it, Spark would repeat the task.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -92,6 +95,9 @@ class Sender:
             while self._calls:
                 await self._wait_for_one()
             self._sent.attempt = await loop.run_in_executor(None, self._rejects.close)
+        except PermissionDeniedError as error:
+            self._rejects.abandon()
+            self._sent.denial = error.message
         except BaseException:
             self._rejects.abandon()
             raise
@@ -103,10 +109,10 @@ class Sender:
         return self._sent
 
     def _check_balance(self) -> None:
-        """Fail the task if a row is unaccounted for, whatever the defect, so that Spark repeats it."""
+        """Fail the task if a row is unaccounted for after any defect, so that Spark repeats it."""
         sent = self._sent
         known_count = sent.items_count + sent.duplicates_count + sent.refused_count
-        if not self._is_over() and known_count != sent.rows_count:
+        if not self._is_over() and sent.denial is None and known_count != sent.rows_count:
             raise InternalError(
                 f"{sent.rows_count} rows were read, and {sent.items_count} are enqueued, "
                 f"{sent.duplicates_count} were there before, {sent.refused_count} are refused"

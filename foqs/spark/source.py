@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from foqs.model.errors import InvalidArgumentError
 from foqs.spark.columns import view_schema
+from foqs.spark.option_texts import check_tokens
 from foqs.spark.options import parse_options
 from foqs.spark.read_options import is_for_reading, parse_read_options
 from foqs.spark.reader import make_reader
@@ -39,6 +40,7 @@ class FoqsDataSource(DataSource):
         return "foqs"
 
     def schema(self) -> str:
+        check_tokens(self.options)  # A view keeps its options before anything else looks at them.
         return READ_SCHEMA if is_for_reading(self.options) else view_schema(parse_options(self.options, []))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

@@ -14,12 +14,13 @@ from pyspark.sql.types import StructType
 from foqs.model.errors import InternalError
 from foqs.model.jobs import JobState
 from foqs.spark import preparation, rejects
+from foqs.spark.credentials import in_options
 from foqs.spark.json_types import json_problems
 from foqs.spark.options import FAIL
 from foqs.spark.plan import WritePlan, plan_write
 from foqs.spark.rejects import Attempt, Rejects
 from foqs.spark.sender import REASONS_MAX, Sender, Sent
-from foqs.spark.task_client import TaskClient
+from foqs.spark.task_client import RenewedClient
 from foqs.spark.tell import tell
 
 if TYPE_CHECKING:
@@ -30,7 +31,9 @@ _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
 class WriteFailedError(Exception):
-    """More rows were refused than the options allow, or ids were forgotten too soon. Other rows may be enqueued."""
+    """The service refused the job, or more rows than the options allow, or it forgot ids too soon. Other rows are
+    possibly enqueued.
+    """
 
 
 @dataclass
@@ -59,12 +62,13 @@ class FoqsWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Finish the job. Raises WriteFailedError here, because only now the total of refused rows is known.
 
-        If a task raised it, Spark would repeat the task and its rows. Nothing else here may fail a job whose rows are
+        If a task raised it, Spark would repeat the task and its rows. No other error here fails a job whose rows are
         all enqueued.
         """
         total = total_of(messages)
         name_rejects(self.plan, self.plan.rejects_id, messages)
-        refusal, short = refusal_of(self.plan, total), preparation.window_after(self.plan)
+        refusal = refusal_of(self.plan, total)
+        short = preparation.window_after(self.plan) if total.denial is None else None
         warnings = list(self.plan.warnings)
         if short is not None and self.plan.options.on_short_window == FAIL:
             refusal = refusal or short
@@ -77,7 +81,7 @@ class FoqsWriter(DataSourceArrowWriter):
         end_write(self.plan, total, refusal)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Report that the job has failed. Enqueued rows stay, and tasks may still be running."""
+        """Report that the job has failed. Enqueued rows stay, and tasks can still be running."""
         told = f"the job failed; by tasks that ended: {summary(total_of(messages))}"
         tell(f"{self.plan.options.namespace}: {told}")
         preparation.finish_aborted(self.plan, JobState.FAILED, told, lambda job: job.state is not JobState.RUNNING)
@@ -162,7 +166,7 @@ def send_task(
     encoder = plan.encoder(run_id, attempt.partition)
 
     async def send() -> Sent:
-        async with TaskClient(plan) as client:
+        async with RenewedClient(plan) as client:
             return await Sender(plan, encoder, client, sink).send(batches)
 
     return SentMessage(asyncio.run(send()))
@@ -181,7 +185,13 @@ def name_rejects(plan: WritePlan, run_id: str | None, messages: Sequence[WriterC
 
 
 def refusal_of(plan: WritePlan, total: Sent) -> str | None:
-    """The error if more rows were refused than the options allow, else None."""
+    """The error if the service refused the job, or more rows than the options allow, else None."""
+    if total.denial is not None:
+        again = " again: rows that are enqueued are not enqueued twice" if plan.has_ids else ""
+        return (
+            f"the service refused the job: {in_options(total.denial)}; {total.items_count:,} items or more are "
+            f"enqueued, the rest was not sent. Grant what is missing, or replace the credentials, and run it{again}"
+        )
     invalid_rows_max = plan.invalid_rows_max
     if invalid_rows_max is None or total.refused_count <= invalid_rows_max:
         return None
@@ -213,6 +223,7 @@ def total_of(messages: Sequence[WriterCommitMessage | None]) -> Sent:
             total.items_count += sent.items_count
             total.duplicates_count += sent.duplicates_count
             total.refused_count += sent.refused_count
+            total.denial = total.denial or sent.denial
             room = REASONS_MAX - len(total.reasons)
             total.reasons += [f"task {number} {reason}" for reason in sent.reasons[:room]]
     return total

@@ -1,6 +1,6 @@
 """The censuses and the slots of a meta database in memory.
 
-They do what foqs.storage.meta.meta_censuses and meta_slots do, on dictionaries.
+They do the work of foqs.storage.meta.meta_censuses and meta_slots on dictionaries.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class FakeCensuses:
         tables.censuses.pop(census.id, None)
         tables.answers.pop(census.id, None)
 
-    def begin(self, number: int) -> Census:
+    def begin(self, number: int, topic_namespace: int = 0, topic: str = "") -> Census:
         database = self._reach()
-        census = Census(database.chance.getrandbits(63), number)
+        census = Census(database.chance.getrandbits(63), number, topic_namespace, topic)
         database.tables.censuses[census.id] = (census, database.now_ms() + limits.CENSUS_EXPIRY_MS)
         return census
 

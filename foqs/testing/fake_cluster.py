@@ -1,6 +1,6 @@
 """The hosts, the cluster and the shards of a meta database in memory.
 
-They do what foqs.storage.meta.meta_hosts, meta_cluster and meta_shards do, on dictionaries.
+They do the work of foqs.storage.meta.meta_hosts, meta_cluster and meta_shards on dictionaries.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from foqs.model.cluster import HostRow, ShardRow, ShardUse
+from foqs.model.cluster_secret import ClusterSecret
 from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, UnavailableError
+from foqs.model.secret import Secret
 from foqs.model.shard_place import FOUND_NOTHING, EpochAsk, EpochGiven, FoundShard, nobody_is_dead
 from foqs.storage.meta.meta_hosts import EndedSessions
 from foqs.storage.meta.meta_shards import check_place, not_known
@@ -46,7 +48,7 @@ class FakeHosts:
 
 
 class FakeCluster:
-    """The name, the secret and the id of the cluster."""
+    """The name and the id of the cluster."""
 
     def __init__(self, reach: Reach) -> None:
         self._reach = reach
@@ -60,10 +62,6 @@ class FakeCluster:
         if self._cluster.name != cluster:
             raise InvalidArgumentError(f"cluster is {cluster!r} here, and {self._cluster.name!r} on other hosts")
 
-    def secret(self, proposed: bytes) -> bytes:
-        self._cluster.secret = self._cluster.secret or proposed
-        return self._cluster.secret
-
     def id(self, found: bytes) -> bytes:
         self._cluster.id = self._cluster.id or found
         return self._cluster.id
@@ -71,6 +69,23 @@ class FakeCluster:
     def make_id(self) -> bytes:
         # Differs from the id of an earlier database, and is the same in every run.
         return self.id(self._reach().now_ms().to_bytes(16, "big"))
+
+
+class FakeSecrets:
+    """The secret of the cluster, and the next one."""
+
+    def __init__(self, reach: Reach) -> None:
+        self._reach = reach
+
+    def keep(self, proposed: Secret) -> None:
+        cluster = self._reach().tables.cluster
+        cluster.secret = cluster.secret or proposed.reveal()
+
+    def read(self) -> ClusterSecret | None:
+        cluster = self._reach().tables.cluster
+        if not cluster.secret:
+            return None
+        return ClusterSecret(Secret(cluster.secret), Secret(cluster.next_secret) if cluster.next_secret else None)
 
 
 class FakeShards:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from foqs.testing.fake_access import FakeAccess
+from foqs.testing.fake_audit import FakeAudit
 from foqs.testing.fake_censuses import FakeCensuses, FakeSlots
-from foqs.testing.fake_cluster import FakeCluster, FakeHosts, FakeShards
+from foqs.testing.fake_cluster import FakeCluster, FakeHosts, FakeSecrets, FakeShards
+from foqs.testing.fake_groups import FakeGroups
 from foqs.testing.fake_jobs import FakeJobs
 from foqs.testing.fake_meta_tables import MetaDatabase, Reach
 from foqs.testing.fake_namespaces import FakeNamespaces
@@ -22,13 +25,19 @@ class FakeMeta:
         self.reach = reach
         self.hosts = FakeHosts(reach)
         self.cluster = FakeCluster(reach)
+        self.secrets = FakeSecrets(reach)
         self.shards = FakeShards(reach)
         self.censuses = FakeCensuses(reach)
         self.slots = FakeSlots(reach, self.censuses)
         self.policies = FakePolicies(reach)
         self.jobs = FakeJobs(reach)
-        self.namespaces = FakeNamespaces(reach, self.censuses, self.slots, self.jobs, self.policies)
+        self.access = FakeAccess(reach)
+        self.groups = FakeGroups(reach, self.censuses)
+        self.namespaces = FakeNamespaces(
+            reach, self.censuses, self.slots, self.jobs, self.policies, self.groups, self.access
+        )
         self.quotas = FakeQuotas(reach, process_id)
+        self.audit = FakeAudit(reach)
 
     def check_durable(self) -> list[str]:
         return list(self.reach().problems)

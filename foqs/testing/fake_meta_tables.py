@@ -7,9 +7,12 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from foqs.model.access import NO_ACCESS_ROWS, AccessRows
+from foqs.model.audit import AuditPlace, AuditRecord
 from foqs.model.census import Census, CensusAnswer
 from foqs.model.cluster import HostRow, ShardRow, ShardUse
 from foqs.model.errors import UnknownNamespaceError
+from foqs.model.groups import Groups
 from foqs.model.jobs import Job
 from foqs.model.namespace import Namespace
 from foqs.model.policies import Policies
@@ -25,6 +28,8 @@ class ClusterTables:
     shards: dict[int, ShardRow] = field(default_factory=dict)
     name: str = ""
     secret: bytes = b""
+    """Not a Secret, because backups copy the tables."""
+    next_secret: bytes = b""
     id: bytes = b""
 
     @property
@@ -66,6 +71,11 @@ class MetaTables:
     """Policies of topics, replaced with every change."""
     prefix_policies: Policies = field(default_factory=dict)
     """Policies of prefixes, replaced with every change."""
+    groups: Groups = field(default_factory=dict)
+    """Consumer groups, replaced with every change."""
+    access: AccessRows = NO_ACCESS_ROWS
+    """Principals and their credentials, replaced with every change."""
+    audit: dict[AuditPlace, AuditRecord] = field(default_factory=dict)
 
     @property
     def epochs(self) -> dict[int, int]:

@@ -8,23 +8,34 @@ from foqs.model.census import Census
 from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, UnavailableError
 from foqs.model.namespace import Namespace, NamespaceSettings, updated
 from foqs.storage.meta.meta_namespaces import NamespaceList
+from foqs.testing.fake_access import FakeAccess
 from foqs.testing.fake_censuses import FakeCensuses, FakeSlots
+from foqs.testing.fake_groups import FakeGroups
 from foqs.testing.fake_jobs import FakeJobs
 from foqs.testing.fake_meta_tables import Reach
 from foqs.testing.fake_policies import FakePolicies
 
 
 class FakeNamespaces:
-    """The table of namespaces, and what a deletion deletes with one."""
+    """The table of namespaces, and the records deleted with one."""
 
     def __init__(
-        self, reach: Reach, censuses: FakeCensuses, slots: FakeSlots, jobs: FakeJobs, policies: FakePolicies
+        self,
+        reach: Reach,
+        censuses: FakeCensuses,
+        slots: FakeSlots,
+        jobs: FakeJobs,
+        policies: FakePolicies,
+        groups: FakeGroups,
+        access: FakeAccess,
     ) -> None:
         self._reach = reach
         self._censuses = censuses
         self._slots = slots
         self._jobs = jobs
         self._policies = policies
+        self._groups = groups
+        self._access = access
 
     def read(self) -> NamespaceList:
         tables = self._reach().tables
@@ -36,7 +47,9 @@ class FakeNamespaces:
         censuses = [census for census, _ in tables.censuses.values()]
         epochs = {row.shard_id: row.epoch for row in tables.cluster.shards.values()}
         slots, move = tables.slots, tables.slot_move
-        listed = NamespaceList(namespaces, censuses, epochs, slots, move, tables.policies, tables.prefix_policies)
+        listed = NamespaceList(
+            namespaces, censuses, epochs, slots, move, tables.policies, tables.prefix_policies, tables.groups
+        )
         for census, expires_at in list(tables.censuses.values()):
             if expires_at < self._reach().now_ms():
                 self._censuses.end(census)
@@ -96,6 +109,8 @@ class FakeNamespaces:
             self._jobs.forget_all_of(census.namespace)
             self._reach().tables.quotas.pop(census.namespace, None)
             self._policies.forget_all_of(census.namespace)
+            self._groups.forget_all_of(census.namespace)
+            self._access.forget_all_of(name)
             self._censuses.end(census)
         return missing
 

@@ -24,15 +24,15 @@ class FakePolicies:
         topics, prefixes = tables.policies.get(number, {}), tables.prefix_policies.get(number, {})
         all_count = sum(map(len, [*tables.policies.values(), *tables.prefix_policies.values()]))
         book = PolicyBook(name, topics, prefixes, PolicyCounts(len(topics), len(prefixes), all_count))
-        told: list[TopicPolicyEntry | FoqsError] = []
+        results: list[TopicPolicyEntry | FoqsError] = []
         for wanted in changes:
             try:
-                told.append(book.change(wanted))
+                results.append(book.change(wanted))
             except FoqsError as error:
-                told.append(error)
+                results.append(error)
         tables.policies = _changed(tables.policies, number, book.topics_changed)
         tables.prefix_policies = _changed(tables.prefix_policies, number, book.prefixes_changed)
-        return told
+        return results
 
     def page(
         self, number: int, prefix: str, after: tuple[bool, str], limit: int, *, with_prefixes: bool

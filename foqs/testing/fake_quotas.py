@@ -11,7 +11,7 @@ from foqs.testing.fake_meta_tables import Reach
 
 LOCK_WAIT_MS = 2 * SECOND_MS
 """Longest wait of a session for a lock, in milliseconds."""
-_LOOK_S = 0.005
+_POLL_S = 0.005
 
 
 class FakeQuotas:
@@ -48,12 +48,12 @@ class FakeQuotas:
             if database.now_ms() >= until_ms:
                 sessions.commit(session)
                 return {number: locked_elsewhere() for number in asks}
-            yield _LOOK_S
+            yield _POLL_S
         mine = {number for number in known if sessions.lock(session, ("quota", number))}
         now_ms = database.now_ms()
         yield None
         books = self._reach().tables.quotas
-        sessions.hear(session)
+        sessions.note(session)
         answers: dict[int, Answer] = {}
         for number, limit in known.items():
             if number not in mine:

@@ -11,7 +11,7 @@ from foqs.shard.port import (
     ItemRow,
     SlotArrival,
 )
-from foqs.storage.shard.export_pages import Cell, ExportWish, KeyPage, is_wanted, merged_by_key, without_contents
+from foqs.storage.shard.export_pages import Cell, ExportCriteria, KeyPage, is_wanted, merged_by_key, without_contents
 from foqs.storage.shard.packs.pack_index import ExpiredPage, PackIndex, Page, merged_pages, with_packed
 from foqs.testing.fake_server import FakeServer
 from foqs.testing.short_reads import not_read
@@ -57,38 +57,38 @@ class FakeReader:
             expired = [key for (key,) in self._server.reads.whole([(key,) for key, at in ends.items() if at <= now_ms])]
         return ExpiredPage(expired, keys[-1] if keys else 0, min(ends.values(), default=limits.NEVER_MS))
 
-    def export_page(self, wish: ExportWish, is_of_namespace: Callable[[int], bool]) -> Callable[[], KeyPage]:
-        packed = self.packs.export_places(wish, is_of_namespace)
-        return lambda: merged_by_key(packed.page(wish), self._export_page(wish), wish)
+    def export_page(self, criteria: ExportCriteria, is_of_namespace: Callable[[int], bool]) -> Callable[[], KeyPage]:
+        packed = self.packs.export_places(criteria, is_of_namespace)
+        return lambda: merged_by_key(packed.page(criteria), self._export_page(criteria), criteria)
 
-    def _export_page(self, wish: ExportWish) -> KeyPage:
+    def _export_page(self, criteria: ExportCriteria) -> KeyPage:
         self._touch()
         tables = self._server.tables
         rows: list[ItemRow] = []
         size_bytes = 0
         with not_read(self._server.shard_id):
             self._server.reads.whole(
-                [(key,) for key in tables.items if wish.after_key < key <= wish.to_key][: wish.limit]
+                [(key,) for key in tables.items if criteria.after_key < key <= criteria.to_key][: criteria.limit]
             )
-        keys, up_to = wish.keys or (tables.items, wish.to_key)
-        for key in sorted([key for key in keys if wish.after_key < key <= wish.to_key and key in tables.items]):
+        keys, up_to = criteria.keys or (tables.items, criteria.to_key)
+        for key in sorted([key for key in keys if criteria.after_key < key <= criteria.to_key and key in tables.items]):
             row = tables.items[key]
-            if key in tables.packed or not is_wanted(row, wish.states) or not self._is_of(row.topic, wish):
+            if key in tables.packed or not is_wanted(row, criteria.states) or not self._is_of(row.topic, criteria):
                 continue
-            row = without_contents(row, wish)
+            row = without_contents(row, criteria)
             size_bytes += row.content.size_bytes
-            if rows and size_bytes > wish.bytes_max:
+            if rows and size_bytes > criteria.bytes_max:
                 return KeyPage(rows, rows[-1].key)
             rows.append(row)
-            if len(rows) == wish.limit:
+            if len(rows) == criteria.limit:
                 return KeyPage(rows, key)
         return KeyPage(rows, up_to)
 
-    def _is_of(self, topic_number: int, wish: ExportWish) -> bool:
-        if wish.topics is not None:
-            return topic_number in wish.topics
+    def _is_of(self, topic_number: int, criteria: ExportCriteria) -> bool:
+        if criteria.topics is not None:
+            return topic_number in criteria.topics
         namespace, name = self._server.tables.topics[topic_number]
-        return namespace == wish.namespace and name.startswith(wish.prefix)
+        return namespace == criteria.namespace and name.startswith(criteria.prefix)
 
     def sample_keys(self, to_key: int) -> Callable[[], list[Cell]]:
         packed = self.packs.cells()

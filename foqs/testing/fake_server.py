@@ -1,7 +1,7 @@
 """A shard's server as dictionaries, with the transactions, locks and losses of a real one.
 
-It does on tables in memory what foqs.storage.shard.shard_store does in SQL: the same parts in the same order, the same
-errors, the same knowledge after a lost answer. `Faults` decides the faults; by default no fault occurs.
+It does the work of foqs.storage.shard.shard_store on tables in memory instead of SQL: the same parts in the same order,
+the same errors, the same knowledge after a lost answer. `Faults` decides the faults; by default no fault occurs.
 """
 
 from __future__ import annotations
@@ -359,11 +359,11 @@ class FakeServer:
                 f"{changes.arriving} begins while slots are on their way",
             )
             tables.arrival = changes.arriving
-        if changes.learned is not None:
-            learned, before = changes.learned, tables.moved.get(changes.learned.namespace)
-            if before is not None and before.version == learned.version:
-                learned = learned._replace(first=before.first)
-            tables.moved[learned.namespace] = learned
+        if changes.appended is not None:
+            appended, before = changes.appended, tables.moved.get(changes.appended.namespace)
+            if before is not None and before.version == appended.version:
+                appended = appended._replace(first=before.first)
+            tables.moved[appended.namespace] = appended
         if changes.kept is not None and changes.kept.version > tables.slots.version:
             tables.slots = changes.kept
         if changes.has_arrived:

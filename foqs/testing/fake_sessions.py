@@ -37,7 +37,7 @@ class FakeSessions:
 
     def lock(self, session: FakeMetaSession, row: Hashable) -> bool:
         """Lock the row unless another session has it. Never waits, as with SKIP LOCKED."""
-        self.hear(session)
+        self.note(session)
         self.end_silent()
         if any(other is not session for other in self._waiting.get(row, [])[:1]):
             return False
@@ -60,7 +60,7 @@ class FakeSessions:
         if queue:
             self._waiting[row] = queue
 
-    def hear(self, session: FakeMetaSession) -> None:
+    def note(self, session: FakeMetaSession) -> None:
         """A statement of the session's host. Raises UnavailableError if the session has ended, and with it the
         transaction.
         """

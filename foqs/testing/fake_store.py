@@ -108,7 +108,7 @@ class FakeStore:
             if tenure is not None and tenure.goes_on(found):
                 self.epoch, last_key = tenure.epoch, tenure.last_key
             else:
-                # The shard may be a replica that was behind, and the meta database may be restored.
+                # The shard is possibly a replica that was behind, and the meta database a restored one.
                 given = self._take_epoch(EpochAsk(found, max(writer.epoch, self.epoch)))
                 self.epoch, last_key = given.epoch, given.epoch << ids.SEQUENCE_BITS
             yield
@@ -161,7 +161,7 @@ class FakeStore:
                 self.close()
         return self._is_prepared
 
-    def look_again(self) -> None:
+    def retry_now(self) -> None:
         """Do nothing, because no call waits for long."""
 
     def sort_key_after(self, lane: int, edge: int, count: int) -> int | None:

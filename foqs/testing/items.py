@@ -18,7 +18,7 @@ L = TypeVar("L", bound=BaseLeasedItem)
 
 
 class RecordingSettler:
-    """Records what a handler does with its item: `item.settler` of an item made here.
+    """Records the actions of a handler on its item: `item.settler` of an item made here.
 
     acked: True if the item was acked. nacked: the nack or release of the item, or None. extended_ms: the lease of each
     extension, in milliseconds.

@@ -24,9 +24,10 @@ _TURNS_MAX = 20
 class MemoryPool(ConnectionPool):
     """The connection pool of a blocking client. It has no connections."""
 
-    def __init__(self, traffic: Traffic, options: Options, book: Any) -> None:
+    def __init__(self, traffic: Traffic, options: Options, book: Any, caller: str) -> None:
         super().__init__(options, book)
         self._traffic = traffic
+        self._caller = caller
 
     def exchange(self, step: Send) -> Any:
         """Make one attempt of one call. A waiting call blocks in its thread."""
@@ -34,9 +35,9 @@ class MemoryPool(ConnectionPool):
         with traffic.changed:
             self.check_open()
             if not step.call.wait_ms or traffic.waits is Waits.MOVE_CLOCK:
-                return traffic.attempt(step)
+                return traffic.attempt(step, self._caller)
             until_ms = traffic.host.now_ms() + step.call.wait_ms
-            while (response := traffic.poll(step, until_ms)) is None:
+            while (response := traffic.poll(step, until_ms, self._caller)) is None:
                 token = traffic.block()
                 traffic.changed.wait()
                 traffic.unblock(token)
@@ -57,9 +58,10 @@ class MemoryPool(ConnectionPool):
 class AsyncMemoryPool(AsyncConnectionPool):
     """The connection pool of an asyncio client. It has no connections."""
 
-    def __init__(self, traffic: Traffic, options: Options, book: Any) -> None:
+    def __init__(self, traffic: Traffic, options: Options, book: Any, caller: str) -> None:
         super().__init__(options, book)
         self._traffic = traffic
+        self._caller = caller
 
     async def exchange(self, step: Send) -> Any:
         """Make one attempt of one call. A waiting call blocks in its task."""
@@ -67,18 +69,18 @@ class AsyncMemoryPool(AsyncConnectionPool):
         await asyncio.sleep(0)  # Let other tasks run, as a socket would.
         self._check_open()
         if not step.call.wait_ms:
-            return traffic.attempt(step)
+            return traffic.attempt(step, self._caller)
         until_ms = traffic.host.now_ms() + step.call.wait_ms
         turns_count = 0
         seen_count = traffic.changes_count
-        while (response := traffic.poll(step, until_ms)) is None:
+        while (response := traffic.poll(step, until_ms, self._caller)) is None:
             if traffic.waits is Waits.BLOCK:
                 await self._changed(seen_count)
             elif turns_count < _TURNS_MAX:
                 turns_count += 1
                 await asyncio.sleep(0)
             else:
-                return traffic.attempt(step)
+                return traffic.attempt(step, self._caller)
             self._check_open()
             seen_count = traffic.changes_count
         return response
@@ -119,21 +121,23 @@ class AsyncMemoryPool(AsyncConnectionPool):
 
 
 class _Blocking(BaseClient):
-    def __init__(self, traffic: Traffic, retry: RetryPolicy | None, idempotent: bool = False) -> None:
+    def __init__(self, traffic: Traffic, retry: RetryPolicy | None, caller: str, idempotent: bool = False) -> None:
         self._traffic = traffic
+        self._caller = caller
         super().__init__("memory", retry=retry, idempotent=idempotent, clock_ms=traffic.host.now_ms, random=lambda: 0.5)
 
     def _make_pool(self) -> ConnectionPool:
-        return MemoryPool(self._traffic, self.options, self._terms.book)
+        return MemoryPool(self._traffic, self.options, self._terms.book, self._caller)
 
 
 class _Asyncio(AsyncBaseClient):
-    def __init__(self, traffic: Traffic, retry: RetryPolicy | None, idempotent: bool = False) -> None:
+    def __init__(self, traffic: Traffic, retry: RetryPolicy | None, caller: str, idempotent: bool = False) -> None:
         self._traffic = traffic
+        self._caller = caller
         super().__init__("memory", retry=retry, idempotent=idempotent, clock_ms=traffic.host.now_ms, random=lambda: 0.5)
 
     def _make_pool(self) -> AsyncConnectionPool:
-        return AsyncMemoryPool(self._traffic, self.options, self._terms.book)
+        return AsyncMemoryPool(self._traffic, self.options, self._terms.book, self._caller)
 
 
 class MemoryClient(_Blocking, Client):
@@ -150,3 +154,31 @@ class AsyncMemoryClient(_Asyncio, AsyncClient):
 
 class AsyncMemoryAdminClient(_Asyncio, AsyncAdminClient):
     """A foqs.AsyncAdminClient of a MemoryQueue."""
+
+
+class Clients:
+    """Makes the clients of one principal, or those of the queue itself.
+
+    `MemoryQueue.as_principal` returns it. Their calls are done and refused as those of this principal on a host.
+    """
+
+    def __init__(self, traffic: Traffic, caller: str) -> None:
+        """`caller` is the name of the principal; empty for the queue itself."""
+        self._traffic = traffic
+        self._caller = caller
+
+    def client(self, *, retry: RetryPolicy | None = None, idempotent: bool = False) -> MemoryClient:
+        """Make a blocking client. Its pauses before retries move the clock."""
+        return MemoryClient(self._traffic, retry, self._caller, idempotent)
+
+    def admin(self, *, retry: RetryPolicy | None = None) -> MemoryAdminClient:
+        """Make a blocking client of the operators' service."""
+        return MemoryAdminClient(self._traffic, retry, self._caller)
+
+    def async_client(self, *, retry: RetryPolicy | None = None, idempotent: bool = False) -> AsyncMemoryClient:
+        """Make an asyncio client, on the running event loop."""
+        return AsyncMemoryClient(self._traffic, retry, self._caller, idempotent)
+
+    def async_admin(self, *, retry: RetryPolicy | None = None) -> AsyncMemoryAdminClient:
+        """Make an asyncio client of the operators' service."""
+        return AsyncMemoryAdminClient(self._traffic, retry, self._caller)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, cast
@@ -10,12 +11,13 @@ import structlog
 
 from foqs.bootstrap import Host
 from foqs.client.dialogue import outcome_of
-from foqs.client.flows import Send, no_answer
+from foqs.client.flows import Call, Send, no_answer
+from foqs.client.retry import Repeat
 from foqs.cluster.routing.routing import Chance
 from foqs.config import HostConfig
 from foqs.host.metrics.scrape import Metrics
 from foqs.model import limits
-from foqs.model.errors import UnavailableError
+from foqs.model.errors import FoqsError, UnavailableError
 from foqs.model.shard_place import EpochAsk, EpochGiven
 from foqs.parts import Parts
 from foqs.shard.state.lease_table import SLOT_MS
@@ -31,12 +33,15 @@ from foqs.testing.fake_store import FakeStore, fake_identity
 from foqs.testing.manual_loop import ManualLoop
 from foqs.testing.memory_server import MemoryDialogue, MemoryServer
 from foqs.transport.peers import Peers
+from foqs.wire import codec as wire
 
 START_MS = 1_700_000_000_000
 """The first time on the clock: in November 2023."""
 NOTICE_MS = SLOT_MS + limits.TICK_MS
 """Longest time for a host to notice the end of a lease or a delay, in milliseconds."""
 _META_URL = "mysql+pymysql://memory/meta"
+_SIGN_IN_MS = 10_000
+"""The time that the host has to take a token, in milliseconds. It takes none."""
 _JUMPS_MAX = 500
 """Most steps in which a long time passes."""
 
@@ -56,14 +61,18 @@ class MemoryHost:
         self._meta = memory_meta(self.now_ms)
         self._host = self._loop.call(self._make)
         self._run(self._host.start())
-        self._dialogue: MemoryDialogue = self._loop.call(self._server.connect)
+        self._dialogues: dict[str, MemoryDialogue] = {"": self._loop.call(self._server.connect)}
+        """One connection for each principal that calls. The empty name is for the clients of the queue itself."""
+        self._tokens: dict[str, str] = {}
+        """The tokens that these connections have shown."""
 
     def _make(self) -> Host:
         urls = {number: _shard_url(number) for number in self._servers}
         # Not validated, because the URLs belong to no server.
         config = HostConfig.model_construct(
-            meta_url=_META_URL, host_name="memory", listen_address="memory", port=0, cluster="memory", shards=urls
-        )
+            meta_url=_META_URL, host_name="memory", listen_address="memory", port=0, cluster="memory", shards=urls,
+            tokens_without_tls=True, allow_open=True,
+        )  # fmt: skip
         fakes: Mapping[str, Any] = {
             "meta": lambda *_: self._meta,
             "store": self._make_store,
@@ -75,8 +84,8 @@ class MemoryHost:
             "metrics": Metrics,
             "wall_ms": self.now_ms,
             "monotonic_s": self._loop.time,
-            # A host alone needs no lots and no proofs.
-            "chance": Chance(lambda count: 0, bytes),
+            # A host alone needs no lots and no proofs. Its tokens only have to differ.
+            "chance": Chance(lambda count: 0, random.Random(0).randbytes),
             "peers": Peers,
         }
         return Host(config, Parts(**fakes))
@@ -111,20 +120,50 @@ class MemoryHost:
         # A timer's time can be a rounding error below a whole millisecond.
         return START_MS + int(self._loop.time() * 1000 + 1e-3)
 
-    def exchange(self, step: Send) -> Any:
+    def sign_in(self, caller: str, token: str) -> None:
+        """Give a caller another connection that shows this token. Raises PermissionDeniedError if it is not taken."""
+        with self.lock:
+            dialogue = self._loop.call(self._server.connect)
+            request = wire.structs.AuthenticateRequest(token)
+            try:
+                self._ask(dialogue, Send(Call("authenticate", request, Repeat.ALWAYS), _SIGN_IN_MS))
+            except FoqsError:
+                self._loop.call(dialogue.close)
+                raise
+            if caller in self._dialogues:
+                self._loop.call(self._dialogues[caller].close)
+            self._dialogues[caller], self._tokens[caller] = dialogue, token
+
+    def follow(self, caller: str) -> bool:
+        """Sign in again if the connection of this caller was ended. False if the caller never signed in.
+
+        Raises PermissionDeniedError if its token is not taken any more.
+        """
+        with self.lock:
+            dialogue = self._dialogues.get(caller)
+            if dialogue is None:
+                return False
+            if self._loop.call(dialogue.is_ended):
+                self.sign_in(caller, self._tokens[caller])
+            return True
+
+    def exchange(self, step: Send, caller: str = "") -> Any:
         """Make one attempt of one call. If it has to wait, move the clock until it is answered or its time is over."""
         with self.lock:
-            dialogue = self._dialogue
-            seqid = self._loop.call(dialogue.send, step.call)
-            step.is_sent = True
-            deadline_s = self._loop.time() + step.timeout_ms / 1000
-            self._loop.turn()
-            while seqid not in dialogue.replies:
-                when_s = self._loop.next_timer_s()
-                if when_s is None or when_s > deadline_s:
-                    raise no_answer(step, "memory")
-                self._loop.move_to(when_s)
-            return outcome_of(dialogue.replies.pop(seqid), step.call)
+            self.follow(caller)
+            return self._ask(self._dialogues[caller], step)
+
+    def _ask(self, dialogue: MemoryDialogue, step: Send) -> Any:
+        seqid = self._loop.call(dialogue.send, step.call)
+        step.is_sent = True
+        deadline_s = self._loop.time() + step.timeout_ms / 1000
+        self._loop.turn()
+        while seqid not in dialogue.replies:
+            when_s = self._loop.next_timer_s()
+            if when_s is None or when_s > deadline_s:
+                raise no_answer(step, "memory")
+            self._loop.move_to(when_s)
+        return outcome_of(dialogue.replies.pop(seqid), step.call)
 
     def pass_time(self, by_ms: int) -> None:
         """Move the clock by exactly `by_ms`, in the steps of the host's timers."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Self
@@ -13,21 +13,29 @@ from typing import Self
 from foqs.client.aio.worker import AsyncWorker
 from foqs.client.retry import RetryPolicy
 from foqs.client.sync.worker import Worker
-from foqs.model.errors import FoqsError
+from foqs.model.access import AccessGrant, AccessMode
+from foqs.model.errors import FoqsError, PermissionDeniedError
 from foqs.testing.memory_clients import (
     AsyncMemoryAdminClient,
     AsyncMemoryClient,
+    Clients,
     MemoryAdminClient,
     MemoryClient,
 )
 from foqs.testing.memory_host import MemoryHost
 from foqs.testing.traffic import Traffic, Waits
 
-_LOOK_S = 0.001
+_POLL_S = 0.001
 """Interval between two checks if workers are idle, in seconds. Items that workers settle in the background wake no
 waiter.
 """
 _PATIENCE = timedelta(seconds=30)
+_OWNER = "memory-queue"
+"""The principal of the queue's own clients, which the test itself uses. It can do everything."""
+_ALL_ROLES = ["owner", "operator", "admin"]
+_NEVER = 0
+Grants = Mapping[str, str | Sequence[str]]
+"""The roles of a principal, by namespaces: NAME, PREFIX* or *."""
 
 
 class ManualClock:
@@ -68,9 +76,12 @@ class MemoryQueue:
     namespaces ("default"): these exist from the beginning; `admin()` makes others, and changes their settings.
     shard_count (1): items of a topic are in order of priority and time on one shard, and nearly in order on several.
     waits_move_clock (True): a waiting dequeue that finds nothing moves the clock until an item is due or the wait is
-        over, so that nothing sleeps. False: it blocks until another thread or task enqueues something or moves the
-        clock, for tests that run workers or consumers of their own beside the test.
-    clock: the only time of the queue and its clients, see ManualClock.
+    over, so that nothing sleeps. False: it blocks until another thread or task enqueues something or moves the clock,
+    for tests that run workers or consumers of their own beside the test. principals: these exist from the beginning,
+    each with its roles by namespaces, such as {"mailer": {"mails": "consumer", "reports.*": ["producer", "viewer"]}}.
+    Access is then enforced: clients of `as_principal` have the permissions of the roles, and clients of the queue
+    itself all permissions. None: everybody can do everything. Raises InvalidArgumentError for an unknown role and for a
+    bad name. clock: the only time of the queue and its clients, see ManualClock.
     """
 
     def __init__(
@@ -79,28 +90,66 @@ class MemoryQueue:
         *,
         shard_count: int = 1,
         waits_move_clock: bool = True,
+        principals: Mapping[str, Grants] | None = None,
     ) -> None:
         self._waits = Waits.MOVE_CLOCK if waits_move_clock else Waits.BLOCK
         self._traffic = Traffic(MemoryHost(shard_count), self._waits)
+        self._clients = Clients(self._traffic, "")
+        self._is_enforced = principals is not None
         self.clock = ManualClock(self._traffic)
         for name in [namespaces] if isinstance(namespaces, str) else namespaces:
             self.admin().create_namespace(name)
+        if principals is not None:
+            self._enforce(principals)
+
+    def _enforce(self, principals: Mapping[str, Grants]) -> None:
+        admin = self.admin()
+        try:
+            for name, grants in [*principals.items(), (_OWNER, {"*": _ALL_ROLES})]:
+                roles = {key: [told] if isinstance(told, str) else told for key, told in grants.items()}
+                admin.create_principal(name, [AccessGrant(*grant) for grant in roles.items()])
+            self._sign_in("", _OWNER)
+            admin.set_access_mode(AccessMode.ENFORCED)
+        except BaseException:
+            self.close()
+            raise
+
+    def _sign_in(self, caller: str, principal: str) -> None:
+        token = self.admin().create_token(principal, label="memory", expires_in_ms=_NEVER).token
+        self._traffic.host.sign_in(caller, token)
+
+    def as_principal(self, name: str) -> Clients:
+        """Return a factory of clients of this principal: `as_principal("mailer").client()`.
+
+        The principal is one of `principals`, or was made by `admin().create_principal` since. Raises NotFoundError for
+        another one, PermissionDeniedError if it is disabled, and ValueError if the queue was made without principals.
+        """
+        if not self._is_enforced:
+            raise ValueError("this queue was made without principals: make it with MemoryQueue(principals={...})")
+        with self._traffic.changed:
+            try:
+                is_known = self._traffic.host.follow(name)
+            except PermissionDeniedError:  # It was deleted and made anew, or its token was revoked.
+                is_known = False
+            if not is_known:
+                self._sign_in(name, name)
+        return Clients(self._traffic, name)
 
     def client(self, *, retry: RetryPolicy | None = None, idempotent: bool = False) -> MemoryClient:
         """Make a blocking client. Its pauses before retries move the clock."""
-        return MemoryClient(self._traffic, retry, idempotent)
+        return self._clients.client(retry=retry, idempotent=idempotent)
 
     def admin(self, *, retry: RetryPolicy | None = None) -> MemoryAdminClient:
         """Make a blocking client of the operators' service."""
-        return MemoryAdminClient(self._traffic, retry)
+        return self._clients.admin(retry=retry)
 
     def async_client(self, *, retry: RetryPolicy | None = None, idempotent: bool = False) -> AsyncMemoryClient:
         """Make an asyncio client, on the running event loop."""
-        return AsyncMemoryClient(self._traffic, retry, idempotent)
+        return self._clients.async_client(retry=retry, idempotent=idempotent)
 
     def async_admin(self, *, retry: RetryPolicy | None = None) -> AsyncMemoryAdminClient:
         """Make an asyncio client of the operators' service."""
-        return AsyncMemoryAdminClient(self._traffic, retry)
+        return self._clients.async_admin(retry=retry)
 
     def fail_next(self, verb: str, error: FoqsError, *, count: int = 1) -> None:
         """Let the next `count` attempts of a client's method, such as "enqueue", raise the error without any effect.
@@ -140,7 +189,7 @@ class MemoryQueue:
             with self._traffic.changed:
                 while not (errors or self._are_idle(workers)):
                     _check_time(give_up_s, workers)
-                    self._traffic.changed.wait(_LOOK_S)
+                    self._traffic.changed.wait(_POLL_S)
         finally:
             for worker in workers:
                 worker.stop()
@@ -159,7 +208,7 @@ class MemoryQueue:
         try:
             while not (any(run.done() for run in runs) or self._are_idle(workers)):
                 _check_time(give_up_s, workers)
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_POLL_S)
         finally:
             for worker in workers:
                 worker.stop()

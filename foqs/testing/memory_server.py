@@ -10,10 +10,11 @@ from foqs.background.service import Service
 from foqs.client.dialogue import Dialogue, FrameReader
 from foqs.client.flows import Call
 from foqs.contract import verbs
-from foqs.transport.bounds import KnownNamespaces, TransportLimits, TransportMetrics
+from foqs.transport.bounds import Identities, KnownNamespaces, TransportLimits, TransportMetrics
 from foqs.transport.connection import Connection
 from foqs.transport.connection_table import ConnectionTable
-from foqs.transport.verb_table import Verbs
+from foqs.transport.sign_ins import SignIns
+from foqs.transport.verb_table import Check, Verbs, request_ids
 from foqs.wire.codec import Codec, Reply
 
 
@@ -26,10 +27,15 @@ class MemoryServer(Service):
         *,
         address: str,
         port: int,
-        is_living_peer: Callable[[str], bool],
+        is_living_peer: Callable[[str, str], bool],
         metrics: TransportMetrics,
         bounds: TransportLimits,
         namespaces: KnownNamespaces,
+        identities: Identities,
+        check: Check,
+        wall_ms: Callable[[], int],
+        tokens_without_tls: bool,
+        tls: object = None,
     ) -> None:
         super().__init__("memory-server")
         self.port = port
@@ -38,12 +44,18 @@ class MemoryServer(Service):
         self._metrics = metrics
         self._bounds = bounds
         self._namespaces = namespaces
+        self._identities = identities
+        self._check = check
+        self._wall_ms = wall_ms
+        self._tokens_without_tls = tokens_without_tls
         self._table: ConnectionTable | None = None
 
     async def _start(self) -> None:
-        codec = Codec()
-        served = Verbs(self._call, self._is_living_peer, codec)
-        self._table = ConnectionTable(served, codec, self._metrics, self._bounds, self._namespaces)
+        codec, wall_ms, now_s = Codec(), self._wall_ms, asyncio.get_running_loop().time
+        served = Verbs(self._call, self._is_living_peer, codec, request_ids(wall_ms()), self._check)
+        is_plain = self._tokens_without_tls
+        sign_ins = SignIns(self._identities, wall_ms, now_s, self._bounds, tokens_without_tls=is_plain)
+        self._table = ConnectionTable(served, codec, self._metrics, self._bounds, self._namespaces, sign_ins)
 
     def connect(self) -> MemoryDialogue:
         """Open a connection. Call it within the host's loop."""
@@ -80,6 +92,11 @@ class MemoryDialogue(asyncio.Transport):
         seqid, frame = self._dialogue.frame_of(call)
         self._connection.data_received(frame)
         return seqid
+
+    def is_ended(self) -> bool:
+        """Check if the caller is still connected, which a host does every second: True if it has to sign in again."""
+        self._connection.calls.follow_identity()
+        return self._closing or self._connection.calls.sign_in.is_dead
 
     # The interface that a connection expects of its transport.
 

@@ -59,8 +59,11 @@ class Traffic:
         with self.changed:
             self._losses[method_of(verb)] += 1
 
-    def attempt(self, step: Send) -> Any:
-        """Make one attempt of one call. Raises the error that the test has planned, or that of the host."""
+    def attempt(self, step: Send, caller: str) -> Any:
+        """Make one attempt of one call of a principal, or of the queue itself if `caller` is empty.
+
+        Raises the error that the test has planned, or that of the host.
+        """
         method = step.call.method
         with self.changed:
             if self.is_closed:
@@ -68,7 +71,7 @@ class Traffic:
             if failures := self._failures[method]:
                 raise failures.popleft()
             try:
-                response = self.host.exchange(step)
+                response = self.host.exchange(step, caller)
             finally:
                 if method != "dequeue":  # A dequeue makes no item ready.
                     self.note_change()
@@ -77,11 +80,11 @@ class Traffic:
                 raise OutcomeUnknownError(f"{method}: the response was lost, as the test has planned")
             return response
 
-    def poll(self, step: Send, until_ms: int) -> Any:
+    def poll(self, step: Send, until_ms: int, caller: str) -> Any:
         """Make an attempt that does not wait at the host. Returns None if the call should wait and try again."""
         with self.changed:
             try:
-                response = self.attempt(_without_wait(step))
+                response = self.attempt(_without_wait(step), caller)
             except PausedError:
                 if not self.has_resting_workers:
                     raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import cycle
 from math import inf
@@ -15,8 +15,12 @@ from typing import Any, Protocol
 from foqs.model.calls import CallContext
 from foqs.model.errors import ErrorCode, FoqsError, OverloadedError
 from foqs.model.peer_proof import PeerLink, PeerRefusedError
+from foqs.model.principal import EVERYBODY
 from foqs.transport.bounds import TransportLimits, TransportMetrics
 from foqs.transport.fair_scheduler import OF_PEER, CallerQueue, FairScheduler
+from foqs.transport.sign_in import SignIn
+from foqs.transport.sign_ins import SignIns
+from foqs.transport.tls.caller_tls import CallerTls
 from foqs.transport.verb_table import OK, Answered, Verbs, dequeue_response
 from foqs.wire.codec import (
     DEQUEUE,
@@ -99,6 +103,7 @@ class ServerCalls:
         codec: Codec,
         metrics: TransportMetrics,
         bounds: TransportLimits,
+        sign_ins: SignIns,
     ) -> None:
         self.loop = loop
         self.scheduler = scheduler
@@ -106,6 +111,7 @@ class ServerCalls:
         self.codec = codec
         self.metrics = metrics
         self.limits = bounds
+        self.sign_ins = sign_ins
         self.draining = False
         """True if calls are refused because the server is about to stop."""
         self.count = 0
@@ -185,10 +191,13 @@ class CallTable:
     def __init__(self, server: ServerCalls) -> None:
         self._server = server
         self._scheduler = server.scheduler
-        self.context = CallContext("")
-        """The context of every call except long polls. The connection sets it once it knows its peer."""
+        self.sign_in = SignIn(server)
+        """The identity of the caller."""
+        self.context = self.sign_in.context
+        """The context of every call except long polls."""
         self._link: PeerLink | None = None
         """The state of the handshake of a host that is about to prove its membership of the cluster."""
+        self._peer_secret_id = ""
         self._waiting: dict[CallInFlight, None] = {}
         self._in_flight: dict[CallInFlight, asyncio.Task[None]] = {}
         self._begun_count = 0
@@ -196,8 +205,7 @@ class CallTable:
         """Calls that had begun to run at the last sweep."""
         self.count = 0
         """Calls that wait or are in flight."""
-        self._bytes = 0
-        self.waiting_bytes = 0
+        self._bytes = self.waiting_bytes = 0
         self.refused_count = 0
         """Calls that were read and not admitted."""
         self.no_long_polls = False
@@ -206,10 +214,12 @@ class CallTable:
         self.bytes_max = server.limits.call_bytes_max
         self._waiting_bytes_max = server.limits.waiting_bytes_max
 
-    def _become_peer(self, host_id: str) -> None:
+    def _become_peer(self, link: PeerLink) -> None:
         """Treat calls from now on as those of another host of the cluster, which forwards the calls of many callers."""
-        self.context = CallContext(self.context.caller, peer=host_id)
-        self._link = None
+        self.sign_in.become_peer()
+        # What hosts hand on was checked before.
+        self.context = CallContext(self.context.caller, peer=link.host_id, principal=EVERYBODY)
+        self._link, self._peer_secret_id = None, link.secret_id
         self.calls_in_flight_max = self._server.limits.peer_calls_in_flight_max
         self.bytes_max = self._server.limits.peer_call_bytes_max
         self._waiting_bytes_max = self._server.limits.peer_waiting_bytes_max
@@ -221,24 +231,71 @@ class CallTable:
         """
         link = self._link
         if link is None:
-            is_fresh = not (self._begun_count or self.count or self.refused_count or self.context.peer)
-            link = self._link = PeerLink(is_fresh=is_fresh, since_s=self._server.loop.time())
+            has_called = self._begun_count or self.count or self.refused_count or self.sign_in.was_asked
+            is_fresh = not (has_called or self.context.peer)
+            link = self._link = self.sign_in.begin_proof(is_fresh=is_fresh)
         elif call.method.name not in HANDSHAKE:
-            call.owner.refuse_peer(
-                PeerRefusedError("not_joined", f"{call.method.name} was called after greet, not join")
-            )
+            detail = f"{call.method.name} was called after greet, not join"
+            call.owner.refuse_peer(PeerRefusedError("not_joined", detail))
             return False
-        call.context = CallContext(self.context.caller, link=link)
+        call.context = CallContext(self.context.caller, link=link, principal=self.context.principal)
         return True
+
+    # --- who calls ---
+
+    def open(self, address: str) -> None:
+        """The connection from this address is admitted."""
+        self.sign_in.open(address)
+        self.context = self.sign_in.context
+
+    def settle(self, tls: CallerTls | None) -> None:
+        """Take the caller's certificate before its first call, see `SignIn.settle`. Raises FrameError."""
+        self.sign_in.settle(tls)
+        self.context = self.sign_in.context
+
+    def answer_at_once(self, name: bytes, message: bytes) -> bytes | None:
+        """Answer a call to log in, or one that is barred; None for all others. Raises FrameError."""
+        if self._link is not None or not self.sign_in.answers(name):
+            return None
+        answer = self.sign_in.answer(name, message)
+        self._follow_context()
+        return answer
+
+    def follow_identity(self) -> None:
+        """Look at what has become of the caller's credential and grants, every sweep."""
+        if self.sign_in.follow():
+            self._follow_context()
+
+    def _follow_context(self) -> None:
+        """Take another principal for calls from now on, and end the long polls that it has no permission for."""
+        context, verbs = self.sign_in.context, self._server.verbs
+        if context is self.context:
+            return
+        self.context = context
+        for call, task in list(self._in_flight.items()):
+            if not call.topics_count or context.is_permissive:
+                continue
+            is_dead = self.sign_in.is_dead
+            error = self.sign_in.denial(call.method) if is_dead else verbs.refusal(context, call.method, call.request)
+            if error is not None:
+                self._end_long_poll(call, task, error)
+
+    def _renew_context(self, call: CallInFlight) -> None:
+        """Let a call that was put off run with the permissions of now."""
+        now = self.context
+        if call.context.principal is not now.principal or call.context.is_permissive is not now.is_permissive:
+            call.context = replace(
+                call.context, principal=now.principal, is_permissive=now.is_permissive, credential=now.credential
+            )
 
     def refusal(self, now_s: float) -> PeerRefusedError | None:
         """Return the reason to close a peer's connection, or None: it is late to prove its identity, or is dead."""
         link, peer = self._link, self.context.peer
         if link is not None and link.is_late(now_s):
             return PeerRefusedError("late", "it greeted, and has not joined in time")
-        if peer and not self._server.verbs.is_living_peer(peer):
-            return PeerRefusedError("gone", f"host {peer} lives no more")
-        return None
+        if peer and not self._server.verbs.is_living_peer(peer, self._peer_secret_id):
+            return PeerRefusedError("gone", f"host {peer} lives no more, or its secret has ended")
+        return self.sign_in.ended_certificate() if peer else None
 
     def caller_of(self, address: str, message: bytes) -> str:
         """Return the caller for the scheduler: an address, or one group of a peer's callers."""
@@ -304,6 +361,7 @@ class CallTable:
                 return None
         else:
             scheduler.charge_turn(queue)
+            self._renew_context(call)
         self._begun_count = call.number = self._begun_count + 1
         if not call.topics_count:
             call.is_counted = True
@@ -333,7 +391,16 @@ class CallTable:
             if self.no_long_polls or call.waits_no_more:
                 request.wait_ms = 0
             call.topics_count = call.element_count
-            call.context = CallContext(self.context.caller, call.since_s + request.wait_ms / 1000, self.context.peer)
+            base = self.context
+            deadline_s = call.since_s + request.wait_ms / 1000
+            call.context = CallContext(
+                base.caller,
+                deadline_s,
+                base.peer,
+                principal=base.principal,
+                is_permissive=base.is_permissive,
+                credential=base.credential,
+            )
         refusal = server.admit(call)
         if refusal is None:
             return None
@@ -353,7 +420,7 @@ class CallTable:
             metrics.call_finished(call.method.name, answered.outcome, now_s - call.began_s)
         link = call.context.link
         if link is not None and link.host_id:
-            self._become_peer(link.host_id)
+            self._become_peer(link)
         if call.method is END_WAIT and answered.outcome == OK:
             self._end_wait(call.request.seqid)
         if answered.looked_at_count:  # Charge the items of a page to the queue of the call that asked for it.
@@ -394,13 +461,16 @@ class CallTable:
             elif not call.message and call.method is DEQUEUE and call.seqid == seqid:
                 call.request.wait_ms = 0
 
-    def _end_long_poll(self, call: CallInFlight, task: asyncio.Task[None]) -> None:
-        task.add_done_callback(partial(self._long_poll_ended, call))
+    def _end_long_poll(self, call: CallInFlight, task: asyncio.Task[None], error: FoqsError | None = None) -> None:
+        task.add_done_callback(partial(self._long_poll_ended, call, error))
         task.cancel()
 
-    def _long_poll_ended(self, call: CallInFlight, task: asyncio.Task[None]) -> None:
-        if task.cancelled():
+    def _long_poll_ended(self, call: CallInFlight, error: FoqsError | None, task: asyncio.Task[None]) -> None:
+        if task.cancelled() and call in self._in_flight:
             self._end(call)
+            if error is not None:
+                call.owner.answer_call(self._server.failed(call.method, error, call.seqid))
+                return
             call.owner.answer_call(self._server.codec.encode_reply(call.method, dequeue_response([]), call.seqid))
 
     # --- the end ---

@@ -13,14 +13,24 @@ from typing import cast
 
 import structlog
 
-from foqs.model.calls import CallContext
 from foqs.model.peer_proof import PeerRefusedError
 from foqs.transport.call_table import CallInFlight, CallTable
 from foqs.transport.connection_table import ConnectionTable
 from foqs.transport.fair_scheduler import NO_TENANT
+from foqs.transport.sign_in import OF_SIGN_IN
+from foqs.transport.tls.caller_tls import CALLER_TLS
 from foqs.transport.unframed import HEAD_BYTES_MAX, answer_unframed
-from foqs.wire.codec import ENQUEUE
-from foqs.wire.frames import FRAME_LENGTH, FrameCutter, FrameDeadline, FrameError, FramePart, peek_call, says_bulk
+from foqs.wire.codec import ENQUEUE, LENGTH_BYTES, METHODS_BY_NAME_BYTES, seqid_of
+from foqs.wire.frames import (
+    FRAME_LENGTH,
+    LOGIN_FRAME,
+    FrameCutter,
+    FrameDeadline,
+    FrameError,
+    FramePart,
+    peek_call,
+    says_bulk,
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -54,6 +64,9 @@ class Connection(asyncio.Protocol):
         """True while reading is stopped until calls end or the peer takes responses."""
         self._backlog_since_s: float | None = None
         """The time since which buffered calls have been waiting behind other waiting calls."""
+        self._record_bytes = 0
+        """Bytes of a TLS record whose rest has not come."""
+        self._record_since_s = 0.0
         self._heard = True
         self._heard_at_s = 0.0
 
@@ -68,11 +81,11 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if peer else "unknown"
-        self.calls.context = CallContext(self.address)
         self._admitted = self._table.admit(self)
         if not self._admitted:
             self.close()
             return
+        self.calls.open(self.address)
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes_max)
 
@@ -101,7 +114,24 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._end()
         if self._admitted:
+            self.calls.sign_in.close()
             self._table.leave(self)
+
+    def became_plain(self, transport: asyncio.Transport) -> None:
+        """Use the transport of the socket, because the peer speaks no TLS."""
+        self._transport = transport
+
+    def record_begun(self, buffered_bytes: int, *, is_another: bool) -> None:
+        """Count the bytes of TLS records that are not decrypted yet as those of a partial frame; 0 between records.
+
+        The rest of a record has a deadline, because its bytes are kept meanwhile. `is_another` is True if a record has
+        ended since the last time, so a peer whose bytes keep coming has the time anew for each one.
+        """
+        if not self._closing and (is_another or buffered_bytes != self._record_bytes):
+            if is_another or not self._record_bytes:
+                self._record_since_s = self._loop.time()
+            self._record_bytes = buffered_bytes
+            self._count_buffered()
 
     # --- frames ---
 
@@ -109,17 +139,27 @@ class Connection(asyncio.Protocol):
         """Read the complete calls, or queue them, while there is room for more."""
         cutter, calls = self._cutter, self.calls
         has_taken = is_full = False
+        sign_in = calls.sign_in
         try:
             if data:
                 cutter.feed(data)
+                if not sign_in.is_settled:
+                    calls.settle(self._transport.get_extra_info(CALLER_TLS))
             while cutter.buffered_bytes:
                 is_full = self._write_paused or (calls.count > 0 and not calls.has_room())
-                message = None if is_full else cutter.next_message()
+                message = None if is_full else cutter.next_message(sign_in.frame_bytes_max)
                 if message is None:
                     break
                 has_taken = True
                 name, namespace = peek_call(message)
+                if name in OF_SIGN_IN or sign_in.is_barred:
+                    answer = calls.answer_at_once(name, message)
+                    if answer is not None:
+                        self._write(answer)
+                        continue
                 tenant = self._namespaces.number_by_name.get(namespace, NO_TENANT)
+                if tenant != NO_TENANT and not sign_in.holds_in(namespace, tenant):
+                    tenant = NO_TENANT  # It will be refused, and takes no turn of those whose namespace it is.
                 is_enqueue = name == ENQUEUE.name_bytes
                 is_bulk = is_enqueue and says_bulk(message)
                 queue = self._scheduler.queue_of(tenant, calls.caller_of(self.address, message), is_enqueue, is_bulk)
@@ -159,10 +199,21 @@ class Connection(asyncio.Protocol):
                 self._count_buffered()  # The rest of the call's head can come until the deadline of the first frame.
                 return
             self._write(response)
+        if error.reason == LOGIN_FRAME:
+            try:
+                self._write(self._refusal_of_next())
+            except FrameError as beyond:  # Its address was refused too often, so it gets no answer.
+                error = beyond
         self.refuse(error.reason, str(error))
 
+    def _refusal_of_next(self) -> bytes:
+        """The answer to a call that is too large to come from a caller without a login, by the name in its head."""
+        message = self._cutter.head(LENGTH_BYTES + HEAD_BYTES_MAX)[LENGTH_BYTES:]
+        method = METHODS_BY_NAME_BYTES.get(peek_call(message)[0])
+        return b"" if method is None else self.calls.sign_in.refuse(method, seqid_of(message))
+
     def _count_buffered(self) -> None:
-        buffered_bytes = self._cutter.buffered_bytes + self.calls.waiting_bytes
+        buffered_bytes = self._cutter.buffered_bytes + self.calls.waiting_bytes + self._record_bytes
         added_bytes = buffered_bytes - self.buffered_bytes
         if added_bytes:
             self.buffered_bytes = buffered_bytes
@@ -198,7 +249,7 @@ class Connection(asyncio.Protocol):
         if not self._closing:
             self._written_bytes += len(frame)
             self._transport.write(frame)
-            if self._is_full or self._half_closed:
+            if self._is_full or self._half_closed or self.calls.sign_in.is_dead:
                 self._proceed()
 
     def _proceed(self) -> None:
@@ -207,7 +258,8 @@ class Connection(asyncio.Protocol):
             return
         if self._is_full:
             self._take_frames()
-        if self._half_closed and not self.calls.count and not self._is_full:
+        is_over = self._half_closed or self.calls.sign_in.is_dead
+        if is_over and not self.calls.count and not self._is_full:
             self.close()
 
     # --- reading and writing ---
@@ -226,12 +278,14 @@ class Connection(asyncio.Protocol):
     @property
     def partial_since_s(self) -> float | None:
         """The time at which the incomplete frame began, in the loop's time."""
-        return self._deadline.partial_since_s
+        since_s = self._deadline.partial_since_s
+        return self._record_since_s if since_s is None and self._record_bytes else since_s
 
     def _read_or_not(self) -> None:
         if self._is_full or self._deadline.is_paused:
             self._transport.pause_reading()
         else:
+            self._record_since_s = self._loop.time()
             self._transport.resume_reading()
 
     def _write(self, frame: bytes) -> None:
@@ -248,6 +302,7 @@ class Connection(asyncio.Protocol):
     def check(self, now_s: float) -> bool:
         """Hold the connection to its deadlines, every sweep. False if this closed it, or soon will."""
         self.calls.pass_over_slow_calls()
+        self.calls.follow_identity()
         if self._is_write_stalled(now_s):
             self._table.protocol_error(self, "write_stall", "the peer does not take its responses")
             self.abort()
@@ -257,14 +312,27 @@ class Connection(asyncio.Protocol):
             awaited = self._deadline.awaited
             assert awaited is not None, "there is a deadline"
             self.refuse(f"{awaited.value}_deadline", "the rest of the frame did not come in time")
+        elif self._is_record_late(now_s):
+            self.refuse("record_deadline", "the rest of a TLS record did not come in time")
         elif (refusal := self.calls.refusal(now_s)) is not None:
             self.refuse_peer(refusal)
+        elif self.calls.sign_in.is_late(now_s):
+            self.refuse("login_deadline", "it has shown no credential in time, and access is enforced")
+        elif self.calls.sign_in.is_dead and not self.calls.count:
+            self.close()
         elif self._heard or self.calls.count:
             self._heard = False
             self._heard_at_s = now_s
         elif now_s - self._heard_at_s >= self._limits.idle_ms_max / 1000:
             self.close()
         return not self._closing
+
+    def _is_record_late(self, now_s: float) -> bool:
+        if not self._record_bytes or self._is_full or self._deadline.is_paused:
+            return False
+        if self._deadline.awaited is FramePart.FIRST_FRAME:
+            return False  # That deadline holds for the handshake too, which can wait for its turn.
+        return now_s - self._record_since_s >= self._limits.frame_times.header_ms_max / 1000
 
     def _is_write_stalled(self, now_s: float) -> bool:
         unsent_bytes = self.unsent_bytes()
@@ -311,6 +379,7 @@ class Connection(asyncio.Protocol):
         self._closing = True
         self._deadline.await_nothing()
         self._cutter.clear()
+        self._record_bytes = 0
         self._count_buffered()
 
     def _end(self) -> None:

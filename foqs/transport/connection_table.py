@@ -16,6 +16,7 @@ from foqs.transport.bounds import KnownNamespaces, TransportLimits, TransportMet
 from foqs.transport.call_table import ServerCalls
 from foqs.transport.fair_scheduler import FairScheduler
 from foqs.transport.partial_frames import PartialFrames
+from foqs.transport.sign_ins import REFUSALS, SIGN_IN_CALLS, SignIns
 from foqs.transport.verb_table import Verbs
 from foqs.wire.codec import Codec
 
@@ -30,6 +31,8 @@ HANG_UPS_PER_TURN_MAX = 5
 _log = structlog.get_logger(__name__)
 
 _LOGGED_ERRORS_PER_SWEEP = 10
+_COUNTED_ONLY = frozenset({REFUSALS, SIGN_IN_CALLS})
+"""Breaches of callers that were refused before, whose tokens were logged then."""
 
 
 class ConnectionTable:
@@ -46,6 +49,7 @@ class ConnectionTable:
         metrics: TransportMetrics,
         bounds: TransportLimits,
         namespaces: KnownNamespaces,
+        sign_ins: SignIns,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.codec = codec
@@ -56,7 +60,8 @@ class ConnectionTable:
         self.empty = asyncio.Event()
         self.empty.set()
         self.scheduler = FairScheduler(self.loop, bounds.scheduling, perf_counter)
-        self.calls = ServerCalls(self.loop, self.scheduler, verbs, codec, metrics, bounds)
+        self.sign_ins = sign_ins
+        self.calls = ServerCalls(self.loop, self.scheduler, verbs, codec, metrics, bounds, sign_ins)
         self.partial_frames = PartialFrames(
             self.connections.keys(), bounds.partial_frame_bytes_max, bounds.partial_frame_bytes_per_address_max
         )
@@ -73,7 +78,7 @@ class ConnectionTable:
             reason = "connections_max"
         elif self._connections_by_address.get(address, 0) >= self.limits.connections_per_address_max:
             reason = "connections_per_address_max"
-        else:
+        elif not (reason := self.sign_ins.too_many_unknown(address)):
             return False
         self.metrics.connection_refused(reason)
         self._log_refusal(address, reason, "too many connections")
@@ -104,7 +109,10 @@ class ConnectionTable:
     def protocol_error(self, connection: Connection, reason: str, detail: str) -> None:
         """Count a breach of the protocol and log it, a few per sweep and never with the payload."""
         self.metrics.protocol_error(reason)
-        self._log_refusal(connection.address, reason, detail)
+        if reason in _COUNTED_ONLY:
+            self._errors_unlogged += 1
+        else:
+            self._log_refusal(connection.address, reason, detail)
 
     def peer_refused(self, connection: Connection, refusal: PeerRefusedError) -> None:
         """Count a caller that falsely claimed to be a host of the cluster, and log it, a few per sweep."""
@@ -148,6 +156,7 @@ class ConnectionTable:
                 excess -= size
                 if excess <= 0:
                     break
+        self.sign_ins.end_second()
         self._errors_to_log = _LOGGED_ERRORS_PER_SWEEP
         if self._errors_unlogged:
             _log.warning("further_connections_refused", count=self._errors_unlogged)

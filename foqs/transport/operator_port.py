@@ -2,12 +2,13 @@
 
 It answers on threads of its own, so it works while the event loop is blocked. Each connection is one request and one
 answer within limits.OPERATOR_CALL_MS_MAX. Only a few are open at a time, and a new one replaces the oldest, so a slow
-watcher delays nobody.
+watcher delays nobody. If the port has a token, only who shows it gets metrics and the reasons of probes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import socket
 import sys
 import threading
@@ -25,6 +26,8 @@ from prometheus_client.exposition import choose_encoder
 
 from foqs.background.service import Service
 from foqs.model import limits
+from foqs.model.errors import InvalidArgumentError
+from foqs.model.secret import Secret
 
 _log = structlog.get_logger(__name__)
 
@@ -38,13 +41,20 @@ class OperatorPort(Service):
     """Serves `probes` by path; each answers 200, or 503 with its reason. Port 0 takes a free one, None disables it."""
 
     def __init__(
-        self, address: str, port: int | None, probes: Mapping[str, Probe], registry: CollectorRegistry
+        self,
+        address: str,
+        port: int | None,
+        probes: Mapping[str, Probe],
+        registry: CollectorRegistry,
+        token: Callable[[], Secret] | None = None,
     ) -> None:
+        """`token` reads the token of each request; without one, everybody reads everything."""
         super().__init__("operator-port")
         self._address = address
         self._port = port
         self._probes = probes
         self._registry = registry
+        self._token = token
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
 
@@ -62,7 +72,7 @@ class OperatorPort(Service):
             self._address, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
         )
         family, _, _, _, place = found[0]
-        self._server = server = _Server(family, place, self._probes, self._registry)
+        self._server = server = _Server(family, place, self._probes, self._registry, self._token)
         self._port = server.server_address[1]
         self._thread = threading.Thread(target=server.serve_forever, args=(_POLL_S,), name=self.name, daemon=True)
         self._thread.start()
@@ -89,8 +99,16 @@ class _Server(ThreadingMixIn, TCPServer):
     block_on_close = False
     request_queue_size = limits.OPERATOR_CONNECTIONS_MAX
 
-    def __init__(self, family: int, place: Any, probes: Mapping[str, Probe], registry: CollectorRegistry) -> None:
+    def __init__(
+        self,
+        family: int,
+        place: Any,
+        probes: Mapping[str, Probe],
+        registry: CollectorRegistry,
+        token: Callable[[], Secret] | None,
+    ) -> None:
         self.address_family = family
+        self.token = token
         self.probes = probes
         self.registry = registry
         self._open: dict[socket.socket, float] = {}
@@ -157,7 +175,12 @@ class _Handler(BaseHTTPRequestHandler):
         if probe is not None:
             problem = probe()
             status = HTTPStatus.OK if problem is None else HTTPStatus.SERVICE_UNAVAILABLE
-            self._answer(status, f"{problem or 'ok'}\n".encode(), "text/plain; charset=utf-8")
+            # A reason has words of MySQL and ids of shards.
+            reason = problem if problem is None or self._shows_token() else "not ok"
+            self._answer(status, f"{reason or 'ok'}\n".encode(), "text/plain; charset=utf-8")
+        elif path == "/metrics" and not self._shows_token():
+            told = b"metrics need the token of this port\n"
+            self._answer(HTTPStatus.UNAUTHORIZED, told, "text/plain; charset=utf-8")
         elif path == "/metrics":
             encode, content_type = self._encoder()
             self._answer(HTTPStatus.OK, encode(self.server.registry), content_type)
@@ -170,6 +193,21 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         """Log nothing, because a probe every few seconds is no event."""
 
+    def _shows_token(self) -> bool:
+        """True if the request has the token of this port, or the port has none."""
+        if self.server.token is None:
+            return True
+        scheme, _, shown = self.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            return False
+        try:
+            expected = self.server.token().reveal()
+        except InvalidArgumentError as error:
+            _log.error("secret_file_unusable", error=error.message)
+            return False
+        # Headers are read as Latin-1, whatever they are.
+        return hmac.compare_digest(shown.strip(" \t").encode("latin1"), expected)
+
     def _encoder(self) -> tuple[Callable[[CollectorRegistry], bytes], str]:
         try:
             return choose_encoder(self.headers.get("Accept", ""))
@@ -180,6 +218,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
+        if status is HTTPStatus.UNAUTHORIZED:
+            self.send_header("WWW-Authenticate", "Bearer")
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+import ssl
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, NamedTuple, cast
 
 from foqs.model import limits
 from foqs.model.errors import FoqsError, HostUnreachableError, OverloadedError, UnavailableError
+from foqs.model.peer_proof import binding_of
 from foqs.transport.call_table import PEER_LANES_COUNT
+from foqs.transport.tls.caller_tls import ends_at_ms_of, uris_in
 from foqs.wire import codec as wire
 from foqs.wire.frames import FrameCutter, FrameError
 from foqs.wire.replies import missing_field
@@ -58,7 +61,35 @@ class PeerConnection(asyncio.Protocol):
         self._numbers = count()
         self._writable = asyncio.Event()
         self._writable.set()
+        self._idle: asyncio.Event | None = None
+        """Set when no call is in flight any more, if somebody waits for that."""
         self.is_lost = False
+
+    @property
+    def _encrypted(self) -> ssl.SSLObject | None:
+        encrypted: ssl.SSLObject | None = self._transport.get_extra_info("ssl_object")
+        return encrypted
+
+    def binding(self) -> bytes:
+        """Return the binding of the certificate that the peer has shown; empty without TLS."""
+        encrypted = self._encrypted
+        shown = None if encrypted is None else encrypted.getpeercert(binary_form=True)
+        return b"" if shown is None else binding_of(shown)
+
+    def certificate_ends_at_ms(self) -> int:
+        """Return the time at which that certificate expires; 0 without one that was verified."""
+        encrypted = self._encrypted
+        return 0 if encrypted is None else ends_at_ms_of(encrypted)
+
+    def uris(self) -> Sequence[str]:
+        """Return the URIs in that certificate."""
+        encrypted = self._encrypted
+        return () if encrypted is None else uris_in(encrypted)
+
+    @property
+    def calls_count(self) -> int:
+        """Calls that have no response yet, those included whose callers have left."""
+        return len(self._waiting) + self._unsent_count
 
     async def call(
         self,
@@ -75,7 +106,7 @@ class PeerConnection(asyncio.Protocol):
         Raises OverloadedError if too much is in flight, and UnavailableError if no response comes in time; the latter
         has `nothing_done` only if the call was not sent.
         """
-        calls_count = len(self._waiting) + self._unsent_count
+        calls_count = self.calls_count
         if calls_count >= limits.CALLS_IN_FLIGHT_PER_PEER_MAX - 1:
             raise OverloadedError(
                 f"{calls_count} calls to host {self._host_id} are in flight, which is the limit: try again",
@@ -98,6 +129,12 @@ class PeerConnection(asyncio.Protocol):
             if response is None:
                 raise _not_sent(self._host_id, f"it read nothing for {timeout_ms} ms") from None
             raise UnavailableError(f"host {self._host_id} has not responded within {timeout_ms} ms") from None
+
+    async def until_idle(self) -> None:
+        """Wait until it has no call in flight, or is lost. Only one waits, and nobody begins a call meanwhile."""
+        if self.calls_count and not self.is_lost:
+            self._idle = asyncio.Event()
+            await self._idle.wait()
 
     async def _until_writable(self) -> None:
         """Wait until the peer has read earlier calls, or is lost. All waiters wake at once, but one writes first."""
@@ -154,6 +191,8 @@ class PeerConnection(asyncio.Protocol):
             if missing is not None:
                 raise FrameError("missing", f"an answer to {method} without {missing}")
         del self._waiting[reply.seqid]
+        if self._idle is not None and not self.calls_count:
+            self._idle.set()
         if response.done():
             if late is not None and reply.error is None:
                 late(reply.response)
@@ -172,6 +211,8 @@ class PeerConnection(asyncio.Protocol):
         if self.is_lost:
             return
         self.is_lost = True
+        if self._idle is not None:
+            self._idle.set()
         self._writable.set()
         waiting, self._waiting = self._waiting, {}
         for _, response, _late in waiting.values():

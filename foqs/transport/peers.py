@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import inf
+from typing import Protocol
 
 import structlog
 
 from foqs.background.outage_log import OutageLog
 from foqs.background.service import Service
+from foqs.model import limits
+from foqs.model.cluster import host_name_of
+from foqs.model.cluster_secret import KnownSecret
 from foqs.model.errors import FoqsError, HostUnreachableError, PermissionDeniedError, UnavailableError
 from foqs.model.host_addresses import parse_address
+from foqs.model.host_certificates import HOST_SERVER_NAME, certificate_problem
 from foqs.model.old_proof import CHALLENGE_BYTES, is_proof, proof_of
 from foqs.model.outage import Outage
 from foqs.model.peer_proof import NONCE_BYTES, OLD_PROOF, PROOF, Greeting, is_of_callee
+from foqs.model.secret import Secret
 from foqs.transport.peer_connection import PeerConnection
 from foqs.transport.remote_host import RemoteHost
+from foqs.transport.tls.contexts import PeerTls
 from foqs.wire.codec import Codec, structs
 
 CONNECT_MS_MAX = 1_000
@@ -28,12 +37,30 @@ CONNECT_RETRY_MS = 200
 """Time after a failed try in which calls to a peer are refused at once, in milliseconds."""
 GREET_AGAIN_MS = 100
 """Pause before this host greets a peer again that does not know yet that it lives, over another connection."""
+RENEWED_S = 60.0
+"""Time before the end of the certificates of a connection at which another one takes its place, in seconds."""
+RENEW_AGAIN_S = 5.0
+"""Time between two tries of that."""
+RETIRED_PAUSE_MS = 200
+"""Time for callers who have just got a connection that is replaced to send their calls, in milliseconds."""
+RETIRED_MS_MAX = limits.WAIT_MS_MAX + limits.CALL_MS_MAX + limits.SECOND_MS
+"""A replaced connection is closed after this time even with calls whose responses never came, in milliseconds."""
 HELLO_LANE = 0
 REASON_SHOWN_MAX = 200
 """Characters of a peer's error that are logged."""
 _STATES = ("connected", "connecting", "failed")
 
 _log = structlog.get_logger(__name__)
+
+
+class SecretSource(Protocol):
+    """The secrets of the cluster; foqs.cluster.peers.cluster_secrets.ClusterSecrets is the real one."""
+
+    def for_host(self, host_id: str) -> KnownSecret | None:
+        """Return the secret by which to prove oneself to this host; None before one was read."""
+
+    def is_present(self, known_id: str) -> bool:
+        """True if a connection that was made by this secret can take more calls."""
 
 
 class _Link:
@@ -43,6 +70,12 @@ class _Link:
         self.host_id = host_id
         self.address = address
         self.connection: PeerConnection | None = None
+        self.secret_id = ""
+        """The id of the secret by which the connection was made."""
+        self.renewed_at_s = inf
+        """The time at which the connection is replaced, because its certificates are about to expire."""
+        self.retired: set[PeerConnection] = set()
+        """The connections before, which still have calls in flight."""
         self.opening: asyncio.Task[PeerConnection] | None = None
         self.failed_s = float("-inf")
         self.reason = ""
@@ -74,22 +107,25 @@ class Peers(Service):
         self,
         me: str,
         cluster: str,
-        secret: Callable[[], bytes | None],
+        secrets: SecretSource,
         proof: Callable[[str], int],
         random_bytes: Callable[[int], bytes],
         now_s: Callable[[], float],
+        tls: PeerTls | None = None,
     ) -> None:
         """`me` is the id of this host, `cluster` the name of its cluster, `now_s` a monotonic clock.
 
         `proof` returns the newest proof that a host knows, by its id, from its row.
+        Connections are plain without `tls`.
         """
         super().__init__("peers")
         self._me = me
         self._cluster = cluster
-        self._secret = secret
+        self._secrets = secrets
         self._proof = proof
         self._random_bytes = random_bytes
         self._now_s = now_s
+        self._tls = tls
         self._codec = Codec()
         self._links: dict[str, _Link] = {}
         self.calls_total: Counter[tuple[str, ...]] = Counter()
@@ -121,8 +157,9 @@ class Peers(Service):
     def _drop(self, link: _Link) -> None:
         if link.opening is not None:
             link.opening.cancel()
-        if link.connection is not None:
-            link.connection.close()
+        for connection in (link.connection, *link.retired):
+            if connection is not None:
+                connection.close()
 
     async def _connected(self, host_id: str, address: str) -> PeerConnection:
         link = self._links.get(host_id)
@@ -130,13 +167,14 @@ class Peers(Service):
             if link is not None:
                 self._drop(link)
             link = self._links[host_id] = _Link(host_id, address, self._now_s)
-        if link.connection is not None and not link.connection.is_lost:
+        if link.connection is not None and not link.connection.is_lost and self._goes_on(link):
             return link.connection
         if link.opening is None:
             if self._now_s() - link.failed_s < CONNECT_RETRY_MS / 1000:
                 raise _unreachable(link)
-            link.opening = self._tasks.lend(self._open(link), f"peer-{host_id}")
+            self._begin_open(link)
         opening = link.opening
+        assert opening is not None
         # A caller that gives up must not cancel the connection for the others.
         await asyncio.wait([opening])
         if opening.cancelled():
@@ -144,12 +182,49 @@ class Peers(Service):
             raise _unreachable(link)
         return opening.result()
 
+    def _begin_open(self, link: _Link) -> None:
+        link.opening = self._tasks.lend(self._open(link), f"peer-{link.host_id}")
+
+    def _goes_on(self, link: _Link) -> bool:
+        """True if the link's connection can take another call.
+
+        Begins to replace one of an older secret, or whose certificates are about to expire. Calls use the old
+        connection until the new one is open, unless its secret has ended, because soon the peer closes it.
+        """
+        now_s = self._now_s()
+        if now_s >= link.renewed_at_s and link.opening is None:
+            link.renewed_at_s = now_s + RENEW_AGAIN_S
+            self._begin_open(link)
+        wanted = self._secrets.for_host(link.host_id)
+        if wanted is None or wanted.id == link.secret_id:
+            return True
+        if link.opening is None and self._now_s() - link.failed_s >= CONNECT_RETRY_MS / 1000:
+            self._begin_open(link)
+        return self._secrets.is_present(link.secret_id)
+
+    async def _retire(self, link: _Link, connection: PeerConnection) -> None:
+        """Close a connection that was replaced, once its calls have ended. Callers who have it can send one more."""
+        try:
+            async with asyncio.timeout(RETIRED_MS_MAX / 1000):
+                await asyncio.sleep(RETIRED_PAUSE_MS / 1000)
+                await connection.until_idle()
+        except TimeoutError:
+            pass  # Responses never came.
+        finally:
+            link.retired.discard(connection)
+            connection.close()
+
     async def _open(self, link: _Link) -> PeerConnection:
         try:
-            link.connection = await self._until_known(link)
-            link.reason = ""
+            connection, secret_id = await self._until_known(link)
+            before, link.connection = link.connection, connection
+            link.secret_id, link.reason = secret_id, ""
+            link.renewed_at_s = self._renewed_at_s(connection)
+            if before is not None and not before.is_lost:
+                link.retired.add(before)
+                self._tasks.spawn(self._retire(link, before), f"retired-{link.host_id}")
             link.outage.worked()
-            return link.connection
+            return connection
         except Exception as error:  # After any error: nothing was sent, and the next try can use another address.
             link.failed_s, link.reason = self._now_s(), _reason_of(error)
             link.outage.failed(link.reason, peer=link.host_id, address=link.address)
@@ -157,7 +232,14 @@ class Peers(Service):
         finally:
             link.opening = None
 
-    async def _until_known(self, link: _Link) -> PeerConnection:
+    def _renewed_at_s(self, connection: PeerConnection) -> float:
+        """Return the time at which a connection by certificates is to be replaced."""
+        if self._tls is None or not self._tls.is_by_certificate:
+            return inf
+        left_s = self._tls.left_s(connection.certificate_ends_at_ms())
+        return self._now_s() + max(left_s - RENEWED_S, RENEW_AGAIN_S)
+
+    async def _until_known(self, link: _Link) -> tuple[PeerConnection, str]:
         """Connect again until a living peer knows that this host lives, because it has possibly just started."""
         until_s = self._now_s() + KNOWN_MS_MAX / 1000
         while True:
@@ -169,25 +251,39 @@ class Peers(Service):
                     raise error.cause from error
             await asyncio.sleep(GREET_AGAIN_MS / 1000)
 
-    async def _greeted(self, link: _Link) -> PeerConnection:
-        secret = self._secret()
-        if secret is None:
+    async def _greeted(self, link: _Link) -> tuple[PeerConnection, str]:
+        """Return a connection, and the id of the secret by which it was made."""
+        known = self._secrets.for_host(link.host_id)
+        if known is None:
             raise UnavailableError("the secret of the cluster is not known yet", nothing_done=True)
-        at = parse_address(link.address)
+        at, tls = parse_address(link.address), self._tls
         _, connection = await asyncio.get_running_loop().create_connection(
-            partial(PeerConnection, self._codec, link.host_id, link.note_bad_reply), at.host, at.port
+            partial(PeerConnection, self._codec, link.host_id, link.note_bad_reply),
+            at.host,
+            at.port,
+            ssl=None if tls is None else tls.context(),
+            server_hostname=HOST_SERVER_NAME if tls is not None and tls.is_by_certificate else None,
         )
         try:
+            if tls is not None and tls.is_by_certificate:
+                self._check_certificate(link, connection)
             if self._proof(link.host_id) > OLD_PROOF:
-                await self._join(link, connection, secret)
+                await self._join(link, connection, known.secret)
             else:
-                await self._prove(link, connection, secret)
+                await self._prove(link, connection, known.secret)
         except BaseException:
             connection.close()
             raise
-        return connection
+        return connection, known.id
 
-    async def _join(self, link: _Link, connection: PeerConnection, secret: bytes) -> None:
+    def _check_certificate(self, link: _Link, connection: PeerConnection) -> None:
+        """Raise PermissionDeniedError if the listener has shown the certificate of another host."""
+        if problem := certificate_problem(connection.uris(), self._cluster, host_name_of(link.host_id)):
+            raise PermissionDeniedError(
+                f"what listens on {link.address} has not shown the certificate of host {link.host_id}: {problem}"
+            )
+
+    async def _join(self, link: _Link, connection: PeerConnection, secret: Secret) -> None:
         """Prove this host's identity, and check that the listener is the intended host."""
         nonce = self._random_bytes(NONCE_BYTES)
         greet = structs.GreetRequest(PROOF, self._me, link.host_id, nonce)
@@ -197,15 +293,16 @@ class Peers(Service):
             if error.nothing_done and not isinstance(error, HostUnreachableError):
                 raise _NotKnownError(error) from error
             raise
-        said = Greeting(self._cluster, self._me, link.host_id, nonce, greeted.nonce)
+        said = Greeting(self._cluster, self._me, link.host_id, nonce, greeted.nonce, connection.binding())
         join = structs.JoinRequest(said.caller_proof(secret))
         joined = await connection.call("join", join, HELLO_LANE, CONNECT_MS_MAX)
         if not is_of_callee(said, joined.proof, secret):
             raise PermissionDeniedError(
-                f"what listens on {link.address} is not host {link.host_id}: its proof is wrong"
+                f"what listens on {link.address} is not host {link.host_id}: its proof is wrong, because it was made "
+                "with another secret or for another connection"
             )
 
-    async def _prove(self, link: _Link, connection: PeerConnection, secret: bytes) -> None:
+    async def _prove(self, link: _Link, connection: PeerConnection, secret: Secret) -> None:
         """Do the same with a host of an older build, as marked in its row."""
         challenge = self._random_bytes(CHALLENGE_BYTES)
         hello = await connection.call("hello", structs.HelloRequest(self._me, challenge), HELLO_LANE, CONNECT_MS_MAX)
@@ -229,6 +326,11 @@ class _NotKnownError(Exception):
 
 def _reason_of(error: Exception) -> str:
     """Return the reason of a failed connection. Other libraries' errors do not always name their kind, so add it."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"certificate verify failed: {error.verify_message}: it must hold before peer_ca_file of this host, or "
+            "before tls_ca_file where hosts are not known by certificates"
+        )
     if isinstance(error, OSError | FoqsError):
         return str(error) or "no connection in time"
     return f"{type(error).__name__}: {error}"[:REASON_SHOWN_MAX]

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import structlog
 
 from foqs.background.service import Service
 from foqs.contract.verbs import Call
 from foqs.model import limits
-from foqs.transport.bounds import KnownNamespaces, TransportLimits, TransportMetrics
+from foqs.transport.bounds import Identities, KnownNamespaces, TransportLimits, TransportMetrics
 from foqs.transport.connection import Connection
 from foqs.transport.connection_table import ConnectionTable
 from foqs.transport.listener import Listener
-from foqs.transport.verb_table import Verbs
+from foqs.transport.sign_ins import OpenAccess, SignIns
+from foqs.transport.tls.handshakes import Handshakes
+from foqs.transport.tls.layer import PortTls, TlsDoor, TlsLayer
+from foqs.transport.unframed import answer_without_tls
+from foqs.transport.verb_table import Check, Verbs, request_ids
 from foqs.wire.codec import Codec
 
 FILES_BESIDE_CONNECTIONS = 1_024
@@ -40,6 +46,10 @@ def allowed_connections(wanted: int) -> int:
     return max(1, min(wanted, files - FILES_BESIDE_CONNECTIONS))
 
 
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 class ThriftServer(Service):
     """Serves the verbs that `call` does on a TCP port; `address` and `port` as in `bind`, port 0 takes a free one.
 
@@ -56,20 +66,36 @@ class ThriftServer(Service):
         port: int,
         namespaces: KnownNamespaces,
         metrics: TransportMetrics,
-        is_living_peer: Callable[[str], bool] | None = None,
+        is_living_peer: Callable[[str, str], bool] | None = None,
+        identities: Identities | None = None,
+        check: Check | None = None,
+        wall_ms: Callable[[], int] = _wall_ms,
+        tokens_without_tls: bool = False,
+        tls: PortTls | None = None,
         bounds: TransportLimits | None = None,
     ) -> None:
         """Calls are scheduled by the namespaces that this host knows: see FairScheduler.
 
-        `is_living_peer` is true of a host that may still call as one of the cluster, once it has proven to be one.
+        Without `identities` it knows no principal and is open to everybody, as a host whose access is open. `check`
+        raises PermissionDeniedError as `call` does. `tokens_without_tls` takes tokens over plain connections, too. All
+        connections are plain without `tls`.
+
+        `is_living_peer` is true of a host that may still call as one of the cluster, once it has proven to be one by
+        the secret with this id.
         """
         super().__init__("thrift-server")
         self._call = call
         self._address = address
         self._port = port
         self._namespaces = namespaces
-        self._is_living_peer = is_living_peer or (lambda host_id: False)
+        self._is_living_peer = is_living_peer or (lambda host_id, secret_id: False)
         self._metrics = metrics
+        self._identities: Identities = identities or OpenAccess()
+        self._check = check
+        self._wall_ms = wall_ms
+        self._tokens_without_tls = tokens_without_tls
+        self._tls = tls
+        self._handshakes: Handshakes | None = None
         self._bounds = bounds or TransportLimits()
         self._table: ConnectionTable | None = None
         self._listener: Listener | None = None
@@ -80,6 +106,11 @@ class ThriftServer(Service):
         """The bound port; the requested one before `start`."""
         return self._port
 
+    @property
+    def handshakes_waiting(self) -> int:
+        """TLS handshakes that wait for their turn."""
+        return 0 if self._handshakes is None else self._handshakes.waiting_count
+
     async def _start(self) -> None:
         codec = Codec()
         bounds = self._bounds
@@ -87,11 +118,22 @@ class ThriftServer(Service):
         if allowed < bounds.connections_max:
             _log.warning("connections_max_lowered", connections_max=bounds.connections_max, allowed=allowed)
             bounds = replace(bounds, connections_max=allowed)
-        verbs = Verbs(self._call, self._is_living_peer, codec)
-        self._table = table = ConnectionTable(verbs, codec, self._metrics, bounds, self._namespaces)
-        self._listener = Listener(table.loop, lambda: Connection(table), table.turns_away)
+        verbs = Verbs(self._call, self._is_living_peer, codec, request_ids(self._wall_ms()), self._check)
+        now_s, is_plain = asyncio.get_running_loop().time, self._tokens_without_tls
+        sign_ins = SignIns(self._identities, self._wall_ms, now_s, bounds, tokens_without_tls=is_plain)
+        self._table = table = ConnectionTable(verbs, codec, self._metrics, bounds, self._namespaces, sign_ins)
+        self._listener = Listener(table.loop, self._connections_of(table), table.turns_away)
         self._port = await self._listener.open(self._address, self._port)
         self._sweep_later(table)
+
+    def _connections_of(self, table: ConnectionTable) -> Callable[[], asyncio.Protocol]:
+        """Return the maker of the protocol of an accepted socket."""
+        if self._tls is None:
+            return lambda: Connection(table)
+        self._handshakes = handshakes = Handshakes(table.loop, time.perf_counter)
+        answer_plain = partial(answer_without_tls, table.codec) if self._tls.is_required else None
+        door = TlsDoor(handshakes, self._tls.context, answer_plain, self._metrics.handshake_ended)
+        return lambda: TlsLayer(Connection(table), door)
 
     async def _drain(self) -> None:
         """Refuse new calls with OVERLOADED, finish those in flight, send their answers, and part from the clients."""

@@ -9,21 +9,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any, NamedTuple
-from uuid import uuid4
 
 import structlog
 
 from foqs.contract.verbs import VERBS, Call, Whole
 from foqs.model import calls, limits
+from foqs.model.access import AccessGrant, RefusalRow
+from foqs.model.access_calls import AccessCertificate, AccessPrincipal, AccessToken
+from foqs.model.audit import AuditRecord
 from foqs.model.calls import CallContext, PositionErrors
 from foqs.model.cluster_calls import ClusterHost
 from foqs.model.errors import (
+    ErrorCode,
     FoqsError,
     InternalError,
     InvalidArgumentError,
     PermissionDeniedError,
     TooLargeError,
+    error_for_code,
 )
 from foqs.model.namespace import NamespaceSettings
 from foqs.model.reasons import Reason, WhyNone
@@ -37,12 +42,23 @@ SHARD_IDS_MAX = 65_536
 OK = "OK"
 """The outcome of a call that was done, beside the names of the error codes."""
 
+Check = Callable[[CallContext, str, Any], None]
+"""Raises PermissionDeniedError if the caller has no permission for the verb of this name now."""
+
+_WITH_REQUEST_ID = frozenset({ErrorCode.PERMISSION_DENIED, ErrorCode.INTERNAL})
+
 _log = structlog.get_logger(__name__)
 
 for _cls, _struct in (
+    (AuditRecord, structs.AuditRecord),
     (calls.Delivery, structs.Item),
     (calls.TopicStats, structs.TopicStats),
     (calls.ExportSplit, structs.ExportSplit),
+    (AccessGrant, structs.AccessGrant),
+    (RefusalRow, structs.RefusedCalls),
+    (AccessToken, structs.AccessToken),
+    (AccessPrincipal, structs.AccessPrincipal),
+    (AccessCertificate, structs.AccessCertificate),
     (calls.ShardStatus, structs.ShardStatus),
     (calls.ShardAddress, structs.ShardAddress),
     (ClusterHost, structs.ClusterHost),
@@ -53,6 +69,15 @@ for _cls, _struct in (
 
 _item_classes: set[type] = {calls.Delivery}
 """Classes of deliveries that the encoder can read."""
+
+
+def request_ids(started_ms: int, kind: str = "") -> Iterator[str]:
+    """Number the requests of a process that began at this time: its start in base 36, their kind, and a counter."""
+    digits, left = "", max(0, started_ms)
+    while left or not digits:
+        left, digit = divmod(left, 36)
+        digits = "0123456789abcdefghijklmnopqrstuvwxyz"[digit] + digits
+    return (f"{digits}-{kind}{number}" for number in count(1))
 
 
 class Answered(NamedTuple):
@@ -69,12 +94,21 @@ class Verbs:
     The call tables of all connections use the one that their server made. It owns nothing.
     """
 
-    def __init__(self, call: Call, is_living_peer: Callable[[str], bool], codec: Codec) -> None:
-        """`call` does the work; `codec` is the server's."""
+    def __init__(
+        self,
+        call: Call,
+        is_living_peer: Callable[[str, str], bool],
+        codec: Codec,
+        request_ids: Iterator[str],
+        check: Check | None = None,
+    ) -> None:
+        """`call` does the work; `codec` is the server's. `check` raises PermissionDeniedError as `call` would."""
         self._call = call
+        self._check = check
         self._codec = codec
+        self._request_ids = request_ids
         self.is_living_peer = is_living_peer
-        """Whether a host that has proven to be one of the cluster may still call as that."""
+        """Return True if a host that has proven itself by this secret can still call as a host of the cluster."""
 
     async def serve(
         self,
@@ -109,9 +143,9 @@ class Verbs:
             except asyncio.CancelledError as cause:
                 if _is_being_cancelled():
                     raise
-                answered = self.failed(method, _internal_error(context, method, cause), seqid)
+                answered = self.failed(method, self._internal_error(context, method, cause), seqid)
             except Exception as cause:
-                answered = self.failed(method, _internal_error(context, method, cause), seqid)
+                answered = self.failed(method, self._internal_error(context, method, cause), seqid)
             ended(answered)
         except Exception as cause:
             _log.error("call_not_answered", method=method.name, caller=context.caller, exc_info=cause)
@@ -134,8 +168,32 @@ class Verbs:
         return self._codec.join_reply(method, rest, len(page.items), parts, seqid)
 
     def failed(self, method: Method, error: FoqsError, seqid: int) -> Answered:
-        """The answer with `error`."""
+        """The answer with `error`, which gets the id of a request if it is one to ask operators about."""
+        if error.request_id is None and error.code in _WITH_REQUEST_ID:
+            error = error_for_code(
+                error.code,
+                error.message,
+                error.retry_after_ms,
+                error.nothing_done,
+                request_id=next(self._request_ids),
+            )
         return Answered(self._codec.encode_error(method, error, seqid), error.code.name)
+
+    def refusal(self, context: CallContext, method: Method, request: Any) -> PermissionDeniedError | None:
+        """Return the error with which a call would be refused now, if it would be."""
+        if self._check is None:
+            return None
+        try:
+            self._check(context, method.name, request)
+        except PermissionDeniedError as error:
+            return error
+        return None
+
+    def _internal_error(self, context: CallContext, method: Method, cause: BaseException) -> InternalError:
+        """Log the cause under an id, and give the caller the id alone."""
+        request_id = next(self._request_ids)
+        _log.error("call_failed", method=method.name, caller=context.caller, request_id=request_id, exc_info=cause)
+        return InternalError("internal error: the host's log has the cause", request_id=request_id)
 
 
 def check_required(method: Method, request: Any) -> None:
@@ -201,13 +259,6 @@ def _is_being_cancelled() -> bool:
     """Whether the current task is. A frame that knew its own task would be a cycle for the garbage collector."""
     task = asyncio.current_task()
     return task is None or bool(task.cancelling())
-
-
-def _internal_error(context: CallContext, method: Method, cause: BaseException) -> InternalError:
-    """Log the cause under an id, and give the caller the id alone."""
-    error_id = uuid4().hex[:12]
-    _log.error("call_failed", method=method.name, caller=context.caller, error_id=error_id, exc_info=cause)
-    return InternalError(f"internal error {error_id}: the host's log has the cause")
 
 
 def _slices(items: Sequence[calls.StoredItem]) -> Iterator[Sequence[calls.StoredItem]]:

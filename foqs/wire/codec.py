@@ -47,6 +47,10 @@ def _idl_path() -> Path:
 structs: Any = thriftpy2.load(str(_idl_path()), module_name="foqs_wire_thrift")
 """The generated structs: `structs.NewItem(topic="t", payload=b"")` and so on, named as in the IDL."""
 
+structs.AuthenticateRequest.__repr__ = lambda self: "AuthenticateRequest(token='***')"
+structs.CreateTokenResponse.__repr__ = lambda self: f"CreateTokenResponse(token='***', info={self.info!r})"
+# A token is in no log and in no traceback.
+
 UNKNOWN_METHOD: Final[int] = TApplicationException.UNKNOWN_METHOD
 
 
@@ -128,10 +132,10 @@ def _methods_of(service: Any) -> list[Method]:
 
 METHODS: Final[dict[str, Method]] = {
     method.name: method
-    for service in (structs.Foqs, structs.FoqsAdmin, structs.FoqsPeer)
+    for service in (structs.FoqsPeer, structs.FoqsAccess, structs.FoqsAdmin, structs.Foqs)
     for method in _methods_of(service)
 }
-"""Every verb of all services by its name on the wire, such as `extendLease`."""
+"""Every verb of all services by its name on the wire, such as `extendLease`. One of two services is as in Foqs."""
 
 METHODS_BY_NAME_BYTES: Final[dict[bytes, Method]] = {m.name_bytes: m for m in METHODS.values()}
 
@@ -236,7 +240,10 @@ class Codec:
 
     def encode_error(self, method: Method, error: FoqsError, seqid: int) -> bytes:
         """Return the frame of the exception that the contract declares."""
-        declared = structs.FoqsError(int(error.code), error.message, error.retry_after_ms, error.nothing_done)
+        message, request_id = error.message, error.request_id
+        if request_id is not None and request_id not in message:  # An error from another host has it already.
+            message = f"{message} (request {request_id})"
+        declared = structs.FoqsError(int(error.code), message, error.retry_after_ms, error.nothing_done, request_id)
         return self._encode(REPLY, method.name_bytes, seqid, method.result(error=declared))
 
     def encode_application_error(self, name: bytes, kind: int, message: str, seqid: int) -> bytes:
@@ -298,7 +305,11 @@ class Codec:
             raise FrameError("empty", f"an answer to {method.name} without result or exception")
         declared = result.error
         typed = error_for_code(
-            declared.code or 0, declared.message or "", declared.retry_after_ms, declared.nothing_done
+            declared.code or 0,
+            declared.message or "",
+            declared.retry_after_ms,
+            declared.nothing_done,
+            request_id=declared.request_id,
         )
         return Reply(method, seqid, None, typed)
 

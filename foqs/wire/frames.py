@@ -29,6 +29,9 @@ LENGTH_BYTES: Final = 4
 FRAME_LENGTH: Final = "frame_length"
 """The reason of a FrameError for a length that no frame can have."""
 
+LOGIN_FRAME: Final = "login_frame"
+"""The reason of a FrameError for a frame that is too long for a caller without a login."""
+
 CALL: Final = 1
 REPLY: Final = 2
 EXCEPTION: Final = 3
@@ -116,10 +119,11 @@ class FrameCutter:
             self._buffer = joined
             self._at = 0
 
-    def next_message(self) -> bytes | None:
+    def next_message(self, bytes_max: int = limits.FRAME_BYTES_MAX) -> bytes | None:
         """Return the next message without its header, or None until more bytes come.
 
-        Raises FrameError for a length out of 1..FRAME_BYTES_MAX, before waiting for any byte of that frame.
+        Raises FrameError for a length out of 1..FRAME_BYTES_MAX, before waiting for any byte of that frame, and for one
+        above `bytes_max`.
         """
         if self.buffered_bytes < LENGTH_BYTES:
             return None
@@ -127,6 +131,8 @@ class FrameCutter:
         length = _u32(buffer, self._at)[0]
         if not 0 < length <= limits.FRAME_BYTES_MAX:
             raise FrameError(FRAME_LENGTH, f"a frame of {length} bytes, not 1..{limits.FRAME_BYTES_MAX}")
+        if length > bytes_max:
+            raise FrameError(LOGIN_FRAME, f"a frame of {length} bytes before a login, at most {bytes_max} are taken")
         end = start + length
         if end > len(buffer):
             return None
@@ -276,8 +282,8 @@ def scan_call(data: bytes, start: int, end: int) -> tuple[bytes, int, int]:
 def scan_reply(data: bytes, start: int, end: int) -> tuple[int, bytes, int, int]:
     """Walk the answer in `data[start:end]`; return REPLY or EXCEPTION, method name, seqid, start of the body.
 
-    Maps of strings are refused, because the decoder takes a string key or value for the declared type, whatever that
-    is, and would leave the scanned path. The contract has none, and its calls have no map at all.
+    Maps of strings are refused, because the decoder takes a string key or value for any declared type, and would leave
+    the scanned path. The contract has none, and its calls have no map at all.
     """
     kind, name, seqid, body = _scan(data, start, end, False)
     if kind not in (REPLY, EXCEPTION):

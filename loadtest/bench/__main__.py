@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtest.bench import profile, results, shapes
+from loadtest.bench.pairs import pairs
 from loadtest.bench.raw import FORMS, RAW_SECONDS, Ceiling
 from loadtest.bench.report import shown, write_docs, write_report
 from loadtest.bench.results import Entry, Run, Session, Workload
@@ -241,6 +242,7 @@ def _print(scenario: Scenario, workload: Workload, name: str, samples: Counter[s
             console.print(part)
 
 
+main.add_command(pairs)
 main.add_command(scale)
 
 if __name__ == "__main__":

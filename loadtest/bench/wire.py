@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Sequence
 from struct import Struct
 from typing import Any, cast
@@ -27,13 +28,13 @@ class Wire(asyncio.Protocol):
         self._transport: asyncio.Transport
 
     @classmethod
-    async def connect(cls, port: int, address: str | None = None) -> Wire:
+    async def connect(cls, port: int, address: str | None = None, tls: ssl.SSLContext | None = None) -> Wire:
         """Each client process has an address of its own, as on a machine of its own: hosts are fair to addresses.
 
         `address` is another one, which it may share.
         """
         place = (address or f"127.0.0.{2 + process_number() % 200}", 0)
-        _, wire = await asyncio.get_running_loop().create_connection(cls, "127.0.0.1", port, local_addr=place)
+        _, wire = await asyncio.get_running_loop().create_connection(cls, "127.0.0.1", port, local_addr=place, ssl=tls)
         return wire
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -136,7 +136,7 @@ class ClusterRoom:
             for shard, server in self.layout.shards.items()
         }
         door = self.doors[host]
-        variables = {"FOQS_ADVERTISE_ADDRESS": f"{door.address}:{door.port}"}
+        variables = {"FOQS_ADVERTISE_ADDRESS": f"{door.address}:{door.port}", "FOQS_ALLOW_OPEN": "true"}
         if self.layout.by_zookeeper:
             network = self.server_networks[host, self.layout.server_numbers[-1]]
             variables["FOQS_MEMBERSHIP"] = f"zookeeper://{network.address}:{network.port}/chaos"

@@ -105,6 +105,9 @@ def _plain() -> list[tuple[str, Any]]:
         ("setTopicPolicies", s.SetTopicPoliciesRequest(NAMESPACE, [s.TopicPolicyChange("topic", True, weight=2)])),
         ("getTopicPolicy", s.GetTopicPolicyRequest(NAMESPACE, "topic")),
         ("listTopicPolicies", s.ListTopicPoliciesRequest(NAMESPACE)),
+        ("createGroup", s.CreateGroupRequest(NAMESPACE, "topic", "group")),
+        ("deleteGroup", s.DeleteGroupRequest(NAMESPACE, "topic", "group")),
+        ("listGroups", s.ListGroupsRequest(NAMESPACE)),
         ("endWait", s.EndWaitRequest(NAMESPACE, 7)),
         ("greet", s.GreetRequest(2, "host", "other", b"0" * 32)),
         ("join", s.JoinRequest(b"0" * 32)),
@@ -115,10 +118,29 @@ def _plain() -> list[tuple[str, Any]]:
         ("hint", s.HintRequest([s.TopicPointer(1, "topic", "host", 5, 0, _I64)])),
         ("listHosts", s.ListHostsRequest()),
         ("getHostStatus", s.HostStatusRequest()),
-        ("createJob", s.CreateJobRequest(NAMESPACE, "job")),
-        ("updateJob", s.UpdateJobRequest(NAMESPACE, "job")),
-        ("getJob", s.GetJobRequest(NAMESPACE, "job")),
-        ("listJobs", s.ListJobsRequest(NAMESPACE)),
+        ("listAudit", s.ListAuditRequest(1, 2, "mailer", NAMESPACE, "enqueue")),
+        *_of_access(),
+    ]
+
+
+def _of_access() -> list[tuple[str, Any]]:
+    s = structs
+    grants = [s.AccessGrant("jobs-*", ["worker", "reader"])]
+    return [
+        ("authenticate", s.AuthenticateRequest(f"foqs_{'a' * 12}_{'b' * 49}")),
+        ("whoAmI", s.WhoAmIRequest()),
+        ("createPrincipal", s.CreatePrincipalRequest("mailer", grants)),
+        ("updatePrincipal", s.UpdatePrincipalRequest("mailer", True, None, grants, ["jobs"])),
+        ("deletePrincipal", s.DeletePrincipalRequest("mailer")),
+        ("listPrincipals", s.ListPrincipalsRequest("m", 10, "token")),
+        ("createToken", s.CreateTokenRequest("mailer", "label", 60_000)),
+        ("revokeToken", s.RevokeTokenRequest("a" * 12)),
+        ("listTokens", s.ListTokensRequest("mailer", 10, "token")),
+        ("addCertificate", s.AddCertificateRequest("mailer", "foqs://prod/mailer", "label")),
+        ("removeCertificate", s.RemoveCertificateRequest("foqs://prod/mailer")),
+        ("setAccessMode", s.SetAccessModeRequest(1)),
+        ("getAccess", s.GetAccessRequest()),
+        ("listRefusals", s.ListRefusalsRequest()),
     ]
 
 

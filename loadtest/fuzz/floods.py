@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import ssl
 import sys
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -27,7 +28,9 @@ from loadtest.fuzz import stalls
 from loadtest.fuzz.good_client import GOOD_ADDRESS, GoodClient, Seen, good_client
 from loadtest.fuzz.inputs import call
 from loadtest.fuzz.peers import Flood, Tally
+from loadtest.fuzz.tls_door import TlsDoor, tls_door
 from loadtest.fuzz.watched import NAMESPACE, OTHER_NAMESPACE, WatchedHost, raise_file_limit, watched_host
+from tests.support.tls_world import hello_of
 
 RATIO_MAX = 2.0
 SETTLE_S = 2.0
@@ -116,16 +119,35 @@ def floods() -> list[Flood]:
     ]
 
 
+def handshake_floods(door: TlsDoor) -> list[Flood]:
+    """Of connections that do not come to be encrypted."""
+    hello = hello_of(door.context())
+    enqueue = call("enqueue", structs.EnqueueRequest(NAMESPACE, [structs.NewItem("flood", b"x" * 100)]))
+    endless = b"\x16\x03\x01\x40\x00\x01\xff\xff\xff" + b"x" * 0x3FFC
+    return [
+        Flood(name="handshakes that are slow", count=2_000, first=hello[:5], drip=hello[5:6], below_tls=True),
+        Flood(name="handshakes that stop", count=2_000, first=hello, below_tls=True),
+        Flood(name="handshakes of 16 MiB that do not end", count=500, first=endless, below_tls=True),
+        Flood(name="handshakes that are none", count=100, first=b"\x16\x03\x01\x00\x05wrong", below_tls=True),
+        Flood(name="plain calls", count=100, first=enqueue, below_tls=True),
+    ]
+
+
 async def measure(
-    flood: Flood, host: WatchedHost, client: GoodClient, seconds: float, settle_s: float = SETTLE_S
+    flood: Flood,
+    host: WatchedHost,
+    client: GoodClient,
+    seconds: float,
+    settle_s: float = SETTLE_S,
+    tls: ssl.SSLContext | None = None,
 ) -> Row:
-    """The good client's calls for so many seconds before and in the flood."""
+    """The good client's calls for so many seconds before and in the flood, whose connections speak TLS with `tls`."""
     await _look_at(client)
     await asyncio.sleep(seconds)
     before = await _look_at(client)
     rss_mib = (await asyncio.to_thread(host.look)).rss_mib
     tally = Tally(flood.count)
-    attack = asyncio.create_task(flood.run(host.port, tally))
+    attack = asyncio.create_task(flood.run(host.port, tally, tls))
     try:
         with suppress(TimeoutError):
             await asyncio.wait_for(tally.all_opened.wait(), OPENING_S_MAX)
@@ -156,6 +178,10 @@ async def measure(
 
 async def _look_at(client: GoodClient) -> Seen:
     return await asyncio.to_thread(client.look)
+
+
+def told(row: Row) -> str:
+    return f"{row.name}: p99 {row.p99_before_ms:.2f} ms before, {row.p99_ms:.2f} ms in it, ratio {row.ratio:.2f}"
 
 
 def table(rows: list[Row]) -> Table:
@@ -194,31 +220,38 @@ def table(rows: list[Row]) -> Table:
 
 
 @click.command()
-@click.option("--only", default="", help="Floods and inputs whose name has this in it.")
+@click.option("--only", multiple=True, help="Floods and inputs whose name has this in it, or another one of these.")
 @click.option("--seconds", default=6.0, show_default=True, help="How long each flood is measured, and the time before.")
 @click.option(
     "--runs", type=click.IntRange(min=1), default=3, show_default=True, help="Of each; the median ratio counts."
 )
 @click.option("--inputs/--no-inputs", default=True, show_default=True, help="The worst inputs, before the floods.")
+@click.option("--tls", "is_by_tls", is_flag=True, help="A host that requires TLS, and floods of handshakes as well.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write all figures there.")
-def main(only: str, seconds: float, runs: int, inputs: bool, json_path: Path | None) -> None:
+def main(
+    only: tuple[str, ...], seconds: float, runs: int, inputs: bool, is_by_tls: bool, json_path: Path | None
+) -> None:
     """Measure the front door; exits with 1 when an input stalls the host or the good client fails or is held up."""
     console = Console(width=170)
     raise_file_limit()
     found: list[stalls.Stall] = []
     rows: list[Row] = []
-    if inputs:
-        with watched_host() as host:
-            found = uvloop.run(stalls.measure(host, only))
-        console.print(stalls.table(found))
-    with Cores() as cores:
-        cores.go_on_with_clients()
-        with watched_host(cores) as host, good_client(host.port) as client:
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-            for flood in floods():
-                if only in flood.name:
-                    rows.append(median([uvloop.run(measure(flood, host, client, seconds)) for _ in range(runs)]))
-                    console.print(f"{rows[-1].name}: p99 {rows[-1].p99_ms:.2f} ms, ratio {rows[-1].ratio:.2f}")
+    with tls_door() if is_by_tls else nullcontext() as door:
+        tls = None if door is None else door.context()
+        if inputs:
+            with watched_host(door=door) as host:
+                found = uvloop.run(stalls.measure(host, only, tls))
+            console.print(stalls.table(found))
+        with Cores() as cores:
+            cores.go_on_with_clients()
+            options = {} if door is None else door.client_options
+            with watched_host(cores, door) as host, good_client(host.port, options) as client:
+                os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+                for flood in [*floods(), *(handshake_floods(door) if door else [])]:
+                    if stalls.is_meant(flood.name, only):
+                        measured = [uvloop.run(measure(flood, host, client, seconds, tls=tls)) for _ in range(runs)]
+                        rows.append(median(measured))
+                        console.print(told(rows[-1]))
     console.print(table(rows))
     if json_path is not None:
         figures = {"inputs": [asdict(stall) for stall in found], "floods": [asdict(row) for row in rows]}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from multiprocessing.connection import Connection
+from typing import Any
 
 import uvloop
 
@@ -47,11 +48,11 @@ class GoodClient:
 
 
 @contextmanager
-def good_client(port: int) -> Iterator[GoodClient]:
-    """At work until the end of the block."""
+def good_client(port: int, options: Mapping[str, Any] | None = None) -> Iterator[GoodClient]:
+    """At work until the end of the block. `options`: further ones of it."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
-    process = context.Process(target=_serve, args=(there, port), name="good-client")
+    process = context.Process(target=_serve, args=(there, port, dict(options or {})), name="good-client")
     process.start()
     there.close()
     try:
@@ -64,9 +65,9 @@ def good_client(port: int) -> Iterator[GoodClient]:
             process.join()
 
 
-def _serve(pipe: Connection, port: int) -> None:
+def _serve(pipe: Connection, port: int, options: Mapping[str, Any]) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_run(pipe, port))
+        runner.run(_run(pipe, port, options))
 
 
 class _Worker:
@@ -97,10 +98,10 @@ class _Worker:
             await asyncio.sleep(PACE_S)
 
 
-async def _run(pipe: Connection, port: int) -> None:
+async def _run(pipe: Connection, port: int, options: Mapping[str, Any]) -> None:
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
-    async with AsyncClient(f"127.0.0.1:{port}", retry=RetryPolicy(deadline_ms=0)) as client:
+    async with AsyncClient(f"127.0.0.1:{port}", retry=RetryPolicy(deadline_ms=0), **options) as client:
         workers = [_Worker(client, f"good-{number}") for number in range(WORKERS)]
 
         def answer() -> None:

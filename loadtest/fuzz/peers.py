@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import ssl
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -69,7 +71,10 @@ class Peer(asyncio.Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flood:
-    """`count` connections over `addresses`, opened again when the host closes them."""
+    """`count` connections over `addresses`, opened again when the host closes them.
+
+    below_tls: what is sent is not encrypted, also where the others speak TLS.
+    """
 
     name: str
     count: int
@@ -80,23 +85,34 @@ class Flood:
     stream: bytes = b""
     reads: bool = True
     hangs_up: bool = False
+    below_tls: bool = False
 
-    async def run(self, port: int, tally: Tally) -> None:
+    async def run(self, port: int, tally: Tally, tls: ssl.SSLContext | None = None) -> None:
         """Until it is cancelled."""
         loop = asyncio.get_running_loop()
         dripped_s = loop.time()
         turn = 0
+        context = None if self.below_tls else tls
+        shaking: set[asyncio.Task[None]] = set()
         try:
             while True:
-                wanted = min(self.count - len(tally.peers), CONNECTS_PER_STEP_MAX)
-                connects = []
+                wanted = min(self.count - len(tally.peers) - len(shaking), CONNECTS_PER_STEP_MAX)
+                connects: list[Coroutine[object, object, object]] = []
                 for _ in range(wanted):
                     turn += 1
                     address = self.addresses[turn % len(self.addresses)]
                     connects.append(
-                        loop.create_connection(self._peer(tally), "127.0.0.1", port, local_addr=(address, 0))
+                        loop.create_connection(
+                            self._peer(tally), "127.0.0.1", port, local_addr=(address, 0), ssl=context
+                        )
                     )
-                await asyncio.gather(*connects, return_exceptions=True)
+                if context is None:
+                    await asyncio.gather(*connects, return_exceptions=True)
+                else:  # Handshakes wait for their turns; the rest of the flood goes on.
+                    for connect in connects:
+                        task = asyncio.ensure_future(_quietly(connect))
+                        shaking.add(task)
+                        task.add_done_callback(shaking.discard)
                 if self.drip and loop.time() - dripped_s >= self.drip_s:
                     dripped_s = loop.time()
                     for peer in list(tally.peers):
@@ -106,10 +122,19 @@ class Flood:
                     _abort(tally)
                 await asyncio.sleep(STEP_S)
         finally:
+            for task in list(shaking):
+                task.cancel()
+            await asyncio.gather(*shaking, return_exceptions=True)
             _abort(tally)
 
     def _peer(self, tally: Tally) -> Callable[[], Peer]:
         return lambda: Peer(tally, first=self.first, drip=self.drip, stream=self.stream, reads=self.reads)
+
+
+async def _quietly(connect: Coroutine[object, object, object]) -> None:
+    """A handshake that the host refuses or that takes too long is no failure of the flood."""
+    with suppress(OSError):
+        await connect
 
 
 def _abort(tally: Tally) -> None:

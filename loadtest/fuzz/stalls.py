@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
@@ -19,6 +21,9 @@ _INPUT_S_MAX = 8.0
 """So long an input's answers are read: a megabyte of small calls may be gigabytes of answers."""
 
 
+_SILENCE_S = 1.0
+
+
 @dataclass(frozen=True, slots=True)
 class Stall:
     name: str
@@ -32,16 +37,21 @@ class Stall:
         return self.stall_ms > STALL_MS_MAX or self.growth_mib > GROWTH_MIB_MAX
 
 
-async def measure(host: WatchedHost, only: str = "") -> list[Stall]:
-    """Each input by itself, some times over; the worst of each."""
+def is_meant(name: str, only: Sequence[str]) -> bool:
+    """Whether the name has one of these parts, or there are none."""
+    return not only or any(part in name for part in only)
+
+
+async def measure(host: WatchedHost, only: Sequence[str] = (), tls: ssl.SSLContext | None = None) -> list[Stall]:
+    """Each input by itself, some times over; the worst of each. With `tls` it is sent encrypted."""
     found = []
     for name, data in worst_inputs().items():
-        if only not in name:
+        if not is_meant(name, only):
             continue
         before = host.look().rss_mib
         stall_ms = lag_ms = most_mib = 0.0
         for _ in range(REPEATS):
-            await _send(host.port, data)
+            await _send(host.port, data, tls)
             await asyncio.sleep(_QUIET_S)
             seen = host.look()
             stall_ms, lag_ms = max(stall_ms, seen.stall_ms), max(lag_ms, seen.lag_ms)
@@ -50,15 +60,20 @@ async def measure(host: WatchedHost, only: str = "") -> list[Stall]:
     return found
 
 
-async def _send(port: int, data: bytes) -> None:
+async def _send(port: int, data: bytes, tls: ssl.SSLContext | None) -> None:
     """Send all at once, read what comes until the host has nothing more to say."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
     writer.write(data)
     try:
-        writer.write_eof()
         async with asyncio.timeout(_INPUT_S_MAX):
-            while await reader.read(1 << 16):
-                pass
+            if tls is None:
+                writer.write_eof()
+                while await reader.read(1 << 16):
+                    pass
+            else:  # TLS has no half-close: the host waits for more, so its silence ends the answers.
+                await writer.drain()
+                while await asyncio.wait_for(reader.read(1 << 16), _SILENCE_S):
+                    pass
     except OSError:
         return
     finally:

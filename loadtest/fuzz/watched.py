@@ -7,7 +7,7 @@ import multiprocessing
 import resource
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -24,6 +24,7 @@ from foqs.dev.local_server import LocalServer
 from foqs.logs import configure_logs
 from foqs.storage.schema.migrations import SchemaKind, apply
 from loadtest.cores import Cores
+from loadtest.fuzz.tls_door import TlsDoor
 
 NAMESPACE = "ns"
 OTHER_NAMESPACE = "other"
@@ -94,9 +95,11 @@ class _Watcher:
 
 
 @contextmanager
-def watched_host(cores: Cores | None = None) -> Iterator[WatchedHost]:
+def watched_host(
+    cores: Cores | None = None, door: TlsDoor | None = None, settings: Mapping[str, Any] | None = None
+) -> Iterator[WatchedHost]:
     """A host on four shards with two namespaces; it must end well. With `cores` the servers' are the host's
-    alone, and its database has those of the clients.
+    alone, and its database has those of the clients. With a `door` it requires TLS. `settings`: further ones of it.
     """
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="foqs-door-") as directory, LocalServer(Path(directory)) as server:
@@ -106,7 +109,14 @@ def watched_host(cores: Cores | None = None) -> Iterator[WatchedHost]:
         for url in shards.values():
             apply(url, SchemaKind.SHARD)
         here, there = context.Pipe()
-        config = {"meta_url": meta_url, "shards": shards, "port": 0, "host_name": "watched", "log_level": "error"}
+        config: dict[str, Any] = {
+            "meta_url": meta_url,
+            "shards": shards,
+            "port": 0,
+            "host_name": "watched",
+            "log_level": "error",
+        }
+        config |= {**(door.settings if door else {}), **(settings or {})}
         process = context.Process(target=_serve, args=(there, config), name="watched-host")
         if cores is not None:
             cores.go_on_with_servers()
@@ -118,7 +128,7 @@ def watched_host(cores: Cores | None = None) -> Iterator[WatchedHost]:
             if not here.poll(ANSWER_S_MAX):
                 raise WatchedHostError("the host does not start")
             host = WatchedHost(process, here, here.recv())
-            with AdminClient(host.address) as admin:
+            with AdminClient(host.address, **(door.client_options if door else {})) as admin:
                 for name in (NAMESPACE, OTHER_NAMESPACE):
                     admin.create_namespace(name, enqueues_per_minute_max=1_000_000_000)
             yield host

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import sysconfig
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
-from foqs import AdminClient, NewItem
+from foqs import AccessGrant, AccessMode, AdminClient, NewItem
 from foqs.client.owners import Owners
 from foqs.client.slot_groups import SlotGroups, shard_map_of
+from foqs.dev.local_authority import LocalAuthority
 from foqs.dev.local_server import LocalServer
 from foqs.host.event_log.log_service import PASS_MS
 from foqs.model.errors import FoqsError, UnavailableError
@@ -81,7 +84,7 @@ class Foqs:
         The event log samples an item when its thread sees that it ended, so that what has ended is seen first.
         """
         time.sleep(_EVENT_LOG_REST_S)
-        with AdminClient(_address(self._ports[0])) as admin:
+        with self._admin(self._ports[0]) as admin:
             admin.update_namespace(NAMESPACE, events_per_mille=per_mille)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -95,7 +98,7 @@ class Foqs:
         for database, kind in ((server.url("bench_meta"), SchemaKind.META), *self._shard_schemas()):
             apply(database, kind)
         self._start_hosts(self._ports[:1], self._hosts_count * self._shards_per_host)
-        with AdminClient(_address(self._ports[0])) as admin:
+        with self._admin(self._ports[0]) as admin:
             admin.create_namespace(NAMESPACE, enqueues_per_minute_max=1_000_000_000, key_spread=self._key_spread)
         if self._hosts_count > 1:
             self._start_hosts(self._ports[1:], self._shards_per_host)  # They know the namespace from the beginning.
@@ -133,8 +136,8 @@ class Foqs:
         self._connects_count += 1
         port = self._ports[turn % self._hosts_count]
         if not self._to_owners:
-            return FoqsClient(await Wire.connect(port), self.lease_ms)
-        wires = {port: await Wire.connect(port) for port in self._ports}
+            return FoqsClient(await self._wire_to(port), self.lease_ms)
+        wires = {port: await self._wire_to(port) for port in self._ports}
         client = OwnersClient(wires, port, self.lease_ms)
         await client.learn()
         return client
@@ -143,7 +146,7 @@ class Foqs:
         async def ask() -> int:
             count = 0
             for port in self._ports:
-                wire = await Wire.connect(port)
+                wire = await self._wire_to(port)
                 count += await wire.ready_count(topic)
                 wire.close()
             return count
@@ -185,10 +188,24 @@ class Foqs:
         self._hosts += started
         deadline_s = time.monotonic() + _START_S_MAX
         for port in self._ports[: len(self._hosts)]:
-            while _owned_count(port) != shards_each:
+            while self._owned_count(port) != shards_each:
                 if time.monotonic() > deadline_s or any(host.poll() is not None for host in started):
                     raise RuntimeError(f"the host did not start:\n{log_path.read_text()[-2_000:]}")
                 time.sleep(0.02)
+
+    def _owned_count(self, port: int) -> int:
+        """The shards that a host serves; 0 as well while it does not respond."""
+        try:
+            with self._admin(port) as admin:
+                return sum(shard.state == "owned" for shard in admin.host_status().shards)
+        except FoqsError:
+            return 0
+
+    def _admin(self, port: int) -> AdminClient:
+        return AdminClient(_address(port))
+
+    async def _wire_to(self, port: int) -> Wire:
+        return await Wire.connect(port)
 
     def _stop_hosts(self) -> None:
         for host in self._hosts:
@@ -206,6 +223,68 @@ class CompiledFoqs(Foqs):
 
     def _environment(self, port: int) -> dict[str, str]:
         return super()._environment(port) | {"PYTHONPATH": str(COMPILED)}
+
+
+class EnforcedFoqs(Foqs):
+    """With enforced access. Its clients have the token of a principal with the roles that they need and no others."""
+
+    name = "foqs-enforced"
+    _build = "this checkout, with enforced access"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._admin_token = self._token = ""
+
+    def start(self, directory: Path, topics: Sequence[str]) -> None:
+        super().start(directory, topics)
+        with self._admin(self._ports[0]) as admin:
+            admin.create_principal("root", [AccessGrant("*", ("admin", "operator"))])
+            admin.create_principal(NAMESPACE, [AccessGrant(NAMESPACE, ("owner",))])
+            admin_token, self._token = (admin.create_token(name).token for name in ("root", NAMESPACE))
+            admin.set_access_mode(AccessMode.ENFORCED)
+        self._admin_token = admin_token
+
+    def _admin(self, port: int) -> AdminClient:
+        return AdminClient(_address(port), token=self._admin_token or None)
+
+    async def _wire_to(self, port: int) -> Wire:
+        wire = await super()._wire_to(port)
+        await wire.call("authenticate", structs.AuthenticateRequest(self._token))
+        return wire
+
+
+class ProtectedFoqs(EnforcedFoqs):
+    """The same, and its clients call by TLS 1.3."""
+
+    name = "foqs-protected"
+    _build = "this checkout, with TLS 1.3 and enforced access"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ca_file = ""
+        self._files: dict[str, str] = {}
+
+    def start(self, directory: Path, topics: Sequence[str]) -> None:
+        authority = LocalAuthority(directory / "tls")
+        authority.prepare(datetime.now(UTC))
+        self._ca_file = str(authority.ca_file)
+        # What starts the hosts makes plain calls.
+        self._files = {
+            "FOQS_TLS": "accepted",
+            "FOQS_TLS_CERT_FILE": str(authority.cert_file),
+            "FOQS_TLS_KEY_FILE": str(authority.key_file),
+        }
+        super().start(directory, topics)
+
+    def _environment(self, port: int) -> dict[str, str]:
+        return super()._environment(port) | self._files
+
+    async def _wire_to(self, port: int) -> Wire:
+        context = ssl.create_default_context(cafile=self._ca_file)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        wire = await Wire.connect(port, tls=context)
+        await wire.call("authenticate", structs.AuthenticateRequest(self._token))
+        return wire
 
 
 def compiled_fault() -> str | None:
@@ -330,15 +409,6 @@ def _topic_number(cursor: Any, namespace: int, topic: str) -> int:
 
 def _address(port: int) -> str:
     return f"127.0.0.1:{port}"
-
-
-def _owned_count(port: int) -> int:
-    """The shards that a host serves; 0 as well while it does not respond."""
-    try:
-        with AdminClient(_address(port)) as admin:
-            return sum(shard.state == "owned" for shard in admin.host_status().shards)
-    except FoqsError:
-        return 0
 
 
 def _free_port() -> int:

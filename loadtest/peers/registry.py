@@ -20,6 +20,8 @@ _ADAPTERS = {
     "beanstalkd": "beanstalkd:Beanstalkd",
     "redis": "redis:Redis",
 }
+_FORMS = {"foqs-enforced": "foqs:EnforcedFoqs", "foqs-protected": "foqs:ProtectedFoqs"}
+"""Forms of foqs that are measured against foqs alone."""
 _NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "postgres": (("initdb", "postgres"), ("asyncpg",)),
     "postgres-plain": (("initdb", "postgres"), ("asyncpg",)),
@@ -36,9 +38,14 @@ def names() -> list[str]:
     return list(_ADAPTERS)
 
 
+def forms() -> list[str]:
+    """foqs in all its forms."""
+    return ["foqs", "foqs-compiled", *_FORMS]
+
+
 def installed(name: str) -> str | None:
     """None when it can be used, else what is missing. Raises KeyError when there is no such queue."""
-    _ = _ADAPTERS[name]
+    _ = (_ADAPTERS | _FORMS)[name]
     if name == "foqs-compiled":
         fault: str | None = import_module("loadtest.peers.foqs").compiled_fault()
         return fault
@@ -58,6 +65,6 @@ def new_adapter(name: str) -> Adapter:
     """Raises NotInstalledError, and KeyError when there is no such queue."""
     if (missing := installed(name)) is not None:
         raise NotInstalledError(missing)
-    module, _, adapter = _ADAPTERS[name].partition(":")
+    module, _, adapter = (_ADAPTERS | _FORMS)[name].partition(":")
     made: Adapter = getattr(import_module(f"loadtest.peers.{module}"), adapter)()
     return made

@@ -26,7 +26,10 @@ from loadtest.stress import long_life as long_life_run
 from loadtest.stress import loop_holds as loop_holds_run
 from loadtest.stress import overload as overload_run
 from loadtest.stress import reading as reading_run
+from loadtest.stress import reloads as reloads_run
+from loadtest.stress import revocation as revocation_run
 from loadtest.stress import rolling as rolling_run
+from loadtest.stress import rotation as rotation_run
 from loadtest.stress import shares as shares_run
 from loadtest.stress import sick_shard as sick_shard_run
 from loadtest.stress import take_over as take_over_run
@@ -140,6 +143,34 @@ def take_over(rounds: int, items: int, leased: int, kinds: tuple[str, ...], json
 def rolling(hosts: int, shards: int, leases: int, rounds: int, json_path: Path | None) -> None:
     """Each host of a cluster restarted in turn, under load."""
     _publish(rolling_run.run(rolling_run.Course(hosts, shards, leases=leases, rounds=rounds)), json_path)
+
+
+@main.command()
+@click.option("--hosts", default=3, show_default=True)
+@click.option("--times", default=100, show_default=True, help="Tokens that are revoked, one after the other.")
+@_json
+def revocation(hosts: int, times: int, json_path: Path | None) -> None:
+    """Tokens revoked under load: how soon every host refuses them."""
+    _publish(revocation_run.run(revocation_run.Course(hosts, times)), json_path)
+
+
+@main.command()
+@click.option("--hosts", default=2, show_default=True)
+@click.option("--times", default=100, show_default=True, help="Certificates that each host is given.")
+@_json
+def reload(hosts: int, times: int, json_path: Path | None) -> None:
+    """Certificates of hosts replaced under load: no call fails."""
+    _publish(reloads_run.run(reloads_run.Course(hosts, times)), json_path)
+
+
+@main.command()
+@click.option("--hosts", default=2, show_default=True)
+@click.option("--shards", default=4, show_default=True, help="A multiple of the hosts.")
+@click.option("--rotations", default=10, show_default=True, help="How often the secret is replaced.")
+@_json
+def rotation(hosts: int, shards: int, rotations: int, json_path: Path | None) -> None:
+    """The secret of a running cluster replaced again and again, under load of clients that repeat nothing."""
+    _publish(rotation_run.run(rotation_run.Course(hosts, shards, rotations)), json_path)
 
 
 @main.command()

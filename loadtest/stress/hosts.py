@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,13 +30,14 @@ class Hosts:
     databases: Databases
     command: Sequence[str]
     stack: ExitStack
+    variables: Mapping[str, str]
     programs: list[HostProgram] = field(default_factory=list)
 
     def start(self) -> None:
         """One more, which answers when this returns."""
         name = f"host-{len(self.programs) + 1}"
         urls = self.databases
-        host = HostProgram(name, free_port(), urls.meta_url, urls.shard_urls, command=self.command)
+        host = HostProgram(name, free_port(), urls.meta_url, urls.shard_urls, self.variables, command=self.command)
         self.stack.callback(host.close)
         self.programs.append(host)
 
@@ -66,12 +67,17 @@ class Hosts:
 
 
 @contextmanager
-def cluster(count: int, command: Sequence[str] = (str(FOQS),)) -> Iterator[Hosts]:
-    """So many hosts, which have shared the shards. `command` is another program instead of `foqs`."""
+def cluster(
+    count: int, command: Sequence[str] = (str(FOQS),), variables: Mapping[str, str] | None = None
+) -> Iterator[Hosts]:
+    """So many hosts, which have shared the shards. `command` is another program instead of `foqs`, and `variables` are
+    added to its environment.
+    """
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="foqs-hosts-")))
         server = stack.enter_context(LocalServer(home / "mysql", buffer_pool_mib=_CACHE_MIB, log_file_mib=_CACHE_MIB))
-        hosts = Hosts(make_databases(server, dict.fromkeys(range(SHARD_COUNT), server)), command, stack)
+        databases = make_databases(server, dict.fromkeys(range(SHARD_COUNT), server))
+        hosts = Hosts(databases, command, stack, variables or {})
         for _ in range(count):
             hosts.start()
         hosts.shards()

@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 from foqs.cluster.homes import cap_ledger, directory
 from foqs.cluster.homes.cap_ledger import CapLedger
 from foqs.cluster.homes.directory import DOUBT_MS, DOUBTFUL_AGAIN_MS, Directory
+from foqs.cluster.homes.host_interests import INTEREST_TOPICS_MAX, HostInterests
 from foqs.cluster.homes.portions import Portions
-from foqs.cluster.homes.sought_topics import SOUGHT_TOPICS_MAX, SoughtTopics
 from foqs.cluster.ownership import owner_claims
 from foqs.cluster.peers.peer_claims import CLAIMS_PER_MESSAGE_MAX, COUNT_MAX, PeerClaims
 from foqs.cluster.routing.routing_gauges import OF_ROUTING, RoutingSources
@@ -114,7 +114,7 @@ def test_a_rate_that_is_none_is_refused(claims: PeerClaims, rate: float) -> None
 def test_a_count_below_nothing_is_refused(claims: PeerClaims, counts: tuple[int, int, int, int]) -> None:
     assert claims.asks("a", [structs.CapAsk(1, "t", 1.0, *counts)]) == []
     assert claims.stocks("a", [structs.TopicStock(1, "t", -1)]) == {}
-    assert claims.wishes("a", [structs.TopicWish(1, "t", -1)]) == {}
+    assert claims.interests("a", [structs.TopicWish(1, "t", -1)]) == {}
     assert claims.pointers("a", [structs.TopicPointer(1, "t", "b", -1)]) == []
     assert all(claims.refused_total[claim] == 1 for claim in ("ask", "stock", "wish", "pointer"))
 
@@ -122,7 +122,7 @@ def test_a_count_below_nothing_is_refused(claims: PeerClaims, counts: tuple[int,
 @pytest.mark.parametrize(("number", "name"), [(-1, "t"), (1, "é" * 128), (1, "x" * 100_000)])
 def test_what_can_be_no_topic_is_refused(claims: PeerClaims, number: int, name: str) -> None:
     assert claims.stocks("a", [structs.TopicStock(number, name, 1)]) == {}
-    assert claims.wishes("a", [structs.TopicWish(number, name, 1)]) == {}
+    assert claims.interests("a", [structs.TopicWish(number, name, 1)]) == {}
     assert claims.asks("a", [structs.CapAsk(number, name, 1.0)]) == []
     assert claims.pointers("a", [structs.TopicPointer(number, name, "b", 1)]) == []
 
@@ -131,7 +131,7 @@ def test_counts_and_rates_that_are_too_large_are_made_less(claims: PeerClaims) -
     huge = (1 << 63) - 1
     stocks = claims.stocks("a", [structs.TopicStock(1, "t", huge, (1 << 31) - 1, -huge, True)])
     assert stocks == {TOPIC: Reported(Stock(COUNT_MAX, (1 << 31) - 1, 0), True)}
-    assert claims.wishes("a", [structs.TopicWish(1, "t", huge)]) == {TOPIC: COUNT_MAX}
+    assert claims.interests("a", [structs.TopicWish(1, "t", huge)]) == {TOPIC: COUNT_MAX}
     (ask,) = claims.asks("a", [structs.CapAsk(1, "t", 1e300, huge, huge, huge, (1 << 31) - 1)])
     assert ask == CapAsk(TOPIC, limits.DELIVERIES_PER_SECOND_MAX, COUNT_MAX, COUNT_MAX, COUNT_MAX, COUNT_MAX, False)
 
@@ -180,7 +180,7 @@ def test_a_claim_that_makes_no_sense_is_logged_once_a_minute_for_each_host(claim
     with capture_logs() as logs:
         for _ in range(100):
             for peer in "ab":
-                claims.wishes(peer, [structs.TopicWish(1, "t", -1)])
+                claims.interests(peer, [structs.TopicWish(1, "t", -1)])
     assert [(entry["event"], entry["peer"]) for entry in logs] == [
         ("peer_claim_refused", "a"),
         ("peer_claim_refused", "b"),
@@ -214,25 +214,25 @@ def test_a_host_that_reports_any_number_of_topics_takes_no_place_from_others(mon
         home.report("a", (1, str(number)), Stock(1), 0.0)
     for number in range(1_000):
         home.report("liar", (9, str(number)), Stock(1), 0.0)
-        home.seek("liar", (8, str(number)), 1, 0.0)
+        home.find("liar", (8, str(number)), 1, 0.0)
     for number in range(40, 50):
         home.report("a", (1, str(number)), Stock(1), 0.0)
-    assert all(home.seek("b", (1, str(number)), 1, 0.0) for number in range(50))
-    assert home.seek("b", (9, "949"), 1, 0.0) is None
-    assert home.seek("b", (9, "950"), 1, 0.0) is not None
+    assert all(home.find("b", (1, str(number)), 1, 0.0) for number in range(50))
+    assert home.find("b", (9, "949"), 1, 0.0) is None
+    assert home.find("b", (9, "950"), 1, 0.0) is not None
 
 
-def test_wishes_of_one_host_take_no_place_from_others() -> None:
-    sought = SoughtTopics()
-    sought.has_hosts(4)
-    for number in range(2 * SOUGHT_TOPICS_MAX):
-        sought.add("liar", (number, "t"), 1, 0.0)
-    assert len(sought) <= SOUGHT_TOPICS_MAX // 2
-    sought.add("a", (1, "mine"), 1, 0.0)
-    assert sought.take((1, "mine"))
-    while sought.forget(1_000, 10.0):
+def test_interests_of_one_host_take_no_place_from_others() -> None:
+    interests = HostInterests()
+    interests.has_hosts(4)
+    for number in range(2 * INTEREST_TOPICS_MAX):
+        interests.add("liar", (number, "t"), 1, 0.0)
+    assert len(interests) <= INTEREST_TOPICS_MAX // 2
+    interests.add("a", (1, "mine"), 1, 0.0)
+    assert interests.take((1, "mine"))
+    while interests.forget(1_000, 10.0):
         pass
-    assert (len(sought), sought._counts, sought._host_counts) == (0, {}, {})
+    assert (len(interests), interests._counts, interests._host_counts) == (0, {}, {})
 
 
 def test_caps_that_one_host_asks_about_take_no_place_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,7 +271,7 @@ def test_no_tokens_are_made_of_tokens_that_were_never_granted() -> None:
 
 
 def seek(home: Directory, now_s: float) -> str:
-    pointer = home.seek("b", TOPIC, 1, now_s)
+    pointer = home.find("b", TOPIC, 1, now_s)
     return "" if pointer is None else pointer.host_id
 
 

@@ -16,6 +16,7 @@ from foqs.model.calls import CallContext
 from foqs.model.errors import PermissionDeniedError, UnavailableError
 from foqs.model.old_proof import proof_of
 from foqs.model.peer_proof import OLD_PROOF, PROOF
+from foqs.model.principal import EVERYBODY
 from foqs.transport import peers as peers_module
 from foqs.wire.codec import METHODS, UNKNOWN_METHOD, Codec, structs
 from foqs.wire.frames import scan_call
@@ -24,7 +25,7 @@ from tests.support.peer_world import SECRET, greet, join, peer_world
 from tests.support.raw_client import RawClient
 from tests.support.waiting import PATIENCE_S, until
 
-CALLER = CallContext("10.0.0.1")
+CALLER = CallContext("10.0.0.1", principal=EVERYBODY)
 REPORT = structs.ReportRequest([])
 
 
@@ -91,6 +92,16 @@ async def test_whoever_means_another_host_or_says_to_be_this_one_is_refused(
             reply, _ = await greet(client, caller, callee)
             assert isinstance(reply.error, PermissionDeniedError)
             await is_refused(client, reason, logs)
+
+
+async def test_a_stranger_that_greets_is_not_told_which_host_this_is() -> None:
+    """Its name and the time of its start are in its id, without which nobody gets further."""
+    async with peer_world() as w:
+        for callee in ("other", "", "call", "callee#1"):
+            async with w.stranger() as client:
+                reply, _ = await greet(client, callee=callee)
+                assert isinstance(reply.error, PermissionDeniedError)
+                assert "callee" not in str(reply.error).replace(repr(callee), "")
 
 
 async def test_a_host_that_is_dead_or_not_known_yet_is_told_to_try_again_and_shown_nothing() -> None:

@@ -26,7 +26,7 @@ from foqs.shard.port import (
     Transaction,
     TransactionResult,
 )
-from foqs.storage.shard.export_pages import Cell, ExportWish, KeyPage
+from foqs.storage.shard.export_pages import Cell, ExportCriteria, KeyPage
 from foqs.storage.shard.identity import ClusterId
 from foqs.storage.shard.packs.pack_index import ExpiredPage, Page
 from tests.support.cut_reads import Cut
@@ -39,7 +39,9 @@ LIFE_MS = 1_000_000
 class Reader(Protocol):
     def page(self, lane: int, edge: int, limit: int) -> Callable[[], Page]: ...
     def expired_page(self, after_key: int, now_ms: int) -> Callable[[], ExpiredPage]: ...
-    def export_page(self, wish: ExportWish, is_of_namespace: Callable[[int], bool]) -> Callable[[], KeyPage]: ...
+    def export_page(
+        self, criteria: ExportCriteria, is_of_namespace: Callable[[int], bool]
+    ) -> Callable[[], KeyPage]: ...
     def sample_keys(self, to_key: int) -> Callable[[], list[Cell]]: ...
     def keep_slots(self, known: SlotTable) -> SlotTable: ...
     def read_arrival(self) -> SlotArrival | None: ...
@@ -61,7 +63,7 @@ class MetaId:
     def as_seen(self) -> ClusterId:
         """The id as another process knows it, which has just started."""
         cluster = ClusterId(self._tell, self._make, lambda: self.told_by_shards, lambda _: self.given_epoch)
-        cluster.learn()
+        cluster.read()
         return cluster
 
     def _tell(self, found: bytes) -> bytes:

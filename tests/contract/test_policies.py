@@ -73,3 +73,32 @@ def test_policies_of_many_are_set_at_once_and_a_bad_member_fails_alone(world: Wo
     many = [foqs.TopicPolicyChange(f"t{at}", weight=2) for at in range(1_500)]
     assert world.admin.set_topic_policies(NS, many) == {}
     assert sum(1 for _ in world.admin.list_topic_policies(NS, "t")) == 1_500
+
+
+def test_a_topic_a_prefix_and_a_group_have_their_own_number_of_attempts(world: World) -> None:
+    world.admin.create_group(NS, "one", "audit")
+    world.admin.set_topic_policy(NS, "one", attempts_max=1)
+    world.admin.set_topic_policy(NS, "tw", is_prefix=True, attempts_max=2)
+    world.client.enqueue_many(NS, [NewItem(topic, topic.encode()) for topic in ("one", "two", "else")])
+
+    def fail(topic: str, group: str | None = None) -> int:
+        """Fail until nothing is ready, but three times at most. Returns how often."""
+        for count in range(3):
+            items = world.client.dequeue(NS, topic, group=group, wait_ms=SECOND_MS if count == 0 else 0)
+            if not items:
+                return count
+            world.client.nack(NS, items)
+        return 3
+
+    assert {topic: fail(topic) for topic in ("one", "two", "else")} == {"one": 1, "two": 2, "else": 3}
+    assert fail("one", "audit") == 3
+    assert [item.payload for item in world.dead("one")] == [b"one"]
+    assert world.dead("else") == []
+    policy = world.admin.set_topic_policy(NS, "one", attempts_max=0)
+    assert (policy.attempts_max, policy.own_fields) == (0, ())
+
+
+@pytest.mark.parametrize("attempts_max", [-1, 1_001, 1.5])
+def test_a_wrong_number_of_attempts_is_refused(world: World, attempts_max: Any) -> None:
+    with pytest.raises(foqs.InvalidArgumentError, match="attempts_max"):
+        world.admin.set_topic_policy(NS, "t", attempts_max=attempts_max)

@@ -13,7 +13,7 @@ from foqs.model import limits
 from foqs.model.calls import ItemContent, ItemState
 from foqs.shard.port import ItemRow, Rewrite
 from foqs.storage.shard import export_pages
-from foqs.storage.shard.export_pages import ExportWish, KeyPage, even_bounds
+from foqs.storage.shard.export_pages import ExportCriteria, KeyPage, even_bounds
 from foqs.storage.shard.packs import pack_index
 from tests.contract.owner import Owner, Reader, new_item, new_topic
 
@@ -22,16 +22,18 @@ ALL = frozenset(ItemState)
 HELD = frozenset({ItemState.READY, ItemState.LEASED})
 
 
-def wish(after_key: int = 0, to_key: int = END, **changes: object) -> ExportWish:
-    whole = ExportWish(after_key, to_key, 1_000, limits.PAGE_BYTES_MAX, ALL, frozenset({1}), 1, b"", False, True, True)
+def criteria(after_key: int = 0, to_key: int = END, **changes: object) -> ExportCriteria:
+    whole = ExportCriteria(
+        after_key, to_key, 1_000, limits.PAGE_BYTES_MAX, ALL, frozenset({1}), 1, b"", False, True, True
+    )
     return whole._replace(**changes)  # type: ignore[arg-type]
 
 
 def no_topic(_: int) -> bool:
-    raise AssertionError("the wish names its topics")
+    raise AssertionError("the criteria name the topics")
 
 
-def walk(reader: Reader, first: ExportWish, between: Callable[[], None] = lambda: None) -> Iterator[ItemRow]:
+def walk(reader: Reader, first: ExportCriteria, between: Callable[[], None] = lambda: None) -> Iterator[ItemRow]:
     """All pages, one after the other."""
     after_key = first.after_key
     while after_key < first.to_key:
@@ -42,8 +44,8 @@ def walk(reader: Reader, first: ExportWish, between: Callable[[], None] = lambda
         between()
 
 
-def walk_named(reader: Reader, first: ExportWish) -> Iterator[ItemRow]:
-    """The same of a wish that names its keys, which are fewer with each page."""
+def walk_named(reader: Reader, first: ExportCriteria) -> Iterator[ItemRow]:
+    """The same of criteria that name their keys, which are fewer with each page."""
     assert first.keys is not None
     keys, up_to = first.keys
     after_key = 0
@@ -55,7 +57,7 @@ def walk_named(reader: Reader, first: ExportWish) -> Iterator[ItemRow]:
         after_key = page.up_to
 
 
-def keys_of(reader: Reader, first: ExportWish) -> list[int]:
+def keys_of(reader: Reader, first: ExportCriteria) -> list[int]:
     return [row.key for row in walk(reader, first)]
 
 
@@ -85,9 +87,9 @@ IN_ALL = sorted([*range(1, 60, 3), *range(2, 60, 3), 70, 71])
 @pytest.mark.parametrize("limit", [1, 7, 1_000])
 def test_rows_and_packed_items_come_by_their_keys_each_once(shard, by_lane, limit):
     with mixed(shard) as (_, reader):
-        assert keys_of(reader, wish(limit=limit, by_lane=by_lane)) == IN_ALL
-        assert keys_of(reader, wish(limit=limit, by_lane=by_lane, topics=frozenset({2}))) == [*range(3, 61, 3)]
-        assert keys_of(reader, wish(10, 50, limit=limit, by_lane=by_lane)) == [k for k in IN_ALL if 10 < k <= 50]
+        assert keys_of(reader, criteria(limit=limit, by_lane=by_lane)) == IN_ALL
+        assert keys_of(reader, criteria(limit=limit, by_lane=by_lane, topics=frozenset({2}))) == [*range(3, 61, 3)]
+        assert keys_of(reader, criteria(10, 50, limit=limit, by_lane=by_lane)) == [k for k in IN_ALL if 10 < k <= 50]
 
 
 @pytest.mark.parametrize("by_lane", [False, True])
@@ -95,7 +97,7 @@ def test_only_the_states_that_are_wanted_come(shard, by_lane):
     with mixed(shard) as (_, reader):
 
         def of(*states: ItemState) -> list[int]:
-            return keys_of(reader, wish(states=frozenset(states), by_lane=by_lane))
+            return keys_of(reader, criteria(states=frozenset(states), by_lane=by_lane))
 
         assert of(ItemState.DELAYED) == [70]
         assert of(ItemState.DEAD) == [4]
@@ -106,12 +108,12 @@ def test_only_the_states_that_are_wanted_come(shard, by_lane):
 
 def test_only_the_keys_that_are_named_come_from_rows_and_packs(shard):
     with mixed(shard) as (_, reader):
-        named = wish(keys=([2, 7, 8, 50, 200], 60))
+        named = criteria(keys=([2, 7, 8, 50, 200], 60))
         page = reader.export_page(named, no_topic)()
         assert ([row.key for row in page.rows], page.up_to) == ([2, 7, 8, 50], 60)
-        small = wish(keys=([2, 7, 8], 8), bytes_max=1)
+        small = criteria(keys=([2, 7, 8], 8), bytes_max=1)
         assert [row.key for row in walk_named(reader, small)] == [2, 7, 8]
-        assert reader.export_page(wish(keys=([], END)), no_topic)() == KeyPage([], END)
+        assert reader.export_page(criteria(keys=([], END)), no_topic)() == KeyPage([], END)
 
 
 def test_a_whole_namespace_comes_without_the_numbers_of_its_topics(shard):
@@ -124,7 +126,7 @@ def test_a_whole_namespace_comes_without_the_numbers_of_its_topics(shard):
         assert owner.run(inserts_short_lived=packed).packed_count == len(packed)
 
         def of(prefix: bytes, *numbers: int) -> list[int]:
-            of_namespace = wish(topics=None, namespace=1, prefix=prefix)
+            of_namespace = criteria(topics=None, namespace=1, prefix=prefix)
             return [row.key for row in reader.export_page(of_namespace, numbers.__contains__)().rows]
 
         assert of(b"", 1, 3, 4) == [*IN_ALL, 80, 81, *range(90, 99)]
@@ -140,7 +142,7 @@ def test_contents_come_as_far_as_they_are_wanted(shard):
     owner.run(inserts_short_lived=[new_item(key, **give) for key in range(11, 20)])
     with shard.reader(owner.store) as reader:
         for payload, metadata in ((b"p" * 50, b"m" * 5), (b"", b"m" * 5), (b"p" * 50, b""), (b"", b"")):
-            first = wish(with_payload=bool(payload), with_metadata=bool(metadata))
+            first = criteria(with_payload=bool(payload), with_metadata=bool(metadata))
             rows = reader.export_page(first, no_topic)().rows
             assert {row.content for row in rows} == {ItemContent(payload, metadata, b"t")}
             assert len(rows) == 18
@@ -148,7 +150,7 @@ def test_contents_come_as_far_as_they_are_wanted(shard):
 
 def test_every_field_of_a_row_comes(shard):
     with mixed(shard) as (owner, reader):
-        rows = {row.key: row for row in walk(reader, wish())}
+        rows = {row.key: row for row in walk(reader, criteria())}
         assert rows == owner.look_up(*IN_ALL)
         assert rows[4].death_reason == b"why"
 
@@ -161,30 +163,30 @@ def test_a_page_has_no_more_bytes_than_it_may_but_for_one_large_item(shard, by_l
     with shard.reader(owner.store) as reader:
         pages = []
         for bytes_max in (350, 1):
-            page = reader.export_page(wish(bytes_max=bytes_max, by_lane=by_lane), no_topic)()
+            page = reader.export_page(criteria(bytes_max=bytes_max, by_lane=by_lane), no_topic)()
             pages.append(([row.key for row in page.rows], page.up_to))
-            assert keys_of(reader, wish(bytes_max=bytes_max, by_lane=by_lane)) == list(range(1, 21))
+            assert keys_of(reader, criteria(bytes_max=bytes_max, by_lane=by_lane)) == list(range(1, 21))
         assert pages == [([1, 2, 3], 3), ([1], 1)]
 
 
 def test_a_page_looks_at_few_of_the_items_that_it_does_not_want(shard, monkeypatch):
     monkeypatch.setattr(export_pages, "SCAN_ROWS", 10)
-    monkeypatch.setattr(pack_index, "EXPORT_LOOKS", 10)
+    monkeypatch.setattr(pack_index, "EXPORT_SCANNED_MAX", 10)
     owner = Owner(shard)
     for first in range(100, 1_000, 100):
         owner.run(inserts=[new_item(key, topic=new_topic(2)) for key in range(first, first + 20)])
         owner.run(inserts_short_lived=[new_item(key, topic=new_topic(2)) for key in range(first + 20, first + 40)])
     owner.run(inserts=[new_item(2_000)])
     with shard.reader(owner.store) as reader:
-        assert keys_of(reader, wish()) == [2_000]
-        assert len(keys_of(reader, wish(topics=frozenset({2})))) == 9 * 40
+        assert keys_of(reader, criteria()) == [2_000]
+        assert len(keys_of(reader, criteria(topics=frozenset({2})))) == 9 * 40
 
 
 def test_an_item_that_gets_its_row_while_a_page_is_read_comes_once_as_it_is_now(shard):
     owner = Owner(shard)
     owner.run(inserts_short_lived=[new_item(key) for key in range(1, 10)])
     with shard.reader(owner.store) as reader:
-        read = reader.export_page(wish(), no_topic)
+        read = reader.export_page(criteria(), no_topic)
         owner.run(rewrites=[Rewrite(key, 1, 0, 1_000, 1, 1, is_in_place=True) for key in (3, 4)])
         rows = read().rows
         assert [(row.key, row.deliveries) for row in rows] == [(n, int(n in (3, 4))) for n in range(1, 10)]
@@ -194,11 +196,11 @@ def test_a_new_owner_goes_on_where_the_last_one_was(shard):
     owner = Owner(shard)
     owner.run(inserts_short_lived=[new_item(key) for key in range(1, 30)])
     with shard.reader(owner.store) as reader:
-        first = reader.export_page(wish(limit=10), no_topic)()
+        first = reader.export_page(criteria(limit=10), no_topic)()
     owner.store.close()
     owner = Owner(shard)
     with shard.reader(owner.store) as reader:
-        rest = keys_of(reader, wish(first.up_to, limit=10))
+        rest = keys_of(reader, criteria(first.up_to, limit=10))
     assert [*[row.key for row in first.rows], *rest] == list(range(1, 30))
 
 
@@ -206,7 +208,7 @@ def test_a_new_owner_goes_on_where_the_last_one_was(shard):
 def test_what_stays_comes_exactly_once_and_nothing_new_comes_whatever_happens_meanwhile(shard, monkeypatch, seed):
     chance = random.Random(seed)
     monkeypatch.setattr(export_pages, "SCAN_ROWS", 30)
-    monkeypatch.setattr(pack_index, "EXPORT_LOOKS", 20)
+    monkeypatch.setattr(pack_index, "EXPORT_SCANNED_MAX", 20)
     monkeypatch.setattr(pack_index, "PACK_MS_MAX", 200)
     monkeypatch.setattr(pack_index, "PROMOTE_OLD_ITEMS", 3)
     owner, keys, there, step = Owner(shard), count(1), dict[int, int](), count(1)
@@ -236,7 +238,7 @@ def test_what_stays_comes_exactly_once_and_nothing_new_comes_whatever_happens_me
         gone.update(deletes)
 
     with shard.reader(owner.store) as reader:
-        first = wish(to_key=last_key, limit=chance.choice([3, 8, 50]), by_lane=seed % 2 == 1)
+        first = criteria(to_key=last_key, limit=chance.choice([3, 8, 50]), by_lane=seed % 2 == 1)
         found = [row.key for row in walk(reader, first, happen)]
     assert found == sorted(set(found)), "each once, in order"
     assert stay <= set(found)
@@ -248,7 +250,13 @@ def test_a_page_of_nothing_ends_the_walk(shard):
     owner = Owner(shard)
     owner.run(inserts=[new_item(5)])
     with shard.reader(owner.store) as reader:
-        for nothing in (wish(topics=frozenset()), wish(topics=frozenset({9})), wish(5), wish(to_key=4), wish(7, 7)):
+        for nothing in (
+            criteria(topics=frozenset()),
+            criteria(topics=frozenset({9})),
+            criteria(5),
+            criteria(to_key=4),
+            criteria(7, 7),
+        ):
             assert reader.export_page(nothing, no_topic)() == KeyPage([], nothing.to_key)
 
 
@@ -270,7 +278,7 @@ def test_splits_have_about_as_many_items_each_wherever_the_keys_are(shard):
         assert [low for low, _, _ in bounds] == [0, *[high for _, high, _ in bounds[:-1]]]
         assert bounds[-1][1] == end
         assert sum(share for _, _, share in bounds) == pytest.approx(1)
-        counts = [len(keys_of(reader, wish(low, high))) for low, high, _ in bounds]
+        counts = [len(keys_of(reader, criteria(low, high))) for low, high, _ in bounds]
     assert (len(counts), sum(counts)) == (6, 2_400)
     assert all(300 <= found <= 500 for found in counts), counts
 

@@ -46,9 +46,9 @@ def test_a_step_is_committed_with_its_transaction_or_not_at_all(shard, owner):
 
 def test_slots_that_are_on_their_way_are_known_with_how_far_they_have_come_until_they_are_there(shard, owner):
     owner.run(slot_changes=SlotChanges(arriving=HITHER))
-    learned = SlotIds(1, HITHER.version, HITHER.slots, 77, 0, 2)
-    owner.run(seen_new=[ids(0, 2, [OTHER, 4])], slot_changes=SlotChanges(learned=learned))
-    owner.run(slot_changes=SlotChanges(learned=learned._replace(read_to=99, first=2, moved_end=4)))
+    appended = SlotIds(1, HITHER.version, HITHER.slots, 77, 0, 2)
+    owner.run(seen_new=[ids(0, 2, [OTHER, 4])], slot_changes=SlotChanges(appended=appended))
+    owner.run(slot_changes=SlotChanges(appended=appended._replace(read_to=99, first=2, moved_end=4)))
     # A host that does not know whether it has begun begins again.
     owner.run(slot_changes=SlotChanges(arriving=HITHER))
     with shard.reader(owner.store) as reader:
@@ -60,7 +60,7 @@ def test_slots_that_are_on_their_way_are_known_with_how_far_they_have_come_until
 
 
 def test_a_new_owner_finds_up_to_where_ids_came_with_slots(shard, owner):
-    changes = SlotChanges(learned=SlotIds(1, 2, HITHER.slots, 5, 0, 4))
+    changes = SlotChanges(appended=SlotIds(1, 2, HITHER.slots, 5, 0, 4))
     owner.run(seen_new=[ids(0, 4, [OTHER] * 4)], slot_changes=changes)
     owner.run(seen_new=[ids(4, 1)])
     owner.store.close()
@@ -71,7 +71,7 @@ def test_a_new_owner_finds_up_to_where_ids_came_with_slots(shard, owner):
 def test_what_came_with_slots_is_forgotten_with_the_log_of_its_namespace(shard, owner):
     owner.run(
         seen_new=[ids(0, 1, [OTHER])],
-        slot_changes=SlotChanges(arriving=HITHER, learned=SlotIds(1, 2, HITHER.slots, 5, 0, 1)),
+        slot_changes=SlotChanges(arriving=HITHER, appended=SlotIds(1, 2, HITHER.slots, 5, 0, 1)),
     )
     owner.run(seen_gone=[(1, 0, 1)])
     with shard.reader(owner.store) as reader:
@@ -87,7 +87,7 @@ def test_what_came_with_slots_is_forgotten_in_the_transaction_that_deletes_the_l
         owner.run(
             namespaces_new=[(2, b"two")] if namespace == 2 else [],
             seen_new=[ids(0, 1, [OTHER])._replace(namespace=namespace)],
-            slot_changes=SlotChanges(arriving=HITHER, learned=SlotIds(namespace, 2, HITHER.slots, 5, 0, 1)),
+            slot_changes=SlotChanges(arriving=HITHER, appended=SlotIds(namespace, 2, HITHER.slots, 5, 0, 1)),
         )
     owner.run(seen_gone=[(1, 0, 1)], seen_over=[1])
     with shard.reader(owner.store) as reader:
@@ -104,6 +104,6 @@ def test_another_shard_reads_logs_from_any_number_on_and_what_came_there_before(
         assert rows == [SeenRow(1, 2, 5, ids(2, 3).digests, [(SHARD_ID, key) for key in (102, 103, 104)])]
         assert [row.first for row in source.read(1, 0, 1)[1]] == [0]
         assert source.read(2, 0, 10)[1] == []
-        learned = SlotIds(1, 2, HITHER.slots, 5, 5, 6)
-        owner.run(seen_new=[ids(5, 1, [OTHER])], slot_changes=SlotChanges(learned=learned))
+        appended = SlotIds(1, 2, HITHER.slots, 5, 5, 6)
+        owner.run(seen_new=[ids(5, 1, [OTHER])], slot_changes=SlotChanges(appended=appended))
         assert source.logs() == [SeenName(1, b"one", 0, 6, frozenset(HITHER.slots), 5)]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import re
 import signal
 import socket
+import ssl
 import threading
 import time
 import urllib.request
@@ -20,8 +22,11 @@ import pytest
 
 from foqs.client.queue_items import Item
 from foqs.client.sync import AdminClient, Client
+from foqs.wire.codec import structs
 from tests.support.faults.programs import FOQS, Program, foqs, free_port
-from tests.support.waiting import PATIENCE_S, until_true
+from tests.support.raw_client import RawClient
+from tests.support.sign_in_world import log_in, who
+from tests.support.waiting import PATIENCE_S, eventually, until_true
 
 pytestmark = [pytest.mark.database, pytest.mark.slow]
 
@@ -227,3 +232,69 @@ def free_port_for(count: int) -> int:
                 return port
         except OSError:
             continue
+
+
+async def test_dev_with_tls_shows_the_protected_way(tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    tokens, authorities = set(), set()
+    for _ in range(2):  # What the first run made is used by the second.
+        arguments = ["--data-dir", str(data_dir), "--port", "0", "--shards", "1", "--tls"]
+        dev = Program(str(FOQS), "dev", *arguments, name="dev")
+        try:
+            port = int(dev.wait_for_line("foqs is ready").partition(":")[2].partition(":")[0])
+            said = re.search(r"--ca-file (\S+) --token-file (\S+)", dev.wait_for_line("It requires TLS"))
+            assert said is not None, dev.output
+            ca_file, token_file = Path(said[1]), Path(said[2])
+            assert token_file.stat().st_mode & 0o077 == 0  # noqa: ASYNC240
+            assert (ca_file.parent / "host.key.pem").stat().st_mode & 0o077 == 0
+            token = token_file.read_text().strip()  # noqa: ASYNC240
+            tokens.add(token)
+            authorities.add(ca_file.read_bytes())  # noqa: ASYNC240
+            context = ssl.create_default_context(cafile=ca_file)
+            item = structs.NewItem("t", b"x")
+            async with RawClient.connect("127.0.0.1", port, tls=context) as client:
+                assert (await who(client)).principal == "nobody"
+                assert (await log_in(client, token)).error is None
+                stored = await client.call("enqueue", structs.EnqueueRequest("default", [item]))
+                assert (stored.error, stored.response.errors) == (None, {})
+            options = ["--ca-file", str(ca_file), "--token-file", str(token_file)]
+            known = await asyncio.to_thread(foqs, "whoami", "--address", f"localhost:{port}", *options)
+            assert "admin" in known
+            async with RawClient.connect("127.0.0.1", port) as plain:
+                refused = (await plain.call("enqueue", structs.EnqueueRequest("default", [item]))).error
+                assert "this port speaks TLS alone" in str(refused)
+        finally:
+            dev.close()
+        assert token not in dev.output
+    assert len(tokens) == len(authorities) == 1
+
+
+async def test_the_hosts_of_dev_with_tls_know_each_other_by_certificates(tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    port = str(free_port_for(2))
+    options = ["--port", port, "--shards", "2", "--hosts", "2", "--log-level", "info", "--tls"]
+    dev = Program(str(FOQS), "dev", "--data-dir", str(data_dir), *options, name="dev")
+    try:
+        dev.wait_for_line("foqs is ready")
+        token = (data_dir / "admin.token").read_text().strip()
+        ca_file = next(data_dir.glob("*/ca.pem"))
+        async with RawClient.connect("127.0.0.1", int(port), tls=ssl.create_default_context(cafile=ca_file)) as client:
+            assert (await log_in(client, token)).error is None
+
+            async def both() -> bool:
+                listed = await client.call("listHosts", structs.ListHostsRequest())
+                return listed.error is None and len(listed.response.hosts) == 2
+
+            await eventually(both, bool)
+
+            async def asks_the_other_host() -> bool:
+                return (await client.call("getActiveTopics", structs.ActiveTopicsRequest("default"))).error is None
+
+            await eventually(asks_the_other_host, bool)
+        dev.wait_for_line("peer_admitted")
+        assert {path.name for path in ca_file.parent.glob("peer-*")} == {
+            f"peer-{name}.{part}.pem" for name in ("dev", "dev-2") for part in ("cert", "key")
+        }
+    finally:
+        dev.close()
+    assert "peer_refused" not in dev.output

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from foqs.client.sync import AdminClient
+from foqs.model.access import AccessGrant, AccessMode
 from foqs.model.slots import SLOTS_COUNT, slot_of
 from tests.e2e.conftest import StartHost
+from tests.support.certificates import write_certificate
 from tests.support.faults.load import NAMESPACE
 from tests.support.faults.programs import free_port
 from tests.support.other_languages import CppClient, example, generate, run, run_node
+from tests.support.tls_proxy import tls_proxy
 
 pytestmark = [pytest.mark.database, pytest.mark.slow]
 
 HERE = Path(__file__).parent
 CPP_STEPS, NODE_STEPS = 11, 13
+CPP_SIGN_IN_STEPS, NODE_SIGN_IN_STEPS = 6, 5
 SAID_BY_EXAMPLES = "hello, attempt 1\n"
 
 
@@ -46,6 +51,32 @@ def test_a_node_client_does_the_whole_life_of_items(tmp_path: Path, port: int) -
     generate("js:node,es6", tmp_path)
     said = run_node(HERE / "node/whole_life.js", str(tmp_path / "gen-nodejs"), str(port), NAMESPACE)
     assert said.count("ok: ") == NODE_STEPS, said
+
+
+@pytest.fixture
+def protected(port: int, tmp_path: Path) -> Iterator[list[str]]:
+    """What a client needs for a host with access enforced, behind TLS: host, port, trusted certificate, token."""
+    with AdminClient(f"127.0.0.1:{port}") as admin:
+        admin.create_principal("mailer", [AccessGrant(NAMESPACE, ["worker"])])
+        (tmp_path / "mailer.token").write_text(admin.create_token("mailer").token + "\n")
+        admin.create_principal("boss", [AccessGrant("*", ["admin"])])
+        admin.create_token("boss")
+        admin.set_access_mode(AccessMode.ENFORCED)
+    write_certificate(tmp_path, "localhost")
+    with tls_proxy(tmp_path, port) as tls_port:
+        yield ["localhost", str(tls_port), str(tmp_path / "cert.pem"), str(tmp_path / "mailer.token"), NAMESPACE]
+
+
+@pytest.mark.deep
+def test_a_cpp_client_signs_in_over_tls(cpp_client: CppClient, protected: list[str]) -> None:
+    said = run(cpp_client.build(HERE / "cpp/sign_in.cpp"), *protected)
+    assert said.count("ok: ") == CPP_SIGN_IN_STEPS, said
+
+
+def test_a_node_client_signs_in_over_tls(tmp_path: Path, protected: list[str]) -> None:
+    generate("js:node,es6", tmp_path)
+    said = run_node(HERE / "node/sign_in.js", str(tmp_path / "gen-nodejs"), *protected)
+    assert said.count("ok: ") == NODE_SIGN_IN_STEPS, said
 
 
 @pytest.mark.deep

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -12,14 +12,17 @@ import pytest
 
 from foqs.model import limits
 from foqs.transport.bounds import TransportLimits
+from foqs.transport.tls.contexts import TlsFiles
 from foqs.wire import frames
-from foqs.wire.codec import LENGTH_BYTES
+from foqs.wire.codec import LENGTH_BYTES, structs
 from foqs.wire.frames import FrameError, scan_call
-from loadtest.fuzz.floods import Row, floods, median
+from loadtest.fuzz.floods import Row, floods, handshake_floods, median
 from loadtest.fuzz.inputs import worst_inputs
 from loadtest.fuzz.peers import Flood, Tally
+from loadtest.fuzz.tls_door import TlsDoor, tls_door
 from tests.support.front_door import World, world
 from tests.support.loops import on_uvloop
+from tests.support.tls_world import tls_world
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.deep
@@ -90,3 +93,54 @@ async def test_a_flood_leaves_a_server_that_serves_and_nothing_behind(flood: Flo
             attack.cancel()
             await asyncio.gather(attack, return_exceptions=True)
         await serves_until(w, lambda: not tally.peers and w.counts.open <= 1)
+
+
+@pytest.fixture(scope="module")
+def door() -> Iterator[TlsDoor]:
+    with tls_door() as made:
+        yield made
+
+
+def test_every_flood_of_handshakes_is_tried(door: TlsDoor) -> None:
+    assert {flood.name for flood in handshake_floods(door)} <= set(BY_TLS)
+
+
+BY_TLS = [
+    "slow headers",
+    "connections that come and go",
+    "peers that never read",
+    "pipelined enqueues",
+    "bad frames",
+    "handshakes that are slow",
+    "handshakes that stop",
+    "handshakes of 16 MiB that do not end",
+    "handshakes that are none",
+    "plain calls",
+]
+
+
+@pytest.mark.parametrize("name", BY_TLS)
+@on_uvloop
+async def test_a_flood_by_tls_leaves_a_server_that_serves_and_nothing_behind(door: TlsDoor, name: str) -> None:
+    (flood,) = [one for one in [*floods(), *handshake_floods(door)] if one.name == name]
+    tls = door.context()
+    files = TlsFiles(cert_file=door.settings["tls_cert_file"], key_file=door.settings["tls_key_file"])
+    async with tls_world(files, is_required=True, bounds=TransportLimits(connections_per_address_max=5)) as w:
+
+        async def is_served() -> None:
+            async with w.connect(HEALTHY_ADDRESS, tls=tls) as client:
+                assert (await client.call("getHostStatus", structs.HostStatusRequest())).error is None
+
+        tally = Tally()
+        attack = asyncio.create_task(flood.run(w.server.port, tally, tls))
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while tally.opened < 5:
+                    await is_served()
+            assert w.counts.open <= 5 * len(flood.addresses) + 1, "the healthy client is one more"
+        finally:
+            attack.cancel()
+            await asyncio.gather(attack, return_exceptions=True)
+        async with asyncio.timeout(PATIENCE_S):
+            while tally.peers or w.counts.open > 1:
+                await is_served()

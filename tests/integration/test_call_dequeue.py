@@ -13,7 +13,15 @@ from foqs.client.queue_items import NewItem
 from foqs.host.shards import ttl_scan
 from foqs.model import limits
 from foqs.model.calls import CallContext, DeliveryPolicy, ItemState
-from foqs.model.errors import InvalidArgumentError, PausedError, StaleLeaseError, TooLargeError, UnknownNamespaceError
+from foqs.model.errors import (
+    InvalidArgumentError,
+    NotFoundError,
+    PausedError,
+    StaleLeaseError,
+    TooLargeError,
+    UnknownNamespaceError,
+)
+from foqs.model.principal import EVERYBODY
 from foqs.shard.state.index import ShardIndex
 from foqs.storage.shard.packs import pack_index
 from foqs.wire.codec import structs
@@ -125,7 +133,7 @@ async def test_counts_waits_and_leases_at_their_limits_are_taken(host):
         assert len(await host.client.dequeue("jobs", "t", count, wait_ms=wait_ms, lease_ms=lease_ms)) == 1
 
 
-async def test_a_call_names_one_to_a_thousand_topics_and_no_group(host):
+async def test_a_call_names_one_to_a_thousand_topics_and_groups_that_exist(host):
     demands = [structs.TopicDemand(f"t{n}", 1) for n in range(limits.DEQUEUE_TOPICS_MAX + 1)]
     await host.client.enqueue("jobs", "t999", b"x")
     reply = await host.call("dequeue", structs.DequeueRequest("jobs", demands[:-1]))
@@ -133,7 +141,7 @@ async def test_a_call_names_one_to_a_thousand_topics_and_no_group(host):
     for topics, kind in (
         ([], InvalidArgumentError),
         (demands, TooLargeError),
-        ([structs.TopicDemand("t", 1, "group")], InvalidArgumentError),
+        ([structs.TopicDemand("t", 1, "group")], NotFoundError),
     ):
         assert isinstance((await host.call("dequeue", structs.DequeueRequest("jobs", topics))).error, kind)
 
@@ -191,9 +199,9 @@ async def test_a_long_poll_does_not_outlive_the_deadline_that_its_call_came_with
     request = structs.DequeueRequest("jobs", [structs.TopicDemand("t", 1)], None, limits.WAIT_MS_MAX)
     for left_s in (-5.0, 0.2):
         async with asyncio.timeout(PATIENCE_S):
-            assert await call(CallContext("a", now_s + left_s), "dequeue", request) == []
+            assert await call(CallContext("a", now_s + left_s, principal=EVERYBODY), "dequeue", request) == []
     await host.client.enqueue("jobs", "t", b"x")
-    assert len(await call(CallContext("a", now_s - 5.0), "dequeue", request)) == 1
+    assert len(await call(CallContext("a", now_s - 5.0, principal=EVERYBODY), "dequeue", request)) == 1
 
 
 async def test_each_of_many_waiting_calls_gets_its_own_item(host):
@@ -295,8 +303,9 @@ async def test_ready_items_come_by_priority_then_deliver_after_then_id_over_all_
 
 async def test_a_more_urgent_item_overtakes_what_is_buffered(host):
     await host.enqueue_on_all_shards("jobs", [[NewItem("t", b"later", priority=5)] * 100 for _ in range(8)])
-    for _ in range(20):  # So much that the host prefetches.
-        assert len(await host.client.dequeue("jobs", "t", 10, wait_ms=20_000)) == 10
+    taken_count = 0
+    while taken_count < 200:  # So much that the host prefetches. A busy host may give less than was asked for.
+        taken_count += len(await host.client.dequeue("jobs", "t", 10, wait_ms=20_000))
     for priority in (4, 3, -9):
         item_id = await host.client.enqueue("jobs", "t", b"now", priority=priority)
         items = await host.client.dequeue("jobs", "t", 5, wait_ms=20_000)
@@ -401,21 +410,21 @@ async def test_a_lease_that_outlives_the_ttl_may_be_acked_but_is_not_redelivered
 # ---- at most once ----
 
 
-@pytest.mark.parametrize("end", ["nack", "delayed nack", "release", "lease end"])
-async def test_an_at_most_once_item_is_not_delivered_again_however_its_delivery_ends(host, end):
-    await host.client.enqueue("jobs", "t", b"x", delivery=DeliveryPolicy.AT_MOST_ONCE)
-    (item,) = await host.client.dequeue("jobs", "t", lease_ms=60_000, wait_ms=20_000)
-    if end == "nack":
-        assert await host.client.nack("jobs", [item.receipt]) == {}
-    elif end == "delayed nack":
-        assert await host.client.nack("jobs", [item.receipt], delay_ms=50) == {}
-    elif end == "release":
-        assert await host.client.release("jobs", [item.receipt]) == {}
-    else:
-        assert await host.client.extend("jobs", [item.receipt], 1_000) == {}
-    assert await host.client.dequeue("jobs", "t", wait_ms=2_000) == []
-    assert isinstance((await host.client.ack("jobs", [item.receipt], return_errors=True))[0], StaleLeaseError)
-    await until_gone(host, "t")
+async def test_an_at_most_once_item_is_not_delivered_again_however_its_delivery_ends(host):
+    ends = ["nack", "delayed nack", "release", "lease end"]
+    held = {}
+    for end in ends:
+        await host.client.enqueue("jobs", end, b"x", delivery=DeliveryPolicy.AT_MOST_ONCE)
+        (held[end],) = await host.client.dequeue("jobs", end, lease_ms=60_000, wait_ms=20_000)
+    assert await host.client.nack("jobs", [held["nack"].receipt]) == {}
+    assert await host.client.nack("jobs", [held["delayed nack"].receipt], delay_ms=50) == {}
+    assert await host.client.release("jobs", [held["release"].receipt]) == {}
+    assert await host.client.extend("jobs", [held["lease end"].receipt], 1_000) == {}
+    assert await host.client.dequeue("jobs", dict.fromkeys(ends, 1), wait_ms=2_000) == []
+    for end in ends:
+        errors = await host.client.ack("jobs", [held[end].receipt], return_errors=True)
+        assert isinstance(errors[0], StaleLeaseError), end
+        await until_gone(host, end)
     assert host.items_stored() == 0
 
 

@@ -120,31 +120,33 @@ async def test_empty_batches_do_nothing(host):
 # ---- stale and foreign receipts ----
 
 
-@pytest.mark.parametrize("end", ["nack", "release", "lease end", "dead letter", "ack"])
-async def test_after_its_lease_a_receipt_changes_nothing(host, end):
-    (item,) = await leased(host)
-    if end == "nack":
-        await host.client.nack("jobs", [item.receipt])
-    elif end == "release":
-        await host.client.release("jobs", [item.receipt])
-    elif end == "dead letter":
-        await host.client.nack("jobs", [item.receipt], dead_letter=True)
-    elif end == "ack":
-        await host.client.ack("jobs", [item.receipt])
-    elif end == "lease end":
-        await host.client.extend("jobs", [item.receipt], 1_000)
-        await eventually(lambda: host.stats("jobs"), lambda stats: not stats["t"].leased)
-    before = host.rows("SELECT * FROM item")
-    assert kinds(await host.client.ack("jobs", [item.receipt], return_errors=True)) == {0: StaleLeaseError}
-    assert kinds(await host.client.nack("jobs", [item.receipt], metadata=b"stale", return_errors=True)) == {
-        0: StaleLeaseError
-    }
-    assert kinds(await host.client.nack("jobs", [item.receipt], dead_letter=True, return_errors=True)) == {
-        0: StaleLeaseError
-    }
-    assert kinds(await host.client.release("jobs", [item.receipt], return_errors=True)) == {0: StaleLeaseError}
-    assert kinds(await host.client.extend("jobs", [item.receipt], 60_000, return_errors=True)) == {0: StaleLeaseError}
-    assert host.rows("SELECT * FROM item") == before
+async def test_after_its_lease_a_receipt_changes_nothing(host):
+    for end in ("nack", "release", "lease end", "dead letter", "ack"):
+        (item,) = await leased(host, topic=end)
+        if end == "nack":
+            await host.client.nack("jobs", [item.receipt])
+        elif end == "release":
+            await host.client.release("jobs", [item.receipt])
+        elif end == "dead letter":
+            await host.client.nack("jobs", [item.receipt], dead_letter=True)
+        elif end == "ack":
+            await host.client.ack("jobs", [item.receipt])
+        elif end == "lease end":
+            await host.client.extend("jobs", [item.receipt], 1_000)
+            await eventually(lambda: host.stats("jobs"), lambda stats, topic=end: not stats[topic].leased)
+        before = host.rows("SELECT * FROM item")
+        assert kinds(await host.client.ack("jobs", [item.receipt], return_errors=True)) == {0: StaleLeaseError}
+        assert kinds(await host.client.nack("jobs", [item.receipt], metadata=b"stale", return_errors=True)) == {
+            0: StaleLeaseError
+        }
+        assert kinds(await host.client.nack("jobs", [item.receipt], dead_letter=True, return_errors=True)) == {
+            0: StaleLeaseError
+        }
+        assert kinds(await host.client.release("jobs", [item.receipt], return_errors=True)) == {0: StaleLeaseError}
+        assert kinds(await host.client.extend("jobs", [item.receipt], 60_000, return_errors=True)) == {
+            0: StaleLeaseError
+        }
+        assert host.rows("SELECT * FROM item") == before
 
 
 async def test_the_receipt_of_an_earlier_delivery_does_not_touch_the_present_one(host):

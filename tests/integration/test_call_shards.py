@@ -78,23 +78,18 @@ async def test_a_shard_that_is_added_takes_items_soon(host: RunningHost, shard_u
     assert await placed(host) == {0, 1, 2}
 
 
-@pytest.mark.parametrize(
-    ("shard_id", "place", "error"),
-    [
-        (7, "nonsense", InvalidArgumentError),
-        (7, "postgresql://h/d", InvalidArgumentError),
-        (7, "mysql://user:secret@h/d", InvalidArgumentError),
-        (7, "mysql://127.0.0.1:1/d", InvalidArgumentError),
-        (70_000, "mysql://h/d", InvalidArgumentError),
-    ],
-)
-async def test_a_place_where_no_shard_can_be_served_is_not_added(
-    host: RunningHost, shard_id: int, place: str, error: type[Exception]
-) -> None:
-    with pytest.raises(error) as raised:
-        await host.admin.add_shard(shard_id, place)
-    assert "secret" not in str(raised.value)
-    assert len(await host.admin.list_shards()) == 2
+async def test_a_place_where_no_shard_can_be_served_is_not_added(host: RunningHost) -> None:
+    for shard_id, place in (
+        (7, "nonsense"),
+        (7, "postgresql://h/d"),
+        (7, "mysql://user:secret@h/d"),
+        (7, "mysql://127.0.0.1:1/d"),
+        (70_000, "mysql://h/d"),
+    ):
+        with pytest.raises(InvalidArgumentError) as raised:
+            await host.admin.add_shard(shard_id, place)
+        assert "secret" not in str(raised.value)
+        assert len(await host.admin.list_shards()) == 2, place
 
 
 async def test_two_shards_need_two_databases_and_two_ids(host: RunningHost, shard_urls: dict[int, str]) -> None:
@@ -115,7 +110,7 @@ async def test_two_shards_need_two_databases_and_two_ids(host: RunningHost, shar
 
 def slots_have_left(host: RunningHost, shard_id: int) -> bool:
     slots = host.host._slots
-    return shard_id not in slots.table.shards and shard_id not in slots.arrivals and host.host._slot_moves.told is None
+    return shard_id not in slots.table.shards and shard_id not in slots.arrivals and host.host._slot_moves.move is None
 
 
 async def test_a_draining_shard_takes_nothing_new_and_gives_what_it_has(

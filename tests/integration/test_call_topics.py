@@ -167,10 +167,10 @@ async def test_a_namespace_sees_its_own_topics_alone(host):
     assert list(await host.stats("other")) == ["theirs"]
 
 
-@pytest.mark.parametrize("limit", [0, -1, limits.PAGE_ITEMS_MAX + 1])
-async def test_a_limit_out_of_range_is_refused(host, limit):
-    request = structs.ActiveTopicsRequest("jobs", limit=limit)
-    assert isinstance((await host.call("getActiveTopics", request)).error, InvalidArgumentError)
+async def test_a_limit_out_of_range_is_refused(host):
+    for limit in (0, -1, limits.PAGE_ITEMS_MAX + 1):
+        request = structs.ActiveTopicsRequest("jobs", limit=limit)
+        assert isinstance((await host.call("getActiveTopics", request)).error, InvalidArgumentError), limit
 
 
 async def test_an_unknown_namespace_is_refused(host):

@@ -94,13 +94,16 @@ async def test_a_purge_deletes_all_of_the_topic_and_nothing_else(host):
     assert (again.exit_code, again.stdout) == (0, "0 deleted\n")
 
 
-@pytest.mark.parametrize("state", [state.name.lower() for state in ItemState])
-async def test_a_purge_takes_only_the_states_that_it_is_told(host, state):
-    ids = await one_of_each_state(host)
-    result = await shell(host, "topic", "purge", "jobs", "t", "--state", state, "--yes", "--output", "json")
-    assert json.loads(result.stdout) == {"deleted": 1, "gone": 0, "failed": 0}
-    left = {one.state async for one in host.admin.iterate_items("jobs")}
-    assert left == ids.keys() - {ItemState[state.upper()]}
+async def test_a_purge_takes_only_the_states_that_it_is_told(host):
+    for state in ItemState:
+        await host.begin_anew()
+        ids = await one_of_each_state(host)
+        result = await shell(
+            host, "topic", "purge", "jobs", "t", "--state", state.name.lower(), "--yes", "--output", "json"
+        )
+        assert json.loads(result.stdout) == {"deleted": 1, "gone": 0, "failed": 0}
+        left = {one.state async for one in host.admin.iterate_items("jobs")}
+        assert left == ids.keys() - {state}
 
 
 async def test_a_purge_tells_what_there_is_and_wants_the_name_of_the_topic(host):

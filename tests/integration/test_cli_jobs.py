@@ -17,6 +17,7 @@ from foqs.cli.main import cli
 from foqs.contract.requests import CreateJobRequest
 from foqs.model.calls import CallContext
 from foqs.model.jobs import JobState
+from foqs.model.principal import EVERYBODY
 from tests.support.background_host import background_host
 from tests.support.fake_queue import FakeQueue
 from tests.support.waiting import PROGRAM_S_MAX
@@ -31,7 +32,7 @@ class Shell:
         return CliRunner().invoke(cli, ["spark", *arguments, "--address", self.address], prog_name="foqs")
 
     def make(self, job_id: str, **changes: object) -> None:
-        asyncio.run(self.queue.create_job(CallContext("t"), CreateJobRequest("ns", job_id)))
+        asyncio.run(self.queue.create_job(CallContext("t", principal=EVERYBODY), CreateJobRequest("ns", job_id)))
         self.change(job_id, **changes)
 
     def change(self, job_id: str, **changes: object) -> None:

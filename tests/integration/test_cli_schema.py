@@ -151,7 +151,7 @@ def test_a_new_shard_that_nobody_has_named_is_an_error(meta_url: str) -> None:
 
 
 def test_shards_of_the_meta_database_are_opened_as_hosts_open_them(
-    meta_url: str, mysql_server: LocalServer, old_shard: Callable[[str], str]
+    meta_url: str, mysql_server: LocalServer, old_shard: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = old_shard("schema_login")
     with closing(mysql_server.connect()) as connection, connection.cursor() as cursor:
@@ -160,11 +160,13 @@ def test_shards_of_the_meta_database_are_opened_as_hosts_open_them(
     with closing(MetaStore(meta_url)) as meta:
         meta.shards.add(6, place_of(url), "")
     try:
-        flags = ["--meta-url", meta_url, "--shard-login"]
-        refused = run("schema", "apply", *flags, "mysql://migrator:wrong@localhost")
+        flags = ["--meta-url", meta_url]
+        monkeypatch.setenv("FOQS_SHARD_LOGIN", "mysql://migrator:wrong@localhost")
+        refused = run("schema", "apply", *flags)
         assert refused.exit_code == 5
         assert "'migrator'@'localhost'" in refused.stderr
-        assert run("schema", "apply", *flags, "mysql://migrator:geheim@localhost").exit_code == 0
+        monkeypatch.setenv("FOQS_SHARD_LOGIN", "mysql://migrator:geheim@localhost")
+        assert run("schema", "apply", *flags).exit_code == 0
     finally:
         with closing(mysql_server.connect()) as connection, connection.cursor() as cursor:
             cursor.execute("DROP USER migrator@localhost")

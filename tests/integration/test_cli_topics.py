@@ -49,10 +49,14 @@ def test_a_topic_is_paused_limited_and_weighed(shell: Shell) -> None:
         "dequeue",
         "0.5",
         "3",
+        "",
         "a move",
     ]
     shell.run("topic", "limit", "ns", "t", "none")
     shell.run("topic", "weight", "ns", "t", "1")
+    shell.run("topic", "attempts", "ns", "t", "4")
+    assert shell.json("topic", "policies", "ns")[0]["attempts_max"] == 4
+    shell.run("topic", "attempts", "ns", "t", "0")
     resumed = shell.json("topic", "resume", "ns", "t")
     assert (resumed["dequeue_paused"], resumed["reason"]) == (False, "")
     assert shell.json("topic", "policies", "ns") == []
@@ -91,9 +95,9 @@ def test_a_prefix_has_a_policy_that_a_topic_overrides(shell: Shell) -> None:
     shell.run("topic", "weight", "ns", "mail/*", "3")
     rows = [line.split("\t") for line in shell.run("topic", "policies", "ns").stdout.splitlines()[1:]]
     assert rows == [
-        ["mail/*", "enqueue, dequeue", "7", "1", "a move"],
-        ["mail/*", "enqueue, dequeue", "7", "3", "a move"],
-        ["mail/1", "no", "7", "1", ""],
+        ["mail/*", "enqueue, dequeue", "7", "1", "", "a move"],
+        ["mail/*", "enqueue, dequeue", "7", "3", "", "a move"],
+        ["mail/1", "no", "7", "1", "", ""],
     ]
     prefix, odd, own = shell.json("topic", "policies", "ns")
     assert [(one["topic"], one["is_prefix"]) for one in (prefix, odd, own)] == [

@@ -101,6 +101,9 @@ SILENT_CALLS: dict[str, Callable[[foqs.Client, foqs.AdminClient, Any], object]] 
         "ns", [foqs.TopicPolicyChange("t", weight=2)], **within
     ),
     "get_topic_policy": lambda _, admin, within: admin.get_topic_policy("ns", "t", **within),
+    "create_group": lambda _, admin, within: admin.create_group("ns", "t", "g", **within),
+    "delete_group": lambda _, admin, within: admin.delete_group("ns", "t", "g", **within),
+    "list_groups": lambda _, admin, within: next(iter(admin.list_groups("ns", **within))),
     "list_topic_policies": lambda _, admin, within: next(iter(admin.list_topic_policies("ns", **within))),
     "list_shards": lambda _, admin, within: admin.list_shards(**within),
     "add_shard": lambda _, admin, within: admin.add_shard(1, "mysql://h/s1", **within),
@@ -108,6 +111,20 @@ SILENT_CALLS: dict[str, Callable[[foqs.Client, foqs.AdminClient, Any], object]] 
     "remove_shard": lambda _, admin, within: admin.remove_shard(1, **within),
     "list_hosts": lambda _, admin, within: admin.list_hosts(**within),
     "host_status": lambda _, admin, within: admin.host_status(**within),
+    "list_audit": lambda _, admin, within: admin.list_audit(**within),
+    "who_am_i": lambda _, admin, within: admin.who_am_i(**within),
+    "create_principal": lambda _, admin, within: admin.create_principal("p", **within),
+    "update_principal": lambda _, admin, within: admin.update_principal("p", enabled=True, **within),
+    "delete_principal": lambda _, admin, within: admin.delete_principal("p", **within),
+    "list_principals": lambda _, admin, within: next(iter(admin.list_principals(**within))),
+    "create_token": lambda _, admin, within: admin.create_token("p", **within),
+    "revoke_token": lambda _, admin, within: admin.revoke_token("a" * 12, **within),
+    "list_tokens": lambda _, admin, within: next(iter(admin.list_tokens("p", **within))),
+    "add_certificate": lambda _, admin, within: admin.add_certificate("p", "foqs://prod/p", **within),
+    "remove_certificate": lambda _, admin, within: admin.remove_certificate("foqs://prod/p", **within),
+    "set_access_mode": lambda _, admin, within: admin.set_access_mode(foqs.AccessMode.OPEN, **within),
+    "get_access": lambda _, admin, within: admin.get_access(**within),
+    "list_refusals": lambda _, admin, within: admin.list_refusals(**within),
 }
 
 

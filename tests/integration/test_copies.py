@@ -124,7 +124,7 @@ async def test_a_copy_is_not_served_while_the_owner_lives(host: RunningHost, cop
     await until(lambda: owned(host))
     with capture_logs() as logs:
         async with running_host(meta_url, {SHARD: copies.url(second)}, name="host-2", namespace=None) as other:
-            await host.host._membership._look()
+            await host.host._membership._refresh()
             await try_to_take(other)
             assert not owned(other)
             state, text = await detail(other)
@@ -219,7 +219,7 @@ async def test_a_copy_that_is_behind_is_served_after_a_death_and_tells_what_it_l
         await put(before, 1)
         writer = before.host._shards.writers[SHARD]
         number = writer._ownership.committed_number
-        await until(lambda: writer._ownership.place.told_number == number)
+        await until(lambda: writer._ownership.place.reported_number == number)
     with capture_logs() as logs:
         async with running_host(meta_url, {SHARD: copies.url(second)}, name="host-2") as after:
             await until(lambda: owned(after))

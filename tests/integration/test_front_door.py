@@ -16,6 +16,7 @@ from foqs.model.calls import CallContext
 from foqs.model.cluster import ShardUse
 from foqs.model.errors import ErrorCode, InvalidArgumentError, OverloadedError, RateLimitedError
 from foqs.model.limits import FRAME_BYTES_MAX
+from foqs.model.principal import EVERYBODY
 from foqs.transport.bounds import TransportLimits
 from foqs.transport.server import ThriftServer
 from foqs.wire.codec import METHODS, Reply, structs
@@ -86,6 +87,8 @@ async def test_every_admin_verb_answers() -> None:
         assert [(host.name, host.state, host.beat_age_ms) for host in hosts.response.hosts] == [("fake", 1, 7)]
         status = await client.call("getHostStatus", s.HostStatusRequest())
         assert status.response.shards == [s.ShardStatus(1, "owned", 3, 5, 2, "")]
+        audit = await client.call("listAudit", s.ListAuditRequest())
+        assert (audit.response.records, audit.response.next_page_token) == ([], "")
         await _call_the_verbs_on_jobs(client)
         await _call_the_verbs_on_exports(client)
         await _call_the_verbs_on_shards(client)
@@ -105,6 +108,11 @@ async def _call_the_verbs_on_policies(client: RawClient) -> None:
     assert found.response == changed.response
     listed = await client.call("listTopicPolicies", s.ListTopicPoliciesRequest("ns"))
     assert listed.response.policies == [changed.response]
+    group = (await client.call("createGroup", s.CreateGroupRequest("ns", "topic", "group", 5, 7))).response
+    assert (group.topic, group.group, group.ttl_ms, group.delay_ms, group.is_deleted) == ("topic", "group", 5, 7, False)
+    assert (await client.call("listGroups", s.ListGroupsRequest("ns"))).response.groups == [group]
+    assert (await client.call("deleteGroup", s.DeleteGroupRequest("ns", "topic", "group"))).error is None
+    assert (await client.call("listGroups", s.ListGroupsRequest("ns"))).response.groups == []
 
 
 async def _call_the_verbs_on_jobs(client: RawClient) -> None:
@@ -195,7 +203,7 @@ async def test_a_call_goes_in_with_its_caller_and_a_long_poll_with_the_end_of_it
         client.send("dequeue", dequeue_request(1, wait_ms=30_000), seqid=1)
         await w.queue.long_poll_began.wait()
         *others, long_poll = w.queue.contexts
-        assert others == [CallContext("127.0.0.2"), CallContext("127.0.0.2")]
+        assert others == [CallContext("127.0.0.2", principal=EVERYBODY), CallContext("127.0.0.2", principal=EVERYBODY)]
         assert long_poll.caller == "127.0.0.2"
         assert long_poll.deadline_s is not None
         assert before_s - 1e-6 <= long_poll.deadline_s - 30 <= loop.time() + 1e-6

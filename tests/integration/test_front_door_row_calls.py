@@ -9,14 +9,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from unittest.mock import patch
 
-import pytest
-
 from foqs.model import limits
 from foqs.model.errors import ErrorCode
 from foqs.shard import mysql_server
 from foqs.wire.codec import METHODS, structs
 from tests.support import thrift_bytes
-from tests.support.bad_frames import row_id
 from tests.support.raw_client import RawClient, codes_of
 from tests.support.running_host import RunningHost, running_host
 from tests.support.thrift_bytes import DOUBLE, field, frame, list_of, message, new_item
@@ -42,14 +39,20 @@ def calls(row: int) -> Callable[[Calls], Calls]:
     return register
 
 
-@pytest.mark.parametrize(("row", "check"), CALLS, ids=row_id)
-async def test_calls_have_their_answer(row: int, check: Calls, meta_url: str, shard_urls: dict[int, str]) -> None:
+async def test_calls_have_their_answer(meta_url: str, shard_urls: dict[int, str]) -> None:
     async with running_host(meta_url, shard_urls) as host:
-        await check(host)
-        item_id = await host.client.enqueue("jobs", "afterwards", b"good")
-        (item,) = await host.client.dequeue("jobs", "afterwards", wait_ms=20_000)
-        assert item.id == item_id
-        assert await host.client.ack("jobs", [item]) == {}
+        # The one that counts topics comes first: shards know those of a deleted namespace for a while.
+        for row, check in reversed(CALLS):
+            try:
+                await check(host)
+                item_id = await host.client.enqueue("jobs", "afterwards", b"good")
+                (item,) = await host.client.dequeue("jobs", "afterwards", wait_ms=20_000)
+                assert item.id == item_id
+                assert await host.client.ack("jobs", [item]) == {}
+                await host.begin_anew()
+            except BaseException as error:
+                error.add_note(f"row {row}: {check.__name__}")
+                raise
 
 
 async def enqueue(host: RunningHost, *items: dict[str, Any]) -> Any:

@@ -234,6 +234,7 @@ async def a_defect_behind_a_verb() -> None:
             assert "secret" not in reply.error.message
             (line,) = [line for line in logs if line["event"] == "call_failed"]
             assert line["caller"] == "127.0.0.1"
-            assert line["error_id"] in reply.error.message
+            assert line["request_id"] == reply.error.request_id
+            assert reply.error.request_id in reply.error.message
             w.queue.failure = None
             assert (await client.call("getActiveTopics", structs.ActiveTopicsRequest("ns"))).error is None

@@ -1,11 +1,9 @@
-"""A host under exactly the privileges that docs/operations.md names, and who is warned that has more."""
+"""A host under exactly the privileges that `foqs schema grants` prints, and who is warned that has more."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -17,29 +15,29 @@ from foqs.model import limits
 from foqs.storage.schema.migrations import SchemaKind, status
 from foqs.storage.schema.read_only import read_only_problem, unbound_by, warn_of_read_only
 from foqs.storage.sessions.session import connect
+from tests.integration.test_cli_local import run
 from tests.support.running_host import running_host
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.database
 
 USER = "least"
-DOCS = Path(__file__).parents[2] / "docs/operations.md"
 
 
-def documented_grants() -> list[str]:
-    """The statements of the guide, for the databases and the user of this test."""
-    found = re.findall(r"^(GRANT .*) ON `foqs\\_%`\.\* TO 'foqs'@'%';$", DOCS.read_text(), re.MULTILINE)
-    assert found, "the guide names them"
-    return found
+def printed_grants(meta_url: str, shard_urls: dict[int, str]) -> list[str]:
+    """The statements that `foqs schema grants` prints for the user of the hosts."""
+    shards = [flag for shard_id, url in shard_urls.items() for flag in ("--shard", f"{shard_id}={url}")]
+    users = ["--user", "data", "--data-user", f"{USER}@localhost"]
+    lines = run("schema", "grants", *users, "--meta-url", meta_url, *shards).stdout.splitlines()
+    return [line.removesuffix(";") for line in lines if not line.startswith("--")]
 
 
 @pytest.fixture
-def user(mysql_server: LocalServer, shard_urls: dict[int, str]) -> Iterator[str]:
+def user(mysql_server: LocalServer, meta_url: str, shard_urls: dict[int, str]) -> Iterator[str]:
     with closing(mysql_server.connect()) as session, session.cursor() as cursor:
-        cursor.execute(f"CREATE USER {USER}@localhost")
-        for grant in documented_grants():
-            for database in ("meta", *(f"shard_{shard_id}" for shard_id in shard_urls)):
-                cursor.execute(f"{grant} ON {database}.* TO {USER}@localhost")
+        for statement in printed_grants(meta_url, shard_urls):
+            cursor.execute(statement)
+        cursor.execute(f"ALTER USER {USER}@localhost ACCOUNT UNLOCK")
         yield USER
         cursor.execute(f"DROP USER {USER}@localhost")
 
@@ -48,7 +46,7 @@ def of(user: str, url: str) -> str:
     return url.replace("//root@", f"//{user}@")
 
 
-async def test_the_documented_privileges_are_enough(
+async def test_the_printed_privileges_are_enough(
     user: str, meta_url: str, shard_urls: dict[int, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For namespaces, items, a shard that is added, and a take-over from an owner whose session has to be ended."""
@@ -81,7 +79,7 @@ def test_who_may_write_under_read_only_is_warned_by_schema_status(
     assert (found.is_current, found.warnings) == (True, ())
 
 
-def test_a_user_with_the_documented_privileges_is_bound_by_read_only(
+def test_a_user_with_the_printed_privileges_is_bound_by_read_only(
     user: str, mysql_server: LocalServer, shard_urls: dict[int, str]
 ) -> None:
     def problem(url: str) -> str:

@@ -13,6 +13,7 @@ from foqs.client.queue_items import NewItem
 from foqs.model.errors import RateLimitedError
 from foqs.model.item import ItemEvent
 from foqs.shard.state import index as shard_index
+from tests.support.certificates import Authority
 from tests.support.running_host import running_host
 from tests.support.waiting import until
 
@@ -26,7 +27,10 @@ UNIT_REFUSED = re.compile(r"_(ms|us|ns|s|secs?|milliseconds|minutes|hours|days|b
 
 @pytest.fixture
 async def host(meta_url, shard_urls, tmp_path):
-    async with running_host(meta_url, shard_urls, event_log_dir=str(tmp_path)) as running:
+    (tmp_path / "events").mkdir()
+    issued = Authority(tmp_path).issue("host", hosts=["127.0.0.1"])
+    tls = {"tls": "accepted", "tls_cert_file": issued.cert_file, "tls_key_file": issued.key_file}
+    async with running_host(meta_url, shard_urls, event_log_dir=str(tmp_path / "events"), **tls) as running:
         yield running
 
 

@@ -20,13 +20,15 @@ from foqs.model.errors import (
     UnavailableError,
     UnknownNamespaceError,
 )
+from foqs.model.principal import EVERYBODY
+from foqs.model.secret import Secret
 from foqs.transport import peers as peers_module
 from foqs.wire.codec import METHODS, Codec, structs
 from tests.support.asked import Asked
 from tests.support.peer_world import SECRET, PeerWorld, peer_world
 from tests.support.waiting import PATIENCE_S, eventually
 
-CALLER = CallContext("10.0.0.1")
+CALLER = CallContext("10.0.0.1", principal=EVERYBODY)
 
 
 def new_item(payload: bytes = b"x") -> Any:
@@ -86,8 +88,8 @@ async def test_an_error_of_the_peer_is_the_error_of_the_call() -> None:
         assert told.value.retry_after_ms == 77
 
 
-@pytest.mark.parametrize("secret", [b"another", None])
-async def test_a_host_that_does_not_know_the_secret_is_no_peer(secret: bytes | None) -> None:
+@pytest.mark.parametrize("secret", [Secret(b"another"), None])
+async def test_a_host_that_does_not_know_the_secret_is_no_peer(secret: Secret | None) -> None:
     async with peer_world() as w:
         w.secret = secret
         with pytest.raises(UnavailableError) as told:
@@ -97,7 +99,7 @@ async def test_a_host_that_does_not_know_the_secret_is_no_peer(secret: bytes | N
 
 async def test_another_process_at_the_address_is_not_taken_for_the_peer() -> None:
     async with peer_world() as w:
-        with pytest.raises(UnavailableError, match="this is host callee now") as told:
+        with pytest.raises(UnavailableError, match="host 'one before' is not here") as told:
             await Asked(w.remote("one before").call, CALLER).get_host_status()
         assert told.value.nothing_done
         assert not w.queue.contexts
@@ -330,7 +332,11 @@ async def test_many_callers_share_one_connection_with_more_calls_than_a_client_m
         remote = w.remote()
         count = limits.CALLS_IN_FLIGHT_PER_CONNECTION_MAX * 2
         calls = [
-            asyncio.create_task(Asked(remote.call, CallContext(f"10.0.0.{number}")).enqueue("ns", [new_item()], False))
+            asyncio.create_task(
+                Asked(remote.call, CallContext(f"10.0.0.{number}", principal=EVERYBODY)).enqueue(
+                    "ns", [new_item()], False
+                )
+            )
             for number in range(count)
         ]
         await w.queue.until_running(count)

@@ -229,7 +229,7 @@ async def test_a_host_learns_of_a_shards_new_owner_although_it_cannot_read_the_m
             await first.client.enqueue_many("jobs", [NewItem("t", b"x")] * 50)
         leased = await first.leased(200)
         left = deque(item.receipt for item in leased if shard_of(item.id) == 1)
-        third.host.owners.look = lambda view: None  # type: ignore[method-assign]
+        third.host.owners.refresh = lambda view: None  # type: ignore[method-assign]
         move(meta, 1, "second")
         await until(lambda: owns(second, 1))
         for host in (third, second):

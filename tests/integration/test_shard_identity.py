@@ -144,7 +144,7 @@ async def test_a_removed_shard_comes_back_under_its_own_id_alone(host: RunningHo
     await until(lambda: host.host.owned_count == 3)
     await host.admin.update_shard(2, state=ShardUse.DRAINING)
     await until(lambda: 2 in host.host._shards.draining and 2 not in host.host._slots.table.shards)
-    await until(lambda: host.host._slot_moves.told is None and 2 not in host.host._slots.arrivals)
+    await until(lambda: host.host._slot_moves.move is None and 2 not in host.host._slots.arrivals)
     await host.admin.remove_shard(2)
     await until(lambda: host.host.shards_run == {0, 1})
     with pytest.raises(InvalidArgumentError, match="if shard 2 was removed, add that one again, or drop the database"):

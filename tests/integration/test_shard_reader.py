@@ -14,7 +14,7 @@ from foqs.model import order
 from foqs.model.calls import ItemState
 from foqs.model.limits import KIB
 from foqs.storage.schema import statements as sql
-from foqs.storage.shard.export_pages import ExportWish
+from foqs.storage.shard.export_pages import ExportCriteria
 from foqs.storage.shard.packs import pack_index
 from foqs.storage.shard.packs.budget import PackBudget
 from foqs.storage.shard.packs.pack_index import PackIndex
@@ -74,7 +74,7 @@ async def test_no_more_contents_are_read_for_a_page_of_an_export_than_it_has_roo
         assert count == 240
     bytes_max = 10 * payload_bytes + 1
     wanted = (frozenset(ItemState), frozenset([topic]), namespace, b"", False, with_payload, True)
-    wish = ExportWish(0, 1 << 50, 1_000, bytes_max, *wanted)
+    criteria = ExportCriteria(0, 1 << 50, 1_000, bytes_max, *wanted)
     with closing(ShardReader(0, shard_urls[0], PackIndex(PackBudget(0)))) as reader:
         rows_of, answers_bytes = reader._rows, list[int]()
 
@@ -85,10 +85,10 @@ async def test_no_more_contents_are_read_for_a_page_of_an_export_than_it_has_roo
 
         monkeypatch.setattr(reader, "_rows", measured)
         rows_counts = []
-        while wish.after_key < wish.to_key:
+        while criteria.after_key < criteria.to_key:
             answers_bytes.clear()
-            page = reader.export_page(wish, lambda _: False)()
+            page = reader.export_page(criteria, lambda _: False)()
             assert sum(answers_bytes) == sum([row.content.size_bytes for row in page.rows]) <= bytes_max
             rows_counts.append(len(page.rows))
-            wish = wish._replace(after_key=page.up_to)
+            criteria = criteria._replace(after_key=page.up_to)
     assert rows_counts == ([10] * 24 if with_payload else [240])

@@ -17,6 +17,7 @@ from foqs.contract.requests import CreateJobRequest
 from foqs.model.calls import CallContext
 from foqs.model.errors import AlreadyExistsError, FoqsError, InvalidArgumentError, OverloadedError, UnavailableError
 from foqs.model.jobs import Job, JobState
+from foqs.model.principal import EVERYBODY
 from foqs.spark import preparation
 from foqs.spark.jobs import enqueue
 from foqs.spark.plan import WritePlan, plan_write
@@ -52,7 +53,7 @@ class Service:
         self.queue.jobs["ns", job_id] = replace(self.job(job_id), **changes)
 
     def make(self, job_id: str, **changes: Any) -> None:
-        asyncio.run(self.queue.create_job(CallContext("t"), CreateJobRequest("ns", job_id)))
+        asyncio.run(self.queue.create_job(CallContext("t", principal=EVERYBODY), CreateJobRequest("ns", job_id)))
         self.change(job_id, **changes)
 
 
@@ -201,7 +202,7 @@ def test_a_job_whose_id_was_drawn_goes_on_without_a_record_while_nobody_can_make
 def options_of_the_command(*arguments: str) -> dict[str, str]:
     """The options that `foqs spark enqueue` gives to the writer."""
     given = enqueue.enqueue.make_context("enqueue", ["--input", "x", "--format", "json", *arguments]).params
-    return enqueue._writer_options(given)
+    return enqueue._writer_options(given)[0]
 
 
 @pytest.mark.parametrize("refusal", [InvalidArgumentError("1000 jobs run"), UnavailableError("away")])

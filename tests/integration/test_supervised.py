@@ -137,6 +137,31 @@ async def test_tls_files_that_are_missing_are_told_at_the_start_and_end_it_only_
         await Supervisor(config.model_copy(update={"meta_url": missing})).task
 
 
+async def test_files_with_passwords_that_cannot_be_used_are_told_at_the_start(
+    config: HostConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = f"mysql+pymysql://root@127.0.0.1:1/s?password_file={tmp_path}/none"
+    supervisor = Supervisor(config.model_copy(update={"shards": {**config.shards, 9: missing}}))
+    await supervisor.ready
+    supervisor.orders.stop.set_result("SIGTERM")
+    await supervisor.task
+    told = [event for event in events(capsys.readouterr().out) if event["event"] == "secret_file_unusable"]
+    assert [(event["level"], event["url_of"]) for event in told] == [("error", "shard 9")]
+    with pytest.raises(InvalidArgumentError, match=r"meta_url: password_file = .*/none cannot be used: No such file"):
+        await Supervisor(config.model_copy(update={"meta_url": missing})).task
+
+
+async def test_servers_that_are_not_verified_are_told_at_each_start(
+    config: HostConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        # Nobody has such a name (RFC 2606).
+        with pytest.raises(UnavailableError):
+            await Supervisor(config.model_copy(update={"meta_url": "mysql+pymysql://root@db.invalid/meta"})).task
+    told = [event for event in events(capsys.readouterr().out) if event["event"] == "database_not_verified"]
+    assert [(event["level"], event["urls"]) for event in told] == [("warning", ["meta_url"])] * 2
+
+
 async def test_a_start_that_fails_is_told_with_its_reason(config, capsys):
     away = config.model_copy(update={"meta_url": "mysql+pymysql://root@127.0.0.1:1/meta"})
     supervisor = Supervisor(away)

@@ -145,8 +145,8 @@ def test_what_is_set_for_a_topic_itself_comes_back_also_where_it_is_the_default(
 def test_a_reader_reads_what_has_changed_and_nothing_else(store: MetaStore, meta_url: str) -> None:
     a, b = (store.namespaces.insert(name, NamespaceSettings(), 0).number for name in ("a", "b"))
     for name in ("a", "b"):
-        for at in range(400):
-            set_policy(store, name, f"t{at}", weight=2)
+        told = store.policies.set(name, [NamedChange(f"t{at}", False, SimpleNamespace(weight=2)) for at in range(400)])
+        assert len(told) == 400
     with closing(MetaStore(meta_url)) as reader:
         statements: list[str] = []
         event.listen(reader._sessions._engine, "before_cursor_execute", lambda *args: statements.append(args[2]))

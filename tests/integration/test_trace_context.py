@@ -71,12 +71,12 @@ async def test_none_and_an_empty_one_are_none(host):
     assert [item.trace_context for item in items] == [None, None]
 
 
-@pytest.mark.parametrize(("longest", "too_long"), [("t" * 128, "t" * 129), ("é" * 64, "é" * 64 + "t")])
-async def test_it_has_at_most_128_bytes_of_utf_8(host, longest, too_long):
-    result = await host.client.enqueue_many(
-        "jobs", [NewItem("t", b"x", trace_context=text) for text in (longest, too_long)], return_errors=True
-    )
-    assert isinstance(result.errors[1], TooLargeError)
-    assert result.errors[1].message == "trace_context of 129 bytes is over the limit of 128"
-    (item,) = await host.client.dequeue("jobs", "t", 2, wait_ms=20_000)
-    assert item.trace_context == longest
+async def test_it_has_at_most_128_bytes_of_utf_8(host):
+    for longest, too_long in (("t" * 128, "t" * 129), ("é" * 64, "é" * 64 + "t")):
+        result = await host.client.enqueue_many(
+            "jobs", [NewItem("t", b"x", trace_context=text) for text in (longest, too_long)], return_errors=True
+        )
+        assert isinstance(result.errors[1], TooLargeError)
+        assert result.errors[1].message == "trace_context of 129 bytes is over the limit of 128"
+        (item,) = await host.client.dequeue("jobs", "t", 2, wait_ms=20_000)
+        assert item.trace_context == longest

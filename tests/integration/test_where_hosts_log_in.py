@@ -141,10 +141,11 @@ async def test_what_is_listed_is_called_once_the_configuration_is_read_again(
 
 
 def test_commands_call_no_server_that_is_not_allowed(
-    meta_url: str, shard_urls: dict[int, str], false_server: FalseServer
+    meta_url: str, shard_urls: dict[int, str], false_server: FalseServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forge(meta_url, 8, place_at(false_server, "s8"))
-    arguments = ["--meta-url", meta_url, "--shard-login", LOGIN, "--shard-places", "db-*.example:3306"]
+    monkeypatch.setenv("FOQS_SHARD_LOGIN", LOGIN)
+    arguments = ["--meta-url", meta_url, "--shard-places", "db-*.example:3306"]
     for command in ("status", "apply"):
         ended = run("schema", command, *arguments)
         assert ended.exit_code != 0

@@ -9,6 +9,7 @@ from tests.sim import (
     dedup_defects,
     defects,
     event_defects,
+    group_defects,
     load_defects,
     owner_defects,
     peer_defects,
@@ -16,6 +17,7 @@ from tests.sim import (
     quota_defects,
     reach_defects,
     routing_defects,
+    secret_defects,
     shared_cap_defects,
     short_read_defects,
     slot_defects,
@@ -40,7 +42,8 @@ _OF_ONE_HOST = (
     store_defects,
 )
 _OF_CLUSTERS = (
-    cluster_defects, copy_defects, peer_defects, reach_defects, routing_defects, shared_cap_defects, tier_defects,
+    cluster_defects, copy_defects, group_defects, peer_defects, reach_defects, routing_defects, secret_defects,
+    shared_cap_defects, tier_defects,
 )  # fmt: skip
 
 

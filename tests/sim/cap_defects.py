@@ -41,7 +41,7 @@ def forgets_the_cap_of_the_namespace(self: Tokens, queue: TopicQueue, count: int
     return granted
 
 
-@in_place_of(Tokens, "_give_back")
+@in_place_of(Tokens, "_refund")
 def loses_the_tokens_of_what_was_not_delivered(self: Tokens, queue: TopicQueue, count: int) -> None:
     queue.allowed_count -= count
 

@@ -76,13 +76,15 @@ class CapKeeper:
             topic = chance.choice(self._topics)
             wanted = [
                 SimpleNamespace(
-                    topic=topic, is_prefix=True, dequeue_paused=chance.random() < 0.3,
+                    topic=topic, is_prefix=True, group=None, dequeue_paused=chance.random() < 0.3,
                     enqueue_paused=chance.random() < 0.1, deliveries_per_second_max=chance.choice(_RATES),
                     weight=chance.choice([1, 1, 4]),
                 )
             ]  # fmt: skip
             if chance.random() < 0.3:
-                wanted.append(SimpleNamespace(topic=topic, is_prefix=False, dequeue_paused=chance.random() < 0.5))
+                wanted.append(
+                    SimpleNamespace(topic=topic, is_prefix=False, group=None, dequeue_paused=chance.random() < 0.5)
+                )
             if await self._set_all(self._namespace, wanted):
                 self._world.counts["policies of prefixes changed"] += 1
 
@@ -107,7 +109,7 @@ class CapKeeper:
         numbers = {one.number: name for name, one in tables.namespaces.items()}
         for number, prefixes in list(tables.prefix_policies.items()):
             words = {"dequeue_paused": False, "enqueue_paused": False, "deliveries_per_second_max": 0.0, "weight": 1}
-            wanted = [SimpleNamespace(topic=name, is_prefix=True, **words) for name in sorted(prefixes)]
+            wanted = [SimpleNamespace(topic=name, is_prefix=True, group=None, **words) for name in sorted(prefixes)]
             if number in numbers:
                 await self._set_all(numbers[number], wanted)
         for number, policies in list(tables.policies.items()):

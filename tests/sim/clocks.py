@@ -101,7 +101,7 @@ class SimClocks:
 
     def problems_of_commit(self, shard_id: int, script: Script) -> Iterator[str]:
         """The steady clock goes as the world's time under one owner, and stands still between two."""
-        owner, taken_ms = self._taken[shard_id, script.epoch, script.mark.transaction_number]
+        owner, taken_ms = self._taken_by(shard_id, script.epoch, script.mark.transaction_number)
         before, self._committed[shard_id] = self._committed.get(shard_id), (owner, script.mark.steady_ms, taken_ms)
         if before is not None:
             owner_before, steady_before_ms, taken_before_ms = before
@@ -112,6 +112,14 @@ class SimClocks:
             elif owner is owner_before and gone_ms < passed_ms - 1:
                 yield f"P7: the steady clock of shard {shard_id} went by {gone_ms} ms only in {passed_ms:.3f} ms"
         yield from self._problems_of_durability(shard_id, taken_ms)
+
+    def _taken_by(self, shard_id: int, epoch: int, number: int) -> tuple[ShardState, float]:
+        """The state takes up an epoch only between two transactions, and the store can have a later one before."""
+        return next(
+            self._taken[shard_id, taken, number]
+            for taken in range(epoch, -1, -1)
+            if (shard_id, taken, number) in self._taken
+        )
 
     def _problems_of_durability(self, shard_id: int, taken_ms: float) -> Iterator[str]:
         """An owner that looks in time puts nothing together for a server that has not been durable for long."""

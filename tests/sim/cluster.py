@@ -26,6 +26,7 @@ from tests.sim.chance import Delays, Profile
 from tests.sim.host import FakeDoor, SimHost
 from tests.sim.liar import Liar
 from tests.sim.loop import VirtualLoop
+from tests.sim.rotations import Rotations
 from tests.sim.tier_changes import TierChanges, settle
 from tests.sim.world import World
 
@@ -74,6 +75,10 @@ class ClusterWorld(World):
     def __init__(self, seed: int, profile: Profile, loop: VirtualLoop, delays: Delays, *, verbose: bool) -> None:
         super().__init__(seed, profile, loop, delays, verbose=verbose)
         self.liar = Liar(self)
+        self.rotations = Rotations(self)
+
+    def opens_to_peer(self, caller_id: str, callee: SimHost) -> None:
+        self.rotations.check(caller_id, callee)
 
     def heard_of_peer(self, sender: str, receiver: str, verb: str, told: Any) -> None:
         self.liar.heard(sender, receiver, verb, told)

@@ -57,6 +57,6 @@ _of_a_property = leaves_its_server_too_early
 plant(__name__, _of_a_property.__name__, _of_a_property, lambda _: True)
 
 
-@in_place_of(Ownership, "_look_at_clock")
+@in_place_of(Ownership, "_check_clock")
 def does_not_notice_that_it_stood_still(self: Ownership) -> None:
     return None

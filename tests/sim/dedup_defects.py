@@ -85,7 +85,7 @@ def answers_a_repeat_before_the_commit_of_its_first(
             continue
         completion.open_count += 1
         outcome.firsts[item.key] = (self._index.shard_id, key)
-        self.end(item, completion)
+        self.end(item, completion, outcome)
     return list(firsts.values()), list(firsts)
 
 
@@ -134,7 +134,7 @@ def takes_ids_into_tables_and_images_before_their_commit(self: Remembering, tran
         window = self._source.windows[row.namespace]
         window.add(row.digests, row.at_ms, 1_000)
         window.last_first = row.first
-        self._source.images.look(window)
+        self._source.images.check(window)
     self._rows = []
 
 

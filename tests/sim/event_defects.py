@@ -76,7 +76,7 @@ def forgets_enqueues_that_come_with_ends(self: EventLog, events: Events) -> None
     _record(self, events)
 
 
-@in_place_of(EventLog, "_tell_lost")
+@in_place_of(EventLog, "_log_lost")
 def does_not_tell_what_it_had_no_room_for(self: EventLog, now_ms: int) -> None:
     return None
 

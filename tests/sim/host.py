@@ -24,6 +24,7 @@ from foqs.model import limits
 from foqs.model.calls import CallContext
 from foqs.model.errors import FoqsError, OverloadedError, UnavailableError
 from foqs.model.item import ItemEvent, Phase
+from foqs.model.principal import EVERYBODY
 from foqs.model.slots import SlotTable
 from foqs.shard.port import Transaction, TransactionResult
 from foqs.shard.state.engine import ShardState
@@ -44,13 +45,13 @@ from tests.support.asked import Asked
 if TYPE_CHECKING:
     from tests.sim.world import World
 
-CONTEXT = CallContext("sim")
+CONTEXT = CallContext("sim", principal=EVERYBODY)
 
 
 class FakeDoor(Service):
     """In place of the Thrift server: runs calls as tasks of the host, and drains as that does."""
 
-    def __init__(self, call: Call, *, is_living_peer: Callable[[str], bool], **_: Any) -> None:
+    def __init__(self, call: Call, *, is_living_peer: Callable[[str, str], bool], **_: Any) -> None:
         super().__init__("door")
         self.call = call
         self.is_living_peer = is_living_peer
@@ -164,6 +165,7 @@ class SimHost:
         config = HostConfig.model_construct(
             meta_url="", host_name=self.name, listen_address="sim", port=0, cluster="sim", event_log_dir="memory",
             shards=shard_urls(self._world), tier=self._world.tiers.of_host(self.name),
+            allow_open=True,
         )  # fmt: skip
         return bootstrap.Host(config)
 

@@ -20,6 +20,7 @@ from foqs.cluster.ownership import owner_claims
 from foqs.contract import requests as of
 from foqs.model.calls import CallContext
 from foqs.model.errors import FoqsError
+from foqs.model.principal import EVERYBODY
 from tests.sim.clients import TOPICS
 from tests.sim.loop import ProcessState
 
@@ -31,6 +32,7 @@ _SHARE = 0.3
 """Of the clusters."""
 _PAUSE_S = 0.03
 _LOOK_S = 0.02
+_HEALING_S_MAX = 10
 _CLAIM_MS = 600
 _READ_MS = 200
 _TOPICS_OF_HOME = 60
@@ -84,6 +86,11 @@ class Liar:
                 await self._lie()
             # The time after which nothing of it may be believed any more.
             await asyncio.sleep((_CLAIM_MS + _READ_MS) / 1000 + 1)
+            # A meta database that hung until now has not told the truth before: `_look` knows from when on it has.
+            for _ in range(round(_HEALING_S_MAX / _LOOK_S)):
+                if not self._false():
+                    break
+                await asyncio.sleep(_LOOK_S)
             self._check_healed()
         finally:
             looking.cancel()
@@ -107,7 +114,9 @@ class Liar:
 
     async def _say(self, to: SimHost, verb: str, told: Any, sender: str = "") -> None:
         """Whatever is said, the answer is one, or an error of the contract."""
-        said = getattr(to.host._routing.door, verb)(CallContext("liar", peer=sender or self.host_id), told)
+        said = getattr(to.host._routing.door, verb)(
+            CallContext("liar", peer=sender or self.host_id, principal=EVERYBODY), told
+        )
         task = self._world.loop.create_task(said, context=to.process.context)
         # A host that is stopped may answer long after.
         task.add_done_callback(lambda task: self._judge(to, verb, task))
@@ -210,7 +219,7 @@ class Liar:
         self._looked_s = {who: looked_s for who, looked_s in self._looked_s.items() if who in false}
         for who, since_s in self._believed_s.items():
             host, shard_id = false[who], who[1]
-            looked_s = host.host.owners.claims._looked_s
+            looked_s = host.host.owners.claims._read_s
             if looked_s > since_s + _READ_MS / 1000:
                 self._looked_s.setdefault(who, looked_s)
             if now_s > self._looked_s.get(who, inf) + _CLAIM_MS / 1000 + 0.3:

@@ -18,7 +18,7 @@ def _keeps_counts(profile: Profile) -> bool:
 @in_place_of(Jobs, "note")
 def counts_what_was_refused(self: Jobs, job: HostedJob, result: EnqueueResult) -> None:
     job.items += len(result.ids)
-    job.has_news = True
+    job.is_unwritten = True
 
 
 @in_place_of(Jobs, "write_all", _keeps_counts)

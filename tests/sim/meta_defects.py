@@ -79,7 +79,7 @@ def _replays_past_the_hold(self: Account, ask: Ask, grant: Grant, asked_ms: int)
 
 
 def _forgets_replays_whose_ask_failed(self: Account) -> None:
-    self._told = []
+    self._reporting = []
 
 
 def _gives_refused_tokens_back_twice(self: Account, ask: Ask) -> None:

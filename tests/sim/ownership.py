@@ -67,7 +67,7 @@ class MetaTables(MetaDatabase):
 
 class SimNamespaces(FakeNamespaces):
     def __init__(self, world: World, meta: FakeMeta) -> None:
-        super().__init__(meta.reach, meta.censuses, meta.slots, meta.jobs, meta.policies)
+        super().__init__(meta.reach, meta.censuses, meta.slots, meta.jobs, meta.policies, meta.groups, meta.access)
         self._world = world
 
     def finish_creation(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from foqs.model import limits
 from foqs.model.calls import CallContext
 from foqs.model.errors import HostUnreachableError, UnavailableError
+from foqs.model.principal import EVERYBODY
 from foqs.transport.peers import GREET_AGAIN_MS, KNOWN_MS_MAX
 
 if TYPE_CHECKING:
@@ -51,14 +52,16 @@ class SimRemote:
             return await self._tell(verb, request)
         if context.caller.endswith(_HANDED_ON):
             self._world.complain(f"{verb} of {context.caller} goes on to {self.host_id}, although it was handed on")
-        handed_on = CallContext(context.caller + _HANDED_ON, peer=self._me, shards=context.shards)
+        handed_on = CallContext(context.caller + _HANDED_ON, peer=self._me, shards=context.shards, principal=EVERYBODY)
         self._world.counts[f"handed on: {verb}"] += 1
         return await self._call(lambda door: door.call(handed_on, verb, request))
 
     async def _tell(self, verb: str, request: Any) -> Any:
         """What hosts tell each other goes through the door of the one that is told."""
         self._world.heard_of_peer(self._me, self.host_id, verb, request)
-        return await self._call(lambda door: door.call(CallContext("", peer=self._me), verb, request))
+        return await self._call(
+            lambda door: door.call(CallContext("", peer=self._me, principal=EVERYBODY), verb, request)
+        )
 
     async def _call(self, work: Callable[[FakeDoor], Awaitable[Any]]) -> Any:
         """What was sent is done there, even if nobody waits any more."""
@@ -89,10 +92,11 @@ class SimRemote:
     async def _until_known(self, host: SimHost) -> None:
         """A host lets nobody in whom it does not know to live; one that has just started it knows soon."""
         until_s = self._world.loop.time() + KNOWN_MS_MAX / 1000
-        while not host.door.is_living_peer(self._me):
+        while not host.door.is_living_peer(self._me, ""):
             if self._world.loop.time() >= until_s:
                 raise HostUnreachableError(f"host {self.host_id} does not know that host {self._me} lives")
             await asyncio.sleep(GREET_AGAIN_MS / 1000)
+        self._world.opens_to_peer(self._me, host)
 
     def _host(self) -> SimHost:
         for host in self._world.hosts:

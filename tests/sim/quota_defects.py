@@ -10,7 +10,7 @@ from tests.sim.chance import Profile
 from tests.sim.planting import in_place_of
 from tests.sim.quotas import is_exact
 
-_give_back, _put_aside, _move_to = Account.give_back, Account._put_aside, GrantBook._move_to
+_refund, _put_aside, _move_to = Account.refund, Account._put_aside, GrantBook._move_to
 
 
 def _has_hosts(profile: Profile) -> bool:
@@ -35,9 +35,9 @@ def gives_back_what_it_has_spent(self: Account, lot: Lot, now_ms: int) -> None:
     _put_aside(self, lot, now_ms)
 
 
-@in_place_of(Charge, "give_back", is_exact)
+@in_place_of(Charge, "refund", is_exact)
 def gives_back_what_was_let_in(self: Charge, count: int) -> None:
-    _give_back(self._account, count + 3, self._bucket, self._lot)
+    _refund(self._account, count + 3, self._bucket, self._lot)
 
 
 @in_place_of(Quotas, "_let_in", _has_hosts)

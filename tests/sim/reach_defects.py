@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from foqs.cluster.homes.interests import Interests
 from foqs.cluster.homes.probes import Probes
 from foqs.cluster.homes.topic_homes import TopicHomes
-from foqs.cluster.homes.wishes import Wishes
 from foqs.cluster.peers.guarded_peers import GuardedPeers
 from foqs.model.stocks import Pointer, Topic
 from tests.sim.planting import in_place_of
 
-_keep = Wishes.keep
+_keep = Interests.keep
 
 
 @in_place_of(Probes, "take_round")
@@ -23,19 +23,19 @@ def asks_nobody_for_what_is_sought_in_vain(self: Probes, *_: Any) -> dict[str, l
 @in_place_of(Probes, "take_round")
 def asks_the_same_host_again_and_again(self: Probes, hosts: Iterable[str], *_: Any) -> dict[str, list[Topic]]:
     others = [host_id for host_id in hosts if host_id != self._me]
-    return {others[0]: list(self._sought)} if others else {}
+    return {others[0]: list(self._probed)} if others else {}
 
 
-@in_place_of(TopicHomes, "_looked_for")
+@in_place_of(TopicHomes, "_find_here")
 def tells_who_asks_around_of_others_items_alone(
     self: TopicHomes, host_id: str, topic: Topic, now_s: float
 ) -> Pointer | None:
-    return self.directory.look(host_id, topic, now_s)
+    return self.directory.peek(host_id, topic, now_s)
 
 
-@in_place_of(Wishes, "keep")
+@in_place_of(Interests, "keep")
 def forgets_what_was_found_for_calls_that_do_not_wait(
-    self: Wishes, pointers: Iterable[Pointer], now_s: float, for_ms: float = 0.0
+    self: Interests, pointers: Iterable[Pointer], now_s: float, for_ms: float = 0.0
 ) -> None:
     if not for_ms:
         _keep(self, pointers, now_s)

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from foqs.cluster.homes.directory import Directory
+from foqs.cluster.homes.interests import Interests
 from foqs.cluster.homes.topic_homes import TopicHomes
-from foqs.cluster.homes.wishes import Wishes
 from foqs.cluster.peers.peer_table import Peer
 from foqs.cluster.routing import by_all, pages, routes
 from foqs.cluster.routing.pulls import Pulls
@@ -23,7 +23,7 @@ from foqs.model.stocks import Pointer, Topic
 from tests.sim.planting import in_place_of
 
 _call = Router._call
-_hand_on = RoutedEnqueue._hand_on
+_forward = RoutedEnqueue._forward
 _in_groups = routes._in_groups
 _by_all = Routes.by_all
 _merged_topics = pages.merged_topics
@@ -35,11 +35,11 @@ def hands_on_what_was_handed_on(self: Router, context: CallContext, verb: str, r
     return _call(self, replace(context, peer="") if verb == "ack" else context, verb, request)
 
 
-@in_place_of(RoutedEnqueue, "_hand_on")
+@in_place_of(RoutedEnqueue, "_forward")
 async def says_that_nothing_was_done_where_that_is_not_known(
     self: RoutedEnqueue, context: Any, request: Any, enqueue: Any, positions: Sequence[int], result: EnqueueResult
 ) -> FoqsError | None:
-    failed: FoqsError | None = await _hand_on(self, context, request, enqueue, positions, result)
+    failed: FoqsError | None = await _forward(self, context, request, enqueue, positions, result)
     for position in positions:
         error = result.errors.get(position)
         if isinstance(error, UnavailableError):
@@ -47,7 +47,7 @@ async def says_that_nothing_was_done_where_that_is_not_known(
     return failed
 
 
-@in_place_of(RoutedEnqueue, "_hand_on")
+@in_place_of(RoutedEnqueue, "_forward")
 async def hands_an_enqueue_on_twice(
     self: RoutedEnqueue, context: Any, request: Any, enqueue: Any, positions: Sequence[int], result: EnqueueResult
 ) -> FoqsError | None:
@@ -56,7 +56,7 @@ async def hands_an_enqueue_on_twice(
         await enqueue(context, changed(request, items=items))
     except FoqsError as error:
         return error
-    failed: FoqsError | None = await _hand_on(self, context, request, enqueue, positions, result)
+    failed: FoqsError | None = await _forward(self, context, request, enqueue, positions, result)
     return failed
 
 
@@ -77,7 +77,7 @@ def takes_the_last_owner_for_all_shards(self: Routes, owner: Any) -> Peer | None
     return self._peers.get(newest.host_id, newest.address) if newest.host_id != self._me and newest.address else None
 
 
-@in_place_of(Pulls, "_give_back")
+@in_place_of(Pulls, "_release")
 async def drops_what_was_pulled_for_a_caller_who_has_gone(self: Pulls, remote: Peer, wanted: Any, pull: Any) -> None:
     await asyncio.wait([pull])
 
@@ -88,8 +88,8 @@ def forgets_whom_to_send_a_hint(self: Directory, *arguments: Any) -> list[tuple[
     return []
 
 
-@in_place_of(Wishes, "tell")
-def drops_hints(self: Wishes, pointer: Pointer) -> bool:
+@in_place_of(Interests, "notify")
+def drops_hints(self: Interests, pointer: Pointer) -> bool:
     return False
 
 

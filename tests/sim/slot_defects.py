@@ -38,15 +38,15 @@ async def makes_a_table_without_asking_the_owners(self: NamespaceCalls) -> None:
     await self._namespaces.refresh()
 
 
-@in_place_of(Slots, "learn")
-def goes_by_the_table_of_the_lower_version(self: Slots, told: SlotTable, source: str) -> None:
-    if told.version and (not self.table.version or told.version < self.table.version):
-        self.table = told
+@in_place_of(Slots, "note")
+def goes_by_the_table_of_the_lower_version(self: Slots, table: SlotTable, source: str) -> None:
+    if table.version and (not self.table.version or table.version < self.table.version):
+        self.table = table
 
 
-@in_place_of(Slots, "learn")
-def forgets_its_table_with_the_meta_database(self: Slots, told: SlotTable, source: str) -> None:
-    self.table = told
+@in_place_of(Slots, "note")
+def forgets_its_table_with_the_meta_database(self: Slots, table: SlotTable, source: str) -> None:
+    self.table = table
 
 
 @in_place_of(Slots, "_keep")

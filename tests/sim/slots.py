@@ -207,7 +207,10 @@ class SlotWatch:
         """S1, an item and its dedup id are written together, and both where the slot of the id leads."""
         world = self._world
         uids = {row.key: uid_of(row.content.payload) for row in script.rows_new}
-        with_ids = {key for key, uid in uids.items() if uid in world.dedup_ids and uid not in self.accepted}
+        firsts: dict[str, int] = {}
+        for key, uid in sorted(uids.items()):
+            firsts.setdefault(uid, key)  # Of an item that has copies in groups, the first one stands for all.
+        with_ids = {key for uid, key in firsts.items() if uid in world.dedup_ids and uid not in self.accepted}
         if script.slot_changes is not None:
             self.slots_moved(shard_id, script)
         rows = [row for row in script.seen_new if row.shard_ids is None]

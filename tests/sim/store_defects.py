@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from unittest.mock import patch
 
 from foqs.shard.port import ItemRow, Rewrite, Transaction, TransactionResult
-from foqs.storage.shard.export_pages import ExportWish, KeyPage, merged_by_key
+from foqs.storage.shard.export_pages import ExportCriteria, KeyPage, merged_by_key
 from foqs.storage.shard.packs import pack_index
 from foqs.storage.shard.packs.pack import PackPlan
 from foqs.storage.shard.packs.pack_index import PackedPlaces, PackIndex
@@ -65,13 +65,17 @@ def shows_rows_alone(self: PackIndex, lane: int, edge: int, limit: int, bytes_ma
 
 
 @in_place_of(PackIndex, "export_places")
-def exports_rows_alone(self: PackIndex, wish: ExportWish, is_of_namespace: Callable[[int], bool]) -> PackedPlaces:
-    return PackedPlaces([], wish.to_key)
+def exports_rows_alone(
+    self: PackIndex, criteria: ExportCriteria, is_of_namespace: Callable[[int], bool]
+) -> PackedPlaces:
+    return PackedPlaces([], criteria.to_key)
 
 
 @in_place_of(fake_reader, "merged_by_key")
-def exports_beyond_what_both_parts_of_a_page_know(packed: KeyPage, stored: KeyPage, wish: ExportWish) -> KeyPage:
-    return merged_by_key(packed._replace(up_to=wish.to_key), stored._replace(up_to=wish.to_key), wish)
+def exports_beyond_what_both_parts_of_a_page_know(
+    packed: KeyPage, stored: KeyPage, criteria: ExportCriteria
+) -> KeyPage:
+    return merged_by_key(packed._replace(up_to=criteria.to_key), stored._replace(up_to=criteria.to_key), criteria)
 
 
 @in_place_of(FakeStore, "_promote_all")

@@ -32,12 +32,12 @@ def keeps_to_the_tier_that_a_namespace_had_first(self: Namespaces, name: str) ->
     return replace(namespace, settings=replace(namespace.settings, tier=tier))
 
 
-@in_place_of(Stocks, "may_take")
+@in_place_of(Stocks, "can_take")
 def hands_items_to_hosts_of_another_tier(self: Stocks, namespace_name: str, shard_id: int) -> bool:
     return True
 
 
-@in_place_of(Stocks, "may_take")
+@in_place_of(Stocks, "can_take")
 def hands_items_to_hosts_whose_shards_drain(self: Stocks, namespace_name: str, shard_id: int) -> bool:
     number = self.number_of(namespace_name)
     namespace = None if number is None else self._namespaces.settings.by_number.get(number)

@@ -17,7 +17,8 @@ from foqs.client.retry import RetryPolicy
 from foqs.transport.bounds import TransportLimits
 from foqs.transport.connection import Connection
 from foqs.transport.connection_table import ConnectionTable
-from foqs.transport.verb_table import Verbs
+from foqs.transport.sign_ins import OpenAccess, SignIns
+from foqs.transport.verb_table import Verbs, request_ids
 from foqs.wire.codec import Codec
 
 if TYPE_CHECKING:
@@ -46,10 +47,13 @@ class FrontDoor:
 
     def __init__(self, world: World, host: SimHost) -> None:
         codec, door = Codec(), host.door
-        verbs = Verbs(door.call, door.is_living_peer, codec)
+        wall_ms, now_s, bounds = lambda: 0, asyncio.get_running_loop().time, TransportLimits()
+        verbs = Verbs(door.call, door.is_living_peer, codec, request_ids(0))
         namespaces: Any = host.host._namespaces
         metrics: Any = NoMetrics()
-        self.table = ConnectionTable(verbs, codec, metrics, TransportLimits(), namespaces)
+        self.table = ConnectionTable(
+            verbs, codec, metrics, bounds, namespaces, SignIns(OpenAccess(), wall_ms, now_s, bounds)
+        )
         self.world = world
 
     def connect(self, client: asyncio.Protocol, chance: random.Random, arriving: Arriving) -> asyncio.Transport:

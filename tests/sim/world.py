@@ -178,6 +178,9 @@ class World:
         if self.verbose:
             print(f"{self.loop.time():9.4f} {who:8} {what}")
 
+    def opens_to_peer(self, caller_id: str, callee: SimHost) -> None:
+        """A host proves itself to another one."""
+
     def heard_of_peer(self, sender: str, receiver: str, verb: str, told: Any) -> None:
         """One host tells another one something."""
 

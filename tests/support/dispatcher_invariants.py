@@ -67,16 +67,16 @@ def _cap_problems(dispatcher: Dispatcher) -> Iterator[str]:
                     yield f"{name} has a cap that is none any more"
         if queue.allowed_count < 0 or (queue.allowed_count and not queue.is_throttled):
             yield f"{name} holds {queue.allowed_count} tokens"
-        if queue.parked_slot == UNTIL_FED:
+        if queue.token_wait_slot == UNTIL_FED:
             is_waited_for = queue in tokens.topic_wheel._due or _is_looked_after(queue.cap)
         else:
-            is_waited_for = queue in tokens.topic_wheel._slots.get(queue.parked_slot, [*tokens.topic_wheel._due])
-        if queue.parked_slot and not is_waited_for:
-            yield f"{name} is parked, and nobody will wake it"
+            is_waited_for = queue in tokens.topic_wheel._slots.get(queue.token_wait_slot, [*tokens.topic_wheel._due])
+        if queue.token_wait_slot and not is_waited_for:
+            yield f"{name} waits for tokens, and nobody will wake it"
     for tenant in dispatcher.queues.tenants.values():
         is_waited_for = tenant in tokens.tenant_wheel._due or _is_looked_after(tenant.cap)
-        if tenant.parked_slot == UNTIL_FED and tenant.version == dispatcher.settings.version and not is_waited_for:
-            yield f"namespace {tenant.namespace} is parked, and nobody will wake it"
+        if tenant.token_wait_slot == UNTIL_FED and tenant.version == dispatcher.settings.version and not is_waited_for:
+            yield f"namespace {tenant.namespace} waits for tokens, and nobody will wake it"
     for key, any_cap in caps.items():
         cap = any_cap._own if isinstance(any_cap, SharedCap) else any_cap
         if any_cap._held_count != held[key]:
@@ -100,7 +100,7 @@ def _ring_problems(dispatcher: Dispatcher, untold: Container[str]) -> Iterator[s
                 yield f"{name} is {'' if queue.in_ring else 'not '}in rings, but not so in that of {ring.prefix!r}"
         if queue.in_ring:
             continue
-        is_held_back = queue.is_paused or queue.parked_slot or queue.name in untold
+        is_held_back = queue.is_paused or queue.token_wait_slot or queue.name in untold
         is_held_back = is_held_back or queue in dispatcher.rings._waiting_for_room
         is_held_back = is_held_back or queue.coming_count  # Their end will be told.
         is_held_back = is_held_back or name in dispatcher.settings.policy_changes  # It may have gone on.
@@ -114,7 +114,7 @@ def _ring_problems(dispatcher: Dispatcher, untold: Container[str]) -> Iterator[s
             yield f"namespace {tenant.namespace} counts {tenant.waiting_any_count} calls for any topic"
         if tenant.queues_count != queues_of[id(tenant)]:
             yield f"namespace {tenant.namespace} counts {tenant.queues_count} topics"
-        is_held_back = tenant.parked_slot or dispatcher._namespaces_paused is not dispatcher.settings.dequeue_paused
+        is_held_back = tenant.token_wait_slot or dispatcher._namespaces_paused is not dispatcher.settings.dequeue_paused
         is_held_back = is_held_back or tenant.namespace in dispatcher.settings.dequeue_paused
         for ring in rings:
             if (

@@ -15,10 +15,11 @@ from foqs.host.shards.waiting import Waiting
 from foqs.host.verbs.enqueues import Enqueues
 from foqs.model.calls import CallContext, EnqueueResult
 from foqs.model.namespace import Namespace
+from foqs.model.principal import EVERYBODY
 from foqs.model.slots import first_table
 from tests.support.shards import NamespacesOf, Shards
 
-CALL = CallContext("test")
+CALL = CallContext("test", principal=EVERYBODY)
 
 
 class Enqueuer:

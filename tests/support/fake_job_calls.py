@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 
 from foqs.contract import requests as of
+from foqs.model.audit import AuditPage
 from foqs.model.calls import CallContext
 from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, shown
 from foqs.model.jobs import Job, JobPage, check_job_id, checked_changes, unknown_job
@@ -49,6 +50,9 @@ class FakeJobCalls:
         if job is None:
             raise unknown_job(job_id, namespace_name)
         return job
+
+    async def list_audit(self, context: CallContext, request: of.ListAuditRequest) -> AuditPage:
+        return AuditPage()
 
     async def list_jobs(self, context: CallContext, request: of.ListJobsRequest) -> JobPage:
         limit, page_token = request.limit, request.page_token

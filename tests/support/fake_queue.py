@@ -21,6 +21,7 @@ from foqs.model.calls import (
     ExportPage,
     ExportPlan,
     ExportSplit,
+    GroupPage,
     HostStatus,
     ItemState,
     NamespacePage,
@@ -43,12 +44,14 @@ from foqs.model.errors import (
     UnavailableError,
     UnknownNamespaceError,
 )
+from foqs.model.groups import TopicGroup
 from foqs.model.limits import PAYLOAD_BYTES_DEFAULT
 from foqs.model.namespace import Namespace, NamespaceSettings, check_namespace_name, updated, with_changes
 from foqs.model.policy import TopicPolicyEntry, TopicPolicyPage
 from foqs.model.policy_book import NamedChange, PolicyBook, PolicyCounts
 from foqs.model.reasons import Reason, WhyNone
 from foqs.model.slots import SLOTS_COUNT
+from tests.support.fake_access_calls import FakeAccessCalls
 from tests.support.fake_job_calls import FakeJobCalls
 from tests.support.fake_shard_calls import FakeShardCalls
 from tests.support.waiting import PATIENCE_S
@@ -56,16 +59,18 @@ from tests.support.waiting import PATIENCE_S
 NOW_MS = 1_700_000_000_000
 
 
-class FakeQueue(FakeJobCalls, FakeShardCalls):
+class FakeQueue(FakeJobCalls, FakeShardCalls, FakeAccessCalls):
     """Serves the namespaces `ns` and those created. Time stands still at NOW_MS."""
 
     def __init__(self) -> None:
         FakeJobCalls.__init__(self)
         FakeShardCalls.__init__(self)
+        FakeAccessCalls.__init__(self)
         self.seen: dict[tuple[str, str], str] = {}
         """The ids of items by namespace and dedup id."""
         self.namespaces: dict[str, Namespace] = {}
         self.policies: dict[str, PolicyBook] = {}
+        self.groups: dict[tuple[str, str], TopicGroup] = {}
         self.ready: dict[tuple[str, str], list[Delivery]] = defaultdict(list)
         self.leased: dict[str, tuple[str, Delivery]] = {}
         self.calls_running = 0
@@ -262,6 +267,20 @@ class FakeQueue(FakeJobCalls, FakeShardCalls):
         names = [(True, name) for name in book.prefixes_changed if request.with_prefixes]
         names += [(False, name) for name in book.topics_changed]
         return TopicPolicyPage([book.change(NamedChange(name, is_prefix, None)) for is_prefix, name in names], "")
+
+    async def create_group(self, context: CallContext, request: of.CreateGroupRequest) -> TopicGroup:
+        self._check(request.namespace_name)
+        created = TopicGroup(request.topic, request.group, ttl_ms=request.ttl_ms, delay_ms=request.delay_ms)
+        return self.groups.setdefault((request.namespace_name, created.hidden_name), created)
+
+    async def delete_group(self, context: CallContext, request: of.DeleteGroupRequest) -> None:
+        self._check(request.namespace_name)
+        self.groups.pop((request.namespace_name, TopicGroup(request.topic, request.group).hidden_name), None)
+
+    async def list_groups(self, context: CallContext, request: of.ListGroupsRequest) -> GroupPage:
+        self._check(request.namespace_name)
+        found = [one for (name, _), one in sorted(self.groups.items()) if name == request.namespace_name]
+        return GroupPage(found[: request.limit], "")
 
     async def delete_namespace(self, context: CallContext, request: of.DeleteNamespaceRequest) -> None:
         self._check(request.name)

@@ -12,11 +12,25 @@ from types import FrameType
 from typing import Any
 
 import foqs
+from foqs.bootstrap import Host
+from foqs.cluster.members.membership import Membership
+from foqs.host.registry.namespaces import Namespaces
+from foqs.transport.listener import Listener
 
 _ROOT = str(Path(foqs.__file__).parent) + "/"
 _RESPONSE_WRITTEN = ("transport/connection.py", "Connection.answer_call")
-_BACKGROUND = {"Host._tick", "Membership._beat_and_read", "Listener._accept_from_now_on"}
-"""What runs by the clock has nothing to do with the call."""
+_BACKGROUND = frozenset(
+    function.__code__
+    for function in (
+        Host._tick,
+        Membership._pause,
+        Membership._beat,
+        Membership._refresh,
+        Namespaces._refresh_in_time,
+        Listener._accept_from_now_on,
+    )
+)
+"""The functions that run by the clock, which have nothing to do with the call."""
 
 
 @dataclass(slots=True)
@@ -63,7 +77,7 @@ def traced() -> Iterator[Flow]:
         code = frame.f_code
         if not code.co_filename.startswith(_ROOT):
             return
-        is_background = code.co_qualname in _BACKGROUND
+        is_background = code in _BACKGROUND
         if event == "call":
             depth_ignored += is_background
             if not depth_ignored:

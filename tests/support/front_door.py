@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, cast
@@ -21,6 +22,7 @@ class Counts:
         self.finished: list[tuple[str, str]] = []
         self.errors: list[str] = []
         self.refused: list[str] = []
+        self.handshakes: list[str] = []
         self.open = 0
         self.changed = asyncio.Event()
 
@@ -38,6 +40,16 @@ class Counts:
     def protocol_error(self, reason: str) -> None:
         self.errors.append(reason)
         self.changed.set()
+
+    def handshake_ended(self, outcome: str) -> None:
+        self.handshakes.append(outcome)
+        self.changed.set()
+
+    async def until_handshakes(self, count: int) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while len(self.handshakes) < count:
+                self.changed.clear()
+                await self.changed.wait()
 
     async def until_error(self, reason: str) -> None:
         async with asyncio.timeout(PATIENCE_S):
@@ -63,8 +75,10 @@ class World:
         self.counts = counts
         self.codec = Codec()
 
-    def connect(self, own_address: str | None = None) -> AbstractAsyncContextManager[RawClient]:
-        return RawClient.connect("127.0.0.1", self.server.port, own_address)
+    def connect(
+        self, own_address: str | None = None, tls: ssl.SSLContext | None = None
+    ) -> AbstractAsyncContextManager[RawClient]:
+        return RawClient.connect("127.0.0.1", self.server.port, own_address, tls)
 
     async def is_healthy(self, own_address: str | None = None) -> bool:
         """Whether a client of its own gets an answer."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Set
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -15,21 +17,26 @@ from foqs.cluster.homes.topic_homes import TopicHomes
 from foqs.cluster.members.view import ClusterView
 from foqs.cluster.ownership.owner_map import OwnerMap
 from foqs.cluster.ownership.owner_reports import OwnerReports
+from foqs.cluster.peers.cluster_secrets import ClusterSecrets
 from foqs.cluster.peers.peer_claims import PeerClaims
 from foqs.cluster.routing.peer_door import PeerDoor
 from foqs.model.calls import CallContext
 from foqs.model.cluster import HostRow, ShardRow, ShardUse
-from foqs.model.peer_proof import NONCE_BYTES, PROOF, Greeting
+from foqs.model.cluster_secret import ClusterSecret
+from foqs.model.peer_proof import NONCE_BYTES, PROOF, Greeting, binding_of
+from foqs.model.secret import Secret
 from foqs.transport.bounds import TransportLimits
 from foqs.transport.peers import Peers
 from foqs.transport.remote_host import RemoteHost
 from foqs.transport.server import ThriftServer
+from foqs.transport.tls.contexts import PeerTls
+from foqs.transport.tls.layer import PortTls
 from foqs.wire.codec import Reply, structs
 from tests.support.fake_queue import FakeQueue
 from tests.support.raw_client import RawClient
 
 CLUSTER = "c"
-SECRET = b"s" * 32
+SECRET = Secret(b"s" * 32)
 HOSTS = ("callee", "caller", "other")
 SHARDS = {1: 5, 2: 7}
 """The epochs of shards that `other` has."""
@@ -39,11 +46,14 @@ SWEEP_MS = 20
 class PeerWorld:
     """A host that is called, and the connections of one that calls."""
 
-    def __init__(self, sweep_ms: int) -> None:
+    def __init__(self, sweep_ms: int, tls: PortTls | None, *, needs_certificate: bool) -> None:
         self.queue = FakeQueue()
-        self.secret: bytes | None = SECRET
         self.now_s = asyncio.get_running_loop().time
+        self.clock_step_ms = 0
+        self.callers_step_s = 0.0
+        """How far the clock of the callers is ahead."""
         self.owners = OwnerMap(self.now_s)
+        self.secrets = known_secrets(self._rows, SECRET)
         self.proofs = dict.fromkeys(HOSTS, PROOF)
         """The newest proof that each living host knows."""
         self.news: Any = TopicHomes("callee", None, None, lambda count: 0, self.now_s)  # type: ignore[arg-type]
@@ -53,14 +63,27 @@ class PeerWorld:
         self.claims = PeerClaims("callee", self._living, self.now_s)
         self.door = PeerDoor(
             "callee", CLUSTER, lambda: self.owners.living, self.news, self.caps, self.owner_reports, self.claims,
-            lambda: self.secret, os.urandom, self.now_s,
+            self.secrets, os.urandom, self.now_s, needs_certificate,
         )  # fmt: skip
         self.look()
         self.server = ThriftServer(
             self._call, address="127.0.0.1", port=0, namespaces=self.queue, metrics=Mock(),
-            is_living_peer=self.door.is_living, bounds=TransportLimits(sweep_ms=sweep_ms),
+            is_living_peer=self.door.is_living, tls=tls, bounds=TransportLimits(sweep_ms=sweep_ms),
+            wall_ms=lambda: time.time_ns() // 1_000_000 + self.clock_step_ms,
         )  # fmt: skip
         self.peers = self.connections_of("caller")
+
+    def _rows(self) -> Mapping[str, HostRow]:
+        return self.owners.living
+
+    @property
+    def secret(self) -> Secret | None:
+        """The secret that the host which is called knows."""
+        return self.secrets.current
+
+    @secret.setter
+    def secret(self, secret: Secret | None) -> None:
+        self.secrets = self.door._secrets = known_secrets(self._rows, secret)
 
     def _call(self, context: CallContext, verb: str, request: Any) -> Awaitable[Any]:
         if verb in self.door.table:
@@ -79,24 +102,54 @@ class PeerWorld:
         }
         self.owner_reports.members({name: f"{name}:1" for name in hosts}, frozenset())
         self.news.members(sorted(hosts), sorted(hosts))
-        self.owners.look(ClusterView("callee", hosts, rows, is_settled=True))
+        self.owners.refresh(ClusterView("callee", hosts, rows, is_settled=True))
 
-    def connections_of(self, me: str, secret: bytes = SECRET, callee_proof: int = PROOF) -> Peers:
-        return Peers(me, CLUSTER, lambda: secret, lambda host_id: callee_proof, os.urandom, self.now_s)
+    def connections_of(
+        self,
+        me: str,
+        secret: Secret = SECRET,
+        callee_proof: int = PROOF,
+        tls: PeerTls | None = None,
+    ) -> Peers:
+        def now_s() -> float:
+            return self.now_s() + self.callers_step_s
+
+        secrets = known_secrets(dict, secret)
+        return Peers(me, CLUSTER, secrets, lambda host_id: callee_proof, os.urandom, now_s, tls)
 
     def remote(self, host_id: str = "callee") -> RemoteHost:
         return self.peers.get(host_id, f"127.0.0.1:{self.server.port}")
 
-    def stranger(self) -> Any:
+    def stranger(self, tls: ssl.SSLContext | None = None, server_name: str | None = None) -> Any:
         """A connection of somebody who knows the protocol."""
-        return RawClient.connect("127.0.0.1", self.server.port)
+        return RawClient.connect("127.0.0.1", self.server.port, tls=tls, server_name=server_name)
+
+
+def known_secrets(
+    living: Callable[[], Mapping[str, HostRow]],
+    secret: Secret | None,
+    coming: Secret | None = None,
+    now_s: Callable[[], float] | None = None,
+) -> ClusterSecrets:
+    """The secrets of a host that has read these, or none."""
+    secrets = ClusterSecrets(living, now_s or asyncio.get_running_loop().time)
+    read_secrets(secrets, secret, coming)
+    return secrets
+
+
+def read_secrets(secrets: ClusterSecrets, secret: Secret | None, coming: Secret | None = None) -> None:
+    """Have a host read these in the meta database."""
+    found = None if secret is None else ClusterSecret(secret, coming)
+    secrets.read(SimpleNamespace(secrets=SimpleNamespace(read=lambda: found)))  # type: ignore[arg-type]
 
 
 async def greet(client: RawClient, caller: str = "caller", callee: str = "callee") -> tuple[Reply, Greeting]:
     """Greet, and return what the proofs are to be made of."""
     nonce = os.urandom(NONCE_BYTES)
     reply = await client.call("greet", structs.GreetRequest(PROOF, caller, callee, nonce))
-    return reply, Greeting(CLUSTER, caller, callee, nonce, reply.response.nonce if reply.response else b"")
+    theirs = reply.response.nonce if reply.response else b""
+    shown = client.certificate_bytes()
+    return reply, Greeting(CLUSTER, caller, callee, nonce, theirs, b"" if shown is None else binding_of(shown))
 
 
 async def join(client: RawClient, caller: str = "caller") -> Reply:
@@ -106,8 +159,10 @@ async def join(client: RawClient, caller: str = "caller") -> Reply:
 
 
 @asynccontextmanager
-async def peer_world(sweep_ms: int = SWEEP_MS) -> AsyncIterator[PeerWorld]:
-    made = PeerWorld(sweep_ms)
+async def peer_world(
+    sweep_ms: int = SWEEP_MS, tls: PortTls | None = None, *, needs_certificate: bool = False
+) -> AsyncIterator[PeerWorld]:
+    made = PeerWorld(sweep_ms, tls, needs_certificate=needs_certificate)
     await made.server.start()
     try:
         yield made

@@ -73,13 +73,13 @@ class QuotaCluster:
         if isinstance(charge, Charge):
             self.let_in.append(LetIn(self.now_ms, count, charge))
 
-    def give_back(self, at: int, count: int) -> None:
+    def refund(self, at: int, count: int) -> None:
         """Some of what was let in was a duplicate, or had no room."""
         if self.let_in:
             one = self.let_in[at % len(self.let_in)]
             count = min(count, one.count)
             one.count -= count
-            one.charge.give_back(count)
+            one.charge.refund(count)
 
     def drop(self, host: Host) -> None:
         host.account.drop_tokens(self.now_ms + host.clock_ms)
@@ -146,7 +146,7 @@ class QuotaCluster:
         """The book has all that was let in within a minute, but what hosts have not told it yet."""
         if self.away_since_ms is not None:
             return
-        untold_count = sum([host.account._untold_count for host in self.hosts])
+        untold_count = sum([host.account._unreported_count for host in self.hosts])
         told = [asked.ask for asked in self.under_way.values()]
         assert self.known_count() + untold_count >= self.count_since(self.now_ms - QUOTA_WINDOW_MS), told
 

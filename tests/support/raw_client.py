@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,9 +23,18 @@ class RawClient:
 
     @classmethod
     @asynccontextmanager
-    async def connect(cls, address: str, port: int, own_address: str | None = None) -> AsyncIterator[RawClient]:
+    async def connect(
+        cls,
+        address: str,
+        port: int,
+        own_address: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        server_name: str | None = None,
+    ) -> AsyncIterator[RawClient]:
         place = (own_address, 0) if own_address else None
-        reader, writer = await asyncio.open_connection(address, port, local_addr=place)
+        reader, writer = await asyncio.open_connection(
+            address, port, local_addr=place, ssl=tls, server_hostname=server_name
+        )
         client = cls(reader, writer)
         try:
             yield client
@@ -34,6 +44,21 @@ class RawClient:
                 await writer.wait_closed()
             except ConnectionError:
                 writer.transport.abort()
+
+    def tls_version(self) -> str:
+        """The version that was agreed on."""
+        version: str = self._writer.get_extra_info("ssl_object").version()
+        return version
+
+    def certificate(self) -> Any:
+        """The certificate that the host has shown, as a dictionary."""
+        return self._writer.get_extra_info("peercert")
+
+    def certificate_bytes(self) -> bytes | None:
+        """The same in DER; None without TLS."""
+        encrypted = self._writer.get_extra_info("ssl_object")
+        shown: bytes | None = None if encrypted is None else encrypted.getpeercert(binary_form=True)
+        return shown
 
     async def call(self, method: str, request: Any) -> Reply:
         self.send(method, request, seqid=1)

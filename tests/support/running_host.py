@@ -60,6 +60,15 @@ class RunningHost:
         assert {shard_of(item_id) for item_id in ids} == set(self.shard_urls)
         return ids
 
+    async def begin_anew(self) -> None:
+        """Delete all namespaces with their items and make `jobs` again, which takes less than to start another host."""
+        for namespace in [one.name async for one in self.admin.list_namespaces()]:
+            ids = [item.id async for item in self.admin.iterate_items(namespace)]
+            for first in range(0, len(ids), limits.BATCH_ITEMS_MAX):
+                await self.admin.delete_items(namespace, ids[first : first + limits.BATCH_ITEMS_MAX])
+            await self.admin.delete_namespace(namespace)
+        await self.admin.create_namespace("jobs")
+
     async def leased(self, count: int, topic: str = "t", lease_ms: int = 600_000) -> list[Item]:
         """Items of the namespace `jobs` that are there, under leases that outlast the test."""
         items: list[Item] = []

@@ -85,7 +85,7 @@ class SlowStore:
         self.waited_count += 1
         return False
 
-    def look_again(self) -> None:
+    def retry_now(self) -> None:
         return None
 
     def sort_key_after(self, lane: int, edge: int, count: int) -> int | None:

@@ -27,7 +27,7 @@ class Net:
         """Hosts that do nothing until their events are set."""
         self.reports_count = 0
         self.seeks: list[tuple[float, str, Mapping[Topic, int]]] = []
-        """When each host sought which topics."""
+        """When each host asked for which topics."""
         self.probes: list[tuple[float, str, Mapping[Topic, int]]] = []
         """When each host asked another one that need not be their home for which topics."""
 
@@ -54,14 +54,14 @@ class Link:
         self._net.reports_count += len(stocks)
         return (await self._at()).reported(self._me, stocks)
 
-    async def seek(self, wishes: Mapping[Topic, int]) -> Sequence[Pointer]:
-        asked = self._net.seeks if all(wishes.values()) else self._net.probes
-        asked.append((asyncio.get_running_loop().time(), self._me, wishes))
-        return (await self._at()).sought(self._me, wishes)
+    async def seek(self, interests: Mapping[Topic, int]) -> Sequence[Pointer]:
+        asked = self._net.seeks if all(interests.values()) else self._net.probes
+        asked.append((asyncio.get_running_loop().time(), self._me, interests))
+        return (await self._at()).find(self._me, interests)
 
     async def hint(self, pointers: Sequence[Pointer]) -> None:
         self._net.hints.append((self._me, self.host_id, pointers))
-        (await self._at()).hinted(pointers)
+        (await self._at()).notified(pointers)
 
     def _at(self) -> Awaitable[TopicHomes]:
         return self._net._at(self.host_id, self._me)

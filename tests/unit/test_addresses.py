@@ -17,6 +17,7 @@ from foqs.model.calls import CallContext
 from foqs.model.errors import HostUnreachableError, InvalidArgumentError
 from foqs.model.host_addresses import HostPort, parse_address
 from foqs.model.peer_proof import PROOF
+from foqs.model.principal import EVERYBODY
 from foqs.transport.peers import Peers
 
 CONFIG = {"meta_url": "mysql://root@db/meta", "shards": {"0": "mysql://root@db/s0"}}
@@ -95,7 +96,7 @@ async def test_a_peer_whose_row_has_an_address_that_nobody_can_dial_is_not_reach
     await peers.start()
     try:
         with pytest.raises(HostUnreachableError):
-            await peers.get("b", text).call(CallContext(""), "report", ReportRequest([]))
+            await peers.get("b", text).call(CallContext("", principal=EVERYBODY), "report", ReportRequest([]))
     finally:
         await peers.stop()
 
@@ -108,7 +109,7 @@ async def test_whatever_a_connect_raises_the_host_is_not_reached(raised: Excepti
     await peers.start()
     try:
         with patch.object(Peers, "_greeted", side_effect=raised), pytest.raises(HostUnreachableError, match="b cannot"):
-            await peers.get("b", "queue-b:1").call(CallContext(""), "report", ReportRequest([]))
+            await peers.get("b", "queue-b:1").call(CallContext("", principal=EVERYBODY), "report", ReportRequest([]))
         assert peers.states()["failed"] == 1
     finally:
         await peers.stop()

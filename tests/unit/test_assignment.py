@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.model.assignment import ClusterMember, ShardWish, heirs_of, plan
+from foqs.model.assignment import ClusterMember, ShardRequirement, heirs_of, plan
 
 TIERS = ("", "gold")
 
@@ -22,7 +22,7 @@ def clusters(draw, *, pins: bool = False, tiers: bool = False):
     ids = draw(st.sets(st.integers(0, 200), max_size=30))
     some = [f"h{n}" for n in range(31)]
     shards = [
-        ShardWish(
+        ShardRequirement(
             shard_id,
             draw(st.sampled_from(TIERS)) if tiers else "",
             draw(st.sampled_from(["", "", *some])) if pins else "",
@@ -139,7 +139,7 @@ def test_no_host_gets_more_shards_than_a_host_may_have(cluster, most: int) -> No
 
 
 def test_the_next_process_of_a_host_gets_the_shards_of_its_last_one_back() -> None:
-    shards = [ShardWish(number) for number in range(40)]
+    shards = [ShardRequirement(number) for number in range(40)]
     first = [ClusterMember(f"h{number}#1", f"h{number}") for number in range(4)]
     before = plan(first, shards, {})
     again = [*first[:3], ClusterMember("h3#2", "h3")]
@@ -150,7 +150,7 @@ def test_the_next_process_of_a_host_gets_the_shards_of_its_last_one_back() -> No
 @pytest.mark.parametrize(("member_count", "shard_count"), [(200, 1_000), (10, 100), (4, 64)])
 def test_in_large_clusters_one_that_leaves_moves_its_own_shards_alone(member_count: int, shard_count: int) -> None:
     members = [ClusterMember(f"h{number}#1", f"h{number}") for number in range(member_count)]
-    shards = [ShardWish(number) for number in range(shard_count)]
+    shards = [ShardRequirement(number) for number in range(shard_count)]
     before = plan(members, shards, {})
     after = plan(members[1:], shards, before)
     moved = {at for at in before if before[at] != after[at]}

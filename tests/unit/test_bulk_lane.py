@@ -16,6 +16,7 @@ from foqs.model import limits
 from foqs.model.calls import CallContext, EnqueueResult
 from foqs.model.errors import FoqsError, InvalidArgumentError, OverloadedError, TooLargeError, UnavailableError
 from foqs.model.namespace import Namespace, NamespaceSettings
+from foqs.model.principal import EVERYBODY
 from foqs.testing.manual_loop import ManualLoop
 
 COMMIT_S = 0.004
@@ -58,7 +59,7 @@ class World:
         items: Any = [SimpleNamespace(payload=payload, name=number) for number in range(count)]
 
         async def call() -> EnqueueResult:
-            return await self.enqueues.enqueue(CallContext("a"), EnqueueRequest("ns", items, bulk))
+            return await self.enqueues.enqueue(CallContext("a", principal=EVERYBODY), EnqueueRequest("ns", items, bulk))
 
         return self.spawn(call())
 

@@ -336,3 +336,55 @@ def test_a_former_home_that_is_home_again_gets_the_tokens_with_the_next_ask(
     hosts.failed.clear()
     hosts.rest(2)
     assert sum([ask.unused_count for _, _, ask in hosts.asks if ask.key == key]) >= 3
+
+
+def test_a_late_answer_of_a_former_home_keeps_it_not_from_learning_that_a_host_has_left(
+    new_hosts: Callable[[str, float], Hosts],
+) -> None:
+    hosts = new_hosts("abcg", 100.0)
+    hosts.members("abg")
+    key = hosts.home_by_members({"abg": "a", "abcg": "c"})
+    cap = hosts.cap("b", key)
+    hosts.use(cap, 1)
+    hosts.answer_s["b"] = 0.1
+    arrived_count = len(hosts.asks)
+    while len(hosts.asks) == arrived_count:
+        hosts.use(cap, 0.02)
+    hosts.failed["b"] = lambda: UnavailableError("cut")
+    hosts.members("abcg")
+    hosts.loop.call(cap.take, 1, hosts.loop.time())
+    hosts.rest(0.2)
+    hosts.failed.clear()
+    arrived_count = len(hosts.asks)
+    hosts.rest(1)
+    of_a = [ask for name, home, ask in hosts.asks[arrived_count:] if (name, home) == ("b", "a")]
+    assert [ask.is_for_nothing for ask in of_a] == [True]
+
+
+@pytest.mark.parametrize(
+    ("nothing_done", "returned_count"), [(True, 3), (False, 0)], ids=["reached nobody", "unknown outcome"]
+)
+def test_a_cap_that_is_set_again_returns_the_tokens_of_a_leave_in_flight_that_reaches_nobody(
+    new_hosts: Callable[[str, float], Hosts], nothing_done: bool, returned_count: int
+) -> None:
+    hosts = new_hosts("ab", 10.0)
+    hosts.members("ab")
+    key = hosts.home_by_members({"ab": "b"})
+    cut = asyncio.Event()
+
+    async def asks_until_cut(asks: Sequence[CapAsk]) -> Sequence[CapGrant]:
+        if all(ask.unused_count for ask in asks) and not cut.is_set():
+            await cut.wait()
+            raise UnavailableError("cut", nothing_done=nothing_done)
+        return await hosts._ask("a", "b", asks)
+
+    hosts.news["a"]._peer = lambda home: cast(Any, SimpleNamespace(ask=asks_until_cut))
+    hosts.loop.call(hosts.news["a"].left, "b", leave(3)._replace(key=key))
+    hosts.rest(0.02)
+    cap = hosts.cap("a", key)
+    hosts.loop.call(cap.take, 1, hosts.loop.time())
+    hosts.rest(0.1)
+    hosts.loop.call(cut.set)
+    hosts.rest(2)
+    assert sum([ask.unused_count for _, _, ask in hosts.asks if ask.key == key]) >= returned_count
+    assert sum([ask.unused_count for _, _, ask in hosts.asks if ask.key == key]) <= returned_count + 2

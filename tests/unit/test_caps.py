@@ -125,7 +125,7 @@ def test_a_capped_topic_that_waits_is_neither_active_nor_in_a_ring() -> None:
     assert queue.calls
     assert queue not in shards.dispatcher.queues.active
     assert not queue.in_ring
-    assert queue.parked_slot
+    assert queue.token_wait_slot
 
 
 def with_a_low_cap(*, is_of_namespace: bool) -> Shards:
@@ -150,7 +150,7 @@ def test_a_token_that_comes_back_is_used_by_whoever_waits_for_the_next_one(is_of
     shards.pass_ms(1_000)
     assert not call.done
     queue.allowed_count = held_count
-    shards.dispatcher.tokens._give_back(queue, held_count)
+    shards.dispatcher.tokens._refund(queue, held_count)
     shards.pass_ms(100)
     assert call.done
 
@@ -334,7 +334,7 @@ def test_a_bucket_gives_its_rate_and_never_more_than_its_burst_at_once() -> None
     assert 100 <= spent <= 102
     assert bucket.take(100, 1_000.0) == 2
     assert bucket.take(100, 2_000.0) == 0, "what is held counts"
-    bucket.give_back(2, 2_000.0)
+    bucket.refund(2, 2_000.0)
     assert bucket.take(100, 2_000.0) == 2
 
 
@@ -350,7 +350,7 @@ def test_tokens_that_are_held_while_the_rate_is_touched_come_back_to_the_new_buc
     bucket = TokenBucket(0.01, 0.0)
     assert bucket.take(1, 0.0) == 1
     other = bucket.at_rate(0.02, 1.0)
-    bucket.give_back(1, 1.0)
+    bucket.refund(1, 1.0)
     assert other.count(1.0) == 1
     assert TokenBucket(0.01, 0.0, 2.0).at_rate(50.0, 1.0).count(1.0) == 2
 
@@ -365,12 +365,12 @@ class Waiting:
         self._slot = UNTIL_FED
 
     @property
-    def parked_slot(self) -> int:
+    def token_wait_slot(self) -> int:
         Waiting.looks_count += 1
         return self._slot
 
-    @parked_slot.setter
-    def parked_slot(self, slot: int) -> None:
+    @token_wait_slot.setter
+    def token_wait_slot(self, slot: int) -> None:
         self._slot = slot
 
 

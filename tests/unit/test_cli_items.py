@@ -12,7 +12,7 @@ from foqs.cli.item_commands import _print_page
 from foqs.cli.output import Output
 from foqs.model.calls import NO_CONTENT, DeliveryPolicy, ItemState, StoredItem, StoredItemPage
 
-ONE = StoredItem("0-1", "t", ItemState.READY, 5, 0, 0, 0, 2, DeliveryPolicy.AT_LEAST_ONCE, *NO_CONTENT.told())
+ONE = StoredItem("0-1", "t", ItemState.READY, 5, 0, 0, 0, 2, DeliveryPolicy.AT_LEAST_ONCE, *NO_CONTENT.fields())
 
 
 def table(capsys: pytest.CaptureFixture[str], *items: StoredItem) -> list[list[str]]:

@@ -13,6 +13,7 @@ from foqs.client.queue_items import NewItem
 from foqs.client.retry import RetryPolicy
 from foqs.client.sync import Client
 from foqs.client.sync.monitor import Flag, Monitor, Places, closed_gate, open_gate
+from foqs.model import access_tokens
 from foqs.model.errors import ErrorCode, FoqsError
 from tests.support.client_host import HostThread, running_host
 from tests.support.deep import deep_but
@@ -21,6 +22,7 @@ from tests.support.scripted_pools import ScriptedClient, enqueue_all, item_error
 from tests.support.waiting import PATIENCE_S, until_soon
 
 NS = "ns"
+TOKEN = access_tokens.new_token(bytes(range(access_tokens.RANDOM_BYTES)))
 LANE: Any = (NS, False, None, -1, ())
 
 
@@ -65,6 +67,15 @@ VERBS: dict[str, Callable[[Client], object]] = {
     "an error of the host": lambda client: refused(lambda: client.enqueue("nowhere", "t", b"")),
     "an error of a position": lambda client: refused(lambda: client.enqueue(NS, "t", bytes(20_000))),
 }
+
+
+def test_after_an_exception_at_any_line_of_a_refused_sign_in_no_connection_is_left(host: HostThread) -> None:
+    calls_before = len(host.queue.contexts)
+    with Client(host.address, token=TOKEN, retry=RetryPolicy(deadline_ms=0)) as client:
+        for where in interrupted_everywhere(lambda: refused(lambda: client.enqueue(NS, "t", b"x"))):
+            check_clean(client, where)
+            assert not client._pool._idle, where
+    assert len(host.queue.contexts) == calls_before
 
 
 @pytest.mark.parametrize("verb", deep_but(["enqueue"], VERBS))

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from foqs.config import ConfigError, HostConfig, load_config, redact_url
+from foqs.storage.sessions.passwords import password_text
 
 META = "mysql://root@db/meta"
 SHARDS = {"0": "mysql://root@db/s0"}
@@ -135,7 +136,8 @@ def test_passwords_are_shown_nowhere() -> None:
     secret = "mysql://user:geheim@db/s0"
     config = HostConfig(meta_url="mysql://user:geheim@db/meta", shards={0: secret})
     assert "geheim" not in str(config.redacted())
-    assert "geheim" in config.shards[0]
+    assert "geheim" not in repr(config) + str(config.model_dump())
+    assert password_text(config.shards[0]) == password_text(config.meta_url) == "geheim"
     problems = problems_of(
         {"meta_url": "mysql://user:geheim@db", "shards": {"0": secret, "70000": secret, "1": secret}}
     )

@@ -102,14 +102,24 @@ class Couriered(RuleBasedStateMachine):
         self.serials_count = 0
         self.waiting: dict[str, dict[str, Serials]] = {host_id: {} for host_id in HOSTS}
         self.in_flight: dict[str, dict[str, Serials]] = {host_id: {} for host_id in HOSTS}
+        self.withdrawn: dict[str, list[Serials]] = {host_id: [] for host_id in HOSTS}
+        """The values of messages in flight that were withdrawn."""
+        self.returned: list[int] = []
+        self.due: list[int] = []
+        """What was returned to those who withdrew it, and what was to be."""
         self.until_s: dict[str, float] = {}
         """The end of the pause of each host after a message that has failed, or of the wait for an answer."""
         self.seen_count = 0
         self.over: list[int] = []
-        """The notices that were delivered, can have been, were withdrawn, or whose host has gone."""
+        """The notices that were delivered, can have been, or whose host has gone."""
 
     def _over(self, *values: Serials) -> None:
         self.over += [serial for value in values for serial in value]
+
+    def _arrived(self, host_id: str) -> None:
+        """Note that the message in flight can have arrived."""
+        self._over(*self.in_flight[host_id].values(), *self.withdrawn[host_id])
+        self.in_flight[host_id], self.withdrawn[host_id] = {}, []
 
     def _follow(self) -> None:
         """Note the messages that were sent."""
@@ -124,8 +134,11 @@ class Couriered(RuleBasedStateMachine):
 
     def _failed(self, host_id: str, *, nothing_done: bool, at_s: float) -> None:
         back = self.in_flight[host_id] if nothing_done else {}
-        if not nothing_done:
-            self._over(*self.in_flight[host_id].values())
+        if nothing_done:
+            self.due += [serial for value in self.withdrawn[host_id] for serial in value]
+            self.withdrawn[host_id] = []
+        else:
+            self._arrived(host_id)
         for key, value in self.waiting[host_id].items():
             back[key] = back.get(key, ()) + value
         self.waiting[host_id], self.in_flight[host_id] = back, {}
@@ -148,9 +161,9 @@ class Couriered(RuleBasedStateMachine):
 
     @rule(host_id=st.sampled_from(HOSTS), key=st.sampled_from("uvwxyz"))
     def withdraw(self, host_id: str, key: str) -> None:
-        waiting = self.waiting[host_id].pop(key, None)
-        assert self.post.courier.withdraw(host_id, key) == waiting
-        self._over(waiting or (), self.in_flight[host_id].pop(key, ()))
+        self.due += self.waiting[host_id].pop(key, ())
+        self.withdrawn[host_id].append(self.in_flight[host_id].pop(key, ()))
+        self.post.courier.withdraw(host_id, key, self.returned.extend)
 
     @precondition(lambda self: self.post.flights)
     @rule(
@@ -161,8 +174,7 @@ class Couriered(RuleBasedStateMachine):
         self._follow()
         host_id = data.draw(st.sampled_from(sorted(self.post.flights)))
         if error is None:
-            self._over(*self.in_flight[host_id].values())
-            self.in_flight[host_id] = {}
+            self._arrived(host_id)
         else:
             self._failed(host_id, nothing_done=getattr(error, "nothing_done", False), at_s=self.post.loop.time())
         self.post.answer(host_id, error)
@@ -182,8 +194,9 @@ class Couriered(RuleBasedStateMachine):
     def go(self, host_id: str) -> None:
         self._follow()
         self.post.loop.call(self.post.courier.keep, set(HOSTS) - {host_id})
-        self._over(*self.waiting[host_id].values(), *self.in_flight[host_id].values())
-        self.waiting[host_id], self.in_flight[host_id] = {}, {}
+        self._over(*self.waiting[host_id].values())
+        self.waiting[host_id] = {}
+        self._arrived(host_id)
         self.until_s.pop(host_id, None)
         self._follow()
         assert host_id not in self.post.flights
@@ -193,6 +206,10 @@ class Couriered(RuleBasedStateMachine):
         counts = [len(self.waiting[host_id]) + len(self.in_flight[host_id]) for host_id in HOSTS]
         assert max(counts) <= BOUNDS.kept_max
         assert len(self.post.courier) == sum(counts)
+
+    @invariant()
+    def returns_what_was_withdrawn_and_has_not_arrived(self) -> None:
+        assert sorted(self.returned) == sorted(self.due)
 
     @invariant()
     def sends_what_waits(self) -> None:
@@ -205,14 +222,14 @@ class Couriered(RuleBasedStateMachine):
         for _ in range(8):
             self._follow()
             for host_id in list(self.post.flights):
-                self._over(*self.in_flight[host_id].values())
-                self.in_flight[host_id] = {}
+                self._arrived(host_id)
                 self.post.answer(host_id)
                 self._follow()
             self.post.pass_ms(250)
         self._follow()
         self.post.close()
-        assert sorted(self.over) == list(range(1, self.serials_count + 1)), "each once, and nothing is left"
+        ended = sorted(self.over + self.returned)
+        assert ended == list(range(1, self.serials_count + 1)), "each once, and nothing is left"
 
 
 TestCouriered = Couriered.TestCase

@@ -38,7 +38,7 @@ class Windows:
     def __init__(self) -> None:
         table: Any = SimpleNamespace(by_number={}, dedup_ids=lambda _: IDS_MAX, dedup_ms=lambda _: limits.DAY_MS)
         index: Any = SimpleNamespace(settings=table, namespaces={})
-        images: Any = SimpleNamespace(look=lambda window: None)
+        images: Any = SimpleNamespace(check=lambda window: None)
         self.windows: dict[int, SeenWindow] = {}
         self.forgetfulness = Forgetfulness(index, self.windows, {}, images)
         self.logs: dict[int, list[bytes]] = {}

@@ -15,7 +15,7 @@ from foqs.cluster.homes.directory import (
     Directory,
     best_of,
 )
-from foqs.cluster.homes.sought_topics import SOUGHT_TOPICS_MAX, WISH_MS_MAX
+from foqs.cluster.homes.host_interests import INTEREST_MS_MAX, INTEREST_TOPICS_MAX
 from foqs.model.stocks import NO_STOCK, Pointer, Stock
 
 TOPIC = (1, "mail")
@@ -32,56 +32,56 @@ def made(choose: Callable[[int], int] = first) -> Directory:
 def test_who_asks_is_told_of_the_host_that_has_items() -> None:
     home = made()
     assert home.report("a", TOPIC, Stock(5, 3, 70), 0.0) == []
-    assert home.seek("b", TOPIC, 1, 0.1) == Pointer(TOPIC, "a", Stock(5, 3, 70))
+    assert home.find("b", TOPIC, 1, 0.1) == Pointer(TOPIC, "a", Stock(5, 3, 70))
 
 
 def test_nobody_is_told_of_himself() -> None:
     home = made()
     home.report("a", TOPIC, Stock(5), 0.0)
-    assert home.seek("a", TOPIC, 1, 0.1) is None
+    assert home.find("a", TOPIC, 1, 0.1) is None
 
 
 def test_who_waits_gets_a_hint_when_there_is_an_item() -> None:
     home = made()
-    assert home.seek("b", TOPIC, 1, 0.0) is None
+    assert home.find("b", TOPIC, 1, 0.0) is None
     assert home.report("a", TOPIC, Stock(1, 0, 5), 1.0) == [("b", Pointer(TOPIC, "a", Stock(1, 0, 5)))]
-    assert home.report("a", TOPIC, Stock(1, 0, 5), 1.1) == [], "a hint ends the wish"
+    assert home.report("a", TOPIC, Stock(1, 0, 5), 1.1) == [], "a hint ends the interest"
 
 
-def test_a_wish_that_is_not_repeated_ends() -> None:
+def test_an_interest_that_is_not_repeated_ends() -> None:
     home = made()
-    home.seek("b", TOPIC, 1, 0.0)
-    assert home.report("a", TOPIC, Stock(1), WISH_MS_MAX / 1000) == []
+    home.find("b", TOPIC, 1, 0.0)
+    assert home.report("a", TOPIC, Stock(1), INTEREST_MS_MAX / 1000) == []
 
 
 def test_as_many_hosts_get_a_hint_as_there_are_items() -> None:
     home = made()
     for host in "bcd":
-        home.seek(host, TOPIC, 2, 0.0)
-    assert [seeker for seeker, _ in home.report("a", TOPIC, Stock(3), 0.1)] == ["b", "c"]
+        home.find(host, TOPIC, 2, 0.0)
+    assert [waiting for waiting, _ in home.report("a", TOPIC, Stock(3), 0.1)] == ["b", "c"]
 
 
 def test_items_that_somebody_was_sent_for_are_not_told_to_others_for_a_while() -> None:
     home = made()
     home.report("a", TOPIC, Stock(2), 0.0)
-    assert home.seek("b", TOPIC, 2, 0.0) is not None
-    assert home.seek("c", TOPIC, 1, 0.1) is None
-    assert home.seek("c", TOPIC, 1, PROMISE_MS / 1000) is not None, "the first one may not have come"
+    assert home.find("b", TOPIC, 2, 0.0) is not None
+    assert home.find("c", TOPIC, 1, 0.1) is None
+    assert home.find("c", TOPIC, 1, PROMISE_MS / 1000) is not None, "the first one may not have come"
 
 
 def test_a_report_says_what_is_left_whatever_was_promised() -> None:
     home = made()
     home.report("a", TOPIC, Stock(2), 0.0)
-    home.seek("b", TOPIC, 2, 0.0)
+    home.find("b", TOPIC, 2, 0.0)
     home.report("a", TOPIC, Stock(7), 0.1)
-    assert home.seek("c", TOPIC, 1, 0.1) == Pointer(TOPIC, "a", Stock(7))
+    assert home.find("c", TOPIC, 1, 0.1) == Pointer(TOPIC, "a", Stock(7))
 
 
 def test_the_more_urgent_items_go_first_whatever_their_age() -> None:
     home = made()
     home.report("a", TOPIC, Stock(5, 3, 0), 0.0)
     home.report("b", TOPIC, Stock(1, 2, 90_000), 0.0)
-    assert home.seek("c", TOPIC, 1, 0.0) == Pointer(TOPIC, "b", Stock(1, 2, 90_000))
+    assert home.find("c", TOPIC, 1, 0.0) == Pointer(TOPIC, "b", Stock(1, 2, 90_000))
 
 
 def test_chance_decides_among_those_that_have_waited_about_as_long() -> None:
@@ -95,7 +95,7 @@ def test_chance_decides_among_those_that_have_waited_about_as_long() -> None:
     home.report("a", TOPIC, Stock(9, 3, 0), 0.0)
     home.report("b", TOPIC, Stock(9, 3, OLDER_MS_MIN), 0.0)
     home.report("c", TOPIC, Stock(9, 3, OLDER_MS_MIN + 1), 0.0)
-    found = home.seek("d", TOPIC, 1, 0.0)
+    found = home.find("d", TOPIC, 1, 0.0)
     assert found is not None
     assert (found.host_id, drawn) == ("b", [2])
 
@@ -113,17 +113,17 @@ def test_a_host_hears_of_items_that_should_go_before_its_own() -> None:
 def test_what_was_not_reported_again_and_whoever_is_gone_is_forgotten() -> None:
     home = made()
     home.report("a", TOPIC, Stock(5), 0.0)
-    assert home.seek("b", TOPIC, 1, STOCK_MS_MAX / 1000 + 0.1) is None
+    assert home.find("b", TOPIC, 1, STOCK_MS_MAX / 1000 + 0.1) is None
     home.keep({"a", "b", "c"}, 20.0)
     home.report("a", TOPIC, Stock(5), 20.0)
-    assert home.seek("c", (1, "waits"), 1, 20.0) is None
+    assert home.find("c", (1, "waits"), 1, 20.0) is None
     home.keep({"b"}, 20.0)
-    assert home.seek("b", TOPIC, 1, 20.0) is None
+    assert home.find("b", TOPIC, 1, 20.0) is None
     assert home.better("b", TOPIC, NO_STOCK, 20.0) is None
     assert home.report("b", (1, "waits"), Stock(5), 20.0) == []
     home.report("b", (1, "waits"), NO_STOCK, 20.0)
     home.sweep(10, 20.0 + STOCK_MS_MAX / 1000 + 0.1)
-    home.forget_wishes(10, 20.0 + STOCK_MS_MAX / 1000 + 0.1)
+    home.forget_interests(10, 20.0 + STOCK_MS_MAX / 1000 + 0.1)
     assert len(home) == 0
 
 
@@ -133,7 +133,7 @@ def test_a_host_that_lives_again_is_believed_again() -> None:
     home.keep({"b"}, 1.0)
     home.keep({"a", "b"}, 2.0)
     home.report("a", TOPIC, Stock(5), 2.0)
-    assert home.seek("b", TOPIC, 1, 2.0) is not None
+    assert home.find("b", TOPIC, 1, 2.0) is not None
 
 
 def test_a_host_that_goes_is_forgotten_without_a_look_at_all_topics() -> None:
@@ -153,12 +153,12 @@ def test_a_host_that_goes_is_forgotten_without_a_look_at_all_topics() -> None:
 def test_nothing_is_kept_of_topics_that_nobody_has_or_wants() -> None:
     home = made()
     for number in range(100):
-        home.seek("a", (1, str(number)), 1, 0.0)
+        home.find("a", (1, str(number)), 1, 0.0)
         home.report("b", (2, str(number)), Stock(1), 0.0)
         home.report("b", (2, str(number)), NO_STOCK, 0.0)
     assert len(home) == 100
-    assert home.forget_wishes(60, WISH_MS_MAX / 1000), "there are more"
-    assert not home.forget_wishes(60, WISH_MS_MAX / 1000)
+    assert home.forget_interests(60, INTEREST_MS_MAX / 1000), "there are more"
+    assert not home.forget_interests(60, INTEREST_MS_MAX / 1000)
     assert len(home) == 0
 
 
@@ -170,59 +170,59 @@ def test_there_is_a_bound_on_the_topics_of_a_home() -> None:
     for number in range(TOPICS_OF_HOME_MAX + 1):
         home.report("a", (1, str(number)), Stock(1), 0.0)
     assert len(home) == TOPICS_OF_HOME_MAX + 1
-    assert home.seek("b", (1, "0"), 1, 0.0) is None
-    assert home.seek("b", (1, str(TOPICS_OF_HOME_MAX)), 1, 0.0) is not None
-    assert home.seek("a", (1, "of b"), 1, 0.0) is not None
+    assert home.find("b", (1, "0"), 1, 0.0) is None
+    assert home.find("b", (1, str(TOPICS_OF_HOME_MAX)), 1, 0.0) is not None
+    assert home.find("a", (1, "of b"), 1, 0.0) is not None
 
 
 def poll(home: Directory, namespace: int, count: int, now_s: float) -> None:
     """A host asks for topics that nobody has and that nobody asks for again."""
     for number in range(count):
-        home.seek("b", (namespace, f"{now_s}-{number}"), 1, now_s)
+        home.find("b", (namespace, f"{now_s}-{number}"), 1, now_s)
 
 
-def test_items_are_found_however_many_topics_are_sought_that_nobody_has() -> None:
+def test_items_are_found_however_many_topics_are_asked_for_that_nobody_has() -> None:
     home = made()
     poll(home, 1, TOPICS_OF_HOME_MAX, 0.0)
     home.report("a", (2, "mail"), Stock(5), 0.1)
-    assert home.seek("c", (2, "mail"), 1, 0.2) is not None
+    assert home.find("c", (2, "mail"), 1, 0.2) is not None
 
 
-def test_wishes_of_one_namespace_leave_room_for_those_of_others() -> None:
+def test_interests_of_one_namespace_leave_room_for_those_of_others() -> None:
     home = made()
     for namespace in (1, 2, 3):
-        poll(home, namespace, SOUGHT_TOPICS_MAX, 0.0)
-    assert len(home) < SOUGHT_TOPICS_MAX
-    assert home.seek("c", (4, "mail"), 1, 0.1) is None
+        poll(home, namespace, INTEREST_TOPICS_MAX, 0.0)
+    assert len(home) < INTEREST_TOPICS_MAX
+    assert home.find("c", (4, "mail"), 1, 0.1) is None
     assert home.report("a", (4, "mail"), Stock(1), 0.2) == [("c", Pointer((4, "mail"), "a", Stock(1)))]
 
 
 @pytest.mark.deep
-def test_a_wish_that_is_told_again_keeps_its_place_however_many_others_come() -> None:
+def test_an_interest_that_is_told_again_keeps_its_place_however_many_others_come() -> None:
     home = made()
     for second in range(10):
-        home.seek("c", TOPIC, 1, float(second))
-        poll(home, TOPIC[0], SOUGHT_TOPICS_MAX, second + 0.5)
-        while home.forget_wishes(1_000, second + 0.9):
+        home.find("c", TOPIC, 1, float(second))
+        poll(home, TOPIC[0], INTEREST_TOPICS_MAX, second + 0.5)
+        while home.forget_interests(1_000, second + 0.9):
             pass
     assert home.report("a", TOPIC, Stock(1), 10.0) == [("c", Pointer(TOPIC, "a", Stock(1)))]
 
 
-def test_wishes_that_have_ended_are_as_few_as_those_that_come_in_their_time_and_make_room_for_new_ones() -> None:
-    home, a_second = made(), SOUGHT_TOPICS_MAX // 5
+def test_interests_that_have_ended_are_as_few_as_those_that_come_in_their_time_and_make_room_for_new_ones() -> None:
+    home, a_second = made(), INTEREST_TOPICS_MAX // 5
     for second in range(10):
         poll(home, 1, a_second, float(second))
-        assert len(home) <= (WISH_MS_MAX / 1000 + 1) * a_second
-        while home.forget_wishes(1_000, second + 0.9):
+        assert len(home) <= (INTEREST_MS_MAX / 1000 + 1) * a_second
+        while home.forget_interests(1_000, second + 0.9):
             pass
-    home.seek("c", (1, "mail"), 1, 10.0)
+    home.find("c", (1, "mail"), 1, 10.0)
     assert home.report("a", (1, "mail"), Stock(1), 10.1) != []
 
 
 def test_who_waits_for_what_the_only_holder_has_no_more_hears_of_the_next_one() -> None:
     home = made()
     home.report("a", TOPIC, Stock(1), 0.0)
-    assert home.seek("a", TOPIC, 1, 0.1) is None
+    assert home.find("a", TOPIC, 1, 0.1) is None
     home.report("a", TOPIC, NO_STOCK, 0.2)
     assert home.report("b", TOPIC, Stock(1), 0.3) == [("a", Pointer(TOPIC, "b", Stock(1)))]
     home.report("b", TOPIC, NO_STOCK, 0.4)

@@ -20,12 +20,13 @@ from foqs.model.calls import CallContext
 from foqs.model.errors import FoqsError, OverloadedError, PausedError, UnavailableError
 from foqs.model.item import ShardItem
 from foqs.model.namespace import Namespace, NamespaceSettings
+from foqs.model.principal import EVERYBODY
 from foqs.shard.port import ItemRow
 from foqs.shard.state.events import Completion, Events, LookUp
 from tests.support.shards import ITEM_BYTES_MAX, NAMESPACE, NamespacesOf, Shards
 
 JOBS = Namespace(NAMESPACE, "jobs", NamespaceSettings(), 0)
-CALL = CallContext("test")
+CALL = CallContext("test", principal=EVERYBODY)
 SOON_S = limits.WAIT_MS_MAX / 2_000
 """Less than the calls would wait by themselves."""
 

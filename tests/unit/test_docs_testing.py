@@ -14,7 +14,7 @@ from tests.support.waiting import PROGRAM_S_MAX
 
 _ROOT = Path(__file__).parents[2]
 _EXAMPLE = re.compile(r"```python\n# (?P<name>\w+\.py)\n(?P<text>.*?)```", re.DOTALL)
-_TESTS_COUNT = 9
+_TESTS_COUNT = 11
 
 
 @pytest.mark.deep

@@ -16,10 +16,11 @@ from foqs.model import limits
 from foqs.model.calls import CallContext
 from foqs.model.item import Phase
 from foqs.model.namespace import Namespace, NamespaceSettings
+from foqs.model.principal import EVERYBODY
 from tests.support.shards import NAMESPACE, NamespacesOf, Shards
 
 JOBS = Namespace(NAMESPACE, "jobs", NamespaceSettings(), 0)
-CALL = CallContext("test")
+CALL = CallContext("test", principal=EVERYBODY)
 CALL_COUNT = 5
 PER_TURN = 2
 SOON_S = limits.WAIT_MS_MAX / 2_000

@@ -12,6 +12,7 @@ from foqs.cluster.peers.guarded_peers import GuardedPeers
 from foqs.cluster.peers.peer_table import PeerTable
 from foqs.model.calls import CallContext
 from foqs.model.errors import RateLimitedError, UnavailableError
+from foqs.model.principal import EVERYBODY
 
 RAISED = [
     ValueError("v"),
@@ -22,7 +23,7 @@ RAISED = [
     TypeError("t"),
     TimeoutError(),
 ]
-CALLER = CallContext("1.2.3.4")
+CALLER = CallContext("1.2.3.4", principal=EVERYBODY)
 
 
 class Peer:

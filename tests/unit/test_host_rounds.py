@@ -17,6 +17,7 @@ from foqs.model.calls import CallContext, ClusterShard, HostStatus, ShardStatus
 from foqs.model.cluster import HostRow, ShardHealth, ShardUse
 from foqs.model.cluster_calls import HostState
 from foqs.model.errors import HostUnreachableError
+from foqs.model.principal import EVERYBODY
 from tests.support.waiting import PATIENCE_S
 
 ME = "me#1"
@@ -55,9 +56,9 @@ class Hosts:
     async def mine(self, context: CallContext, request: object) -> HostStatus:
         return HostStatus("me", "1", 1, self.says[ME] or [], False)
 
-    async def told(self, shard: ClusterShard) -> ClusterShard:
+    async def described(self, shard: ClusterShard) -> ClusterShard:
         self.now_s += 60
-        (found,) = await self.rounds.told([shard])
+        (found,) = await self.rounds.described([shard])
         return found
 
 
@@ -72,18 +73,18 @@ def has(state: str, *, epoch: int = 3, detail: str = "") -> list[ShardStatus]:
 async def test_the_owner_of_a_shard_is_the_host_that_says_that_it_has_it() -> None:
     hosts = Hosts()
     hosts.live("one#1", has("owned", detail="since then"), address="one:1")
-    found = await hosts.told(row("one#1"))
+    found = await hosts.described(row("one#1"))
     assert (found.owner, found.owner_address, found.health, found.detail) == ("one", "one:1", ShardHealth.SERVED, "")
     assert found.last_owner == "one#1"
     hosts.live(ME, has("owned", epoch=4), address="")
-    found = await hosts.told(row("one#1"))
+    found = await hosts.described(row("one#1"))
     assert (found.owner, found.owner_address, found.health) == ("me", "", ShardHealth.SERVED), "it took it just now"
 
 
 async def test_a_sick_shard_has_an_owner_and_a_reason() -> None:
     hosts = Hosts()
     hosts.live("one#1", has("sick", detail="its server hangs"))
-    found = await hosts.told(row("one#1"))
+    found = await hosts.described(row("one#1"))
     assert (found.owner, found.health, found.detail) == ("one", ShardHealth.SICK, "its server hangs")
 
 
@@ -99,7 +100,7 @@ async def test_a_sick_shard_has_an_owner_and_a_reason() -> None:
 async def test_a_shard_that_nobody_serves_has_no_owner(last_owner: str, says: list[ShardStatus], detail: str) -> None:
     hosts = Hosts()
     hosts.live("one#1", says)
-    found = await hosts.told(row(last_owner, epoch=4))
+    found = await hosts.described(row(last_owner, epoch=4))
     assert (found.owner, found.owner_address, found.health) == ("", "", ShardHealth.UNSERVED)
     assert found.detail.endswith(detail)
     assert "tier" not in found.detail
@@ -110,7 +111,7 @@ async def test_each_host_that_tries_a_shard_in_vain_tells_why() -> None:
     for number in range(host_rounds.REASONS_MAX + 3):
         hosts.live(f"h{number}#1", has("lost", epoch=0, detail=f"refused {number}"))
     del hosts.says["h1#1"]
-    detail = (await hosts.told(row("gone#1"))).detail
+    detail = (await hosts.described(row("gone#1"))).detail
     assert detail.startswith("host gone#1 took it last, and lives no more; host h0#1: refused 0; host h1#1: ")
     assert "host h1#1 cannot be reached" in detail
     assert detail.endswith("host h4#1: refused 4; and 3 more hosts")
@@ -119,8 +120,8 @@ async def test_each_host_that_tries_a_shard_in_vain_tells_why() -> None:
 async def test_a_shard_whose_tier_no_host_has_says_so() -> None:
     hosts = Hosts()
     hosts.live("one#1", [], tier="gold")
-    assert "no host of tier 'lead' lives" in (await hosts.told(row("", tier="lead"))).detail
-    assert "tier" not in (await hosts.told(row("", tier="gold"))).detail
+    assert "no host of tier 'lead' lives" in (await hosts.described(row("", tier="lead"))).detail
+    assert "tier" not in (await hosts.described(row("", tier="gold"))).detail
 
 
 async def test_what_a_host_that_does_not_answer_serves_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,21 +129,21 @@ async def test_what_a_host_that_does_not_answer_serves_is_not_known(monkeypatch:
     hosts = Hosts()
     hosts.live("one#1", None)
     async with asyncio.timeout(PATIENCE_S):
-        found = await hosts.told(row("one#1"))
+        found = await hosts.described(row("one#1"))
     assert (found.owner, found.health) == ("", ShardHealth.UNKNOWN)
     assert found.detail == "host one#1 has not answered within 20 ms"
-    assert (await hosts.told(row(ME))).health is ShardHealth.UNSERVED, "who took it last has answered"
+    assert (await hosts.described(row(ME))).health is ShardHealth.UNSERVED, "who took it last has answered"
     hosts.says.pop("one#1")
-    assert (await hosts.told(row("one#1"))).detail == "host one#1 cannot be reached"
+    assert (await hosts.described(row("one#1"))).detail == "host one#1 cannot be reached"
     hosts.live("one#1", has("owned"), address="")
-    found = await hosts.told(row("one#1"))
-    assert found.detail == "host one#1 tells no address: set its advertise_address"
+    found = await hosts.described(row("one#1"))
+    assert found.detail == "host one#1 reports no address: set its advertise_address"
 
 
 async def test_a_host_that_is_found_dead_while_it_is_asked_is_gone() -> None:
     hosts = Hosts()
     hosts.live("one#1", None)
-    asked = asyncio.create_task(hosts.told(row("one#1")))
+    asked = asyncio.create_task(hosts.described(row("one#1")))
     for _ in range(4):
         await asyncio.sleep(0)
     hosts.owners.living = {ME: hosts.owners.living[ME]}
@@ -155,7 +156,7 @@ async def test_a_host_that_is_found_dead_while_it_is_asked_is_gone() -> None:
 async def test_a_removed_shard_has_no_owner_whatever_a_host_says() -> None:
     hosts = Hosts()
     hosts.live(ME, has("owned"))
-    found = await hosts.told(row(ME, use=ShardUse.REMOVED))
+    found = await hosts.described(row(ME, use=ShardUse.REMOVED))
     assert (found.owner, found.health) == ("", ShardHealth.UNSERVED)
 
 
@@ -195,7 +196,10 @@ async def test_the_list_of_hosts_tells_what_each_of_them_does() -> None:
     }
     hosts.says["d#1"] = has("owned")
     hosts.live(ME, [])
-    found = {one.name: one for one in (await hosts.rounds.list_hosts(CallContext("test"), ListHostsRequest())).hosts}
+    found = {
+        one.name: one
+        for one in (await hosts.rounds.list_hosts(CallContext("test", principal=EVERYBODY), ListHostsRequest())).hosts
+    }
     assert list(found) == ["a", "b", "c", "d", "e", "f", "me"]
     assert {name: one.state for name, one in found.items()} == {
         "a": HostState.SERVING, "b": HostState.STANDBY, "c": HostState.SILENT, "d": HostState.LEAVING,
@@ -205,7 +209,7 @@ async def test_the_list_of_hosts_tells_what_each_of_them_does() -> None:
     assert (one.host_id, one.address, one.tier, one.version) == ("a#1", "h:1", "gold", "1")
     assert (one.shards, one.sick_shards, one.is_leaving) == ([0, 1], [1], False)
     assert (found["d"].shards, found["d"].is_leaving, found["d"].started_at_ms) == ([0], True, 5)
-    assert "tells no address" in found["c"].detail
+    assert "reports no address" in found["c"].detail
     assert found["e"].detail == "host e#1 cannot be reached"
     assert found["f"].detail == "host f#1 is starting: it has not opened its port yet"
 
@@ -215,7 +219,7 @@ def test_the_age_of_a_heartbeat_begins_when_it_is_seen() -> None:
     owners = OwnerMap(lambda: now_s)
 
     def look(number: int) -> None:
-        owners.look(ClusterView(ME, {ME: HostRow(ME, "h:1", 1, number)}, {}, is_settled=True))
+        owners.refresh(ClusterView(ME, {ME: HostRow(ME, "h:1", 1, number)}, {}, is_settled=True))
 
     look(7)
     now_s = 100.5

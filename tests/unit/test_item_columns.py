@@ -37,7 +37,7 @@ def test_what_is_read_of_a_row_is_a_part_of_it_in_its_order() -> None:
 
 
 def test_what_is_told_of_an_item_has_its_content_in_one_piece() -> None:
-    told = NO_CONTENT.told()
+    told = NO_CONTENT.fields()
     for cls in (Delivery, StoredItem):
         told_fields = [field.name for field in fields(cls)]
         at = told_fields.index(ItemContent._fields[0])

@@ -17,12 +17,13 @@ from foqs.model import limits
 from foqs.model.calls import CallContext, EnqueueResult
 from foqs.model.errors import InvalidArgumentError, OverloadedError, UnavailableError
 from foqs.model.namespace import Namespace, NamespaceSettings
+from foqs.model.principal import EVERYBODY
 from foqs.storage.meta.meta_jobs import JobCounts, JobKey, JobView
 from tests.support.waiting import PATIENCE_S
 
 NAMESPACE = Namespace(1, "jobs", NamespaceSettings(), 1)
 ITEMS = [NewItem()] * 10
-CONTEXT = CallContext("t")
+CONTEXT = CallContext("t", principal=EVERYBODY)
 
 
 class Meta:

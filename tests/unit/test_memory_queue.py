@@ -355,3 +355,17 @@ def test_workers_of_a_paused_topic_are_idle_and_the_clock_stands_still(queue: Me
     queue.clock.advance(3_000)
     queue.run_until_idle(Worker(client, NS, "t", lambda item: seen.append(item.payload)))
     assert seen == [b"x"]
+
+
+def test_principals_and_tokens_are_those_of_a_host(queue: MemoryQueue) -> None:
+    admin = queue.admin()
+    admin.create_principal("mailer", [foqs.AccessGrant(NS, ("worker",))])
+    first, second = admin.create_token("mailer"), admin.create_token("mailer", expires_in=timedelta(days=1))
+    assert first.token != second.token
+    assert second.info.expires_at_ms == queue.clock.now_ms() + limits.DAY_MS
+    assert [one.id for one in admin.list_tokens("mailer")] == sorted([first.info.id, second.info.id])
+    with pytest.raises(foqs.InvalidArgumentError, match="role admin"):
+        admin.set_access_mode(foqs.AccessMode.ENFORCED)
+    assert admin.get_access().tokens_count == 2
+    admin.delete_principal("mailer")
+    assert list(admin.list_principals()) == []

@@ -33,7 +33,7 @@ class Host:
         self.namespaces = Namespaces(self.meta, "host", lambda: 0, shards, slots, allow_undurable=True)
 
     def _read(self) -> NamespaceList:
-        listed = NamespaceList([], [], dict(self.in_meta), NO_SLOTS, None, {}, {})
+        listed = NamespaceList([], [], dict(self.in_meta), NO_SLOTS, None, {}, {}, {})
         self.on_read()
         return listed
 

@@ -59,7 +59,7 @@ def test_it_is_silent_since_the_first_question_that_it_was_asked_after_its_last_
     clock.now_s = 101.0
     with keeper.question():
         assert server.silent_since_s == 100.0
-    assert (server.silent_since_s, server.heard_s) == (None, 101.0), "what the first one waits for is its own matter"
+    assert (server.silent_since_s, server.answered_s) == (None, 101.0), "what the first one waits for is its own matter"
     clock.now_s = 102.0
     keeper.began()
     assert server.silent_since_s == 102.0
@@ -69,10 +69,10 @@ def test_a_lost_session_is_no_answer(clock: Clock, server: MysqlServer, keeper: 
     for lose in (_lose_in_a_question, _lose_in_a_transaction):
         clock.now_s = 101.0
         lose(keeper)
-        assert (server.silent_since_s, server.heard_s) == (101.0, 100.0)
+        assert (server.silent_since_s, server.answered_s) == (101.0, 100.0)
     with keeper.question():
         clock.now_s = 102.0
-    assert (server.silent_since_s, server.heard_s) == (None, 102.0)
+    assert (server.silent_since_s, server.answered_s) == (None, 102.0)
 
 
 def _lose_in_a_question(keeper: Keeper) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import http.client
+import os
 import socket
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, closing
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -14,17 +16,19 @@ from prometheus_client import CollectorRegistry, Counter
 from structlog.testing import capture_logs
 
 from foqs.model import limits
+from foqs.model.secret import Secret
+from foqs.storage.sessions.secret_file import SecretFile
 from foqs.transport.operator_port import OperatorPort, Probe
 from tests.support.waiting import PATIENCE_S
 
 
 class Watched:
-    def __init__(self) -> None:
+    def __init__(self, token: Callable[[], Secret] | None = None) -> None:
         self.problem: str | None = None
         registry = CollectorRegistry()
         Counter("things", "Things that happened", registry=registry).inc(3)
         self.probes: dict[str, Probe] = {"/livez": lambda: None, "/readyz": lambda: self.problem}
-        self.service = OperatorPort("127.0.0.1", 0, self.probes, registry)
+        self.service = OperatorPort("127.0.0.1", 0, self.probes, registry, token)
 
     def ask(self, path: str, method: str = "GET") -> tuple[int, str]:
         assert self.service.port is not None
@@ -163,3 +167,87 @@ async def test_a_port_that_is_taken_is_an_error_and_no_port_is_none(watched):
     await nowhere.start()
     assert nowhere.port is None
     await nowhere.stop()
+
+
+class WatchedByToken(Watched):
+    """A port whose metrics are for who shows the token in a file."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(SecretFile(str(file)).read)
+
+    def ask_with(self, authorization: str | bytes | None, path: str = "/metrics") -> tuple[int, str, str | None]:
+        assert self.service.port is not None
+        headers = {} if authorization is None else {"Authorization": authorization}
+        with closing(http.client.HTTPConnection("127.0.0.1", self.service.port, timeout=PATIENCE_S)) as connection:
+            connection.request("GET", path, headers=headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode(), answer.headers["WWW-Authenticate"]
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    file = tmp_path / "token"
+    file.write_text("planted-tök\n")
+    file.chmod(0o600)
+    return file
+
+
+@pytest.fixture
+async def by_token(token_file: Path) -> AsyncIterator[WatchedByToken]:
+    found = WatchedByToken(token_file)
+    await found.service.start()
+    yield found
+    await found.service.stop()
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        None, "", "Bearer", "Bearer ", "Bearer wrong", "Basic planted-tok", "Bearer planted-tok", "planted-tok",
+        "Bearer " + "x" * 10_000, b"Bearer \xff\xfe", "Bearer planted-tök".encode() + b"x",
+        "Bearer planted-tök".encode("latin1"),
+    ],
+)  # fmt: skip
+async def test_metrics_are_refused_without_the_token(by_token: WatchedByToken, shown: str | bytes | None) -> None:
+    status, text, asked = by_token.ask_with(shown)
+    assert (status, asked) == (401, "Bearer")
+    assert "things" not in text
+    assert "planted" not in text
+
+
+@pytest.mark.parametrize("scheme", [b"Bearer ", b"bearer ", b"BEARER  "])
+async def test_metrics_are_shown_with_the_token(by_token: WatchedByToken, scheme: bytes) -> None:
+    status, text, _ = by_token.ask_with(scheme + "planted-tök".encode())
+    assert status == 200
+    assert "things_total 3.0" in text
+
+
+async def test_probes_answer_without_the_token_and_tell_their_reasons_with_it(by_token: WatchedByToken) -> None:
+    assert by_token.ask_with(None, "/readyz")[:2] == (200, "ok\n")
+    by_token.problem = "shard 4: words of MySQL"
+    assert by_token.ask_with(None, "/readyz")[:2] == (503, "not ok\n")
+    assert by_token.ask_with(None, "/livez")[:2] == (200, "ok\n")
+    shown = "Bearer planted-tök".encode()
+    assert by_token.ask_with(shown, "/readyz")[:2] == (503, "shard 4: words of MySQL\n")
+
+
+async def test_a_new_token_is_taken_without_a_restart_and_the_old_one_no_more(
+    by_token: WatchedByToken, token_file: Path
+) -> None:
+    assert by_token.ask_with("Bearer planted-tök".encode())[0] == 200
+    new = token_file.with_suffix(".new")
+    new.write_text("next")
+    new.chmod(0o600)
+    new.rename(token_file)
+    assert by_token.ask_with("Bearer next")[0] == 200
+    assert by_token.ask_with("Bearer planted-tök".encode())[0] == 401
+
+
+async def test_a_token_that_cannot_be_read_lets_nobody_in_and_is_logged(
+    by_token: WatchedByToken, token_file: Path
+) -> None:
+    os.chmod(token_file, 0o644)
+    with capture_logs() as logs:
+        assert by_token.ask_with("Bearer planted-tök".encode())[0] == 401
+    assert [log["event"] for log in logs] == ["secret_file_unusable"]
+    assert "planted-t" not in str(logs)

@@ -27,7 +27,7 @@ class World:
     def look(self, epochs: Mapping[int, int], hosts: Iterable[str] = HOSTS, owner: str = "c") -> None:
         rows = {at: ShardRow(at, epoch, owner, 0, "", ShardUse.SERVING, "", "", "", 0) for at, epoch in epochs.items()}
         living = {name: HostRow(name, f"{name}:1", 1, 1) for name in hosts}
-        self.owners.look(ClusterView("a", living, rows, is_settled=True))
+        self.owners.refresh(ClusterView("a", living, rows, is_settled=True))
 
     def claim(self, epoch: int, shard_id: int = 1, host: str = "b") -> list[str]:
         """Returns what was logged."""
@@ -146,7 +146,7 @@ def test_of_two_claims_that_of_the_later_epoch_is_believed(world: World) -> None
 
 
 def test_what_this_host_has_opened_itself_stands_while_the_meta_database_is_away(world: World) -> None:
-    world.owners.learn([ShardOwner(1, 6, "a", "a:1")])
+    world.owners.note([ShardOwner(1, 6, "a", "a:1")])
     world.now_s += 600
     assert world.owner() == "a"
     world.look({1: 5})

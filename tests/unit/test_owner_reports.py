@@ -60,7 +60,7 @@ def view_of(epochs: Mapping[int, int]) -> ClusterView:
 @pytest.fixture
 async def owners() -> OwnerMap:
     owners = OwnerMap()
-    owners.look(view_of({2: 0, 3: 0}))
+    owners.refresh(view_of({2: 0, 3: 0}))
     return owners
 
 
@@ -118,12 +118,12 @@ async def test_a_host_that_is_dead_is_told_no_more(news: OwnerReports, hosts: Ho
 async def test_a_host_that_leaves_is_not_told_and_what_it_opened_is_known(
     news: OwnerReports, hosts: Hosts, owners: OwnerMap
 ) -> None:
-    news.heard("b", [OpenedShard(2, 1)])
+    news.reported("b", [OpenedShard(2, 1)])
     news.members(HOSTS, {"b"})
     news.opened(OpenedShard(3, 7))
     await until(lambda: not len(news._courier))
     assert hosts.told == [("c", [(3, 7)])]
-    news.heard("b", [OpenedShard(2, 5)])
+    news.reported("b", [OpenedShard(2, 5)])
     assert owners.get(2) == ShardOwner(2, 5, "b", "b:1")
 
 
@@ -139,9 +139,9 @@ async def test_a_message_is_bounded(news: OwnerReports, hosts: Hosts) -> None:
 async def test_what_was_known_of_a_later_epoch_stands_and_a_host_without_an_address_teaches_nothing(
     news: OwnerReports, owners: OwnerMap
 ) -> None:
-    news.heard("b", [OpenedShard(3, 7)])
-    news.heard("c", [OpenedShard(3, 6)])
-    news.heard("stranger", [OpenedShard(3, 8)])
+    news.reported("b", [OpenedShard(3, 7)])
+    news.reported("c", [OpenedShard(3, 6)])
+    news.reported("stranger", [OpenedShard(3, 8)])
     assert owners.get(3) == ShardOwner(3, 7, "b", "b:1")
 
 
@@ -164,11 +164,11 @@ async def test_what_the_meta_database_does_not_say_yet_is_told_again_until_it_do
     monkeypatch.setattr(owner_reports, "ANNOUNCE_REPEAT_MS", 1)
     news.opened(OpenedShard(3, 7))
     await until(lambda: len(hosts.of("b")) > 2)
-    owners.look(view_of({2: 0, 3: 6}))
+    owners.refresh(view_of({2: 0, 3: 6}))
     count = len(hosts.of("c"))
     await until(lambda: len(hosts.of("c")) > count)
     rows = {3: ShardRow(3, 7, "me", 0, "", ShardUse.SERVING, "", "", "", 0)}
-    owners.look(view_of({})._replace(shards=rows))
+    owners.refresh(view_of({})._replace(shards=rows))
     await until(lambda: not news._is_repeating)
 
 

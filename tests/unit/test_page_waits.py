@@ -17,13 +17,14 @@ from foqs.host.verbs.page_reads import PageBudget, Slices
 from foqs.model import limits
 from foqs.model.calls import CallContext
 from foqs.model.errors import OverloadedError, UnavailableError
+from foqs.model.principal import EVERYBODY
 from foqs.shard import mysql_server
 from foqs.shard.writer.shard_writer import ShardWriter
 from foqs.storage.shard.shard_reader import ShardReader
 from tests.support.shards import NAMESPACE, Shards
 from tests.support.waiting import until
 
-CALL = CallContext("test")
+CALL = CallContext("test", principal=EVERYBODY)
 NAMESPACES = Mock(get=lambda name: Mock(number=NAMESPACE))
 
 

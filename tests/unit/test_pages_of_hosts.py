@@ -14,6 +14,7 @@ from foqs.cluster.routing.routes import Routes
 from foqs.contract.requests import PeekItemsRequest
 from foqs.model import limits
 from foqs.model.calls import CallContext, StoredItemPage
+from foqs.model.principal import EVERYBODY
 from tests.support.waiting import PATIENCE_S
 
 
@@ -37,14 +38,14 @@ class Pages:
 @pytest.mark.parametrize("verb", ["peekItems", "listDeadLetters"])
 async def test_the_pages_that_are_here_until_they_are_merged_have_a_bound(verb: str) -> None:
     owners, other = OwnerMap(), Pages()
-    owners.learn([ShardOwner(0, 1, "other", "other:1")])
+    owners.note([ShardOwner(0, 1, "other", "other:1")])
     serving = SimpleNamespace(
-        serves=lambda shard_id: False, served=lambda: (), know=None, number_of=lambda name: 1, may_take=None
+        serves=lambda shard_id: False, served=lambda: (), know=None, number_of=lambda name: 1, can_take=None
     )
     routes = Routes("me", owners, cast(Any, SimpleNamespace(get=lambda host_id, address: other)), cast(Any, serving))
     merged = MergedCalls({verb: other.call}, routes, owners)
     request = PeekItemsRequest("ns", "t", 10)
-    calls = [asyncio.create_task(merged.call(verb, CallContext(""), request)) for _ in range(100)]
+    calls = [asyncio.create_task(merged.call(verb, CallContext("", principal=EVERYBODY), request)) for _ in range(100)]
     for _ in range(10):
         await asyncio.sleep(0)
     at_a_time = limits.PAGES_BYTES_MAX // (2 * limits.PAGE_BYTES_MAX)

@@ -30,8 +30,9 @@ from foqs.model.peer_proof import (
     is_of_callee,
     joined,
 )
+from foqs.model.secret import Secret
 
-SECRET = b"s" * 32
+SECRET = Secret(b"s" * 32)
 HOSTS = ("a#1", "b#1")
 CONNECTIONS_MAX = 2
 """Which the attacker opens to each host, and which each host opens to what it takes for the other one."""
@@ -85,7 +86,7 @@ def steps(state: State) -> Iterator[State]:
                 link = PeerLink(is_fresh=False, since_s=0.0)
                 link.greeting = Greeting("c", claimed, host, *said)
                 try:
-                    answer = joined(link, proof, SECRET, 0.0)
+                    answer = joined(link, proof, [SECRET], 0.0)
                 except PeerRefusedError:
                     continue
                 genuine = any(dial == (claimed, said[0], said[1]) for dial in state.dials)
@@ -159,14 +160,14 @@ def test_no_message_of_an_attacker_makes_it_a_host() -> None:
     assert len(found) > 10_000, "the search has looked at less than it says"
 
 
-def echoed(said: Greeting, secret: bytes) -> bytes:
+def echoed(said: Greeting, secret: Secret) -> bytes:
     """A proof of the caller that does not say of which side it is."""
     return said.callee_proof(secret)
 
 
-def replayed(said: Greeting, secret: bytes) -> bytes:
+def replayed(said: Greeting, secret: Secret) -> bytes:
     """A proof of the caller that is not over what the host has sent."""
-    return hmac.digest(secret, said.caller_id.encode() + said.callee_id.encode(), "sha256")
+    return hmac.digest(secret.reveal(), said.caller_id.encode() + said.callee_id.encode(), "sha256")
 
 
 @pytest.mark.parametrize("weak", [echoed, replayed])
@@ -189,7 +190,7 @@ SAID = Greeting("c", "a#1", "b#1", nonce("a"), nonce("b"))
 
 def test_two_hosts_of_one_cluster_know_each_other() -> None:
     link = link_of(SAID)
-    answer = joined(link, SAID.caller_proof(SECRET), SECRET, 0.0)
+    answer = joined(link, SAID.caller_proof(SECRET), [SECRET], 0.0)
     assert is_of_callee(SAID, answer, SECRET)
     assert link.host_id == "a#1"
 
@@ -208,27 +209,27 @@ def test_two_hosts_of_one_cluster_know_each_other() -> None:
 def test_a_proof_is_of_no_other_cluster_host_connection_or_channel(other_said: Greeting) -> None:
     link = link_of(SAID)
     with pytest.raises(PeerRefusedError, match="not the proof"):
-        joined(link, other_said.caller_proof(SECRET), SECRET, 0.0)
+        joined(link, other_said.caller_proof(SECRET), [SECRET], 0.0)
     assert not is_of_callee(SAID, other_said.callee_proof(SECRET), SECRET)
     with pytest.raises(PeerRefusedError, match="once"):
-        joined(link, SAID.caller_proof(SECRET), SECRET, 0.0)
+        joined(link, SAID.caller_proof(SECRET), [SECRET], 0.0)
 
 
 def test_the_proof_of_one_side_is_none_of_the_other() -> None:
     with pytest.raises(PeerRefusedError):
-        joined(link_of(SAID), SAID.callee_proof(SECRET), SECRET, 0.0)
+        joined(link_of(SAID), SAID.callee_proof(SECRET), [SECRET], 0.0)
     assert not is_of_callee(SAID, SAID.caller_proof(SECRET), SECRET)
 
 
 def test_a_proof_that_comes_late_is_none() -> None:
     with pytest.raises(PeerRefusedError, match="within"):
-        joined(link_of(SAID), SAID.caller_proof(SECRET), SECRET, JOIN_MS_MAX / 1000 + 0.001)
+        joined(link_of(SAID), SAID.caller_proof(SECRET), [SECRET], JOIN_MS_MAX / 1000 + 0.001)
 
 
 @pytest.mark.parametrize(
     ("said", "version", "words"),
     [
-        (SAID._replace(callee_id="c#1"), PROOF, "not the one that was meant"),
+        (SAID._replace(callee_id="c#1"), PROOF, "is not here"),
         (SAID._replace(caller_id="b#1"), PROOF, "this host itself"),
         (SAID, 1, "version is 1"),
         (SAID._replace(nonce_caller=b"short"), PROOF, "nonce has 5 bytes"),
@@ -246,7 +247,7 @@ def test_greet_comes_first_and_once_and_join_after_it() -> None:
         with pytest.raises(PeerRefusedError, match="first call"):
             greeted(link, SAID, PROOF, "b#1")
     with pytest.raises(PeerRefusedError, match="after greet"):
-        joined(PeerLink(is_fresh=True, since_s=0.0), SAID.caller_proof(SECRET), SECRET, 0.0)
+        joined(PeerLink(is_fresh=True, since_s=0.0), SAID.caller_proof(SECRET), [SECRET], 0.0)
 
 
 def test_what_begins_by_one_proof_does_not_end_by_the_other() -> None:
@@ -255,7 +256,7 @@ def test_what_begins_by_one_proof_does_not_end_by_the_other() -> None:
     link = PeerLink(is_fresh=True, since_s=0.0)
     said_hello(link, "a#1", b"0" * 16, b"1" * 16)
     with pytest.raises(PeerRefusedError, match="not the proof"):
-        joined(link, SAID.caller_proof(SECRET), SECRET, 0.0)
+        joined(link, SAID.caller_proof(SECRET), [SECRET], 0.0)
 
 
 def test_a_node_of_zookeeper_that_does_not_tell_the_proof_is_of_an_older_build() -> None:

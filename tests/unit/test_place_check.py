@@ -101,7 +101,7 @@ async def test_a_server_that_hangs_is_not_waited_for_and_told_as_the_others(call
         assert busy.value.nothing_done
     finally:
         go_on.set()
-    await until(lambda: not check._thread.locked())
+    await until(lambda: not check._database_lock.locked())
     await check.check(8, PLACE)
 
 

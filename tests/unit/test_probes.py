@@ -13,8 +13,8 @@ from foqs.cluster.homes.probes import (
     PROBE_HOSTS_MAX,
     PROBE_MS,
     PROBE_TOPICS_MAX,
+    PROBED_MS,
     PROBED_TOPICS_MAX,
-    SOUGHT_MS,
     Probes,
 )
 from foqs.model.errors import UnavailableError
@@ -99,10 +99,10 @@ def test_asking_around_takes_no_items_from_those_who_were_told_of_them(net: CutN
     topic = TOPICS[NAMES.index("c")]
     net.put("b", Stock(1, 0, 5), topic)
     net.pass_ms(100)
-    assert net.loop.call(net.news["c"].sought, "a", {topic: 0})[0].host_id == "b"
-    assert net.loop.call(net.news["c"].sought, "a", {topic: 1})[0].host_id == "b"
+    assert net.loop.call(net.news["c"].find, "a", {topic: 0})[0].host_id == "b"
+    assert net.loop.call(net.news["c"].find, "a", {topic: 1})[0].host_id == "b"
     before = len(net.news["b"].directory)
-    net.loop.call(net.news["b"].sought, "a", {(1, "nobody's"): 0})
+    net.loop.call(net.news["b"].find, "a", {(1, "nobody's"): 0})
     assert len(net.news["b"].directory) == before
 
 
@@ -151,7 +151,7 @@ def test_topics_beyond_the_bound_are_not_noted_and_those_that_nobody_wants_are_f
     probes.want([(1, str(number)) for number in range(PROBED_TOPICS_MAX + 5)], 0.0)
     assert len(probes) == PROBED_TOPICS_MAX
     for number in range(PROBED_TOPICS_MAX // PROBE_TOPICS_MAX + 1):
-        assert probes.take_round(NAMES, lambda topic: False, SOUGHT_MS / 1000 + 1 + number) == {}
+        assert probes.take_round(NAMES, lambda topic: False, PROBED_MS / 1000 + 1 + number) == {}
     assert len(probes) == 0
 
 

@@ -10,8 +10,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from foqs.cluster.homes.host_turns import Turn
-from foqs.cluster.homes.wishes import Wait
-from foqs.cluster.routing.pulls import PULL_WAIT_MS_MAX, Pulls
+from foqs.cluster.homes.interests import Wait
+from foqs.cluster.routing.pulls import PULL_WAIT_MS_MAX, STOP_MS_MAX, Pulls
 from foqs.contract import requests as of
 from foqs.model.calls import CallContext, Delivery, PositionErrors
 from foqs.model.errors import (
@@ -26,6 +26,7 @@ from foqs.model.errors import (
     UnavailableError,
     UnknownNamespaceError,
 )
+from foqs.model.principal import EVERYBODY
 from foqs.model.stocks import ANY_TOPIC, Pointer, Stock, Topic
 from foqs.testing.manual_loop import ManualLoop
 
@@ -95,7 +96,7 @@ async def pulled(pointer: Pointer, there: Sequence[int]) -> tuple[list[Delivery]
     here: Any = Queue([7])
     remote: Any = Queue(there)
     pulls = Pulls(here.call, news, lambda host_id: remote, lambda name: 1, lambda: True, nothing_given_back)
-    context = CallContext("")
+    context = CallContext("", principal=EVERYBODY)
     if pointer.topic == MAIL:
         items = await pulls.dequeue(context, of.DequeueRequest("jobs", [of.TopicDemand("mail", 3)], None, 0))
     else:
@@ -170,7 +171,7 @@ async def test_nothing_is_kept_of_a_call_that_is_refused_and_no_other_host_hears
     pulls = Pulls(here.call, news, lambda host_id: cast(Any, there), lambda name: 1, lambda: True, nothing_given_back)
     demands = [of.TopicDemand(*demand) for demand in topics]
     with pytest.raises((InvalidArgumentError, TooLargeError)):
-        await pulls.dequeue(CallContext(""), of.DequeueRequest("jobs", demands, None, 0, *any_of))
+        await pulls.dequeue(CallContext("", principal=EVERYBODY), of.DequeueRequest("jobs", demands, None, 0, *any_of))
     assert there.calls_count == 0
 
 
@@ -184,7 +185,7 @@ async def test_a_host_without_shards_refuses_what_is_wrong_with_a_call_that_it_h
     pulls = Pulls(here.call, news, lambda host_id: None, lambda name: 1, lambda: False, nothing_given_back)
     demands = [of.TopicDemand(*demand) for demand in topics]
     with pytest.raises((InvalidArgumentError, TooLargeError)):
-        await pulls.dequeue(CallContext(""), of.DequeueRequest("jobs", demands, None, 0, *any_of))
+        await pulls.dequeue(CallContext("", principal=EVERYBODY), of.DequeueRequest("jobs", demands, None, 0, *any_of))
 
 
 async def test_the_names_of_calls_that_get_items_and_of_those_that_get_none_are_kept_alike() -> None:
@@ -207,7 +208,9 @@ async def test_a_better_host_that_cannot_be_asked_takes_nothing_from_what_is_her
     news: Any = News(Pointer(MAIL, "host-1", Stock(3, 0)))
     here, remote = Queue([7]), cast(Any, there)
     pulls = Pulls(here.call, news, lambda host_id: remote, lambda name: 1, lambda: True, nothing_given_back)
-    items = await pulls.dequeue(CallContext(""), of.DequeueRequest("jobs", [of.TopicDemand("mail", 3)], None, 0))
+    items = await pulls.dequeue(
+        CallContext("", principal=EVERYBODY), of.DequeueRequest("jobs", [of.TopicDemand("mail", 3)], None, 0)
+    )
     assert [item.priority for item in items] == [7]
 
 
@@ -220,22 +223,22 @@ class EagerNews(News):
 
     def wait(self, topics: Mapping[Topic, int]) -> Wait:
         wait = Wait(topics)
-        self.seek_again(wait)
+        self.find_again(wait)
         return wait
 
-    def seek_again(self, wait: Wait) -> None:
+    def find_again(self, wait: Wait) -> None:
         for pointer in self.pointers:
-            wait.tell(pointer)
+            wait.notify(pointer)
 
     def leave(self, wait: Wait) -> None: ...
 
-    def not_gone_to(self, pointers: Iterable[Pointer]) -> None: ...
+    def keep_unused(self, pointers: Iterable[Pointer]) -> None: ...
 
 
 async def waited(news: EagerNews, hosts: Mapping[str, Any], wait_ms: int) -> list[Delivery]:
     pulls = Pulls(Queue([]).call, cast(Any, news), hosts.get, lambda name: 1, lambda: False, nothing_given_back)
     demands = [of.TopicDemand(name, 3) for name in ("mail", "other")]
-    return await pulls.dequeue(CallContext(""), of.DequeueRequest("jobs", demands, None, wait_ms))
+    return await pulls.dequeue(CallContext("", principal=EVERYBODY), of.DequeueRequest("jobs", demands, None, wait_ms))
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=["unreachable", "overloaded"])
@@ -297,9 +300,9 @@ class FrozenWorld:
         """The receipts that were given back as unseen."""
         self.errors: PositionErrors = {}
         """What comes of that."""
-        self.pulls = Pulls(queue.call, cast(Any, news), lambda _: remote, lambda _: 1, lambda: False, self._give_back)
+        self.pulls = Pulls(queue.call, cast(Any, news), lambda _: remote, lambda _: 1, lambda: False, self._release)
 
-    async def _give_back(self, context: CallContext, request: of.NackRequest) -> PositionErrors:
+    async def _release(self, context: CallContext, request: of.NackRequest) -> PositionErrors:
         self.returned += [str(nack.receipt) for nack in request.nacks if nack.release and nack.unseen]
         return self.errors
 
@@ -308,7 +311,9 @@ class FrozenWorld:
     ) -> asyncio.Task[list[Delivery]]:
         topics = [] if is_any else [of.TopicDemand("mail", 3)]
         any_of = ("", 3) if is_any else ()
-        call = self.pulls.dequeue(context or CallContext(""), of.DequeueRequest("jobs", topics, None, wait_ms, *any_of))
+        call = self.pulls.dequeue(
+            context or CallContext("", principal=EVERYBODY), of.DequeueRequest("jobs", topics, None, wait_ms, *any_of)
+        )
         task: asyncio.Task[list[Delivery]] = self.loop.call(self.loop.create_task, call)
         self.loop.turn()
         return task
@@ -321,9 +326,14 @@ class FrozenWorld:
             self.loop.call(self.there.answer.set_result, outcome)
         self.loop.turn()
 
-    def close(self) -> None:
-        self.loop.call(self.loop.create_task, self.pulls.stop())
+    def stop(self) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = self.loop.call(self.loop.create_task, self.pulls.stop())
         self.loop.turn()
+        return task
+
+    def close(self) -> None:
+        self.stop()
+        self.loop.move_to(self.loop.time() + STOP_MS_MAX / 1000)
         self.loop.close()
 
 
@@ -413,10 +423,10 @@ def test_a_call_waits_for_a_pull_a_second_beyond_its_deadline_at_most(
     frozen_worlds: Callable[..., FrozenWorld],
 ) -> None:
     world = frozen_worlds(EagerNews(TO_MAIL))
-    call = world.dequeue(100, CallContext("", deadline_s=0.05))
+    call = world.dequeue(100, CallContext("", deadline_s=0.05, principal=EVERYBODY))
     world.loop.move_to(0.05 + PULL_WAIT_MS_MAX / 1000)
     assert call.result() == []
-    assert world.dequeue(100, CallContext("", deadline_s=0.05)).result() == []
+    assert world.dequeue(100, CallContext("", deadline_s=0.05, principal=EVERYBODY)).result() == []
     assert world.there.calls_count == 1
 
 
@@ -425,7 +435,7 @@ def test_what_a_busy_host_gives_soon_after_the_wait_of_a_call_is_not_given_back(
 ) -> None:
     """Calls that wait have their wait as a deadline, which on a busy host is short next to a pull."""
     world = frozen_worlds(EagerNews(TO_MAIL))
-    call = world.dequeue(20, CallContext("", deadline_s=0.02))
+    call = world.dequeue(20, CallContext("", deadline_s=0.02, principal=EVERYBODY))
     world.loop.move_to(0.06)
     world.answer(delivered([0]))
     assert [item.priority for item in call.result()] == [0]
@@ -456,6 +466,28 @@ def test_of_what_comes_late_and_cannot_be_given_back_the_log_tells_how_much_it_i
     assert [(entry["event"], entry["count"], entry["error"]) for entry in logs] == [
         ("pull_not_given_back", 1, "its shard is away")
     ]
+
+
+def test_a_host_that_stops_gives_back_what_comes_late(frozen_worlds: Callable[..., FrozenWorld]) -> None:
+    world = frozen_worlds(EagerNews(TO_MAIL))
+    world.dequeue(0)
+    world.loop.move_to(PULL_WAIT_MS_MAX / 1000)
+    stop = world.stop()
+    assert not stop.done()
+    world.answer(delivered([0, 1]))
+    assert len(world.returned) == 2
+    assert stop.done()
+
+
+def test_a_host_that_stops_tells_what_came_too_late_even_for_that(frozen_worlds: Callable[..., FrozenWorld]) -> None:
+    world = frozen_worlds(EagerNews(TO_MAIL))
+    world.dequeue(0)
+    world.loop.move_to(PULL_WAIT_MS_MAX / 1000)
+    stop = world.stop()
+    with capture_logs() as logs:
+        world.loop.move_to((PULL_WAIT_MS_MAX + STOP_MS_MAX) / 1000)
+    assert stop.done()
+    assert [(entry["event"], entry["error"]) for entry in logs] == [("pull_not_given_back", "this host stops")]
 
 
 def test_a_call_is_told_that_the_outcome_of_its_pull_is_unknown_while_it_waits(

@@ -47,11 +47,11 @@ class Cluster:
         if charge is not None:
             self.let_in.append(LetIn(self.now_ms, count, charge))
 
-    def give_back(self, at: int, count: int) -> None:
+    def refund(self, at: int, count: int) -> None:
         one = self.let_in[at % len(self.let_in)]
         count = min(count, one.count)
         one.count -= count
-        one.charge.give_back(count)
+        one.charge.refund(count)
 
     def ask(self, host: Host, waiting_count: int) -> None:
         if host.asked is None:
@@ -108,7 +108,7 @@ def run(steps: list[tuple]) -> Cluster:
             case ("spend", host, count):
                 cluster.spend(cluster.hosts[host], count)
             case ("give back", at, count) if cluster.let_in:
-                cluster.give_back(at, count)
+                cluster.refund(at, count)
             case ("ask", host, count):
                 cluster.ask(cluster.hosts[host], count)
             case ("reach", host):
@@ -165,7 +165,7 @@ def test_what_is_replayed_is_what_the_minute_before_had(calls: list[tuple[int, i
         charge = account.replay(count, now_ms)
         if isinstance(charge, Charge):
             if is_given_back:
-                charge.give_back(count)
+                charge.refund(count)
             else:
                 let_in.append((now_ms, count))
         else:

@@ -45,7 +45,7 @@ def _do(cluster: QuotaCluster, step: tuple) -> None:
         case ("enqueue", host, count):
             cluster.enqueue(cluster.hosts[host], count)
         case ("give back", at, count):
-            cluster.give_back(at, count)
+            cluster.refund(at, count)
         case ("get", host, count):
             cluster.ask(cluster.hosts[host], count)
             cluster.answer(cluster.hosts[host])

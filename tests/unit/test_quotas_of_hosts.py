@@ -11,6 +11,7 @@ from foqs.model.grants import QUOTA_WINDOW_MS
 from tests.support.quota_world import QuotaWorld
 
 LIMIT = 60_000
+DEEP = pytest.mark.deep
 MINUTE_S = QUOTA_WINDOW_MS // 1000
 
 
@@ -19,7 +20,9 @@ def use(world: QuotaWorld, per_minute: float, from_s: int, until_s: int) -> floa
     return min(world.count_between(at, at + MINUTE_S) for at in range(from_s, until_s - MINUTE_S + 1, 2)) / per_minute
 
 
-@pytest.mark.parametrize(("hosts_count", "seed"), [(10, 1), (4, 3), (1, 4)])
+@pytest.mark.parametrize(
+    ("hosts_count", "seed"), [(4, 3), pytest.param(10, 1, marks=DEEP), pytest.param(1, 4, marks=DEEP)]
+)
 def test_at_half_as_much_again_as_the_limit_nearly_all_of_it_is_used_and_never_more(
     hosts_count: int, seed: int
 ) -> None:
@@ -114,7 +117,7 @@ def test_another_limit_holds_within_two_seconds(factor: float) -> None:
         assert use(world, world.limit, change_s + MINUTE_S + 5, until_s) >= 0.95
 
 
-@pytest.mark.parametrize(("load", "hosts_count"), [(1.5, 10), (0.8, 10), (1.5, 1)])
+@pytest.mark.parametrize(("load", "hosts_count"), [(0.8, 10), (1.5, 1), pytest.param(1.5, 10, marks=DEEP)])
 def test_while_the_meta_database_is_away_hosts_let_in_what_they_did_before(load: float, hosts_count: int) -> None:
     world = QuotaWorld(hosts_count, LIMIT, 6)
     away_s, back_s, until_s = 65, 125, 205

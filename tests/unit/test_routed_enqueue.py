@@ -26,8 +26,10 @@ from foqs.model.errors import (
     ShardElsewhereError,
     UnavailableError,
 )
+from foqs.model.principal import EVERYBODY
+from tests.support.audit import AUDIT_NOTHING
 
-CONTEXT = CallContext("127.0.0.1")
+CONTEXT = CallContext("127.0.0.1", principal=EVERYBODY)
 ITEM = NewItem(dedup_id="a")
 SHARD = 7
 
@@ -66,16 +68,16 @@ class Room:
         self.now_s = 0.0
         serving = SimpleNamespace(
             served=lambda: self.served, serves=lambda at: at in self.served, know=None, number_of=lambda name: 1,
-            may_take=lambda name, shard_id: True,
+            can_take=lambda name, shard_id: True,
         )  # fmt: skip
         peers = SimpleNamespace(get=lambda host_id, address: others[host_id])
         routes = Routes("me", self.owners, cast(Any, peers), cast(Any, serving))
         routed = RoutedEnqueue(local.enqueue, routes, lambda count: 0, lambda: self.now_s)
         table, ways = {"enqueue": local.enqueue}, {"enqueue": routed.enqueue}
-        self.router = Router(table, table, ways, routes, self.owners, cast(Any, None))
+        self.router = Router(table, table, ways, routes, self.owners, cast(Any, None), AUDIT_NOTHING)
 
     def owned_by(self, host_id: str, epoch: int = 1, *, is_moving: bool = False) -> None:
-        self.owners.learn([ShardOwner(SHARD, epoch, host_id, f"{host_id}:1", is_moving)])
+        self.owners.note([ShardOwner(SHARD, epoch, host_id, f"{host_id}:1", is_moving)])
 
     async def enqueue(self) -> EnqueueResult:
         result: EnqueueResult = await self.router.call(CONTEXT, "enqueue", EnqueueRequest("jobs", [ITEM]))
@@ -135,7 +137,7 @@ async def test_an_item_for_a_sick_shard_of_this_host_is_not_held() -> None:
     local = Host(lambda _: elsewhere(is_sick=True))
     room = Room(local, other=Host(lambda _: None))
     room.served = {SHARD}
-    room.owners.learn([ShardOwner(1, 1, "other", "other:1")])
+    room.owners.note([ShardOwner(1, 1, "other", "other:1")])
     room.owned_by("me")
     with pytest.raises(UnavailableError):
         await room.enqueue()

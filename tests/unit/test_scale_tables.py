@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from foqs.cluster.homes import directory, probes, topic_homes, topic_reports, wishes
+from foqs.cluster.homes import directory, interests, probes, topic_homes, topic_reports
 from foqs.cluster.members.backends import zookeeper_backend
 from foqs.host.admission import quotas
 from foqs.model import limits
@@ -34,6 +34,6 @@ def test_news_of_a_host_grow_with_its_topics_up_to_a_bound() -> None:
 
 @pytest.mark.parametrize("formula", [row.formula for row in ROWS])
 def test_every_constant_in_a_formula_is_one_of_the_code(formula: str) -> None:
-    places = (limits, quotas, directory, probes, topic_homes, topic_reports, wishes, zookeeper_backend)
+    places = (limits, quotas, directory, probes, topic_homes, topic_reports, interests, zookeeper_backend)
     for name in re.findall(r"`([A-Z_]+)`", formula):
         assert any(hasattr(place, name) for place in places), name

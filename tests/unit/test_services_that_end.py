@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -15,9 +17,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from foqs.background.service import Service, ServiceState
+from foqs.dev.local_authority import LocalAuthority
 from foqs.host.event_log.log_service import EventLog, EventLogOptions, EventLogSource
 from foqs.transport.operator_port import OperatorPort
 from foqs.transport.server import ThriftServer
+from foqs.transport.tls.certificates import Certificates
+from foqs.transport.tls.contexts import TlsFiles
 from tests.support.stepped_host import SteppedHost, all_awaited, stepped_host
 
 PAUSE_S_AFTER = 5.0
@@ -103,7 +108,14 @@ def _server(_: Path) -> Service:
     return ThriftServer(Mock(), namespaces=Mock(), metrics=Mock(), address="127.0.0.1", port=0)
 
 
-@pytest.mark.parametrize("make", [_event_log, _operator_port, _server])
+def _certificates(directory: Path) -> Service:
+    authority = LocalAuthority(directory)
+    authority.prepare(datetime.now(UTC))
+    files = TlsFiles(cert_file=str(authority.cert_file), key_file=str(authority.key_file))
+    return Certificates(files, lambda: time.time_ns() // 1_000_000)
+
+
+@pytest.mark.parametrize("make", [_event_log, _operator_port, _server, _certificates])
 async def test_a_service_with_threads_or_sockets_ends_at_any_turn_of_its_start(
     make: Callable[[Path], Service], tmp_path: Path
 ) -> None:
@@ -137,4 +149,4 @@ def test_no_service_is_left_out() -> None:
         _started(one)
         ended = {type(service) for service in one.watch.services}
         assert _end(one) == []
-    assert set(_subclasses(Service)) == ended | {EventLog, OperatorPort, ThriftServer}
+    assert set(_subclasses(Service)) == ended | {Certificates, EventLog, OperatorPort, ThriftServer}

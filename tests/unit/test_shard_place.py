@@ -90,7 +90,7 @@ def test_what_was_told_and_is_not_there_is_lost(there: FoundShard, lost: int) ->
 
 
 def test_what_a_process_alone_knows_is_counted_by_it_and_only_once() -> None:
-    mine = Remembered(epoch=5, committed_number=24, told_number=20)
+    mine = Remembered(epoch=5, committed_number=24, reported_number=20)
     there = found(number=17)
     assert lost_by_row(row(), there) + lost_by_memory(row(), there, mine) == 7
     # Another one has taken the shard at 17, and has counted what it was told of.

@@ -10,6 +10,7 @@ from sqlalchemy import make_url
 from foqs.config import HostConfig
 from foqs.model import limits
 from foqs.storage.sessions.login import NamedBy
+from foqs.storage.sessions.passwords import password_text
 from foqs.storage.sessions.shard_places import ShardPlaces, check_pattern
 
 META = "mysql+pymysql://app:secret@db-0.example/meta"
@@ -100,12 +101,12 @@ def test_the_login_of_shards_names_no_server() -> None:
     """Its server does not matter, and is often any."""
     config = HostConfig(meta_url=META, shard_login="mysql://app:secret@localhost", shard_places=["db-*.example:3306"])
     url = make_url(config.url_at("mysql://localhost/s"))
-    assert (url.host, url.password, url.query["named_by"]) == ("localhost", "secret", "nobody")
+    assert (url.host, password_text(str(url)), url.query["named_by"]) == ("localhost", "secret", "nobody")
 
 
 def test_the_url_of_a_place_says_who_names_its_server_and_that_of_the_configuration_nothing() -> None:
     config = HostConfig(meta_url=META, shards={0: OWN[1]}, shard_places=["db-*.example:3306"])
-    assert config.url_of_shard(0, "mysql://evil/s0") == OWN[1]
+    assert config.url_of_shard(0, "mysql://evil/s0") == config.shards[0]
     for place, named_by in (
         ("mysql://db-0.example/s", None),
         ("mysql://db-1.example/s", "meta"),

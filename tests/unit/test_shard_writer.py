@@ -99,14 +99,14 @@ async def test_a_server_that_ended_a_session_has_answered_nothing_until_it_gives
 ) -> None:
     await start(writer, store)
     await writer._idle.wait()
-    heard_s = writer.server.heard_s
+    answered_s = writer.server.answered_s
     store.answers.clear()
     ended = asyncio.create_task(run_one(writer, store, SessionLostError("somebody killed it")))
     await until(lambda: "reconnecting" in writer.detail)
-    assert (writer.server.heard_s, writer.server.silent_since_s is None) == (heard_s, False)
+    assert (writer.server.answered_s, writer.server.silent_since_s is None) == (answered_s, False)
     store.answers.set()
     assert await ended == "done"
-    assert writer.server.heard_s > heard_s
+    assert writer.server.answered_s > answered_s
 
 
 async def test_a_new_session_is_asked_for_the_time_as_it_may_be_of_another_server(

@@ -251,7 +251,7 @@ async def test_a_shard_that_waits_for_a_slot_is_sick_when_its_server_answers_non
             writer.server.silent_since_s = loop.time()
             writer.tick()
             await asyncio.sleep(STEP_S)
-            writer.server.silent_since_s, writer.server.heard_s = None, loop.time()
+            writer.server.silent_since_s, writer.server.answered_s = None, loop.time()
         assert writer.health.healthy, "they are slow, and no more"
         writer.server.silent_since_s = loop.time()
         asked_s = loop.time()

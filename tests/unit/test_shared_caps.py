@@ -228,7 +228,7 @@ def test_a_token_that_was_not_used_in_time_is_there_again_at_once_though_the_nex
     cluster.turn()
     assert cap.take(1, cluster.now_s) == 1
     grant = cluster.ledger.ask("a", cap.ask(), 0.0001, cluster.now_s)
-    cap.give_back(1, cluster.now_s)
+    cap.refund(1, cluster.now_s)
     assert grant is not None
     cap.granted(grant, cluster.now_s, cluster.now_s)
     cluster.wanted.clear()
@@ -263,7 +263,7 @@ def test_a_token_that_ends_while_the_next_one_is_on_its_way_is_there_again_at_on
     assert cap.take(1, cluster.now_s) == 1
     ahead = cluster.ledger.ask("a", cap.ask(), 0.0001, cluster.now_s)
     cluster.now_s += 11
-    cap.give_back(1, cluster.now_s)
+    cap.refund(1, cluster.now_s)
     assert ahead is not None
     cap.granted(ahead, cluster.now_s, cluster.now_s)
     assert cap.wait_s(cluster.now_s) == NEVER_S, "its home is asked"
@@ -421,7 +421,7 @@ def test_no_tokens_that_are_given_back_are_taken_for_tokens_in_hand() -> None:
     cluster.turn()
     assert cluster.use("a", 1) == 1
     cap = cluster.caps["a"]
-    cap.give_back(0, cluster.now_s)
+    cap.refund(0, cluster.now_s)
     cap.unspend(0, cluster.now_s)
     assert cap.wait_s(cluster.now_s) == NEVER_S
     assert cap.is_asking
@@ -464,7 +464,7 @@ def test_what_comes_back_to_a_cap_after_another_one_took_its_place_is_that_ones(
     cluster.turn()
     assert before.take(1, cluster.now_s) == 1
     cluster.caps["a"] = before.at_rate(0.02, cluster.now_s)
-    before.give_back(1, cluster.now_s)
+    before.refund(1, cluster.now_s)
     assert cluster.caps["a"].count(cluster.now_s) == 1
 
 
@@ -478,6 +478,6 @@ def test_the_tokens_of_a_cap_that_is_taken_away_go_back_to_its_home() -> None:
     cluster.turn()
     assert cap.take(1, cluster.now_s) == 1
     cap.end(cluster.now_s)
-    cap.give_back(1, cluster.now_s)
+    cap.refund(1, cluster.now_s)
     assert sum(ask.unused_count for ask in told) == 1
     assert all(ask.is_for_nothing for ask in told)

@@ -51,7 +51,7 @@ class Local:
     def expect_shards(self, shard_ids: Collection[int]) -> None:
         return None
 
-    def look_again(self, shard_ids: Collection[int]) -> None:
+    def retry_now(self, shard_ids: Collection[int]) -> None:
         self.hurried = set(shard_ids)
 
     async def gain_shard(self, shard_id: int, place: str) -> None:
@@ -85,7 +85,7 @@ class Members:
     async def decline_shards(self, by_heir: Mapping[int, str]) -> None:
         self.declined.update(by_heir)
 
-    async def on_thread(self, work: Callable[[], T]) -> T:
+    async def run_in_lane(self, work: Callable[[], T]) -> T:
         return work()
 
 
@@ -104,7 +104,7 @@ class Room:
     async def round(self, *, is_settled: bool = True) -> None:
         rows = {name: HostRow(name, f"{name}:1", 1, 1, is_leaving=name in self.leaving) for name in self.hosts}
         rows[ME] = rows[ME]._replace(is_leaving=self.members.is_leaving)
-        await self.sharing.look(ClusterView(ME, rows, dict(self.rows), is_settled))
+        await self.sharing.refresh(ClusterView(ME, rows, dict(self.rows), is_settled))
 
 
 @asynccontextmanager
@@ -302,7 +302,7 @@ async def test_a_shard_that_its_next_owner_does_not_take_is_taken_again_though_n
 @pytest.mark.usefixtures("_soon")
 async def test_a_shard_whose_next_owner_has_told_of_itself_is_not_taken_again() -> None:
     async with running(Room(shard_count=0)) as room:
-        room.owners.learn([ShardOwner(0, 2, OTHER, "other:1")])
+        room.owners.note([ShardOwner(0, 2, OTHER, "other:1")])
         await let_go(room)
         await until(lambda: not room.sharing._released)
         assert room.local.gained == []

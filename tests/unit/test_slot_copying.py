@@ -69,7 +69,7 @@ class Receiver:
         self.writer = SimpleNamespace(wake=self._run)
 
     async def follow(self) -> SlotTable:
-        namespaces = SimpleNamespace(on_thread=self._on_meta, view=SimpleNamespace(by_number={}))
+        namespaces = SimpleNamespace(run_in_lane=self._on_meta, view=SimpleNamespace(by_number={}))
         shards = SimpleNamespace(owned=list)
         waiting = Waiting(asyncio.get_running_loop())
         mover = SlotMover(
@@ -149,7 +149,7 @@ async def test_a_shard_gives_no_slots_on_while_it_waits_for_ids_of_others() -> N
         return None
 
     receiver.slots = SimpleNamespace(
-        arrivals={0: SlotArrival(MOVE, {})}, ask=ask, kept_by=lambda shard: kept[""], look=lambda: None,
+        arrivals={0: SlotArrival(MOVE, {})}, ask=ask, kept_by=lambda shard: kept[""], refresh=lambda: None,
         has_kept=lambda shard, table: kept.update({"": table}),
     )  # fmt: skip
     mover = SlotMover(

@@ -105,7 +105,7 @@ def test_a_shard_takes_no_ids_of_slots_before_they_have_come_and_knows_them_then
     slot = HITHER.slots[0]
     with pytest.raises(UnavailableError):
         shard.call("id-0", slot=slot)
-    shard.state.slot_moves.learn(from_elsewhere(0, 200, 200), asked())
+    shard.state.slot_moves.append(from_elsewhere(0, 200, 200), asked())
     shard.rest()
     with pytest.raises(UnavailableError):
         shard.call("id-0", slot=slot)
@@ -120,7 +120,7 @@ def test_a_shard_takes_no_ids_of_slots_before_they_have_come_and_knows_them_then
 
 def test_the_next_owner_knows_what_has_come_so_far_and_where_to_go_on(shard):
     expect(shard)
-    shard.state.slot_moves.learn(from_elsewhere(0, 200, 230), asked())
+    shard.state.slot_moves.append(from_elsewhere(0, 200, 230), asked())
     shard.rest()
     shard.open()
     assert shard.stored.tables.arrival == HITHER
@@ -128,7 +128,7 @@ def test_the_next_owner_knows_what_has_come_so_far_and_where_to_go_on(shard):
     shard.state.slot_moves.close(frozenset(HITHER.slots))
     with pytest.raises(UnavailableError):
         shard.call("id-0", slot=HITHER.slots[0])
-    shard.state.slot_moves.learn(from_elsewhere(200, 50, 280), asked())
+    shard.state.slot_moves.append(from_elsewhere(200, 50, 280), asked())
     shard.state.slot_moves.arrived(moved(TABLE, HITHER), frozenset(HITHER.slots), asked())
     shard.rest()
     outcome = shard.call("id-0", "id-249", slot=HITHER.slots[0])
@@ -141,7 +141,7 @@ def test_the_next_owner_knows_what_has_come_so_far_and_where_to_go_on(shard):
 def test_ids_that_come_stand_behind_those_of_the_same_transaction(shard):
     shard.call(*[f"own-{at}" for at in range(BLOCK_IDS - 3)])
     shard.state.slot_moves.expect(HITHER, asked())
-    shard.state.slot_moves.learn(from_elsewhere(0, 10, 10), asked())
+    shard.state.slot_moves.append(from_elsewhere(0, 10, 10), asked())
     shard.rest()
     window = shard.state.dedup.windows[NUMBER]
     assert (window.end, window.moved_end) == (BLOCK_IDS + 7, BLOCK_IDS + 7)
@@ -153,7 +153,7 @@ def test_ids_that_come_push_no_younger_ids_of_the_shard_out_of_its_window(shard)
         shard.new_ids(at, 300)
     expect(shard)
     for at in range(0, 1_000, 500):
-        shard.state.slot_moves.learn(from_elsewhere(at, 500, at), asked())
+        shard.state.slot_moves.append(from_elsewhere(at, 500, at), asked())
         shard.rest()
     assert shard.state.dedup.windows[NUMBER].edge == 0
     assert shard.knows(0)
@@ -167,7 +167,7 @@ def test_ids_that_come_push_no_younger_ids_of_the_shard_out_of_its_window(shard)
 
 def test_what_came_is_forgotten_with_the_log_of_a_namespace_that_is_deleted(shard):
     expect(shard)
-    shard.state.slot_moves.learn(from_elsewhere(0, 200, 230), asked())
+    shard.state.slot_moves.append(from_elsewhere(0, 200, 230), asked())
     shard.state.slot_moves.arrived(moved(TABLE, HITHER), frozenset(HITHER.slots), asked())
     shard.rest()
     all_of_them = dict(shard.settings.by_number)
@@ -186,7 +186,7 @@ def test_what_came_is_forgotten_with_the_log_of_a_namespace_that_is_deleted(shar
 def test_ids_that_come_are_forgotten_at_the_age_that_they_have(shard):
     shard.set_window(ms=10_000)
     expect(shard)
-    shard.state.slot_moves.learn(from_elsewhere(0, 5, 5, age_ms=9_000), asked())
+    shard.state.slot_moves.append(from_elsewhere(0, 5, 5, age_ms=9_000), asked())
     shard.state.slot_moves.arrived(moved(TABLE, HITHER), frozenset(HITHER.slots), asked())
     shard.rest()
     known = shard.call("id-0", slot=HITHER.slots[0])
@@ -200,9 +200,9 @@ def test_ids_that_come_are_forgotten_at_the_age_that_they_have(shard):
 
 def test_the_namespace_of_ids_that_come_has_its_name_even_without_an_item(shard):
     expect(shard)
-    shard.state.slot_moves.learn(from_elsewhere(0, 5, 5), asked())
+    shard.state.slot_moves.append(from_elsewhere(0, 5, 5), asked())
     assert shard.state.take(shard.now, {}) is not None
     shard.state.failed("full")
-    shard.state.slot_moves.learn(from_elsewhere(0, 5, 5), asked())
+    shard.state.slot_moves.append(from_elsewhere(0, 5, 5), asked())
     shard.rest()
     assert shard.stored.tables.namespaces == {NUMBER: b"n7"}

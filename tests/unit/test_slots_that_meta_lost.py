@@ -26,7 +26,7 @@ class OldMeta:
         self.restored: list[SlotTable] = []
 
     def read(self) -> NamespaceList:
-        return NamespaceList([], [], {}, OLD, ENDED, {}, {})
+        return NamespaceList([], [], {}, OLD, ENDED, {}, {}, {})
 
     def restore(self, table: SlotTable) -> None:
         self.restored.append(table)
@@ -55,7 +55,7 @@ async def test_the_table_of_a_move_comes_back_if_the_next_move_is_under_way(is_n
     meta = OldMeta()
     slots = Slots(Shards())
     namespaces = Namespaces(cast(Any, meta), "host", lambda: 0, cast(Any, NoShards()), slots, allow_undurable=True)
-    slots.learn(moved(OLD, ENDED), "shard 2")
+    slots.note(moved(OLD, ENDED), "shard 2")
     if is_next_under_way:
         slots.arrivals[2] = SlotArrival(NEXT, {})
     await namespaces.refresh()

@@ -21,10 +21,10 @@ class Dead:
         self.redriven: list[str] = []
 
     def redrive_dead_letters(
-        self, namespace: str, topic: str, ids: Iterable[str] | None, *, return_errors: bool
+        self, namespace: str, topic: str, ids: Iterable[str] | None, *, group: str | None, return_errors: bool
     ) -> DeadLettersResult:
         wanted = list(ids or ())
-        self.calls.append((topic, len(wanted)))
+        self.calls.append((f"{topic} of {group}" if group else topic, len(wanted)))
         fate = self.plan.pop(0) if self.plan else "done"
         if fate == "lost before":
             raise UnavailableError("no answer")
@@ -52,16 +52,23 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ids_go_by_topic_in_calls_of_a_thousand() -> None:
     ids = [f"0-{n:x}" for n in range(1, 2_502)]
     client, done = Dead(ids), Redriven()
-    redrive_rows(client, "ns", [("ab"[n % 2], one) for n, one in enumerate(ids)], done)
+    redrive_rows(client, "ns", [("ab"[n % 2], one, None) for n, one in enumerate(ids)], done)
     assert sorted(client.calls) == [("a", 251), ("a", 1_000), ("b", 250), ("b", 1_000)]
     assert sorted(client.redriven) == sorted(ids)
     assert done == Redriven(redriven=2_501)
 
 
+def test_ids_of_groups_go_apart_from_those_of_their_topic() -> None:
+    client, done = Dead("abc"), Redriven()
+    redrive_rows(client, "ns", [("t", "a", None), ("t", "b", "audit"), ("t", "c", "audit")], done)
+    assert client.calls == [("t", 1), ("t of audit", 2)]
+    assert done == Redriven(redriven=3)
+
+
 @pytest.mark.parametrize("fate", ["lost before", "lost after", "settled"])
 def test_what_may_not_have_been_done_is_asked_for_again_and_nothing_is_redriven_twice(fate: str) -> None:
     client, done = Dead("abc", once="c", plan=[fate, fate]), Redriven()
-    redrive_rows(client, "ns", [("t", one) for one in "abcd"], done)
+    redrive_rows(client, "ns", [("t", one, "g") for one in "abcd"], done)
     assert sorted(client.redriven) == ["a", "b"]
     assert done.redriven + done.gone == 3
     assert (done.refused, len(client.dead)) == (1, 1)
@@ -72,5 +79,5 @@ def test_what_stays_unavailable_fails_the_task(monkeypatch: pytest.MonkeyPatch) 
     for fate in ("lost before", "settled"):
         client = Dead("abc", plan=[fate] * 3)
         with pytest.raises(UnavailableError):
-            redrive_rows(client, "ns", [("t", "a")], Redriven())
+            redrive_rows(client, "ns", [("t", "a", None)], Redriven())
         assert len(client.calls) == 3

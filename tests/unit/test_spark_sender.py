@@ -21,6 +21,7 @@ from foqs.model.errors import (
     InternalError,
     InvalidArgumentError,
     OverloadedError,
+    PermissionDeniedError,
     RateLimitedError,
     TooLargeError,
     UnavailableError,
@@ -152,6 +153,31 @@ async def test_a_row_that_could_not_be_stored_in_time_fails_the_task(error: Foqs
     with pytest.raises(type(error)):
         await send(client, batches(100), invalid_rows_max=1_000)
     assert client.in_flight_count == 0
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+async def test_a_job_that_is_refused_stops_and_returns_that_so_that_spark_does_not_repeat_the_task(
+    is_whole: bool, tmp_path: Any
+) -> None:
+    class Denying(FakeClient):
+        async def enqueue(self, items: EncodedItems) -> EncodedResult:
+            if is_whole and len(self.calls) == 2:
+                raise PermissionDeniedError("mailer lacks ENQUEUE")
+            return await super().enqueue(items)
+
+    def judge(item: Read) -> FoqsError | None:
+        if item.payload == b"1":
+            return InvalidArgumentError("no")
+        return PermissionDeniedError("mailer lacks ENQUEUE") if item.payload == b"25" and not is_whole else None
+
+    client = Denying(judge)
+    own = sender(plan(calls_in_flight=1, invalid_rows_max=None), client, str(tmp_path))
+    sent = await own.send(batches(*[10] * 50))
+    assert sent.denial == "mailer lacks ENQUEUE"
+    assert (sent.items_count, sent.refused_count) == (19 if is_whole else 28, 1)
+    assert len(client.calls) <= 3, "the other rows are not sent"
+    assert sent.attempt is None
+    assert not list(tmp_path.rglob("*.parquet")), "another run writes the rejected rows"
 
 
 class NarrowClient(FakeClient):

@@ -27,7 +27,7 @@ class HangingMeta:
         if self.hang:
             self.is_asked = True
             self.gave_up = not self.answers.wait(PATIENCE_S)
-        return NamespaceList([], [], {}, NO_SLOTS, None, {}, {})
+        return NamespaceList([], [], {}, NO_SLOTS, None, {}, {}, {})
 
     def close(self) -> None:
         return None

@@ -12,12 +12,12 @@ from unittest.mock import patch
 import pytest
 from structlog.testing import capture_logs
 
+from foqs.cluster.homes import interests as topic_interests
 from foqs.cluster.homes import topic_homes, topic_reports
-from foqs.cluster.homes import wishes as topic_wishes
 from foqs.cluster.homes.directory import OLDER_MS_MIN, Directory
-from foqs.cluster.homes.home_table import LOOK_MS, SILENT_LOOKS, HomeTable, home_of
-from foqs.cluster.homes.sought_topics import WISH_MS_MAX
-from foqs.cluster.homes.topic_homes import SEEK_MS, TopicHomes
+from foqs.cluster.homes.home_table import CHECK_MS, SILENT_CHECKS, HomeTable, home_of
+from foqs.cluster.homes.host_interests import INTEREST_MS_MAX
+from foqs.cluster.homes.topic_homes import FIND_MS, TopicHomes
 from foqs.cluster.homes.topic_reports import TopicReports
 from foqs.model.stocks import ANY_TOPIC, Pointer, Reported, Stock, Topic
 from tests.support.topic_net import NAMES, STEP_MS, TOPIC, Link, Local, Net, TimedNet, links, put
@@ -94,7 +94,7 @@ async def test_a_call_hears_of_what_one_before_it_was_told_of_and_has_not_fetche
         while len(told) < len(topics):
             await wait.arrived()
             told += wait.take()
-        news.not_gone_to(told[1:])
+        news.keep_unused(told[1:])
         news.leave(wait)
         assert {one.topic for one in news.wait(dict.fromkeys(topics, 2)).take()} == {one.topic for one in told[1:]}
         assert news.wait(dict.fromkeys(topics, 2)).take() == [], "what was told once more is not told again"
@@ -122,13 +122,13 @@ def test_a_host_that_does_not_answer_has_one_message_with_hints_on_the_way_and_g
         net.put("a", Stock(1), topic)
         net.pass_ms(STEP_MS)
     assert len(topics) > 20
-    assert [(sender, seeker, len(hints)) for sender, seeker, hints in net.hints] == [("c", "b", 1)]
+    assert [(sender, waiting, len(hints)) for sender, waiting, hints in net.hints] == [("c", "b", 1)]
     net.thaw("b")
     assert {topic for topic, _ in wait.pointers} == set(topics)
     assert len(net.hints) == 2
 
 
-SILENT_MS = SILENT_LOOKS * LOOK_MS
+SILENT_MS = SILENT_CHECKS * CHECK_MS
 
 
 def test_a_home_that_is_frozen_is_soon_no_home_for_anybody(timed_net: TimedNet) -> None:
@@ -162,18 +162,18 @@ def test_a_home_of_which_but_one_answer_is_late_is_not_suspected() -> None:
     homes.live(NAMES)
     slow = homes.call("c")
     for _ in range(10):
-        assert not homes.look(slow)
+        assert not homes.check(slow)
         homes.answered(homes.call("c"))
     assert homes.hosts == tuple(NAMES)
-    assert [homes.look(slow) for _ in range(SILENT_LOOKS + 1)] == [False] * SILENT_LOOKS + [True]
+    assert [homes.check(slow) for _ in range(SILENT_CHECKS + 1)] == [False] * SILENT_CHECKS + [True]
 
 
 def test_a_home_is_suspected_until_the_last_call_that_met_its_silence_has_failed() -> None:
     homes = HomeTable()
     homes.live(NAMES)
     calls = [homes.call("c"), homes.call("c")]
-    for call in calls * SILENT_LOOKS:
-        homes.look(call)
+    for call in calls * SILENT_CHECKS:
+        homes.check(call)
     assert [homes.failed(call) for call in calls] == [False, True]
     assert homes.hosts == tuple(NAMES)
 
@@ -189,7 +189,7 @@ def test_a_host_that_has_stood_still_itself_suspects_nobody(timed_net: TimedNet)
     assert net.homes("a") == tuple(NAMES)
 
 
-def test_the_loop_does_other_work_between_two_portions_of_many_wishes(
+def test_the_loop_does_other_work_between_two_portions_of_many_interests(
     timed_net: TimedNet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of them are told again within a second, in as few messages as before."""
@@ -199,7 +199,7 @@ def test_the_loop_does_other_work_between_two_portions_of_many_wishes(
     net.loop.turn()
     net.seeks.clear()
     work = Counter[int]()
-    """How many wishes were looked at, or told, in each turn of other work."""
+    """How many interests were looked at, or told, in each turn of other work."""
     turns_count = 0
 
     def other_work() -> None:
@@ -214,19 +214,19 @@ def test_the_loop_does_other_work_between_two_portions_of_many_wishes(
         work[turns_count] += count
         return count
 
-    get, sought = HomeTable.get, TopicHomes.sought
+    get, find = HomeTable.get, TopicHomes.find
     monkeypatch.setattr(HomeTable, "get", lambda *at: noted(1) and get(*at))
-    monkeypatch.setattr(TopicHomes, "sought", lambda at, host_id, some: noted(len(some)) and sought(at, host_id, some))
-    net.loop.move_to(topic_homes.SEEK_MS / 1000)
+    monkeypatch.setattr(TopicHomes, "find", lambda at, host_id, some: noted(len(some)) and find(at, host_id, some))
+    net.loop.move_to(topic_homes.FIND_MS / 1000)
     told: Counter[Topic] = Counter()
     for _, _, some in net.seeks:
         told.update(some.keys())
     assert told == Counter([topic for topic in topics if home_of(topic, NAMES) != "b"])
-    assert max(work.values()) <= topic_wishes.WISHES_PER_RUN_MAX
+    assert max(work.values()) <= topic_interests.INTERESTS_PER_RUN_MAX
     assert len(net.seeks) <= 2 + len(topics) / topic_homes.TOPICS_PER_MESSAGE_MAX
 
 
-def test_a_home_forgets_wishes_that_have_ended_within_a_second_and_does_other_work_meanwhile(
+def test_a_home_forgets_interests_that_have_ended_within_a_second_and_does_other_work_meanwhile(
     timed_net: TimedNet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     net, home = timed_net, timed_net.news["a"]
@@ -238,7 +238,7 @@ def test_a_home_forgets_wishes_that_have_ended_within_a_second_and_does_other_wo
         if left_counts[-1]:
             net.loop.call_soon(other_work)
 
-    forget = Directory.forget_wishes
+    forget = Directory.forget_interests
 
     def begun(directory: Directory, count: int, now_s: float) -> bool:
         if directory is home.directory and not left_counts:
@@ -246,14 +246,14 @@ def test_a_home_forgets_wishes_that_have_ended_within_a_second_and_does_other_wo
         return forget(directory, count, now_s)
 
     # Of two namespaces: one alone may not have all places of a host.
-    home.sought("b", {(number % 2, str(number)): 1 for number in range(20_000)})
-    net.loop.move_to(WISH_MS_MAX / 1000 - 0.1)
+    home.find("b", {(number % 2, str(number)): 1 for number in range(20_000)})
+    net.loop.move_to(INTEREST_MS_MAX / 1000 - 0.1)
     assert len(home.directory) == 20_000
-    monkeypatch.setattr(Directory, "forget_wishes", begun)
-    net.loop.move_to((WISH_MS_MAX + topic_homes.SEEK_MS) / 1000)
+    monkeypatch.setattr(Directory, "forget_interests", begun)
+    net.loop.move_to((INTEREST_MS_MAX + topic_homes.FIND_MS) / 1000)
     assert len(home.directory) == 0
     gone_counts = [before - after for before, after in pairwise(left_counts)]
-    assert max(gone_counts) == topic_homes.WISHES_FORGOTTEN_AT_ONCE
+    assert max(gone_counts) == topic_homes.INTERESTS_FORGOTTEN_AT_ONCE
 
 
 async def test_a_new_home_is_told_all_that_there_is() -> None:
@@ -363,7 +363,7 @@ def test_topics_that_have_other_homes_are_told_in_portions_however_many_there_ar
         reports.changed(topic, 0.0)
     told = [_told_in_a_second(reports, float(second)) - {(1, ANY_TOPIC)} for second in range(1, 5)]
     assert set().union(*told) == set(topics)
-    reports.tell_all(5.0)
+    reports.report_all(5.0)
     assert (5.0 - reports.due_since_s(5.0), reports.next_s(5.0)) == (0.0, 5.0 + topic_reports.FLUSH_MS / 1000)
     again = [_told_in_a_second(reports, 5.0 + second) for second in range(1, 5)]
     assert set().union(*again) >= set(topics)
@@ -395,7 +395,7 @@ def test_few_topics_get_another_home_when_a_host_goes() -> None:
             assert home_of(topic, ["a", "b"]) == home
 
 
-def test_a_defect_in_one_round_ends_neither_reports_nor_wishes(timed_net: TimedNet) -> None:
+def test_a_defect_in_one_round_ends_neither_reports_nor_interests(timed_net: TimedNet) -> None:
     topic = topic_of("c")
     with (
         patch.object(TopicReports, "take_due", side_effect=RuntimeError("of reports")),
@@ -403,8 +403,8 @@ def test_a_defect_in_one_round_ends_neither_reports_nor_wishes(timed_net: TimedN
         capture_logs() as logs,
     ):
         timed_net.put("a", Stock(1, 0, 5), topic)
-        timed_net.pass_ms(SEEK_MS + 100)
+        timed_net.pass_ms(FIND_MS + 100)
     assert {log["event"] for log in logs} == {"host_defect"}
     wait = timed_net.loop.call(timed_net.news["b"].wait, {topic: 1})
-    timed_net.pass_ms(SEEK_MS + 100)
+    timed_net.pass_ms(FIND_MS + 100)
     assert wait.pointers[topic, "a"].stock.ready_count == 1

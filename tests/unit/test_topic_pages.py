@@ -15,12 +15,13 @@ from foqs.host.verbs.topics import Topics
 from foqs.model import limits
 from foqs.model.calls import CallContext, TopicPage
 from foqs.model.namespace import Namespace, NamespaceSettings
+from foqs.model.principal import EVERYBODY
 from foqs.model.topic import NamespaceTopics
 from tests.support.shards import NAMESPACE, NamespacesOf, Shards
 
 pytestmark = pytest.mark.interpreted
 _after = NamespaceTopics.after
-CALL = CallContext("test")
+CALL = CallContext("test", principal=EVERYBODY)
 JOBS = Namespace(NAMESPACE, "jobs", NamespaceSettings(), 0)
 
 

@@ -42,10 +42,10 @@ def test_the_first_report_of_a_topic_that_consumers_have_asked_for_says_so_and_l
     local, other = Local(), (2, "mail")
     reports = TopicReports(local, 0.0)
     reports.asked({TOPIC: None, other: None}, 0.0)
-    reports.look_for_any(ASKED_MS / 1000 - 0.2)
+    reports.refresh_any(ASKED_MS / 1000 - 0.2)
     assert is_wanted(reports, local, TOPIC, ASKED_MS / 1000 - 0.2)
     for second in range(TURNS_MS // 1000 + 1):
-        reports.look_for_any(float(second))
+        reports.refresh_any(float(second))
     assert not is_wanted(reports, local, other, TURNS_MS / 1000)
 
 
@@ -56,9 +56,9 @@ def test_the_names_that_consumers_ask_for_are_bounded_and_gone_soon_after_the_la
             reports.asked(names(count, limits.DEQUEUE_TOPICS_MAX), second + call / 30)
             count += limits.DEQUEUE_TOPICS_MAX
             assert len(reports._asked) <= 2 * (ASKED_TOPICS_MAX + limits.DEQUEUE_TOPICS_MAX)
-        reports.look_for_any(second + 1.0)
+        reports.refresh_any(second + 1.0)
     for second in range(20, 21 + TURNS_MS // 1000):
-        reports.look_for_any(float(second))
+        reports.refresh_any(float(second))
     assert len(reports._asked) == 0
 
 
@@ -77,12 +77,12 @@ def test_who_has_items_of_any_topic_is_asked_for_every_second_for_as_long_as_con
     assert not reports.asked_any(1, 0.0), "there is nothing to report"
     assert not is_wanted(reports, local, TOPIC, 0.1)
     assert reports.asked_any(2, 0.3) is False
-    reports.look_for_any(0.5)
+    reports.refresh_any(0.5)
     assert reports.take_due(0.6)[any_topic].is_wanted
-    reports.look_for_any(1.5)
+    reports.refresh_any(1.5)
     assert reports.take_due(1.6)[any_topic].is_wanted
     for second in (2.5, 3.5, 4.5):
-        reports.look_for_any(second)
+        reports.refresh_any(second)
         reports.take_due(second + 0.1)
     assert reports.asked_any(1, 5.0), "those who come anew hear at once who has some"
     assert reports.take_due(5.1)[any_topic].is_wanted

@@ -12,6 +12,7 @@ from foqs.contract import requests
 from foqs.contract.verbs import VERBS, ByShard, OfShard, Whole
 from foqs.host.verbs.table import NOT_OF_A_HOST, method_name, verb_table
 from foqs.model.calls import CallContext
+from foqs.model.principal import EVERYBODY
 from foqs.wire.codec import METHODS
 from scripts import generate_requests
 from tests.support.fake_queue import FakeQueue
@@ -67,7 +68,7 @@ def test_a_part_that_needs_no_context_gets_the_request_alone() -> None:
             return request
 
     table = verb_table(methods(ALL - {"ack"}), without_context=[Acks()])
-    assert asyncio.run(_result(table["ack"](CallContext(""), "it"))) == "it"
+    assert asyncio.run(_result(table["ack"](CallContext("", principal=EVERYBODY), "it"))) == "it"
 
 
 async def _result(done: Any) -> Any:

@@ -18,6 +18,7 @@ from foqs.contract.requests import DequeueRequest, TopicDemand
 from foqs.model.calls import CallContext, HostStatus, ShardStatus, TopicPage, TopicStats
 from foqs.model.cluster import HostRow
 from foqs.model.errors import UnavailableError
+from foqs.model.principal import EVERYBODY
 from foqs.model.reasons import NOT_ASKED, NOT_READY, REASONS_MAX, Facts, ShardFact, TopicFacts, judge
 from foqs.testing import MemoryQueue
 
@@ -193,7 +194,9 @@ async def why_of(
         cast(Any, owners),
         cast(Any, SimpleNamespace(answers=all_answers)),
     )
-    found = await asker.why_empty(CallContext("1.2.3.4"), DequeueRequest("jobs", [TopicDemand("t", 1)]))
+    found = await asker.why_empty(
+        CallContext("1.2.3.4", principal=EVERYBODY), DequeueRequest("jobs", [TopicDemand("t", 1)])
+    )
     return {(reason.code, reason.shard_id) for reason in found}
 
 

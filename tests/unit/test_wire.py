@@ -12,6 +12,7 @@ from foqs.model import calls, limits
 from foqs.model.errors import ERROR_BY_CODE, ErrorCode, FoqsError, InternalError, TooLargeError, error_for_code
 from foqs.model.limits import FRAME_BYTES_MAX, MIB
 from foqs.model.namespace import NamespaceSettings
+from foqs.model.principal import EVERYBODY
 from foqs.transport.verb_table import Answered, Verbs, dequeue_response
 from foqs.wire.codec import (
     LENGTH_BYTES,
@@ -35,8 +36,8 @@ def message_of(frame: bytes) -> bytes:
 
 
 def test_all_services_are_known_with_what_they_require() -> None:
-    assert {m.service for m in METHODS.values()} == {"Foqs", "FoqsAdmin", "FoqsPeer"}
-    assert len(METHODS) == 43
+    assert {m.service for m in METHODS.values()} == {"Foqs", "FoqsAccess", "FoqsAdmin", "FoqsPeer"}
+    assert len(METHODS) == 61
     assert ENQUEUE.required == ("namespace_name", "items")
     assert METHODS["listNamespaces"].required == ()
 
@@ -160,8 +161,8 @@ def _encoded_dequeue(delivery: object) -> bytes:
 @pytest.mark.parametrize(
     ("cls", "struct", "not_sent"),
     [
-        (calls.Delivery, structs.Item, {"group", "ordering_key"}),
-        (calls.TopicStats, structs.TopicStats, {"group"}),
+        (calls.Delivery, structs.Item, {"ordering_key"}),
+        (calls.TopicStats, structs.TopicStats, set()),
         (calls.StoredItem, structs.StoredItem, set()),
         (calls.StoredItemPage, structs.StoredItemsResponse, set()),
         (calls.TopicPage, structs.ActiveTopicsResponse, set()),
@@ -197,10 +198,10 @@ def test_an_answer_that_no_frame_holds_does_not_say_that_nothing_was_done() -> N
         return {0: InternalError("x" * (FRAME_BYTES_MAX + 1))}
 
     codec = Codec()
-    verbs = Verbs(done, lambda host_id: False, codec)
+    verbs = Verbs(done, lambda host_id: False, codec, iter(()))
     request = structs.AckRequest("jobs", ["0-1:1"])
     ended: list[Answered | None] = []
-    asyncio.run(verbs.serve(calls.CallContext("a"), METHODS["ack"], request, 1, ended.append))
+    asyncio.run(verbs.serve(calls.CallContext("a", principal=EVERYBODY), METHODS["ack"], request, 1, ended.append))
     (answered,) = ended
     assert answered is not None
     error = codec.decode_reply(answered.frame[4:]).error

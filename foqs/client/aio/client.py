@@ -45,6 +45,16 @@ class AsyncClient(AsyncBaseClient):
     to_owners (False): True to send acks, nacks, extensions and enqueues with dedup ids first to the host that owns the
         shard of most of their items, by the shard map of a host. Use it if the advertised addresses of the hosts are
         reachable from here. Otherwise any host serves the call, with a hop.
+    token or token_file: the token by which hosts know the caller, or the file that has it, which is read for each new
+        connection. PermissionDeniedError, which is not repeated, says that a host refuses the token.
+    tokens_without_tls (False): True to send the token over plain connections to other machines, too, where others
+        can read it.
+    tls (False): True to speak TLS with all hosts, never plain. The certificate of a host must be for the name, or the
+        address, at which it is called, and that is always verified.
+    ca_file: the PEM file with the certificates of the CAs that are trusted, instead of those of the system.
+    server_name: the name that certificates of hosts must be for, at any address.
+    cert_file, key_file: PEM files with the client's certificate, by which hosts know the caller, and with its key,
+        which has no pass phrase. A replaced file is read anew for the next connection.
     clock_ms, random: a monotonic clock and numbers from 0 <= x < 1, for tests.
 
     A duration is a timedelta or, in the argument that ends with _ms, a whole number of milliseconds.
@@ -213,6 +223,7 @@ class AsyncClient(AsyncBaseClient):
         count: int = 1,
         *,
         topic_prefix: str | None = None,
+        group: str | None = None,
         lease_ms: int | None = None,
         lease: timedelta | None = None,
         wait_ms: int | None = None,
@@ -227,6 +238,7 @@ class AsyncClient(AsyncBaseClient):
         topics: a topic; or a mapping or pairs of topic and count, at most 1,000 topics and 1,000 items in all.
         topic_prefix: instead of topics; up to `count` items of all topics with this prefix ("" for all topics), which
             take turns by weight.
+        group: a consumer group of the topics, see `AdminClient.create_group`; by default their own items.
         lease or lease_ms: 1 s to 12 h; by default the lease of the item, then that of the namespace.
         wait or wait_ms (0): longest wait for the first item, up to 30 s and less than the deadline.
         want_why (False): True to return a foqs.Dequeued, a list whose `why_empty` has the reasons for an empty result:
@@ -241,7 +253,16 @@ class AsyncClient(AsyncBaseClient):
         wait_ms = duration_or("wait_ms", wait_ms, wait, 0)
         terms = self._within(deadline_ms, deadline)
         flow = queue_verbs.dequeue(
-            terms, namespace, topics, count, lease_ms, wait_ms, topic_prefix, want_why=want_why, says_begun=says_begun
+            terms,
+            namespace,
+            topics,
+            count,
+            lease_ms,
+            wait_ms,
+            topic_prefix,
+            group=group,
+            want_why=want_why,
+            says_begun=says_begun,
         )
         return await self._run(flow)
 
@@ -251,13 +272,16 @@ class AsyncClient(AsyncBaseClient):
         topics: Topics,
         count: int,
         topic_prefix: str | None,
+        group: str | None,
         lease_ms: int,
         wait_ms: int,
     ) -> list[Item]:
         """Dequeue with says_begun and without repetitions, because a worker or consumer repeats by itself."""
         terms = replace(self._within(None, None), retry=NO_REPEATS)
         return await self._run(
-            queue_verbs.dequeue(terms, namespace, topics, count, lease_ms, wait_ms, topic_prefix, says_begun=True)
+            queue_verbs.dequeue(
+                terms, namespace, topics, count, lease_ms, wait_ms, topic_prefix, group=group, says_begun=True
+            )
         )
 
     async def _nack_limits(self, namespace: str) -> NackLimits:
@@ -393,6 +417,7 @@ class AsyncClient(AsyncBaseClient):
         topics: Topics = (),
         *,
         topic_prefix: str | None = None,
+        group: str | None = None,
         batch_count: int = 100,
         lease_ms: int | None = None,
         lease: timedelta | None = None,
@@ -405,6 +430,7 @@ class AsyncClient(AsyncBaseClient):
             namespace,
             topics,
             topic_prefix=topic_prefix,
+            group=group,
             batch_count=batch_count,
             lease_ms=duration_or("lease_ms", lease_ms, lease, limits.LEASE_MS_DEFAULT),
             wait_ms=duration_or("wait_ms", wait_ms, wait, 5_000),

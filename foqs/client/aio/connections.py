@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import socket
+import ssl
 from collections.abc import Collection
 from contextlib import nullcontext
 from functools import partial
@@ -13,17 +15,20 @@ from typing import Any, cast
 from foqs.client.addresses import Address, AddressBook
 from foqs.client.aio.late import AsyncLateAnswers
 from foqs.client.client_errors import ClientClosedError, NotSentError, OutcomeUnknownError, check_process
-from foqs.client.client_options import IDLE_REUSE_MS_MAX, OWNER_CONNECT_MS_MAX, Options
+from foqs.client.client_options import IDLE_REUSE_MS_MAX, OWNER_CONNECT_MS_MAX, Options, wall_ms
 from foqs.client.dialogue import (
     BrokenDialogueError,
     Dialogue,
     FrameReader,
+    SpeaksTlsError,
     leaves_connection_usable,
     outcome_of,
 )
 from foqs.client.flows import Call, Send, no_answer
 from foqs.client.giving_back import LATE_MS_MAX, end_wait
+from foqs.client.own_token import not_signed_in, renew_at_ms
 from foqs.model import limits
+from foqs.model.errors import InvalidArgumentError, OverloadedError, PermissionDeniedError, UnavailableError
 from foqs.wire import codec as wire
 
 CALLS_IN_FLIGHT_MAX = limits.CALLS_IN_FLIGHT_PER_CONNECTION_MAX
@@ -49,12 +54,16 @@ class AsyncClientConnection(asyncio.Protocol):
         self._lingers: asyncio.TimerHandle | None = None
         """Set while the connection is open only for late responses: the timer that closes it."""
         self._clock_ms = options.clock_ms
+        self._tls = options.tls
+        self._is_answered = False
+        """True once the host has answered a call."""
         self._dialogue = Dialogue()
         self._reader = FrameReader()
         self._waiting: dict[int, asyncio.Future[wire.Reply] | None] = {}
         self._writable = asyncio.Event()
         self._writable.set()
         self._used_at_ms = options.clock_ms()
+        self._renew_at_ms = math.inf
         self._retired = False
         self._transport: asyncio.Transport | None = None
         self.lost = asyncio.Event()
@@ -65,8 +74,17 @@ class AsyncClientConnection(asyncio.Protocol):
 
     @property
     def usable(self) -> bool:
-        idle_ms = 0 if self._waiting else self._clock_ms() - self._used_at_ms
-        return not self._retired and idle_ms <= IDLE_REUSE_MS_MAX
+        now_ms = self._clock_ms()
+        idle_ms = 0 if self._waiting else now_ms - self._used_at_ms
+        return not self._retired and idle_ms <= IDLE_REUSE_MS_MAX and now_ms < self._renew_at_ms
+
+    async def sign_in(self, call: Call, timeout_ms: int) -> None:
+        """Show the token of the client. Raises PermissionDeniedError, OutcomeUnknownError and NotSentError."""
+        try:
+            identity = await self.exchange(Send(call, timeout_ms))
+        except InvalidArgumentError as error:
+            raise not_signed_in(self.address, error) from error
+        self._renew_at_ms = renew_at_ms(identity, wall_ms(), self._clock_ms())
 
     async def exchange(self, step: Send) -> Any:
         """Send the call and wait for its answer. The caller adds a timeout, which arrives as CancelledError."""
@@ -146,12 +164,23 @@ class AsyncClientConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
         waiting, self._waiting = self._waiting, {}
-        message = f"the connection to {self.address} broke before the answer: {error or 'closed'}"
         for future in waiting.values():
             if future is not None and not future.done():
-                unknown = OutcomeUnknownError(message)
-                unknown.__cause__ = error
-                future.set_exception(unknown)
+                future.set_exception(self._outcome(error))
+
+    def _outcome(self, error: Exception | None) -> UnavailableError:
+        """Make the error of a call in flight when the connection broke."""
+        found: UnavailableError | None = None
+        if isinstance(error, SpeaksTlsError):
+            found = NotSentError(f"{self.address}: {error}")
+        elif not self._is_answered:
+            found = self._tls.refusal(self.address, error)
+        if found is None:
+            found = OutcomeUnknownError(
+                f"the connection to {self.address} broke before the answer: {error or 'closed'}"
+            )
+        found.__cause__ = error
+        return found
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -180,6 +209,7 @@ class AsyncClientConnection(asyncio.Protocol):
     def _answered(self, reply: wire.Reply) -> None:
         if reply.seqid not in self._waiting:
             raise BrokenDialogueError(f"an answer with seqid {reply.seqid}, which no call has")
+        self._is_answered = True
         future = self._waiting.pop(reply.seqid)
         self._used_at_ms = self._clock_ms()
         if future is not None and not future.done():
@@ -244,7 +274,7 @@ class AsyncConnectionPool:
 
     async def _to_owner(self, owner: Address | None) -> AsyncClientConnection | None:
         """Return the connection to the owner of the call's shard, or None if none is available at once."""
-        if owner is None or self.closed.is_set():
+        if owner is None or self.closed.is_set() or not self._options.token.may_go_to(owner):
             return None
         for address in [at for at, connection in self._to_owners.items() if connection.lost.is_set()]:
             del self._to_owners[address]
@@ -266,10 +296,8 @@ class AsyncConnectionPool:
         options = self._options
         try:
             async with asyncio.timeout(min(options.connect_timeout_ms, OWNER_CONNECT_MS_MAX) / 1000):
-                _, made = await asyncio.get_running_loop().create_connection(
-                    partial(AsyncClientConnection, options, owner, self.late), owner.host, owner.port
-                )
-        except OSError:
+                made = await self._open(owner)
+        except (OSError, UnavailableError, OverloadedError, PermissionDeniedError):
             self._book.failed(owner, options.clock_ms())
             return None
         if self.closed.is_set():
@@ -324,12 +352,12 @@ class AsyncConnectionPool:
                 return connection
             try:
                 async with asyncio.timeout(options.connect_timeout_ms / 1000):
-                    _, connection = await asyncio.get_running_loop().create_connection(
-                        partial(AsyncClientConnection, options, address, self.late), address.host, address.port
-                    )
-            except OSError as error:
+                    connection = await self._open(address)
+            except (OSError, UnavailableError, OverloadedError) as error:
                 failures.append(f"{address}: {error or 'no connection in time'}")
                 self._book.failed(address, options.clock_ms())
+                if self.closed.is_set():
+                    raise ClientClosedError("the client is closed") from error
                 continue
             if self.closed.is_set():
                 connection.break_off(None)
@@ -341,6 +369,37 @@ class AsyncConnectionPool:
             self._connections.append(connection)
             return connection
         raise NotSentError("no connection: " + "; ".join(failures))
+
+    async def _open(self, address: Address) -> AsyncClientConnection:
+        """Make a connection, and sign in. The caller adds a timeout, and sees to failures."""
+        options = self._options
+        made = await self._connect_to(address)
+        if options.token:
+            self._closing.add(made)  # Closed with the client if that is closed meanwhile.
+            try:
+                await made.sign_in(options.token.call(), options.connect_timeout_ms)
+            except BaseException:
+                made.break_off(None)
+                raise
+            self._closing.discard(made)
+        return made
+
+    async def _connect_to(self, address: Address) -> AsyncClientConnection:
+        """Make a connection, with TLS if the client speaks that. Raises OSError, NotSentError if TLS fails."""
+        loop, tls = asyncio.get_running_loop(), self._options.tls
+        factory = partial(AsyncClientConnection, self._options, address, self.late)
+        if not tls:
+            return (await loop.create_connection(factory, address.host, address.port))[1]
+        # The CAs of a system take many ms to read.
+        context = tls.context() if tls.is_loaded() else await asyncio.to_thread(tls.context)
+        try:
+            name = tls.name_at(address)
+            _, made = await loop.create_connection(
+                factory, address.host, address.port, ssl=context, server_hostname=name
+            )
+        except (ssl.SSLError, ConnectionAbortedError, ConnectionResetError, ValueError) as error:
+            raise tls.failure(address, error) from error
+        return made
 
     async def pause(self, pause_ms: int) -> None:
         """Wait between two attempts of a call. Raises ClientClosedError if the client is closed meanwhile."""

@@ -58,6 +58,7 @@ class AsyncWorker:
     suspect alone, with no other item in work.
 
     topic_prefix: instead of topics; items of all topics with this prefix ("" for all topics), including new ones.
+    group: a consumer group of the topics; by default their own items.
     concurrency (8): number of handlers at a time, 1 to 1,000.
     prefetch_count (same as concurrency): items taken beyond those in work, up to 1,000, so that no handler waits for
         the network. Use 0 for handlers that take minutes, because another worker might be free meanwhile.
@@ -79,6 +80,7 @@ class AsyncWorker:
         handler: Callable[[AsyncLeasedItem], Awaitable[None]] | None = None,
         *,
         topic_prefix: str | None = None,
+        group: str | None = None,
         concurrency: int = 8,
         prefetch_count: int | None = None,
         lease_ms: int | None = None,
@@ -95,8 +97,9 @@ class AsyncWorker:
         assert handler is not None, "it was checked"
         self._client = client
         self._namespace = namespace
-        self._topics = topic_names(topics, topic_prefix)
+        self._topics = topic_names(topics, topic_prefix, group)
         self._topic_prefix = topic_prefix
+        self._group = group
         self._handler = handler
         self._settings = WorkerSettings(
             concurrency=concurrency,
@@ -252,6 +255,7 @@ class AsyncWorker:
             self._topics,
             count_of_each(free_count, self._topics),
             self._topic_prefix,
+            self._group,
             settings.lease_ms,
             settings.wait_ms,
         )

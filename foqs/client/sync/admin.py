@@ -3,21 +3,26 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from foqs.client import admin_verbs
+from foqs.client.durations import time_ms
+from foqs.client.sync.admin_access import AccessVerbs
+from foqs.client.sync.admin_groups import GroupVerbs
 from foqs.client.sync.admin_items import ItemVerbs
 from foqs.client.sync.admin_namespaces import NamespaceVerbs
+from foqs.model.audit import AuditFilter, AuditPage
 from foqs.model.calls import (
     ClusterShard,
     HostStatus,
+    Identity,
 )
 from foqs.model.cluster import ShardUse
 from foqs.model.cluster_calls import ClusterHost
 from foqs.model.jobs import Job, JobPage, JobState
 
 
-class AdminClient(NamespaceVerbs, ItemVerbs):
+class AdminClient(NamespaceVerbs, GroupVerbs, ItemVerbs, AccessVerbs):
     """A blocking client of service FoqsAdmin, used by operators and by tests to set up namespaces.
 
     Its arguments, errors, deadlines and return_errors are those of `Client`.
@@ -82,6 +87,34 @@ class AdminClient(NamespaceVerbs, ItemVerbs):
         """Return one page of a namespace's jobs, the newest first. page_token: as with `peek_items`."""
         terms = self._within(deadline_ms, deadline)
         return self._run(admin_verbs.job_page(terms, namespace, limit, page_token))
+
+    def who_am_i(self, *, deadline_ms: int | None = None, deadline: timedelta | None = None) -> Identity:
+        """Return the principal that the host takes this client for, with its grants and the end of its token."""
+        return self._run(admin_verbs.who_am_i(self._within(deadline_ms, deadline)))
+
+    def list_audit(
+        self,
+        *,
+        since_ms: int | None = None,
+        since: datetime | None = None,
+        until_ms: int | None = None,
+        until: datetime | None = None,
+        principal: str | None = None,
+        namespace: str | None = None,
+        verb: str | None = None,
+        limit: int = 100,
+        page_token: str = "",
+        deadline_ms: int | None = None,
+        deadline: timedelta | None = None,
+    ) -> AuditPage:
+        """Return one page of the audit, the oldest records first: those from `since` to before `until`.
+
+        A page can be empty though more follow: the last one has no next_page_token. Needs ACCESS.
+        """
+        since_ms, until_ms = time_ms("since_ms", since_ms, since), time_ms("until_ms", until_ms, until)
+        wanted = AuditFilter(principal, namespace, verb)
+        terms = self._within(deadline_ms, deadline)
+        return self._run(admin_verbs.audit_page(terms, since_ms, until_ms, wanted, limit, page_token))
 
     def list_shards(self, *, deadline_ms: int | None = None, deadline: timedelta | None = None) -> list[ClusterShard]:
         """Return all present and former shards of the cluster, by id."""

@@ -31,15 +31,16 @@ class ItemVerbs(BaseClient):
         limit: int = 100,
         page_token: str = "",
         *,
+        group: str | None = None,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> StoredItemPage:
         """Return one page of a topic's ready and leased items, most urgent first. Nothing is leased.
 
-        page_token: `next_page_token` of the previous page.
+        page_token: `next_page_token` of the previous page.  group: a consumer group of the topic; by default its own.
         """
         terms = self._within(deadline_ms, deadline)
-        return self._run(admin_verbs.peek_items(terms, namespace, topic, limit, page_token))
+        return self._run(admin_verbs.peek_items(terms, namespace, topic, limit, page_token, group))
 
     def get_item(
         self, namespace: str, id: str, *, deadline_ms: int | None = None, deadline: timedelta | None = None
@@ -172,12 +173,13 @@ class ItemVerbs(BaseClient):
         limit: int = 100,
         page_token: str = "",
         *,
+        group: str | None = None,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> StoredItemPage:
-        """Return one page of a topic's dead letters, oldest first. page_token: as with `peek_items`."""
+        """Return one page of a topic's dead letters, oldest first. page_token, group: as with `peek_items`."""
         terms = self._within(deadline_ms, deadline)
-        return self._run(admin_verbs.list_dead_letters(terms, namespace, topic, limit, page_token))
+        return self._run(admin_verbs.list_dead_letters(terms, namespace, topic, limit, page_token, group))
 
     def redrive_dead_letters(
         self,
@@ -186,6 +188,7 @@ class ItemVerbs(BaseClient):
         ids: Iterable[str] | None = None,
         limit: int = 1_000,
         *,
+        group: str | None = None,
         page_token: str = "",
         return_errors: bool = False,
         deadline_ms: int | None = None,
@@ -193,6 +196,7 @@ class ItemVerbs(BaseClient):
     ) -> DeadLettersResult:
         """Make dead letters ready again, with no attempts counted: the given ones, or up to `limit` of the oldest.
 
+        group: a consumer group of the topic; by default its own dead letters.
         page_token: `next_page_token` of an earlier result, to continue behind it; as long as it is not empty, more dead
             letters might follow.
         Without ids, items that are delivered at most once are skipped, because they cannot be redriven. Raises
@@ -200,7 +204,7 @@ class ItemVerbs(BaseClient):
         """
         terms = self._within(deadline_ms, deadline)
         flow = admin_verbs.change_dead_letters(
-            terms, "redriveDeadLetters", namespace, topic, ids, limit, page_token, return_errors
+            terms, "redriveDeadLetters", namespace, topic, ids, limit, page_token, return_errors, group
         )
         return self._run(flow)
 
@@ -211,6 +215,7 @@ class ItemVerbs(BaseClient):
         ids: Iterable[str] | None = None,
         limit: int = 1_000,
         *,
+        group: str | None = None,
         page_token: str = "",
         return_errors: bool = False,
         deadline_ms: int | None = None,
@@ -218,11 +223,12 @@ class ItemVerbs(BaseClient):
     ) -> DeadLettersResult:
         """Delete dead letters: the given ones, or up to `limit` of the oldest.
 
+        group: a consumer group of the topic; by default its own dead letters.
         page_token: `next_page_token` of an earlier result, to continue behind it.
         Raises BatchError if some of the given ids are not dead letters of the topic.
         """
         terms = self._within(deadline_ms, deadline)
         flow = admin_verbs.change_dead_letters(
-            terms, "purgeDeadLetters", namespace, topic, ids, limit, page_token, return_errors
+            terms, "purgeDeadLetters", namespace, topic, ids, limit, page_token, return_errors, group
         )
         return self._run(flow)

@@ -206,7 +206,9 @@ class NamespaceVerbs(BaseClient):
         reason: str | None = None,
         deliveries_per_second_max: float | None = None,
         weight: int | None = None,
+        attempts_max: int | None = None,
         is_prefix: bool = False,
+        group: str | None = None,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> TopicPolicyEntry:
@@ -215,8 +217,11 @@ class NamespaceVerbs(BaseClient):
         reason: why the topic is paused; shown to callers that enqueue or dequeue.
         deliveries_per_second_max: the cap of the topic, 0 for no cap.
         weight: 1 (default) to 100, its share of dequeues with topic_prefix.
+        attempts_max: the failed attempts after which an item becomes a dead letter, up to 1,000; 0 (default) for those
+            of the namespace.
         is_prefix: True for the policy of all topics that begin with `topic`, each on its own. The longest prefix of a
             topic applies, as a whole; the topic's own policy overrides it, field by field.
+        group: the policy of this consumer group of the topic: its pause of dequeues, its cap, its weight.
         """
         changes = {
             "enqueue_paused": enqueue_paused,
@@ -224,9 +229,10 @@ class NamespaceVerbs(BaseClient):
             "reason": reason,
             "deliveries_per_second_max": deliveries_per_second_max,
             "weight": weight,
+            "attempts_max": attempts_max,
         }
         terms = self._within(deadline_ms, deadline)
-        return self._run(policy_verbs.set_topic_policy(terms, namespace, topic, changes, is_prefix))
+        return self._run(policy_verbs.set_topic_policy(terms, namespace, topic, changes, is_prefix, group))
 
     def set_topic_policies(
         self,
@@ -251,12 +257,13 @@ class NamespaceVerbs(BaseClient):
         topic: str,
         *,
         is_prefix: bool = False,
+        group: str | None = None,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> TopicPolicyEntry:
-        """Return the effective policy of a topic, or the policy of a prefix. Unset policies have the defaults."""
+        """Return the effective policy of a topic, of one of its groups, or of a prefix. Unset: the defaults."""
         terms = self._within(deadline_ms, deadline)
-        return self._run(policy_verbs.get_topic_policy(terms, namespace, topic, is_prefix))
+        return self._run(policy_verbs.get_topic_policy(terms, namespace, topic, is_prefix, group))
 
     def list_topic_policies(
         self, namespace: str, prefix: str = "", *, deadline_ms: int | None = None, deadline: timedelta | None = None

@@ -7,12 +7,15 @@ import random as random_module
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Self, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 from foqs.client import client_options
 from foqs.client.client_options import Options
+from foqs.client.context_file import ContextFile
 from foqs.client.durations import duration_ms, duration_or
 from foqs.client.flows import Flow, Send, Terms
+from foqs.client.own_tls import CertificateFile, OwnTls
+from foqs.client.own_token import OwnToken, TokenFile
 from foqs.client.retry import RetryPolicy
 from foqs.client.sync.concurrency import Home
 from foqs.client.sync.connections import ConnectionPool
@@ -41,9 +44,18 @@ class BaseClient:
         batch_items_max: int = limits.BATCH_ITEMS_MAX,
         idempotent: bool = False,
         to_owners: bool = False,
+        token: str | None = None,
+        token_file: TokenFile | None = None,
+        tokens_without_tls: bool = False,
+        tls: bool = False,
+        ca_file: CertificateFile | None = None,
+        server_name: str | None = None,
+        cert_file: CertificateFile | None = None,
+        key_file: CertificateFile | None = None,
         clock_ms: Callable[[], int] = client_options.monotonic_ms,
         random: Callable[[], float] = random_module.random,
     ) -> None:
+        own_tls = OwnTls(tls, ca_file=ca_file, server_name=server_name, cert_file=cert_file, key_file=key_file)
         self.options = Options(
             addresses=addresses,
             timeout_ms=duration_or("timeout_ms", timeout_ms, timeout, client_options.TIMEOUT_MS),
@@ -55,6 +67,8 @@ class BaseClient:
             batch_items_max=batch_items_max,
             idempotent=idempotent,
             to_owners=to_owners,
+            token=OwnToken(token, token_file, without_tls=tokens_without_tls, over_tls=bool(own_tls)),
+            tls=own_tls,
             clock_ms=clock_ms,
             random=random,
         )
@@ -63,6 +77,17 @@ class BaseClient:
         self._pool = self._make_pool()
         self._pool.late.run = self._run
         self._prepare()
+
+    @classmethod
+    def from_context(cls, name: str | None = None, **arguments: Any) -> Self:
+        """Make a client by a context of the file that the commands use, ~/.config/foqs/contexts.toml.
+
+        name (None): the context; the default one if none is given. arguments: those of the client, in the place of
+        those of the context. A given token or certificate replaces that of the context.
+        FOQS_CONTEXTS_FILE can name another file. No other variable counts, and a client that is made in another way
+        reads none. Raises InvalidArgumentError for an unknown context and for a file that cannot be used.
+        """
+        return cls(**ContextFile.of_user().read().named(name).arguments(arguments))
 
     def _make_pool(self) -> ConnectionPool:
         """Create the connections; `foqs.testing` replaces them."""

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import socket
+import ssl
 from collections.abc import Callable, Collection
 from typing import Any
 
 from foqs.client.addresses import Address, AddressBook
 from foqs.client.client_errors import ClientClosedError, NotSentError, OutcomeUnknownError, check_process
-from foqs.client.client_options import IDLE_REUSE_MS_MAX, OWNER_CONNECT_MS_MAX, Options
+from foqs.client.client_options import IDLE_REUSE_MS_MAX, OWNER_CONNECT_MS_MAX, Options, wall_ms
 from foqs.client.dialogue import (
     BrokenDialogueError,
     Dialogue,
+    SpeaksTlsError,
     body_bytes,
     leaves_connection_usable,
     outcome_of,
 )
 from foqs.client.flows import Call, Send, no_answer
+from foqs.client.own_tls import OwnTls
+from foqs.client.own_token import not_signed_in, renew_at_ms
 from foqs.client.sync.late import LateAnswers
 from foqs.client.sync.monitor import Flag, Monitor, Places, guarded
-from foqs.model.errors import FoqsError, OverloadedError
+from foqs.client.sync.over_tls import begin_tls, has_stray_data
+from foqs.model.errors import (
+    FoqsError,
+    InvalidArgumentError,
+    OverloadedError,
+    PermissionDeniedError,
+    UnavailableError,
+)
 from foqs.wire import codec as wire
 
 _RECEIVE_BYTES = 64 * 1024
@@ -33,7 +45,16 @@ class ClientConnection:
     It stays `usable` until it receives anything but a response that the contract declares, see `dialogue`.
     """
 
-    def __init__(self, sock: socket.socket, address: Address, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        address: Address,
+        clock_ms: Callable[[], int],
+        *,
+        tls: OwnTls,
+        signs_in: bool = False,
+    ) -> None:
+        """`signs_in` is True for a connection that is of no use before `sign_in`."""
         self._socket = sock
         self.address = address
         self._poll = select.poll()
@@ -44,14 +65,29 @@ class ClientConnection:
         self._dialogue = Dialogue()
         self._part = b""
         """Bytes received of an incomplete response."""
-        self.usable = True
+        self._tls = tls
+        self._is_answered = False
+        """True once the host has answered a call."""
+        self._is_signed_in = not signs_in
+        self.usable = not signs_in
         self.used_at_ms = clock_ms()
+        self._renew_at_ms = math.inf
         self.call: Call | None = None
         """The call whose response might still arrive."""
         self.has_sent = False
         """True if the whole frame of that call was sent."""
         self.is_half_closed = False
         """True once the wait for items was ended, so that no more calls can be sent."""
+
+    def sign_in(self, call: Call, timeout_ms: int) -> None:
+        """Show the token of the client. Raises PermissionDeniedError, OutcomeUnknownError and NotSentError."""
+        step, deadline_at_ms = Send(call, timeout_ms), self._clock_ms() + timeout_ms
+        try:
+            identity = self.receive(step, self.send(step, deadline_at_ms), deadline_at_ms)
+        except InvalidArgumentError as error:
+            raise not_signed_in(self.address, error) from error
+        self._renew_at_ms = renew_at_ms(identity, wall_ms(), self._clock_ms())
+        self.usable = self._is_signed_in = True
 
     def send(self, step: Send, deadline_at_ms: int) -> int:
         """Send a call and return its seqid. Raises NotSentError."""
@@ -75,7 +111,7 @@ class ClientConnection:
             raise OutcomeUnknownError(str(error)) from error
         finally:
             self.used_at_ms = self._clock_ms()
-            self.usable = leaves_connection_usable(reply, call)
+            self.usable = self._is_signed_in and leaves_connection_usable(reply, call)
         return response
 
     def _send(self, frame: bytes, deadline_at_ms: int) -> None:
@@ -95,11 +131,17 @@ class ClientConnection:
             raise no_answer(step, self.address) from error
         except OSError as error:
             self.call = None
+            if not self._is_answered and (refusal := self._tls.refusal(self.address, error)):
+                raise refusal from error
             broken = f"{method}: the connection to {self.address} broke before the answer: {error}"
             raise OutcomeUnknownError(broken) from error
+        except SpeaksTlsError as error:
+            self.call = None
+            raise NotSentError(f"{self.address}: {error}") from error
         except BrokenDialogueError as error:
             self.call = None
             raise OutcomeUnknownError(f"{method}: {self.address} sent no answer of foqs: {error}") from error
+        self._is_answered = True
         if reply.seqid != seqid:
             self.call = None
             raise OutcomeUnknownError(f"{method}: the answer has seqid {reply.seqid}, the call {seqid}")
@@ -109,7 +151,8 @@ class ClientConnection:
         """End the host's wait for items, so that it answers at once, by closing this side of the connection."""
         self.is_half_closed = True
         try:
-            self._socket.shutdown(socket.SHUT_WR)
+            # Below TLS: another thread possibly reads, and after `SSLSocket.shutdown` the rest would be plain bytes.
+            socket.socket.shutdown(self._socket, socket.SHUT_WR)
         except OSError:
             self.usable = False  # Not connected any more.
 
@@ -161,13 +204,19 @@ class ClientConnection:
             self._socket.settimeout(self._timeout_ms / 1000)
 
     def is_stale(self) -> bool:
-        """True if the host closed an idle connection, or if unexpected bytes arrived."""
-        return self._clock_ms() - self.used_at_ms > IDLE_REUSE_MS_MAX or bool(self._poll.poll(0))
+        """True if the host closed an idle connection, if unexpected bytes arrived, or if its token is about to end."""
+        now_ms = self._clock_ms()
+        if now_ms - self.used_at_ms > IDLE_REUSE_MS_MAX or now_ms >= self._renew_at_ms:
+            return True
+        if isinstance(self._socket, ssl.SSLSocket):
+            self._timeout_ms = 0  # The next call sets that of the socket.
+            return has_stray_data(self._socket, self._poll)
+        return bool(self._poll.poll(0))
 
     def abort(self) -> None:
         """Wake the thread that waits for this connection; that thread closes it."""
         try:
-            self._socket.shutdown(socket.SHUT_RDWR)
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # See `end_wait`.
         except OSError:
             self.usable = False  # Not connected any more, as intended.
 
@@ -281,7 +330,7 @@ class ConnectionPool:
     def _take_owners(self, checkout: _Checkout, deadline_at_ms: int, owner: Address | None) -> ClientConnection | None:
         """Return a connection to the owner of the call's shard, or None if none is available at once."""
         now_ms = self._options.clock_ms
-        if owner is None or self._book.is_cooling(owner, now_ms()):
+        if owner is None or self._book.is_cooling(owner, now_ms()) or not self._options.token.may_go_to(owner):
             return None
         if connection := self._take_idle(checkout, [owner]):
             return connection
@@ -289,11 +338,10 @@ class ConnectionPool:
         if left_ms <= 0:
             return None
         try:
-            checkout.socket = socket.create_connection(owner, timeout=left_ms / 1000)
-        except OSError:
+            return self._open(checkout, owner, left_ms)
+        except (OSError, UnavailableError, OverloadedError, PermissionDeniedError):
             self._book.failed(owner, now_ms())
             return None
-        return self._admit(checkout, checkout.socket, owner)
 
     def _take(self, checkout: _Checkout, deadline_at_ms: int, avoided: Collection[Address]) -> ClientConnection:
         preferred = self._book.preferred(self._options.clock_ms(), avoided)
@@ -326,17 +374,35 @@ class ConnectionPool:
                 failures.append(f"{address}: no time left")
                 break
             try:
-                checkout.socket = socket.create_connection(address, timeout=left_ms / 1000)
-            except OSError as error:
+                return self._open(checkout, address, left_ms)
+            except (OSError, UnavailableError, OverloadedError) as error:
                 failures.append(f"{address}: {error}")
                 self._book.failed(address, now_ms())
-                continue
-            return self._admit(checkout, checkout.socket, address)
         raise NotSentError("no connection: " + "; ".join(failures))
+
+    def _open(self, checkout: _Checkout, address: Address, timeout_ms: int) -> ClientConnection:
+        """Make a connection, and sign in. If that fails, the connection is closed."""
+        began_ms = self._options.clock_ms()
+        checkout.socket = socket.create_connection(address, timeout=timeout_ms / 1000)
+        if self._options.tls:
+            left_ms = timeout_ms - (self._options.clock_ms() - began_ms)
+            checkout.socket = begin_tls(checkout.socket, address, max(1, left_ms), self._options.tls)
+        connection = self._admit(checkout, checkout.socket, address)
+        if self._options.token:
+            try:
+                left_ms = timeout_ms - (self._options.clock_ms() - began_ms)
+                connection.sign_in(self._options.token.call(), max(1, left_ms))
+            except BaseException:
+                self._drop(connection)
+                checkout.connection = None
+                raise
+        return connection
 
     def _admit(self, checkout: _Checkout, sock: socket.socket, address: Address) -> ClientConnection:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = checkout.connection = ClientConnection(sock, address, self._options.clock_ms)
+        connection = checkout.connection = ClientConnection(
+            sock, address, self._options.clock_ms, tls=self._options.tls, signs_in=bool(self._options.token)
+        )
         checkout.socket = None
         with self._changed:
             self.check_open()

@@ -26,6 +26,7 @@ class Consumer:
 
     batch_count (100): items of each topic per batch (a mapping of topics has its own counts), or of the topic_prefix in
         total.
+    group: a consumer group of the topics; by default their own items.
     lease or lease_ms (30 s): of every delivery. An item is yielded with at least half of it left, because the rest of a
         batch that waited longer is extended first; items with lost leases are skipped. The lease of a yielded item is
         not extended automatically.
@@ -49,6 +50,7 @@ class Consumer:
         topics: Topics,
         *,
         topic_prefix: str | None,
+        group: str | None,
         batch_count: int,
         lease_ms: int,
         wait_ms: int,
@@ -58,6 +60,7 @@ class Consumer:
         self._namespace = namespace
         self._topics = topics
         self._topic_prefix = topic_prefix
+        self._group = group
         self._batch_count = batch_count
         self._lease_ms = lease_ms
         self._wait_ms = wait_ms
@@ -120,6 +123,7 @@ class Consumer:
             self._topics,
             self._batch_count,
             self._topic_prefix,
+            self._group,
             self._lease_ms,
             self._wait_ms,
         )

@@ -82,7 +82,9 @@ class Settler:
         """Make leased items from the result of a dequeue."""
         with self._changed:
             self.stats.received += len(items)
-        return [LeasedItem(*(*field_values(item), self, lease_ms), suspect=item.suspect) for item in items]
+        return [
+            LeasedItem(*(*field_values(item), self, lease_ms), group=item.group, suspect=item.suspect) for item in items
+        ]
 
     @guarded
     def ack(self, item: BaseLeasedItem) -> None:

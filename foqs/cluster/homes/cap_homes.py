@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count, islice
 from typing import Protocol
@@ -242,7 +243,7 @@ class CapHomes(Service):
     async def _give_back(
         self, home: str, caps: Sequence[SharedCap], asking: asyncio.Future[Sequence[CapGrant] | None]
     ) -> None:
-        """Give back late tokens to a slow home, because it counts these as used; a low cap would have none for long.
+        """Return late tokens to a slow home, because it counts these as used; a low cap would have none for long.
 
         It waits for as long as a call to a host can take, and as many wait as can be in flight to that host.
         """
@@ -256,13 +257,12 @@ class CapHomes(Service):
                 self._came_late(cap, by_key[cap.key])
 
     def _came_late(self, cap: SharedCap, grant: CapGrant) -> None:
-        """Give back late tokens to the home, through the cap that has replaced this one, if one has."""
+        """Return late tokens to the home, through the cap that has replaced this one, if any."""
         while cap.heir is not None:
             cap = cap.heir
         cap.came_late(grant, self._now_s())
         if not cap.is_over:
-            self._watch(cap)
-            self._local.cap_fed(cap.key)  # Its next tokens can be sooner.
+            self._go_on(cap)
 
     def _learn(self, home: str, caps: Sequence[SharedCap], grants: Sequence[CapGrant] | None, sent_s: float) -> None:
         now_s = self._now_s()
@@ -273,18 +273,28 @@ class CapHomes(Service):
                 if grant is not None and self.home_of(cap.key) == home:
                     self._came_late(cap, grant)
                 continue
-            if (leave := self._leaves.withdraw(home, cap.key)) is not None and leave.unused_count:  # It is home again.
-                cap.came_late(CapGrant(cap.key, leave.unused_count, 0.0, 0.0, 0.0), now_s)
             if self.hosts_count < 2 or self.home_of(cap.key) != home:
                 cap.missed(now_s)  # The answer is useless: the cap has another home now, or needs none.
-            elif grant is not None:
+                self._go_on(cap)
+                continue
+            # It can be home again, and must not learn then that this host has no part in the cap.
+            self._leaves.withdraw(home, cap.key, partial(self._not_left, cap))
+            if grant is not None:
                 cap.granted(grant, sent_s, now_s)
             elif grants is None:
                 cap.unaided(now_s)
             else:
                 cap.missed(now_s)
-            self._watch(cap)
-            self._local.cap_fed(cap.key)
+            self._go_on(cap)
+
+    def _go_on(self, cap: SharedCap) -> None:
+        self._watch(cap)
+        self._local.cap_fed(cap.key)  # Its next tokens can be sooner.
+
+    def _not_left(self, cap: SharedCap, leave: CapAsk) -> None:
+        """Return the tokens of a leave that has not reached the home, through the cap that is in use again."""
+        if leave.unused_count:
+            self._came_late(cap, CapGrant(cap.key, leave.unused_count, 0.0, 0.0, 0.0))
 
 
 def _returned_by_both(older: CapAsk, newer: CapAsk) -> CapAsk:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Set
 from math import inf
 from typing import NamedTuple
 
+from foqs.cluster.homes.host_interests import INTEREST_MS_MAX, HostInterests, WaitingHosts
 from foqs.cluster.homes.portions import Portions
-from foqs.cluster.homes.sought_topics import WISH_MS_MAX, Seekers, SoughtTopics
 from foqs.model import limits
 from foqs.model.stocks import Pointer, Stock, Topic
 
@@ -30,7 +30,7 @@ PROMISE_MS = 300
 TOPICS_OF_HOME_MAX = 200_000
 """Topics with items that one home knows, for all hosts together; a single host can have twice its even share.
 
-Consumers on other hosts learn later, or never, of the items of further topics.
+Consumers on other hosts get the items of further topics later, or never.
 """
 DOUBT_MS = 1 * limits.SECOND_MS
 """A host that has not reported since a waiting host was sent there this long ago is chosen last."""
@@ -40,7 +40,7 @@ DOUBTFUL_AGAIN_MS = 500
 
 class _Holder(NamedTuple):
     stock: Stock
-    told_s: float
+    reported_s: float
     promised_count: int = 0
     """Items for which other hosts were sent, until `promised_until_s`; the hosts need not take these."""
     promised_until_s: float = 0.0
@@ -69,11 +69,11 @@ class _Holder(NamedTuple):
 class _Entry:
     """The hosts of one topic: those with ready items, and those that wait for some."""
 
-    __slots__ = ("holders", "seekers")
+    __slots__ = ("holders", "waiting_hosts")
 
-    def __init__(self, seekers: Seekers) -> None:
+    def __init__(self, waiting_hosts: WaitingHosts) -> None:
         self.holders: dict[str, _Holder] = {}
-        self.seekers = seekers
+        self.waiting_hosts = waiting_hosts
 
 
 class Directory:
@@ -84,7 +84,7 @@ class Directory:
         self._choose = choose
         self._entries: dict[Topic, _Entry] = {}
         """The topics of which a host has items."""
-        self._sought = SoughtTopics()
+        self._interests = HostInterests()
         """Topics that hosts only wait for; in any number, they take no room from topics that have items."""
         self._members: Set[str] = frozenset()
         self._gone_until_s: dict[str, float] = {}
@@ -94,10 +94,10 @@ class Directory:
         """The topics that each host has reported."""
 
     def __len__(self) -> int:
-        return len(self._entries) + len(self._sought)
+        return len(self._entries) + len(self._interests)
 
     def report(self, host_id: str, topic: Topic, stock: Stock, now_s: float) -> list[tuple[str, Pointer]]:
-        """Note a host's stock. Returns hints for waiting hosts, for as many as the items suffice."""
+        """Note a host's stock. Returns notices for waiting hosts, for as many as the items suffice."""
         entry = self._entries.get(topic)
         if not stock.ready_count:
             self._forget(host_id, topic, now_s)
@@ -107,35 +107,35 @@ class Directory:
         if entry is None:
             if len(self._entries) >= 2 * TOPICS_OF_HOME_MAX and (greediest := self._portions.greediest()) is not None:
                 self._forget(*greediest, now_s)
-            entry = self._entries[topic] = _Entry(self._sought.take(topic))
+            entry = self._entries[topic] = _Entry(self._interests.take(topic))
         entry.holders[host_id] = _Holder(stock, now_s)
-        hints: list[tuple[str, Pointer]] = []
+        notices: list[tuple[str, Pointer]] = []
         waiting = [
-            seeker
-            for seeker, (_, until_s) in entry.seekers.items()
-            if until_s > now_s and seeker != host_id and seeker not in self._gone_until_s
+            waiting_host
+            for waiting_host, (_, until_s) in entry.waiting_hosts.items()
+            if until_s > now_s and waiting_host != host_id and waiting_host not in self._gone_until_s
         ]
         while waiting and (left := entry.holders[host_id].left(now_s)).ready_count:
-            seeker = waiting.pop(self._choose(len(waiting)))
-            wanted_count, _ = entry.seekers.pop(seeker)
-            hints.append((seeker, Pointer(topic, host_id, left)))
+            waiting_host = waiting.pop(self._choose(len(waiting)))
+            wanted_count, _ = entry.waiting_hosts.pop(waiting_host)
+            notices.append((waiting_host, Pointer(topic, host_id, left)))
             entry.holders[host_id] = entry.holders[host_id].promised(wanted_count, now_s)
-        return hints
+        return notices
 
-    def seek(self, host_id: str, topic: Topic, count: int, now_s: float) -> Pointer | None:
-        """Return the host with the best items, or note the waiting host for WISH_MS_MAX, to send it a hint."""
+    def find(self, host_id: str, topic: Topic, count: int, now_s: float) -> Pointer | None:
+        """Return the host with the best items, or note the waiting host for INTEREST_MS_MAX, to send it a notice."""
         entry = self._entries.get(topic)
         if entry is None:
-            self._sought.add(host_id, topic, count, now_s)
+            self._interests.add(host_id, topic, count, now_s)
             return None
         best = self._best(entry, host_id, now_s)
         if best is None or not self._is_worth(entry.holders[best[0]], now_s):
-            entry.seekers[host_id] = count, now_s + WISH_MS_MAX / 1000
+            entry.waiting_hosts[host_id] = count, now_s + INTEREST_MS_MAX / 1000
             return None
         entry.holders[best[0]] = entry.holders[best[0]].promised(count, now_s)
         return Pointer(topic, *best)
 
-    def look(self, host_id: str, topic: Topic, now_s: float) -> Pointer | None:
+    def peek(self, host_id: str, topic: Topic, now_s: float) -> Pointer | None:
         """Return the host with the best items for a host that asks around, without promising the items to it."""
         entry = self._entries.get(topic)
         best = self._best(entry, host_id, now_s) if entry is not None else None
@@ -145,7 +145,7 @@ class Directory:
         """Return a host whose items precede those of `host_id`, because they are more urgent or much older."""
         entry = self._entries.get(topic)
         best = self._best(entry, host_id, now_s) if entry is not None else None
-        if best is None or not _goes_before(best[1], stock):
+        if best is None or not _precedes(best[1], stock):
             return None
         return Pointer(topic, *best)
 
@@ -156,7 +156,7 @@ class Directory:
         return [
             Pointer(topic, other, holder.stock)
             for other, holder in holders
-            if other != host_id and now_s - holder.told_s <= STOCK_MS_MAX / 1000 and other not in self._gone_until_s
+            if other != host_id and now_s - holder.reported_s <= STOCK_MS_MAX / 1000 and other not in self._gone_until_s
         ]
 
     def keep(self, host_ids: Set[str], now_s: float) -> None:
@@ -168,7 +168,7 @@ class Directory:
         }
         self._members = frozenset(host_ids)
         self._portions.has_hosts(len(host_ids))
-        self._sought.has_hosts(len(host_ids))
+        self._interests.has_hosts(len(host_ids))
 
     def sweep(self, count: int, now_s: float) -> None:
         """Check `count` of the topics that hosts have, in turn, for outdated entries."""
@@ -179,16 +179,18 @@ class Directory:
             entry = self._entries.get(topic)
             if entry is None:
                 continue
-            for host_id in [at for at, told in entry.holders.items() if now_s - told.told_s > STOCK_MS_MAX / 1000]:
+            for host_id in [
+                at for at, holder in entry.holders.items() if now_s - holder.reported_s > STOCK_MS_MAX / 1000
+            ]:
                 del entry.holders[host_id]
                 self._portions.drop(host_id, topic)
-            for host_id in [at for at, (_, until_s) in entry.seekers.items() if until_s <= now_s]:
-                del entry.seekers[host_id]
+            for host_id in [at for at, (_, until_s) in entry.waiting_hosts.items() if until_s <= now_s]:
+                del entry.waiting_hosts[host_id]
             self._drop_empty(topic, entry, now_s)
 
-    def forget_wishes(self, count: int, now_s: float) -> bool:
+    def forget_interests(self, count: int, now_s: float) -> bool:
         """Forget up to `count` topics that no host has or asks for any more. True if more might be left."""
-        return self._sought.forget(count, now_s)
+        return self._interests.forget(count, now_s)
 
     def _forget(self, host_id: str, topic: Topic, now_s: float) -> None:
         """Note that a host has no items of a topic any more, as far as this host knows."""
@@ -206,8 +208,10 @@ class Directory:
         if entry.holders:
             return
         del self._entries[topic]
-        if seekers := {host_id: wish for host_id, wish in entry.seekers.items() if wish[1] > now_s}:
-            self._sought.put(topic, seekers, now_s)
+        if waiting_hosts := {
+            host_id: interest for host_id, interest in entry.waiting_hosts.items() if interest[1] > now_s
+        }:
+            self._interests.put(topic, waiting_hosts, now_s)
 
     def _best(self, entry: _Entry, but: str, now_s: float) -> tuple[str, Stock] | None:
         """Return one of the most urgent stocks of other hosts, at random among those about as old as the oldest."""
@@ -216,7 +220,7 @@ class Directory:
             for host_id, holder in entry.holders.items()
             if host_id != but
             and host_id not in self._gone_until_s
-            and now_s - holder.told_s <= STOCK_MS_MAX / 1000
+            and now_s - holder.reported_s <= STOCK_MS_MAX / 1000
             and (left := holder.left(now_s)).ready_count
         ]
         if not stocks:
@@ -230,7 +234,7 @@ class Directory:
         return old[self._choose(len(old))]
 
 
-def _goes_before(one: Stock, other: Stock) -> bool:
+def _precedes(one: Stock, other: Stock) -> bool:
     if not other.ready_count:
         return True
     if one.priority != other.priority:

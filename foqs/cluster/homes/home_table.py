@@ -11,9 +11,9 @@ from foqs.model.stocks import Topic
 
 SUSPECT_MS = 2 * limits.SECOND_MS
 """A home that cannot be reached is replaced for this long; all hosts notice it soon, and find the same replacement."""
-LOOK_MS = 500
+CHECK_MS = 500
 """The pause between checks of an unanswered call to a home."""
-SILENT_LOOKS = 2
+SILENT_CHECKS = 2
 """A home that answers nothing from one check to the next, this often in a row, is suspected.
 
 One long timeout would not do, because it would also end after this host itself has stood still, with unread answers.
@@ -41,13 +41,13 @@ def _mixed(value: int) -> int:
 class HomeCall:
     """A call to a home that has not answered it yet."""
 
-    __slots__ = ("answers_count", "home", "silent_looks_count")
+    __slots__ = ("answers_count", "home", "silent_checks_count")
 
     def __init__(self, home: str, answers_count: int) -> None:
         self.home = home
         self.answers_count = answers_count
         """The number of answers of that home at the last check."""
-        self.silent_looks_count = 0
+        self.silent_checks_count = 0
 
 
 class HomeTable:
@@ -93,15 +93,15 @@ class HomeTable:
         return self._choose()
 
     def call(self, host_id: str) -> HomeCall:
-        """Begin a call to this home: until `answered` or `failed` it must be checked every LOOK_MS."""
+        """Begin a call to this home: until `answered` or `failed` it must be checked every CHECK_MS."""
         return HomeCall(host_id, self._answers[host_id])
 
-    def look(self, call: HomeCall) -> bool:
+    def check(self, call: HomeCall) -> bool:
         """Suspect the home of a call if it has fallen silent. True if topics can have other homes than before."""
         answers_count = self._answers[call.home]
-        call.silent_looks_count = call.silent_looks_count + 1 if answers_count == call.answers_count else 0
+        call.silent_checks_count = call.silent_checks_count + 1 if answers_count == call.answers_count else 0
         call.answers_count = answers_count
-        if call.silent_looks_count < SILENT_LOOKS:
+        if call.silent_checks_count < SILENT_CHECKS:
             return False
         self._silent.setdefault(call.home, set()).add(call)
         return self._choose()

@@ -22,8 +22,8 @@ PROBE_MS = 1 * limits.SECOND_MS
 """The pause between two rounds of questions."""
 PROBE_AFTER_MS = 1 * limits.SECOND_MS
 """Other hosts are asked for a topic after its home has not helped for this long."""
-SOUGHT_MS = 3 * limits.SECOND_MS
-"""Other hosts are asked for a topic until this long after the last call for it; the next call learns the result."""
+PROBED_MS = 3 * limits.SECOND_MS
+"""Other hosts are asked for a topic until this long after the last call for it; the next call gets the result."""
 PROBE_TOPICS_MAX = 2_000
 """The most topics that one round asks for; a topic is counted once for each host that is asked for it."""
 PROBE_HOSTS_MAX = 20
@@ -32,7 +32,7 @@ PROBED_TOPICS_MAX = 10_000
 """The most topics that are remembered."""
 
 
-class _Sought(NamedTuple):
+class _Probed(NamedTuple):
     since_s: float
     last_s: float
     found_at: str = ""
@@ -40,7 +40,7 @@ class _Sought(NamedTuple):
 
 
 class Probes:
-    """The topics that are sought in vain, and the hosts whose turn it is to be asked. `TopicHomes` owns it.
+    """The topics that are probed in vain, and the hosts whose turn it is to be asked. `TopicHomes` owns it.
 
     A round asks some of the other hosts, in the order of their ids, for all topics that are due, so that few messages
     are sent. If the topics are too many for that, it asks one host for some topics, and the next round continues.
@@ -48,38 +48,38 @@ class Probes:
 
     def __init__(self, me: str) -> None:
         self._me = me
-        self._sought: OrderedDict[Topic, _Sought] = OrderedDict()
+        self._probed: OrderedDict[Topic, _Probed] = OrderedDict()
         """The topics, least recently checked first."""
         self._left_count = 0
         """The number of topics that the next host is still to be asked for."""
         self._last_host = me
 
     def __len__(self) -> int:
-        return len(self._sought)
+        return len(self._probed)
 
     def want(self, topics: Iterable[Topic], now_s: float) -> None:
         """Note that calls want these topics, and that this host has no items for them."""
         for topic in topics:
-            known = self._sought.get(topic)
+            known = self._probed.get(topic)
             if known is not None:
-                self._sought[topic] = known._replace(last_s=now_s)
-            elif len(self._sought) < PROBED_TOPICS_MAX:
-                self._sought[topic] = _Sought(now_s, now_s)
+                self._probed[topic] = known._replace(last_s=now_s)
+            elif len(self._probed) < PROBED_TOPICS_MAX:
+                self._probed[topic] = _Probed(now_s, now_s)
 
     def found(self, topic: Topic, host_id: str) -> None:
         """Note that `host_id` has items of a topic, although the topic's home did not name it."""
-        if (known := self._sought.get(topic)) is not None:
-            self._sought[topic] = known._replace(found_at=host_id)
+        if (known := self._probed.get(topic)) is not None:
+            self._probed[topic] = known._replace(found_at=host_id)
 
     def served(self, topic: Topic, host_id: str) -> bool:
         """Note that a call got items of the topic from `host_id`. True if that host was found by asking it.
 
         Otherwise the home helps, and no host has to be asked.
         """
-        known = self._sought.get(topic)
+        known = self._probed.get(topic)
         if known is not None and known.found_at == host_id:
             return True
-        self._sought.pop(topic, None)
+        self._probed.pop(topic, None)
         return False
 
     def take_round(
@@ -94,13 +94,13 @@ class Probes:
         turn = ring[: max(1, min(PROBE_HOSTS_MAX, PROBE_TOPICS_MAX // len(due)))]
         asked = {host_id: list(due) for host_id in turn}
         for topic in due:
-            found_at = self._sought[topic].found_at
+            found_at = self._probed[topic].found_at
             if found_at in ring and found_at not in turn:
                 asked.setdefault(found_at, []).append(topic)
         self._left_count -= len(due)
         if self._left_count <= 0:
             self._last_host = turn[-1]
-            self._left_count = len(self._sought)
+            self._left_count = len(self._probed)
         return asked
 
     def _ring(self, hosts: Sequence[str]) -> list[str]:
@@ -110,15 +110,15 @@ class Probes:
         return behind + others[: len(others) - len(behind)]
 
     def _take_due(self, is_waited_for: Callable[[Topic], bool], now_s: float) -> list[Topic]:
-        """Return some topics that have been sought for long enough, and forget topics that are not sought any more."""
+        """Return some topics that have been probed for long enough, and forget topics that are not probed any more."""
         due: list[Topic] = []
-        for topic, sought in list(islice(self._sought.items(), PROBE_TOPICS_MAX)):
+        for topic, probed in list(islice(self._probed.items(), PROBE_TOPICS_MAX)):
             if is_waited_for(topic):
-                self._sought[topic] = sought._replace(last_s=now_s)
-            elif now_s - sought.last_s > SOUGHT_MS / 1000:
-                del self._sought[topic]
+                self._probed[topic] = probed._replace(last_s=now_s)
+            elif now_s - probed.last_s > PROBED_MS / 1000:
+                del self._probed[topic]
                 continue
-            self._sought.move_to_end(topic)
-            if now_s - sought.since_s >= PROBE_AFTER_MS / 1000:
+            self._probed.move_to_end(topic)
+            if now_s - probed.since_s >= PROBE_AFTER_MS / 1000:
                 due.append(topic)
         return due

@@ -1,8 +1,8 @@
 """Reports of topics between hosts, so that a consumer on any host gets the items of all hosts.
 
 A host reports its ready items of each topic to the topic's home, and asks that home for topics which its consumers wait
-for. The home answers with a host that has some, or sends a hint later. The waiting host then pulls
-(foqs/cluster/routing/pulls.py). Reports and hints can safely be lost, because repetition restores the state of every
+for. The home answers with a host that has some, or sends a notice later. The waiting host then pulls
+(foqs/cluster/routing/pulls.py). Reports and notices can safely be lost, because repetition restores the state of every
 home.
 """
 
@@ -19,40 +19,40 @@ import structlog
 from foqs.background.outage_log import OutageLog
 from foqs.background.service import Service
 from foqs.cluster.homes.directory import Directory
-from foqs.cluster.homes.home_table import LOOK_MS, HomeCall, HomeTable
+from foqs.cluster.homes.home_table import CHECK_MS, HomeCall, HomeTable
 from foqs.cluster.homes.host_turns import HostTurns, Turn
-from foqs.cluster.homes.probes import PROBE_MS, SOUGHT_MS, Probes
+from foqs.cluster.homes.interests import Interests, Wait
+from foqs.cluster.homes.probes import PROBE_MS, PROBED_MS, Probes
 from foqs.cluster.homes.topic_reports import LocalTopics, TopicReports
-from foqs.cluster.homes.wishes import Wait, Wishes
 from foqs.cluster.peers.courier import Courier, CourierBounds
 from foqs.cluster.peers.guarded_peers import GuardedPeer
 from foqs.model import limits
 from foqs.model.stocks import ANY_TOPIC, Pointer, Reported, Topic, weight_of
 
-SEEK_MS = 1 * limits.SECOND_MS
-"""The pause between repetitions of all wishes."""
+FIND_MS = 1 * limits.SECOND_MS
+"""The pause between repetitions of all interests."""
 POINTER_MS_MAX = 1 * limits.SECOND_MS
 """The time for which the pointers of a home are believed."""
 OTHERS_MS_MAX = 3 * limits.SECOND_MS
 """Time for which a host is believed to have items of any topic; reports repeat it every second, sometimes late."""
 TOPICS_PER_MESSAGE_MAX = 500
-HINT_BOUNDS = CourierBounds(
+NOTICE_BOUNDS = CourierBounds(
     kept_max=10_000, message_max=TOPICS_PER_MESSAGE_MAX, answer_ms_max=1 * limits.SECOND_MS, retry_ms=0
 )
-"""A hint that has failed is not repeated, so the next one need not wait."""
+"""A notice that has failed is not repeated, so the next one need not wait."""
 SWEEP_TOPICS = 500
-WISHES_FORGOTTEN_AT_ONCE = 1_000
-"""Ended wishes are forgotten every second, up to this many in one turn of the event loop."""
+INTERESTS_FORGOTTEN_AT_ONCE = 1_000
+"""Ended interests are forgotten every second, up to this many in one turn of the event loop."""
 
 _log = structlog.get_logger(__name__)
 V = TypeVar("V")
 
 
 class TopicHomes(Service):
-    """Reports this host's items and wishes to homes, and is itself the home of some topics.
+    """Reports this host's items and interests to homes, and is itself the home of some topics.
 
-    The dispatcher reports changed topics to it, and `Pulls` waiting calls. It owns the record of reports, the wishes of
-    this host, and the directory of the topics whose home this host is.
+    The dispatcher reports changed topics to it, and `Pulls` waiting calls. It owns the record of reports, this host's
+    interests, and the directory of the topics whose home this host is.
     """
 
     def __init__(
@@ -77,27 +77,27 @@ class TopicHomes(Service):
         """The living hosts."""
         self._home = HomeTable()
         self._reports = TopicReports(local, now_s())
-        self._wishes = Wishes()
+        self._interests = Interests()
         self._probes = Probes(me)
         self._pointers: OrderedDict[Topic, tuple[Pointer, float]] = OrderedDict()
         """The hosts whose items precede this host's, each with the time until which that is believed. Oldest first."""
         self._others: OrderedDict[int, tuple[dict[str, Pointer], float]] = OrderedDict()
         """The hosts with items of any topic, by namespace, with the time until which that is believed. Oldest first."""
         self._turns = HostTurns()
-        self._hints = Courier(
+        self._notices = Courier(
             self._tasks,
-            self._hint,
-            HINT_BOUNDS,
+            self._notify,
+            NOTICE_BOUNDS,
             lambda: OutageLog(now_s, "home_not_told"),
             lambda _, newer: newer,
             lambda *_: None,
         )
-        """Hints for waiting hosts, by topic and the host with items. A lost one is not repeated, but the wish is."""
-        self.hints_total: Counter[str] = Counter(sent=0, received=0)
-        """The hints by direction."""
+        """Notices for waiting hosts, by topic and host with items. A lost one is not repeated, but the interest is."""
+        self.notices_total: Counter[str] = Counter(sent=0, received=0)
+        """The notices by direction."""
         self._reporting_since_s: dict[object, tuple[str, float]] = {}
         """The home and the time of each report without a response."""
-        self._looks: dict[HomeCall, asyncio.TimerHandle] = {}
+        self._check_timers: dict[HomeCall, asyncio.TimerHandle] = {}
         """The timer of the next check of each unanswered call to a home."""
         self._rung = asyncio.Event()
         self._alarm: asyncio.TimerHandle | None = None
@@ -112,24 +112,24 @@ class TopicHomes(Service):
 
     def wait(self, topics: Mapping[Topic, int]) -> Wait:
         """Ask the homes for these topics until `leave`, each with the number of wanted items."""
-        wait = self._wishes.add(topics, self._now_s())
+        wait = self._interests.add(topics, self._now_s())
         self._probes.want(topics, self._now_s())
         self._rung.set()
         return wait
 
-    def seek_again(self, wait: Wait) -> None:
+    def find_again(self, wait: Wait) -> None:
         """Ask the homes again, because the last pointer was useless."""
-        self._wishes.again(wait.topics)
+        self._interests.again(wait.topics)
         self._rung.set()
 
     def leave(self, wait: Wait) -> None:
         """End a wait."""
-        self._wishes.remove(wait)
-        self.not_gone_to(wait.take())
+        self._interests.remove(wait)
+        self.keep_unused(wait.take())
 
-    def not_gone_to(self, pointers: Iterable[Pointer]) -> None:
+    def keep_unused(self, pointers: Iterable[Pointer]) -> None:
         """Note that a call had these pointers and used another one."""
-        self._wishes.keep(pointers, self._now_s())
+        self._interests.keep(pointers, self._now_s())
 
     def better(self, topics: Iterable[Topic]) -> Pointer | None:
         """Return another host whose items precede those here, for the first of the topics that has one."""
@@ -187,7 +187,7 @@ class TopicHomes(Service):
     def served(self, pointer: Pointer) -> None:
         """Note that a call got items of the topic there. If the home does not name that host, the next call gets it."""
         if self._probes.served(pointer.topic, pointer.host_id):
-            self._wishes.keep([pointer], self._now_s(), PROBE_MS)
+            self._interests.keep([pointer], self._now_s(), PROBE_MS)
 
     def age_s(self) -> float:
         """Return the age of the oldest change not yet reported to its home, in seconds."""
@@ -204,45 +204,45 @@ class TopicHomes(Service):
         For all topics of a namespace together, these are all other hosts with items, because they have turns.
         """
         now_s, better = self._now_s(), []
-        hints: dict[str, list[Pointer]] = {}
+        notices: dict[str, list[Pointer]] = {}
         for topic, (stock, is_wanted) in stocks.items():
-            for seeker, pointer in self.directory.report(host_id, topic, stock, now_s):
-                hints.setdefault(seeker, []).append(pointer)
+            for waiting_host, pointer in self.directory.report(host_id, topic, stock, now_s):
+                notices.setdefault(waiting_host, []).append(pointer)
             if is_wanted and topic[1] == ANY_TOPIC:
                 better += self.directory.others(host_id, topic, now_s)
             elif is_wanted and (found := self.directory.better(host_id, topic, stock, now_s)) is not None:
                 better.append(found)
-        for seeker, pointers in hints.items():
-            if seeker == self._me:
-                self.hints_total["sent"] += len(pointers)
-                self.hinted(pointers)
+        for waiting_host, pointers in notices.items():
+            if waiting_host == self._me:
+                self.notices_total["sent"] += len(pointers)
+                self.notified(pointers)
                 continue
             for pointer in pointers:
-                self.hints_total["sent"] += self._hints.put(seeker, (pointer.topic, pointer.host_id), pointer)
+                self.notices_total["sent"] += self._notices.put(waiting_host, (pointer.topic, pointer.host_id), pointer)
         return better
 
-    async def _hint(self, seeker: str, pointers: Mapping[tuple[Topic, str], Pointer]) -> None:
-        await self._peer(seeker).hint(list(pointers.values()))
+    async def _notify(self, waiting_host: str, pointers: Mapping[tuple[Topic, str], Pointer]) -> None:
+        await self._peer(waiting_host).hint(list(pointers.values()))
 
-    def sought(self, host_id: str, wishes: Mapping[Topic, int]) -> list[Pointer]:
+    def find(self, host_id: str, interests: Mapping[Topic, int]) -> list[Pointer]:
         """Answer a host that asks this one, the home of these topics, for items; 0 items means that it asks around."""
         now_s = self._now_s()
         found = [
-            self.directory.seek(host_id, topic, count, now_s) if count else self._looked_for(host_id, topic, now_s)
-            for topic, count in wishes.items()
+            self.directory.find(host_id, topic, count, now_s) if count else self._find_here(host_id, topic, now_s)
+            for topic, count in interests.items()
         ]
         return [pointer for pointer in found if pointer is not None]
 
-    def _looked_for(self, host_id: str, topic: Topic, now_s: float) -> Pointer | None:
+    def _find_here(self, host_id: str, topic: Topic, now_s: float) -> Pointer | None:
         """Return the items here, or else a known host; this host's view can differ from that of the topic's home."""
         stock = self._reports.stock(topic)
-        return Pointer(topic, self._me, stock) if stock.ready_count else self.directory.look(host_id, topic, now_s)
+        return Pointer(topic, self._me, stock) if stock.ready_count else self.directory.peek(host_id, topic, now_s)
 
-    def hinted(self, pointers: Iterable[Pointer]) -> None:
-        """Take hints to hosts that have items this host waits for; one waiting call for each topic will pull."""
+    def notified(self, pointers: Iterable[Pointer]) -> None:
+        """Take notices to hosts that have items this host waits for; one waiting call for each topic will pull."""
         for pointer in pointers:
-            self.hints_total["received"] += 1
-            if self._wishes.tell(pointer):
+            self.notices_total["received"] += 1
+            if self._interests.notify(pointer):
                 self._rung.set()
 
     def members(self, host_ids: Sequence[str], homes: Sequence[str]) -> None:
@@ -250,41 +250,41 @@ class TopicHomes(Service):
         if tuple(host_ids) != self._members:
             self._members = tuple(host_ids)
             self.directory.keep(set(host_ids), self._now_s())
-            self._hints.keep(set(host_ids))
+            self._notices.keep(set(host_ids))
         if tuple(homes) != self._home.members and self._home.live(homes):
-            self._tell_all()
+            self._report_all()
 
     # ---- reports to homes ----
 
     async def _start(self) -> None:
-        self._tasks.repeat(self._until_rung, self._tell_due)
-        self._tasks.every(SEEK_MS, self._refresh)
+        self._tasks.repeat(self._until_rung, self._send_due)
+        self._tasks.every(FIND_MS, self._refresh)
         self._tasks.spawn(self._ask_around())
 
     async def _stop(self) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
 
-    def _tell_all(self) -> None:
+    def _report_all(self) -> None:
         """Report everything again, because topics have other homes now."""
-        self._reports.tell_all(self._now_s())
-        self._wishes.all_again()
+        self._reports.report_all(self._now_s())
+        self._interests.all_again()
         self._rung.set()
 
-    def _look_later(self, call: HomeCall) -> None:
-        self._looks[call] = asyncio.get_running_loop().call_later(LOOK_MS / 1000, self._look, call)
+    def _check_later(self, call: HomeCall) -> None:
+        self._check_timers[call] = asyncio.get_running_loop().call_later(CHECK_MS / 1000, self._check, call)
 
-    def _look(self, call: HomeCall) -> None:
+    def _check(self, call: HomeCall) -> None:
         """Check a call that its home has not answered yet."""
-        self._look_later(call)
-        if self._home.look(call):
-            self._tell_all()
+        self._check_later(call)
+        if self._home.check(call):
+            self._report_all()
             self._outage.failed(f"host {call.home} does not answer")
 
     async def _call(self, home: str, work: Callable[[GuardedPeer], Awaitable[Sequence[Pointer]]]) -> Sequence[Pointer]:
         """Ask a home. If it fails to answer, or is slow, another host replaces it for a while."""
         call = self._home.call(home)
-        self._look_later(call)
+        self._check_later(call)
         has_other_homes = False
         try:
             pointers = await work(self._peer(home))
@@ -294,16 +294,16 @@ class TopicHomes(Service):
             has_other_homes = self._home.suspect(home, self._now_s())
             raise
         finally:
-            self._looks.pop(call).cancel()
+            self._check_timers.pop(call).cancel()
             if self._home.failed(call) or has_other_homes:
-                self._tell_all()
+                self._report_all()
 
     async def _until_rung(self) -> None:
         await self._rung.wait()
         self._rung.clear()
 
-    async def _tell_due(self) -> None:
-        """Send the due reports, and ask for the wished topics."""
+    async def _send_due(self) -> None:
+        """Send the due reports, and ask for the topics of interest."""
         self._report_due()
         if self._alarm is not None:
             self._alarm.cancel()
@@ -311,30 +311,30 @@ class TopicHomes(Service):
         next_s = self._reports.next_s(self._now_s())
         if next_s is not None:
             self._alarm = asyncio.get_running_loop().call_at(next_s, self._rung.set)
-        await self._seek_all()
+        await self._find_all()
 
     async def _refresh(self) -> None:
-        """Begin to repeat all wishes, and forget outdated data."""
+        """Begin to repeat all interests, and forget outdated data."""
         now_s = self._now_s()
-        self._wishes.all_again()
+        self._interests.all_again()
         if self._home.trust_again(now_s):
-            self._tell_all()
-        self._reports.look_for_any(now_s)
+            self._report_all()
+        self._reports.refresh_any(now_s)
         self._forget_pointers(now_s)
-        self._wishes.forget_unused(now_s)
+        self._interests.forget_unused(now_s)
         self.directory.sweep(SWEEP_TOPICS, now_s)
         self._rung.set()
-        await self._forget_wishes(now_s)
+        await self._forget_interests(now_s)
 
     async def _ask_around(self) -> None:
-        await asyncio.sleep(PROBE_MS / 2000)  # Wishes are told again at other times.
+        await asyncio.sleep(PROBE_MS / 2000)  # Interests are reported again at other times.
         self._tasks.every(PROBE_MS, self._probe)
 
     async def _probe(self) -> None:
-        """Ask some of the others for what calls wait for in vain."""
+        """Ask some of the other hosts for the topics that calls wait for in vain."""
         now_s = self._now_s()
         hosts = [host_id for host_id in self._members if host_id not in self._home.away]
-        for host_id, topics in self._probes.take_round(hosts, self._wishes.__contains__, now_s).items():
+        for host_id, topics in self._probes.take_round(hosts, self._interests.__contains__, now_s).items():
             for some in _chunks(dict.fromkeys(topics, 0)):
                 self._tasks.spawn(self._ask_for(host_id, some))
                 await asyncio.sleep(0)
@@ -344,15 +344,15 @@ class TopicHomes(Service):
         now_s = self._now_s()
         for pointer in pointers:
             self._probes.found(pointer.topic, pointer.host_id)
-            if pointer.topic in self._wishes:
-                self.hinted([pointer])
+            if pointer.topic in self._interests:
+                self.notified([pointer])
             else:
-                self._wishes.keep([pointer], now_s, SOUGHT_MS)
+                self._interests.keep([pointer], now_s, PROBED_MS)
 
-    async def _forget_wishes(self, now_s: float) -> None:
-        """Forget ended wishes at this home; their number can be that of all topics that consumers poll for."""
+    async def _forget_interests(self, now_s: float) -> None:
+        """Forget ended interests at this home; their number can be that of all topics that consumers poll for."""
         while True:
-            if not self.directory.forget_wishes(WISHES_FORGOTTEN_AT_ONCE, now_s):
+            if not self.directory.forget_interests(INTERESTS_FORGOTTEN_AT_ONCE, now_s):
                 return
             await asyncio.sleep(0)
 
@@ -368,33 +368,33 @@ class TopicHomes(Service):
                 break
             del self._others[namespace]
 
-    async def _seek_all(self) -> None:
-        """Ask the homes for all wished topics. Between two portions of many wishes the loop does other work."""
+    async def _find_all(self) -> None:
+        """Ask the homes for all topics of interest. Between two portions of many interests the loop does other work."""
         by_home: dict[str, dict[Topic, int]] = {}
         portions_count = 0
-        while self._wishes.has_unsought:
+        while self._interests.has_unasked:
             if portions_count:
                 await asyncio.sleep(0)
             portions_count += 1
-            for home, wishes in self._by_home(self._wishes.take_unsought()).items():
-                by_home.setdefault(home, {}).update(wishes)
-        for number, (home, wishes) in enumerate(_chunks_of(by_home)):
+            for home, interests in self._by_home(self._interests.take_unasked()).items():
+                by_home.setdefault(home, {}).update(interests)
+        for number, (home, interests) in enumerate(_chunks_of(by_home)):
             if number or portions_count > 1:
                 await asyncio.sleep(0)
             if home == self._me:
-                self.hinted(self.sought(self._me, wishes))
-                self._wishes.answered(wishes)
+                self.notified(self.find(self._me, interests))
+                self._interests.answered(interests)
             else:
-                self._tasks.spawn(self._seek(home, wishes))
+                self._tasks.spawn(self._find(home, interests))
 
-    async def _seek(self, home: str, wishes: Mapping[Topic, int]) -> None:
-        self.hinted(await self._call(home, lambda peer: peer.seek(wishes)))
-        self._wishes.answered(wishes)
+    async def _find(self, home: str, interests: Mapping[Topic, int]) -> None:
+        self.notified(await self._call(home, lambda peer: peer.seek(interests)))
+        self._interests.answered(interests)
 
     def _report_due(self) -> None:
         for home, stocks in self._by_home(self._reports.take_due(self._now_s())).items():
             if home == self._me:
-                self._learn_better(stocks, self.reported(self._me, stocks))
+                self._note_better(stocks, self.reported(self._me, stocks))
             else:
                 for some in _chunks(stocks):
                     self._tasks.spawn(self._report(home, some))
@@ -403,18 +403,18 @@ class TopicHomes(Service):
         report = object()
         self._reporting_since_s[report] = home, self._now_s()
         try:
-            self._learn_better(stocks, await self._call(home, lambda peer: peer.report(stocks)))
+            self._note_better(stocks, await self._call(home, lambda peer: peer.report(stocks)))
         except Exception:
-            self._reports.not_told(stocks, self._now_s())
+            self._reports.not_reported(stocks, self._now_s())
             self._rung.set()
             raise
         finally:
             del self._reporting_since_s[report]
 
-    def _learn_better(self, told: Iterable[Topic], pointers: Iterable[Pointer]) -> None:
+    def _note_better(self, reported: Iterable[Topic], pointers: Iterable[Pointer]) -> None:
         """Take the answer of the home of these topics to a report, which names the hosts whose items precede."""
         until_s, until_any_s = self._now_s() + POINTER_MS_MAX / 1000, self._now_s() + OTHERS_MS_MAX / 1000
-        for topic in told:
+        for topic in reported:
             self._pointers.pop(topic, None)
             if topic[1] == ANY_TOPIC:
                 self._others.pop(topic[0], None)

@@ -10,6 +10,7 @@ from foqs.cluster.homes.asked_topics import ASKED_MS, AskedTopics
 from foqs.cluster.homes.due_topics import DueTopics
 from foqs.model import limits
 from foqs.model.stocks import ANY_TOPIC, NO_STOCK, Reported, Stock, Topic, some_stock
+from foqs.model.topic_name import is_of_group
 
 FLUSH_MS = 2
 """Topics that change within this time are reported together."""
@@ -137,12 +138,12 @@ class TopicReports:
         self._asked_any.renew(topic, now_s)
         return is_due
 
-    def not_told(self, topics: Iterable[Topic], now_s: float) -> None:
+    def not_reported(self, topics: Iterable[Topic], now_s: float) -> None:
         """Report these topics again, because the report failed, and their home can be another one now."""
         for topic in topics:
             self._changes.put(topic, now_s)
 
-    def tell_all(self, now_s: float) -> None:
+    def report_all(self, now_s: float) -> None:
         """Report all topics again, because they have other homes now."""
         self._again = list(self._known)
         self._again_since_s = now_s if self._again else inf
@@ -152,7 +153,7 @@ class TopicReports:
         ready = self._ready.get(namespace)
         return 0 if ready is None else ready.weight
 
-    def look_for_any(self, now_s: float) -> None:
+    def refresh_any(self, now_s: float) -> None:
         """Report for consumers that name no topic; the response names the other hosts that have items now.
 
         Call it every second; it also forgets topics and namespaces that consumers do not ask for any more.
@@ -173,12 +174,12 @@ class TopicReports:
             due.update(dict.fromkeys(queue.take(count - len(due), now_s)))
         self._take_again(due, count - len(due))
         self._left_count -= len(due)
-        told: dict[Topic, Reported] = {}
+        taken: dict[Topic, Reported] = {}
         for topic in due:
             stock, was_reported = self.stock(topic), topic in self._known
             if stock.ready_count or was_reported:
                 asked = self._asked_any if topic[1] == ANY_TOPIC else self._asked
-                told[topic] = Reported(stock, topic in asked)
+                taken[topic] = Reported(stock, topic in asked)
             if stock.ready_count:
                 self._known[topic] = stock.ready_count
                 self._changes.discard(topic)
@@ -187,7 +188,7 @@ class TopicReports:
                 self._known.pop(topic, None)
                 self._reported.discard(topic)
             self._note_ready(topic, now_s, has_some=stock.ready_count > 0)
-        return told
+        return taken
 
     def _take_again(self, due: dict[Topic, None], count: int) -> None:
         if self._again and count > 0:
@@ -219,7 +220,7 @@ class TopicReports:
         In between, the changed weight of all its topics is reported a moment later.
         """
         number, name = topic
-        if name == ANY_TOPIC:
+        if name == ANY_TOPIC or is_of_group(name):
             return
         was_there = number in self._ready
         ready = self._ready.setdefault(number, _Ready())

@@ -54,6 +54,10 @@ class Follower(NamedTuple):
     """True if rounds should come faster, because a shard is to move."""
     place_problem: Callable[[int, str], str] = lambda shard_id, place: ""
     """Returns the reason that a shard is not at a place, as the database there says. It blocks."""
+    read_secrets: Callable[[MetaStore], object] = lambda meta: None
+    """Reads the secrets of the cluster. It blocks."""
+    secret_ids: Callable[[], tuple[str, ...]] = lambda: ()
+    """Returns the ids of the secrets that this host knows."""
 
 
 class Membership(Service):
@@ -152,33 +156,33 @@ class Membership(Service):
 
     async def ask_for_shards(self, by_owner: Mapping[int, str]) -> None:
         """Announce to the owners of these shards that this host is ready for them. Raises UnavailableError."""
-        await self.on_thread(lambda: self._meta.shards.ask_for(by_owner, self._me.id))
+        await self.run_in_lane(lambda: self._meta.shards.ask_for(by_owner, self._me.id))
 
     async def decline_shards(self, by_heir: Mapping[int, str]) -> None:
         """Cancel the moves of these shards of this host to the hosts that asked for them.
 
         Raises UnavailableError.
         """
-        await self.on_thread(lambda: self._meta.shards.decline(by_heir, self._me.id))
+        await self.run_in_lane(lambda: self._meta.shards.decline(by_heir, self._me.id))
 
     async def leave_servers(self, left: Mapping[int, tuple[int, int]]) -> list[int]:
-        """Let the others take these shards of this host on other servers: `MetaShards.leave_servers`.
+        """Let other hosts take these shards of this host on other servers: `MetaShards.leave_servers`.
 
         Raises UnavailableError.
         """
-        return await self.on_thread(lambda: self._meta.shards.leave_servers(self._me.id, left))
+        return await self.run_in_lane(lambda: self._meta.shards.leave_servers(self._me.id, left))
 
     async def note_numbers(self, numbers: Mapping[int, tuple[int, int]]) -> list[int]:
         """Record the last transactions of this host's shards: `MetaShards.note_numbers`. Raises UnavailableError."""
-        return await self.on_thread(lambda: self._meta.shards.note_numbers(self._me.id, numbers))
+        return await self.run_in_lane(lambda: self._meta.shards.note_numbers(self._me.id, numbers))
 
     async def _start(self) -> None:
         await self._beats.run(lambda: self._backend.join(self._me))
         await self._beat()
-        await self._look()
+        await self._refresh()
         self._has_joined = True
         self._tasks.repeat(self._pause, self._beat, "heartbeat", self._beat_outage)
-        self._tasks.repeat(self._found.wait, self._look, "reading shards", self._read_outage)
+        self._tasks.repeat(self._found.wait, self._refresh, "reading shards", self._read_outage)
 
     async def _stop(self) -> None:
         if self._has_joined:
@@ -188,7 +192,7 @@ class Membership(Service):
                 _log.warning("host_row_left_behind", error=str(error))
         await self._beats.run(self._backend.close)
         self._beats.join()
-        # A reading may wait for a database that hangs.
+        # A read can wait for a database that hangs.
         await self._reads.stop()
         self._meta.close()
 
@@ -206,7 +210,8 @@ class Membership(Service):
 
     async def _beat(self) -> None:
         asked_s = self._now_s()
-        self._me = me = self._me._replace(beat_number=self._me.beat_number + 1)
+        secret_ids = self._follower.secret_ids()
+        self._me = me = self._me._replace(beat_number=self._me.beat_number + 1, secret_ids=secret_ids)
         try:
             hosts = await self._beats.run(lambda: self._backend.beat(me))
         except BaseException:
@@ -236,12 +241,12 @@ class Membership(Service):
             if last_s < before_s:
                 self._asked.pop(owner, None)
 
-    async def _look(self) -> None:
+    async def _refresh(self) -> None:
         """Read the shards, after the hosts, and pass the view on."""
         self._found.clear()
         hosts, me = self._hosts, self._me
         try:
-            shards = await self.on_thread(lambda: self._read_shards(me))
+            shards = await self.run_in_lane(lambda: self._read_shards(me))
         except BaseException:
             self._knows_shards = False
             raise
@@ -252,6 +257,7 @@ class Membership(Service):
     def _read_shards(self, me: HostRow) -> list[ShardRow]:
         self._dead.tidy()  # First, because others wait for the locks of dead hosts.
         self._backend.announce(me)
+        self._follower.read_secrets(self._meta)
         shards = self._meta.shards.read_all()
         known = {row.shard_id for row in shards if row.place or row.use is ShardUse.REMOVED}
         unknown = {shard_id: place for shard_id, place in self._places.items() if shard_id not in known}
@@ -262,7 +268,7 @@ class Membership(Service):
         return shards
 
     def _adopt(self, places: Mapping[int, str], tier: str) -> None:
-        """Tell the meta database of these shards, but those whose databases are others'."""
+        """Add these shards to the meta database, except those whose databases belong to others."""
         problems = {shard_id: self._follower.place_problem(shard_id, place) for shard_id, place in places.items()}
         taken = self._meta.shards.adopt({at: place for at, place in places.items() if not problems[at]}, tier)
         for shard_id, other in taken.items():
@@ -296,6 +302,6 @@ class Membership(Service):
                     self._strange.add(row.shard_id)
                     _log.warning("shard_place_differs", shard=row.shard_id, configured=mine, place=row.place)
 
-    async def on_thread(self, work: Callable[[], T]) -> T:
-        """Do it between two readings of the shards: it must not take long."""
+    async def run_in_lane(self, work: Callable[[], T]) -> T:
+        """Run `work`, which must be short, between two reads of the shards."""
         return await self._reads.run(work)

@@ -40,11 +40,11 @@ class Neighbours:
         }
         self._beats = {host_id: row.beat_number for host_id, row in others.items()}
         running = [others[host_id] for host_id in sorted(self._running)]
-        self._tell_silence(running if is_listening and not me.address else [])
+        self._log_silence(running if is_listening and not me.address else [])
         name = host_name_of(me.id)
-        self._tell_namesakes(name, [row for row in running if host_name_of(row.id) == name])
+        self._log_namesakes(name, [row for row in running if host_name_of(row.id) == name])
 
-    def _tell_silence(self, running: Collection[HostRow]) -> None:
+    def _log_silence(self, running: Collection[HostRow]) -> None:
         """Log that this host publishes no address although these other hosts would need it."""
         names = [host_name_of(row.id) for row in running if not row.is_leaving]
         if not names:
@@ -57,7 +57,7 @@ class Neighbours:
                 "and calls that need it fail there: set advertise_address to its name or address",
             )
 
-    def _tell_namesakes(self, name: str, running: Collection[HostRow]) -> None:
+    def _log_namesakes(self, name: str, running: Collection[HostRow]) -> None:
         """Log other processes that have this host's name. A starting process has no address yet."""
         others = [f"{row.id} at {row.address}" if row.address else row.id for row in running]
         if not others:

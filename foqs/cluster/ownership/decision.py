@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from foqs.cluster.members.view import ClusterView
-from foqs.model.assignment import ShardWish, heirs_of, plan
+from foqs.model.assignment import ShardRequirement, heirs_of, plan
 from foqs.model.cluster import ShardRow, ShardUse
 
 
@@ -34,16 +34,16 @@ class Planner:
         """Return the plan for this view. One thread at a time can call it."""
         shards = shards_in_use(view)
         members = view.members
-        wishes = [ShardWish(row.shard_id, row.tier, row.pinned_to) for row in shards.values()]
+        requirements = [ShardRequirement(row.shard_id, row.tier, row.pinned_to) for row in shards.values()]
         owners = owners_of(view)
-        if (view.me, members, wishes, owners) != self._of:
-            planned = plan(members, wishes, owners)
+        if (view.me, members, requirements, owners) != self._of:
+            planned = plan(members, requirements, owners)
             inherited: set[int] = set()
             if any(member.id == view.me for member in members):
                 for member in members:
-                    heirs = heirs_of(member.id, members, wishes, planned)
+                    heirs = heirs_of(member.id, members, requirements, planned)
                     inherited.update([shard_id for shard_id, heir in heirs.items() if heir == view.me])
-            self._of, self._intent = (view.me, members, wishes, owners), Intent(planned, frozenset(inherited))
+            self._of, self._intent = (view.me, members, requirements, owners), Intent(planned, frozenset(inherited))
         return self._intent
 
 

@@ -69,7 +69,7 @@ class OwnerClaims:
         """The time of each host's first claim to each shard since the shard's record last changed."""
         self._next_s = inf
         """The time at which the first claim ends."""
-        self._looked_s = -inf
+        self._read_s = -inf
         """The time at which the meta database was last read."""
         self._outage = Outage(now_s)
         self.counts: Counter[str] = Counter(refused=0, unconfirmed=0, disowned=0)
@@ -83,14 +83,14 @@ class OwnerClaims:
         """True if the time of a claim is over."""
         return self._next_s <= self._now_s()
 
-    def learn(self, news: Iterable[ShardOwner], believed: Mapping[int, ShardOwner]) -> list[int]:
+    def note(self, owners: Iterable[ShardOwner], believed: Mapping[int, ShardOwner]) -> list[int]:
         """Take certain owners, each unless a later epoch is believed. Returns the shards."""
         now_s = self._now_s()
-        taken = [new for new in news if (old := believed.get(new.shard_id)) is None or new.epoch >= old.epoch]
+        taken = [new for new in owners if (old := believed.get(new.shard_id)) is None or new.epoch >= old.epoch]
         self._facts.update({new.shard_id: _Claim(new, now_s, inf) for new in taken})
         return [new.shard_id for new in taken]
 
-    def hear(self, claimed: Iterable[ShardOwner], known: Mapping[int, Known]) -> list[int]:
+    def claim(self, claimed: Iterable[ShardOwner], known: Mapping[int, Known]) -> list[int]:
         """Take a host's claims to have opened shards. Returns the shards whose claims are believed for now."""
         return [owner.shard_id for owner in claimed if self._take(owner, known.get(owner.shard_id))]
 
@@ -104,7 +104,7 @@ class OwnerClaims:
         if owner.epoch > known.epoch + EPOCHS_AHEAD_MAX:
             return self._refuse(owner, f"its epoch is {known.epoch} in the meta database")
         first_s = self._first_s.setdefault(who, now_s)
-        if self._looked_s < first_s + READ_MS / 1000:
+        if self._read_s < first_s + READ_MS / 1000:
             until_s = now_s + CLAIM_MS / 1000  # No reading has begun since its first claim: it can be repeated.
         elif now_s < first_s + CLAIM_MS / 1000:
             until_s = first_s + CLAIM_MS / 1000
@@ -160,9 +160,9 @@ class OwnerClaims:
         self._next_s = min([claim.until_s for claim in self._claims.values()], default=inf)
         return ended
 
-    def look(self, known: Mapping[int, Known], before: Mapping[int, Known], living: Set[str]) -> None:
+    def refresh(self, known: Mapping[int, Known], before: Mapping[int, Known], living: Set[str]) -> None:
         """Drop the claims that a new reading of the meta database confirms or supersedes; `before` is the last one."""
-        now_s = self._looked_s = self._now_s()
+        now_s = self._read_s = self._now_s()
         for shard_id, claim in list(self._claims.items()):
             if shard_id not in known or known[shard_id].epoch >= claim.owner.epoch:
                 del self._claims[shard_id]

@@ -41,7 +41,7 @@ class OwnerMap:
         """The existing shards as recorded in the meta database."""
         self._claims = OwnerClaims(now_s)
         self._changed: dict[int, asyncio.Event] = {}
-        self._news = asyncio.Event()
+        self._change = asyncio.Event()
         """Set, and replaced by another one, when a believed owner changes."""
         self.version = 0
         """It grows with every such change."""
@@ -77,14 +77,14 @@ class OwnerMap:
         """The claims of hosts that the meta database does not confirm yet."""
         return self._claims
 
-    def learn(self, news: Iterable[ShardOwner]) -> None:
+    def note(self, owners: Iterable[ShardOwner]) -> None:
         """Take owners that are certain, each unless a later epoch is believed."""
-        self._believe(self._claims.learn(news, self._owners))
+        self._believe(self._claims.note(owners, self._owners))
 
     def claim(self, host_id: str, address: str, opened: Iterable[OpenedShard]) -> None:
         """Take the claim of another host, which listens at this address, to have opened shards, within bounds."""
         owners = [ShardOwner(shard_id, epoch, host_id, address) for shard_id, epoch in opened]
-        self._believe(self._claims.hear(owners, self._known))
+        self._believe(self._claims.claim(owners, self._known))
 
     def disowned(self, shard_id: int, host_id: str) -> None:
         """Drop a host's claim to a shard, at once, because the host itself denies it."""
@@ -96,28 +96,28 @@ class OwnerMap:
 
     def _believe(self, shard_ids: Iterable[int]) -> None:
         """Choose the believed owners of these shards again."""
-        has_news = False
+        has_changed = False
         for shard_id in shard_ids:
             old, new = self._owners.get(shard_id), self._claims.best(shard_id, self.on_record(shard_id))
             if new == old:
                 continue
-            has_news = True
+            has_changed = True
             if new is None:
                 del self._owners[shard_id]
                 continue
             self._owners[shard_id] = new
             if old is None or new.epoch > old.epoch:
                 self._changed.pop(shard_id, asyncio.Event()).set()
-        if has_news:
-            self._tell()
+        if has_changed:
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self.version += 1
         self.is_alone = not self._has_others()
-        told, self._news = self._news, asyncio.Event()
-        told.set()
+        before, self._change = self._change, asyncio.Event()
+        before.set()
 
-    def look(self, view: ClusterView) -> None:
+    def refresh(self, view: ClusterView) -> None:
         """Take the records of the meta database, even if they have less than before; only they show removed shards."""
         known: dict[int, Known] = {}
         for row in view.shards.values():
@@ -131,7 +131,7 @@ class OwnerMap:
             known[row.shard_id] = Known(row.epoch, owner)
         shard_ids = dict.fromkeys([*self._owners, *known])
         before, self._known = self._known, known
-        self._claims.look(known, before, view.hosts.keys())
+        self._claims.refresh(known, before, view.hosts.keys())
         self._believe(shard_ids)
         self._note_hosts(view.hosts)
         addresses = {host.id: host.address for host in view.hosts.values() if host.address}
@@ -165,8 +165,8 @@ class OwnerMap:
     def _has_others(self) -> bool:
         return any((owner.host_id != self._me and owner.address) or owner.is_moving for owner in self._owners.values())
 
-    async def news(self, timeout_s: float) -> None:
+    async def wait_for_change(self, timeout_s: float) -> None:
         """Return when a believed owner changes, or after this time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                await self._news.wait()
+                await self._change.wait()

@@ -42,7 +42,7 @@ class OwnerReports(Service):
         self._peer = peer
         self._owners = owners
         self._addresses: Mapping[str, str] = {}
-        self._told: Set[str] = frozenset()
+        self._receivers: Set[str] = frozenset()
         """The hosts that get reports."""
         self._courier = Courier(self._tasks, self._announce, BOUNDS, lambda: OutageLog(now_s, "owners_not_told"), max)
         """The epochs of shards by shard."""
@@ -54,21 +54,21 @@ class OwnerReports(Service):
     def members(self, addresses: Mapping[str, str], leaving: Set[str]) -> None:
         """Set the living hosts and their addresses. New ones have read the meta database; leaving ones are skipped."""
         self._addresses = addresses
-        self._told = addresses.keys() - leaving - {self._me}
-        self._courier.keep(self._told)
+        self._receivers = addresses.keys() - leaving - {self._me}
+        self._courier.keep(self._receivers)
 
     def opened(self, shard: OpenedShard) -> None:
         """Report that this host serves the shard from now on."""
         if address := self._addresses.get(self._me):
-            self._owners.learn([ShardOwner(shard.shard_id, shard.epoch, self._me, address)])
-        self._tell_all(shard)
+            self._owners.note([ShardOwner(shard.shard_id, shard.epoch, self._me, address)])
+        self._report_all(shard)
         self._unconfirmed[shard.shard_id] = shard.epoch
         if not self._is_repeating:
             self._is_repeating = True
             self._tasks.spawn(self._repeat(), f"{self.name}-again")
 
-    def _tell_all(self, shard: OpenedShard) -> None:
-        for host_id in sorted(self._told):
+    def _report_all(self, shard: OpenedShard) -> None:
+        for host_id in sorted(self._receivers):
             self._courier.put(host_id, shard.shard_id, shard.epoch)
 
     async def _announce(self, host_id: str, epochs: Mapping[int, int]) -> None:
@@ -83,10 +83,10 @@ class OwnerReports(Service):
                 if (on_record is not None and on_record.epoch >= epoch) or not self._serves(shard_id):
                     del self._unconfirmed[shard_id]
                 else:
-                    self._tell_all(OpenedShard(shard_id, epoch))
+                    self._report_all(OpenedShard(shard_id, epoch))
         self._is_repeating = False
 
-    def heard(self, host_id: str, opened: Sequence[OpenedShard]) -> None:
+    def reported(self, host_id: str, opened: Sequence[OpenedShard]) -> None:
         """Take another host's report of opened shards. A host whose address is unknown here is ignored."""
         if (address := self._addresses.get(host_id)) and host_id != self._me:
             self._owners.claim(host_id, address, opened)

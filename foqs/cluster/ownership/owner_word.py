@@ -36,16 +36,16 @@ class PlacedWriter(Protocol):
         """True if it has had no session with its server for a while."""
 
     def leave_server(self) -> int:
-        """Prepare for the others to take the shard on another server. Returns the transaction number to report."""
+        """Prepare for other hosts to take the shard on another server. Returns the transaction number to report."""
 
-    def news_of_number(self) -> int | None:
+    def number_to_report(self) -> int | None:
         """Return the number of the last transaction, or None if it is already reported."""
 
-    def number_told(self, number: int) -> None:
+    def number_reported(self, number: int) -> None:
         """Note that the transactions up to this one are reported."""
 
     def doubt_epoch(self) -> None:
-        """Note that the others might not know on which server the shard is served."""
+        """Note that other hosts might not know on which server the shard is served."""
 
 
 class OwnerWord:
@@ -61,8 +61,8 @@ class OwnerWord:
         """The word that is on its way, if one is."""
         self._outage = OutageLog(now_s, "owner_word_not_told")
 
-    def look(self, view: ClusterView) -> None:
-        """Tell what there is to tell after a round, unless the last word is still on its way."""
+    def refresh(self, view: ClusterView) -> None:
+        """Send the due reports after a round, unless the last one is still on its way."""
         if len(self._tasks):
             return
         mine = {row.shard_id: row for row in view.shards.values() if row.owner == view.me}
@@ -85,22 +85,22 @@ class OwnerWord:
 
     def _numbers(self) -> dict[int, tuple[int, int]]:
         owned = [(at, writer, shard) for at, writer in self._writers.items() if (shard := writer.held) is not None]
-        told = [(at, shard.epoch, writer.news_of_number()) for at, writer, shard in owned]
-        return {at: (epoch, number) for at, epoch, number in told if number is not None}
+        reports = [(at, shard.epoch, writer.number_to_report()) for at, writer, shard in owned]
+        return {at: (epoch, number) for at, epoch, number in reports if number is not None}
 
-    def _begin(self, numbers: _Numbers, tell: Callable[[_Numbers], Awaitable[list[int]]]) -> None:
-        self._tasks.spawn(self._tell(numbers, tell))
+    def _begin(self, numbers: _Numbers, send: Callable[[_Numbers], Awaitable[list[int]]]) -> None:
+        self._tasks.spawn(self._send(numbers, send))
 
-    async def _tell(self, numbers: _Numbers, tell: Callable[[_Numbers], Awaitable[list[int]]]) -> None:
+    async def _send(self, numbers: _Numbers, send: Callable[[_Numbers], Awaitable[list[int]]]) -> None:
         """Send reports. A report that did not arrive is repeated, because the next round shows that it is missing."""
         try:
-            for shard_id in await tell(numbers):
+            for shard_id in await send(numbers):
                 if (writer := self._writers.get(shard_id)) is not None:
-                    writer.number_told(numbers[shard_id][1])
+                    writer.number_reported(numbers[shard_id][1])
             self._outage.worked()
         except FoqsError as error:
             self._outage.failed(error)
 
     async def stop(self) -> None:
-        """End what is under way: the host has no shard any more."""
+        """End the report under way, because the host has no shard any more."""
         await self._tasks.stop()

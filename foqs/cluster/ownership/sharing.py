@@ -56,7 +56,7 @@ class LocalShards(Protocol):
     def expect_shards(self, shard_ids: Collection[int]) -> None:
         """Note that the living owners of these shards are asked to hand them to this host."""
 
-    def look_again(self, shard_ids: Collection[int]) -> None:
+    def retry_now(self, shard_ids: Collection[int]) -> None:
         """Try again to open these shards at once, because their owners are dead."""
 
     async def gain_shard(self, shard_id: int, place: str) -> None:
@@ -120,15 +120,15 @@ class Sharing(Service):
         hosts = self._view.hosts.values() if self._view is not None else ()
         return {host.tier for host in hosts if host_name_of(host.id) == host_name}
 
-    async def look(self, view: ClusterView) -> bool:
+    async def refresh(self, view: ClusterView) -> bool:
         """Decide anew, after a round of the membership. Returns True if the host acts on it, as one that runs does."""
-        for shard_id in self._refused:  # The round was asked later: whoever stands there now has asked anew.
+        for shard_id in self._refused:  # The round was asked later, so the recorded host has asked anew.
             self._not_taken.pop(shard_id, None)
         self._refused.clear()
-        self._intent = await self._membership.on_thread(lambda: self._planner.plan(view))
+        self._intent = await self._membership.run_in_lane(lambda: self._planner.plan(view))
         self._view = view
         self._changed.set()
-        self._owners.look(view)
+        self._owners.refresh(view)
         rows = [row for row in view.shards.values() if row.use is not ShardUse.REMOVED]
         self._local.knows_shards(
             {row.shard_id: row.use for row in rows},
@@ -142,16 +142,16 @@ class Sharing(Service):
         return is_running
 
     def owner_died(self) -> None:
-        """A host is dead: whoever waits for a lock that its session may hold ends that session."""
+        """Note that a host is dead. Each shard that waits for a lock of its session ends that session."""
         owners = [
             owner for shard_id in self._local.shards_run if (owner := self._owners.on_record(shard_id)) is not None
         ]
-        self._local.look_again(
+        self._local.retry_now(
             {owner.shard_id for owner in owners if self._membership.is_dead(owner.host_id, owner.epoch)}
         )
 
     async def leave(self) -> None:
-        """Hand over all shards to hosts that ask for them; the membership shows the others that this one leaves.
+        """Hand over all shards to hosts that ask for them; the membership shows other hosts that this one leaves.
 
         It does so even without a shard, so that nothing is planned for this host and it is the home of no topic.
         Returns when all is handed over, when no other host can ask, or after LEAVE_MS_MAX.
@@ -160,9 +160,9 @@ class Sharing(Service):
         self._is_leaving = True
         if self._view is not None:
             self._announce_end(self._view)
-        if self._is_to_hand_on():
+        if self._is_to_hand_over():
             self.is_moving = True
-        while self._is_to_hand_on() and self._now_s() < until_s:
+        while self._is_to_hand_over() and self._now_s() < until_s:
             self._changed.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(until_s - self._now_s()):
@@ -172,11 +172,11 @@ class Sharing(Service):
             await asyncio.wait(list(self._works.values()))
 
     def _announce_end(self, view: ClusterView) -> None:
-        """Announce the end to the others once, if any exist: a single host ends without one more heartbeat."""
+        """Announce the end to the other hosts once, if any exist: a single host ends without one more heartbeat."""
         if len(view.hosts) > 1 and not view.is_leaving(view.me):
             self._membership.leave()
 
-    def _is_to_hand_on(self) -> bool:
+    def _is_to_hand_over(self) -> bool:
         """True if a shard of this host has no later owner, or is on its way here, and another host can take it."""
         view = self._view
         if view is None:
@@ -251,9 +251,9 @@ class Sharing(Service):
             if shard_id not in self._works:
                 _log.info("shard_released", shard=shard_id, to=view.shards[shard_id].moving_to)
                 self._released[shard_id] = None
-                self._begin(shard_id, self._hand_on(view.shards[shard_id]))
+                self._begin(shard_id, self._hand_over(view.shards[shard_id]))
 
-    async def _hand_on(self, row: ShardRow) -> None:
+    async def _hand_over(self, row: ShardRow) -> None:
         """Release the shard, and take it again if no other host does.
 
         A timer decides that and not a round: rounds can stay unanswered from now on, and then the next owner has no
@@ -293,14 +293,14 @@ class Sharing(Service):
             and shard_id not in coming
         }
         if asked and (self._asking is None or self._asking.done()):
-            self._asking = self._tasks.spawn(self._tell(asked, self._membership.ask_for_shards), "sharing-ask")
+            self._asking = self._tasks.spawn(self._send(asked, self._membership.ask_for_shards), "sharing-ask")
 
     def _decline(self, decision: Decision) -> None:
         """Cancel moves that hosts asked for before the plan changed, because a shard that stays is not on its way.
 
-        This happens only after DECLINE_MS, because the asking host can already know of a host, or of the end of one,
-        that this host learns of in its next round. A host that did not take a requested shard must ask again as well,
-        to show that it reaches the meta database again.
+        This happens only after DECLINE_MS, because the asking host can already know of a new or dead host that this
+        host sees only in its next round. A host that did not take a requested shard must ask again as well, to show
+        that it reaches the meta database again.
         """
         now_s, before = self._now_s(), self._declined_since
         self._declined_since = {}
@@ -314,16 +314,16 @@ class Sharing(Service):
         }
         due |= {shard_id: heir for shard_id, heir in self._not_taken.items() if shard_id not in self._refused}
         if due and (self._declining is None or self._declining.done()):
-            self._declining = self._tasks.spawn(self._tell(due, self._refuse), "sharing-decline")
+            self._declining = self._tasks.spawn(self._send(due, self._refuse), "sharing-decline")
 
     async def _refuse(self, by_heir: Mapping[int, str]) -> None:
         await self._membership.decline_shards(by_heir)
         self._refused.update(by_heir)
 
-    async def _tell(self, hosts: Mapping[int, str], tell: Callable[[Mapping[int, str]], Awaitable[None]]) -> None:
-        """Write this to the meta database for the others; the next round repeats it if the database is unavailable."""
+    async def _send(self, hosts: Mapping[int, str], send: Callable[[Mapping[int, str]], Awaitable[None]]) -> None:
+        """Write this to the meta database for other hosts; the next round repeats it if the database is unavailable."""
         try:
-            await tell(hosts)
+            await send(hosts)
             self._ask_outage.worked()
         except FoqsError as error:
             self._ask_outage.failed(error, shards=sorted(hosts))

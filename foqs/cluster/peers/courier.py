@@ -36,13 +36,15 @@ class CourierBounds(NamedTuple):
 class _Box(Generic[K, V]):
     """The notices to one host."""
 
-    __slots__ = ("outage", "sent", "task", "waiting")
+    __slots__ = ("outage", "sent", "task", "waiting", "withdrawn")
 
     def __init__(self, outage: OutageLog) -> None:
         self.outage = outage
         self.waiting: OrderedDict[K, V] = OrderedDict()
         self.sent: dict[K, V] = {}
         """The notices in flight, without those that were withdrawn meanwhile."""
+        self.withdrawn: dict[K, tuple[V, Callable[[V], None]]] = {}
+        """Withdrawn notices in flight, each with the function that gets it if its message fails."""
         self.task: asyncio.Task[None] | None = None
 
 
@@ -64,7 +66,7 @@ class Courier(Generic[K, V]):
         """`tasks` are those of the owner, who stops them.
 
         `send` delivers a message to a host. `outage` makes the log of a host's failures. `join` returns one value for
-        an older and a newer one. `again` returns what is still to be sent of a value whose message has failed, None for
+        an older and a newer one. `again` returns the rest to send of a value whose message has failed, None for
         nothing; its second argument is False if the outcome is unknown.
         """
         self._tasks = tasks
@@ -93,12 +95,18 @@ class Courier(Generic[K, V]):
             box.task = self._tasks.spawn(self._deliver(host_id, box))
         return True
 
-    def withdraw(self, host_id: str, key: K) -> V | None:
-        """Return the value that waits, which is not sent then. A value in flight is not sent again."""
+    def withdraw(self, host_id: str, key: K, returned: Callable[[V], None]) -> None:
+        """Send the value for this key no more, and pass it to `returned`.
+
+        The waiting value is returned now. A value in flight is returned, as far as it is to be sent again, if its
+        message fails.
+        """
         if (box := self._boxes.get(host_id)) is None:
-            return None
-        box.sent.pop(key, None)
-        return box.waiting.pop(key, None)
+            return
+        if key in box.sent:
+            box.withdrawn[key] = (box.sent.pop(key), returned)
+        if key in box.waiting:
+            returned(box.waiting.pop(key))
 
     def keep(self, host_ids: Set[str]) -> None:
         """Drop all values for other hosts, also those in flight."""
@@ -122,12 +130,15 @@ class Courier(Generic[K, V]):
                 await asyncio.sleep(self._bounds.retry_ms / 1000)
             else:
                 box.outage.worked()
-                box.sent = {}
+                box.sent, box.withdrawn = {}, {}
 
     def _put_back(self, box: _Box[K, V], *, nothing_done: bool) -> None:
-        """Put what is still to be sent before the others, of which only those with the same keys cost anything."""
+        """Put the values still to be sent before the others, of which only those with the same keys cost anything."""
         for key, value in reversed(box.sent.items()):
             if (left := self._again(value, nothing_done)) is not None:
                 box.waiting[key] = self._join(left, box.waiting[key]) if key in box.waiting else left
                 box.waiting.move_to_end(key, last=False)
-        box.sent = {}
+        withdrawn, box.sent, box.withdrawn = box.withdrawn, {}, {}
+        for value, returned in withdrawn.values():
+            if (left := self._again(value, nothing_done)) is not None:
+                returned(left)

@@ -11,19 +11,20 @@ from typing import Any
 
 import structlog
 
-from foqs.cluster.peers.peer_claims import PeerClaims, told_ask, told_pointer
+from foqs.cluster.peers.peer_claims import PeerClaims, wire_ask, wire_pointer
 from foqs.cluster.peers.peer_table import Peer, PeerTable
 from foqs.contract import requests as of
 from foqs.model.calls import CallContext
 from foqs.model.cluster import OpenedShard
 from foqs.model.errors import FoqsError, UnavailableError
 from foqs.model.outage import Outage
+from foqs.model.principal import EVERYBODY
 from foqs.model.shared_caps import CapAsk, CapGrant
 from foqs.model.stocks import Pointer, Reported, Topic
 
 _log = structlog.get_logger(__name__)
 _REASON_SHOWN_MAX = 200
-_BY_ITSELF = CallContext("")
+_BY_ITSELF = CallContext("", principal=EVERYBODY)
 """The context of calls that a host makes for itself, and for no caller."""
 
 
@@ -73,7 +74,7 @@ class GuardedPeers:
 class GuardedPeer:
     """Another host. It has the verbs of the contract and the messages between hosts.
 
-    What hosts answer is as much a claim of theirs as what they report by themselves.
+    Answers of hosts are claims, as their reports are.
     """
 
     __slots__ = ("_claims", "_failed", "_peer", "host_id")
@@ -96,26 +97,28 @@ class GuardedPeer:
 
     async def report(self, stocks: Mapping[Topic, Reported]) -> list[Pointer]:
         """Report this host's items of topics to their home. Returns other hosts with items."""
-        told = [of.TopicStock(number, name, *stock, is_wanted) for (number, name), (stock, is_wanted) in stocks.items()]
-        response = await self.call(_BY_ITSELF, "report", of.ReportRequest(told))
+        reported = [
+            of.TopicStock(number, name, *stock, is_wanted) for (number, name), (stock, is_wanted) in stocks.items()
+        ]
+        response = await self.call(_BY_ITSELF, "report", of.ReportRequest(reported))
         return self._claims.pointers(self.host_id, response.pointers, stocks)
 
     async def announce(self, opened: Sequence[OpenedShard]) -> None:
         """Report shards that this host has opened. A host of an older build ignores them."""
         await self.call(_BY_ITSELF, "report", of.ReportRequest([], [of.OpenedShard(*shard) for shard in opened]))
 
-    async def seek(self, wishes: Mapping[Topic, int]) -> list[Pointer]:
+    async def seek(self, interests: Mapping[Topic, int]) -> list[Pointer]:
         """Ask the home of topics for hosts with items."""
-        told = [of.TopicWish(number, name, count) for (number, name), count in wishes.items()]
-        response = await self.call(_BY_ITSELF, "seek", of.SeekRequest(told))
-        return self._claims.pointers(self.host_id, response.pointers, wishes)
+        wishes = [of.TopicWish(number, name, count) for (number, name), count in interests.items()]
+        response = await self.call(_BY_ITSELF, "seek", of.SeekRequest(wishes))
+        return self._claims.pointers(self.host_id, response.pointers, interests)
 
     async def ask(self, asks: Sequence[CapAsk]) -> list[CapGrant] | None:
         """Ask the home of caps for tokens. Returns None if it is of an older build, which grants none."""
-        told = [told_ask(ask) for ask in asks]
-        response = await self.call(_BY_ITSELF, "seek", of.SeekRequest([], told))
+        wire_asks = [wire_ask(ask) for ask in asks]
+        response = await self.call(_BY_ITSELF, "seek", of.SeekRequest([], wire_asks))
         return self._claims.grants(self.host_id, response.grants, asks)
 
     async def hint(self, pointers: Sequence[Pointer]) -> None:
         """Name hosts with items to a host that waits for them."""
-        await self.call(_BY_ITSELF, "hint", of.HintRequest([told_pointer(pointer) for pointer in pointers]))
+        await self.call(_BY_ITSELF, "hint", of.HintRequest([wire_pointer(pointer) for pointer in pointers]))

@@ -43,11 +43,11 @@ class PeerClaims:
         self._outage = Outage(now_s)
         self.refused_total: Counter[str] = Counter(stock=0, wish=0, ask=0, pointer=0, grant=0, opened=0)
 
-    def stocks(self, peer: str, told: Sequence[of.TopicStock]) -> dict[Topic, Reported]:
+    def stocks(self, peer: str, claimed: Sequence[of.TopicStock]) -> dict[Topic, Reported]:
         """Convert a host's items of topics."""
-        _check_size(told)
+        _check_size(claimed)
         found: dict[Topic, Reported] = {}
-        for at in told:
+        for at in claimed:
             topic = _topic_of(at.namespace_number, at.topic)
             stock = _stock_of(at.ready_count, at.priority, at.oldest_at_ms)
             if topic is None or stock is None:
@@ -56,20 +56,22 @@ class PeerClaims:
                 found[topic] = Reported(stock, bool(at.is_wanted))
         return found
 
-    def opened(self, peer: str, told: Sequence[of.OpenedShard]) -> list[OpenedShard]:
+    def opened(self, peer: str, claimed: Sequence[of.OpenedShard]) -> list[OpenedShard]:
         """Convert a host's opened shards."""
-        _check_size(told)
-        found = [OpenedShard(at.shard_id, at.epoch) for at in told if at.shard_id is not None and at.epoch is not None]
+        _check_size(claimed)
+        found = [
+            OpenedShard(at.shard_id, at.epoch) for at in claimed if at.shard_id is not None and at.epoch is not None
+        ]
         sane = [shard for shard in found if shard.shard_id >= 0 and shard.epoch > 0]
-        if len(sane) < len(told):
-            self._refuse(peer, "opened", told)
+        if len(sane) < len(claimed):
+            self._refuse(peer, "opened", claimed)
         return sane
 
-    def wishes(self, peer: str, told: Sequence[of.TopicWish]) -> dict[Topic, int]:
+    def interests(self, peer: str, claimed: Sequence[of.TopicWish]) -> dict[Topic, int]:
         """Convert the topics for which a host has consumers, with the items they wait for; 0 if it only asks around."""
-        _check_size(told)
+        _check_size(claimed)
         found: dict[Topic, int] = {}
-        for at in told:
+        for at in claimed:
             topic = _topic_of(at.namespace_number, at.topic)
             if topic is None or (at.count or 0) < 0:
                 self._refuse(peer, "wish", at)
@@ -77,11 +79,11 @@ class PeerClaims:
                 found[topic] = 1 if at.count is None else min(COUNT_MAX, at.count)
         return found
 
-    def asks(self, peer: str, told: Sequence[of.CapAsk]) -> list[CapAsk]:
+    def asks(self, peer: str, claimed: Sequence[of.CapAsk]) -> list[CapAsk]:
         """Convert a host's asks for tokens of caps."""
-        _check_size(told)
+        _check_size(claimed)
         found = []
-        for at in told:
+        for at in claimed:
             topic, rate = _topic_of(at.namespace_number, at.topic), at.per_second or 0.0
             counts = (at.wanted_count or 0, at.held_count or 0, at.unused_count or 0, at.weight or 1)
             if topic is None or not isfinite(rate) or rate < 0 or min(counts) < 0:
@@ -93,16 +95,16 @@ class PeerClaims:
         return found
 
     def pointers(
-        self, peer: str, told: Sequence[of.TopicPointer] | None, asked: Container[Topic] | None = None
+        self, peer: str, claimed: Sequence[of.TopicPointer] | None, asked: Container[Topic] | None = None
     ) -> list[Pointer]:
         """Convert a home's pointers to hosts that have items; the result has only living hosts except this one.
 
         `asked` are the requested topics, if it is an answer.
         """
         if asked is None:
-            _check_size(told or ())
+            _check_size(claimed or ())
         found, living = [], self._living()
-        for at in told or ():
+        for at in claimed or ():
             topic = _topic_of(at.namespace_number, at.topic)
             stock = _stock_of(at.ready_count, at.priority, at.oldest_at_ms)
             host_id = at.host_id or ""
@@ -113,12 +115,14 @@ class PeerClaims:
                 found.append(Pointer(topic, host_id, stock))
         return found
 
-    def grants(self, peer: str, told: Sequence[of.CapGrant] | None, asked: Sequence[CapAsk]) -> list[CapGrant] | None:
+    def grants(
+        self, peer: str, claimed: Sequence[of.CapGrant] | None, asked: Sequence[CapAsk]
+    ) -> list[CapGrant] | None:
         """Convert the tokens that a home has granted: of requested caps, up to the requested count, not far ahead."""
-        if told is None:
+        if claimed is None:
             return None
         by_key, found = {ask.key: ask for ask in asked}, []
-        for at in told:
+        for at in claimed:
             key, times = (at.namespace_number or 0, at.topic or ""), (at.after_ms or 0.0, at.ends_ms or 0.0)
             grant = CapGrant(key, at.granted_count or 0, *times, at.share_per_second or 0.0)
             ask = by_key.get(key)
@@ -141,10 +145,10 @@ class PeerClaims:
             _log.warning("peer_claim_refused", peer=peer, claim=claim, reason="it makes no sense", told=str(what)[:200])
 
 
-def _check_size(told: Sequence[object]) -> None:
-    if len(told) > CLAIMS_PER_MESSAGE_MAX:
+def _check_size(claimed: Sequence[object]) -> None:
+    if len(claimed) > CLAIMS_PER_MESSAGE_MAX:
         raise InvalidArgumentError(
-            f"a message of a host is about {CLAIMS_PER_MESSAGE_MAX} things at most: {len(told)} came"
+            f"a message of a host is about {CLAIMS_PER_MESSAGE_MAX} things at most: {len(claimed)} came"
         )
 
 
@@ -165,18 +169,18 @@ def _is_time(value: float) -> bool:
     return isfinite(value) and value >= 0
 
 
-def told_pointer(pointer: Pointer) -> of.TopicPointer:
+def wire_pointer(pointer: Pointer) -> of.TopicPointer:
     """Convert a pointer to its form on the wire."""
     number, name = pointer.topic
     return of.TopicPointer(number, name, pointer.host_id, *pointer.stock)
 
 
-def told_ask(ask: CapAsk) -> of.CapAsk:
+def wire_ask(ask: CapAsk) -> of.CapAsk:
     """Convert an ask to its form on the wire."""
     return of.CapAsk(*ask.key, ask.rate, ask.wanted_count, ask.held_count, ask.unused_count, ask.weight, ask.is_short)
 
 
-def told_grant(grant: CapGrant) -> of.CapGrant:
+def wire_grant(grant: CapGrant) -> of.CapGrant:
     """Convert a grant to its form on the wire."""
     (number, name), granted_count, *rest = grant
     return of.CapGrant(number, name, granted_count, *rest)

@@ -9,9 +9,9 @@ from foqs.model.calls import CallContext
 
 
 class Peer(Protocol):
-    """The calls of one host to another, which does them by itself or refuses: a call is handed on once at most.
+    """The calls of one host to another, which does them by itself or refuses: a call is forwarded once at most.
 
-    Each call raises UnavailableError where there is no response; it says `nothing_done` if the call was never sent.
+    Each call raises UnavailableError without a response; it says `nothing_done` if the call was never sent.
     """
 
     @property

@@ -43,7 +43,7 @@ class MergedCalls:
         missing: list[str] | None = [] if getattr(request, "partial", None) else None
         async with self._held() if result is StoredItemPage else nullcontext():
             found = await self.ask_all(context, verb, request, missing)
-            if not found and result is ShardMap:  # What other hosts said that they have is not believed any more.
+            if not found and result is ShardMap:  # Claims of other hosts are not believed any more.
                 return await self._table[verb](context, request)
             merged = self._merges[result](found, request)
         if missing:

@@ -25,7 +25,7 @@ class DividedCalls:
         self._list_dead_letters = list_dead_letters
 
     def by_shard(self, verb: str, context: CallContext, request: Any) -> Awaitable[PositionErrors]:
-        """The errors by position. Raises what all positions have in common."""
+        """The errors by position. Raises an error that all positions have in common."""
         way, method = VERBS[verb].route, self._table[verb]
         assert isinstance(way, ByShard)
         return self._routes.by_shard(
@@ -35,7 +35,7 @@ class DividedCalls:
         )
 
     async def of_shard(self, verb: str, context: CallContext, request: Any) -> Any:
-        """The result of the owner of the shard. This host refuses what can be no shard."""
+        """The result of the owner of the shard. This host refuses ids that can be no shard."""
         way, method = VERBS[verb].route, self._table[verb]
         assert isinstance(way, OfShard)
         if way.item_id:
@@ -64,7 +64,7 @@ class DividedCalls:
         chosen: list[str] = []
         next_token = ""
         if request.ids is None:
-            asked = ListDeadLettersRequest(request.namespace_name, request.topic, request.limit)
+            asked = ListDeadLettersRequest(request.namespace_name, request.topic, request.limit, group=request.group)
             chosen, next_token = await choose(
                 lambda token: self._list_dead_letters(context, changed(asked, page_token=token)),
                 request.page_token,

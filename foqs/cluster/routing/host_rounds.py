@@ -17,6 +17,7 @@ from foqs.model.calls import CallContext, ClusterShard, ClusterShards, HostStatu
 from foqs.model.cluster import HostRow, ShardHealth, ShardUse, host_name_of
 from foqs.model.cluster_calls import ClusterHost, ClusterHosts, HostState
 from foqs.model.errors import FoqsError
+from foqs.model.principal import EVERYBODY
 
 ANSWER_MS_MAX = 2 * limits.SECOND_MS
 """Time that a host has to report the shards it serves; then its answer counts as unknown."""
@@ -25,7 +26,7 @@ REASONS_MAX = 5
 FRESH_MS = 200
 """A question shares a round that began at most this long ago, so that many callers do not each ask all hosts."""
 
-_BY_ITSELF = CallContext("")
+_BY_ITSELF = CallContext("", principal=EVERYBODY)
 _LOST = "lost"
 _SICK = "sick"
 """`_LOST` and `_SICK` are states of foqs.model.calls.ShardStatus."""
@@ -88,22 +89,22 @@ class HostRounds:
         # A caller that gives up must not take the answers from the others.
         return await asyncio.shield(self._last)
 
-    async def told(self, shards: Sequence[ClusterShard]) -> list[ClusterShard]:
+    async def described(self, shards: Sequence[ClusterShard]) -> list[ClusterShard]:
         """Return the shards with their current servers and health."""
         by_host = {answer.host.id: answer for answer in await self.answers()}
         served = _served_shards(by_host)
-        return [_told(shard, served.get(shard.shard_id), by_host) for shard in shards]
+        return [_described(shard, served.get(shard.shard_id), by_host) for shard in shards]
 
     def surveyed(self, method: Method) -> Method:
         """Return a verb on shards with the current owners in its result; a silent host delays it shortly."""
 
-        async def told(context: CallContext, request: Any) -> ClusterShard | ClusterShards:
+        async def with_owners(context: CallContext, request: Any) -> ClusterShard | ClusterShards:
             found: ClusterShard | ClusterShards = await method(context, request)
             if isinstance(found, ClusterShards):
-                return ClusterShards(await self.told(found.shards))
-            return (await self.told([found]))[0]
+                return ClusterShards(await self.described(found.shards))
+            return (await self.described([found]))[0]
 
-        return told
+        return with_owners
 
     async def list_hosts(self, context: CallContext, request: ListHostsRequest) -> ClusterHosts:
         """Return all living hosts, by name and process, with their current states."""
@@ -120,7 +121,7 @@ class HostRounds:
         if host.id != self._me and host.is_starting:
             return HostAnswer(host, None, f"host {host.id} is starting: it has not opened its port yet")
         if host.id != self._me and not host.address:
-            return HostAnswer(host, None, f"host {host.id} tells no address: set its advertise_address")
+            return HostAnswer(host, None, f"host {host.id} reports no address: set its advertise_address")
         try:
             async with asyncio.timeout(ANSWER_MS_MAX / 1000):
                 if host.id == self._me:
@@ -172,7 +173,7 @@ def _served_shards(by_host: Mapping[str, HostAnswer]) -> dict[int, _Served]:
     return found
 
 
-def _told(shard: ClusterShard, served: _Served | None, by_host: Mapping[str, HostAnswer]) -> ClusterShard:
+def _described(shard: ClusterShard, served: _Served | None, by_host: Mapping[str, HostAnswer]) -> ClusterShard:
     if shard.state is ShardUse.REMOVED:
         return replace(shard, owner="", owner_address="", health=ShardHealth.UNSERVED, detail="")
     if served is not None and served.shard.epoch >= shard.epoch:
@@ -203,9 +204,9 @@ def _why_unserved(shard: ClusterShard, last: HostAnswer | None, by_host: Mapping
         detail = _detail_of(shard, last)
         why = f"host {shard.last_owner} took it last, and serves it no more" + (f": {detail}" if detail else "")
     others = [answer for answer in by_host.values() if answer is not last]
-    told = [f"host {one.host.id}: {detail}" for one in others if (detail := _detail_of(shard, one) or one.problem)]
-    more = [f"and {len(told) - REASONS_MAX} more hosts"] if len(told) > REASONS_MAX else []
-    return "; ".join([why, *told[:REASONS_MAX], *more])
+    details = [f"host {one.host.id}: {detail}" for one in others if (detail := _detail_of(shard, one) or one.problem)]
+    more = [f"and {len(details) - REASONS_MAX} more hosts"] if len(details) > REASONS_MAX else []
+    return "; ".join([why, *details[:REASONS_MAX], *more])
 
 
 def _detail_of(shard: ClusterShard, answer: HostAnswer) -> str:

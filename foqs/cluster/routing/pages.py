@@ -18,6 +18,7 @@ from foqs.model.calls import (
     TopicPage,
     TopicStats,
 )
+from foqs.model.topic_name import hidden
 
 
 def merged_topics(pages: Sequence[TopicPage], limit: int) -> TopicPage:
@@ -29,22 +30,23 @@ def merged_topics(pages: Sequence[TopicPage], limit: int) -> TopicPage:
         if len(found) == limit or (known_up_to is not None and name > known_up_to):
             has_more = True
             break
-        found.append(_summed(name, list(parts)))
+        found.append(_summed(list(parts)))
     missing = sorted({what for page in pages for what in page.missing or ()})
-    return TopicPage(found, found[-1].topic if found and has_more else "", missing)
+    return TopicPage(found, _name(found[-1]) if found and has_more else "", missing)
 
 
-def _summed(name: str, parts: Sequence[TopicStats]) -> TopicStats:
+def _summed(parts: Sequence[TopicStats]) -> TopicStats:
     ready = [part for part in parts if part.ready]
     oldest = [part.oldest_ready_at_ms for part in ready if part.oldest_ready_at_ms]
     return TopicStats(
-        name,
+        parts[0].topic,
         sum([part.ready for part in parts]),
         sum([part.delayed for part in parts]),
         sum([part.leased for part in parts]),
         sum([part.dead for part in parts]),
         min([part.most_urgent_priority for part in ready], default=0),
         min(oldest, default=0),
+        parts[0].group,
     )
 
 
@@ -58,7 +60,7 @@ def merged_items(pages: Sequence[StoredItemPage], limit: int) -> StoredItemPage:
 
 
 def merged_plans(plans: Sequence[ExportPlan]) -> ExportPlan:
-    """All splits together; they hold what was stored when the first host made its own."""
+    """All splits together; they hold the items stored when the first host made its own."""
     splits = sorted([split for plan in plans for split in plan.splits], key=lambda at: (at.shard_id, at.from_key))
     missing = [what for plan in plans for what in plan.missing or ()]
     return ExportPlan(splits, min([plan.as_of_ms for plan in plans], default=0), missing)
@@ -81,4 +83,4 @@ def _sort_key(item: StoredItem) -> int:
 
 
 def _name(topic: TopicStats) -> str:
-    return topic.topic
+    return hidden(topic.topic, topic.group)

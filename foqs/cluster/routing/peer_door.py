@@ -14,15 +14,18 @@ import structlog
 from foqs.cluster.homes.cap_homes import CapHomes
 from foqs.cluster.homes.topic_homes import TopicHomes
 from foqs.cluster.ownership.owner_reports import OwnerReports
-from foqs.cluster.peers.peer_claims import PeerClaims, told_grant, told_pointer
+from foqs.cluster.peers.cluster_secrets import ClusterSecrets
+from foqs.cluster.peers.peer_claims import PeerClaims, wire_grant, wire_pointer
 from foqs.contract import requests as of
 from foqs.contract.verbs import Table
 from foqs.model import limits, old_proof, peer_proof
 from foqs.model.calls import CallContext
 from foqs.model.cluster import HostRow
 from foqs.model.errors import PermissionDeniedError, UnavailableError
+from foqs.model.host_certificates import check_certificate
 from foqs.model.outage import Outage
 from foqs.model.peer_proof import NONCE_BYTES, OLD_PROOF, Greeting, PeerLink, PeerRefusedError
+from foqs.model.secret import Secret
 
 STRANGER_MS = 5 * limits.SECOND_MS
 """A host that calls although it has not been known to live for this long is logged."""
@@ -48,14 +51,16 @@ class PeerDoor:
         caps: CapHomes,
         owners: OwnerReports,
         claims: PeerClaims,
-        secret: Callable[[], bytes | None],
+        secrets: ClusterSecrets,
         random_bytes: Callable[[int], bytes],
         now_s: Callable[[], float],
+        needs_certificate: bool = False,
     ) -> None:
         """`homes` gets reports and questions on topics from peers, `caps` questions on caps, `owners` claims to shards.
 
         `me` is the id of this host, `cluster` the name of its cluster, `now_s` a monotonic clock. `living` returns the
-        living hosts by id, as far as this one knows. `secret` returns None until it has been read.
+        living hosts by id, as far as this one knows. With `needs_certificate` callers without a certificate of the
+        authority of hosts are refused.
         """
         self._me = me
         self._cluster = cluster
@@ -64,18 +69,19 @@ class PeerDoor:
         self._caps = caps
         self._owners = owners
         self._claims = claims
-        self._secret = secret
+        self._secrets = secrets
         self._random_bytes = random_bytes
         self._now_s = now_s
+        self._needs_certificate = needs_certificate
         self._strangers: OrderedDict[str, float] = OrderedDict()
         """Hosts that have called and are not known to live, with the time of their first call."""
         self._outage = Outage(now_s)
 
     # ---- the proof ----
 
-    def is_living(self, host_id: str) -> bool:
-        """True if a peer that has proven to be this host is still permitted to call as such."""
-        return host_id in self._living()
+    def is_living(self, host_id: str, secret_id: str = "") -> bool:
+        """True if a peer that has proven to be this host, by this secret, is still permitted to call as such."""
+        return host_id in self._living() and not (secret_id and self._secrets.has_ended(secret_id))
 
     @property
     def table(self) -> Table:
@@ -93,16 +99,18 @@ class PeerDoor:
         with _refusals(context) as link:
             self._known_secret()
             mine = self._random_bytes(NONCE_BYTES)
-            said = Greeting(self._cluster, request.caller_id, request.callee_id, request.nonce, mine)
+            caller_id, callee_id = request.caller_id, request.callee_id
+            said = Greeting(self._cluster, caller_id, callee_id, request.nonce, mine, link.binding)
+            self._check_certificate(link, caller_id)
             peer_proof.greeted(link, said, request.version, self._me)
-            self._require_living(request.caller_id, link)
+            self._require_living(caller_id, link)
             return of.GreetResponse(mine)
 
     async def join(self, context: CallContext, request: of.JoinRequest) -> of.JoinResponse:
         """Check the caller's proof, and return this host's. Later calls over the connection are a peer's."""
         with _refusals(context) as link:
-            answer = peer_proof.joined(link, request.proof, self._known_secret(), self._now_s())
-            _log.info("peer_admitted", peer=link.host_id, address=context.caller)
+            answer = peer_proof.joined(link, request.proof, self._secrets.accepted(), self._now_s())
+            _log.info("peer_admitted", peer=link.host_id, address=context.caller, secret=link.secret_id)
             return of.JoinResponse(answer)
 
     async def hello(self, context: CallContext, request: of.HelloRequest) -> of.HelloResponse:
@@ -110,6 +118,7 @@ class PeerDoor:
         with _refusals(context) as link:
             secret, mine = self._known_secret(), self._random_bytes(old_proof.CHALLENGE_BYTES)
             self._require_old(request.host_id)
+            self._check_certificate(link, request.host_id)
             old_proof.said_hello(link, request.host_id, request.challenge, mine)
             proof = old_proof.proof_of(secret, self._me, request.host_id, request.challenge)
             return of.HelloResponse(self._me, proof, mine)
@@ -119,6 +128,7 @@ class PeerDoor:
         with _refusals(context) as link:
             secret = self._known_secret()
             self._require_old(request.host_id)
+            self._check_certificate(link, request.host_id)
             old_proof.proved(link, self._me, request.host_id, request.challenge, request.proof, secret, self._now_s())
             _log.warning("peer_admitted_by_old_proof", peer=request.host_id, address=context.caller)
 
@@ -127,22 +137,28 @@ class PeerDoor:
     async def report(self, context: CallContext, request: of.ReportRequest) -> of.PointersResponse:
         """Take a peer's stocks of topics whose home this host is, or the shards that it has opened."""
         peer = self._peer(context)
-        told, shards = self._claims.stocks(peer, request.stocks or ()), self._claims.opened(peer, request.opened or ())
+        stocks, shards = (
+            self._claims.stocks(peer, request.stocks or ()),
+            self._claims.opened(peer, request.opened or ()),
+        )
         if shards:
-            self._owners.heard(peer, shards)
-        return of.PointersResponse([told_pointer(pointer) for pointer in self._homes.reported(peer, told)])
+            self._owners.reported(peer, shards)
+        return of.PointersResponse([wire_pointer(pointer) for pointer in self._homes.reported(peer, stocks)])
 
     async def seek(self, context: CallContext, request: of.SeekRequest) -> of.PointersResponse:
-        """Take a peer's wishes for topics whose home this host is, and its questions for tokens of such caps."""
+        """Take a peer's interests in topics whose home this host is, and its questions for tokens of such caps."""
         peer = self._peer(context)
-        told, asked = self._claims.wishes(peer, request.wishes or ()), self._claims.asks(peer, request.asks or ())
-        pointers = [told_pointer(pointer) for pointer in self._homes.sought(peer, told)]
-        return of.PointersResponse(pointers, [told_grant(grant) for grant in self._caps.asked(peer, asked)])
+        interests, asked = (
+            self._claims.interests(peer, request.wishes or ()),
+            self._claims.asks(peer, request.asks or ()),
+        )
+        pointers = [wire_pointer(pointer) for pointer in self._homes.find(peer, interests)]
+        return of.PointersResponse(pointers, [wire_grant(grant) for grant in self._caps.asked(peer, asked)])
 
     async def hint(self, context: CallContext, request: of.HintRequest) -> None:
-        """Take hints from the home of topics to hosts that have items this host waits for."""
+        """Take notices from the home of topics about hosts that have items this host waits for."""
         peer = self._peer(context)
-        self._homes.hinted(self._claims.pointers(peer, request.pointers or ()))
+        self._homes.notified(self._claims.pointers(peer, request.pointers or ()))
 
     def _peer(self, context: CallContext) -> str:
         """Return the calling host's id. Raises PermissionDeniedError if the caller is no host, or no living one."""
@@ -152,11 +168,14 @@ class PeerDoor:
             raise PermissionDeniedError(f"host {context.peer} lives no more, as far as this one knows")
         return context.peer
 
-    def _known_secret(self) -> bytes:
-        secret = self._secret()
+    def _known_secret(self) -> Secret:
+        secret = self._secrets.current
         if secret is None:
             raise UnavailableError("this host has not read the secret of its cluster yet: try again", nothing_done=True)
         return secret
+
+    def _check_certificate(self, link: PeerLink, host_id: str) -> None:
+        check_certificate(link, self._cluster, host_id, is_required=self._needs_certificate)
 
     def _require_living(self, host_id: str, link: PeerLink) -> None:
         """Raise UnavailableError for a host that is not known to live, and forget its greeting."""

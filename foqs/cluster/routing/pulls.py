@@ -12,8 +12,8 @@ import structlog
 
 from foqs.background.tasks import Tasks
 from foqs.cluster.homes.directory import best_of
+from foqs.cluster.homes.interests import Wait
 from foqs.cluster.homes.topic_homes import TopicHomes
-from foqs.cluster.homes.wishes import Wait
 from foqs.cluster.peers.peer_table import Peer
 from foqs.contract.requests import DequeueRequest, Nack, NackRequest, TopicDemand, changed
 from foqs.contract.verbs import Method
@@ -22,15 +22,18 @@ from foqs.model import limits
 from foqs.model.calls import CallContext, Delivery, PositionErrors
 from foqs.model.errors import FoqsError, UnavailableError
 from foqs.model.stocks import ANY_TOPIC, Pointer, Topic
+from foqs.model.topic_name import hidden
 
 PULL_TRIES_MAX = 3
 """Hosts that a call without a wait asks for items, one after the other."""
-SEEK_WAIT_MS = 250
+FIND_WAIT_MS = 250
 """Time that a call without a wait gives the homes of its topics to answer; most do so in a few ms."""
 PULL_WAIT_MS_MAX = 1 * limits.SECOND_MS
 """Time that a call waits for another host beyond its wait_ms, and while items can be here."""
 PULL_MS_MAX = 2 * limits.SECOND_MS
 """Time that a call waits for one host if another one has items, too: the link to the first can be cut."""
+STOP_MS_MAX = 1 * limits.SECOND_MS
+"""Time for which a host that stops waits for the items of pulls whose calls have ended, to release these items."""
 
 _log = structlog.get_logger(__name__)
 
@@ -50,7 +53,7 @@ class Pulls:
     """The verb dequeue on all shards of the cluster. It owns the pulls whose callers have left or wait no more.
 
     A pull is a dequeue at another host without a wait. So no items are claimed for calls that can be over. Items that
-    arrive after their call was answered are given back, as if they had not been available to the caller yet.
+    arrive after their call was answered are released, as if they had not been available to the caller yet.
     """
 
     def __init__(
@@ -60,11 +63,11 @@ class Pulls:
         remote: Callable[[str], Peer | None],
         number_of: Callable[[str], int | None],
         serves_any: Callable[[], bool],
-        give_back: Method,
+        nack: Method,
     ) -> None:
         """`local` does a dequeue by this host alone. `remote` returns a host by its id.
 
-        `number_of` returns the number of a namespace, None if this host does not know it. `give_back` nacks deliveries
+        `number_of` returns the number of a namespace, None if this host does not know it. `nack` nacks deliveries
         at the current hosts of their shards, because a shard can move during a pull.
         """
         self._local = local
@@ -72,7 +75,7 @@ class Pulls:
         self._remote = remote
         self._number_of = number_of
         self._serves_any = serves_any
-        self._nack = give_back
+        self._nack = nack
         self._waits: dict[Wait, None] = {}
         self._is_draining = False
         self.pulls_total: Counter[str] = Counter(dict.fromkeys(("items", "empty", "failed", "late", "given_back"), 0))
@@ -97,7 +100,9 @@ class Pulls:
         if context.deadline_s is not None:
             until_s = min(until_s, context.deadline_s)
         answer_s = until_s + PULL_WAIT_MS_MAX / 1000
-        by_topic: dict[Topic, TopicDemand | None] = {(number, demand.topic or "?"): demand for demand in topics}
+        by_topic: dict[Topic, TopicDemand | None] = {
+            (number, hidden(demand.topic or "?", demand.group)): demand for demand in topics
+        }
         if topic_prefix is not None:
             by_topic = {(number, ANY_TOPIC): None}
         wanted = _Wanted(context, request, by_topic, answer_s)
@@ -116,7 +121,7 @@ class Pulls:
         try:
             if until_s > asyncio.get_running_loop().time() and not self._is_draining:
                 return await self._wait(wanted, wait, until_s)
-            return await self._look(wanted, wait)
+            return await self._take_elsewhere(wanted, wait)
         finally:
             self._waits.pop(wait, None)
             self._homes.leave(wait)
@@ -126,9 +131,10 @@ class Pulls:
         items: list[Delivery] = await self._local(context, request)
         if items and (number := self._number_of(request.namespace_name)) is not None:
             if request.topic_prefix is None and len(request.topics) == 1:
-                self._homes.pulled({(number, request.topics[0].topic or ""): len(items)})
+                asked = request.topics[0]
+                self._homes.pulled({(number, hidden(asked.topic or "", asked.group)): len(items)})
             else:
-                self._homes.pulled(Counter([(number, item.topic) for item in items]))
+                self._homes.pulled(Counter([(number, hidden(item.topic, item.group)) for item in items]))
         return items
 
     def drain(self) -> None:
@@ -181,12 +187,12 @@ class Pulls:
     def _check(request: DequeueRequest) -> None:
         arguments.check_demands(request.topics, request.topic_prefix, request.count)
 
-    async def _look(self, wanted: _Wanted, wait: Wait) -> list[Delivery]:
+    async def _take_elsewhere(self, wanted: _Wanted, wait: Wait) -> list[Delivery]:
         """Take items of other hosts without a wait."""
         loop = asyncio.get_running_loop()
         for _ in range(PULL_TRIES_MAX):
             try:
-                async with asyncio.timeout_at(min(loop.time() + SEEK_WAIT_MS / 1000, wanted.answer_s)):
+                async with asyncio.timeout_at(min(loop.time() + FIND_WAIT_MS / 1000, wanted.answer_s)):
                     await wait.answered()
             except TimeoutError:
                 return []
@@ -212,7 +218,7 @@ class Pulls:
             if items_there:
                 return items_there
             if items_there is not None:
-                self._homes.seek_again(wait)
+                self._homes.find_again(wait)
         return []
 
     async def _wait_here(self, wanted: _Wanted, wait: Wait, left_s: float) -> tuple[list[Delivery], bool]:
@@ -222,7 +228,7 @@ class Pulls:
         try:
             await asyncio.wait([here, arrived], timeout=left_s + 1, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            self._tasks.spawn(self._give_back_here(wanted, here), "pull-given-back")
+            self._tasks.spawn(self._release_here(wanted, here), "pull-given-back")
             raise
         finally:
             arrived.cancel()
@@ -235,11 +241,11 @@ class Pulls:
                 raise
             return [], False
 
-    async def _give_back_here(self, wanted: _Wanted, here: asyncio.Task[list[Delivery]]) -> None:
-        """Give back items that this host delivered at the moment at which the caller left."""
+    async def _release_here(self, wanted: _Wanted, here: asyncio.Task[list[Delivery]]) -> None:
+        """Release items that this host delivered at the moment at which the caller left."""
         with suppress(asyncio.CancelledError, FoqsError):
             if items := await here:
-                await self._nack(wanted.context, _give_back_of(wanted, items))
+                await self._nack(wanted.context, _releases_of(wanted, items))
 
     async def _pull_best(self, wanted: _Wanted, wait: Wait) -> list[Delivery] | None:
         """Take items of the best host. None if no host can be asked, because homes would only name it again at once."""
@@ -247,7 +253,7 @@ class Pulls:
         is_any_away = False
         while (pointer := best_of(pointers)) is not None:
             if (items := await self._pull(wanted, pointer, wanted.answer_s, wait)) is not None:
-                self._homes.not_gone_to([one for one in pointers if one is not pointer])
+                self._homes.keep_unused([one for one in pointers if one is not pointer])
                 return items
             is_any_away = True
             pointers = [one for one in pointers if one.host_id != pointer.host_id]
@@ -288,7 +294,7 @@ class Pulls:
             if wait is not None and not pull.done():
                 await self._until_another(pull, pointer.host_id, wait, until_s)
         except asyncio.CancelledError:
-            self._tasks.spawn(self._give_back(remote, wanted, pull), "pull-given-back")
+            self._tasks.spawn(self._release(remote, wanted, pull), "pull-given-back")
             raise
         if not pull.done():
             self._is_late(remote, wanted, pointer, pull)
@@ -329,7 +335,7 @@ class Pulls:
         return items
 
     def _is_late(self, remote: Peer, wanted: _Wanted, pointer: Pointer, pull: asyncio.Task[list[Delivery]]) -> None:
-        """Give up a pull: its items are given back when they arrive, and until then no call waits for the same."""
+        """Give up a pull: its items are released when they arrive, and until then no call waits for the same."""
         self.pulls_total["late"] += 1
         self._homes.was_exhausted(pointer)
         late = pointer.host_id, pointer.topic
@@ -341,7 +347,7 @@ class Pulls:
                 del self._late[late]
 
         pull.add_done_callback(ended)
-        self._tasks.spawn(self._give_back(remote, wanted, pull), "pull-given-back")
+        self._tasks.spawn(self._release(remote, wanted, pull), "pull-given-back")
 
     async def _dequeue_there(self, remote: Peer, wanted: _Wanted, demand: TopicDemand | None) -> list[Delivery]:
         asked = wanted.request
@@ -350,31 +356,38 @@ class Pulls:
         items: list[Delivery] = await remote.call(wanted.context, "dequeue", request)
         return items
 
-    async def _give_back(self, remote: Peer, wanted: _Wanted, pull: asyncio.Task[list[Delivery]]) -> None:
-        """Give back the items of a pull whose caller has left or has its answer; other waiting calls get these."""
+    async def _release(self, remote: Peer, wanted: _Wanted, pull: asyncio.Task[list[Delivery]]) -> None:
+        """Release the items of a pull whose caller has left or has its answer; other waiting calls get these."""
         items: list[Delivery] = []
         try:
             items = await pull
             if items:
                 self.pulls_total["given_back"] += 1
-                errors: PositionErrors = await self._nack(wanted.context, _give_back_of(wanted, items))
+                errors: PositionErrors = await self._nack(wanted.context, _releases_of(wanted, items))
                 if errors:
-                    self._not_given_back(remote, next(iter(errors.values())), count=len(errors))
+                    self._log_not_released(remote, next(iter(errors.values())), count=len(errors))
         except FoqsError as error:
-            self._not_given_back(remote, error, count=len(items))
+            self._log_not_released(remote, error, count=len(items))
+        except asyncio.CancelledError:
+            self._log_not_released(remote, "this host stops", count=len(items))
+            raise
 
     @staticmethod
-    def _not_given_back(remote: Peer, error: FoqsError, *, count: int) -> None:
+    def _log_not_released(remote: Peer, error: FoqsError | str, *, count: int) -> None:
         """Log that the leases of these items must expire. The count is unknown if the pull failed."""
         _log.warning("pull_not_given_back", peer=remote.host_id, count=count or None, error=str(error))
 
     async def stop(self) -> None:
-        """End the waits that are left, and cancel the remaining work, after the last call."""
+        """End the waits that are left, release the items of late pulls, and cancel the remaining work.
+
+        This runs after the last call.
+        """
         self.drain()
+        await self._tasks.finish(STOP_MS_MAX)
         await self._tasks.stop()
 
 
-def _give_back_of(wanted: _Wanted, items: Sequence[Delivery]) -> NackRequest:
+def _releases_of(wanted: _Wanted, items: Sequence[Delivery]) -> NackRequest:
     """The nacks that return deliveries that no caller has seen, without counting them."""
     nacks = [Nack(item.receipt, release=True, unseen=True) for item in items]
     return NackRequest(wanted.request.namespace_name, nacks)

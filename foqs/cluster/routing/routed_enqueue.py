@@ -1,4 +1,6 @@
-"""Enqueues that this host cannot do, or not all of: others are asked, once, for what was certainly not done."""
+"""Enqueues that this host cannot do, or not all of: others are asked, once, for the items that were certainly not
+stored.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from foqs.cluster.peers.peer_table import Peer
-from foqs.cluster.routing.routes import Routes, is_elsewhere, looks_s
+from foqs.cluster.routing.routes import Routes, is_elsewhere, retry_pauses_s
 from foqs.contract.requests import EnqueueRequest, changed
 from foqs.contract.verbs import Method
 from foqs.model import limits
@@ -25,14 +27,14 @@ from foqs.model.errors import (
 FULL_MS = 500
 """A host without room is asked last for this long, unless its answer names a longer time."""
 CANDIDATES = 2
-"""The hosts with room that are drawn at random; the one of them that refused longest ago is asked."""
+"""The hosts with room that are drawn at random; the one that refused longest ago is asked."""
 
 
 class RoutedEnqueue:
-    """The verb enqueue on all shards of the cluster. It owns what it knows of the room of others.
+    """The verb enqueue on all shards of the cluster. It owns its knowledge of the room of other hosts.
 
-    Items with dedup ids go to the owner of their shard. All others are taken here as long as there is room, and else go
-    to another host together: that one takes them or refuses, and asks nobody.
+    Items with dedup ids are sent to the owner of their shard. All others are stored here if this host has room, and
+    else sent to another host together: that one takes them or refuses, and asks nobody.
     """
 
     def __init__(self, local: Method, routes: Routes, choose: Callable[[int], int], now_s: Callable[[], float]) -> None:
@@ -44,18 +46,18 @@ class RoutedEnqueue:
         self._full_until_s: dict[str, float] = {}
 
     async def enqueue(self, context: CallContext, request: EnqueueRequest) -> EnqueueResult:
-        """Write what is valid; `errors` has the rest. Raises FoqsError when nothing was written, here or elsewhere."""
+        """Write the valid items; `errors` has the rest. Raises FoqsError when no host has written anything."""
         items_count = len(request.items)
         refusal: FoqsError | None = None
         try:
             result: EnqueueResult = await self._local(context, request)
         except FoqsError as error:
-            if not _may_go_on(error, bulk=request.bulk):
+            if not _can_continue(error, bulk=request.bulk):
                 raise
             refusal = error.with_traceback(None)
             result = EnqueueResult([""] * items_count, dict.fromkeys(range(items_count), refusal))
         if result.errors:
-            await self._go_on(context, request, result)
+            await self._retry_elsewhere(context, request, result)
         if (
             refusal is not None
             and len(result.errors) == items_count
@@ -64,13 +66,13 @@ class RoutedEnqueue:
             raise reasons.pop()
         return result
 
-    async def _go_on(self, context: CallContext, request: EnqueueRequest, result: EnqueueResult) -> None:
-        """Have others do what may be done by them, and enter what came of it."""
+    async def _retry_elsewhere(self, context: CallContext, request: EnqueueRequest, result: EnqueueResult) -> None:
+        """Have other hosts store the items that they can store, and enter the outcomes."""
         of_shards, anywhere = [], []
         for position, error in sorted(result.errors.items()):
             if isinstance(error, ShardElsewhereError):
                 of_shards.append(position)
-            elif _may_go_on(error, bulk=request.bulk):
+            elif _can_continue(error, bulk=request.bulk):
                 anywhere.append(position)
         works = [self._to_owners(context, request, of_shards, result)] if of_shards else []
         if anywhere and (remote := self._with_room(request.namespace_name)) is not None:
@@ -88,11 +90,11 @@ class RoutedEnqueue:
         """
         until_s = self._now_s() + limits.ROUTE_WAIT_MS_MAX / 1000
         offered: set[int] = set()
-        pending, looks = _left_of(positions, result), looks_s()
+        pending, pauses = _left_of(positions, result), retry_pauses_s()
         while pending:
             groups = self._by_owner(pending, result)
             await asyncio.gather(
-                *[self._hand_on(context, request, _by(remote), list(some), result) for remote, some in groups]
+                *[self._forward(context, request, _by(remote), list(some), result) for remote, some in groups]
             )
             pending = _left_of(pending, result)
             left_s = until_s - self._now_s()
@@ -109,11 +111,11 @@ class RoutedEnqueue:
                 if isinstance(result.errors.get(at), HostUnreachableError)
             }
             if away <= offered:
-                await self._routes.news(min(left_s, next(looks)))
+                await self._routes.wait_for_change(min(left_s, next(pauses)))
             # This host knows best whose they are by now, and whether their namespace takes them without their owner.
             offered |= away
             again = replace(context, away=frozenset(away))
-            await self._hand_on(again, request, self._local, pending, result)
+            await self._forward(again, request, self._local, pending, result)
             pending = _left_of(pending, result)
 
     def _by_owner(self, positions: Sequence[int], result: EnqueueResult) -> list[tuple[Peer, dict[int, int]]]:
@@ -136,14 +138,14 @@ class RoutedEnqueue:
         positions: Sequence[int],
         result: EnqueueResult,
     ) -> None:
-        error = await self._hand_on(context, request, _by(remote), positions, result)
-        # What is wrong with the call or its namespace alone says nothing of the room for others.
-        if error is not None and _may_go_on(error, bulk=False):
-            rest_s = max(FULL_MS, error.retry_after_ms or 0) / 1000
-            self._full_until_s[remote.host_id] = self._now_s() + rest_s
+        error = await self._forward(context, request, _by(remote), positions, result)
+        # An error of the call or its namespace alone says nothing of the room for others.
+        if error is not None and _can_continue(error, bulk=False):
+            pause_s = max(FULL_MS, error.retry_after_ms or 0) / 1000
+            self._full_until_s[remote.host_id] = self._now_s() + pause_s
             result.errors.update(dict.fromkeys(positions, _refused(error)))
 
-    async def _hand_on(
+    async def _forward(
         self,
         context: CallContext,
         request: EnqueueRequest,
@@ -151,21 +153,23 @@ class RoutedEnqueue:
         positions: Sequence[int],
         result: EnqueueResult,
     ) -> FoqsError | None:
-        """Have one host do these items, and enter what came of them. Returns what the whole call has failed with."""
+        """Have one host store these items, and enter the outcomes. Returns the error of the whole call, if it has
+        failed.
+        """
         part = changed(request, items=[request.items[position] for position in positions])
         try:
-            told: EnqueueResult = await enqueue(context, part)
+            stored: EnqueueResult = await enqueue(context, part)
         except FoqsError as error:
             result.errors.update(dict.fromkeys(positions, error.with_traceback(None)))
             return error
         for index, position in enumerate(positions):
-            failed = told.errors.get(index)
+            failed = stored.errors.get(index)
             if failed is None:
                 del result.errors[position]
-                result.ids[position] = told.ids[index]
+                result.ids[position] = stored.ids[index]
             else:
                 result.errors[position] = failed
-        result.duplicates = [*result.duplicates, *[positions[index] for index in told.duplicates]]
+        result.duplicates = [*result.duplicates, *[positions[index] for index in stored.duplicates]]
         return None
 
     def _with_room(self, namespace_name: str) -> Peer | None:
@@ -181,8 +185,8 @@ def _by(remote: Peer) -> Method:
     return lambda context, request: remote.call(context, "enqueue", request)
 
 
-def _may_go_on(error: FoqsError, *, bulk: bool) -> bool:
-    """Whether another host may do what was refused with this error. Bulk loads wait rather than push others."""
+def _can_continue(error: FoqsError, *, bulk: bool) -> bool:
+    """True if another host can store items refused with this error. Bulk loads wait rather than push others."""
     if not error.nothing_done:
         return False
     if isinstance(error, UnavailableError | NoShardError):
@@ -191,7 +195,7 @@ def _may_go_on(error: FoqsError, *, bulk: bool) -> bool:
 
 
 def _left_of(positions: Sequence[int], result: EnqueueResult) -> list[int]:
-    """The positions that were certainly not done, and that a host may do soon."""
+    """The positions that were certainly not done, and that a host can do soon."""
     return [position for position in positions if _comes_soon(result.errors.get(position))]
 
 

@@ -1,4 +1,4 @@
-"""Which host does which part of a call: by the shard in each id, or all of them together."""
+"""Which host does which part of a call: by the shard in each id, or all together."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ from foqs.model.calls import CallContext, PositionErrors
 from foqs.model.cluster import shards_named
 from foqs.model.errors import FoqsError, HostUnreachableError, UnavailableError
 
-LOOK_MS = 100
-"""The wait before a call looks again for a shard on its way, if nothing is heard of it before."""
-LOOK_MS_MAX = 500
-"""The longest wait of a call that has looked before: each look tries all that is left once more, at a host that may be
-dead.
-"""
+RETRY_MS = 100
+"""The first pause of a call that waits for a shard on its way, unless its owner changes before."""
+RETRY_MS_MAX = 500
+"""The longest such pause: each retry repeats all that is left of the call, possibly at a dead host."""
 _HOSTS_NAMED_MAX = 3
 
-assert limits.ROUTE_RETRY_MS <= LOOK_MS_MAX < limits.SICK_RETRY_MS, "a shard is waited for if it may come soon"
+assert limits.ROUTE_RETRY_MS <= RETRY_MS_MAX < limits.SICK_RETRY_MS, "a shard is waited for if it may come soon"
 
 T = TypeVar("T")
 Here = Callable[[Sequence[int] | None], Awaitable[PositionErrors]]
-"""Does the positions of a call by this host, all of them for None."""
+"""Does the positions of a call by this host, all positions for None."""
 There = Callable[[Peer, Sequence[int]], Awaitable[PositionErrors]]
 """Does the positions of a call by another host."""
 
@@ -42,10 +40,12 @@ class LocalServing(Protocol):
         """All shards that this host serves now."""
 
     def number_of(self, namespace_name: str) -> int | None:
-        """The number of a namespace; None where this host knows none of that name."""
+        """The number of a namespace; None for an unknown name."""
 
-    def may_take(self, namespace_name: str, shard_id: int) -> bool:
-        """Whether new items of the namespace go to the shard: it is of the namespace's tier and does not drain."""
+    def can_take(self, namespace_name: str, shard_id: int) -> bool:
+        """True if new items of the namespace are stored on the shard: it is of the namespace's tier and does not
+        drain.
+        """
 
     async def know(self, namespace_name: str | None) -> None:
         """Read the namespaces again if the name is unknown."""
@@ -69,33 +69,34 @@ class _Part(NamedTuple):
 
 
 class Routes:
-    """Finds the hosts of a call. It owns nothing: the owner map tells who has which shard.
+    """Finds the hosts of a call. It owns nothing: the owner map knows the owner of each shard.
 
-    A call that a peer has handed on is done here or refused, so that no call goes round.
+    A call that a peer has forwarded is done here or refused, so that no call circles.
     """
 
     def __init__(self, me: str, owners: OwnerMap, peers: PeerSource, local: LocalServing) -> None:
-        """`me` is the id of this host, `local` tells what it serves now."""
+        """`me` is the id of this host, `local` has the shards that it serves now."""
         self._me = me
         self._owners = owners
         self._peers = peers
         self._serves = local.serves
         self._served = local.served
         self._know = local.know
-        self._number_of = local.number_of
-        self._may_take = local.may_take
+        self.number_of = local.number_of
+        """The number of a namespace; None for an unknown name."""
+        self._can_take = local.can_take
 
     def is_unknown(self, namespace_name: str | None) -> bool:
-        """Whether another host may know the namespace sooner than this one: it may have made it just now."""
-        return namespace_name is not None and self._number_of(namespace_name) is None
+        """True if another host possibly knows the namespace sooner than this one, because it has just made it."""
+        return namespace_name is not None and self.number_of(namespace_name) is None
 
     async def know(self, namespace_name: str | None) -> None:
-        """Look for this namespace in the meta database, if that was not done a moment ago."""
+        """Read this namespace from the meta database, if that was not done a moment ago."""
         await self._know(namespace_name)
 
-    async def news(self, timeout_s: float) -> None:
-        """Return when something is learned of who has which shard, or after this time."""
-        await self._owners.news(timeout_s)
+    async def wait_for_change(self, timeout_s: float) -> None:
+        """Return when the believed owner of a shard changes, or after this time."""
+        await self._owners.wait_for_change(timeout_s)
 
     def remote_of(self, shard_id: int) -> Peer | None:
         """The host that has the shard, if it is another one and can be reached as far as this one knows."""
@@ -108,7 +109,7 @@ class Routes:
         """The other hosts that have shards for items of the namespace, as far as this one knows where they are."""
         found: dict[str, Peer] = {}
         for shard_id, owner in self._owners.owners.items():
-            if owner.host_id in found or not self._may_take(namespace_name, shard_id):
+            if owner.host_id in found or not self._can_take(namespace_name, shard_id):
                 continue
             if (remote := self._remote(owner)) is not None:
                 found[owner.host_id] = remote
@@ -123,8 +124,8 @@ class Routes:
     ) -> list[T]:
         """Return the results of all hosts, each for its own shards; only one host is asked for a shard.
 
-        A shard that is on its way is waited for, for up to limits.ROUTE_WAIT_MS_MAX. Raises what a host raises, and
-        names it. `missing`, if given, is told of hosts and shards that do not respond instead.
+        A shard that is on its way is waited for, for up to limits.ROUTE_WAIT_MS_MAX. Raises the error of a host, and
+        names the host. `missing`, if given, gets the hosts and shards that do not respond instead.
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + limits.ROUTE_WAIT_MS_MAX / 1000
@@ -139,7 +140,7 @@ class Routes:
                 if not isinstance(error, UnavailableError):
                     raise error
             if version == self._owners.version:
-                await self._owners.news(LOOK_MS / 1000)
+                await self._owners.wait_for_change(RETRY_MS / 1000)
             if version == self._owners.version or loop.time() >= until_s:
                 if missing is None:
                     raise failed[0]
@@ -153,9 +154,9 @@ class Routes:
         return len({owner.host_id for owner in self._owners.owners.values()} | {self._me})
 
     def _parts(self) -> list[_Part]:
-        """All shards by who serves them, as far as this host knows.
+        """All shards by the hosts that serve them, as far as this host knows.
 
-        What it has opened itself may be a second ahead of what all hosts know.
+        Shards that it has opened itself can be a second ahead of the knowledge of all hosts.
         """
         by_host: dict[str, tuple[Peer | None, set[int]]] = {}
         if served := set(self._served()):
@@ -217,9 +218,9 @@ class Routes:
         host = self._owners.living.get(host_id)
         if host is not None and host.is_starting:
             return "is starting, and has not opened its port yet"
-        return "tells no address: set its advertise_address"
+        return "reports no address: set its advertise_address"
 
-    def _learn_of(self, groups: Sequence[_Group], shards: Sequence[int | None], errors: PositionErrors) -> None:
+    def _note_of(self, groups: Sequence[_Group], shards: Sequence[int | None], errors: PositionErrors) -> None:
         for remote, positions in groups:
             for position in positions if remote is not None and errors else ():
                 error, shard_id = errors.get(position), shards[position]
@@ -241,8 +242,8 @@ class Routes:
         """Have each position done by the host that has the shard of its id, and return the errors.
 
         A position that was not done, because its shard is on its way to another host, is tried again there, until
-        limits.ROUTE_WAIT_MS_MAX have passed. What names a shard that the cluster does not have waits for nothing.
-        Raises what all positions have in common.
+        limits.ROUTE_WAIT_MS_MAX have passed. Ids of shards that the cluster does not have wait for nothing. Raises an
+        error that all positions have in common.
         """
         if len(ids) > limits.BATCH_ITEMS_MAX:
             return await here(None)  # It is refused as a whole.
@@ -252,10 +253,10 @@ class Routes:
         pending: Sequence[int] = range(len(ids))
         loop = asyncio.get_running_loop()
         until_s = loop.time() + limits.ROUTE_WAIT_MS_MAX / 1000
-        for look_s in looks_s():
+        for pause_s in retry_pauses_s():
             groups = self._groups(shards, pending)
             found = await _in_groups(groups, len(ids), here, there, raised)
-            self._learn_of(groups, shards, found)
+            self._note_of(groups, shards, found)
             for position in pending:
                 errors.pop(position, None)
             errors.update(found)
@@ -264,7 +265,7 @@ class Routes:
                 for position, error in found.items()
                 if is_elsewhere(error) and self._is_known(shards[position])
             )
-            if not pending or not await self._until_found({shards[position] for position in pending}, look_s, until_s):
+            if not pending or not await self._until_found({shards[position] for position in pending}, pause_s, until_s):
                 break
         if len(errors) == len(ids) and len(distinct := set(errors.values())) == 1 and raised and raised[-1] in distinct:
             raise raised[-1]
@@ -273,14 +274,14 @@ class Routes:
     def _is_known(self, shard_id: int | None) -> bool:
         return shard_id is not None and self._owners.get(shard_id) is not None
 
-    async def _until_found(self, shards: Collection[int | None], look_s: float, until_s: float) -> bool:
-        """Return after a look, or when something is learned: once a host is known that can be asked for a shard.
+    async def _until_found(self, shards: Collection[int | None], pause_s: float, until_s: float) -> bool:
+        """Return after a pause or a report, once a host is known that can be asked for one of the shards.
 
-        False when the time is over. A batch is not done again where nobody is: that would cost as much each time.
+        False when the time is over. A batch is not repeated without such a host, because each repetition costs as much.
         """
         loop = asyncio.get_running_loop()
         while (left_s := until_s - loop.time()) > 0:
-            await self._owners.news(min(left_s, look_s))
+            await self._owners.wait_for_change(min(left_s, pause_s))
             if any(
                 shard_id is not None and (self._serves(shard_id) or self.remote_of(shard_id)) for shard_id in shards
             ):
@@ -288,7 +289,7 @@ class Routes:
         return False
 
     def _groups(self, shards: Sequence[int | None], positions: Sequence[int]) -> list[_Group]:
-        """The positions by who is to do them."""
+        """The positions by the hosts that are to do them."""
         remotes: dict[int | None, Peer | None] = {
             shard_id: None if shard_id is None else self.remote_of(shard_id) for shard_id in set(shards)
         }
@@ -306,16 +307,16 @@ def _is(shards: Collection[int]) -> str:
     return "is" if len(shards) == 1 else "are"
 
 
-def looks_s() -> Iterator[float]:
-    """The pauses of who waits for a shard that is on its way, in seconds: LOOK_MS, then twice as long each time."""
-    look_ms = LOOK_MS
+def retry_pauses_s() -> Iterator[float]:
+    """The pauses of a call that waits for a shard on its way, in seconds: RETRY_MS, then twice as long each time."""
+    pause_ms = RETRY_MS
     while True:
-        yield look_ms / 1000
-        look_ms = min(2 * look_ms, LOOK_MS_MAX)
+        yield pause_ms / 1000
+        pause_ms = min(2 * pause_ms, RETRY_MS_MAX)
 
 
 def _shards_of(ids: Sequence[str]) -> list[int | None]:
-    """The shard of each id or receipt; None for what is none, which this host refuses itself."""
+    """The shard of each id or receipt; None for an invalid one, which this host refuses itself."""
     known: dict[str, int | None] = {}
     for text in {item_id.partition("-")[0] for item_id in ids}:
         try:
@@ -326,14 +327,14 @@ def _shards_of(ids: Sequence[str]) -> list[int | None]:
 
 
 def is_elsewhere(error: FoqsError) -> bool:
-    """Whether another host may do what this error says was not done, and soon: nobody else has a shard that is sick."""
-    return isinstance(error, UnavailableError) and error.nothing_done and (error.retry_after_ms or 0) <= LOOK_MS_MAX
+    """True if another host can soon do the work that failed with this error: nobody else has a shard that is sick."""
+    return isinstance(error, UnavailableError) and error.nothing_done and (error.retry_after_ms or 0) <= RETRY_MS_MAX
 
 
 async def _in_groups(
     groups: list[_Group], count: int, here: Here, there: There, raised: list[FoqsError]
 ) -> PositionErrors:
-    """The errors by position of the call. What a group's work raises is the error of each of its positions."""
+    """The errors by position of the call. An error that a group's work raises is the error of each of its positions."""
 
     async def do(group: _Group) -> PositionErrors:
         remote, positions = group

@@ -1,4 +1,4 @@
-"""The parts that make a host one of a cluster for its callers: every verb on all shards, whichever host is asked."""
+"""The parts that make a host one of a cluster for its callers: every verb on all shards, on any host."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from foqs.background.service import Service
+from foqs.background.service import Service, ServiceState
 from foqs.cluster.homes.cap_homes import CapHomes, LocalCaps
 from foqs.cluster.homes.topic_homes import TopicHomes
 from foqs.cluster.homes.topic_reports import LocalTopics
 from foqs.cluster.ownership.owner_map import OwnerMap
 from foqs.cluster.ownership.owner_reports import OwnerReports
+from foqs.cluster.peers.cluster_secrets import ClusterSecrets
 from foqs.cluster.peers.guarded_peers import GuardedPeers
 from foqs.cluster.peers.peer_table import PeerTable
 from foqs.cluster.routing.by_all import MergedCalls
@@ -21,7 +22,7 @@ from foqs.cluster.routing.host_rounds import HostRounds
 from foqs.cluster.routing.peer_door import PeerDoor
 from foqs.cluster.routing.pulls import Pulls
 from foqs.cluster.routing.routed_enqueue import RoutedEnqueue
-from foqs.cluster.routing.router import Router, ways
+from foqs.cluster.routing.router import AuditedCalls, Router, ways
 from foqs.cluster.routing.routes import LocalServing, Routes
 from foqs.cluster.routing.routing_gauges import RoutingSources
 from foqs.cluster.routing.why_empty import LocalReasons, WhyEmpty
@@ -43,7 +44,7 @@ class LocalHost(LocalServing, LocalTopics, LocalCaps, Protocol):
     """This host's own shards and topics, as routing sees them."""
 
     def known_topics(self) -> Collection[Topic]:
-        """All topics that may have ready items here."""
+        """All topics that can have ready items here."""
 
 
 def _surveyed(table: Table, rounds: HostRounds) -> Table:
@@ -67,13 +68,17 @@ class Routing(Service):
         reasons: LocalReasons,
         owners: OwnerMap,
         peers: PeerTable,
-        secret: Callable[[], bytes | None],
+        secrets: ClusterSecrets,
+        audit: AuditedCalls,
         chance: Chance,
         now_s: Callable[[], float],
+        needs_certificate: bool = False,
     ) -> None:
-        """`table` has the verbs of this host alone, `reasons` tells what it knows of topics that give nothing.
+        """`table` has the verbs of this host alone, `reasons` returns its reasons for topics without deliveries.
 
-        `secret` is that of the cluster, None until it is read.
+        `audit` records the calls of clients that are audited.
+
+        `secrets` are those of the cluster. With `needs_certificate` hosts that call have to show certificates.
 
         `me` is the id of this host, `cluster` the name of its cluster. `now_s` is the time of the event loop.
         """
@@ -94,24 +99,25 @@ class Routing(Service):
             self.caps,
             self._owner_reports,
             guarded.claims,
-            secret,
+            secrets,
             chance.random_bytes,
             now_s,
+            needs_certificate,
         )
         self._rounds = HostRounds(me, owners, guarded, table["getHostStatus"], now_s)
         table = {**table, **self.door.table, **_surveyed(table, self._rounds)}
         merged = MergedCalls(table, routes, owners)
         divided = DividedCalls(table, routes, partial(merged.call, "listDeadLetters"))
-        give_back = partial(divided.by_shard, "nack")
+        nack = partial(divided.by_shard, "nack")
         number_of, serves_any = local.number_of, local.serves_any
-        self._pulls = Pulls(table["dequeue"], self._topic_homes, guarded.find, number_of, serves_any, give_back)
+        self._pulls = Pulls(table["dequeue"], self._topic_homes, guarded.find, number_of, serves_any, nack)
         enqueues = RoutedEnqueue(table["enqueue"], routes, chance.choose, now_s)
         why = WhyEmpty(merged.ask_all, reasons, owners, self._rounds)
         served = {**table, "dequeue": self._pulls.serve}
         by_verb = ways(divided, merged, enqueues.enqueue, self._pulls.dequeue)
-        self.router = Router(table, served, by_verb, routes, owners, why)
+        self.router = Router(table, served, by_verb, routes, owners, why, audit)
         self.sources = RoutingSources(peers, self._pulls, self._topic_homes, guarded.claims, owners.claims)
-        """The parts of which metrics tell."""
+        """The parts that metrics read."""
         self.is_alone = True
         """True if no other host needs reports of changed topics."""
 
@@ -143,9 +149,11 @@ class Routing(Service):
     def follow_hosts(self, addresses: Mapping[str, str], leaving: Set[str]) -> None:
         """Set the living hosts with their addresses, and the leaving ones.
 
-        Those that leave serve what they have and are no homes: what others tell a home would keep their connections
-        busy, and a host that drains waits until its peers need it no more.
+        A leaving host serves its shards and is no home, because reports to a home would keep its connections busy, and
+        a draining host waits until its peers do not need it any more. After the stop it changes nothing.
         """
+        if self.state is ServiceState.STOPPED:
+            return
         was_alone, self.is_alone = self.is_alone, len(addresses) < 2
         self._guarded.live(addresses)
         host_ids = sorted(addresses)
@@ -154,10 +162,10 @@ class Routing(Service):
         self._topic_homes.members(host_ids, homes)
         self.caps.members(host_ids, homes)
         if was_alone and not self.is_alone:
-            self._tasks.spawn(self._tell(self._local.known_topics()), "topics-told")
+            self._tasks.spawn(self._report(self._local.known_topics()), "topics-reported")
 
-    async def _tell(self, topics: Iterable[Topic]) -> None:
-        """Tell the others what this host had before anybody had to know of it."""
+    async def _report(self, topics: Iterable[Topic]) -> None:
+        """Report the topics that this host had while it was alone."""
         for number, topic in enumerate(list(topics)):
             self._topic_homes.changed(topic)
             if number % limits.TOPICS_PER_TICK_MAX == 0:

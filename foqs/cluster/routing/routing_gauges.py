@@ -17,7 +17,7 @@ class RoutingSources(NamedTuple):
 
     peers: PeerTable
     pulls: Pulls
-    news: TopicHomes
+    homes: TopicHomes
     claims: PeerClaims
     owners: OwnerClaims
 
@@ -43,7 +43,7 @@ OF_ROUTING: tuple[MetricRow[RoutingSources], ...] = (
     counter("foqs_pulled_items_total", "Items that dequeues at other hosts have brought to consumers of this one.",
         lambda of: of.pulls.items_total),
     counter("foqs_peer_claims_refused_total",
-        "What other hosts have said and this one has left out because it cannot be true, by what it was about: stock, "
+        "Reports of other hosts that this one has left out because they cannot be true, by subject: stock, "
         "wish, ask, grant, pointer, or opened (a shard).",
         _refused_claims, "claim"),
     counter("foqs_owner_claims_ended_total",
@@ -54,12 +54,12 @@ OF_ROUTING: tuple[MetricRow[RoutingSources], ...] = (
         "Shards whose owners this host knows only from what those say themselves, for 3 s at most.",
         lambda of: len(of.owners)),
     counter("foqs_topic_hints_total",
-        "Hints to a host that waits for a topic that another one has items of it, by direction: sent or received.",
-        lambda of: of.news.hints_total, "direction"),
+        "Notices to a host that waits for a topic that another one has items of it, by direction: sent or received.",
+        lambda of: of.homes.notices_total, "direction"),
     gauge("foqs_topics_known", "Topics that this host, as their home, knows the items or the waiting consumers of.",
-        lambda of: len(of.news.directory)),
+        lambda of: len(of.homes.directory)),
     gauge("foqs_topic_news_age_seconds",
-        "How old the oldest change of a topic is that its home has not heard of yet: consumers on other hosts hear of "
-        "items so much later.",
-        lambda of: of.news.age_s()),
+        "Age of the oldest change of a topic that was not reported to its home yet: consumers on other hosts get items "
+        "later by this time.",
+        lambda of: of.homes.age_s()),
 )  # fmt: skip

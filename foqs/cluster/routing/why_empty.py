@@ -15,6 +15,7 @@ from foqs.model.calls import CallContext, TopicPage, TopicStats
 from foqs.model.cluster import host_name_of
 from foqs.model.errors import FoqsError
 from foqs.model.reasons import TOPICS_JUDGED_MAX, Facts, Reason, ShardFact, TopicFacts, judge
+from foqs.model.topic_name import hidden
 
 WHY_MS_MAX = 2 * limits.SECOND_MS
 """Timeout of a question; a host that has not answered by then counts as not asked."""
@@ -45,7 +46,7 @@ class WhyEmpty:
         namespace_name, topics, topic_prefix = request.namespace_name, request.topics, request.topic_prefix
         facts = self._local.facts(namespace_name)
         facts.prefix = topic_prefix
-        names = list(dict.fromkeys(demand.topic or "" for demand in topics))
+        names = list(dict.fromkeys(hidden(demand.topic or "", demand.group) for demand in topics))
         facts.unjudged_count = max(0, len(names) - TOPICS_JUDGED_MAX)
         asked = [self._pages(context, namespace_name, name, 1) for name in names[:TOPICS_JUDGED_MAX]]
         if topic_prefix is not None:
@@ -54,7 +55,9 @@ class WhyEmpty:
         self._note_hosts(facts, answers)
         by_name: Iterable[tuple[str, TopicStats | None]]
         if topic_prefix is not None:
-            by_name = list(_by_name(found[0]).items())[:TOPICS_JUDGED_MAX]
+            # Such a call gets nothing of groups.
+            of_topics = [(name, stats) for name, stats in _by_name(found[0]).items() if not stats.group]
+            by_name = of_topics[:TOPICS_JUDGED_MAX]
         else:
             by_name = [(name, _by_name(pages).get(name)) for name, pages in zip(names, found, strict=False)]
         facts.topics = [self._local.of_topic(namespace_name, name, stats) for name, stats in by_name]
@@ -99,10 +102,14 @@ class WhyEmpty:
 def _by_name(pages: Sequence[TopicPage]) -> dict[str, TopicStats]:
     """Return the topics of all hosts by name, each with the sum of its items."""
     found: dict[str, TopicStats] = {}
-    for stats in sorted([stats for page in pages for stats in page.topics], key=lambda stats: stats.topic):
-        known = found.get(stats.topic)
-        found[stats.topic] = stats if known is None else _sum(known, stats)
+    for stats in sorted([stats for page in pages for stats in page.topics], key=_name):
+        known = found.get(_name(stats))
+        found[_name(stats)] = stats if known is None else _sum(known, stats)
     return found
+
+
+def _name(stats: TopicStats) -> str:
+    return hidden(stats.topic, stats.group)
 
 
 def _sum(one: TopicStats, other: TopicStats) -> TopicStats:
@@ -114,4 +121,5 @@ def _sum(one: TopicStats, other: TopicStats) -> TopicStats:
         one.dead + other.dead,
         0,
         0,
+        one.group,
     )

@@ -37,7 +37,7 @@ DEMAND_MS = 300
 RETURN_MS = limits.SECOND_MS
 """Unspent tokens are returned after this time if the host has nothing else to ask; scarce ones are returned at once."""
 REPLAY_PERCENT = 5
-"""The percentage of the limit that the live hosts together may always admit while the meta database is unreachable,
+"""The percentage of the limit that the live hosts together can always admit while the meta database is unreachable,
 even if each admitted less before.
 """
 
@@ -47,12 +47,12 @@ _expires_ms = attrgetter("expires_ms")
 class Bucket:
     """Items that were admitted within BUCKET_MS."""
 
-    __slots__ = ("count", "start_ms", "untold")
+    __slots__ = ("count", "start_ms", "unreported_count")
 
     def __init__(self, start_ms: int) -> None:
         self.start_ms = start_ms
         self.count = 0
-        self.untold = 0
+        self.unreported_count = 0
         """Items without tokens that were not reported to the book yet."""
 
 
@@ -133,7 +133,7 @@ class Lot:
 
 
 class Charge:
-    """The admitted items of one call. Tokens of items that were not written are given back."""
+    """The admitted items of one call. Tokens of items that were not written are refunded."""
 
     __slots__ = ("_account", "_bucket", "_lot")
 
@@ -143,10 +143,10 @@ class Charge:
         self._bucket = bucket
         self._lot = lot
 
-    def give_back(self, count: int) -> None:
+    def refund(self, count: int) -> None:
         """Stop counting `count` of the items, because they were not written or were repeats."""
         if count:
-            self._account.give_back(count, self._bucket, self._lot)
+            self._account.refund(count, self._bucket, self._lot)
 
 
 class Account:
@@ -165,13 +165,13 @@ class Account:
         self._lots: list[Lot] = []
         """The lots in hand, in the order of their expiry."""
         self._returned: dict[int, int] = {}
-        """Tokens to give back, by the date of their lot."""
+        """Tokens to return, by the date of their lot."""
         self._returned_since_ms = 0
         self._era = 0
         self._demand_per_s = 0.0
         self._asked_ms = 0
-        self._untold_count = 0
-        self._told: list[tuple[Bucket, int]] = []
+        self._unreported_count = 0
+        self._reporting: list[tuple[Bucket, int]] = []
         """Items without tokens that the current ask reports to the book, by bucket."""
         self.answer_ms = 0.0
         """Average time of an answer of the book in milliseconds, with the attempts that found it locked."""
@@ -242,17 +242,17 @@ class Account:
         if wait_ms:
             return wait_ms
         bucket = self.window.buckets[-1]
-        bucket.untold += count
-        self._untold_count += count
+        bucket.unreported_count += count
+        self._unreported_count += count
         return Charge(self, bucket, None)
 
-    def give_back(self, count: int, bucket: Bucket, lot: Lot | None) -> None:
+    def refund(self, count: int, bucket: Bucket, lot: Lot | None) -> None:
         """Undo a part of a charge. Tokens beyond the first lot of the call stay spent."""
         self.window.take_back(bucket, count)
         if lot is None:
-            untold = min(count, bucket.untold)
-            bucket.untold -= untold
-            self._untold_count -= untold
+            unreported_count = min(count, bucket.unreported_count)
+            bucket.unreported_count -= unreported_count
+            self._unreported_count -= unreported_count
             return
         part = min(count, lot.spent)
         lot.spent -= part
@@ -301,7 +301,7 @@ class Account:
     # --- the book ---
 
     def expire(self, now_ms: int) -> None:
-        """Put expired tokens aside, to be given back."""
+        """Put expired tokens aside, to be returned."""
         lots = self._lots
         while lots and lots[0].expires_ms <= now_ms:
             self._put_aside(lots.pop(0), now_ms)
@@ -314,7 +314,7 @@ class Account:
 
     def is_due(self, now_ms: int) -> bool:
         """True if the book must be asked although no call waits."""
-        if self._untold_count:
+        if self._unreported_count:
             return now_ms - self._asked_ms >= STOCK_MS
         stock_ms = STOCK_MS + SLOW_ANSWERS_STOCK * self.slow_ms
         if self.arrived_count and self._lots and self._lots[-1].expires_ms - now_ms < stock_ms:
@@ -325,7 +325,7 @@ class Account:
     @property
     def is_busy(self) -> bool:
         """True if it has state that changes with time alone."""
-        return bool(self._lots or self._returned or self._untold_count)
+        return bool(self._lots or self._returned or self._unreported_count)
 
     def is_idle(self, now_ms: int) -> bool:
         """True if it can be forgotten without loss."""
@@ -346,17 +346,19 @@ class Account:
             stock = max(plenty, limit / STOCK_PLENTY_PART)
         wanted = waiting_count + int(stock) - self.in_hand if waiting_count or self._demand_per_s >= 1 else 0
         returned, self._returned = self._returned, {}
-        self._told = [(bucket, bucket.untold) for bucket in self.window.buckets if bucket.untold]
-        self._untold_count = 0
-        for bucket, _ in self._told:
-            bucket.untold = 0
+        self._reporting = [
+            (bucket, bucket.unreported_count) for bucket in self.window.buckets if bucket.unreported_count
+        ]
+        self._unreported_count = 0
+        for bucket, _ in self._reporting:
+            bucket.unreported_count = 0
         return Ask(
             max(0, wanted),
             max(0, first_count - self.in_hand),
             int(self._demand_per_s),
             self._era,
             sorted(returned.items()),
-            [(now_ms - bucket.start_ms - BUCKET_MS, count) for bucket, count in self._told],
+            [(now_ms - bucket.start_ms - BUCKET_MS, count) for bucket, count in self._reporting],
             was_away or self._has_lost_book,
             self.slow_ms,
         )
@@ -366,14 +368,14 @@ class Account:
 
         The book read its clock after that time, so the tokens are valid at least as long from `asked_ms` on.
         """
-        self._told = []
+        self._reporting = []
         self._has_lost_book = self._era not in (0, grant.era)
         if self._has_lost_book:
             self._forget_book(asked_ms)
         self._era, self._grant, self._granted_ms = grant.era, grant, asked_ms
         self._hold_until_ms = asked_ms + grant.hold_ms if grant.hold_ms else 0
         self.window.forget(asked_ms)
-        self._held_max = self.window.admitted_count + max(0, -grant.excess - self._untold_count)
+        self._held_max = self.window.admitted_count + max(0, -grant.excess - self._unreported_count)
         if not grant.hold_ms and not self._has_lost_book:
             self._replay_max = None
         if grant.granted_count and self._has_lost_book:
@@ -391,13 +393,13 @@ class Account:
     def fail(self) -> None:
         """Note that the last ask failed with an unknown outcome.
 
-        Tokens that were given back with it are not given back again, and tokens that it possibly granted are not used.
+        Tokens that were returned with it are not returned again, and tokens that it possibly granted are not used.
         Items without tokens are reported again.
         """
-        for bucket, count in self._told:
-            bucket.untold += count
-            self._untold_count += count
-        self._told = []
+        for bucket, count in self._reporting:
+            bucket.unreported_count += count
+            self._unreported_count += count
+        self._reporting = []
 
     def refused(self, ask: Ask) -> None:
         """Restore the state before the last ask, which certainly had no effect."""
@@ -438,5 +440,5 @@ class Account:
         self.drop_tokens(now_ms)
         self._returned = {}
         for bucket in self.window.buckets:
-            bucket.untold = bucket.count
-        self._untold_count = self.window.admitted_count
+            bucket.unreported_count = bucket.count
+        self._unreported_count = self.window.admitted_count

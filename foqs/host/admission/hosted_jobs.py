@@ -36,9 +36,9 @@ class HostedJob:
         "called_s",
         "calls_count",
         "duplicates",
-        "has_news",
         "is_known",
         "is_missing",
+        "is_unwritten",
         "is_writing",
         "items",
         "key",
@@ -56,7 +56,7 @@ class HostedJob:
         """True if the meta database has no record of it."""
         self.rate = JobRate(0, 0.0)
         self.items = self.duplicates = self.rejected = 0
-        self.has_news = False
+        self.is_unwritten = False
         """True if it had calls since the last write."""
         self.called_s = 0.0
         self.calls_count = 0
@@ -88,9 +88,9 @@ class Admission:
         self._job.calls_count -= 1
         self._job.called_s = self._now_s()
 
-    def give_back(self, count: int) -> None:
+    def refund(self, count: int) -> None:
         """Stop counting `count` items of the call."""
-        self._rate.give_back(min(count, self._charged_count))
+        self._rate.refund(min(count, self._charged_count))
 
 
 class Jobs(Service):
@@ -143,7 +143,7 @@ class Jobs(Service):
 
     def admit(self, job: HostedJob, count: int) -> Admission:
         """Count `count` items of a call against the rate of the job. Raises RateLimitedError."""
-        job.has_news = True
+        job.is_unwritten = True
         admission = Admission(job, count, self._now_s)
         wait_ms = job.rate.admit(count, self._now_s() * 1000)
         if wait_ms:
@@ -161,7 +161,7 @@ class Jobs(Service):
         job.items += len(result.ids) - failed_count - len(result.duplicates)
         job.duplicates += len(result.duplicates)
         job.rejected += rejected_count
-        job.has_news = True
+        job.is_unwritten = True
 
     def _check_room(self) -> None:
         if len(self._by_key) < limits.JOBS_PER_HOST_MAX:
@@ -179,7 +179,7 @@ class Jobs(Service):
         """Write the counts of the job if possible, and read its rate again."""
         job = self._by_key.get(key)
         if job is not None:
-            job.has_news = True
+            job.is_unwritten = True
             with suppress(FoqsError):
                 await self._write()
 
@@ -228,18 +228,18 @@ class Jobs(Service):
                 await self._write_some(due[start : start + JOBS_PER_WRITE_MAX])
 
     def _unwritten(self) -> Iterator[HostedJob]:
-        return (job for job in list(self._by_key.values()) if job.has_news or not job.is_known)
+        return (job for job in list(self._by_key.values()) if job.is_unwritten or not job.is_known)
 
     async def _write_some(self, jobs: list[HostedJob]) -> None:
         counts = {job.key: job.counts() for job in jobs if job.is_known}
         asked = [job.key for job in jobs if not job.is_known]
         for job in jobs:
-            job.has_news, job.is_writing = False, True
+            job.is_unwritten, job.is_writing = False, True
         try:
             views = await self._lane.run(lambda: self._count(counts, asked))
         except BaseException as error:
             for job in jobs:
-                job.has_news = True
+                job.is_unwritten = True
                 if isinstance(error, UnavailableError):
                     job.answered.set()
             raise
@@ -268,7 +268,7 @@ class Jobs(Service):
             return
         job.is_known = True
         job.rate = JobRate(share, now_ms if view.hosts_count == 1 else now_ms + JOIN_MS)
-        job.has_news = job.has_news or any(job.counts())
+        job.is_unwritten = job.is_unwritten or any(job.counts())
         job.items += view.counts.items
         job.duplicates += view.counts.duplicates
         job.rejected += view.counts.rejected
@@ -277,5 +277,5 @@ class Jobs(Service):
         long_ago_s = self._now_s() - limits.JOB_IDLE_MS / 1000
         for job in list(self._by_key.values()):
             is_idle = job.called_s < long_ago_s and not job.calls_count
-            if is_idle and job.is_known and not job.has_news and not job.is_writing:
+            if is_idle and job.is_known and not job.is_unwritten and not job.is_writing:
                 del self._by_key[job.key]

@@ -36,7 +36,7 @@ class HostedQuota:
         "limit",
         "name",
         "refused_since_ms",
-        "told_away_ms",
+        "reported_away_ms",
         "waiting",
     )
 
@@ -45,7 +45,7 @@ class HostedQuota:
         self.name = namespace.name
         self.limit = namespace.settings.enqueues_per_minute_max
         self.waiting: deque[CallForTokens] = deque()
-        self.told_away_ms = 0
+        self.reported_away_ms = 0
         """The time of the last report of an outage to the book."""
         self.asked_first_ms: int | None = None
         """The time of the first ask since the last answer of the book."""

@@ -42,7 +42,7 @@ class JobRate:
         self._turns_until_ms = next_ms if next_ms <= self._free_at_ms + limits.JOB_TURNS_MS_MAX else turn_ms
         return max(1, ceil(turn_ms - limits.JOB_BURST_MS - now_ms))
 
-    def give_back(self, count: int) -> None:
+    def refund(self, count: int) -> None:
         """Stop counting `count` of the admitted items."""
         if self.items_per_second:
             self._free_at_ms -= self._cost_ms(count)

@@ -74,7 +74,7 @@ class Placement:
     def place_ids(
         self,
         namespace: Namespace,
-        news: Sequence[NewItem],
+        new_items: Sequence[NewItem],
         positions: Sequence[int],
         errors: PositionErrors,
         away: Collection[int] = (),
@@ -92,7 +92,7 @@ class Placement:
         else:
             split: dict[int, list[int]] = {}
             for position in positions:
-                split.setdefault(slot_of(name, news[position].dedup_id or "", key_spread), []).append(position)
+                split.setdefault(slot_of(name, new_items[position].dedup_id or "", key_spread), []).append(position)
             groups |= split
         placed: dict[ShardWriter, list[int]] = {}
         anywhere: list[int] = []

@@ -37,7 +37,7 @@ OUTAGE_MS = 2 * limits.SECOND_MS
 """After an outage of this length, no tokens are granted until hosts have reported the items admitted without tokens."""
 QUOTAS_PER_ASK_MAX = 50
 """Namespaces of one transaction of the meta database."""
-LOOK_MAX = 1_000
+REFRESH_MAX = 1_000
 """Namespaces that one turn of the event loop checks for expired tokens."""
 
 _log = structlog.get_logger(__name__)
@@ -162,7 +162,7 @@ class Quotas(Service):
         except asyncio.CancelledError:
             # The answer possibly came in the same turn of the event loop.
             if answer.done() and not answer.cancelled() and answer.exception() is None:
-                answer.result().give_back(count)
+                answer.result().refund(count)
             raise
         finally:
             call.timer.cancel()
@@ -279,7 +279,7 @@ class Quotas(Service):
         self._tasks.spawn(self._run_turns(), "turns at quotas")
 
     async def _drain(self) -> None:
-        """Give back all tokens: other hosts may have use for them."""
+        """Return all tokens, because other hosts can use them."""
         await self._tasks.stop()
         now_ms = self._now_ms()
         for hosted in self._by_number.values():
@@ -312,7 +312,7 @@ class Quotas(Service):
         if self._pause_ms:
             await asyncio.sleep(self._pause_ms / 1000)
         while True:
-            self._look()
+            self._refresh()
             if self._wanted:
                 return
             self._has_work.clear()
@@ -320,10 +320,10 @@ class Quotas(Service):
                 async with asyncio.timeout(ASK_MS / 1000 if self._busy else None):
                     await self._has_work.wait()
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         """Expire tokens, and find quotas that must ask their books."""
         now_ms = self._now_ms()
-        for hosted in list(islice(self._busy.values(), LOOK_MAX)):
+        for hosted in list(islice(self._busy.values(), REFRESH_MAX)):
             account = hosted.account
             # It is added at the end again, so that the other namespaces have turns before its next one.
             del self._busy[account.namespace]
@@ -397,7 +397,7 @@ class Quotas(Service):
 
     def _make_ask(self, hosted: HostedQuota, now_ms: int, missed_ms: int) -> Ask:
         refused_ms = 0 if hosted.refused_since_ms is None else now_ms - hosted.refused_since_ms
-        was_away = missed_ms > hosted.told_away_ms and now_ms - missed_ms < grants.HOLD_MS
+        was_away = missed_ms > hosted.reported_away_ms and now_ms - missed_ms < grants.HOLD_MS
         # Other hosts could not ask it either, and have admitted items without tokens.
         was_away = was_away or refused_ms >= hosted.account.no_answer_ms_max
         waiting = [call.count for call in hosted.waiting if not call.answer.done()]
@@ -446,7 +446,7 @@ class Quotas(Service):
             account.hold(now_ms + limits.HEARTBEAT_MS)
             return
         if ask.was_away:
-            hosted.told_away_ms = asked_ms
+            hosted.reported_away_ms = asked_ms
         account.answered_after(now_ms - (asked_ms if first_ms is None else first_ms))
         account.take(ask, grant, asked_ms)
         self.granted_total += grant.granted_count

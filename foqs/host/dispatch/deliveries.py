@@ -22,7 +22,7 @@ class DispatchObserver(Protocol):
     """Watches a dispatcher. Tests check its answers by it."""
 
     def settings_followed(self) -> None:
-        """Note that what waits has followed the settings, as far as one turn does that."""
+        """Note that waiting calls and topics have followed the settings, as far as one turn does that."""
 
     def delivering(self, call: DequeueCall) -> None:
         """Note that an answer is about to be put together."""
@@ -154,7 +154,7 @@ class Deliveries:
         if queue in self._queues.active:
             self.serve(queue)
         self._rings.enter(queue)
-        if not queue.parked_slot:
+        if not queue.token_wait_slot:
             self._queues.on_changed(queue.topic)
 
     def deactivate_if_idle(self, queue: TopicQueue) -> None:
@@ -226,7 +226,7 @@ class Deliveries:
     def _deliver(
         self, queue: TopicQueue, call: DequeueCall, items: list[ShardItem], clocks: dict[int, Now]
     ) -> list[ShardItem]:
-        """Lease the next items of the buffer to the call. Return those that have not expired."""
+        """Lease the next items of the buffer to the call. Return the items that have not expired."""
         self._prefetch.take(queue, items, self._clock())
         given: list[ShardItem] = []
         for item in items:

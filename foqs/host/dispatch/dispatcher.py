@@ -88,7 +88,7 @@ class Dispatcher:
         queues = self.queues
         for completion in events.completed:
             completion.on_done(completion)  # First, so that no defect below costs a call its answer.
-        for item in events.withdrawn:
+        for item in events.unclaimed:
             self.prefetch.drop(queues.of(item.topic), [item])
         for topic, count, last in events.claims_started:
             self.prefetch.claims_started(topic, count, last)
@@ -163,7 +163,7 @@ class Dispatcher:
     def shard_leaves(self, shard_id: int, topics: Collection[ShardTopic]) -> None:
         """Prepare the hand-over of a shard: it counts as sick, and its prefetched items are unclaimed.
 
-        `topics` are some of its topics, and the others come by `adopt`.
+        `topics` are some of its topics, and `adopt` adds the others.
         """
         self.queues.shard_leaves(shard_id)
         self.shard_health(shard_id, topics, healthy=False)
@@ -211,7 +211,7 @@ class Dispatcher:
                     self.queues.on_changed(queue.topic)  # Its items were reserved for this call.
             self.deliveries.serve_any()
 
-    # ---- what time brings, and what operators have set ----
+    # ---- effects of time, and settings of operators ----
 
     def tick(self) -> None:
         """Apply settings, serve topics that waited for tokens and calls that lingered, and continue the sweep."""
@@ -247,7 +247,7 @@ class Dispatcher:
             self.deliveries.deactivate_if_idle(queue)
 
     def _follow_settings(self) -> None:
-        """Apply changes of policies, caps and pauses, also to topics and calls that wait or are parked."""
+        """Apply changes of policies, caps and pauses, also to waiting calls, and to topics that wait for tokens."""
         changes = self.settings.policy_changes
         for _ in range(min(len(changes), limits.SWEEP_QUEUES_MAX)):
             self._follow_policy(changes.popleft())

@@ -42,11 +42,11 @@ class Prefetch:
     # ---- claims ----
 
     def demand(self, queue: TopicQueue) -> Demand | None:
-        """The demand for items that are about to be written; None if there is none."""
-        count = queue.demand_count() if self._may_claim(queue) else 0
+        """The demand for items that are about to be written, or None."""
+        count = queue.demand_count() if self._can_claim(queue) else 0
         return queue.demand(count) if count else None
 
-    def _may_claim(self, queue: TopicQueue) -> bool:
+    def _can_claim(self, queue: TopicQueue) -> bool:
         if self._draining or queue.namespace in self._settings.dequeue_paused:
             return False
         if self.prefetched_bytes < limits.PREFETCH_BYTES_MAX or not queue.buffer:
@@ -68,7 +68,7 @@ class Prefetch:
         if not parts:
             return  # Checked first, because most topics of a call that names many have no items.
         count = queue.demand_count()
-        if not count or not self._may_claim(queue):
+        if not count or not self._can_claim(queue):
             return
         demand = queue.demand(min(count, self._room(queue.namespace)))
         owned: list[ShardTopic] = []
@@ -113,7 +113,7 @@ class Prefetch:
         self._writers[topic.shard_id].wake()
 
     def claims_ended(self, topic: ShardTopic, ended: ClaimsEnded) -> None:
-        """Hold the items of claims that have ended, unless they must go back."""
+        """Hold the items of claims that have ended, unless they must be unclaimed."""
         queue, items = self._queues.of(topic), ended.items
         if claiming_bytes := self._claiming_bytes_of.get(topic):
             left_count = topic.claiming_count
@@ -141,7 +141,7 @@ class Prefetch:
             self._claiming_bytes_of[topic] = size_bytes
 
     def forget_claims(self, topic: ShardTopic) -> None:
-        """Expect nothing of the claims in flight on a sick shard, because they end late, or never."""
+        """Expect no items from the claims in flight on a sick shard, because they end late, or never."""
         self._expect(topic, 0)
 
     def lose_claims(self, topic: ShardTopic, queue: TopicQueue | None) -> None:
@@ -186,7 +186,7 @@ class Prefetch:
         self.unclaim(queue, queue.buffer.prefetched_long(self._writers))
 
     def release_for_calls(self, queue: TopicQueue) -> None:
-        """Unclaim items that were claimed for calls if no call waits, and withdraw such claims that have not begun.
+        """Unclaim items that were claimed for calls if no call waits, and unclaim such claims that have not begun.
 
         Otherwise a new owner of the shard would treat the items as delivered. Items of a running transaction are
         unclaimed when it ends. If the host dies before that, the new owner does treat them as delivered.
@@ -200,7 +200,7 @@ class Prefetch:
         if queue.has_claims_for_calls:
             for topic in [*queue.parts.values(), *queue.sick_parts.values()]:
                 writer = self._writers[topic.shard_id]
-                if writer.held is not None and writer.held.withdraw_for_calls(topic):
+                if writer.held is not None and writer.held.unclaim_for_calls(topic):
                     writer.wake()
 
     def note_time(self, queue: TopicQueue, now_s: float) -> None:

@@ -30,7 +30,7 @@ class Queues:
         self.sick: set[int] = set()
         """Ids of the shards whose breakers are open, and of those that leave."""
         self.leaving: set[int] = set()
-        """Ids of the shards that this host hands on to another one."""
+        """Ids of the shards that this host hands over to another one."""
         self.waiting_count = 0
         """Dequeue calls that wait."""
         self.waiting_topics_count = 0
@@ -100,7 +100,7 @@ class Queues:
         return self.of(topic) if queue is not None and topic.shard_id in queue.parts else None
 
     def remove(self, topic: ShardTopic) -> TopicQueue | None:
-        """Take a shard's topic out of its queue, and return the queue, if there is one."""
+        """Take a shard's topic out of its queue, and return the queue, or None."""
         queue = self.by_topic.get((topic.namespace, topic.name))
         if queue is not None:
             for parts in (queue.parts, queue.sick_parts):
@@ -109,7 +109,7 @@ class Queues:
         return queue
 
     def drop_part(self, queue: TopicQueue, shard_id: int) -> bool:
-        """Take whatever topic of a shard out of a queue. True if there was one."""
+        """Take any topic of a shard out of a queue. True if the queue had one."""
         healthy, sick = queue.parts.pop(shard_id, None), queue.sick_parts.pop(shard_id, None)
         return healthy is not None or sick is not None
 
@@ -139,7 +139,7 @@ class Queues:
         return count
 
     def end_call(self, call: DequeueCall) -> None:
-        """Take a call that is over out of its queues. It keeps its wants, which say what it has waited for."""
+        """Take a call that is over out of its queues. It keeps its wants, the topics that it has waited for."""
         self.waiting_count -= 1
         self.waiting_topics_count -= len(call.wants)
         for queue, count in call.wants.items():

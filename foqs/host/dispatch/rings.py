@@ -28,8 +28,8 @@ _attached_number = attrgetter("attached_number")
 class Rings:
     """The part of the dispatcher that finds topics for calls that name no topic. It owns the rings.
 
-    Such a call wants so much of certain topics at any time, as if it had named them, and something of any topic
-    besides, until it has wanted as much as it asked for. This part writes the place of a queue in the rings.
+    Such a call wants items of certain topics, as if it had named them, and of any topic besides, until it has wanted as
+    much as it asked for. This part writes the place of a queue in the rings.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Rings:
         if queue.in_ring:
             return
         self._tokens.refresh(queue)
-        if queue.is_paused or queue.parked_slot:
+        if queue.is_paused or queue.token_wait_slot:
             return
         if not queue.has_something():
             if queue.lacks_room():
@@ -78,7 +78,7 @@ class Rings:
             self.fed[queue.tenant] = None
 
     def settle(self, queue: TopicQueue) -> None:
-        """Hold no more of a capped or paused topic than can be delivered now. It leaves its rings if it is parked."""
+        """Hold only what can be delivered now of a throttled topic, which leaves its rings if it waits for tokens."""
         if queue.is_throttled and self._tokens.settle(queue):
             queue.tenant.leave(queue)
 
@@ -215,7 +215,7 @@ class Rings:
                 if not call.count_left or len(call.wants) >= limits.ANY_TOPICS_PER_CALL_MAX:
                     self._stop_waiting(ring, call)
                     continue
-                if ring.entries and not tenant.parked_slot:
+                if ring.entries and not tenant.token_wait_slot:
                     self._fed_later[tenant] = None  # It has checked enough topics for now.
                 break
 
@@ -226,7 +226,7 @@ class Rings:
         for _ in range(TOPICS_CHECKED_MAX):
             if not call.count_left or not ring.entries or len(call.wants) >= limits.ANY_TOPICS_PER_CALL_MAX:
                 break
-            if not self._tokens.may_take_any(tenant, now_s):
+            if not self._tokens.can_take_any(tenant, now_s):
                 break
             queue, credit = ring.turn()
             self._tokens.refresh(queue)
@@ -237,7 +237,12 @@ class Rings:
             is_last = want == spare
             if want and queue.is_throttled:
                 granted = self._tokens.take_in_turn(queue, want, now_s)
-                if granted < want and queue.cap is not None and queue.cap.wait_s(now_s) and self._tokens.park(queue):
+                if (
+                    granted < want
+                    and queue.cap is not None
+                    and queue.cap.wait_s(now_s)
+                    and self._tokens.wait_for_token(queue)
+                ):
                     tenant.leave(queue)  # It has no tokens of its own.
                 is_last = is_last and granted == want
                 want = granted
@@ -308,7 +313,7 @@ class Rings:
         for call in list(islice(self._busy, limits.SWEEP_QUEUES_MAX)):
             del self._busy[call]
             self._busy[call] = None
-            for queue in [one for one in call.wants if not one.may_bring()]:
+            for queue in [one for one in call.wants if not one.can_bring()]:
                 self.detach(call, queue)
                 self.settle(queue)
             if not call.wants:

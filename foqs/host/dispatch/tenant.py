@@ -6,6 +6,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from foqs.model.caps import Cap
+from foqs.model.topic_name import is_of_group
 
 if TYPE_CHECKING:
     from foqs.host.dispatch.topic_queue import DequeueCall, TopicQueue
@@ -54,7 +55,7 @@ class Tenant:
     """One namespace on this host: its state for the choice of items and calls. The dispatcher makes it."""
 
     __slots__ = (
-        "cap", "is_any_first", "namespace", "parked_slot", "prefix_lengths", "queues_count", "ring", "rings",
+        "cap", "is_any_first", "namespace", "prefix_lengths", "queues_count", "ring", "rings", "token_wait_slot",
         "turn_count", "version", "waiting_any_count", "waiting_topics",
     )  # fmt: skip
 
@@ -74,15 +75,17 @@ class Tenant:
         """Calls in all rings that want items of any topic."""
         self.waiting_topics: OrderedDict[TopicQueue, None] = OrderedDict()
         """Topics with calls that wait for a token of the namespace, in the order in which they get one."""
-        self.parked_slot = 0
+        self.token_wait_slot = 0
         """The slot of the wheel until which it waits for a token; 0 when it does not."""
         self.is_any_first = False
         """True if calls for any topic take their tokens first this time. The next time, topics that wait do."""
         self.turn_count = 0
-        """Tokens that the topic, or the calls, in turn may take now; 0 outside a turn."""
+        """Tokens that the topic, or the calls, in turn can take now; 0 outside a turn."""
 
     def rings_of(self, name: str) -> list[ReadyRing]:
-        """Return the rings that match the name of a topic."""
+        """Return the rings that match the name of a topic; none for that of a group, which is asked for by name."""
+        if is_of_group(name):
+            return []
         if not self.rings:
             return [self.ring]
         prefixes = {name[:length] for length in self.prefix_lengths}

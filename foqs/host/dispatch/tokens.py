@@ -29,20 +29,20 @@ WEIGHED_MAX = 100
 """Topics waiting for their namespace's tokens whose weights are added up; the others count with their average."""
 
 
-class Parked(Protocol):
+class WaitsForToken(Protocol):
     """A topic or a namespace that can wait."""
 
     cap: Cap | None
-    parked_slot: int
+    token_wait_slot: int
 
 
-P = TypeVar("P", bound=Parked)
+P = TypeVar("P", bound=WaitsForToken)
 
 
 class TokenWheel(Generic[P]):
     """The topics or namespaces that wait for tokens, by slots of time. They cost nothing until their slot is over.
 
-    The wheel writes their `parked_slot`.
+    The wheel writes their `token_wait_slot`.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -54,54 +54,54 @@ class TokenWheel(Generic[P]):
         self._due: OrderedDict[P, None] = OrderedDict()
         """Topics or namespaces whose waits are over, and which `take_due` has not returned yet."""
 
-    def park(self, one: P) -> None:
+    def wait_for_token(self, one: P) -> None:
         """Wait until the cap of `one` has a token. `one` possibly waits already, with another date."""
         cap = one.cap
         assert cap is not None
-        slot, before = self._slot_after(cap.wait_s(self._clock())), one.parked_slot
-        one.parked_slot = slot
+        slot, before = self._slot_after(cap.wait_s(self._clock())), one.token_wait_slot
+        one.token_wait_slot = slot
         if slot not in (before, UNTIL_FED):
             self._slots.setdefault(slot, []).append(one)
 
-    def park_for_a_turn(self, one: P) -> None:
+    def wait_for_turn(self, one: P) -> None:
         """Wait until the next `take_due`."""
-        one.parked_slot = UNTIL_FED
+        one.token_wait_slot = UNTIL_FED
         self._due[one] = None
 
     def wake(self, one: P | None) -> None:
         """Wait no longer than until the next `take_due`."""
-        if one is not None and one.parked_slot:
+        if one is not None and one.token_wait_slot:
             self._due[one] = None
 
     def fed(self, one: P | None) -> None:
         """Wake `one` if its cap has a token, or note when it will."""
-        if one is not None and one.parked_slot and one.cap is not None:
+        if one is not None and one.token_wait_slot and one.cap is not None:
             if one.cap.wait_s(self._clock()) > 0:
-                self.park(one)
+                self.wait_for_token(one)
             else:
                 self._due[one] = None
 
     def leave(self, one: P) -> None:
         """Wait no longer."""
-        one.parked_slot = 0
+        one.token_wait_slot = 0
 
     def take_due(self, count_max: int = sys.maxsize) -> list[P]:
         """Take out up to `count_max` of those whose wait is over."""
         slot = self._slot_now()
         for number in self._occupied(slot):
-            self._due.update({one: None for one in self._slots.pop(number) if one.parked_slot == number})
+            self._due.update({one: None for one in self._slots.pop(number) if one.token_wait_slot == number})
         self._slot = slot
         some: list[P] = []
         # However many are due, a tick pays for those alone that it takes.
         while self._due and len(some) < count_max:
             one, _ = self._due.popitem(last=False)
-            if one.parked_slot:
-                one.parked_slot = 0
+            if one.token_wait_slot:
+                one.token_wait_slot = 0
                 some.append(one)
         return some
 
     def _occupied(self, last: int) -> list[int]:
-        """The occupied slots up to `last`, found by the slots or by the time, whichever are fewer."""
+        """The occupied slots up to `last`, found by the slots or by the time, the fewer of both."""
         if last - self._slot < len(self._slots):
             return [number for number in range(self._slot + 1, last + 1) if number in self._slots]
         return sorted([number for number in self._slots if number <= last])
@@ -120,7 +120,7 @@ class Tokens:
     """The part of the dispatcher that holds topics back. It owns the caps, and the topics that wait for tokens.
 
     A token is taken before an item is claimed, spent by its delivery, and returned if the item is not delivered. So
-    every claimed item may be delivered. A topic that waits for a token, or is paused, costs nothing meanwhile, because
+    every claimed item can be delivered. A topic that waits for a token, or is paused, costs nothing meanwhile, because
     it is not active, is in no ring, and in one slot of the wheel at most. This part writes the settings and the tokens
     of a queue.
     """
@@ -156,7 +156,7 @@ class Tokens:
         cap = self._cap_of(queue.namespace, queue.name, policy.deliveries_per_second_max)
         shared_cap = queue.tenant.cap
         if policy.dequeue_paused or cap is not queue.cap or shared_cap is not queue.shared_cap:
-            self._give_back(queue, queue.allowed_count)
+            self._refund(queue, queue.allowed_count)
             queue.cap, queue.shared_cap = cap, shared_cap
             self.topic_wheel.wake(queue)  # It waits for tokens of its former cap.
         if queue.is_paused != policy.dequeue_paused:
@@ -188,8 +188,8 @@ class Tokens:
         return cap
 
     def forget(self, queue: TopicQueue) -> None:
-        """Give back the tokens of a queue that is forgotten."""
-        self._give_back(queue, queue.allowed_count)
+        """Refund the tokens of a queue that is forgotten."""
+        self._refund(queue, queue.allowed_count)
         queue.tenant.waiting_topics.pop(queue, None)
         self.topic_wheel.leave(queue)
 
@@ -224,7 +224,7 @@ class Tokens:
         if shared_cap is not None and count:
             granted = shared_cap.take(count, now_s)
             if cap is not None:
-                cap.give_back(count - granted, now_s)
+                cap.refund(count - granted, now_s)
             count = granted
         queue.allowed_count += count
         return count
@@ -243,12 +243,12 @@ class Tokens:
         for cap in queue.caps():
             cap.spend(count, now_s)
 
-    def _give_back(self, queue: TopicQueue, count: int) -> None:
-        """Give back unused tokens. A call that waits for the next token gets one of them."""
+    def _refund(self, queue: TopicQueue, count: int) -> None:
+        """Refund unused tokens. A call that waits for the next token gets one."""
         queue.allowed_count -= count
         now_s = self._clock()
         for cap in queue.caps():
-            cap.give_back(count, now_s)
+            cap.refund(count, now_s)
         if count:
             self.topic_wheel.wake(queue)
             if queue.shared_cap is not None:
@@ -273,26 +273,26 @@ class Tokens:
         if queue.shared_cap is not None:
             if tenant.turn_count:
                 wanted = min(wanted, tenant.turn_count)
-            elif tenant.waiting_topics or tenant.parked_slot:
+            elif tenant.waiting_topics or tenant.token_wait_slot:
                 # Other topics came first.
                 tenant.waiting_topics[queue] = None
-                self.park_tenant(tenant)
+                self.wait_for_namespace(tenant)
                 return
         now_s = self._clock()
         is_short = self.take(queue, wanted, now_s) < wanted and queue.shared_cap is not None
         if is_short and (queue.cap is None or not queue.cap.wait_s(now_s)):
             tenant.waiting_topics[queue] = None
-            self.park_tenant(tenant)
+            self.wait_for_namespace(tenant)
 
     def admit_arriving(self, queue: TopicQueue, wanted: int) -> int:
         """Take up to `wanted` tokens for items that are about to be written. Return the number taken."""
-        is_behind = queue.shared_cap is not None and (queue.tenant.waiting_topics or queue.tenant.parked_slot)
+        is_behind = queue.shared_cap is not None and (queue.tenant.waiting_topics or queue.tenant.token_wait_slot)
         return 0 if is_behind or wanted <= 0 else self.take(queue, wanted, self._clock())
 
     def settle(self, queue: TopicQueue) -> bool:
         """Hold no more items of a capped topic, and no more tokens, than can be delivered now.
 
-        Park the topic if its calls lack tokens. True if it must leave its rings.
+        Make the topic wait if its calls lack tokens. True if it must leave its rings.
         """
         buffer = queue.buffer
         excess = len(buffer) if not queue.calls else len(buffer) - queue.allowed_count
@@ -300,47 +300,49 @@ class Tokens:
             self._prefetch.unclaim(queue, buffer.least_urgent(excess))
         held_count = len(buffer) + queue.coming_count
         if queue.allowed_count > held_count:
-            self._give_back(queue, queue.allowed_count - held_count)
+            self._refund(queue, queue.allowed_count - held_count)
         if queue.allowed_count or queue.buffer.sort_keys or queue.claims_count or not queue.calls:
             return False
         # A topic that waits for tokens asks for some, which then are not with the host that has the items.
-        return (queue.is_paused or (queue.has_something() and self._lacks_tokens(queue))) and self.park(queue)
+        return (queue.is_paused or (queue.has_something() and self._lacks_tokens(queue))) and self.wait_for_token(queue)
 
     def _lacks_tokens(self, queue: TopicQueue) -> bool:
         return queue in queue.tenant.waiting_topics or (queue.cap is not None and queue.cap.wait_s(self._clock()) > 0)
 
     # ---- topics and namespaces that wait ----
 
-    def park(self, queue: TopicQueue) -> bool:
+    def wait_for_token(self, queue: TopicQueue) -> bool:
         """Let a topic that lacks tokens, or is paused, cost nothing. True if it must leave its rings."""
         self._queues.deactivate(queue)
         if queue in queue.tenant.waiting_topics:
             return False  # Its namespace has no tokens, and will wake it.
         # Otherwise it waits already, or for an operator.
-        if not (queue.parked_slot or queue.is_paused or queue.cap is None):
-            self.topic_wheel.park(queue)
+        if not (queue.token_wait_slot or queue.is_paused or queue.cap is None):
+            self.topic_wheel.wait_for_token(queue)
             self._queues.on_changed(queue.topic)  # No other host should come for its items meanwhile.
         return queue.in_ring
 
-    def park_tenant(self, tenant: Tenant) -> None:
-        if tenant.parked_slot:
+    def wait_for_namespace(self, tenant: Tenant) -> None:
+        if tenant.token_wait_slot:
             return
         if tenant.cap is not None:
             some = list(islice(tenant.waiting_topics, WEIGHED_MAX))
             weight = sum([queue.weight for queue in some]) * len(tenant.waiting_topics) // max(1, len(some))
             tenant.cap.weigh(max(1, weight + tenant.waiting_any_count))
-            self.tenant_wheel.park(tenant)
+            self.tenant_wheel.wait_for_token(tenant)
         elif tenant.waiting_topics:
             # Its cap has ended: more topics have waited for it than one turn wakes.
-            self.tenant_wheel.park_for_a_turn(tenant)
+            self.tenant_wheel.wait_for_turn(tenant)
 
-    def may_take_any(self, tenant: Tenant, now_s: float) -> bool:
-        """True if calls for any topic of a capped namespace may take tokens now; else park it until their turn."""
+    def can_take_any(self, tenant: Tenant, now_s: float) -> bool:
+        """True if calls for any topic of a capped namespace can take tokens now; else it waits until their turn."""
         if tenant.cap is None:
             return True
-        if not tenant.cap.wait_s(now_s) and (tenant.turn_count or not (tenant.parked_slot or tenant.waiting_topics)):
+        if not tenant.cap.wait_s(now_s) and (
+            tenant.turn_count or not (tenant.token_wait_slot or tenant.waiting_topics)
+        ):
             return True
-        self.park_tenant(tenant)
+        self.wait_for_namespace(tenant)
         return False
 
     def fed(self, namespace: int, name: str) -> None:
@@ -361,7 +363,7 @@ class Tokens:
         self.refresh_tenant(tenant)
         cap, count = tenant.cap, 0
         if cap is not None and not (count := cap.count(self._clock())):
-            self.park_tenant(tenant)
+            self.wait_for_namespace(tenant)
             return
         tenant.is_any_first = not tenant.is_any_first
         queues = list(islice(tenant.waiting_topics, limits.SWEEP_QUEUES_MAX))
@@ -381,4 +383,4 @@ class Tokens:
             yield queue
             tenant.turn_count = 0
         if tenant.waiting_topics or (tenant.waiting_any_count and tenant.has_entries()):
-            self.park_tenant(tenant)
+            self.wait_for_namespace(tenant)

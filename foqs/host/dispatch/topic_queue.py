@@ -73,11 +73,11 @@ class DequeueCall:
         ring = self.ring
         if ring is not None and self.count_left and ring.entries:
             cap = ring.tenant.cap
-            if not ring.tenant.parked_slot or (cap is not None and cap.is_asking):
+            if not ring.tenant.token_wait_slot or (cap is not None and cap.is_asking):
                 return True
-        if self.passed is not None and self.passed.may_bring():
+        if self.passed is not None and self.passed.can_bring():
             return True  # Earlier calls want all its known items, and can leave some.
-        return any(queue.may_bring() for queue in self.wants)
+        return any(queue.can_bring() for queue in self.wants)
 
     def next_items(
         self, queues: list[TopicQueue], clocks: dict[int, Now], writers: Mapping[int, ShardWriter]
@@ -140,8 +140,8 @@ class TopicQueue:
     __slots__ = (
         "_rate", "_rated_at_s", "_served_count", "allowed_count", "buffer", "calls", "cap", "claiming_last",
         "claims_ended_count", "expired_claims_in_row", "has_claims_for_calls", "has_prefetched_for_calls", "in_ring",
-        "is_paused", "is_throttled", "name", "namespace", "parked_slot", "parts", "pausing", "shared_cap",
-        "sick_parts", "tenant", "topic", "version", "waiting_count", "weight",
+        "is_paused", "is_throttled", "name", "namespace", "parts", "pausing", "shared_cap", "sick_parts", "tenant",
+        "token_wait_slot", "topic", "version", "waiting_count", "weight",
     )  # fmt: skip
 
     def __init__(self, tenant: Tenant, name: str) -> None:
@@ -190,7 +190,7 @@ class TopicQueue:
         self.allowed_count = 0
         """Tokens that it holds of each of its caps."""
         # Written by the wheel of Tokens.
-        self.parked_slot = 0
+        self.token_wait_slot = 0
         """The slot of the wheel until which it waits for a token; 0 when it does not."""
         # Written by Rings.
         self.in_ring = False
@@ -236,7 +236,7 @@ class TopicQueue:
         """Return the number of items for calls that wait, and for calls that will soon come.
 
         The latter get the items of the horizon at the recent rate. New consumers get as many as they have had, up to
-        PREFETCH_BEGIN_ITEMS_MAX (like TCP's slow start). A topic with a cap claims only items that it may deliver now.
+        PREFETCH_BEGIN_ITEMS_MAX (like TCP's slow start). A topic with a cap claims only items that it can deliver now.
         """
         if self.is_throttled:
             if not self.allowed_count:
@@ -302,14 +302,14 @@ class TopicQueue:
         """True if ready items cannot be claimed because of the open leases of their shards."""
         return any(part.window.head != order.LAST and not part.room for part in self.parts.values())
 
-    def may_bring(self) -> bool:
+    def can_bring(self) -> bool:
         """True if items that are ready or being claimed can still come for a call."""
         if self.is_throttled and not self.allowed_count:
             return not self.is_paused and self.asks_for_tokens() and self.has_something()
         return self.coming_count > 0 or self.has_something()
 
     def caps(self) -> list[Cap]:
-        """Return its own cap and that of its namespace, as far as there are any."""
+        """Return its own cap and that of its namespace, as far as they exist."""
         return [cap for cap in (self.cap, self.shared_cap) if cap is not None]
 
     def asks_for_tokens(self) -> bool:

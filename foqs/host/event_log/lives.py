@@ -105,7 +105,10 @@ class Lives:
 
     def _end_line(self, topic: ShardTopic, outcome: Outcome, columns: list[list[int | None]]) -> None:
         count = len(columns[0])
-        names = f'"namespace":{json.dumps(self._name_of(topic.namespace))},"topic":{json.dumps(topic.name)}'
+        name, group = topic.shown
+        names = f'"namespace":{json.dumps(self._name_of(topic.namespace))},"topic":{json.dumps(name)}'
+        if group:
+            names += f',"group":{json.dumps(group)}'
         values = ",".join([f'"{name}":{text}' for name, text in zip(LIFE_COLUMNS, _texts(columns), strict=True)])
         line = f'{self._head}{topic.shard_id},{names},"outcome":"{OUTCOMES[outcome]}","count":{count},{values}}}\n'
         self._lines.append(Line(line.encode(), count, count))

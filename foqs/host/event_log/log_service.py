@@ -70,7 +70,7 @@ class EventLog(Service):
     """Records the ends of items, and never delays its callers: events that do not fit are dropped and counted.
 
     The dispatcher records here, on the event loop. All other work runs on the thread, which owns the files. While
-    another process uses the directory, nothing there is written or removed, and lines wait as for a full disk.
+    another process uses the directory, nothing in it is written or removed, and lines wait as for a full disk.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class EventLog(Service):
         self._entered_count = 0
         """Only the event loop changes it, and only the thread changes `_taken_count`."""
         self._taken_count = 0
-        self._lost_told_count = 0
+        self._lost_logged_count = 0
         self._is_closed = False
         self._wake = threading.Event()
         self._stopping = False
@@ -171,7 +171,7 @@ class EventLog(Service):
                 self._flushed = None
                 flushed.set()
             if stopping:
-                self._tell_unwritten()
+                self._log_unwritten()
                 self._lock.release()
                 return
 
@@ -187,9 +187,9 @@ class EventLog(Service):
             self._taken_count += entry.items_count
         now = Moment(self._wall_s(), self._steady_s())
         now_ms, steady_ms = int(now.wall_s * 1000), int(now.steady_s * 1000)
-        self._tell_refused(now_ms)
+        self._log_refused(now_ms)
         if close or not self.failing:  # The losses of a whole failure make one row, and not one a minute.
-            self._tell_lost(now_ms)
+            self._log_lost(now_ms)
         lines = {LIVES: self._lives.take(), ROLLUPS: self.rollups.take(now_ms, steady_ms, all_of_them=close)}
         if now.steady_s < self._retry_s and not close:
             for kind, files in self._sequences.items():
@@ -231,7 +231,7 @@ class EventLog(Service):
             _log.info("event_log_back", directory=directory)
         self.failing = failure is not None
 
-    def _tell_refused(self, now_ms: int) -> None:
+    def _log_refused(self, now_ms: int) -> None:
         """Add the items that quotas refused since the last pass to the roll-ups."""
         for namespace, count in self._source.rate_limited().items():
             before = self._rate_limited.get(namespace, 0)
@@ -239,15 +239,15 @@ class EventLog(Service):
                 self.rollups.add_rate_limited(namespace, now_ms, count - before)
             self._rate_limited[namespace] = count
 
-    def _tell_lost(self, now_ms: int) -> None:
+    def _log_lost(self, now_ms: int) -> None:
         """Add dropped events, and the events of dropped rows, to the roll-ups."""
         # Rows that count losses can be lost like other rows, and are then counted again.
         lost_count = self.lost_items_count + self.rollups_files.lost_items_count
-        if lost_count > self._lost_told_count:
-            self.rollups.add_lost(now_ms, lost_count - self._lost_told_count)
-            self._lost_told_count = lost_count
+        if lost_count > self._lost_logged_count:
+            self.rollups.add_lost(now_ms, lost_count - self._lost_logged_count)
+            self._lost_logged_count = lost_count
 
-    def _tell_unwritten(self) -> None:
+    def _log_unwritten(self) -> None:
         """Log the records that are lost with the process, because the disk refused them."""
         lives_count, rollups_count = self.lives_files.waiting_count, self.rollups_files.waiting_count
         if lives_count or rollups_count:

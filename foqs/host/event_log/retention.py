@@ -42,10 +42,10 @@ def retain(directory: Path, bytes_max: int, days: int, now_s: float) -> Kept:
     Open files count, but are removed only a day later, when they must be abandoned. Files that are not of an event log
     stay. An unreadable or irremovable file does not stop the removal of others.
     """
-    look = _Look()
-    files = sorted(look.files(directory))
+    scan = _Scan()
+    files = sorted(scan.files(directory))
     size_bytes = sum(file.size_bytes for file in files)
-    removed_count, failure = 0, look.failure
+    removed_count, failure = 0, scan.failure
     for file in files:
         is_old = now_s - file.hour_s > (days + file.is_open) * 86_400
         if is_old or (size_bytes > bytes_max and not file.is_open):
@@ -60,7 +60,7 @@ def retain(directory: Path, bytes_max: int, days: int, now_s: float) -> Kept:
     return Kept(size_bytes, removed_count, failure)
 
 
-class _Look:
+class _Scan:
     """One walk through all files of an event log. It skips unreadable ones."""
 
     def __init__(self) -> None:

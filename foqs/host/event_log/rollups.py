@@ -13,6 +13,7 @@ from foqs.host.event_log.lines import Line
 from foqs.model import limits
 from foqs.model.event_log import BOUNDS_MS, FORMAT, SERIES_ENQUEUED, SERIES_LOST, SERIES_RATE_LIMITED
 from foqs.model.item import Outcome
+from foqs.model.topic_name import parts
 from foqs.shard.state.events import Ends, Enqueued
 
 CLOSE_AFTER_MS = 5_000
@@ -182,12 +183,14 @@ class RollUps:
 
     def _lines(self, start_ms: int, minute: dict[_Key, Series]) -> Iterator[Line]:
         for (namespace, topic, priority, outcome), series in minute.items():
+            name, group = (None, "") if topic is None else parts(topic)
             row = {
                 "v": FORMAT,
                 "host": self._host_name,
                 "minute_ms": start_ms,
                 "namespace": None if namespace is None else self._name_of(namespace),
-                "topic": topic,
+                "topic": name,
+                **({"group": group} if group else {}),
                 "priority": priority,
                 "outcome": outcome,
                 **series.row(),

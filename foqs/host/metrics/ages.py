@@ -37,19 +37,19 @@ class Ages:
         now_s = self._now_s()
         if next(self._round, self) is self and now_s - self._began_s >= AGES_ROUND_MS / 1000:
             self._began_s = now_s
-            self._round = self._look()
+            self._round = self._scan()
             next(self._round, None)
 
-    def _look(self) -> Iterator[None]:
+    def _scan(self) -> Iterator[None]:
         """Check AGES_TOPICS_PER_TICK topics in each step."""
         found: dict[int, int] = {}
-        looks_count = 0
+        scanned_count = 0
         for writer, shard in list(self._shards.owned()):
             for topic in list(shard.index.topics.values()):
                 due_at = topic.window.oldest_due_at()
                 if due_at is not None and due_at < found.get(writer.shard_id, limits.NEVER_MS):
                     found[writer.shard_id] = due_at
-                looks_count += 1
-                if looks_count % AGES_TOPICS_PER_TICK == 0:
+                scanned_count += 1
+                if scanned_count % AGES_TOPICS_PER_TICK == 0:
                     yield
         self.oldest_due_at = found

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator
 from heapq import nlargest, nsmallest
 from typing import NamedTuple
 
+from foqs.host.access.book import AccessBook
 from foqs.host.admission.bulk_lane import BulkLane
 from foqs.host.admission.hosted_jobs import Jobs
 from foqs.host.admission.quotas import Quotas
+from foqs.host.audit.trail import Audit
 from foqs.host.dispatch.dispatcher import Dispatcher
 from foqs.host.event_log.log_service import EventLog
 from foqs.host.metrics.ages import Ages
@@ -270,6 +272,15 @@ OF_HOST: tuple[MetricRow[Sources], ...] = (
     gauge("foqs_jobs", "Jobs that had calls on this host of late.", lambda of: of.jobs.count),
 )  # fmt: skip
 
+OF_ACCESS: tuple[MetricRow[AccessBook], ...] = (
+    gauge("foqs_access_mode", "What is done with calls that are not permitted: 0 open, 1 permissive, 2 enforced.",
+        lambda book: book.snapshot.mode),
+    gauge("foqs_access_stale_seconds",
+        "Age of what this host knows of principals, grants and tokens. Changes of them take effect within 2 s while it "
+        "is small; it grows while the meta database does not answer.",
+        lambda book: book.stale_s),
+)  # fmt: skip
+
 OF_EVENT_LOG: tuple[MetricRow[EventLog], ...] = (
     counter("foqs_event_log_written_total",
         "What the event log has written since the host started: lives (ends of lives) and rollups (rows).",
@@ -299,6 +310,14 @@ OF_EVENT_LOG: tuple[MetricRow[EventLog], ...] = (
         "1 while the event log cannot write, because the disk refuses it or another process uses its directory, "
         "else 0.",
         lambda log: bool(log.failing)),
+)  # fmt: skip
+
+OF_AUDIT: tuple[MetricRow[Audit], ...] = (
+    counter("foqs_audit_lost_total",
+        "Audit records that the log of the host has and the meta database will not have, since the host started.",
+        lambda audit: audit.lost_count),
+    gauge("foqs_audit_waiting", "Audit records that are to be written to the meta database.",
+        lambda audit: audit.waiting_count),
 )  # fmt: skip
 
 OF_ITEMS: tuple[MetricRow[ItemMeters], ...] = (

@@ -14,7 +14,7 @@ from foqs.model.item import ItemEvent
 from foqs.shard.port import Transaction, TransactionResult
 from foqs.shard.state.events import Events
 
-_LOOKS_PER_EVENT = 8
+_CHECKS_PER_EVENT = 8
 BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Upper bounds of the buckets of all times, in seconds."""
 OTHER_NAMESPACES = "(other)"
@@ -62,7 +62,7 @@ class ItemMeters:
 
         Only a few, because this runs for each event of a namespace without a label.
         """
-        for _ in range(min(_LOOKS_PER_EVENT, len(self._labelled))):
+        for _ in range(min(_CHECKS_PER_EVENT, len(self._labelled))):
             number = self._labelled.popleft()
             if self._name_of(number) is None:
                 del self._counts[number]
@@ -128,6 +128,13 @@ class TransportMeters:
             ["reason"],
             registry=registry,
         )
+        self._handshakes = Counter(
+            "foqs_handshakes_total",
+            "TLS handshakes, by outcome; refused are those that came while too many waited, and plain are connections "
+            "without TLS where tls = accepted.",
+            ["outcome"],
+            registry=registry,
+        )
         self.calls: dict[tuple[str, str], Distribution] = {}
         self.long_polls: dict[str, Distribution] = {}
 
@@ -142,6 +149,9 @@ class TransportMeters:
 
     def protocol_error(self, reason: str) -> None:
         self._protocol_errors.labels(reason).inc()
+
+    def handshake_ended(self, outcome: str) -> None:
+        self._handshakes.labels(outcome).inc()
 
     def call_finished(self, method: str, outcome: str, seconds: float) -> None:
         calls = self.calls.get((method, outcome))

@@ -55,7 +55,9 @@ class Censuses:
         self._answers: dict[tuple[int, int, int], asyncio.Task[bool]] = {}
         """The answers that are under way and that were given, by census, shard and epoch."""
         self._compared: dict[int, _Compared] = {}
-        """The last comparison of each shard that is owned: there may be 20,000 names, and it is made twice a second."""
+        """The last comparison of each shard that is owned: a shard can have 20,000 names, and it is made twice a
+        second.
+        """
         self._outages: dict[int, OutageLog] = {}
         """The outage of each shard whose last answer failed: it is tried again twice a second."""
 
@@ -71,7 +73,7 @@ class Censuses:
         return {writer.shard_id: writer.served_on for writer, _ in self._shards.owned()}
 
     def conflicts(self, view: NamespaceView) -> dict[str, FoqsError]:
-        self._look_for_unknown(view)
+        self._check_for_unknown(view)
         self._compared = {shard.shard_id: self._compare(shard, view) for _, shard in self._shards.owned()}
         found: dict[str, FoqsError] = {}
         for compared in self._compared.values():
@@ -94,7 +96,7 @@ class Censuses:
                 found[namespace.name] = number_in_use(namespace, name, shard.shard_id)
         return found
 
-    def _look_for_unknown(self, view: NamespaceView) -> None:
+    def _check_for_unknown(self, view: NamespaceView) -> None:
         found: dict[int, str] = {}
         for _, shard in self._shards.owned():
             for number in shard.index.namespaces.copy().keys() - view.by_number.keys():
@@ -144,10 +146,10 @@ class Censuses:
         await self._tasks.stop()
 
     async def _answer(self, census: Census, writer: ShardWriter, shard: ShardState, namespaces: Namespaces) -> bool:
-        """Whether the answer is in the meta database; else it is tried again with the next refresh."""
+        """True if the answer is in the meta database; else it is tried again with the next refresh."""
         try:
             async with asyncio.timeout(limits.CENSUS_MS_MAX / 1000):
-                if census.namespace:
+                if census.namespace or census.topic:
                     await writer.counted.wait()
                 await self._slots.ask(shard)
                 fence = Answer(self._waiting)
@@ -161,7 +163,7 @@ class Censuses:
                     max(namespaces.number_max, max(shard.index.namespace_names, default=0)),
                     self._slots.version_max,
                 )
-                await namespaces.on_thread(lambda meta: meta.censuses.answer(census, [answer]))
+                await namespaces.run_in_lane(lambda meta: meta.censuses.answer(census, [answer]))
         except (FoqsError, TimeoutError) as error:
             self._not_answered(shard.shard_id, str(error) or "it took too long")
             return False
@@ -176,9 +178,16 @@ class Censuses:
 
 
 def _count(census: Census, shard: ShardState, namespaces: Namespaces) -> int:
-    """Items of another namespace under the same number are not the closed one's."""
-    namespace = namespaces.view.by_number.get(census.namespace)
-    name = shard.index.namespace_names.get(census.namespace)
+    """Count the items of the closed namespace, or of the topic.
+
+    Items of another namespace under the same number are not counted.
+    """
+    number = census.topic_namespace if census.topic else census.namespace
+    namespace = namespaces.view.by_number.get(number)
+    name = shard.index.namespace_names.get(number)
     if namespace is None or name is None or not namespace.is_known_as(name):
         return 0
-    return shard.items_of(census.namespace)
+    if not census.topic:
+        return shard.items_of(number)
+    # An item whose dedup id is being checked can come later, with the copies of its groups at its enqueue.
+    return int(shard.holds_topic(number, census.topic))

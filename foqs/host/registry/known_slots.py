@@ -34,18 +34,18 @@ class Slots:
         self._kept: dict[int, tuple[ShardState, SlotTable]] = {}
         """The table of slots that each shard keeps, and the state of the shard by which it was found."""
         self._tasks = Tasks("slot copy")
-        self._looks: dict[ShardState, asyncio.Task[None]] = {}
-        """The looks at copies that are under way."""
+        self._reads: dict[ShardState, asyncio.Task[None]] = {}
+        """The reads of copies that are under way."""
 
-    def learn(self, told: SlotTable, source: str) -> None:
+    def note(self, table: SlotTable, source: str) -> None:
         """Take over the table of `source` if it is newer. Thread-safe."""
         with self._lock:
-            if told.version > self.table.version:
-                self.table = told
-            elif told.version == self.table.version and told.shards != self.table.shards:
+            if table.version > self.table.version:
+                self.table = table
+            elif table.version == self.table.version and table.shards != self.table.shards:
                 # It was made anew while a shard with the lost one was unreachable. Only an operator can choose the
                 # right one.
-                _log.error("slot_tables_differ", source=source, version=told.version)
+                _log.error("slot_tables_differ", source=source, version=table.version)
 
     @property
     def version_max(self) -> int:
@@ -69,10 +69,10 @@ class Slots:
 
     def has_kept(self, shard: ShardState, table: SlotTable) -> None:
         """Note that the shard's owner has written the table, in which slots have left or reached the shard."""
-        self.learn(table, f"shard {shard.shard_id}")
+        self.note(table, f"shard {shard.shard_id}")
         self._kept[shard.shard_id] = (shard, table)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Make every owned shard keep a copy. Called repeatedly on the event loop, as a server can be unreachable."""
         for shard_id in self._kept.keys() - self._shards.by_id.keys():
             del self._kept[shard_id]
@@ -93,17 +93,17 @@ class Slots:
 
     async def kept(self) -> None:
         """Wait until every owned shard keeps a copy, or has failed to."""
-        self.look()
-        if self._looks:
-            await asyncio.wait(list(self._looks.values()))
+        self.refresh()
+        if self._reads:
+            await asyncio.wait(list(self._reads.values()))
 
     async def stop(self) -> None:
         await self._tasks.stop()
 
     def _begin(self, shard: ShardState) -> asyncio.Task[None]:
-        task = self._looks.get(shard)
+        task = self._reads.get(shard)
         if task is None:
-            task = self._looks[shard] = self._tasks.lend(self._keep(shard))
+            task = self._reads[shard] = self._tasks.lend(self._keep(shard))
             task.add_done_callback(partial(self._ended, shard))
         return task
 
@@ -123,12 +123,12 @@ class Slots:
                 self.arrivals[shard.shard_id] = arrival
                 shard.slot_moves.close(frozenset(arrival.move.slots))
         before = self.kept_by(shard)
-        self.learn(kept, f"shard {shard.shard_id}")
+        self.note(kept, f"shard {shard.shard_id}")
         if before is None or before.version <= kept.version:
             self._kept[shard.shard_id] = (shard, kept)
 
     def _ended(self, shard: ShardState, task: asyncio.Task[None]) -> None:
-        del self._looks[shard]
+        del self._reads[shard]
         error = None if task.cancelled() else task.exception()
         if isinstance(error, FoqsError):
             _log.warning("slot_copy_not_kept", shard=shard.shard_id, error=str(error))

@@ -1,4 +1,4 @@
-"""Namespaces created, deleted and recovered, slots made: what needs the answers of all shards of the cluster."""
+"""Namespaces created, deleted and recovered, slots made: calls that need the answers of all shards of the cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from foqs.model.slots import SlotTable
 from foqs.storage.meta.meta_store import MetaStore
 
 CENSUS_POLL_MS = 50
-"""The pause between two looks for the responses of the owners of all shards."""
+"""The pause between two reads of the responses of the owners of all shards."""
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 class NamespaceCalls:
     """Does the verbs that create, delete and recover namespaces. `Admin` calls it.
 
-    Whoever needs the slot table and finds none calls it too: all that come at once share one try to make it.
+    A call that needs the slot table and finds none calls it too: simultaneous calls share one try to make it.
     """
 
     def __init__(self, namespaces: Namespaces, censuses: Censuses, slots: Slots, wall_ms: Callable[[], int]) -> None:
@@ -37,7 +37,7 @@ class NamespaceCalls:
         self._slots = slots
         self._tasks = Tasks("slots")
         self._slots_task: asyncio.Task[None] | None = None
-        """The slot table is being made for several calls, any of which may give up."""
+        """The slot table is being made for several calls, each of which can give up."""
         self._calls = namespaces.calls
         self._wall_ms = wall_ms
 
@@ -49,16 +49,16 @@ class NamespaceCalls:
         def finish(meta: MetaStore) -> Namespace | list[int]:
             return meta.namespaces.finish_creation(census, name, settings, self._wall_ms())
 
-        return await self._finish(census, finish, f"namespace {name!r} was not created")
+        return await self.finish(census, finish, f"namespace {name!r} was not created")
 
     async def delete(self, name: str) -> None:
-        """Close the namespace, and delete it once every shard has said that it holds none of its items.
+        """Close the namespace, and delete it once every shard has reported that it holds no item of it.
 
         Raises InvalidArgumentError when one does, UnavailableError when one does not answer; then it is open again.
         """
         self._namespaces.require_durable()
         census = await self._calls.run(lambda meta: meta.namespaces.begin_deletion(name))
-        await self._finish(
+        await self.finish(
             census, lambda meta: meta.namespaces.finish_deletion(census, name) or None, f"namespace {name!r} was kept"
         )
 
@@ -83,7 +83,7 @@ class NamespaceCalls:
         return recovered
 
     async def slots(self) -> SlotTable:
-        """The slot table, which is made over all shards of the cluster if there is none yet.
+        """The slot table, which is made over all shards of the cluster if none exists yet.
 
         Raises UnavailableError while the meta database or the owner of a shard does not answer.
         """
@@ -103,11 +103,14 @@ class NamespaceCalls:
         def finish(meta: MetaStore) -> list[int] | None:
             return meta.slots.finish(census) or None
 
-        await self._finish(census, finish, "the slot table was not made")
+        await self.finish(census, finish, "the slot table was not made")
         await self._namespaces.refresh()
 
-    async def _finish(self, census: Census, finish: Callable[[MetaStore], T | list[int]], failure: str) -> T:
-        """Try until `finish` names no shards that have not answered; returns its result. A failure ends the census."""
+    async def finish(self, census: Census, finish: Callable[[MetaStore], T | list[int]], failure: str) -> T:
+        """Try until `finish` returns no list of shards that have not answered, and return its result.
+
+        A failure ends the census. `failure` is the text of the error for that.
+        """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + limits.CENSUS_MS_MAX / 1000
         try:
@@ -134,7 +137,7 @@ class NamespaceCalls:
 
 
 def _silent(shards: list[int], failure: str) -> str:
-    """`shards` are many when a host is away, and then the first tell whose they are."""
+    """`shards` are many when a host is unreachable, and then the first ones show their owner."""
     shown = ", ".join(map(str, shards[:10])) + (", ..." if len(shards) > 10 else "")
     return (
         f"the owner of shard {shown} has not answered within {limits.CENSUS_MS_MAX} ms, and that is needed to know all "

@@ -18,7 +18,7 @@ from foqs.host.registry.meta_calls import MetaCalls
 from foqs.model import limits
 from foqs.model.census import Census
 from foqs.model.errors import FoqsError, PausedError, UnavailableError, UnknownNamespaceError, shown
-from foqs.model.namespace import Namespace, SettingsTable
+from foqs.model.namespace import Namespace, NamespaceSettings, SettingsTable
 from foqs.model.pace import Pace
 from foqs.model.slots import SlotMove
 from foqs.shard.state.engine import ShardState
@@ -60,7 +60,7 @@ class OwnedShards(Protocol):
         """Return the epoch of each known shard of the cluster; 0 for a shard that this host does not own now."""
 
     def answer(self, censuses: Sequence[Census], namespaces: Namespaces) -> None:
-        """Begin to answer those that are new, to the meta database of these namespaces. On the event loop."""
+        """Begin to answer the new ones, to the meta database of these namespaces. On the event loop."""
 
 
 class Namespaces(Service):
@@ -80,20 +80,20 @@ class Namespaces(Service):
         *,
         allow_undurable: bool,
         on_slot_move: Callable[[SlotMove | None], None] = lambda move: None,
-        give_back_id: Callable[[], None] = lambda: None,
+        restore_id: Callable[[], None] = lambda: None,
     ) -> None:
         """`wall_ms` is the time of day.
 
         `on_slot_move` gets the move of slots that the meta database has under way, on the event loop.
 
-        `give_back_id` tells the meta database the id of the cluster if it has lost that. It blocks.
+        `restore_id` writes the id of the cluster to a meta database that has lost it. It blocks.
         """
         super().__init__("namespaces")
         self.calls = MetaCalls(meta)
         self._shards = shards
         self._slots = slots
         self._on_slot_move = on_slot_move
-        self._give_back_id = give_back_id
+        self._restore_id = restore_id
         self.settings = SettingsTable()
         """The settings of namespaces, for shards and the dispatcher."""
         self.number_max = 0
@@ -166,6 +166,11 @@ class Namespaces(Service):
         namespace = self._view.by_number.get(number)
         return namespace.name if namespace else None
 
+    def settings_named(self, name: str) -> NamespaceSettings | None:
+        """Return the settings of the namespace with this name, as far as this host knows."""
+        namespace = self._view.by_number.get(self._view.number_by_name.get(name.encode(), -1))
+        return namespace.settings if namespace else None
+
     @property
     def numbers(self) -> set[int]:
         return set(self._view.by_number)
@@ -181,19 +186,19 @@ class Namespaces(Service):
     async def refresh(self) -> None:
         """Read all of it anew. Raises UnavailableError."""
         before = self._conflicts_opened
-        # A shard that is opened meanwhile has an epoch that the reading may be too early for.
+        # A shard that is opened meanwhile has an epoch for which the reading can be too early.
         owned = self._shards.epochs()
-        listed = await self.on_thread(self.read)
+        listed = await self.run_in_lane(self.read)
         if self._conflicts_opened is before:
             self._conflicts_opened = {}
         self._shards.answer(listed.censuses, self)
-        self._slots.look()
+        self._slots.refresh()
         self._on_slot_move(listed.slot_move)
         table, move = self._slots.table, listed.slot_move
         # The table that a move leads to is known before the move ends. It has ended if the next one is under way.
         if table.version > listed.slots.version and (move is None or move.version < self._slots.version_max):
             _log.error("meta_lost_slots", version=listed.slots.version, known_version=table.version)
-            await self.on_thread(lambda meta: meta.slots.restore(table))
+            await self.run_in_lane(lambda meta: meta.slots.restore(table))
         known = listed.epochs
         lost = {shard_id: epoch for shard_id, epoch in owned.items() if known.get(shard_id, -1) < epoch}
         # A shard without an owner is included, so that its next owner asks for its epoch.
@@ -201,11 +206,11 @@ class Namespaces(Service):
             if any(lost.values()):
                 _log.error("meta_went_back", lost_epochs={shard: epoch for shard, epoch in lost.items() if epoch})
             servers = self._shards.servers()
-            await self.on_thread(lambda meta: self._give_back(meta, lost, servers))
+            await self.run_in_lane(lambda meta: self._restore(meta, lost, servers))
 
-    def _give_back(self, meta: MetaStore, epochs: dict[int, int], servers: dict[int, str]) -> None:
-        """Tell the meta database what it lacks. The id comes first: with the epochs it seems to have all."""
-        self._give_back_id()
+    def _restore(self, meta: MetaStore, epochs: dict[int, int], servers: dict[int, str]) -> None:
+        """Write missing records to the meta database. The id comes first: with the epochs it seems to have all."""
+        self._restore_id()
         meta.shards.raise_epochs(self._host_id, epochs, self._wall_ms(), servers)
 
     def read(self, meta: MetaStore) -> NamespaceList:
@@ -218,7 +223,7 @@ class Namespaces(Service):
             listed = meta.namespaces.read()
             if listed.namespaces is not self._listed:
                 self._listed, self._read_view = listed.namespaces, NamespaceView(listed.namespaces)
-            self._slots.learn(listed.slots, "the meta database")
+            self._slots.note(listed.slots, "the meta database")
             view = self._read_view
             self.number_max = max(self.number_max, max(view.by_number, default=0))
             self._conflicts = self._shards.conflicts(view)
@@ -229,15 +234,17 @@ class Namespaces(Service):
             known = self.settings
             if listed.policies is not known.policies or listed.prefix_policies is not known.prefix_policies:
                 known.replace_policies(listed.policies, listed.prefix_policies)
+            if listed.groups is not known.declared_groups:
+                known.replace_groups(listed.groups)
             return listed
 
     def shard_opened(self, shard: ShardState) -> None:
-        """A shard tells by what names it knows the numbers of namespaces."""
+        """Compare the names of a shard's namespaces with those in the meta database."""
         self._conflicts_opened = self._conflicts_opened | self._shards.conflicts_of(shard, self._view)
         self._slots.opened(shard)
 
-    async def on_thread(self, work: Callable[[MetaStore], T]) -> T:
-        """Run `work` on the host's thread for the meta database, where no admin call delays it."""
+    async def run_in_lane(self, work: Callable[[MetaStore], T]) -> T:
+        """Run `work` in the lane for the meta database, where no admin call delays it."""
         return await self._lane.run(lambda: work(self._meta))
 
     async def _start(self) -> None:
@@ -252,7 +259,7 @@ class Namespaces(Service):
         )
 
     async def _stop(self) -> None:
-        # Both may wait for a database that hangs.
+        # Both can wait for a database that hangs.
         await self.calls.stop()
         await self._lane.stop()
         self._meta.close()
@@ -276,7 +283,7 @@ class Namespaces(Service):
     async def _check_durable(self) -> None:
         if self._allow_undurable:
             return
-        self._problems = await self.on_thread(lambda meta: meta.check_durable())
+        self._problems = await self.run_in_lane(lambda meta: meta.check_durable())
         self._checked_s = asyncio.get_running_loop().time()
         if self._problems:
             _log.error("meta_undurable", problems=self._problems)

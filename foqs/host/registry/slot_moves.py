@@ -77,7 +77,7 @@ class SlotMover:
         source: Callable[[int, str, str], Source],
     ) -> None:
         """`source` makes the reader of a shard by its id, its place, and the server on which it is served."""
-        self.told: SlotMove | None = None
+        self.move: SlotMove | None = None
         """The last move seen in the meta database."""
         self._namespaces = namespaces
         self._censuses = censuses
@@ -92,20 +92,20 @@ class SlotMover:
         self._lane = Lane("slot-moves")
         """Other shards are read there."""
 
-    def look(self, told: SlotMove | None) -> None:
+    def refresh(self, move: SlotMove | None) -> None:
         """Begin this host's parts of the move in the meta database, or of one that it has lost. On the event loop."""
-        self.told = told
+        self.move = move
         owned = {shard.shard_id: (writer, shard) for writer, shard in self._shards.owned()}
         for shard_id, arrival in list(self._slots.arrivals.items()):
             if shard_id in owned:
                 self._begin("receive", *owned[shard_id], self._receive, arrival.move)
-        if told is None:
+        if move is None:
             self._propose(owned.keys())
             return
-        if told.to_shard in owned and told.to_shard not in self._slots.arrivals:
-            self._begin("receive", *owned[told.to_shard], self._receive, told)
-        if told.from_shard in owned and told.phase is MovePhase.GIVING:
-            self._begin("give", *owned[told.from_shard], self._give, told)
+        if move.to_shard in owned and move.to_shard not in self._slots.arrivals:
+            self._begin("receive", *owned[move.to_shard], self._receive, move)
+        if move.from_shard in owned and move.phase is MovePhase.GIVING:
+            self._begin("give", *owned[move.from_shard], self._give, move)
 
     async def stop(self) -> None:
         await self._tasks.stop()
@@ -130,7 +130,7 @@ class SlotMover:
             task.add_done_callback(lambda _: self._parts.discard(key))
 
     async def _do(self, part: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Run a part of a move. The next `look` begins a failed one again."""
+        """Run a part of a move. The next `refresh` begins a failed one again."""
         try:
             await work()
         except FoqsError as error:
@@ -167,19 +167,19 @@ class SlotMover:
     async def _begin_move(self, move: SlotMove) -> None:
         """Begin a move if all shards know the table for which it was made, and no other slots move to one."""
         namespaces = self._namespaces
-        census = await namespaces.on_thread(lambda meta: meta.slots.begin())
+        census = await namespaces.run_in_lane(lambda meta: meta.slots.begin())
         loop = asyncio.get_running_loop()
         until_s = loop.time() + limits.CENSUS_MS_MAX / 1000
         try:
             # The shards of this host answer at once, and those of other hosts after their next refresh.
             await namespaces.refresh()
             await self._censuses.answered(census)
-            while missing := await namespaces.on_thread(lambda meta: meta.slots.begin_move(census, move)):
+            while missing := await namespaces.run_in_lane(lambda meta: meta.slots.begin_move(census, move)):
                 if loop.time() > until_s:
                     raise UnavailableError(f"shards {missing[:10]} have not said which slot table they know")
                 await asyncio.sleep(CENSUS_POLL_MS / 1000)
         except FoqsError:
-            await namespaces.on_thread(lambda meta: meta.censuses.end(census))
+            await namespaces.run_in_lane(lambda meta: meta.censuses.end(census))
             raise
         self._propose_from_s = 0.0
         _log.info("slots_begin_to_move", from_shard=move.from_shard, to_shard=move.to_shard, slots=len(move.slots))
@@ -201,12 +201,12 @@ class SlotMover:
         await self._write(writer, partial(shard.slot_moves.give, table, frozenset(move.slots)))
         slots.has_kept(shard, table)
         _log.info("slots_given", shard=shard.shard_id, to_shard=move.to_shard, slots=len(move.slots))
-        slots.look()
+        slots.refresh()
 
     # ---- the receiving shard ----
 
     async def _receive(self, writer: ShardWriter, shard: ShardState, move: SlotMove) -> None:
-        slots, meta = self._slots, self._namespaces.on_thread
+        slots, meta = self._slots, self._namespaces.run_in_lane
         await slots.ask(shard)
         arrival = slots.arrivals.get(shard.shard_id)
         if arrival is None:
@@ -239,7 +239,7 @@ class SlotMover:
                 if await self._copy(writer, shard, arrival, source) <= COPY_READS_MAX:
                     break
             giving = move._replace(phase=MovePhase.GIVING)
-            if not await self._namespaces.on_thread(lambda meta: meta.slots.set_phase(giving)):
+            if not await self._namespaces.run_in_lane(lambda meta: meta.slots.set_phase(giving)):
                 raise UnavailableError(f"the meta database has another move of slots than to shard {shard.shard_id}")
             table = await self._given(move, source)
         await self._copy(writer, shard, arrival, source)
@@ -252,7 +252,7 @@ class SlotMover:
         """Wait until the other shard has given the slots. Returns its table. Raises UnavailableError at the timeout."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + GIVEN_MS_MAX / 1000
-        self.look(move._replace(phase=MovePhase.GIVING))
+        self.refresh(move._replace(phase=MovePhase.GIVING))
         while (table := await self._read(source.slots)).version < move.version:
             if loop.time() > until_s:
                 raise UnavailableError(f"shard {move.from_shard} has not given its slots for {GIVEN_MS_MAX} ms")
@@ -263,18 +263,18 @@ class SlotMover:
         """Copy the ids of the slots that the other shard has taken since the last copy. Returns the number of reads."""
         slots, reads_count = frozenset(arrival.move.slots), 0
         for log in await self._read(source.logs):
-            if not self._may_have(log.namespace, slots):
+            if not self._can_have(log.namespace, slots):
                 continue
             first = max(log.first, arrival.read_to.get(log.namespace, 0))
             while first < log.end:
                 reads_count += 1
                 found, first = await self._read(partial(_read, source, log, first, arrival.move))
                 if found.ids:
-                    await self._write(writer, partial(shard.slot_moves.learn, found))
+                    await self._write(writer, partial(shard.slot_moves.append, found))
                 arrival.read_to[log.namespace] = first
         return reads_count
 
-    def _may_have(self, number: int, slots: frozenset[int]) -> bool:
+    def _can_have(self, number: int, slots: frozenset[int]) -> bool:
         """True if ids of the namespace can be in these slots."""
         namespace = self._namespaces.view.by_number.get(number)
         if namespace is None:
@@ -286,7 +286,7 @@ class SlotMover:
         owned = self._shards.by_id.get(shard_id)
         if owned is not None:
             return self._source(shard_id, owned.place, owned.writer.served_on)
-        rows = await self._namespaces.on_thread(lambda meta: meta.shards.read_all())
+        rows = await self._namespaces.run_in_lane(lambda meta: meta.shards.read_all())
         places = [(row.place, row.server) for row in rows if row.shard_id == shard_id]
         return self._source(shard_id, *(places or [("", "")])[0])
 

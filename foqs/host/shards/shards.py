@@ -65,16 +65,16 @@ class OwnedShard(Service):
         self._export_lane = Lane(f"exporter-{writer.shard_id}")
 
     async def read(self, work: Callable[[], T]) -> T:
-        """Do what the reader has given as work, after all that was asked before.
+        """Do work of the reader, after all that was asked before.
 
-        Raises UnavailableError once the shard was handed on.
+        Raises UnavailableError once the shard was handed over.
         """
         return await self._run(self._read_lane, work)
 
     async def export(self, work: Callable[[], T]) -> T:
-        """Do what the exporter has given as work, after all that was asked before.
+        """Do work of the exporter, after all that was asked before.
 
-        Raises UnavailableError once the shard was handed on.
+        Raises UnavailableError once the shard was handed over.
         """
         return await self._run(self._export_lane, work)
 
@@ -127,7 +127,7 @@ class Shards:
     ) -> None:
         """`shard_ids` are the shards that the host knows of before it has asked.
 
-        `refused` tells at any time why the cluster was not told of some that the host's configuration names.
+        `refused` returns at any time why shards of the host's configuration were not added to the cluster.
 
         `is_elsewhere` is True for a shard that another host serves, whose part of a page is asked of that one.
         """

@@ -15,8 +15,10 @@ from foqs.host.shards.shards import Shards
 from foqs.model import ids, limits
 from foqs.model.calls import NO_CONTENT, CallContext, Delivery
 from foqs.model.errors import OverloadedError, PausedError
+from foqs.model.groups import check_consumed
 from foqs.model.item import ItemEvent, ShardItem
 from foqs.model.namespace import Namespace
+from foqs.model.topic_name import is_of_group, parts
 
 
 class Dequeues:
@@ -83,6 +85,7 @@ class Dequeues:
         if wants and all(self._dispatcher.settings.policy(namespace.number, name).dequeue_paused for name in wants):
             raise self._paused(namespace, wants)
         self._shards.check_owns_any()
+        self._check_groups(namespace, wants)
         queues = self._dispatcher.queues
         if queues.waiting_count >= limits.DEQUEUES_WAITING_MAX:
             raise OverloadedError(
@@ -111,6 +114,16 @@ class Dequeues:
         if says_begun:
             self._mark_suspects(items, deliveries)
         return deliveries
+
+    def _check_groups(self, namespace: Namespace, wants: Collection[str]) -> None:
+        """Check that the groups of the named topics exist.
+
+        A host without shards does not check, because it can know a new group later than the owners of shards.
+        """
+        groups = self._namespaces.settings.groups.get(namespace.number)
+        if groups is not None or any(map(is_of_group, wants)):
+            for name in wants:
+                check_consumed(groups, *parts(name))
 
     def _mark_suspects(self, items: list[ShardItem], deliveries: list[Delivery]) -> None:
         for item, delivery in zip(items, deliveries, strict=True):
@@ -162,6 +175,7 @@ class Dequeues:
         """Make the error of a pause; `wants` are the topics that the call names."""
         settings = self._dispatcher.settings
         name = next(iter(wants), None)
+        shown = "" if name is None else " of group ".join([repr(part) for part in parts(name) if part])
         known = settings.by_number.get(namespace.number, namespace).settings
         if name is None or known.dequeue_paused:
             return PausedError(
@@ -169,7 +183,7 @@ class Dequeues:
             )
         reason = settings.policy(namespace.number, name).reason
         others = f" and {len(wants) - 1} others" if len(wants) > 1 else ""
-        return PausedError(f"dequeues of topic {name!r}{others} are paused by an operator{arguments.why(reason)}")
+        return PausedError(f"dequeues of topic {shown}{others} are paused by an operator{arguments.why(reason)}")
 
     def _out_of_time(self, loop: asyncio.AbstractEventLoop, call: DequeueCall, deadline_s: float) -> None:
         """Answer without items, unless some are ready: these are worth their commit even without a wait."""
@@ -188,6 +202,7 @@ class Dequeues:
         deliveries: list[Delivery] = []
         for item in items:
             receipt, topic, content = item.receipt, item.topic, item.content or NO_CONTENT
+            name, group = topic.shown
             shard_id = topic.shard_id
             if shard_id not in ahead_ms:
                 ahead_ms[shard_id] = self._shards.writers[shard_id].now().on_server(0)
@@ -196,13 +211,14 @@ class Dequeues:
                 Delivery(
                     ids.item_id_of(receipt),
                     receipt,
-                    topic.name,
+                    name,
                     item.priority,
                     item.due_at,
                     item.enqueued_at,
                     item.lease_due_at + ahead_ms[shard_id],
                     item.failed_attempts + 1,
-                    *content.told(),
+                    *content.fields(),
+                    group=group,
                 )
             )
         return deliveries

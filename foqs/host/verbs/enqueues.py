@@ -16,8 +16,9 @@ from foqs.host.admission.quotas import Quotas
 from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import NO_SHARD_RETRY_MS
 from foqs.host.shards.waiting import Answer, Waiting
-from foqs.model import ids, order
-from foqs.model.calls import CallContext, DeliveryPolicy, EnqueueResult, PositionErrors
+from foqs.host.verbs.item_maker import Costs, ItemMaker, Made, costs_of
+from foqs.model import ids
+from foqs.model.calls import CallContext, EnqueueResult, PositionErrors
 from foqs.model.errors import (
     FoqsError,
     NotWrittenError,
@@ -25,17 +26,14 @@ from foqs.model.errors import (
     RateLimitedError,
     UnavailableError,
 )
-from foqs.model.item import ItemEvent, Phase, ShardItem
+from foqs.model.item import ItemEvent
 from foqs.model.namespace import DedupScope, Namespace
-from foqs.model.policy import TopicPolicy
 from foqs.model.seen import digests_of
 from foqs.model.slots import slot_of
-from foqs.model.topic import ShardTopic
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import OnceOutcome
 from foqs.shard.writer.shard_writer import ShardWriter
 
-AT_MOST_ONCE = int(DeliveryPolicy.AT_MOST_ONCE)
 _size_bytes = attrgetter("size_bytes")
 _dedup_id = attrgetter("dedup_id")
 
@@ -45,33 +43,40 @@ class _OncePart:
 
     __slots__ = ("_made", "_shard_id", "outcome")
 
-    def __init__(self, shard_id: int, made: dict[int, ShardItem], refusal: FoqsError | None) -> None:
-        """`made` are the items by their positions in the call; `refusal` is the error of items that are no repeats."""
+    def __init__(self, shard_id: int, made: Made, refusal: FoqsError | None) -> None:
+        """`made` are the items of the call; `refusal` is the error of items that are no repeats."""
         self._shard_id = shard_id
         self._made = made
-        self.outcome = OnceOutcome(refusal)
+        self.outcome = OnceOutcome(refusal, made.copies)
 
-    def tell(self, result: EnqueueResult, refused: PositionErrors, unknown: FoqsError | None) -> None:
+    def made_count(self) -> int:
+        """Return the number of items that were made, copies included."""
+        made, copies = self.outcome.made, self.outcome.copies
+        return len(made) + (sum([len(copies.get(key, ())) for key in made]) if copies else 0)
+
+    def enter_outcomes(self, result: EnqueueResult, refused: PositionErrors, unknown: FoqsError | None) -> None:
         """Enter the outcome of each item; `unknown` is the error of an item whose outcome is not known."""
-        shard_id, outcome = self._shard_id, self.outcome
+        shard_id, outcome, items = self._shard_id, self.outcome, self._made.items
         firsts, errors = outcome.firsts, outcome.errors
-        if len(outcome.made) == len(self._made):
-            for position, item in self._made.items():
-                result.ids[position] = ids.item_id(shard_id, item.key)
+        if len(outcome.made) == len(items):
+            self._made.enter_ids(shard_id, result.ids)
             return
         made = set(outcome.made)
-        told: dict[FoqsError, FoqsError] = {}
-        for position, item in self._made.items():
+        shared: dict[FoqsError, FoqsError] = {}
+        for position, item in items.items():
             key = item.key
             if key in made:
-                result.ids[position] = ids.item_id(shard_id, key)
+                result.ids[position] = self._made.id_of(shard_id, item)
             elif key in firsts:
-                result.ids[position] = ids.item_id(*firsts[key])
+                # The first one had as many copies as this one would have, unless groups have changed since.
+                copies_count = len(self._made.copies.get(key, ()))
+                first_id = ids.item_id(*firsts[key])
+                result.ids[position] = ids.with_copies(first_id, copies_count) if copies_count else first_id
                 result.duplicates.append(position)
             else:
                 error = errors.get(key, unknown)
                 assert error is not None, "it has ended"
-                refused[position] = told.get(error) or told.setdefault(error, _of_slot(error))
+                refused[position] = shared.get(error) or shared.setdefault(error, _of_slot(error))
 
 
 def _of_slot(error: FoqsError) -> FoqsError:
@@ -81,16 +86,12 @@ def _of_slot(error: FoqsError) -> FoqsError:
     return error
 
 
-def _topic_paused(name: str, policy: TopicPolicy) -> PausedError:
-    return PausedError(f"enqueues of topic {name!r} are paused by an operator{arguments.why(policy.reason)}")
-
-
-def _by_id(namespace: Namespace, news: Sequence[NewItem], positions: Sequence[int]) -> list[list[int]]:
+def _by_id(namespace: Namespace, new_items: Sequence[NewItem], positions: Sequence[int]) -> list[list[int]]:
     """Group the positions of items by dedup id, in the order of the call."""
     is_by_topic = namespace.settings.dedup_scope is DedupScope.TOPIC
     groups: dict[tuple[str, str], list[int]] = {}
     for position in sorted(positions):
-        new = news[position]
+        new = new_items[position]
         groups.setdefault((new.topic or "" if is_by_topic else "", new.dedup_id or ""), []).append(position)
     return list(groups.values())
 
@@ -121,6 +122,7 @@ class Enqueues:
         `look_ups` bounds the look-ups of dedup ids for calls over their quota.
         """
         self._namespaces = namespaces
+        self._maker = ItemMaker(namespaces.settings)
         self._quotas = quotas
         self._placement = placement
         self._waiting = waiting
@@ -137,7 +139,7 @@ class Enqueues:
         result = EnqueueResult([""] * len(items))
         has_ids = any(map(_dedup_id, items))
         try:
-            namespace, charge = await self._admit(namespace_name, len(items), has_ids=has_ids)
+            namespace, charge, costs = await self._admit(namespace_name, items, has_ids=has_ids)
         except RateLimitedError as error:
             namespace = self._namespaces.serving(namespace_name)
             if has_ids and self._placement.knows_slots and self._look_ups.admit(namespace, len(items)):
@@ -146,14 +148,14 @@ class Enqueues:
             self._count_event(namespace.number, ItemEvent.RATE_LIMITED, len(items))
             raise
         if has_ids:
-            await self._enqueue_once(namespace, items, result, charge, context.away)
+            await self._enqueue_once(namespace, items, result, charge, costs, context.away)
             return result
         try:
             await self._enqueue_anywhere(namespace, items, range(len(items)), result)
         except FoqsError as error:
-            charge.give_back(len(items) if error.nothing_done else len(result.errors))
+            charge.refund(costs.all if error.nothing_done else costs.of(result.errors))
             raise
-        charge.give_back(len(result.errors))
+        charge.refund(costs.of(result.errors))
         return result
 
     async def _enqueue_anywhere(
@@ -166,9 +168,9 @@ class Enqueues:
         """Write items without dedup ids, which any shard can take. Raises FoqsError when none was written."""
         writer, shard, made = self._place(namespace, items, positions, result.errors)
         avoided: set[int] = set()
-        while made:
-            answer = Answer(self._waiting)
-            shard.insert(list(made.values()), sum(map(_size_bytes, made.values())), answer)
+        while made.items:
+            answer, new_items = Answer(self._waiting), made.all()
+            shard.insert(new_items, sum(map(_size_bytes, new_items)), answer)
             writer.wake()
             try:
                 await answer.done
@@ -178,10 +180,9 @@ class Enqueues:
                 avoided.add(shard.shard_id)
                 # The namespace was possibly closed meanwhile, and counted as empty there.
                 self._namespaces.check_open(namespace.number)
-                writer, shard, made = self._place(namespace, items, list(made), result.errors, avoided)
-        for position, item in made.items():
-            result.ids[position] = ids.item_id(shard.shard_id, item.key)
-        self._count_event(namespace.number, ItemEvent.ENQUEUED, len(made))
+                writer, shard, made = self._place(namespace, items, list(made.items), result.errors, avoided)
+        made.enter_ids(shard.shard_id, result.ids)
+        self._count_event(namespace.number, ItemEvent.ENQUEUED, made.count())
 
     async def _enqueue_once(
         self,
@@ -189,6 +190,7 @@ class Enqueues:
         items: Sequence[NewItem],
         result: EnqueueResult,
         charge: Charge,
+        costs: Costs,
         away: Collection[int] = (),
     ) -> None:
         """Write the items of a call with dedup ids. Raises FoqsError when all items failed for one reason."""
@@ -196,7 +198,7 @@ class Enqueues:
         with_ids = [position for position, new in enumerate(items) if new.dedup_id is not None]
         refused: PositionErrors = {}
         if not self._placement.knows_slots:
-            await self._ask_for_slots(namespace, len(items), charge)
+            await self._ask_for_slots(namespace, costs.all, charge)
         answer = Answer(self._waiting)
         placed, anywhere = self._placement.place_ids(namespace, items, with_ids, refused, away)
         parts = self._start_once(namespace, items, placed, answer, result.errors, refused)
@@ -209,12 +211,12 @@ class Enqueues:
             except FoqsError as error:
                 unknown = error.with_traceback(None)
         for part in parts:
-            part.tell(result, refused, unknown)
+            part.enter_outcomes(result, refused, unknown)
         result.duplicates.sort()
         result.errors.update(refused)
-        undone_count = sum([error.nothing_done for error in result.errors.values()])
-        charge.give_back(undone_count + len(result.duplicates))
-        self._count_event(namespace.number, ItemEvent.ENQUEUED, sum([len(part.outcome.made) for part in parts]))
+        undone = [position for position, error in result.errors.items() if error.nothing_done]
+        charge.refund(costs.of(undone) + costs.of(result.duplicates))
+        self._count_event(namespace.number, ItemEvent.ENQUEUED, sum([part.made_count() for part in parts]))
         if len(refused) == len(items) and len(distinct := set(refused.values())) == 1:
             raise distinct.pop()
 
@@ -244,7 +246,7 @@ class Enqueues:
             except FoqsError as error:
                 unknown = error.with_traceback(None)
         for part in parts:
-            part.tell(result, refused, unknown)
+            part.enter_outcomes(result, refused, unknown)
         result.duplicates.sort()
         result.errors.update(refused)
         limited_count = sum([error is refusal for error in refused.values()])
@@ -290,7 +292,7 @@ class Enqueues:
         try:
             await self._make_slots()
         except FoqsError as error:
-            charge.give_back(count)
+            charge.refund(count)
             raise UnavailableError(
                 f"nothing was enqueued: {error.message}", retry_after_ms=NO_SHARD_RETRY_MS, nothing_done=True
             ) from error
@@ -317,14 +319,15 @@ class Enqueues:
             assert shard is not None, "it has just been chosen"
             try:
                 draft_topic = partial(shard.index.draft_topic, namespace.number)
-                made = self._make_items(writer, shard, namespace, items, some, draft_topic, errors)
-                if made:
+                made = self._maker.make_items(writer, shard, namespace, items, some, draft_topic, errors)
+                if made.items:
                     part = _OncePart(shard.shard_id, made, refusal)
-                    ids = [items[position].dedup_id or "" for position in made]
-                    news = list(made.values())
-                    scopes = [item.topic.name.encode() for item in news] if is_by_topic else [b""]
+                    ids = [items[position].dedup_id or "" for position in made.items]
+                    # The topic of the call counts, and not the one of the first copy.
+                    scopes = [(items[at].topic or "").encode() for at in made.items] if is_by_topic else [b""]
                     digests = digests_of(namespace.number, scopes, _slots_of(namespace, ids), ids)
-                    shard.insert_once(news, digests, sum(map(_size_bytes, news)), answer, part.outcome)
+                    new_items = list(made.items.values())
+                    shard.insert_once(new_items, digests, sum(map(_size_bytes, made.all())), answer, part.outcome)
                     parts.append(part)
             except FoqsError as error:
                 lost = [at for at in some if at not in errors]
@@ -333,17 +336,19 @@ class Enqueues:
         answer.part_done()
         return parts
 
-    async def _admit(self, name: str, count: int, *, has_ids: bool) -> tuple[Namespace, Charge]:
+    async def _admit(self, name: str, items: Sequence[NewItem], *, has_ids: bool) -> tuple[Namespace, Charge, Costs]:
         """Check a call and charge its quota before any work, so that a namespace over quota costs others nothing."""
         namespace = self._namespaces.serving(name)
         settings = namespace.settings
         if settings.enqueue_paused:
-            told = arguments.why(settings.pause_reason)
-            raise PausedError(f"enqueues of namespace {name!r} are paused by an operator{told}")
+            why = arguments.why(settings.pause_reason)
+            raise PausedError(f"enqueues of namespace {name!r} are paused by an operator{why}")
         if namespace.closing:
             self._namespaces.check_open(namespace.number)
-        if count > settings.batch_items_max:
-            raise arguments.too_many("items", count, settings.batch_items_max)
+        if len(items) > settings.batch_items_max:
+            raise arguments.too_many("items", len(items), settings.batch_items_max)
+        costs = costs_of(items, self._namespaces.settings.groups.get(namespace.number))
+        count = costs.all
         if not has_ids:
             # Tokens for items without a shard would be missing on the hosts that have one.
             self._placement.check_takes(namespace)
@@ -351,110 +356,26 @@ class Enqueues:
         if charge is None:
             charge = await self._quotas.wait(namespace, count)
             self._check_open_still(namespace, count, charge)
-        return namespace, charge
+        return namespace, charge, costs
 
     def _check_open_still(self, namespace: Namespace, count: int, charge: Charge) -> None:
         """Check after a wait that the namespace was not closed and counted as empty. Returns the charge if it was."""
         try:
             self._namespaces.check_open(namespace.number)
         except FoqsError:
-            charge.give_back(count)
+            charge.refund(count)
             raise
 
     def _place(
         self,
         namespace: Namespace,
-        news: Sequence[NewItem],
+        new_items: Sequence[NewItem],
         positions: Sequence[int],
         errors: PositionErrors,
         avoided: Collection[int] = (),
-    ) -> tuple[ShardWriter, ShardState, dict[int, ShardItem]]:
+    ) -> tuple[ShardWriter, ShardState, Made]:
         """Choose a shard and make the items at `positions` for it. Returns its writer, its state, and the items."""
         writer = self._placement.place(namespace, len(positions), avoided)
         shard = writer.shard
         assert shard is not None, "it has just been chosen"
-        return writer, shard, self._make(writer, shard, namespace, news, positions, errors)
-
-    def _make(
-        self,
-        writer: ShardWriter,
-        shard: ShardState,
-        namespace: Namespace,
-        news: Sequence[NewItem],
-        positions: Sequence[int],
-        errors: PositionErrors,
-    ) -> dict[int, ShardItem]:
-        """Make items for a shard, and its missing topics. Raises FoqsError when the shard takes no items."""
-        index, number, topics = shard.index, namespace.number, list[ShardTopic]()
-
-        def new_topic(name: str) -> ShardTopic:
-            topic = index.new_topic(number, name, len(topics))
-            topics.append(topic)
-            return topic
-
-        made = self._make_items(writer, shard, namespace, news, positions, new_topic, errors)
-        if made:
-            for topic in topics:
-                index.add_topic(topic)
-        return made
-
-    def _make_items(
-        self,
-        writer: ShardWriter,
-        shard: ShardState,
-        namespace: Namespace,
-        news: Sequence[NewItem],
-        positions: Sequence[int],
-        new_topic: Callable[[str], ShardTopic],
-        errors: PositionErrors,
-    ) -> dict[int, ShardItem]:
-        """Return the items by position, and add invalid ones to `errors`; `new_topic` makes missing topics.
-
-        Raises FoqsError when the shard takes no items.
-        """
-        index, shard_id, number, settings = shard.index, shard.shard_id, namespace.number, namespace.settings
-        topics, now_ms = index.topics, writer.now_ms()
-        check_item, next_key, sort_key, phase = arguments.check_item, index.next_key, order.sort_key, Phase.INSERTING
-        made: dict[int, ShardItem] = {}
-        pauses = self._namespaces.settings.enqueue_pauses(number)
-        found: dict[str, ShardTopic | FoqsError] = {}
-        """The topic of each name, or the error of the name, found once for all its items."""
-        for position in positions:
-            new = news[position]
-            name = new.topic or ""
-            topic = found.get(name)
-            if topic is None:
-                if pauses is not None and (policy := pauses.of(name)).enqueue_paused:
-                    topic = _topic_paused(name, policy)
-                else:
-                    topic = topics.get((number, name)) or arguments.topic_fault(name)
-                if topic is not None:
-                    found[name] = topic
-            if isinstance(topic, FoqsError):
-                errors[position] = topic
-                continue
-            try:
-                content, due_at = check_item(new, settings, now_ms)
-                if topic is None:
-                    topic = found[name] = new_topic(name)
-            except FoqsError as error:
-                errors[position] = error.with_traceback(None)
-                continue
-            key, priority = next_key(), new.priority
-            assert priority is not None, "it was checked"
-            made[position] = ShardItem(
-                key,
-                topic,
-                priority,
-                due_at,
-                sort_key(priority, due_at, key, shard_id),
-                phase,
-                now_ms,
-                due_at + (new.ttl_ms or settings.ttl_ms_default),
-                new.lease_ms or 0,
-                new.delivery == AT_MOST_ONCE,
-                content,
-            )
-        if made and index.namespace_names.get(number) != namespace.name:
-            index.name_namespace(namespace)
-        return made
+        return writer, shard, self._maker.make(writer, shard, namespace, new_items, positions, errors)

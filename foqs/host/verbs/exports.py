@@ -27,7 +27,7 @@ from foqs.model.namespace import Namespace
 from foqs.shard.mysql_server import CommitScheduler
 from foqs.shard.port import ItemRow
 from foqs.shard.state.engine import ShardState
-from foqs.storage.shard.export_pages import ExportWish, even_bounds
+from foqs.storage.shard.export_pages import ExportCriteria, even_bounds
 
 LANE_TOPICS_MAX = 100
 """The most topics whose lanes one page reads."""
@@ -35,10 +35,10 @@ LANE_ROWS_MAX = 20_000
 """The most rows of lanes that one page reads."""
 LANE_GAIN_MIN = 4
 """The factor by which the lanes must have fewer rows than a walk through all keys would read."""
-REST_RATIO = 1.0
-"""The rest after a page, in which no page of any shard of the server is read, as a multiple of that page's time."""
-REST_S_MAX = 1.0
-"""The longest rest, also after a page that hung."""
+PAUSE_RATIO = 1.0
+"""The pause after a page, in which no page of any shard of the server is read, as a multiple of that page's time."""
+PAUSE_S_MAX = 1.0
+"""The longest pause, also after a page that hung."""
 PAGE_RETRY_MS = 500
 """The retry_after_ms of a call that finds too many calls waiting for the shard."""
 LEASES_PER_SLICE = 2_000
@@ -67,7 +67,7 @@ class _Wanted(NamedTuple):
 class Exports:
     """The verbs planExport and exportItems.
 
-    One page of a server is read at a time, on a thread and a session for exports only, with rests in between. The calls
+    One page of a server is read at a time, on a thread and a session for exports only, with pauses. The calls
     of all shards share the memory for pages with those of `Inspection`.
     """
 
@@ -140,27 +140,43 @@ class Exports:
         self._serving(shard_id)  # Who waits in vain need not wait.
         async with self._turn(shard_id), self._budget.hold(2 * limits.PAGE_BYTES_MAX + limits.CONTENT_BYTES_MAX):
             owned, shard = self._serving(shard_id)
-            wish = self._wish(shard, namespace, wanted)
+            criteria = self._criteria(shard, namespace, wanted)
             by_number, number = shard.index.by_number, namespace.number
 
             def is_of_namespace(topic_number: int) -> bool:
                 topic = by_number.get(topic_number)
                 return topic is not None and topic.namespace == number and topic.name.startswith(wanted.prefix)
 
-            if wanted.states == _LEASED and _pays_by_lease(shard, namespace.number, wish):
-                wish = wish._replace(keys=await self._leased_keys(shard, wish, is_of_namespace))
-            rows, up_to = await self._read(owned, shard, lambda: owned.exporter.export_page(wish, is_of_namespace))
+            if wanted.states == _LEASED and _pays_by_lease(shard, namespace.number, criteria):
+                criteria = criteria._replace(keys=await self._leased_keys(shard, criteria, is_of_namespace))
+            rows, up_to = await self._read(owned, shard, lambda: owned.exporter.export_page(criteria, is_of_namespace))
             items = await self._slices.each(partial(self._shown, owned, shard, wanted.states), rows)
             return ExportPage(items, up_to if up_to < wanted.to_key else 0)
+
+    async def keys_of_topic(
+        self, shard_id: int, namespace: Namespace, name: str, after_key: int
+    ) -> tuple[list[int], int]:
+        """Return the next keys of a topic's items on a shard, in all states, and where to continue; 0 at the end.
+
+        Raises UnavailableError for a shard that is not owned here now, and OverloadedError if too many calls read it.
+        """
+        _, shard = self._serving(shard_id)
+        to_key = shard.index.last_key
+        wanted = _Wanted(after_key, to_key, limits.PAGE_ITEMS_MAX, frozenset([name]), "", _ALL_STATES, False, False)
+        async with self._turn(shard_id), self._budget.hold(2 * limits.PAGE_BYTES_MAX):
+            owned, shard = self._serving(shard_id)
+            criteria = self._criteria(shard, namespace, wanted)
+            rows, up_to = await self._read(owned, shard, lambda: owned.exporter.export_page(criteria, lambda _: True))
+            return [row.key for row in rows], up_to if up_to < to_key else 0
 
     def _serving(self, shard_id: int) -> tuple[OwnedShard, ShardState]:
         _, shard = self._shards.serving(shard_id)
         self._shards.check_healthy(shard_id)
         return self._shards.by_id[shard_id], shard
 
-    def _wish(self, shard: ShardState, namespace: Namespace, wanted: _Wanted) -> ExportWish:
+    def _criteria(self, shard: ShardState, namespace: Namespace, wanted: _Wanted) -> ExportCriteria:
         numbers = _topics_of(shard, namespace.number, wanted)
-        return ExportWish(
+        return ExportCriteria(
             wanted.after_key,
             wanted.to_key,
             wanted.limit,
@@ -175,27 +191,27 @@ class Exports:
         )
 
     async def _leased_keys(
-        self, shard: ShardState, wish: ExportWish, is_of_namespace: Callable[[int], bool]
+        self, shard: ShardState, criteria: ExportCriteria, is_of_namespace: Callable[[int], bool]
     ) -> tuple[list[int], int]:
         """Return the next keys of leased items, in order, and the key up to which they are complete.
 
         An item that is leased the whole time is included, because the list of leases is copied at one moment and then
         checked.
         """
-        topics = wish.topics
+        topics = criteria.topics
         is_wanted = topics.__contains__ if topics is not None else is_of_namespace
         leases = list(shard.index.leases.values())
 
         def add(first: int) -> list[int]:
             some = leases[first : first + LEASES_PER_SLICE]
-            in_range = [item for item in some if wish.after_key < item.key <= wish.to_key]
+            in_range = [item for item in some if criteria.after_key < item.key <= criteria.to_key]
             new = [item.key for item in in_range if item.phase in _HELD and is_wanted(item.topic.number)]
-            return sorted(keys + new)[: wish.limit]
+            return sorted(keys + new)[: criteria.limit]
 
         keys: list[int] = []
         for first in range(0, len(leases), LEASES_PER_SLICE):
             keys = await self._slices.run(partial(add, first))
-        return keys, keys[-1] if len(keys) == wish.limit else wish.to_key
+        return keys, keys[-1] if len(keys) == criteria.limit else criteria.to_key
 
     async def _read(self, owned: OwnedShard, shard: ShardState, plan: Callable[[], Callable[[], T]]) -> T:
         """Read by the exporter of the shard. Raises UnavailableError for a lost or sick shard, and at the timeout."""
@@ -225,28 +241,28 @@ class Exports:
 
 
 class _Pace:
-    """Reads pages of exports of one server one after the other, with a rest after each.
+    """Reads pages of exports of one server one after the other, with a pause after each.
 
     So any number of parallel splits leaves the server and this host time for more urgent work.
     """
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
-        self._rested_s = 0.0
+        self._paused_until_s = 0.0
 
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
         loop = asyncio.get_running_loop()
         async with self._lock:
-            rest_s = self._rested_s - loop.time()
-            if rest_s > 0:
-                await asyncio.sleep(rest_s)
+            pause_s = self._paused_until_s - loop.time()
+            if pause_s > 0:
+                await asyncio.sleep(pause_s)
             began_s = loop.time()
             try:
                 yield
             finally:
                 ended_s = loop.time()
-                self._rested_s = ended_s + min(REST_RATIO * (ended_s - began_s), REST_S_MAX)
+                self._paused_until_s = ended_s + min(PAUSE_RATIO * (ended_s - began_s), PAUSE_S_MAX)
 
 
 class _Turns:
@@ -332,20 +348,20 @@ def _pays_by_lane(shard: ShardState, numbers: frozenset[int], wanted: _Wanted) -
         return False
     topics = [index.by_number[number] for number in numbers]
     wanted_count = sum(topic.total for topic in topics)
-    looked_at = sum(topic.rows + topic.dead for topic in topics)
+    scanned_count = sum(topic.rows + topic.dead for topic in topics)
     if ItemState.DELAYED in wanted.states:
-        looked_at += index.counts.delayed
+        scanned_count += index.counts.delayed
     pages_count = wanted_count // wanted.limit + 1
-    return looked_at <= LANE_ROWS_MAX and pages_count * looked_at * LANE_GAIN_MIN <= index.counts.total
+    return scanned_count <= LANE_ROWS_MAX and pages_count * scanned_count * LANE_GAIN_MIN <= index.counts.total
 
 
-def _pays_by_lease(shard: ShardState, namespace: int, wish: ExportWish) -> bool:
+def _pays_by_lease(shard: ShardState, namespace: int, criteria: ExportCriteria) -> bool:
     """True if checking all leases of the shard for each page of leased items is cheaper than walking all keys once."""
     index = shard.index
-    if wish.topics is not None:
-        leased_count = sum([index.by_number[number].leased for number in wish.topics])
+    if criteria.topics is not None:
+        leased_count = sum([index.by_number[number].leased for number in criteria.topics])
     else:
         leased_count = len(index.leases)
-    pages_count = leased_count // wish.limit + 1
+    pages_count = leased_count // criteria.limit + 1
     rows_count = index.counts.total if index.counted else 0
     return pages_count * len(index.leases) * LEASE_COST_RATIO <= max(rows_count, LANE_ROWS_MAX)

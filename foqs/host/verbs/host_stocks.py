@@ -53,7 +53,7 @@ class Stocks:
     def served(self) -> Collection[int]:
         return [shard.shard_id for _, shard in self._shards.owned()]
 
-    def may_take(self, namespace_name: str, shard_id: int) -> bool:
+    def can_take(self, namespace_name: str, shard_id: int) -> bool:
         if shard_id in self._shards.draining:
             return False
         number = self.number_of(namespace_name)
@@ -112,7 +112,7 @@ class Stocks:
     def stock(self, topic: Topic) -> Stock:
         """Return the ready items of healthy shards that can be delivered now, minus those that local calls want."""
         queue = self._dispatcher.queues.by_topic.get(topic)
-        if queue is None or queue.is_paused or queue.parked_slot:
+        if queue is None or queue.is_paused or queue.token_wait_slot:
             return NO_STOCK
         first = min(queue.first_unclaimed(), queue.buffer.first)
         if first == order.LAST:

@@ -19,9 +19,11 @@ from foqs.host.verbs.page_reads import PageBudget, Slices, lost, merged, read_pa
 from foqs.model import ids, limits, order
 from foqs.model.calls import CallContext, DeadLettersResult, PositionErrors, StoredItem, StoredItemPage
 from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, shown
+from foqs.model.groups import COPIES_PER_CALL_MAX
 from foqs.model.item import Outcome
 from foqs.model.namespace import Namespace
 from foqs.model.topic import ShardTopic
+from foqs.model.topic_name import parts
 from foqs.shard.port import ItemRow
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Completion, Events, LookUp
@@ -79,11 +81,11 @@ class Inspection:
     ) -> StoredItemPage:
         """Return ready items (also leased ones) or dead letters of a topic, in order over all wanted shards."""
         namespace = self._namespaces.get(request.namespace_name)
-        topic_name = arguments.check_topic(request.topic)
+        topic_name = arguments.check_topic_of(request.topic, request.group)
         limit = arguments.check_range("limit", request.limit, 1, limits.PAGE_ITEMS_MAX)
         edge = _edge_of(request.page_token)
         self._parts(namespace, topic_name, wanted)  # Who waits in vain need not wait.
-        # Until they are merged there are a page of rows and one of what the stores have in memory.
+        # Until they are merged, a page of rows and one of items in memory are held.
         async with self._budget.hold(2 * limits.PAGE_BYTES_MAX + len(self._shards.by_id) * limits.CONTENT_BYTES_MAX):
             parts = self._parts(namespace, topic_name, wanted)
             bytes_each = limits.PAGE_BYTES_MAX // max(1, len(parts))
@@ -108,23 +110,40 @@ class Inspection:
         return parts
 
     async def get_item(self, context: CallContext, request: of.GetItemRequest) -> StoredItem:
-        """Return a stored item with its payload. Raises NotFoundError."""
+        """Return a stored item with its payload; of an item with copies, the first that is there.
+
+        Raises NotFoundError.
+        """
         namespace = self._namespaces.get(request.namespace_name)
-        shard_id, key, _ = ids.parse(request.id)
+        first_id, copies_count = ids.without_copies(request.id)
+        shard_id, key, _ = ids.parse(first_id)
+        places = [(at, shard_id, key + at) for at in range(copies_count + 1)]
         found: asyncio.Future[StoredItem] = asyncio.get_running_loop().create_future()
 
         def act(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
             if not found.done():
                 found.set_result(self._stored_item(shard_id, row, shard.topic_of(row).name))
 
-        errors = await self._on_rows(namespace, [(0, shard_id, key)], act, with_payload=True)
-        for error in errors.values():
-            raise error
+        errors = await self._on_rows(namespace, places, act, with_payload=True)
+        if not found.done():
+            raise errors[0]
         return found.result()
 
     async def delete_items(self, context: CallContext, request: of.DeleteItemsRequest) -> PositionErrors:
-        """Cancel items in any state."""
-        return await self._on_ids(self._namespaces.get(request.namespace_name), request.ids, _delete)
+        """Cancel items in any state, each with all its copies if its id names them."""
+        namespace = self._namespaces.get(request.namespace_name)
+        copies = {at: found for at, one in enumerate(request.ids) if (found := ids.without_copies(one))[1]}
+        if not copies:
+            return await self._on_ids(namespace, request.ids, _delete)
+        count = len(request.ids) + sum([found for _, found in copies.values()])
+        arguments.check_batch("copies", count, COPIES_PER_CALL_MAX)
+        named = [str(copies[at][0]) if at in copies else one for at, one in enumerate(request.ids)]
+        return await self._on_ids(namespace, named, _delete, {at: count for at, (_, count) in copies.items()})
+
+    async def delete_keys(self, namespace: Namespace, shard_id: int, keys: Sequence[int]) -> PositionErrors:
+        """Delete the items of a shard with these keys, in any state. Missing items count as deleted."""
+        errors = await self._on_rows(namespace, [(at, shard_id, key) for at, key in enumerate(keys)], _delete)
+        return {at: error for at, error in errors.items() if not isinstance(error, NotFoundError)}
 
     async def delete_rows(self, namespace: Namespace, places: list[tuple[int, int, int]]) -> PositionErrors:
         """Delete the acked items at (position, shard id, key), which are not under lease."""
@@ -182,31 +201,35 @@ class Inspection:
         for_redrive: bool,
     ) -> DeadLettersResult:
         """Dead letters by their ids; without them the oldest of the topic."""
+        topic_name = arguments.check_topic_of(request.topic, request.group)
         if request.ids is not None:
-            return await self._on_dead_ids(namespace, request.topic, request.ids, act)
-        asked = of.ListDeadLettersRequest(request.namespace_name, request.topic, request.limit)
+            return await self._on_dead_ids(namespace, topic_name, request.ids, act)
+        asked = of.ListDeadLettersRequest(request.namespace_name, request.topic, request.limit, group=request.group)
         found, next_token = await choose(
             lambda token: self._page(None, of.changed(asked, page_token=token), dead=True),
             request.page_token,
             for_redrive=for_redrive,
         )
-        result = await self._on_dead_ids(namespace, request.topic, found, act) if found else DeadLettersResult(0)
+        result = await self._on_dead_ids(namespace, topic_name, found, act) if found else DeadLettersResult(0)
         return replace(result, ids=found, next_page_token=next_token)
 
     async def _on_dead_ids(
-        self, namespace: Namespace, topic: str, item_ids: Sequence[str], act: Act
+        self, namespace: Namespace, topic_name: str, item_ids: Sequence[str], act: Act
     ) -> DeadLettersResult:
-        arguments.check_topic(topic)
-
         def act_in_topic(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
-            if shard.topic_of(row).name != topic:
-                raise NotFoundError(f"the item is not one of topic {topic!r}")
+            if shard.topic_of(row).name != topic_name:
+                topic, group = parts(topic_name)
+                of_group = f", group {group!r}" if group else ""
+                raise NotFoundError(f"the item is not one of topic {topic!r}{of_group}")
             act(shard, row, completion, position)
 
         errors = await self._on_ids(namespace, item_ids, act_in_topic)
         return DeadLettersResult(len(item_ids) - len(errors), errors)
 
-    async def _on_ids(self, namespace: Namespace, item_ids: Sequence[str], act: Act) -> PositionErrors:
+    async def _on_ids(
+        self, namespace: Namespace, item_ids: Sequence[str], act: Act, copies: Mapping[int, int] | None = None
+    ) -> PositionErrors:
+        """Act on items; also on the `copies` behind those at some positions, of which one has to be there."""
         arguments.check_batch("ids", len(item_ids), limits.BATCH_ITEMS_MAX)
         errors: PositionErrors = {}
         places: list[tuple[int, int, int]] = []
@@ -217,13 +240,36 @@ class Inspection:
             except InvalidArgumentError as error:
                 errors[position] = error.with_traceback(None)
         places = _named_once(places, errors)
-        errors.update(await self._on_rows(namespace, places, act))
+        if copies:
+            errors.update(await self._on_copies(namespace, places, copies, act))
+        else:
+            errors.update(await self._on_rows(namespace, places, act))
+        return errors
+
+    async def _on_copies(
+        self, namespace: Namespace, places: list[tuple[int, int, int]], copies: Mapping[int, int], act: Act
+    ) -> PositionErrors:
+        """Act on the copies of items. An item has an error if no copy is there, or if one has failed."""
+        all_copies = [
+            (position, shard_id, key + offset)
+            for position, shard_id, key in places
+            for offset in range(copies.get(position, 0) + 1)
+        ]
+        found = await self._on_rows(namespace, [(at, *place[1:]) for at, place in enumerate(all_copies)], act)
+        failed: dict[int, list[FoqsError]] = {}
+        for at, error in found.items():
+            failed.setdefault(all_copies[at][0], []).append(error)
+        errors: PositionErrors = {}
+        for position, some in failed.items():
+            others = [error for error in some if not isinstance(error, NotFoundError)]
+            if others or len(some) > copies.get(position, 0):
+                errors[position] = (others or some)[0]
         return errors
 
     async def _on_rows(
         self, namespace: Namespace, places: list[tuple[int, int, int]], act: Act, *, with_payload: bool = False
     ) -> PositionErrors:
-        """Look rows up and act on each; return when all changes are durable or have failed."""
+        """Read rows and act on each; return when all changes are durable or have failed."""
         errors: PositionErrors = {}
         by_shard: dict[int, list[tuple[int, int]]] = {}
         for position, shard_id, key in places:

@@ -19,7 +19,7 @@ Enqueue = Callable[[CallContext, of.EnqueueRequest], Awaitable[EnqueueResult]]
 
 
 class JobEnqueues:
-    """The verb enqueue for calls that may name a job: those that do are held to its rate, and counted."""
+    """The verb enqueue for calls with or without a job: calls with a job are held to its rate, and counted."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class JobEnqueues:
         enqueue: Enqueue,
         count_event: Callable[[int, ItemEvent, int], None],
     ) -> None:
-        """`enqueue` does the work; `count_event` counts, by namespace, what became of items."""
+        """`enqueue` does the work; `count_event` counts the outcomes of items by namespace."""
         self._namespaces = namespaces
         self._jobs = jobs
         self._enqueue = enqueue
@@ -54,9 +54,9 @@ class JobEnqueues:
                 result = await self._enqueue(context, request)
             except FoqsError as error:
                 if error.nothing_done:
-                    admission.give_back(items_count)
+                    admission.refund(items_count)
                 raise
-            admission.give_back(sum([error.nothing_done for error in result.errors.values()]))
+            admission.refund(sum([error.nothing_done for error in result.errors.values()]))
             self._jobs.note(job, result)
         return result
 

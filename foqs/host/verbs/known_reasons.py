@@ -9,6 +9,7 @@ from foqs.host.dispatch.tokens import SLOT_MS
 from foqs.host.registry.namespaces import Namespaces
 from foqs.model.calls import TopicStats
 from foqs.model.reasons import Facts, TopicFacts
+from foqs.model.topic_name import parts
 
 
 class KnownReasons:
@@ -40,11 +41,14 @@ class KnownReasons:
     def of_topic(self, namespace_name: str, topic: str, stats: TopicStats | None) -> TopicFacts:
         number = self._namespaces.serving(namespace_name).number
         policy = self._dispatcher.settings.policy(number, topic)
-        found = TopicFacts(topic, stats, policy.dequeue_paused, policy.reason, policy.deliveries_per_second_max)
+        name, group = parts(topic)
+        found = TopicFacts(
+            name, stats, policy.dequeue_paused, policy.reason, policy.deliveries_per_second_max, group=group
+        )
         queue = self._dispatcher.queues.by_topic.get((number, topic))
         if queue is not None:
             # Read from the wheel, because an ask of the cap itself would bring tokens to this host.
-            slot = queue.parked_slot or queue.tenant.parked_slot
+            slot = queue.token_wait_slot or queue.tenant.token_wait_slot
             if slot > 0:
                 found.cap_until_ms = self._wall_ms() + max(0, round(slot * SLOT_MS - self._now_s() * 1000))
             found.lacks_room = queue.lacks_room()

@@ -2,24 +2,70 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+
 from foqs.contract import requests as of
+from foqs.contract.permissions import Permission
 from foqs.host import arguments
 from foqs.host.registry.namespace_calls import NamespaceCalls
 from foqs.host.registry.namespaces import Namespaces
 from foqs.model import limits
-from foqs.model.calls import NamespacePage, PositionErrors
-from foqs.model.errors import FoqsError
+from foqs.model.calls import CallContext, NamespacePage, PositionErrors
+from foqs.model.errors import FoqsError, InvalidArgumentError, UnavailableError
 from foqs.model.namespace import Namespace, NamespaceSettings, check_namespace_name, with_changes
 from foqs.model.policy import NOTHING_SAID, TopicPolicyEntry, TopicPolicyPage, place_of, policy_page
 from foqs.model.policy_book import NamedChange
+from foqs.model.principal import Principal
+
+ReadPage = Callable[[str, str, int], list[Namespace]]
+"""Reads the next namespaces of a prefix behind a name, up to a count."""
+
+_OBSERVE: Final = int(Permission.OBSERVE)
+
+
+class NamespacePages:
+    """Lists namespaces: those that the caller can observe."""
+
+    def __init__(self, namespaces: Namespaces) -> None:
+        self._namespaces = namespaces
+
+    async def list_namespaces(self, context: CallContext, request: of.ListNamespacesRequest) -> NamespacePage:
+        """A page ends with a namespace that is shown, so its token reveals no other one."""
+        limit = arguments.check_range("limit", request.limit, 1, limits.PAGE_ITEMS_MAX)
+        who, prefix, after = context.principal, request.prefix, request.page_token
+        if context.is_permissive or who.match_all(prefix) & _OBSERVE:
+            found = await self._namespaces.calls.run(lambda meta: meta.namespaces.page(prefix, after, limit + 1))
+        else:
+            found = await self._namespaces.calls.run(
+                lambda meta: observed(meta.namespaces.page, prefix, after, limit + 1, who)
+            )
+        return NamespacePage(found[:limit], found[limit - 1].name if len(found) > limit else "")
+
+
+def observed(page: ReadPage, prefix: str, after: str, count: int, who: Principal) -> list[Namespace]:
+    """Read on until `count` namespaces were found that `who` can observe, or all are read."""
+    found: list[Namespace] = []
+    for _ in range(limits.NAMESPACES_MAX // limits.PAGE_ITEMS_MAX + 1):
+        read = page(prefix, after, limits.PAGE_ITEMS_MAX)
+        found += [one for one in read if who.match(one.name) & _OBSERVE]
+        if len(read) < limits.PAGE_ITEMS_MAX or len(found) >= count:
+            break
+        after = read[-1].name
+    return found[:count]
 
 
 class NamespaceVerbs:
     """Checks changes of namespaces and policies, has the meta database make them, and lets this host follow at once."""
 
-    def __init__(self, namespaces: Namespaces, namespace_calls: NamespaceCalls) -> None:
+    def __init__(
+        self, namespaces: Namespaces, namespace_calls: NamespaceCalls, follow_access: Callable[[], Awaitable[None]]
+    ) -> None:
+        """`follow_access` reads which grants there are. Raises UnavailableError."""
         self._namespaces = namespaces
         self._namespace_calls = namespace_calls
+        self._follow_access = follow_access
 
     async def create_namespace(self, request: of.CreateNamespaceRequest) -> Namespace:
         check_namespace_name(request.name)
@@ -37,15 +83,10 @@ class NamespaceVerbs:
     async def get_namespace(self, request: of.GetNamespaceRequest) -> Namespace:
         return self._namespaces.get(check_namespace_name(request.name))
 
-    async def list_namespaces(self, request: of.ListNamespacesRequest) -> NamespacePage:
-        limit = arguments.check_range("limit", request.limit, 1, limits.PAGE_ITEMS_MAX)
-        found = await self._namespaces.calls.run(
-            lambda meta: meta.namespaces.page(request.prefix, request.page_token, limit + 1)
-        )
-        return NamespacePage(found[:limit], found[limit - 1].name if len(found) > limit else "")
-
     async def delete_namespace(self, request: of.DeleteNamespaceRequest) -> None:
         await self._namespace_calls.delete(check_namespace_name(request.name))
+        with suppress(UnavailableError):  # It is deleted, with the grants of its name; this host reads that soon.
+            await self._follow_access()
 
     async def recover_namespace(self, request: of.RecoverNamespaceRequest) -> Namespace:
         number = arguments.check_range("number", request.number, 1, limits.NAMESPACE_NUMBER_MAX)
@@ -56,15 +97,15 @@ class NamespaceVerbs:
     # ---- policies of topics, and of all topics that begin with a prefix ----
 
     async def set_topic_policy(self, request: of.SetTopicPolicyRequest) -> TopicPolicyEntry:
-        """Raises InvalidArgumentError also where there are too many policies."""
+        """Raises InvalidArgumentError also for too many policies."""
         namespace_name = check_namespace_name(request.namespace_name)
-        wanted = NamedChange(arguments.check_topic(request.topic), request.is_prefix or False, request)
+        wanted = _named(request)
         self._namespaces.require_durable()
-        (told,) = await self._namespaces.calls.run(lambda meta: meta.policies.set(namespace_name, [wanted]))
-        if isinstance(told, FoqsError):
-            raise told
+        (changed,) = await self._namespaces.calls.run(lambda meta: meta.policies.set(namespace_name, [wanted]))
+        if isinstance(changed, FoqsError):
+            raise changed
         await self._namespaces.refresh()
-        return told
+        return changed
 
     async def set_topic_policies(self, request: of.SetTopicPoliciesRequest) -> PositionErrors:
         """Make changes in one transaction. A member that cannot be done has its error, and the others are done."""
@@ -73,20 +114,21 @@ class NamespaceVerbs:
         errors: PositionErrors = {}
         wanted: dict[int, NamedChange] = {}
         for position, change in enumerate(request.changes):
-            if fault := arguments.topic_fault(change.topic):
-                errors[position] = fault
-            else:
-                wanted[position] = NamedChange(change.topic or "", bool(change.is_prefix), change)
+            try:
+                wanted[position] = _named(change)
+            except InvalidArgumentError as error:
+                errors[position] = error.with_traceback(None)
         self._namespaces.require_durable()
         work = list(wanted.values())
-        told = await self._namespaces.calls.run(lambda meta: meta.policies.set(namespace_name, work))
-        found = zip(wanted, told, strict=True)
+        changed = await self._namespaces.calls.run(lambda meta: meta.policies.set(namespace_name, work))
+        found = zip(wanted, changed, strict=True)
         errors.update({position: one for position, one in found if isinstance(one, FoqsError)})
         await self._namespaces.refresh()
         return dict(sorted(errors.items()))
 
     async def get_topic_policy(self, request: of.GetTopicPolicyRequest) -> TopicPolicyEntry:
-        number, name = self._namespaces.get(request.namespace_name).number, arguments.check_topic(request.topic)
+        number = self._namespaces.get(request.namespace_name).number
+        name = arguments.check_topic_of(request.topic, request.group)
         settings, is_prefix = self._namespaces.settings, request.is_prefix or False
         said = settings.prefix_policies if is_prefix else settings.policies
         own = said.get(number, {}).get(name, NOTHING_SAID)
@@ -100,3 +142,15 @@ class NamespaceVerbs:
             lambda meta: meta.policies.page(number, prefix, after, limit + 1, with_prefixes=with_prefixes)
         )
         return policy_page(found, limit)
+
+
+def _named(change: of.SetTopicPolicyRequest | of.TopicPolicyChange) -> NamedChange:
+    """Check the names of a change. Raises InvalidArgumentError."""
+    name, is_prefix = arguments.check_topic_of(change.topic, change.group), bool(change.is_prefix)
+    if change.group and is_prefix:
+        raise InvalidArgumentError(f"group {change.group!r} has a policy of one topic alone: leave is_prefix out")
+    if change.group and change.enqueue_paused:
+        raise InvalidArgumentError(
+            f"enqueue_paused is of topic {change.topic!r}, whose items all groups get: set it without a group"
+        )
+    return NamedChange(name, is_prefix, change)

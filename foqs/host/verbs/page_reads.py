@@ -20,6 +20,7 @@ from foqs.model import ids, limits, order
 from foqs.model.calls import DeliveryPolicy, ItemState, StoredItem
 from foqs.model.clock import Now
 from foqs.model.errors import OverloadedError, UnavailableError
+from foqs.model.topic_name import parts
 from foqs.shard import mysql_server
 from foqs.shard.port import ItemRow
 from foqs.shard.state.engine import ShardState
@@ -57,7 +58,7 @@ class PageBudget:
         try:
             yield
         finally:
-            self._give_back(size_bytes)
+            self._free(size_bytes)
 
     async def _wait(self, size_bytes: int) -> None:
         its_turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -67,7 +68,7 @@ class PageBudget:
                 await its_turn
         except BaseException as error:
             if its_turn.done() and not its_turn.cancelled():
-                self._give_back(size_bytes)
+                self._free(size_bytes)
             if isinstance(error, TimeoutError):
                 raise self._overloaded(f"pages of items were read for others for {limits.CALL_MS_MAX} ms") from None
             raise
@@ -75,7 +76,7 @@ class PageBudget:
     def _fits(self, size_bytes: int) -> bool:
         return not self.held_bytes or self.held_bytes + size_bytes <= limits.PAGES_BYTES_MAX
 
-    def _give_back(self, size_bytes: int) -> None:
+    def _free(self, size_bytes: int) -> None:
         self.held_bytes -= size_bytes
         while self._waiting and (self._waiting[0][1].done() or self._fits(self._waiting[0][0])):
             next_bytes, its_turn = self._waiting.popleft()
@@ -97,25 +98,25 @@ class Slices:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._one_at_a_time = asyncio.Lock()
-        self._rested_s = 0.0
+        self._paused_until_s = 0.0
         """The time at which the queue has had as much of the loop as all slices, in the loop's seconds."""
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run one slice of work in its turn. The slice must be short by itself."""
         async with self._one_at_a_time:
-            rest_s = self._rested_s - self._loop.time()
-            if rest_s > SLICE_DEBT_MS_MAX / 1000:
-                await asyncio.sleep(rest_s)
+            pause_s = self._paused_until_s - self._loop.time()
+            if pause_s > SLICE_DEBT_MS_MAX / 1000:
+                await asyncio.sleep(pause_s)
             began_s = perf_counter()
             try:
                 return work()
             finally:
                 took_s = perf_counter() - began_s
-                self._rested_s = max(self._rested_s, self._loop.time()) + took_s
+                self._paused_until_s = max(self._paused_until_s, self._loop.time()) + took_s
                 await asyncio.sleep(0)
 
     async def each(self, work: Callable[[Sequence[R]], list[T]], rows: Sequence[R]) -> list[T]:
-        """Return what `work` makes of all rows, limits.SLICE_ITEMS_MAX rows at a time."""
+        """Return the results of `work` for all rows, limits.SLICE_ITEMS_MAX rows at a time."""
         made: list[T] = []
         for first in range(0, len(rows), limits.SLICE_ITEMS_MAX):
             made += await self.run(partial(work, rows[first : first + limits.SLICE_ITEMS_MAX]))
@@ -189,11 +190,12 @@ def stored_item(shard: ShardState, row: ItemRow, topic_name: str, now: Now) -> S
     The topic's name is passed in, because the topic has possibly ended with its last item since the row was read.
     """
     state = shard.state_of(row)
+    name, group = parts(topic_name)
     is_dead = state is ItemState.DEAD
     item = shard.index.leases.get(row.key) if state is ItemState.LEASED else None
     return StoredItem(
         ids.item_id(shard.shard_id, row.key),
-        topic_name,
+        name,
         state,
         row.priority,
         row.due_at if not is_dead else row.enqueued_at,
@@ -201,9 +203,10 @@ def stored_item(shard: ShardState, row: ItemRow, topic_name: str, now: Now) -> S
         row.expires_at,
         row.failed_attempts,
         DeliveryPolicy(row.at_most_once),
-        *row.content.told(),
+        *row.content.fields(),
         lease_ms=row.lease_ms or None,
         lease_expires_at_ms=now.on_server(item.lease_due_at) if item is not None else None,
         died_at_ms=row.due_at if is_dead else None,
         death_reason=(row.death_reason or b"").decode(errors="replace") if is_dead else None,
+        group=group or None,
     )

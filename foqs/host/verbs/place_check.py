@@ -47,8 +47,8 @@ class PlaceCheck:
         self._check_database = check_database
         self._host_name = host_name
         self._is_under_way = False
-        self._thread = threading.Lock()
-        """Held by the thread that opens a database, which can take longer than its caller waits."""
+        self._database_lock = threading.Lock()
+        """Held while a thread opens a database, which can take longer than its caller waits."""
 
     async def check(self, shard_id: int, place: str) -> None:
         """Raise InvalidArgumentError for a place where the shard cannot be served, and UnavailableError.
@@ -71,7 +71,7 @@ class PlaceCheck:
         answer_s = loop.time() + PLACE_CHECK_MS / 1000
         try:
             async with asyncio.timeout_at(answer_s):
-                await self._calls.run(lambda _: self._on_thread(shard_id, place))
+                await self._calls.run(lambda _: self._open_database(shard_id, place))
             return
         except TimeoutError:
             reason = f"it was not open after {PLACE_CHECK_MS} ms"
@@ -84,13 +84,13 @@ class PlaceCheck:
             f"{self._host_name}"
         )
 
-    def _on_thread(self, shard_id: int, place: str) -> None:
-        if not self._thread.acquire(blocking=False):
+    def _open_database(self, shard_id: int, place: str) -> None:
+        if not self._database_lock.acquire(blocking=False):
             raise _busy()
         try:
             self._check_database(shard_id, place)
         finally:
-            self._thread.release()
+            self._database_lock.release()
 
 
 def _busy() -> UnavailableError:

@@ -26,7 +26,7 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9._:-]{0,112}")
 class ShardCalls:
     """The verbs on shards.
 
-    All hosts see what it writes into the meta database within a second. Only the owner of a shard can remove it.
+    All hosts see its writes to the meta database within a second. Only the owner of a shard can remove it.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class ShardCalls:
         tiers_of: Callable[[str], Collection[str]],
         places: PlaceCheck,
     ) -> None:
-        """`tiers_of` tells the tiers of the processes that live of a host."""
+        """`tiers_of` returns the tiers of the living processes of a host."""
         self._calls = namespaces.calls
         self._shards = shards
         self._slots = slots
@@ -47,8 +47,10 @@ class ShardCalls:
         self._places = places
 
     async def list_shards(self, request: of.ListShardsRequest) -> ClusterShards:
-        """All shards that there are or were, by id. Who serves them is not told: that is for all hosts to say."""
-        return ClusterShards([self._told(row) for row in await self._calls.run(lambda meta: meta.shards.read_all())])
+        """All present and former shards, by id, without their servers: that is for all hosts to say."""
+        return ClusterShards(
+            [self._cluster_shard(row) for row in await self._calls.run(lambda meta: meta.shards.read_all())]
+        )
 
     async def add_shard(self, request: of.AddShardRequest) -> ClusterShard:
         """Let the hosts of the tier serve one more shard. Its database has the tables of this version already."""
@@ -58,7 +60,7 @@ class ShardCalls:
         checked = check_place(request.place)
         # Before anybody tries to serve it, and fails.
         await self._places.check(shard_id, checked)
-        return self._told(await self._calls.run(lambda meta: meta.shards.add(shard_id, checked, tier)))
+        return self._cluster_shard(await self._calls.run(lambda meta: meta.shards.add(shard_id, checked, tier)))
 
     async def update_shard(self, request: of.UpdateShardRequest) -> ClusterShard:
         """Drain the shard, let it serve again, pin it to a host or to none, or give it to other hosts.
@@ -83,10 +85,10 @@ class ShardCalls:
             row = await self._calls.run(lambda meta: meta.shards.update(shard_id, wanted, pinned_to, tier))
         except NotFoundError:
             raise await self._not_here(shard_id) from None
-        return self._told(row)
+        return self._cluster_shard(row)
 
     async def _not_here(self, shard_id: int) -> FoqsError:
-        """Why there is nothing to be done with the shard at this host."""
+        """The reason why this host can do nothing with the shard."""
         rows = {row.shard_id: row for row in await self._calls.run(lambda meta: meta.shards.read_all())}
         if (row := rows.get(shard_id)) is None:
             return not_known(shard_id)
@@ -118,7 +120,7 @@ class ShardCalls:
     async def _check_last(self, shard_id: int) -> None:
         """Raises InvalidArgumentError when this shard takes items and no other one of its tier does.
 
-        Two hosts that are asked to drain the last two at the same moment may each see the other one serve.
+        Two hosts that are asked to drain the last two at the same moment can each see the other one serve.
         """
         rows = {row.shard_id: row for row in await self._calls.run(lambda meta: meta.shards.read_all())}
         row = rows.pop(shard_id, None)
@@ -134,8 +136,8 @@ class ShardCalls:
     async def remove_shard(self, request: of.RemoveShardRequest) -> None:
         """Let nobody serve the shard any more, which has to be here, drained and empty.
 
-        Raises InvalidArgumentError when it is not, NotFoundError when there is no such shard, and UnavailableError when
-        it is not served here.
+        Raises InvalidArgumentError when it is not, NotFoundError for an unknown shard, and UnavailableError when it is
+        not served here.
         """
         shard_id = arguments.check_range("shard_id", request.shard_id, 0, limits.SHARD_ID_MAX)
         if not self._shards.serves(shard_id):
@@ -152,7 +154,7 @@ class ShardCalls:
         try:
             async with asyncio.timeout(limits.CENSUS_MS_MAX / 1000):
                 await writer.counted.wait()
-                # Nobody else owns it, and what came before it was to be drained is written and counted.
+                # Nobody else owns it, and items that came before the drain are written and counted.
                 fence = Answer(self._waiting)
                 shard.ask_fence(0, fence)
                 writer.wake()
@@ -171,7 +173,7 @@ class ShardCalls:
         epoch = shard.epoch
         await self._calls.run(lambda meta: meta.shards.remove(shard_id, epoch))
 
-    def _told(self, row: ShardRow) -> ClusterShard:
+    def _cluster_shard(self, row: ShardRow) -> ClusterShard:
         return ClusterShard(
             shard_id=row.shard_id,
             place=row.place,

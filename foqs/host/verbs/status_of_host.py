@@ -1,4 +1,4 @@
-"""What a host says of itself and of its shards."""
+"""The status of a host and of its shards."""
 
 from __future__ import annotations
 

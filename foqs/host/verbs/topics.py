@@ -18,6 +18,7 @@ from foqs.model import limits, order
 from foqs.model.calls import CallContext, TopicPage, TopicStats
 from foqs.model.errors import UnavailableError
 from foqs.model.topic import ShardTopic
+from foqs.model.topic_name import hidden
 
 SLICE_TOPICS_MAX = 125
 """Topics, counted once per shard, that a page reads in one turn of the event loop, which takes about a millisecond."""
@@ -60,7 +61,7 @@ class Topics:
             )
         if context.shards is not None and not partial:
             self._shards.asked(context.shards)  # A shard that has left meanwhile is not counted in full.
-        token = found[limit - 1].topic if len(found) > limit else ""
+        token = hidden(found[limit - 1].topic, found[limit - 1].group) if len(found) > limit else ""
         return TopicPage(found[:limit], token, [self._shards.not_served(at).message for at in lost])
 
     def _find(
@@ -82,15 +83,15 @@ class Topics:
             if asked is None or shard.shard_id in asked
         ]
         parts_of = [namespace.after(after, prefix) for namespace in namespaces if namespace is not None]
-        looked_count = 0
+        scanned_count = 0
         for name, parts in groupby(heapq.merge(*parts_of, key=_name), key=_name):
-            if looked_count >= SLICE_TOPICS_MAX or len(found) >= count:
+            if scanned_count >= SLICE_TOPICS_MAX or len(found) >= count:
                 return after
             some = list(parts)
-            looked_count += len(some)
+            scanned_count += len(some)
             after = name
             if any(part.total for part in some):
-                found.append(self._stats(name, some))
+                found.append(self._stats(some))
         return None
 
     async def _wait_for_counts(self) -> None:
@@ -103,22 +104,24 @@ class Topics:
                 "the items of this host are still being counted: try again", nothing_done=True
             ) from None
 
-    def _stats(self, name: str, parts: list[ShardTopic]) -> TopicStats:
+    def _stats(self, parts: list[ShardTopic]) -> TopicStats:
         ready = sum([part.ready for part in parts])
-        prefetched = self._dispatcher.queues.prefetched(parts[0].namespace, name)
+        prefetched = self._dispatcher.queues.prefetched(parts[0].namespace, parts[0].name)
         claiming = [part.claim_head for part in parts if part.claim_head != order.LAST]
         sort_keys = [prefetched.first, *claiming, *[part.window.head for part in parts]]
         first = min([sort_key for sort_key in sort_keys if order.FIRST < sort_key < order.LAST], default=order.LAST)
         oldest = [part.window.oldest_due_at() for part in parts] + [prefetched.oldest_due_at()]
         oldest += map(order.due_at_of, claiming)
+        topic, group = parts[0].shown
         return TopicStats(
-            topic=name,
+            topic=topic,
             ready=ready,
             delayed=sum([part.delayed for part in parts]),
             leased=sum([part.leased for part in parts]),
             dead=sum([part.dead for part in parts]),
             most_urgent_priority=order.urgency_of(first) if ready and first != order.LAST else 0,
             oldest_ready_at_ms=min([due_at for due_at in oldest if due_at is not None], default=0) if ready else 0,
+            group=group,
         )
 
 

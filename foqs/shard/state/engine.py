@@ -83,7 +83,7 @@ class ShardState:
         self.refuse_seen_image = dedup.images.refuse
         self.dedup_window_ms = dedup.window_ms
         self.claim, self.claim_for_call = self.claims.claim, self.claims.claim_for_call
-        self.withdraw_for_calls = self.claims.withdraw_for_calls
+        self.unclaim_for_calls = self.claims.unclaim_for_calls
         self.under_lease, self.lease_of = leases.by_receipt, leases.find
         self.deliver, self.end_lease = leases.begin, leases.end
         self.hand_over, self.work_begins, self.suspects = leases.hand_over, leases.work_begins, leases.suspects
@@ -129,6 +129,15 @@ class ShardState:
         """Return the number of items of the namespace; exact once they are counted."""
         counts = self.index.namespaces.get(namespace)
         return 0 if counts is None else counts.total
+
+    def holds_topic(self, namespace: int, name: str) -> bool:
+        """Return True if the topic has items here, or items of it wait to be inserted; exact once rows are counted."""
+        topic = self.index.topics.get((namespace, name))
+        if topic is not None and not topic.empty:
+            return True
+        waiting = {item.topic for batch in self.inserts.batches() for item in batch.items}
+        waiting |= self.dedup.topics_waiting()
+        return any((one.namespace, one.name) == (namespace, name) for one in waiting)
 
     def take_events(self) -> Events:
         """Take the events since the last call.
@@ -254,12 +263,12 @@ class ShardState:
         return batch
 
     def evict(self, reason: str) -> Events:
-        """Give back the enqueued items that no transaction has taken yet, so that another shard can take them."""
+        """Refuse the enqueued items that no transaction has taken yet, so that another shard can take them."""
         self.inserts.evict(reason)
         self.dedup.evict(reason)
         return self.take_events()
 
-    def give_back(self, reason: str) -> Events:
+    def refuse_undone(self, reason: str) -> Events:
         """Refuse all calls whose work is certainly not done, because the server hangs.
 
         These are all calls that no transaction has taken, and the reads of the transaction under way. Its writes have
@@ -271,14 +280,14 @@ class ShardState:
             nothing_done=True,
         )
         for operation in self._batch:
-            operation.give_back(undone)
+            operation.refuse_undone(undone)
         self.inserts.evict(reason)
         self.dedup.evict(reason)
-        self.settlements.give_back(undone)
-        self.extensions.give_back(undone)
-        self.changes.give_back(undone)
-        self.look_ups.give_back(undone)
-        self.fences.give_back(undone)
+        self.settlements.refuse_undone(undone)
+        self.extensions.refuse_undone(undone)
+        self.changes.refuse_undone(undone)
+        self.look_ups.refuse_undone(undone)
+        self.fences.refuse_undone(undone)
         return self.take_events()
 
     def abandon(self, reason: str) -> Events:

@@ -7,7 +7,7 @@ afterwards, when the whole call is done.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from foqs.model.errors import FoqsError
@@ -56,11 +56,17 @@ class Completion:
 class OnceOutcome:
     """The outcome of one `insert_once`, by the keys of its items. Items without an entry are still under way."""
 
-    __slots__ = ("errors", "firsts", "made", "refusal")
+    __slots__ = ("copies", "errors", "firsts", "made", "refusal")
 
-    def __init__(self, refusal: FoqsError | None = None) -> None:
-        """`refusal`: the error for items that are no repeats, in which case no item is made."""
+    def __init__(
+        self, refusal: FoqsError | None = None, copies: Mapping[int, Sequence[ShardItem]] | None = None
+    ) -> None:
+        """`refusal`: the error for items that are no repeats, in which case no item is made.
+
+        `copies`: items by the key of the one that is made together with them, or not at all.
+        """
         self.refusal = refusal
+        self.copies = copies or {}
         self.made: list[int] = []
         """The keys of durable items that are the first ones with their dedup ids."""
         self.firsts: dict[int, tuple[int, int]] = {}
@@ -143,12 +149,12 @@ class Events:
 
     __slots__ = (
         "claims_ended", "claims_started", "completed", "counted", "ends", "enqueued", "looked_up", "topics_changed",
-        "topics_gone", "withdrawn",
+        "topics_gone", "unclaimed",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.completed: list[Completion] = []
-        self.withdrawn: list[ShardItem] = []
+        self.unclaimed: list[ShardItem] = []
         """Prefetched items that must not be delivered any more."""
         self.claims_started: list[ClaimsStarted] = []
         self.claims_ended: dict[ShardTopic, ClaimsEnded] = {}
@@ -190,5 +196,5 @@ class Events:
 
     def forget_items(self) -> None:
         """Drop the events on items, because the shard is lost; only the outcomes for callers remain."""
-        self.withdrawn, self.claims_started, self.claims_ended = [], [], {}
+        self.unclaimed, self.claims_started, self.claims_ended = [], [], {}
         self.topics_changed, self.topics_gone = {}, []

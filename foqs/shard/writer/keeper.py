@@ -175,12 +175,12 @@ class Health:
         began_s, self._began_s = self._began_s, None
         assert began_s is not None
         if self.healthy:
-            self._tell(now_s, self._problem_with(began_s, now_s, failed))
+            self._report(now_s, self._problem_with(began_s, now_s, failed))
         else:
             is_bad = failed or now_s - began_s > BREAKER_MEAN_MS_MAX / 1000
-            self._tell(now_s, "a probe failed" if is_bad else "")
+            self._report(now_s, "a probe failed" if is_bad else "")
 
-    def _tell(self, now_s: float, problem: str) -> None:
+    def _report(self, now_s: float, problem: str) -> None:
         """Pass the judgement on the shard to pybreaker, whose state decides on the effect."""
 
         def judge() -> None:
@@ -268,7 +268,7 @@ class Health:
 
     def trip(self, now_s: float, reason: str) -> None:
         """Open at once. pybreaker ignores it if the breaker is open."""
-        self._tell(now_s, reason)
+        self._report(now_s, reason)
 
     def _forget_samples(self) -> None:
         self._samples.clear()
@@ -377,7 +377,7 @@ class Keeper:
 
     def _answered(self, turned_s: float) -> None:
         """Note an answer of the server with any content. A lost session is no answer."""
-        self._server.heard_s, self._server.silent_since_s = turned_s, None
+        self._server.answered_s, self._server.silent_since_s = turned_s, None
 
     def _claim_pulse(self, turned_s: float) -> bool:
         """Return True if this shard must ask for the time now, because the server has not answered for a while.
@@ -386,7 +386,7 @@ class Keeper:
         session might hang.
         """
         server = self._server
-        if turned_s - max(server.heard_s, server.pulsed_s) <= mysql_server.PULSE_MS / 1000:
+        if turned_s - max(server.answered_s, server.pulsed_s) <= mysql_server.PULSE_MS / 1000:
             return False
         server.pulsed_s = turned_s
         return True

@@ -52,7 +52,7 @@ EPOCH_RETRY_MS = 10 * limits.SECOND_MS
 EPOCH_OVER_RETRY_MS = 500
 """The same pause if another process was given a later epoch, because it might serve a copy."""
 OWNED = "owned"
-"""The detail of an owned shard without other news."""
+"""The detail of an owned shard without problems."""
 
 assert 2 * (limits.ENQUEUE_BUFFER_ITEMS_MAX + limits.OPEN_LEASES_MAX) < KEYS_LEFT_MIN < KEYS_LEFT_TO_RENEW, (
     "one transaction must fit"
@@ -228,11 +228,11 @@ class Ownership:
                 await self._hurry.wait()
         self._hurry.clear()
 
-    def look_again(self) -> None:
+    def retry_now(self) -> None:
         """Let `wait_for_next_try` return, because the owner is dead and this process does not have the shard."""
         if self.shard is None:
             self._hurry.set()
-            self._store.look_again()
+            self._store.retry_now()
 
     async def _supervised(self, shard: ShardState, load: Callable[[], Awaitable[None]]) -> None:
         """Run `load`, which makes its coroutine here: it would not be awaited if the task is cancelled before its first
@@ -335,7 +335,7 @@ class Ownership:
         If a host was given an epoch and then lost the shard before it wrote the epoch there, all hosts take it for the
         owner, and no census is answered for the shard. The owner then needs a later epoch.
         """
-        self._look_at_clock()
+        self._check_clock()
         self._has_ticked, now_s = True, self._loop.time()
         is_over = self._is_doubtful or shard.epoch < self.given_epoch
         is_wanted = is_over or shard.index.keys_left_count < KEYS_LEFT_TO_RENEW
@@ -350,10 +350,10 @@ class Ownership:
 
         After such a time others might take it for dead, and serve a copy.
         """
-        self._look_at_clock()
+        self._check_clock()
         return self._has_stood_still
 
-    def _look_at_clock(self) -> None:
+    def _check_clock(self) -> None:
         """Check for a stall, which counts only once this process ticks."""
         before_s, self._ticked_s = self._ticked_s, self._loop.time()
         if self._has_ticked and self._ticked_s - before_s > (limits.HOST_DEAD_MS - limits.HEARTBEAT_MS) / 1000:
@@ -457,7 +457,7 @@ class Ownership:
         self.place.taken(error.row, self.committed_number)
 
     def leave_server(self) -> int:
-        """Prepare for the others to take the shard on another server. Returns the number of the last transaction to
+        """Prepare for other hosts to take the shard on another server. Returns the number of the last transaction to
         report.
 
         From now on it is not opened again without the meta database.

@@ -31,7 +31,7 @@ class ShardPlace:
         """True if others might know that they can take the shard, so that this process needs a new epoch for it."""
         self.epoch = 0
         """The epoch of the last tenure whose losses are unknown; 0 for none."""
-        self.told_number = 0
+        self.reported_number = 0
         """The number of the last reported transaction."""
         self.lost_count = 0
         """The transactions that were lost while this process had the shard, or before it took it."""
@@ -47,12 +47,12 @@ class ShardPlace:
         return since_s is not None and self._now_s() - since_s >= LEAVE_SERVER_MS / 1000
 
     def leave(self) -> None:
-        """Note that others will be notified; they can learn of it even if the report seems to fail."""
+        """Note that others will be notified; they can get the report even if it seems to fail."""
         self.is_left = True
 
-    def told(self, number: int) -> None:
+    def reported(self, number: int) -> None:
         """Note that the transactions up to this one are reported."""
-        self.told_number = max(self.told_number, number)
+        self.reported_number = max(self.reported_number, number)
 
     def has_no_session(self) -> None:
         if self._without_session_s is None:
@@ -68,7 +68,7 @@ class ShardPlace:
 
     def renewed(self, epoch: int, number: int) -> None:
         """Note that the shard continues under a later epoch, with the transactions up to this one reported."""
-        self.epoch, self.told_number = epoch, number
+        self.epoch, self.reported_number = epoch, number
 
     def opened(self, image: ShardImage, committed_number: int) -> None:
         """Note a take-over; `committed_number` is the last transaction that this process had seen before."""
@@ -77,7 +77,7 @@ class ShardPlace:
         if given is not None:
             lost = lost_by_row(given.before, found)
             if self.epoch:
-                mine = Remembered(self.epoch, committed_number, self.told_number)
+                mine = Remembered(self.epoch, committed_number, self.reported_number)
                 lost += lost_by_memory(given.before, found, mine)
         self.renewed(image.epoch, image.transaction_number)
         self._report(lost)
@@ -91,7 +91,7 @@ class ShardPlace:
         self.is_left = True
         if row is None or not row.server or not self.epoch or row.epoch <= self.epoch:
             return
-        mine, self.epoch = Remembered(self.epoch, committed_number, self.told_number), 0
+        mine, self.epoch = Remembered(self.epoch, committed_number, self.reported_number), 0
         self._report(lost_by_memory(row, None, mine))
 
     def _report(self, lost: int) -> None:

@@ -18,7 +18,7 @@ from foqs.shard.state.engine import ShardState
 
 SEEN_READ_ROWS = 256
 """Rows of the log that are read at a time: 0.8 MiB, if they are full."""
-SEEN_SOUGHT_ROWS = 8
+SEEN_SEARCH_ROWS = 8
 """Rows of the log that are read at a time in a search for one row."""
 SEEN_READ_PARTS = 8
 """Parts of an image that are read at a time: 0.8 MiB, if its table is full."""
@@ -135,7 +135,7 @@ class SeenLoading:
     async def _hash_at(self, namespace: int, number: int) -> Hash | None:
         """Return the hash of the id with this number in the log. A block has one row, or many small ones."""
         first = number // BLOCK_IDS * BLOCK_IDS
-        while rows := await self._ask(partial(self._log.read, namespace, first, SEEN_SOUGHT_ROWS)):
+        while rows := await self._ask(partial(self._log.read, namespace, first, SEEN_SEARCH_ROWS)):
             for row in rows:
                 at = (number - row.first) * DIGEST_BYTES
                 if at < 0:

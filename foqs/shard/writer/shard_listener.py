@@ -24,7 +24,7 @@ class ShardListener(Protocol):
         """Take the events of a served shard."""
 
     def shard_opened(self, shard_id: int, topics: Collection[ShardTopic]) -> None:
-        """Note that the shard is served; `topics` are some of its topics, and the others come by `adopt`."""
+        """Note that the shard is served; `topics` are some of its topics, and `adopt` adds the others."""
 
     def adopt(self, topics: Collection[ShardTopic]) -> None:
         """Take topics of a shard that was opened, or whose breaker has opened or closed."""
@@ -36,7 +36,7 @@ class ShardListener(Protocol):
         """Drop topics of a lost shard, before it is opened again."""
 
     def shard_health(self, shard_id: int, topics: Collection[ShardTopic], *, healthy: bool) -> None:
-        """Note that a shard's breaker opened or closed, for some of its topics; the others come by `adopt`."""
+        """Note that a shard's breaker opened or closed, for some of its topics; `adopt` adds the others."""
 
 
 class TransactionMeter(Protocol):

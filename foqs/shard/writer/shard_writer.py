@@ -126,27 +126,27 @@ class ShardWriter(Service):
         return self._ownership.place.is_to_leave
 
     def leave_server(self) -> int:
-        """Prepare for the others to take the shard on another server. Returns the number of the last transaction to
+        """Prepare for other hosts to take the shard on another server. Returns the number of the last transaction to
         report.
         """
         return self._ownership.leave_server()
 
-    def news_of_number(self) -> int | None:
+    def number_to_report(self) -> int | None:
         """Return the number of the last transaction, or None if it is already reported."""
         number = self._ownership.committed_number
-        return number if number > self._ownership.place.told_number else None
+        return number if number > self._ownership.place.reported_number else None
 
-    def number_told(self, number: int) -> None:
+    def number_reported(self, number: int) -> None:
         """Note that the transactions up to this one are reported."""
-        self._ownership.place.told(number)
+        self._ownership.place.reported(number)
 
     def doubt_epoch(self) -> None:
         """Get an epoch for the shard soon, because others might not know on which server it is served."""
         self._ownership.doubt()
 
-    def look_again(self) -> None:
+    def retry_now(self) -> None:
         """Try to open the shard now, because its owner is dead."""
-        self._ownership.look_again()
+        self._ownership.retry_now()
 
     @property
     def is_expected(self) -> bool:
@@ -187,7 +187,7 @@ class ShardWriter(Service):
         if shard is None or not is_served:
             return
         if self._keeper.hangs:
-            self._give_back(shard)
+            self._refuse_undone(shard)
         now = self.now()
         try:
             is_work = shard.tick(now)
@@ -228,7 +228,7 @@ class ShardWriter(Service):
         if shard is None:
             return
         if not self.health.healthy:
-            self._give_back(shard)
+            self._refuse_undone(shard)
             _log.warning("sick_shard_given_up", shard=self.shard_id, reason=self.health.reason)
             return
         shard.make_exact()
@@ -284,7 +284,7 @@ class ShardWriter(Service):
                 self._work.clear()
                 if keeper.hangs:
                     # Only a probe is sent, because the outcome of other work would be unknown.
-                    self._give_back(shard)
+                    self._refuse_undone(shard)
                 now = self.clock.at(self._loop.time())
                 is_probe = (self._store_is_due or not self.health.healthy) and self._wants_probe(now)
                 # Demand is not kept, because it changes with every call, and a transaction needs that of few topics.
@@ -411,9 +411,9 @@ class ShardWriter(Service):
         self._ended(began_s, "committed")
         return result
 
-    def _give_back(self, shard: ShardState) -> None:
+    def _refuse_undone(self, shard: ShardState) -> None:
         """Refuse waiting calls, except those that a transaction has taken, because the server hangs."""
-        self._listener.on_events(shard.give_back(self.health.reason))
+        self._listener.on_events(shard.refuse_undone(self.health.reason))
 
     def _not_done(self, shard: ShardState, error: Exception) -> None:
         """Notify the callers of the transaction that certainly nothing happened."""

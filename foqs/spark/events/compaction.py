@@ -81,7 +81,7 @@ def _new_files(spark: SparkSession, kind: str, plan: CompactionPlan, target: str
         found = found.where(f.col("folder_hour") >= plan.since)
     if plan.until:
         found = found.where(f.col("folder_hour") < plan.until)
-    # Several inputs may have copies of one file.
+    # Several inputs can have copies of one file.
     found = found.groupBy("source_file").agg(f.min("path").alias("path"))
     known = _read_if_there(spark, target)
     if known is None:

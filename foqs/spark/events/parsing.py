@@ -84,8 +84,8 @@ def batches_of(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of files (name, date, hour, content) of this kind, and one row for each file with its counts.
 
-    A line that cannot be parsed is counted. A file whose end is missing is skipped unless `takes_torn`, because it may
-    still be arriving.
+    A line that cannot be parsed is counted. A file whose end is missing is skipped unless `takes_torn`, because it
+    possibly still arrives.
     """
     read = _READERS[kind]
     for name, date, hour, content in files:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from foqs.client.sync import AdminClient
 from foqs.model.errors import FoqsError
+from foqs.spark.credentials import Credentials
 from foqs.spark.events.capacity import minute_table, namespace_table, suggestions
 from foqs.spark.events.reading import Span, parse_time, read_log
+from foqs.spark.jobs.credential_flags import credential_flags, taken_credentials
 from foqs.spark.jobs.reporting import dicts, report_options, show, write_page, write_tables
 from foqs.spark.jobs.spark_session import session
 from foqs.spark.reports.capacity_page import capacity_page, suggestion_table
@@ -27,6 +31,7 @@ NAMESPACES_MAX = 20_000
     "--headroom", type=click.FloatRange(1, 10), default=1.25, show_default=True, help="Times the expected peak."
 )
 @click.option("--top", type=click.IntRange(1, 100), default=10, show_default=True, help="Namespaces that are drawn.")
+@credential_flags
 @report_options
 def capacity_report(
     root: str,
@@ -40,12 +45,13 @@ def capacity_report(
     horizon_days: int,
     headroom: float,
     top: int,
+    **given: Any,
 ) -> None:
     """Report the enqueues a minute of namespaces, their growth, and suggested quotas."""
     from pyspark.sql import functions as f
 
     span = Span(parse_time(since), parse_time(until))
-    quotas = _quotas(addresses)
+    quotas = _quotas(addresses, taken_credentials(given))
     with session("capacity-report", master) as spark:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
         rollups, _ = read_log(spark, root, span, namespaces)
@@ -80,12 +86,13 @@ def capacity_report(
             write_page(html_of(page), html)
 
 
-def _quotas(addresses: str | None) -> dict[str, int]:
+def _quotas(addresses: str | None, credentials: Credentials) -> dict[str, int]:
     """The present quota of each namespace; empty without addresses."""
     if addresses is None:
         return {}
     try:
-        with AdminClient(addresses) as admin:
+        credentials.check_files()
+        with AdminClient(addresses, **credentials.client_arguments()) as admin:
             return {one.name: one.settings.enqueues_per_minute_max for one in admin.list_namespaces()}
     except FoqsError as error:
         raise click.ClickException(f"the quotas could not be read: {error}") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import threading
 import time
@@ -14,6 +13,8 @@ import click
 
 from foqs.client.sync import AdminClient
 from foqs.model.errors import FoqsError
+from foqs.spark.credentials import CREDENTIAL_OPTIONS, Credentials
+from foqs.spark.jobs.credential_flags import credential_flag, flag_of, with_tls
 from foqs.spark.jobs.spark_session import master_option, session
 from foqs.spark.options import DRAWN_JOB_ID, OPTIONS, Option, draw_job_id, parse_options
 
@@ -21,11 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PROGRESS_EVERY_S = 5.0
-
-
-def _flag_of(name: str) -> str:
-    """The flag of the command for an option of the writer: batchSize is batch-size."""
-    return re.sub(r"([A-Z])", lambda found: "-" + found[1].lower(), name)
 
 
 def _write_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -36,7 +32,9 @@ def _write_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _click_option(name: str, option: Option) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    flag, text = f"--{_flag_of(name)}", option.meaning.replace("`", "")
+    if name in CREDENTIAL_OPTIONS:
+        return credential_flag(name)
+    flag, text = f"--{flag_of(name)}", option.meaning.replace("`", "")
     meaning = text[0].upper() + text[1:] + "."
     if name == "ignoreExtraColumns":
         return click.option(flag, is_flag=True, help=meaning)
@@ -74,7 +72,7 @@ def enqueue(
     one load, so after a successful run the next one needs another job id, or none.
     """
     reader_options = dict(_pair(text) for text in reader_option)
-    options = _writer_options(write_options)
+    options, credentials = _writer_options(with_tls(write_options))
     with session("enqueue", master) as spark:
         frame = spark.read.format(kind).options(**reader_options).load(list(paths))
         if where is not None:
@@ -83,7 +81,7 @@ def enqueue(
             frame = frame.selectExpr(*select)
         if partitions is not None:
             frame = frame.repartition(partitions)
-        _run(spark, frame, options)
+        _run(spark, frame, options, credentials)
 
 
 def main() -> None:
@@ -91,13 +89,13 @@ def main() -> None:
     enqueue(prog_name="enqueue")
 
 
-def _run(spark: SparkSession, frame: DataFrame, options: dict[str, str]) -> None:
+def _run(spark: SparkSession, frame: DataFrame, options: dict[str, str], credentials: Credentials) -> None:
     from pyspark.sql import Observation
     from pyspark.sql.functions import count, lit
 
     rows = Observation("foqs")
     began_s = time.monotonic()
-    with _progress(spark, options):
+    with _progress(spark, options, credentials):
         observed = frame.observe(rows, count(lit(1)).alias("rows"))
         observed.write.format("foqs").options(**options).mode("append").save()
     elapsed_s = time.monotonic() - began_s
@@ -113,30 +111,33 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _writer_options(given: dict[str, object]) -> dict[str, str]:
-    """The command's options as the writer's. Raises ClickException for invalid options before Spark starts."""
+def _writer_options(given: dict[str, object]) -> tuple[dict[str, str], Credentials]:
+    """The command's options as the writer's, and the credentials in them.
+
+    Raises ClickException for invalid options, before Spark starts.
+    """
     options = {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name in OPTIONS
-        if (value := given[_flag_of(name).replace("-", "_")]) is not None and value is not False
+        if (value := given[flag_of(name).replace("-", "_")]) is not None and value is not False
     }
     problems: list[str] = []
-    parse_options(options, problems)
+    credentials = parse_options(options, problems).credentials
     if problems:
         raise click.ClickException("; ".join(problems))
     if "jobId" not in options:
         options[DRAWN_JOB_ID] = draw_job_id()
-    return options
+    return options, credentials
 
 
 @contextmanager
-def _progress(spark: SparkSession, options: dict[str, str]) -> Iterator[None]:
+def _progress(spark: SparkSession, options: dict[str, str], credentials: Credentials) -> Iterator[None]:
     """Print the number of finished tasks and of counted items every PROGRESS_EVERY_S while the job runs."""
     tracker = spark.sparkContext.statusTracker()
     is_over = threading.Event()
 
     def tell() -> None:
-        with AdminClient(options["addresses"]) as admin:
+        with AdminClient(options["addresses"], **credentials.client_arguments()) as admin:
             while not is_over.wait(PROGRESS_EVERY_S):
                 told = _counted(admin, options)
                 for stage_id in tracker.getActiveStageIds():

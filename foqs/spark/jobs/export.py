@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from foqs.model import limits
+from foqs.spark.jobs.credential_flags import credential_flags, with_tls
 from foqs.spark.jobs.frame_reading import read_frame, read_options_of
 from foqs.spark.jobs.spark_session import master_option, session
 from foqs.spark.read_options import RETRY_TIMEOUT_MS_DEFAULT, state_names
@@ -39,6 +40,7 @@ _CSV = {
 @click.option("--splits-per-shard", type=click.IntRange(1, limits.EXPORT_SPLITS_MAX), default=1, show_default=True)
 @click.option("--no-payload", is_flag=True, help="Leave payloads out: they are null.")
 @click.option("--retry-timeout-ms", default=RETRY_TIMEOUT_MS_DEFAULT, show_default=True, help="Patience of one call.")
+@credential_flags
 @master_option
 def export(
     output: str, kind: str, mode: str, where: str | None, select: tuple[str, ...], master: str | None, **given: object
@@ -48,7 +50,7 @@ def export(
     The export changes and leases nothing. Payloads and metadata are binary in Parquet, and base64 in JSON and CSV.
     """
     with session("export", master) as spark:
-        frame = read_frame(spark, read_options_of(given))
+        frame = read_frame(spark, read_options_of(with_tls(given)))
         if where is not None:
             frame = frame.where(where)
         if select:

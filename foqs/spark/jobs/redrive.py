@@ -15,6 +15,8 @@ from foqs.client.sync import AdminClient
 from foqs.model import limits
 from foqs.model.calls import DeadLettersResult
 from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError
+from foqs.spark.credentials import Credentials
+from foqs.spark.jobs.credential_flags import credential_flags, taken_credentials, with_tls
 from foqs.spark.jobs.frame_reading import read_frame, read_options_of
 from foqs.spark.jobs.spark_session import master_option, session
 from foqs.spark.read_options import RETRY_TIMEOUT_MS_DEFAULT
@@ -46,7 +48,7 @@ class DeadLetters(Protocol):
     """The client interface of a task; AdminClient implements it."""
 
     def redrive_dead_letters(
-        self, namespace: str, topic: str, ids: Iterable[str] | None, *, return_errors: bool
+        self, namespace: str, topic: str, ids: Iterable[str] | None, *, group: str | None, return_errors: bool
     ) -> DeadLettersResult: ...
 
 
@@ -63,6 +65,7 @@ class DeadLetters(Protocol):
 @click.option("--dry-run", is_flag=True, help="Only count them.")
 @click.option("--splits-per-shard", type=click.IntRange(1, limits.EXPORT_SPLITS_MAX), default=1, show_default=True)
 @click.option("--retry-timeout-ms", default=RETRY_TIMEOUT_MS_DEFAULT, show_default=True, help="Patience of one call.")
+@credential_flags
 @master_option
 def redrive(where: str | None, dry_run: bool, master: str | None, **given: Any) -> None:
     """Make dead letters ready again with no failed attempts, after counting them by topic and reason.
@@ -70,7 +73,7 @@ def redrive(where: str | None, dry_run: bool, master: str | None, **given: Any) 
     It is safe to repeat the command. It does not touch items that are ready by then. Items that die again meanwhile are
     dead letters again.
     """
-    options = {**read_options_of(given), "state": "dead"}
+    options = {**read_options_of(with_tls(given)), "state": "dead"}
     schema = ", ".join(
         f"{name} {kind}" for name, (kind, _, _) in READ_COLUMNS.items() if name != "payload" or _names_payload(where)
     )
@@ -88,8 +91,13 @@ def redrive(where: str | None, dry_run: bool, master: str | None, **given: Any) 
         if dry_run or not total:
             click.echo(f"0 redriven of {total:,}")
             return
-        task = task_of(given["addresses"], given["namespace"], given["retry_timeout_ms"])
-        done = frame.select("topic", "id").mapInArrow(task, "redriven bigint, gone bigint, refused bigint").collect()
+        credentials = taken_credentials(given)
+        task = task_of(given["addresses"], given["namespace"], given["retry_timeout_ms"], credentials)
+        done = (
+            frame.select("topic", "id", "group")
+            .mapInArrow(task, "redriven bigint, gone bigint, refused bigint")
+            .collect()
+        )
         redriven, gone, refused = (sum(row[at] for row in done) for at in range(3))
     click.echo(f"{redriven:,} redriven, {gone:,} were no dead letters any more, {refused:,} refused")
     if refused:
@@ -101,16 +109,18 @@ def _names_payload(where: str | None) -> bool:
 
 
 def task_of(
-    addresses: str, namespace: str, retry_timeout_ms: int
+    addresses: str, namespace: str, retry_timeout_ms: int, credentials: Credentials
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function of a task, for its rows of topic and id."""
+    """The function of a task, for its rows of topic, id and group."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         retry = RetryPolicy(deadline_ms=retry_timeout_ms, backoff_ms_max=_BACKOFF_MS_MAX)
         done = Redriven()
-        with AdminClient(addresses, timeout_ms=_CALL_TIMEOUT_MS, connections_max=1, retry=retry) as client:
+        credentials.check_files()
+        own = credentials.client_arguments()
+        with AdminClient(addresses, timeout_ms=_CALL_TIMEOUT_MS, connections_max=1, retry=retry, **own) as client:
             for batch in batches:
                 redrive_rows(client, namespace, zip(*batch.to_pydict().values(), strict=True), done)
         yield pa.RecordBatch.from_pydict({"redriven": [done.redriven], "gone": [done.gone], "refused": [done.refused]})
@@ -118,21 +128,25 @@ def task_of(
     return task
 
 
-def redrive_rows(client: DeadLetters, namespace: str, rows: Iterable[tuple[str, str]], done: Redriven) -> None:
-    """Redrive the items of these rows of topic and id, by topic."""
-    by_topic: dict[str, list[str]] = {}
-    for topic, item_id in rows:
-        by_topic.setdefault(topic, []).append(item_id)
-    for topic, ids in by_topic.items():
+def redrive_rows(
+    client: DeadLetters, namespace: str, rows: Iterable[tuple[str, str, str | None]], done: Redriven
+) -> None:
+    """Redrive the items of these rows of topic, id and consumer group, by topic and group."""
+    by_topic: dict[tuple[str, str | None], list[str]] = {}
+    for topic, item_id, group in rows:
+        by_topic.setdefault((topic, group), []).append(item_id)
+    for (topic, group), ids in by_topic.items():
         for first in range(0, len(ids), limits.BATCH_ITEMS_MAX):
-            _redrive(client, namespace, topic, ids[first : first + limits.BATCH_ITEMS_MAX], done)
+            _redrive(client, namespace, topic, group, ids[first : first + limits.BATCH_ITEMS_MAX], done)
 
 
-def _redrive(client: DeadLetters, namespace: str, topic: str, ids: list[str], done: Redriven) -> None:
+def _redrive(
+    client: DeadLetters, namespace: str, topic: str, group: str | None, ids: list[str], done: Redriven
+) -> None:
     """Make one call, and repeat it for items of unknown outcome. Redriven items are then no longer dead letters."""
     for tries_left in reversed(range(TRIES_MAX)):
         try:
-            result = client.redrive_dead_letters(namespace, topic, ids, return_errors=True)
+            result = client.redrive_dead_letters(namespace, topic, ids, group=group, return_errors=True)
         except UnavailableError:
             if not tries_left:
                 raise

@@ -50,18 +50,24 @@ class MetaCensuses:
         delete_census(connection, census)
 
 
-def insert_census(connection: Connection, namespace: int) -> Census:
+def insert_census(connection: Connection, namespace: int, topic_namespace: int = 0, topic: str = "") -> Census:
     count: int = connection.execute(select(func.count()).select_from(CENSUS)).scalar_one()
     if count >= limits.CENSUSES_MAX:
         raise OverloadedError(
-            f"{count} namespaces are being created or deleted, and the limit is {limits.CENSUSES_MAX}: try again",
+            f"{count} namespaces or groups are being created or deleted, and the limit is {limits.CENSUSES_MAX}: try "
+            "again",
             retry_after_ms=limits.META_CALLS_RETRY_MS,
         )
-    census = Census(secrets.randbits(_ID_BITS), namespace)
-    connection.execute(
-        CENSUS.insert().values(id=census.id, namespace=namespace, expires_at=SERVER_NOW_MS + limits.CENSUS_EXPIRY_MS)
-    )
+    census = Census(secrets.randbits(_ID_BITS), namespace, topic_namespace, topic)
+    row = {**census._asdict(), "topic": topic.encode()}
+    connection.execute(CENSUS.insert().values(row | {"expires_at": SERVER_NOW_MS + limits.CENSUS_EXPIRY_MS}))
     return census
+
+
+def open_censuses(connection: Connection) -> list[tuple[Census, bool]]:
+    """Read the open censuses, each with True if it has expired."""
+    found = connection.execute(select(CENSUS, CENSUS.c.expires_at < SERVER_NOW_MS)).all()
+    return [(Census(row.id, row.namespace, row.topic_namespace, row.topic.decode()), bool(row[-1])) for row in found]
 
 
 def _lock_census(connection: Connection, census: Census) -> bool:

@@ -1,4 +1,4 @@
-"""The name, the secret and the id of the cluster, which all its hosts read from the meta database."""
+"""The name and the id of the cluster, which all its hosts read from the meta database."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlalchemy.dialects.mysql import insert
 from foqs.model.errors import InvalidArgumentError
 from foqs.storage.meta.meta_hosts import BEATING_MS
 from foqs.storage.meta.meta_sessions import MetaSessions, in_transaction
-from foqs.storage.meta.meta_tables import CLUSTER_ID, CLUSTER_NAME, CLUSTER_SECRET, HOST, SERVER_NOW_MS
+from foqs.storage.meta.meta_tables import CLUSTER_ID, CLUSTER_NAME, HOST, SERVER_NOW_MS
 
 _CLUSTER_ID_BYTES = 16
 
@@ -40,13 +40,6 @@ class MetaCluster:
             if running is not None or found.is_fresh:
                 raise _another_cluster(cluster, found.name.decode(), running)
         connection.execute(update(CLUSTER_NAME).values(**values))
-
-    @in_transaction
-    def secret(self, connection: Connection, proposed: bytes) -> bytes:
-        """Return the secret that the hosts of the cluster show each other; the first host proposes it."""
-        connection.execute(insert(CLUSTER_SECRET).prefix_with("IGNORE").values(one=1, secret=proposed))
-        secret: bytes = connection.execute(select(CLUSTER_SECRET.c.secret)).scalar_one()
-        return secret
 
     @in_transaction
     def id(self, connection: Connection, found: bytes) -> bytes:

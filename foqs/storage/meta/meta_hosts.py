@@ -10,6 +10,7 @@ from sqlalchemy import Connection, delete, select
 
 from foqs.model import limits
 from foqs.model.cluster import PROCESS_MARK, HostRow
+from foqs.model.cluster_secret import packed_ids, unpacked_ids
 from foqs.model.errors import UnavailableError
 from foqs.model.meta_bounds import HOST_ROW_MS, HOST_ROW_READ_MS, HOSTS_SWEPT_MAX
 from foqs.storage.meta import meta_statements as sql
@@ -45,8 +46,8 @@ class MetaHosts:
         """Record that this host is alive, with a new `beat_number`. Returns all rows of the last minute.
 
         It takes one round trip, and waits for no lock but one on its own row. Hosts ignore a row without new
-        heartbeats. Raises UnavailableError, after the heartbeat is written, if there are more than limits.HOSTS_MAX
-        hosts.
+        heartbeats. Raises UnavailableError, after the heartbeat is written, if the cluster has more than
+        limits.HOSTS_MAX hosts.
 
         Hosts of earlier versions do not count their beats, so the time of the last one serves as their `beat_number`.
         """
@@ -69,8 +70,9 @@ class MetaHosts:
                 tier.decode(),
                 proof,
                 bool(starts),
+                unpacked_ids(secret_ids),
             )
-            for name, address, started, at_ms, number, state, tier, proof, starts in rows
+            for name, address, started, at_ms, number, state, tier, proof, starts, secret_ids in rows
         ]
 
     @in_transaction
@@ -82,7 +84,7 @@ class MetaHosts:
         return [row.name.decode() for row in rows]
 
     def note_elsewhere(self, host: HostRow) -> None:
-        """Record a host that does not use this table, so that hosts which look for it here can notice that."""
+        """Record a host that does not use this table, so that hosts which read it here can notice that."""
         self._sessions.script(lambda run: run((sql.BEAT, _host_values(host, _ELSEWHERE))))
 
     def forget(self, name: str) -> None:
@@ -121,6 +123,7 @@ def _host_values(host: HostRow, state: int) -> tuple[object, ...]:
     return (
         host.id.encode(), host.address.encode(), host.started_at_ms, host.beat_number, state,
         host.tier.encode(), host.proof, int(host.is_starting),
+        packed_ids(host.secret_ids),
     )  # fmt: skip
 
 

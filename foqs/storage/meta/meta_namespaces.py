@@ -20,6 +20,7 @@ from foqs.model.errors import (
     UnavailableError,
     UnknownNamespaceError,
 )
+from foqs.model.groups import Groups
 from foqs.model.namespace import (
     SETTING_RATES,
     SETTING_TEXTS,
@@ -30,14 +31,16 @@ from foqs.model.namespace import (
 )
 from foqs.model.policies import Policies
 from foqs.model.slots import SlotMove, SlotTable
+from foqs.storage.meta.meta_access import delete_grants_of
 from foqs.storage.meta.meta_blocks import NamespaceBlocks
-from foqs.storage.meta.meta_censuses import counted, delete_census, end_expired, insert_census
+from foqs.storage.meta.meta_censuses import counted, delete_census, end_expired, insert_census, open_censuses
+from foqs.storage.meta.meta_groups import delete_groups_of, group_blocks
 from foqs.storage.meta.meta_jobs import delete_jobs_of
 from foqs.storage.meta.meta_policies import delete_policies_of, prefix_policy_blocks, topic_policy_blocks
 from foqs.storage.meta.meta_quotas import delete_quota_of
 from foqs.storage.meta.meta_sessions import MetaSessions, in_transaction
 from foqs.storage.meta.meta_slots import SlotRows, make_slots, read_move
-from foqs.storage.meta.meta_tables import CENSUS, NAMESPACE, NAMESPACE_NUMBER, SERVER_NOW_MS, SHARD
+from foqs.storage.meta.meta_tables import CENSUS, NAMESPACE, NAMESPACE_NUMBER, SHARD
 
 _SETTING_TYPES = {field.name: type(getattr(NamespaceSettings(), field.name)) for field in fields(NamespaceSettings)}
 """The type of each setting, to convert the number in the table."""
@@ -55,10 +58,12 @@ class NamespaceList(NamedTuple):
     """Policies of topics. The same object as the last time if unchanged."""
     prefix_policies: Policies
     """Policies of topic prefixes, likewise."""
+    groups: Groups
+    """Consumer groups of topics, likewise."""
 
 
 class MetaNamespaces:
-    """The table of namespaces. Repeated reads of it include what every host reads with them."""
+    """The table of namespaces. Repeated reads of it include all records that hosts read with them."""
 
     def __init__(self, sessions: MetaSessions) -> None:
         self._sessions = sessions
@@ -66,6 +71,7 @@ class MetaNamespaces:
         self._slots = SlotRows()
         self._policies = topic_policy_blocks()
         self._prefix_policies = prefix_policy_blocks()
+        self._groups = group_blocks()
 
     @in_transaction
     def page(self, connection: Connection, prefix: str, after: str, limit: int) -> list[Namespace]:
@@ -85,8 +91,7 @@ class MetaNamespaces:
         with self._sessions.transaction() as connection:
             # Read before the namespaces: otherwise a deletion that ends in between would leave its namespace here, and
             # open.
-            found = connection.execute(select(CENSUS.c.id, CENSUS.c.namespace, CENSUS.c.expires_at < SERVER_NOW_MS))
-            censuses = found.all()
+            censuses = open_censuses(connection)
             namespaces = self._blocks.read(connection)
             found = connection.execute(select(SHARD.c.shard_id, SHARD.c.epoch))
             epochs = {row.shard_id: row.epoch for row in found}
@@ -95,13 +100,14 @@ class MetaNamespaces:
             slots = self._slots.read(connection)
             policies = self._policies.read(connection, namespaces)
             prefix_policies = self._prefix_policies.read(connection, namespaces)
-        if any(is_over for _, _, is_over in censuses):
+            groups = self._groups.read(connection, namespaces)
+        if any(is_over for _, is_over in censuses):
             self._sessions.run(end_expired)  # It counts as open up to here: clocks can step.
-        closing = {namespace for _, namespace, _ in censuses if namespace}
+        open_ = [census for census, _ in censuses]
+        closing = {census.namespace for census in open_ if census.namespace}
         if closing:
             namespaces = [replace(one, closing=True) if one.number in closing else one for one in namespaces]
-        open_ = [Census(census_id, namespace) for census_id, namespace, _ in censuses]
-        return NamespaceList(namespaces, open_, epochs, slots, slot_move, policies, prefix_policies)
+        return NamespaceList(namespaces, open_, epochs, slots, slot_move, policies, prefix_policies, groups)
 
     @in_transaction
     def update(self, connection: Connection, name: str, changes: object) -> Namespace:
@@ -203,6 +209,8 @@ class MetaNamespaces:
         delete_jobs_of(connection, census.namespace)
         delete_quota_of(connection, census.namespace)
         delete_policies_of(connection, census.namespace)
+        delete_groups_of(connection, census.namespace)
+        delete_grants_of(connection, census.namespace)
         connection.execute(delete(NAMESPACE).where(NAMESPACE.c.number == census.namespace))
         delete_census(connection, census)
         return []

@@ -61,6 +61,8 @@ class MetaSessions:
             # Every transaction ends by itself, so another ROLLBACK would cost a round trip for nothing.
             pool_reset_on_return=None,
             creator=self._connect,
+            # The text of an error must not have the values of a statement, one of which is the cluster's secret.
+            hide_parameters=True,
         )
 
     @property

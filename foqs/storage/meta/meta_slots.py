@@ -9,14 +9,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 
-from sqlalchemy import Connection, delete, func, select, update
-from sqlalchemy.dialects.mysql import insert
+from sqlalchemy import Connection, delete, func, insert, select, text, update
 
 from foqs.model import limits
 from foqs.model.census import Census, CensusAnswer
 from foqs.model.cluster import ShardUse
 from foqs.model.errors import UnavailableError
 from foqs.model.slots import NO_SLOTS, MovePhase, SlotMove, SlotTable, first_table, pack_slots, unpack_slots
+from foqs.storage.meta import meta_statements as sql
 from foqs.storage.meta.meta_censuses import counted, delete_census, insert_census
 from foqs.storage.meta.meta_sessions import MetaSessions, in_transaction
 from foqs.storage.meta.meta_tables import NAMESPACE_NUMBER, SHARD, SLOT, SLOT_MOVE
@@ -153,13 +153,6 @@ def _columns_of(move: SlotMove) -> dict[str, object]:
 
 def _write(connection: Connection, table: SlotTable) -> None:
     """Write the table unless this database has the same or a newer one, and end the move that leads to it."""
-    rows = [{"slot": slot, "shard": shard, "version": table.version} for slot, shard in enumerate(table.shards)]
-    statement = insert(SLOT).values(rows)
-    given, kept = statement.inserted, SLOT.c
-    # The order matters, because the comparison needs the old version.
-    changes = [
-        ("shard", func.if_(given.version > kept.version, given.shard, kept.shard)),
-        ("version", func.greatest(given.version, kept.version)),
-    ]
-    connection.execute(statement.on_duplicate_key_update(changes))
+    rows = ", ".join([f"({slot}, {shard}, {table.version})" for slot, shard in enumerate(table.shards)])
+    connection.execute(text(sql.WRITE_SLOTS.format(rows)))
     connection.execute(delete(SLOT_MOVE).where(SLOT_MOVE.c.version <= table.version))

@@ -1,4 +1,7 @@
-"""The statements on the meta database that hosts send in scripts of one round trip (foqs.storage.meta.meta_scripts)."""
+"""The statements on the meta database that hosts send in scripts of one round trip (foqs.storage.meta.meta_scripts).
+
+WRITE_SLOTS stands here too, because SQLAlchemy takes some 60 ms to compile a statement of so many rows.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,16 @@ KILL_SESSION = "KILL {:d}"
 # --- hosts ---
 
 BEAT = (
-    "INSERT INTO host (name, address, started_at, heartbeat_at, beat_number, state, tier, proof, is_starting) "
-    f"VALUES (%s, %s, %s, {NOW_MS}, %s, %s, %s, %s, %s) ON DUPLICATE KEY UPDATE address = VALUES(address), "
-    "started_at = VALUES(started_at), heartbeat_at = VALUES(heartbeat_at), beat_number = VALUES(beat_number), "
+    "INSERT INTO host (name, address, started_at, heartbeat_at, beat_number, state, tier, proof, is_starting, "
+    f"secret_ids) VALUES (%s, %s, %s, {NOW_MS}, %s, %s, %s, %s, %s, %s) "
+    "ON DUPLICATE KEY UPDATE address = VALUES(address), started_at = VALUES(started_at), "
+    "heartbeat_at = VALUES(heartbeat_at), beat_number = VALUES(beat_number), "
     "state = VALUES(state), tier = VALUES(tier), proof = VALUES(proof), "
-    "is_starting = VALUES(is_starting)"
+    "is_starting = VALUES(is_starting), secret_ids = VALUES(secret_ids)"
 )
 READ_HOSTS = (
-    "SELECT name, address, started_at, heartbeat_at, beat_number, state, tier, proof, is_starting FROM host "
-    f"WHERE heartbeat_at > {NOW_MS} - %s AND heartbeat_at < {NOW_MS} + %s ORDER BY heartbeat_at DESC LIMIT %s"
+    "SELECT name, address, started_at, heartbeat_at, beat_number, state, tier, proof, is_starting, secret_ids "
+    f"FROM host WHERE heartbeat_at > {NOW_MS} - %s AND heartbeat_at < {NOW_MS} + %s ORDER BY heartbeat_at DESC LIMIT %s"
 )
 FIND_OLD_HOSTS = (
     f"SELECT name FROM host WHERE heartbeat_at < {NOW_MS} - %s OR heartbeat_at > {NOW_MS} + %s "
@@ -30,6 +34,11 @@ FIND_OLD_HOSTS = (
 FIND_NAMESAKES = f"SELECT name FROM host WHERE name >= %s AND name < %s AND heartbeat_at < {NOW_MS} - %s LIMIT %s"
 DELETE_OLD_HOST = f"DELETE FROM host WHERE name = %s AND (heartbeat_at < {NOW_MS} - %s OR heartbeat_at > {NOW_MS} + %s)"
 """It finds its row by name alone, because a search by time would wait for locks on other rows."""
+READ_SECRETS_OF_HOSTS = (
+    f"SELECT name, {NOW_MS} - heartbeat_at, secret_ids FROM host "
+    f"WHERE heartbeat_at > {NOW_MS} - %s AND heartbeat_at < {NOW_MS} + %s ORDER BY name LIMIT %s"
+)
+READ_SECRETS = "SELECT secret, next, began_at FROM cluster_secret WHERE one = 1"
 
 # --- shards ---
 
@@ -55,6 +64,14 @@ NOTE_NUMBER = (
 )
 WRITTEN_COUNT = "SELECT ROW_COUNT()"
 """The rows that the last statement found, changed or not, because sessions use FOUND_ROWS."""
+
+# --- slots ---
+
+WRITE_SLOTS = (
+    "INSERT INTO slot (slot, shard, version) VALUES {} ON DUPLICATE KEY UPDATE "
+    "shard = IF(VALUES(version) > version, VALUES(shard), shard), version = GREATEST(VALUES(version), version)"
+)
+"""The order of its changes matters, because the comparison needs the old version."""
 
 # --- quotas ---
 

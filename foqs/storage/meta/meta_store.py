@@ -7,13 +7,17 @@ shards they own while the database is unreachable, so no item waits for it.
 from __future__ import annotations
 
 from foqs.model import limits
+from foqs.storage.meta.meta_access import MetaAccess
+from foqs.storage.meta.meta_audit import MetaAudit
 from foqs.storage.meta.meta_censuses import MetaCensuses
 from foqs.storage.meta.meta_cluster import MetaCluster
+from foqs.storage.meta.meta_groups import MetaGroups
 from foqs.storage.meta.meta_hosts import MetaHosts
 from foqs.storage.meta.meta_jobs import MetaJobs
 from foqs.storage.meta.meta_namespaces import MetaNamespaces
 from foqs.storage.meta.meta_policies import MetaPolicies
 from foqs.storage.meta.meta_quotas import MetaQuotas
+from foqs.storage.meta.meta_secrets import MetaSecrets
 from foqs.storage.meta.meta_sessions import MetaSessions
 from foqs.storage.meta.meta_shards import MetaShards
 from foqs.storage.meta.meta_slots import MetaSlots
@@ -24,7 +28,7 @@ from foqs.storage.sessions.session import Session
 class MetaStore:
     """The tables of the meta database, each with its own methods, on sessions that they share.
 
-    `MetaSessions` says what holds for all of them: who may call them, and which errors they raise.
+    `MetaSessions` has the rules for all tables: the threads that call them, and the errors that they raise.
     """
 
     def __init__(self, url: str, statement_ms_max: int = limits.META_STATEMENT_MS_MAX, process_id: str = "") -> None:
@@ -32,13 +36,17 @@ class MetaStore:
         self._sessions = sessions = MetaSessions(url, statement_ms_max, process_id)
         self.hosts = MetaHosts(sessions)
         self.cluster = MetaCluster(sessions)
+        self.secrets = MetaSecrets(sessions)
         self.shards = MetaShards(sessions)
         self.namespaces = MetaNamespaces(sessions)
         self.censuses = MetaCensuses(sessions)
         self.slots = MetaSlots(sessions)
         self.policies = MetaPolicies(sessions)
+        self.groups = MetaGroups(sessions)
         self.jobs = MetaJobs(sessions)
         self.quotas = MetaQuotas(sessions)
+        self.access = MetaAccess(sessions)
+        self.audit = MetaAudit(sessions)
 
     def use_url(self, url: str) -> None:
         """Open future sessions with this URL, which must lead to the same database. Safe to call from any thread."""

@@ -41,6 +41,8 @@ CENSUS = Table(
     Column("id", BigInteger, primary_key=True, autoincrement=False),
     Column("namespace", Integer, nullable=False),
     Column("expires_at", BigInteger, nullable=False),
+    Column("topic_namespace", Integer, nullable=False),
+    Column("topic", VARBINARY(255), nullable=False),
 )
 CENSUS_ANSWER = Table(
     "census_answer",
@@ -130,6 +132,7 @@ TOPIC_POLICY, TOPIC_PREFIX_POLICY = [
         Column("reason", VARBINARY(512), nullable=False),
         Column("deliveries_per_second_max", DOUBLE(asdecimal=False), nullable=False),
         Column("weight", Integer, nullable=False),
+        Column("attempts_max", Integer, nullable=False),
         Column("explicit", SmallInteger, nullable=False),
     )
     for name, key in (("topic_policy", "topic"), ("topic_prefix_policy", "prefix"))
@@ -146,6 +149,7 @@ HOST = Table(
     Column("tier", VARBINARY(64), nullable=False),
     Column("proof", SmallInteger, nullable=False),
     Column("is_starting", SmallInteger, nullable=False),
+    Column("secret_ids", VARBINARY(64), nullable=False),
 )
 CLUSTER_NAME = Table(
     "cluster_name",
@@ -159,6 +163,8 @@ CLUSTER_SECRET = Table(
     METADATA,
     Column("one", SmallInteger, primary_key=True, autoincrement=False),
     Column("secret", VARBINARY(64), nullable=False),
+    Column("next", VARBINARY(64), nullable=False),
+    Column("began_at", BigInteger, nullable=False),
 )
 CLUSTER_ID = Table(
     "cluster_id",
@@ -166,6 +172,77 @@ CLUSTER_ID = Table(
     Column("one", SmallInteger, primary_key=True, autoincrement=False),
     Column("id", VARBINARY(16), nullable=False),
 )
+ACCESS = Table(
+    "access",
+    METADATA,
+    Column("one", SmallInteger, primary_key=True, autoincrement=False),
+    Column("version", BigInteger, nullable=False),
+    Column("mode", SmallInteger, nullable=False),
+    Column("changed_at", BigInteger, nullable=False),
+)
+ACCESS_PRINCIPAL = Table(
+    "access_principal",
+    METADATA,
+    Column("name", VARBINARY(64), primary_key=True),
+    Column("enabled", SmallInteger, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+)
+ACCESS_GRANT = Table(
+    "access_grant",
+    METADATA,
+    Column("principal", VARBINARY(64), primary_key=True),
+    Column("namespaces", VARBINARY(65), primary_key=True),
+    Column("roles", VARBINARY(255), nullable=False),
+)
+ACCESS_TOKEN = Table(
+    "access_token",
+    METADATA,
+    Column("id", VARBINARY(12), primary_key=True),
+    Column("principal", VARBINARY(64), nullable=False),
+    Column("hash", VARBINARY(32), nullable=False),
+    Column("label", VARBINARY(128), nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("created_by", VARBINARY(64), nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+    Column("used_at", BigInteger, nullable=False),
+)
+ACCESS_CERTIFICATE = Table(
+    "access_certificate",
+    METADATA,
+    Column("name", VARBINARY(255), primary_key=True),
+    Column("principal", VARBINARY(64), nullable=False),
+    Column("label", VARBINARY(128), nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("created_by", VARBINARY(64), nullable=False),
+)
 
 SERVER_NOW_MS = literal_column("CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)", BigInteger)
 """Correct only in a session in UTC: any other zone can repeat an hour each year."""
+AUDIT = Table(
+    "audit",
+    METADATA,
+    Column("at", BigInteger, primary_key=True, autoincrement=False),
+    Column("host", VARBINARY(128), primary_key=True),
+    Column("number", BIGINT(unsigned=True), primary_key=True, autoincrement=False),
+    Column("request_id", VARBINARY(64), nullable=False),
+    Column("principal", VARBINARY(64), nullable=False),
+    Column("credential", VARBINARY(255), nullable=False),
+    Column("address", VARBINARY(64), nullable=False),
+    Column("verb", VARBINARY(64), nullable=False),
+    Column("namespace", VARBINARY(64), nullable=False),
+    Column("subject", VARBINARY(512), nullable=False),
+    Column("changes", VARBINARY(2048), nullable=False),
+    Column("outcome", VARBINARY(64), nullable=False),
+    Column("took_ms", BigInteger, nullable=False),
+    Column("count", BigInteger, nullable=False),
+)
+TOPIC_GROUP = Table(
+    "topic_group",
+    METADATA,
+    Column("namespace", Integer, primary_key=True, autoincrement=False),
+    Column("topic", VARBINARY(255), primary_key=True),
+    Column("is_deleted", SmallInteger, nullable=False),
+    Column("ttl_ms", BigInteger, nullable=False),
+    Column("delay_ms", BigInteger, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+)

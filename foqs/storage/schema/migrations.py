@@ -24,6 +24,7 @@ from sqlalchemy import make_url
 from foqs.model import limits
 from foqs.model.errors import UnavailableError
 from foqs.storage.schema.read_only import read_only_problem
+from foqs.storage.sessions.passwords import shown_url
 from foqs.storage.sessions.session import Session, session_arguments
 from foqs.storage.sessions.session_variables import set_variables
 from foqs.storage.sessions.whole_reads import complete, ended
@@ -184,7 +185,7 @@ def check_current(url: str, kind: SchemaKind) -> None:
 def status(url: str, kind: SchemaKind, directory: Path | None = None) -> SchemaStatus:
     """Return the applied and pending migrations. All are pending for a database that does not exist.
 
-    Raises UnavailableError if there is no connection.
+    Raises UnavailableError without a connection.
     """
     migrations = load_migrations(kind, directory)
     records: dict[int, _Record] = {}
@@ -245,7 +246,7 @@ def _connect(url: str, **arguments: Any) -> pymysql.Connection[Any]:
     except pymysql.err.OperationalError as error:
         if _code(error) == ER.BAD_DB_ERROR:
             raise
-        raise UnavailableError(f"no connection to {parsed.render_as_string()}: {error}") from error
+        raise UnavailableError(f"no connection to {shown_url(parsed)}: {error}") from error
 
 
 def _create_database_if_missing(url: str) -> None:

@@ -115,7 +115,7 @@ READ_FIRST_PACK = ended("SELECT id, items FROM pack ORDER BY id LIMIT 1", "us")
 READ_TOMBSTONES = ended("SELECT id, entries FROM tombstone ORDER BY id", "us")
 _FIRST_SEEN = "(SELECT {} FROM seen WHERE seen.namespace = number ORDER BY first LIMIT 1)"
 _LAST_SEEN = "(SELECT {} FROM seen WHERE seen.namespace = number ORDER BY first DESC LIMIT 1)"
-# Look at both ends of each log. MIN and MAX would read all of it.
+# Read both ends of each log. MIN and MAX would read all of it.
 READ_SEEN_EXTENTS = ended(
     f"SELECT number, {_FIRST_SEEN.format('first')}, {_LAST_SEEN.format('first')}, "
     f"{_LAST_SEEN.format('OCTET_LENGTH(entries)')}, {_LAST_SEEN.format('at_ms')} FROM namespace",

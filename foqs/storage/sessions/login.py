@@ -17,8 +17,12 @@ from typing import Any, Final, NoReturn
 
 import pymysql
 from pymysql._auth import scramble_caching_sha2
-from pymysql.constants import CLIENT, CR
+from pymysql.constants import CLIENT, CR, ER
 from pymysql.err import OperationalError
+
+from foqs.model.errors import InvalidArgumentError
+from foqs.model.secret import Secret
+from foqs.storage.sessions.passwords import Password
 
 LOGIN_BYTES_MAX: Final = 64 * 1024
 """The most bytes accepted from a server until the session is open; it needs a few hundred, an error a few more."""
@@ -30,6 +34,8 @@ _NEVER_GIVEN: Final = frozenset(
     {"auth_plugin_map", "local_infile", "read_default_file", "read_default_group", "server_public_key"}
 )
 _TIMEOUT_UNKNOWN: Final = -1.0
+_DENIED_WITHOUT_PASSWORD: Final = 1698
+_DENIED: Final = (ER.ACCESS_DENIED_ERROR, _DENIED_WITHOUT_PASSWORD)
 _THREE_WAYS: Final = (
     "use a unix socket (unix_socket=PATH), TLS with a verified certificate (ssl_ca=FILE), or a loopback address that "
     "the configuration of the host itself names, of a server with TLS"
@@ -59,9 +65,16 @@ class GuardedConnection(pymysql.connections.Connection):
     _connect_attrs: dict[str, str]
     _login: _Login | None = None
     """None once the session is open."""
+    _secret: Secret | None = None
 
     def __init__(
-        self, *, named_by: str = NamedBy.CONFIGURATION, login_timeout: float | None = None, **arguments: Any
+        self,
+        *,
+        named_by: str = NamedBy.CONFIGURATION,
+        login_timeout: float | None = None,
+        password: Password | str = "",
+        defer_connect: bool = False,
+        **arguments: Any,
     ) -> None:
         """Connect at once unless `defer_connect` is set; `arguments` are those of pymysql.
 
@@ -73,10 +86,25 @@ class GuardedConnection(pymysql.connections.Connection):
             raise ValueError(f"{', '.join(weak)} cannot be given: see foqs.storage.sessions.login")
         self._named_by = NamedBy(named_by)
         self._login_timeout = login_timeout
-        super().__init__(**arguments, auth_plugin_map={_FULL_LOGIN: _CachingSha2Password})
+        self._password = Password(Secret(password.encode())) if isinstance(password, str) else password
+        super().__init__(**arguments, defer_connect=True, auth_plugin_map={_FULL_LOGIN: _CachingSha2Password})
+        if not defer_connect:
+            self.connect()
+
+    @property
+    def password(self) -> bytes:
+        """The password of this login, for the driver."""
+        return self._secret.reveal() if self._secret is not None else b""
+
+    @password.setter
+    def password(self, _: object) -> None:
+        """Ignore the value of the driver, which has no password."""
 
     def connect(self, sock: Any = None) -> None:
-        """Open the session within the login timeout. Raises pymysql.err.OperationalError for any bad answer."""
+        """Open the session within the login timeout. Raises pymysql.err.OperationalError for any bad answer.
+
+        If the password is refused, its file is read again, and a newer password is tried once.
+        """
         if self._local_infile or self.client_flag & CLIENT.LOCAL_FILES:
             raise ValueError("local_infile is on: a server could have any file of this machine")
         if self._named_by is NamedBy.NOBODY:
@@ -85,18 +113,41 @@ class GuardedConnection(pymysql.connections.Connection):
                 f"{self._server} was not called: neither does the configuration of this host name it, nor do its "
                 "shard_places allow it",
             )
+        self._secret = self._read_password()
+        problem = self._log_in(sock)
+        if problem is not None and problem.args[0] in _DENIED and sock is None:
+            tried, self._secret = self._secret, self._read_password(again=True)
+            if self._secret != tried:
+                problem = self._log_in(None)
+        if problem is not None:
+            raise problem
+
+    def _log_in(self, sock: Any) -> pymysql.err.Error | None:
+        """Open the session. Return the error of a failure, without its traceback.
+
+        The driver has the password in local values while it sends it, and some tracebacks show such values.
+        """
         self._login = _Login(self._login_timeout or self.connect_timeout or 0.0, self._read_timeout)
         try:
             super().connect(sock)
-        except pymysql.err.Error:
-            raise
+        except pymysql.err.Error as error:
+            return _without_traceback(error)
         except Exception as error:  # A malformed answer can break pymysql's parser in any way.
-            raise OperationalError(
+            return OperationalError(
                 CR.CR_SERVER_HANDSHAKE_ERR, f"{self._server} does not answer as a MySQL server does: {error!r}"
-            ) from error
+            )
         finally:
             self._login = None
             self._current_timeout = _TIMEOUT_UNKNOWN  # The next read or write sets it.
+        return None
+
+    def _read_password(self, *, again: bool = False) -> Secret | None:
+        try:
+            return self._password.read(again=again)
+        except InvalidArgumentError as error:
+            raise OperationalError(
+                CR.CR_CONN_HOST_ERROR, f"{self._server} was not called: password_file = {error.message}"
+            ) from None
 
     def refuse(self, problem: str) -> NoReturn:
         """Abandon the login. Raises pymysql.err.OperationalError."""
@@ -244,6 +295,16 @@ class _CachingSha2Password:
 
 _KNOWN: Final = 3
 _FULL: Final = 4
+
+
+def _without_traceback(error: pymysql.err.Error) -> pymysql.err.Error:
+    """Remove the frames of the driver from an error, and from those that it keeps."""
+    found: list[BaseException | None] = [error.__context__, error.__cause__, getattr(error, "original_exception", None)]
+    for one in found:
+        if one is not None:
+            one.with_traceback(None).__context__ = one.__cause__ = None
+    error.__context__ = error.__cause__ = None
+    return error.with_traceback(None)
 
 
 def _is_loopback(host: str, peer: str) -> bool:

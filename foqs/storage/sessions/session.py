@@ -16,6 +16,7 @@ from sqlalchemy.engine import URL, make_url
 from foqs.model import limits
 from foqs.storage.sessions.exchange import Exchange
 from foqs.storage.sessions.login import GuardedConnection
+from foqs.storage.sessions.passwords import FILE, KEPT, password_of
 from foqs.storage.sessions.places import NAMED_BY
 from foqs.storage.sessions.session_variables import set_variables
 
@@ -69,7 +70,9 @@ def session_arguments(url: str | URL) -> dict[str, Any]:
     """Return pymysql's arguments for a URL: its server, its user and its TLS, and a connect timeout."""
     parsed = make_url(url)
     named_by = parsed.query.get(NAMED_BY)
-    _, arguments = MySQLDialect_pymysql().create_connect_args(parsed.difference_update_query([NAMED_BY]))
+    bare = parsed._replace(password=None).difference_update_query([NAMED_BY, KEPT, FILE])
+    _, arguments = MySQLDialect_pymysql().create_connect_args(bare)
+    arguments["password"] = password_of(parsed)
     if named_by is not None:
         arguments["named_by"] = named_by
     if "unix_socket" in arguments:
@@ -87,7 +90,8 @@ def server_of(url: str) -> str:
 def database_and_user(url: str | URL) -> URL:
     """Return the URL without its password and TLS options, so that it identifies the database and its user only."""
     parsed = make_url(url)
-    bare = parsed.difference_update_query([key for key in parsed.query if key.startswith("ssl")])
+    changing = [key for key in parsed.query if key.startswith("ssl") or key in (FILE, KEPT)]
+    bare = parsed.difference_update_query(changing)
     return bare._replace(password=None)
 
 

@@ -13,6 +13,8 @@ from sqlalchemy import URL, make_url
 
 from foqs.model import limits
 from foqs.model.errors import InvalidArgumentError
+from foqs.storage.sessions.passwords import FILE, is_kept, password_of
+from foqs.storage.sessions.secret_file import path_of, secret_file
 from foqs.storage.sessions.session import check_tls_files
 
 _CONNECT_S_MAX = limits.CONNECT_MS_MAX // 1000
@@ -20,6 +22,7 @@ _PATH, _TEXT, _TRUTH, _SECONDS = "path", "text", "true, false", f"1..{_CONNECT_S
 OPTIONS: Mapping[str, str] = {
     "unix_socket": _PATH,
     "connect_timeout": _SECONDS,
+    FILE: _PATH,
     "ssl_ca": _PATH,
     "ssl_capath": _PATH,
     "ssl_cert": _PATH,
@@ -55,17 +58,43 @@ def with_checked_options(text: str) -> URL:
     if check_name is not None:
         query[_CHECK_NAME] = check_name
     if verify_cert == "false":
-        # Any TLS option requests encryption, and without an authority there is nothing to verify against.
+        # Any TLS option requests encryption, and without an authority nothing can be verified.
         query[_CHECK_NAME] = "false"
     return url.set(query=query)
 
 
 def password_problems(url: URL) -> list[str]:
     """Find a password inside the names of user or database, which a login shows to any server."""
+    if FILE in url.query and (url.password or is_kept(url)):
+        return [f"has a password and {FILE}; allowed: one of them"]
+    if FILE in url.query:
+        try:
+            path_of(str(url.query[FILE]))
+        except InvalidArgumentError as error:
+            return [f"has the option {FILE}, and {error.message}"]
+        return []
     names = (url.username or "", url.database or "")
     if not url.password or not any(str(url.password) in name for name in names):
         return []
     return ["has a password that is part of the user's or the database's name; allowed: one that is in neither"]
+
+
+def check_password_file(url: str) -> None:
+    """Read the file with the password that the URL names, if any. Blocks.
+
+    Raises InvalidArgumentError with the option and the reason if a session cannot use it.
+    """
+    parsed = make_url(url)
+    if (named := parsed.query.get(FILE)) is None:
+        return
+    try:
+        secret_file(str(named)).check()
+        password = password_of(parsed).read()
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{FILE} = {error.message}") from None
+    names = ((parsed.username or "").encode(), (parsed.database or "").encode())
+    if password is not None and any(password.reveal() in name for name in names):
+        raise InvalidArgumentError(f"{FILE} = {named} has a password that is part of the user's or the database's name")
 
 
 def check_tls(url: str) -> None:

@@ -36,7 +36,7 @@ _LANES = {ItemState.READY: "lane > 0", ItemState.LEASED: "lane > 0", ItemState.D
           ItemState.DEAD: "lane < 0"}  # fmt: skip
 
 
-class ExportWish(NamedTuple):
+class ExportCriteria(NamedTuple):
     """The request for a page of a shard's rows."""
 
     after_key: int
@@ -44,7 +44,7 @@ class ExportWish(NamedTuple):
     limit: int
     bytes_max: int
     states: frozenset[ItemState]
-    """Only the shard's state tells ready from leased items, so a request for one state gets both."""
+    """Only the shard's state distinguishes ready from leased items, so a request for one state gets both."""
     topics: frozenset[int] | None
     """Numbers of the topics, limits.EXPORT_TOPICS_MAX at most; None for all topics of `namespace` with `prefix`."""
     namespace: int
@@ -64,7 +64,7 @@ class KeyPage(NamedTuple):
     up_to: int
 
 
-def merged_by_key(packed: KeyPage, stored: KeyPage, wish: ExportWish) -> KeyPage:
+def merged_by_key(packed: KeyPage, stored: KeyPage, criteria: ExportCriteria) -> KeyPage:
     """Merge the packed rows and the rows stored a moment later into one page; a stored row replaces its packed item."""
     up_to = min(packed.up_to, stored.up_to)
     found = {row.key: row for row in [*packed.rows, *stored.rows] if row.key <= up_to}
@@ -73,7 +73,7 @@ def merged_by_key(packed: KeyPage, stored: KeyPage, wish: ExportWish) -> KeyPage
     for key in sorted(found):
         row = found[key]
         size_bytes += row.content.size_bytes
-        if len(rows) == wish.limit or (rows and size_bytes > wish.bytes_max):
+        if len(rows) == criteria.limit or (rows and size_bytes > criteria.bytes_max):
             return KeyPage(rows, rows[-1].key)
         rows.append(row)
     return KeyPage(rows, up_to)
@@ -88,68 +88,77 @@ def is_wanted(row: ItemRow, states: frozenset[ItemState]) -> bool:
     return ItemState.READY in states or ItemState.LEASED in states
 
 
-def without_contents(row: ItemRow, wish: ExportWish) -> ItemRow:
+def without_contents(row: ItemRow, criteria: ExportCriteria) -> ItemRow:
     """Return the row with only the wanted parts of its content."""
     payload, metadata, trace_context = row.content
-    kept = (payload if wish.with_payload else b"", metadata if wish.with_metadata else b"", trace_context)
+    kept = (payload if criteria.with_payload else b"", metadata if criteria.with_metadata else b"", trace_context)
     return row._replace(content=ItemContent(*kept))
 
 
 # ---- reading rows, within a snapshot ----
 
 
-def read_stored(rows: RunStatement, wish: ExportWish, rest: Callable[[], None]) -> KeyPage:
-    """Return the rows of a page. `rest` is called between the server's answers."""
-    if wish.topics is not None and not wish.topics:
-        return KeyPage([], wish.to_key)
-    if wish.keys is not None:
-        keys, up_to = wish.keys
-    elif wish.by_lane:
-        keys, up_to = _keys_by_lane(rows, wish)
+def read_stored(rows: RunStatement, criteria: ExportCriteria, pause: Callable[[], None]) -> KeyPage:
+    """Return the rows of a page. `pause` is called between the server's answers."""
+    if criteria.topics is not None and not criteria.topics:
+        return KeyPage([], criteria.to_key)
+    if criteria.keys is not None:
+        keys, up_to = criteria.keys
+    elif criteria.by_lane:
+        keys, up_to = _keys_by_lane(rows, criteria)
     else:
-        keys, up_to = _keys_by_walk(rows, wish)
-    return _contents(rows, wish, keys, up_to, rest)
+        keys, up_to = _keys_by_walk(rows, criteria)
+    return _contents(rows, criteria, keys, up_to, pause)
 
 
-def _keys_by_walk(rows: RunStatement, wish: ExportWish) -> tuple[list[int], int]:
+def _keys_by_walk(rows: RunStatement, criteria: ExportCriteria) -> tuple[list[int], int]:
     """Return the wanted keys among the next SCAN_ROWS rows, and the last key examined."""
-    last_key, count = only_row(rows(sql.EXPORT_EDGE, (wish.after_key, wish.to_key, SCAN_ROWS)), "a page")
-    up_to = wish.to_key if count < SCAN_ROWS else int(last_key)
+    last_key, count = only_row(rows(sql.EXPORT_EDGE, (criteria.after_key, criteria.to_key, SCAN_ROWS)), "a page")
+    up_to = criteria.to_key if count < SCAN_ROWS else int(last_key)
     if not count:
         return [], up_to
-    statement = sql.EXPORT_KEYS if wish.topics is not None else sql.EXPORT_KEYS_OF_NAMESPACE
-    arguments: tuple[object, ...] = (wish.after_key, up_to, wish.limit)
-    if wish.topics is None:
-        arguments = (wish.after_key, up_to, wish.namespace, len(wish.prefix), wish.prefix, wish.limit)
-    keys = [key for (key,) in rows(statement.format(_conditions(wish)), arguments)]
-    return keys, keys[-1] if len(keys) == wish.limit else up_to
+    statement = sql.EXPORT_KEYS if criteria.topics is not None else sql.EXPORT_KEYS_OF_NAMESPACE
+    arguments: tuple[object, ...] = (criteria.after_key, up_to, criteria.limit)
+    if criteria.topics is None:
+        arguments = (
+            criteria.after_key,
+            up_to,
+            criteria.namespace,
+            len(criteria.prefix),
+            criteria.prefix,
+            criteria.limit,
+        )
+    keys = [key for (key,) in rows(statement.format(_conditions(criteria)), arguments)]
+    return keys, keys[-1] if len(keys) == criteria.limit else up_to
 
 
-def _keys_by_lane(rows: RunStatement, wish: ExportWish) -> tuple[list[int], int]:
+def _keys_by_lane(rows: RunStatement, criteria: ExportCriteria) -> tuple[list[int], int]:
     """Return the first keys in the lanes of the topics, and those of the topics' delayed rows."""
-    assert wish.topics is not None
+    assert criteria.topics is not None
     lanes = []
-    if wish.states & {ItemState.READY, ItemState.LEASED}:
-        lanes += list(wish.topics)
-    if ItemState.DEAD in wish.states:
-        lanes += [-number for number in wish.topics]
-    arguments = (wish.after_key, wish.to_key, wish.limit)
+    if criteria.states & {ItemState.READY, ItemState.LEASED}:
+        lanes += list(criteria.topics)
+    if ItemState.DEAD in criteria.states:
+        lanes += [-number for number in criteria.topics]
+    arguments = (criteria.after_key, criteria.to_key, criteria.limit)
     keys: list[int] = []
     for condition in _in("lane", lanes):
         keys += [key for (key,) in rows(sql.EXPORT_LANES.format(condition), arguments)]
-    if ItemState.DELAYED in wish.states:
-        for condition in _in("topic", wish.topics):
+    if ItemState.DELAYED in criteria.states:
+        for condition in _in("topic", criteria.topics):
             keys += [key for (key,) in rows(sql.EXPORT_DELAYED.format(condition), arguments)]
     keys.sort()
-    if len(keys) < wish.limit:
-        return keys, wish.to_key
-    return keys[: wish.limit], keys[wish.limit - 1]
+    if len(keys) < criteria.limit:
+        return keys, criteria.to_key
+    return keys[: criteria.limit], keys[criteria.limit - 1]
 
 
-def _contents(rows: RunStatement, wish: ExportWish, keys: list[int], up_to: int, rest: Callable[[], None]) -> KeyPage:
+def _contents(
+    rows: RunStatement, criteria: ExportCriteria, keys: list[int], up_to: int, pause: Callable[[], None]
+) -> KeyPage:
     """Return the rows with these keys until their contents fill the page. Sizes are read before contents."""
-    columns = columns_of(with_payload=wish.with_payload, with_metadata=wish.with_metadata)
-    sizes = content_bytes_of(with_payload=wish.with_payload, with_metadata=wish.with_metadata)
+    columns = columns_of(with_payload=criteria.with_payload, with_metadata=criteria.with_metadata)
+    sizes = content_bytes_of(with_payload=criteria.with_payload, with_metadata=criteria.with_metadata)
     found: list[ItemRow] = []
     size_bytes = start = 0
     chunk_rows = FIRST_CHUNK_ROWS
@@ -158,15 +167,15 @@ def _contents(rows: RunStatement, wish: ExportWish, keys: list[int], up_to: int,
         start += len(chunk)
         fitting: list[int] = []
         for key, row_bytes in _of_keys(rows, sql.EXPORT_SIZES, sizes, chunk):
-            if (found or fitting) and size_bytes + row_bytes > wish.bytes_max:
+            if (found or fitting) and size_bytes + row_bytes > criteria.bytes_max:
                 found += map(stored_row, _of_keys(rows, sql.EXPORT_ITEMS, columns, fitting))
                 return KeyPage(found, found[-1].key)
             size_bytes += row_bytes
             fitting.append(key)
         found += map(stored_row, _of_keys(rows, sql.EXPORT_ITEMS, columns, fitting))
-        rest()
+        pause()
         # The server has to read contents to measure them, so ask for few more rows than are likely to fit.
-        rows_to_fit = (wish.bytes_max - size_bytes) * start // max(1, size_bytes)
+        rows_to_fit = (criteria.bytes_max - size_bytes) * start // max(1, size_bytes)
         chunk_rows = min(CHUNK_ROWS, 1 + max(0, rows_to_fit))
     return KeyPage(found, up_to)
 
@@ -191,11 +200,11 @@ def columns_of(*, with_payload: bool, with_metadata: bool) -> str:
     return ", ".join(["x''" if empty.get(name) else name for name in names(ITEM_COLUMNS)])
 
 
-def _conditions(wish: ExportWish) -> str:
-    wanted = dict.fromkeys([_LANES[state] for state in sorted(wish.states)])
+def _conditions(criteria: ExportCriteria) -> str:
+    wanted = dict.fromkeys([_LANES[state] for state in sorted(criteria.states)])
     conditions = [] if len(wanted) == len(set(_LANES.values())) else [f"({' OR '.join(wanted)})"]
-    if wish.topics is not None:
-        conditions += [f"({condition})" for condition in _in("topic", wish.topics)]
+    if criteria.topics is not None:
+        conditions += [f"({condition})" for condition in _in("topic", criteria.topics)]
     return " AND ".join(conditions) or "TRUE"
 
 

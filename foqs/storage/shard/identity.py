@@ -36,29 +36,29 @@ class ClusterId:
 
     def __init__(
         self,
-        tell: Callable[[bytes], bytes],
+        record: Callable[[bytes], bytes],
         make: Callable[[], bytes],
-        told_by_shards: Callable[[], bytes],
+        read_in_shards: Callable[[], bytes],
         epoch_of: Callable[[int], int] = lambda _: 0,
     ) -> None:
         """Set the functions that read and make the id, all of which block.
 
-        `tell(found)` returns the id in the meta database, storing `found` if it had none. `make` makes an id there.
-        Both raise UnavailableError. `told_by_shards` returns the id in the databases of other shards, or nothing.
+        `record(found)` returns the id in the meta database, storing `found` if it had none. `make` makes an id there.
+        Both raise UnavailableError. `read_in_shards` returns the id in the databases of other shards, or nothing.
         `epoch_of(shard_id)` returns the last epoch in the meta database of a shard, or 0, and raises UnavailableError.
         """
         self.known = b""
         """Empty until the id is known."""
-        self._tell = tell
+        self._record = record
         self._make = make
-        self._told_by_shards = told_by_shards
+        self._read_in_shards = read_in_shards
         self.epoch_of = epoch_of
         self._lock = threading.Lock()
 
-    def learn(self) -> bytes:
+    def read(self) -> bytes:
         """Read the id from the meta database, if it has one. Raises UnavailableError."""
         with self._lock:
-            self.known = self.known or self._tell(b"")
+            self.known = self.known or self._record(b"")
             return self.known
 
     def confirm(self, found: bytes) -> bytes:
@@ -67,18 +67,18 @@ class ClusterId:
         Other shards are asked before an id is made, because a shard with another id could not be served.
         """
         with self._lock:
-            self.known = self.known or self._tell(found) or self._find()
+            self.known = self.known or self._record(found) or self._find()
             return self.known
 
     def _find(self) -> bytes:
         """Find or make an id if neither the meta database nor the shard has one."""
-        return self._tell(self._told_by_shards()) or self._make()
+        return self._record(self._read_in_shards()) or self._make()
 
-    def give_back(self) -> None:
+    def restore(self) -> None:
         """Write the known id to a meta database that is new, or was restored. Raises UnavailableError."""
         known = self.known
-        if known and (told := self._tell(known)) != known:
-            _log.error("cluster_ids_differ", known=known.hex(), meta=told.hex())
+        if known and (recorded := self._record(known)) != known:
+            _log.error("cluster_ids_differ", known=known.hex(), meta=recorded.hex())
 
 
 def read_identity(rows: RunStatement) -> ShardIdentity | None:

@@ -266,8 +266,8 @@ def _slot_statements(changes: SlotChanges) -> Iterator[str]:
     if changes.arriving is not None:
         move = changes.arriving
         yield filled(sql.BEGIN_ARRIVAL, move.version, move.from_shard, pack_slots(move.slots))
-    if changes.learned is not None:
-        namespace, version, slots, *numbers = changes.learned
+    if changes.appended is not None:
+        namespace, version, slots, *numbers = changes.appended
         yield filled(sql.NOTE_ARRIVED, namespace, version, pack_slots(slots), *numbers)
     if changes.kept is not None:
         yield filled(sql.KEEP_SLOTS, changes.kept.version, changes.kept.packed())

@@ -21,12 +21,12 @@ from foqs.storage.schema import statements as sql
 from foqs.storage.schema.item_columns import stored_row
 from foqs.storage.sessions.session import connect, interrupt, is_lost
 from foqs.storage.sessions.whole_reads import check_found, complete, only_row
-from foqs.storage.shard.export_pages import Cell, ExportWish, KeyPage, merged_by_key, read_stored, sample_keys
+from foqs.storage.shard.export_pages import Cell, ExportCriteria, KeyPage, merged_by_key, read_stored, sample_keys
 from foqs.storage.shard.packs.pack_index import ExpiredPage, PackIndex, Page, merged_pages, with_packed
 from foqs.storage.shard.script import edge_arguments, key_conditions
 from foqs.storage.shard.server_name import read_server
 
-EXPORT_REST_S = 0.001
+EXPORT_PAUSE_S = 0.001
 """The pause between two answers of the server while a page of an export is read, in seconds."""
 
 T = TypeVar("T")
@@ -113,22 +113,22 @@ class ShardReader:
         expired = [row[0] for row in self._rows(sql.READ_EXPIRED, (after_key, last_key, now_ms))]
         return ExpiredPage(expired, last_key, expires_first)
 
-    def export_page(self, wish: ExportWish, is_of_namespace: Callable[[int], bool]) -> Callable[[], KeyPage]:
+    def export_page(self, criteria: ExportCriteria, is_of_namespace: Callable[[int], bool]) -> Callable[[], KeyPage]:
         """Return a read of the next items of a key range in the order of their keys, packed items included.
 
-        If `wish.topics` is None, `is_of_namespace` decides by the number of a topic if its packed items are wanted. The
-        read raises UnavailableError.
+        If `criteria.topics` is None, `is_of_namespace` decides by the number of a topic if its packed items are wanted.
+        The read raises UnavailableError.
         """
-        packed = self._packs.export_places(wish, is_of_namespace)
+        packed = self._packs.export_places(criteria, is_of_namespace)
 
         def read() -> KeyPage:
-            return merged_by_key(packed.page(wish), self._read(lambda: self._export_page(wish)), wish)
+            return merged_by_key(packed.page(criteria), self._read(lambda: self._export_page(criteria)), criteria)
 
         return read
 
-    def _export_page(self, wish: ExportWish) -> KeyPage:
+    def _export_page(self, criteria: ExportCriteria) -> KeyPage:
         self._rows(sql.SNAPSHOT)
-        page = read_stored(self._rows, wish, _rest)
+        page = read_stored(self._rows, criteria, _pause)
         self._session.rollback()
         return page
 
@@ -230,6 +230,6 @@ def copy_error(shard_id: int) -> UnavailableError:
     )
 
 
-def _rest() -> None:
+def _pause() -> None:
     """Let the event loop run, after an answer whose parsing held the interpreter."""
-    time.sleep(EXPORT_REST_S)
+    time.sleep(EXPORT_PAUSE_S)

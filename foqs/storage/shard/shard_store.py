@@ -165,7 +165,7 @@ class ShardStore:
         """After OwnedError: return when the shard's lock is free, or limits.OWNER_WAIT_MS_MAX later.
 
         It takes nothing, unless the owner is about to hand the shard to this host: with `stay` the lock is kept for the
-        next call, which must be `open`, and True is returned. After `look_again` it returns at once. Raises
+        next call, which must be `open`, and True is returned. After `retry_now` it returns at once. Raises
         SessionLostError, and with `stay` the errors of `open` for a server.
         """
         self.close()
@@ -187,7 +187,7 @@ class ShardStore:
             self.close()  # The lock ends with the session.
         return self._is_prepared
 
-    def look_again(self) -> None:
+    def retry_now(self) -> None:
         """Make this or the next `wait_for_owner` return, because the owner is dead. Any thread may call it."""
         self._is_hurried = True
         if self._is_waiting:
@@ -437,7 +437,7 @@ class ShardStore:
                     f"{writer.owner!r} has its lock"
                 )
             if not may_put_out(writer):
-                self._kill_check.look(self._rows, int(holder), writer.owner)
+                self._kill_check.check(self._rows, int(holder), writer.owner)
                 raise OwnedError(f"shard {self._access.shard_id} is owned by {writer.owner!r}")
             self._kill(int(holder), writer.owner)
         if not self._lock(limits.LOCK_WAIT_MS_MAX / 1000):

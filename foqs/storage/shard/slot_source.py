@@ -24,7 +24,7 @@ _log = structlog.get_logger(__name__)
 
 
 class SlotSource:
-    """Reads in a session of its own, whichever host owns the shard; one call at a time, on any thread.
+    """Reads a shard of any owner in a session of its own; one call at a time, on any thread.
 
     Each call sees all transactions committed before it. All calls raise UnavailableError, and can be repeated.
     """

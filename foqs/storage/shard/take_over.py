@@ -75,7 +75,7 @@ class KillCheck:
         self._lock_name = lock_name
         self._checked_session_id = 0
 
-    def look(self, rows: RunStatement, session_id: int, owner: str) -> None:
+    def check(self, rows: RunStatement, session_id: int, owner: str) -> None:
         """Check once for each session that holds the lock."""
         if session_id == self._checked_session_id:
             return

@@ -6,13 +6,19 @@ from collections.abc import Callable
 
 from foqs.cluster.members.backends import zookeeper_url
 from foqs.cluster.members.backends.meta_backend import MetaBackend
+from foqs.cluster.members.backends.zookeeper_url import ZookeeperAccess
 from foqs.cluster.members.view import MembershipBackend
 from foqs.model.errors import InvalidArgumentError
 from foqs.storage.meta.meta_store import MetaStore
 
 
 def membership_backend(
-    url: str, cluster: str, meta: MetaStore, now_s: Callable[[], float], beats: Callable[[], MetaStore]
+    url: str,
+    cluster: str,
+    meta: MetaStore,
+    now_s: Callable[[], float],
+    beats: Callable[[], MetaStore],
+    access: ZookeeperAccess = zookeeper_url.NO_ACCESS,
 ) -> MembershipBackend:
     """Return a backend on ZooKeeper if the URL names an ensemble, else one on the meta database.
 
@@ -30,4 +36,4 @@ def membership_backend(
         raise InvalidArgumentError(
             f"membership is {url}, which needs the package kazoo: pip install 'foqs[zookeeper]'"
         ) from error
-    return ZookeeperBackend(zookeeper_url.parse(url), cluster, meta, now_s)
+    return ZookeeperBackend(zookeeper_url.parse(url), cluster, meta, now_s, access)

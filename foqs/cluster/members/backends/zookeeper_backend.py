@@ -22,10 +22,13 @@ import structlog
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionClosedError, KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.security import CREATOR_ALL_ACL
 
-from foqs.cluster.members.backends.zookeeper_url import ZookeeperUrl
+from foqs.cluster.members.backends.zookeeper_tls import HiddenText, TlsHandler
+from foqs.cluster.members.backends.zookeeper_url import NO_ACCESS, ZookeeperAccess, ZookeeperUrl, login_of
 from foqs.model import limits
 from foqs.model.cluster import HostRow, host_name_of
+from foqs.model.cluster_secret import SECRET_IDS_MAX
 from foqs.model.errors import InvalidArgumentError, UnavailableError
 from foqs.model.peer_proof import OLD_PROOF
 from foqs.storage.meta.meta_store import MetaStore
@@ -81,8 +84,17 @@ class ZookeeperBackend:
     distinguish it from one whose session was lost; they remove the mark after a while.
     """
 
-    def __init__(self, url: ZookeeperUrl, cluster: str, meta: MetaStore, now_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        url: ZookeeperUrl,
+        cluster: str,
+        meta: MetaStore,
+        now_s: Callable[[], float],
+        access: ZookeeperAccess = NO_ACCESS,
+    ) -> None:
+        """`access` is used if the URL demands TLS. With a login, only hosts with the same one can use the nodes."""
         self._url = url
+        self._access = access
         self._meta = meta
         self._now_s = now_s
         self._directory = f"{url.path}/{cluster}/hosts"
@@ -109,9 +121,10 @@ class ZookeeperBackend:
         self._meta.hosts.forget(host_name_of(host.id))
         self._client = self._connect()
         if not self._client.start_async().wait(CONNECT_MS_MAX / 1000):
+            problem = getattr(self._client.handler, "problem", "")
             raise UnavailableError(
                 f"ZooKeeper at {','.join(self._url.servers)} does not answer within {CONNECT_MS_MAX // 1000} s: "
-                "check membership, and that most servers of the ensemble run",
+                "check membership, and that most servers of the ensemble run" + (f" ({problem})" if problem else ""),
                 nothing_done=True,
             )
 
@@ -158,8 +171,15 @@ class ZookeeperBackend:
 
     def _connect(self) -> Any:
         pauses = {"max_tries": -1, "delay": 0.1, "max_delay": RECONNECT_MS_MAX / 1000}
+        options: dict[str, Any] = {}
+        if self._url.is_tls:
+            options["handler"] = TlsHandler(self._access)
+            if self._access.login is not None:
+                options["auth_data"] = [("digest", HiddenText(login_of(self._access.login())))]
+                # Nodes are for who has this login; older nodes keep what they have.
+                options["default_acl"] = CREATOR_ALL_ACL
         return KazooClient(
-            ",".join(self._url.servers), timeout=SESSION_MS / 1000, connection_retry=pauses, logger=_quiet
+            ",".join(self._url.servers), timeout=SESSION_MS / 1000, connection_retry=pauses, logger=_quiet, **options
         )
 
     def _require_connection(self) -> None:
@@ -306,6 +326,7 @@ def _decode(path: str, host_id: str, data: bytes) -> HostRow:
             str(values["tier"]),
             int(values.get("proof", OLD_PROOF)),
             bool(values.get("is_starting", False)),
+            tuple([str(one) for one in values.get("secret_ids", ())][:SECRET_IDS_MAX]),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise UnavailableError(

@@ -104,9 +104,9 @@ class Changes:
         if item is None:
             item = self._index.take_ready(row)
         elif item.phase is Phase.PREFETCHED:
-            self._index.events.withdrawn.append(item)
+            self._index.events.unclaimed.append(item)
         elif item.phase is Phase.CLAIMING:
-            self._claims.withdraw(item)
+            self._claims.unclaim(item)
         elif item.phase is Phase.LEASED:
             self._leases.end(item)
         if not item.enqueued_at:  # It was never read before.
@@ -142,7 +142,7 @@ class Changes:
         operation.write(transaction, now)
         return operation
 
-    def give_back(self, undone: FoqsError) -> None:
+    def refuse_undone(self, undone: FoqsError) -> None:
         """Refuse all changes that no transaction has taken; the rows are unchanged."""
         waiting, self.waiting = self.waiting, deque()
         for change in waiting:

@@ -54,7 +54,7 @@ class Checks:
     def holds(self, namespace: int) -> bool:
         return any(check.item.topic.namespace == namespace for check in self.held())
 
-    def told(self, completion: Completion, count: int) -> None:
+    def answered(self, completion: Completion, count: int) -> None:
         """Note that `count` items of a call no longer wait."""
         self._index.events.done(completion, count)
 
@@ -94,7 +94,7 @@ class Checking(Operation):
     def write(self, transaction: Transaction, now: Now) -> None:
         transaction.seen_reads = self._blocks
 
-    def give_back(self, undone: FoqsError) -> None:
+    def refuse_undone(self, undone: FoqsError) -> None:
         self._refuse(undone)
         self._checks = []
 
@@ -109,13 +109,13 @@ class Checking(Operation):
                 continue
             source.repeats_count += 1
             check.outcome.firsts[check.item.key] = first
-            dedup.told([check.digest], first[0], [first[1]])
-            dedup.end(check.item, check.completion)
+            dedup.note_firsts([check.digest], first[0], [first[1]])
+            dedup.end(check.item, check.completion, check.outcome)
         for checks in new.values():
             source.misses_count += len(checks)
             _, _, _, completion, outcome = checks[0]
             dedup.insert([check.item for check in checks], [check.digest for check in checks], completion, outcome)
-            source.told(completion, len(checks))
+            source.answered(completion, len(checks))
 
     def rolled_back(self, error: FoqsError) -> None:
         self._refuse(NotWrittenError(error.message))

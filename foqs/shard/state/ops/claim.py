@@ -93,24 +93,24 @@ class Claims:
         topic.claiming_count += count
         self._index.events.claims_started.append(ClaimsStarted(topic, count, items[count - 1].sort_key))
 
-    def withdraw(self, item: ShardItem) -> None:
-        """Withdraw the claim of the item, unless it is under way already."""
+    def unclaim(self, item: ShardItem) -> None:
+        """Undo the claim of the item, unless it is under way already."""
         if self.waiting.pop(item.key, None) or self.waiting_for_calls.pop(item.key, None):
             self.end(item.topic, [item], [])
 
-    def withdraw_for_calls(self, topic: ShardTopic) -> bool:
+    def unclaim_for_calls(self, topic: ShardTopic) -> bool:
         """Unclaim the items still to be claimed for a call, because no call waits for the topic any more.
 
         A new owner would take the items for delivered if they were claimed for a call that is over. Returns True if the
         next transaction has work from this.
         """
         of_topic = [self.waiting_for_calls.pop(order.key_of(at), None) for at in self._sort_keys.get(topic, ())]
-        withdrawn = [item for item in of_topic if item is not None]
-        for item in withdrawn:
+        unclaimed = [item for item in of_topic if item is not None]
+        for item in unclaimed:
             self._settlements.unclaim(item)
-        if withdrawn:
-            self.end(topic, withdrawn, [])
-        return bool(withdrawn)
+        if unclaimed:
+            self.end(topic, unclaimed, [])
+        return bool(unclaimed)
 
     def begin(self, transaction: Transaction, now: Now) -> list[Claiming]:
         """Take the fresh claims, then the first waiting ones, within the bounds on reads."""

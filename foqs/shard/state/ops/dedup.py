@@ -8,7 +8,7 @@ transaction that inserts the items writes their ids to the log, and the window a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -125,12 +125,13 @@ class Dedup:
     ) -> None:
         """Insert the items of one call and namespace, except those whose digest was seen. `digests` are in their order.
 
-        The completion is over when `outcome` has all items, which can be at once, and never fails itself. Raises
+        Each item takes its copies along, which the outcome has. `size_bytes` counts all. The completion is over when
+        `outcome` has all items, which can be at once, and never fails itself. Raises
         OverloadedError if the buffer is full, and UnavailableError while the slot of an item moves.
         """
         if self.closed_slots:
             self._check_open(digests)
-        self._inserts.hold(len(items), size_bytes)
+        self._inserts.hold(len(items) + sum(map(len, outcome.copies.values())), size_bytes)
         if self.loading and (waiting := self.loading.get(items[0].topic.namespace)) is not None:
             until_ms = self._index.topic_table.steady_ms + limits.DEDUP_WAIT_MS_MAX
             completion.open_count += 1
@@ -192,31 +193,32 @@ class Dedup:
         """
         if outcome.refusal is not None:
             completion.open_count += 1  # It ends with these items.
-            for item in items:
-                self._inserts.release(1, item.size_bytes)
+            self._release(items, outcome)
             self.refuse(items, digests, completion, outcome, outcome.refusal)
             return
-        refused = self._index.add_drafts(items)
+        made = with_copies(items, outcome)
+        refused = self._index.add_drafts(made)
         if refused:
-            left = [(item, digest) for item, digest in zip(items, digests, strict=True) if item.topic not in refused]
+            faults = {item.key: fault for item in items if (fault := _fault_of(item, outcome, refused))}
+            left = [(item, digest) for item, digest in zip(items, digests, strict=True) if item.key not in faults]
             if left:
                 self.insert([item for item, _ in left], [digest for _, digest in left], completion, outcome)
             completion.open_count += 1  # It ends with the last refused item.
             for item, digest in zip(items, digests, strict=True):
-                if (error := refused.get(item.topic)) is not None:
+                if (error := faults.get(item.key)) is not None:
                     completion.open_count += 1
-                    self._inserts.release(1, item.size_bytes)
+                    self._release([item], outcome)
                     self.refuse([item], [digest], completion, outcome, error)
             self._index.events.done(completion)
             return
-        size_bytes = sum([item.size_bytes for item in items])
+        size_bytes = sum([item.size_bytes for item in made])
         self.firsts_count += 1
         firsts = Firsts(self, items, digests, completion, outcome)
-        self._inserts.put(EnqueuedBatch(items, size_bytes, completion, firsts))
+        self._inserts.put(EnqueuedBatch(made, size_bytes, completion, firsts))
 
     # ---- outcomes ----
 
-    def told(self, digests: Iterable[bytes], shard_id: int, keys: Iterable[int]) -> None:
+    def note_firsts(self, digests: Iterable[bytes], shard_id: int, keys: Iterable[int]) -> None:
         """Note the first items with these digests. The items that wait for them get their ids."""
         pending, repeats = self.pending, self.repeats
         for digest, key in zip(digests, keys, strict=True):
@@ -224,7 +226,7 @@ class Dedup:
             if repeats and digest in repeats:
                 for repeat in repeats.pop(digest):
                     repeat.outcome.firsts[repeat.item.key] = (shard_id, key)
-                    self.end(repeat.item, repeat.completion)
+                    self.end(repeat.item, repeat.completion, repeat.outcome)
 
     def refuse(
         self,
@@ -241,20 +243,25 @@ class Dedup:
             del self.pending[digest]
             for repeat in self.repeats.pop(digest, ()):
                 repeat.outcome.errors[repeat.item.key] = error
-                self.end(repeat.item, repeat.completion)
+                self.end(repeat.item, repeat.completion, repeat.outcome)
 
     def refuse_held(self, check: Check, error: FoqsError) -> None:
         """Refuse an item that waits for a check."""
-        self._inserts.release(1, check.item.size_bytes)
+        self._release([check.item], check.outcome)
         self.refuse([check.item], [check.digest], check.completion, check.outcome, error)
 
-    def end(self, item: ShardItem, completion: Completion) -> None:
+    def end(self, item: ShardItem, completion: Completion, outcome: OnceOutcome) -> None:
         """End an item that is not inserted."""
-        self._inserts.release(1, item.size_bytes)
+        self._release([item], outcome)
         self._index.events.done(completion)
 
+    def _release(self, items: Sequence[ShardItem], outcome: OnceOutcome) -> None:
+        """Count items that are not inserted as buffered no more, with their copies."""
+        some = with_copies(items, outcome)
+        self._inserts.release(len(some), sum([item.size_bytes for item in some]))
+
     def evict(self, reason: str) -> None:
-        """Give back all items that no transaction has taken yet."""
+        """Refuse all items that no transaction has taken yet."""
         self._refuse_waiting(NotWrittenError(f"shard {self._index.shard_id} takes no items now: {reason}"))
 
     def abandon(self, undone: FoqsError) -> None:
@@ -268,7 +275,7 @@ class Dedup:
                 self._refuse_call(call, error)
 
     def _refuse_call(self, call: OnceCall, error: FoqsError) -> None:
-        self._inserts.release(len(call.items), sum([item.size_bytes for item in call.items]))
+        self._release(call.items, call.outcome)
         call.outcome.errors.update(dict.fromkeys([item.key for item in call.items], error))
         self._index.events.done(call.completion)
 
@@ -292,8 +299,9 @@ class Dedup:
 
     def topics_waiting(self) -> set[ShardTopic]:
         """Return the topics of the items that wait here."""
-        waiting = {item.topic for calls in self.loading.values() for call in calls for item in call.items}
-        return waiting | {check.item.topic for check in self.checks.held()}
+        waiting = [(call.items, call.outcome) for calls in self.loading.values() for call in calls]
+        waiting += [([check.item], check.outcome) for check in self.checks.held()]
+        return {item.topic for items, outcome in waiting for item in with_copies(items, outcome)}
 
     # ---- time, and a new owner ----
 
@@ -379,6 +387,19 @@ class Dedup:
         return [operation]
 
 
+def with_copies(items: Sequence[ShardItem], outcome: OnceOutcome) -> list[ShardItem]:
+    """Return the items, each with its copies."""
+    copies = outcome.copies
+    if not copies:
+        return list(items)
+    return [one for item in items for one in (item, *copies.get(item.key, ()))]
+
+
+def _fault_of(item: ShardItem, outcome: OnceOutcome, refused: Mapping[ShardTopic, FoqsError]) -> FoqsError | None:
+    """Return the error of the first topic without room of the item and its copies, or None."""
+    return next((refused[one.topic] for one in with_copies([item], outcome) if one.topic in refused), None)
+
+
 class Remembering(Operation):
     """The dedup ids of the items that a transaction inserts and logs together."""
 
@@ -419,7 +440,7 @@ class Remembering(Operation):
             for some in firsts:
                 keys = [item.key for item in some.items]
                 some.outcome.made += keys
-                source.told(some.digests, shard_id, keys)
+                source.note_firsts(some.digests, shard_id, keys)
                 source.firsts_count -= 1
 
     def rolled_back(self, error: FoqsError) -> None:

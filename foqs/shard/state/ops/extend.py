@@ -61,7 +61,7 @@ class Extensions:
         operation.write(transaction, now)
         return [operation]
 
-    def give_back(self, undone: FoqsError) -> None:
+    def refuse_undone(self, undone: FoqsError) -> None:
         """Refuse the extensions that no transaction has taken."""
         waiting, self.waiting = self.waiting, deque()
         for extension in waiting:
@@ -105,7 +105,7 @@ class Extending(Operation):
             assert claim is not None
             lease_due_at = now.steady_ms + extension.lease_ms
             if item.phase not in (Phase.LEASED, Phase.SETTLING):
-                self._journal.close(claim)  # The item was given back meanwhile.
+                self._journal.close(claim)  # The item was returned meanwhile.
             elif claim.due_at < lease_due_at:
                 # The write took too long for the claim to cover the lease. It is claimed anew before the caller gets an
                 # answer; until then the earlier claim backs the earlier promise.

@@ -40,13 +40,13 @@ class Fences:
         operation.write(transaction, now)
         return operation
 
-    def give_back(self, undone: FoqsError) -> None:
+    def refuse_undone(self, undone: FoqsError) -> None:
         """Refuse the fences that no transaction has taken."""
         waiting, self.waiting = self.waiting, []
         self.refuse(waiting, undone)
 
     def abandon(self, undone: FoqsError) -> None:
-        self.give_back(undone)
+        self.refuse_undone(undone)
 
     def refuse(self, fences: list[tuple[int, Completion]], error: FoqsError) -> None:
         for _, completion in fences:
@@ -63,7 +63,7 @@ class Fencing(Operation):
         self._index = index
         self._fences = fences
 
-    def give_back(self, undone: FoqsError) -> None:
+    def refuse_undone(self, undone: FoqsError) -> None:
         self._source.refuse(self._fences, undone)
         self._fences = []
 

@@ -69,10 +69,10 @@ class Forgetfulness:
             namespace = self._round.popleft()
             window = self._windows.get(namespace)
             if window is not None and namespace not in self._loading:
-                self._look_for_deleted(window, now.steady_ms)
+                self._check_for_deleted(window, now.steady_ms)
                 if namespace in self._windows:
                     self.age(window, now.steady_ms)
-                    self._images.look(window)
+                    self._images.check(window)
         self._make_room(SHRINK_BUCKETS_PER_TICK)
         return bool(self.waiting)
 
@@ -157,7 +157,7 @@ class Forgetfulness:
         if window.droppable_to > window.dropped_to and namespace not in self._loading:
             self.waiting[namespace] = None
 
-    def _look_for_deleted(self, window: SeenWindow, steady_ms: int) -> None:
+    def _check_for_deleted(self, window: SeenWindow, steady_ms: int) -> None:
         """Doom the window of a namespace that has been missing for a while, once it holds no items."""
         namespace, index = window.namespace, self._index
         if namespace in index.settings.by_number or namespace in index.namespaces or not index.settings.by_number:

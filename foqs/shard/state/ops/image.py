@@ -83,7 +83,7 @@ class Images:
 
     # ---- work to do ----
 
-    def look(self, window: SeenWindow) -> None:
+    def check(self, window: SeenWindow) -> None:
         """Find the work for a window whose log is read."""
         stored = self.stored.get(window.namespace)
         if stored:

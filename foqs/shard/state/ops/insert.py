@@ -110,7 +110,7 @@ class Inserts:
         self.buffered_bytes -= size_bytes
 
     def evict(self, reason: str) -> None:
-        """Give back the batches that no transaction has taken yet. They are certainly not written, so another shard can
+        """Refuse the batches that no transaction has taken yet. They are certainly not written, so another shard can
         take them.
         """
         evicted, self.waiting = self.waiting, deque()

@@ -40,13 +40,13 @@ class LookUps:
         operation.write(transaction, now)
         return operation
 
-    def give_back(self, undone: FoqsError) -> None:
+    def refuse_undone(self, undone: FoqsError) -> None:
         """Refuse all look-ups that no transaction has taken."""
         waiting, self.waiting = self.waiting, deque()
         self.fail(list(waiting), undone)
 
     def abandon(self, undone: FoqsError) -> None:
-        self.give_back(undone)
+        self.refuse_undone(undone)
 
     def fail(self, look_ups: list[LookUp], error: FoqsError) -> None:
         self._index.events.looked_up += [LookedUp(look_up, {}, error) for look_up in look_ups]
@@ -66,7 +66,7 @@ class LookingUp(Operation):
         transaction.look_ups_with_payload = self._look_ups[0].with_payload
         transaction.look_ups = [key for look_up in self._look_ups for key in look_up.keys]
 
-    def give_back(self, undone: FoqsError) -> None:
+    def refuse_undone(self, undone: FoqsError) -> None:
         self._source.fail(self._look_ups, undone)
         self._look_ups = []
 

@@ -21,7 +21,7 @@ class Operation(Protocol):
         end.
         """
 
-    def give_back(self, undone: FoqsError) -> None:
+    def refuse_undone(self, undone: FoqsError) -> None:
         """Refuse the callers for whom the transaction only reads, because it has had no answer for long.
 
         It can still end, as if they had asked for nothing.

@@ -60,7 +60,7 @@ class Settlement:
 class Settlements:
     """The settlements that wait for a transaction: acks, nacks and ended leases, each kind by itself.
 
-    The verbs settle here, the dispatcher gives back its claims, and `tick` ends leases that were not settled. Acks wait
+    The verbs settle here, the dispatcher undoes its claims, and `tick` ends leases that were not settled. Acks wait
     neither for nacks nor for many leases that end together.
     """
 
@@ -203,8 +203,9 @@ class Settlements:
             return None
         failed = item.failed_attempts + (not release)
         deliveries = item.deliveries + 1
-        number = item.topic.number
-        if dead or (failed >= self._index.settings.attempts_max(item.topic.namespace) and not release):
+        topic = item.topic
+        number = topic.number
+        if dead or (failed >= self._index.settings.attempts_max(topic.namespace, topic.name) and not release):
             return Rewrite(item.key, -number, 0, now_ms, deliveries, failed, metadata, reason.encode())
         if failed and now_ms + delay_ms >= item.expires_at:
             # Otherwise it would expire before its next delivery, and the failure would be lost.
@@ -256,7 +257,7 @@ class Settlements:
         """Let a settlement without a caller wait for another transaction."""
         self.ended.append(settlement)
 
-    def give_back(self, undone: FoqsError) -> None:
+    def refuse_undone(self, undone: FoqsError) -> None:
         """Refuse the callers' settlements that no transaction has taken; the leases run on."""
         waiting = [*self.acks, *self.nacks]
         self.acks, self.nacks = deque(), deque()

@@ -79,7 +79,7 @@ class SlotMoves:
         self._dedup.closed_slots |= frozenset(move.slots)
         self._ask(_Work(SlotChanges(arriving=move), completion))
 
-    def learn(self, moved: MovedIds, completion: Completion) -> None:
+    def append(self, moved: MovedIds, completion: Completion) -> None:
         """Append these ids, at least one, to the log of their namespace, as the youngest ones."""
         self._ask(_Work(SlotChanges(), completion, moved=moved))
 
@@ -88,13 +88,13 @@ class SlotMoves:
         self._ask(_Work(SlotChanges(kept=table, has_arrived=True), completion, taken=slots))
 
     def is_due(self) -> bool:
-        return bool(self.waiting) and self._may_go(self.waiting[0])
+        return bool(self.waiting) and self._can_start(self.waiting[0])
 
     def _ask(self, work: _Work) -> None:
         work.completion.open_count += 1
         self.waiting.append(work)
 
-    def _may_go(self, work: _Work) -> bool:
+    def _can_start(self, work: _Work) -> bool:
         if work.given and self._dedup.holds_slots(work.given):
             return False
         return work.moved is None or work.moved.namespace not in self._dedup.loading
@@ -149,7 +149,7 @@ class SlotMoving(Operation):
         self._rows = _rows(moved, number, now.steady_ms)
         self._moved_end = number + len(moved.ids)
         transaction.slot_changes = SlotChanges(
-            learned=SlotIds(
+            appended=SlotIds(
                 moved.namespace, moved.move.version, moved.move.slots, moved.read_to, number, self._moved_end
             )
         )

@@ -36,7 +36,7 @@ class Pack:
         self.born_ms = born_ms
         self.expires_at = array("q", [item.expires_at for item in items])
         self.expires_first_ms = min(self.expires_at)
-        """A time before which none of the remaining items expires."""
+        """A time before which no remaining item expires."""
         self._starts = packed_starts(items)
         """The start of each item in the contents."""
         self._topic_of = [item.topic.number for item in items]

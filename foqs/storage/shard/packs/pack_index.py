@@ -21,7 +21,7 @@ from foqs.model import limits, order
 from foqs.model.calls import NO_CONTENT, ItemState
 from foqs.model.item import ShardItem
 from foqs.shard.port import FetchedRow, ItemRow, Refill, Rewrite, Transaction, TransactionResult
-from foqs.storage.shard.export_pages import Cell, ExportWish, KeyPage, without_contents
+from foqs.storage.shard.export_pages import Cell, ExportCriteria, KeyPage, without_contents
 from foqs.storage.shard.packs.budget import PackBudget
 from foqs.storage.shard.packs.pack import Pack, PackPlan, Tombstone, rewritten
 
@@ -41,7 +41,7 @@ PROMOTE_OLD_RATIO = 4
 PROMOTE_OLD_ITEMS_MAX = 500
 """Items that one transaction promotes for their age at most."""
 
-EXPORT_LOOKS = 2_000
+EXPORT_SCANNED_MAX = 2_000
 """Packed items that one page of an export examines, wanted or not."""
 
 _ID_BITS = 12
@@ -74,7 +74,7 @@ class PackIndex:
         """Ids of stored tombstones, the oldest first."""
         self._has_failed = False
         """True after a failed transaction; the next one promotes nothing for age, since the disk can be full."""
-        self._rest_until_ms = 0
+        self._paused_until_ms = 0
         """Before this time, items are promoted for their age only along with other work."""
         self._planned: PackPlan | None = None
         """The last plan, while nothing has changed since."""
@@ -87,7 +87,7 @@ class PackIndex:
         """Forget all packs before the shard is opened, because they are the last owner's."""
         self._packed, self._packs, self._of_topic = {}, OrderedDict(), {}
         self._tombstones = deque()
-        self._has_failed, self._rest_until_ms, self._planned = False, 0, None
+        self._has_failed, self._paused_until_ms, self._planned = False, 0, None
         self.stored_bytes = 0
 
     def close(self) -> None:
@@ -149,7 +149,7 @@ class PackIndex:
     def is_due(self, steady_ms: int) -> bool:
         """True if old items are due for promotion even without other work."""
         oldest = self._oldest
-        return oldest is not None and steady_ms >= max(oldest.born_ms + PACK_MS_MAX, self._rest_until_ms)
+        return oldest is not None and steady_ms >= max(oldest.born_ms + PACK_MS_MAX, self._paused_until_ms)
 
     @property
     def _oldest(self) -> Pack | None:
@@ -163,7 +163,7 @@ class PackIndex:
             return
         come_count = len(transaction.inserts) + len(transaction.inserts_short_lived)
         count = min((come_count + len(transaction.deletes)) // PROMOTE_OLD_RATIO, PROMOTE_OLD_ITEMS_MAX)
-        if now_ms >= self._rest_until_ms:
+        if now_ms >= self._paused_until_ms:
             count = max(count, PROMOTE_OLD_ITEMS)
             plan.promotes_old = True
         packed = self._packed
@@ -226,7 +226,7 @@ class PackIndex:
         """Apply the plan of a committed transaction."""
         packed = self._packed
         self._has_failed, self._planned = False, None
-        self._rest_if_promoted(plan)
+        self._pause_if_promoted(plan)
         for _ in plan.tombstones_gone:
             self._tombstones.popleft()
         if plan.tombstone is not None:
@@ -250,11 +250,11 @@ class PackIndex:
     def fail(self, plan: PackPlan) -> None:
         """Note that the transaction of the plan certainly had no effect."""
         self._has_failed = True
-        self._rest_if_promoted(plan)
+        self._pause_if_promoted(plan)
 
-    def _rest_if_promoted(self, plan: PackPlan) -> None:
+    def _pause_if_promoted(self, plan: PackPlan) -> None:
         if plan.promotes_old:
-            self._rest_until_ms = plan.transaction.steady_ms + PROMOTE_OLD_EVERY_MS
+            self._paused_until_ms = plan.transaction.steady_ms + PROMOTE_OLD_EVERY_MS
 
     def _drop(self, pack: Pack) -> None:
         del self._packs[pack.id]
@@ -304,41 +304,41 @@ class PackIndex:
         """Return the spread of the packed items over their keys."""
         return [Cell(pack.first_key - 1, pack.last_key, pack.left_count) for pack in self._packs.values()]
 
-    def export_places(self, wish: ExportWish, is_of_namespace: Callable[[int], bool]) -> PackedPlaces:
+    def export_places(self, criteria: ExportCriteria, is_of_namespace: Callable[[int], bool]) -> PackedPlaces:
         """Return the places of the next wanted items in key order, and the key up to which they are complete.
 
-        It examines up to EXPORT_LOOKS items, plus those of one more transaction.
+        It examines up to EXPORT_SCANNED_MAX items, plus those of one more transaction.
         """
-        if not (ItemState.READY in wish.states or ItemState.LEASED in wish.states):
-            return PackedPlaces([], wish.to_key)
-        if wish.keys is not None:
-            keys, up_to = wish.keys
+        if not (ItemState.READY in criteria.states or ItemState.LEASED in criteria.states):
+            return PackedPlaces([], criteria.to_key)
+        if criteria.keys is not None:
+            keys, up_to = criteria.keys
             packed = [(key, self._packed[key]) for key in keys if key in self._packed]
             return PackedPlaces([(key, pack, pack.keys.index(key)) for key, pack in packed], up_to)
         places: list[tuple[int, Pack, int]] = []
-        looks = 0
-        for pack in self._packs_by_key(wish):
-            is_enough = len(places) >= wish.limit or looks >= EXPORT_LOOKS
+        scanned_count = 0
+        for pack in self._packs_by_key(criteria):
+            is_enough = len(places) >= criteria.limit or scanned_count >= EXPORT_SCANNED_MAX
             # Packs of one transaction have overlapping key ranges, so all overlapping packs are examined.
-            if is_enough and pack.first_key > max(wish.after_key + 1, places[-1][0] if places else 0):
+            if is_enough and pack.first_key > max(criteria.after_key + 1, places[-1][0] if places else 0):
                 return PackedPlaces(places, pack.first_key - 1)
-            looks += len(pack.keys)
+            scanned_count += len(pack.keys)
             for at, key in enumerate(pack.keys):
-                if wish.after_key < key <= wish.to_key and key in self._packed:
+                if criteria.after_key < key <= criteria.to_key and key in self._packed:
                     number = pack.topic_at(at)
-                    if number in wish.topics if wish.topics is not None else is_of_namespace(number):
+                    if number in criteria.topics if criteria.topics is not None else is_of_namespace(number):
                         places.append((key, pack, at))
             places.sort(key=itemgetter(0))
-        return PackedPlaces(places, wish.to_key)
+        return PackedPlaces(places, criteria.to_key)
 
-    def _packs_by_key(self, wish: ExportWish) -> list[Pack]:
+    def _packs_by_key(self, criteria: ExportCriteria) -> list[Pack]:
         """Return the packs that can hold wanted items, in the order of their first keys."""
         packs: Iterable[Pack] = self._packs.values()
-        if wish.topics is not None:
+        if criteria.topics is not None:
             packs = {
-                pack.id: pack for number in wish.topics for pack in self._of_topic.get(number, {}).values()
+                pack.id: pack for number in criteria.topics for pack in self._of_topic.get(number, {}).values()
             }.values()
-        found = [pack for pack in packs if pack.last_key > wish.after_key and pack.first_key <= wish.to_key]
+        found = [pack for pack in packs if pack.last_key > criteria.after_key and pack.first_key <= criteria.to_key]
         return sorted(found, key=attrgetter("first_key"))
 
     def expired(self, now_ms: int, limit: int) -> tuple[list[int], int]:
@@ -432,14 +432,14 @@ class PackedPlaces(NamedTuple):
     places: list[tuple[int, Pack, int]]
     up_to: int
 
-    def page(self, wish: ExportWish) -> KeyPage:
+    def page(self, criteria: ExportCriteria) -> KeyPage:
         """Return the items as rows; for any thread, because a pack's contents never change."""
         rows: list[ItemRow] = []
         size_bytes = 0
         for _, pack, at in self.places:
-            row = without_contents(pack.row_at(at), wish)
+            row = without_contents(pack.row_at(at), criteria)
             size_bytes += row.content.size_bytes
-            if len(rows) == wish.limit or (rows and size_bytes > wish.bytes_max):
+            if len(rows) == criteria.limit or (rows and size_bytes > criteria.bytes_max):
                 return KeyPage(rows, rows[-1].key)
             rows.append(row)
         return KeyPage(rows, self.up_to)

@@ -10,10 +10,10 @@ from itertools import islice
 from foqs.cluster.homes.directory import PROMISE_MS
 from foqs.model.stocks import Pointer, Topic
 
-WISHES_MAX = 10_000
-"""Topics that a host asks for at a time. Consumers of further topics learn only of the items of their own host."""
-WISHES_PER_RUN_MAX = 1_000
-"""Wishes that are checked in one run, because checking 10,000 would block the event loop for 7 ms."""
+INTERESTS_MAX = 10_000
+"""Topics that a host asks for at a time. Consumers of further topics get only the items of their own host."""
+INTERESTS_PER_RUN_MAX = 1_000
+"""Interests that are checked in one run, because checking 10,000 would block the event loop for 7 ms."""
 
 
 class Wait:
@@ -26,12 +26,12 @@ class Wait:
         self.pointers: dict[tuple[Topic, str], Pointer] = {}
         """The pointers by topic and host; one of the hosts can be unreachable."""
         self.unanswered_count = 0
-        """The number of topics whose homes have not answered yet. `Wishes` owns it."""
+        """The number of topics whose homes have not answered yet. `Interests` owns it."""
         self._is_over = False
         self._arrived = asyncio.Event()
         self._answered = asyncio.Event()
 
-    def tell(self, pointer: Pointer) -> None:
+    def notify(self, pointer: Pointer) -> None:
         self.pointers[pointer.topic, pointer.host_id] = pointer
         self._arrived.set()
         self._answered.set()
@@ -68,7 +68,7 @@ class Wait:
         self._answered.set()
 
 
-class _Wish:
+class _Interest:
     """The calls that wait on this host for a topic."""
 
     __slots__ = ("count", "unanswered", "waiters")
@@ -80,36 +80,36 @@ class _Wish:
         """The waits that began since the home last answered."""
 
 
-class Wishes:
+class Interests:
     """All waits of this host by topic. It owns them, and determines the topics for which homes must be asked."""
 
     def __init__(self) -> None:
-        self._wishes: dict[Topic, _Wish] = {}
-        self._unsought: dict[Topic, None] = {}
+        self._interests: dict[Topic, _Interest] = {}
+        self._unasked: dict[Topic, None] = {}
         self._unused: OrderedDict[Topic, tuple[Pointer, float]] = OrderedDict()
         """Pointers that calls got and did not use, each with the time until which it is useful. Oldest first."""
 
     def __len__(self) -> int:
-        return len(self._wishes)
+        return len(self._interests)
 
     def add(self, topics: Mapping[Topic, int], now_s: float) -> Wait:
         """Begin to wait for these topics, each with the number of wanted items."""
         wait = Wait(topics)
         for topic, count in topics.items():
-            wish = self._wishes.get(topic)
-            if wish is None:
-                if len(self._wishes) >= WISHES_MAX:
+            interest = self._interests.get(topic)
+            if interest is None:
+                if len(self._interests) >= INTERESTS_MAX:
                     continue
-                wish = self._wishes[topic] = _Wish()
-            wish.waiters[wait] = count
-            wish.count += count
-            wish.unanswered.append(wait)
+                interest = self._interests[topic] = _Interest()
+            interest.waiters[wait] = count
+            interest.count += count
+            interest.unanswered.append(wait)
             wait.unanswered_count += 1
-            self._unsought[topic] = None
+            self._unasked[topic] = None
             if topic in self._unused:
                 pointer, until_s = self._unused.pop(topic)
                 if until_s > now_s:
-                    wait.tell(pointer)
+                    wait.notify(pointer)
         if not wait.unanswered_count:
             wait.all_answered()
         return wait
@@ -117,9 +117,9 @@ class Wishes:
     def answered(self, topics: Iterable[Topic]) -> None:
         """Note that the homes of these topics have answered."""
         for topic in topics:
-            if (wish := self._wishes.get(topic)) is None:
+            if (interest := self._interests.get(topic)) is None:
                 continue
-            waits, wish.unanswered = wish.unanswered, []
+            waits, interest.unanswered = interest.unanswered, []
             for wait in waits:
                 wait.unanswered_count -= 1
                 if not wait.unanswered_count:
@@ -127,14 +127,14 @@ class Wishes:
 
     def remove(self, wait: Wait) -> None:
         for topic in wait.topics:
-            wish = self._wishes.get(topic)
-            if wish is not None and (count := wish.waiters.pop(wait, None)) is not None:
-                wish.count -= count
-                if not wish.waiters:
-                    del self._wishes[topic]
+            interest = self._interests.get(topic)
+            if interest is not None and (count := interest.waiters.pop(wait, None)) is not None:
+                interest.count -= count
+                if not interest.waiters:
+                    del self._interests[topic]
 
     def __contains__(self, topic: Topic) -> bool:
-        return topic in self._wishes
+        return topic in self._interests
 
     def keep(self, pointers: Iterable[Pointer], now_s: float, for_ms: float = PROMISE_MS) -> None:
         """Keep pointers that a call did not use, for the next call that names their topics.
@@ -143,7 +143,7 @@ class Wishes:
         """
         for pointer in pointers:
             self._unused.pop(pointer.topic, None)
-            if len(self._unused) < WISHES_MAX:
+            if len(self._unused) < INTERESTS_MAX:
                 self._unused[pointer.topic] = pointer, now_s + for_ms / 1000
 
     def forget_unused(self, now_s: float) -> None:
@@ -156,37 +156,37 @@ class Wishes:
 
     def again(self, topics: Iterable[Topic]) -> None:
         """Ask again for those topics that calls still wait for."""
-        self._unsought.update(dict.fromkeys(topic for topic in topics if topic in self._wishes))
+        self._unasked.update(dict.fromkeys(topic for topic in topics if topic in self._interests))
 
     def all_again(self) -> None:
-        self._unsought.update(dict.fromkeys(self._wishes))
+        self._unasked.update(dict.fromkeys(self._interests))
 
     @property
-    def has_unsought(self) -> bool:
-        """True if `take_unsought` has something to return."""
-        return bool(self._unsought)
+    def has_unasked(self) -> bool:
+        """True if `take_unasked` has something to return."""
+        return bool(self._unasked)
 
-    def take_unsought(self) -> dict[Topic, int]:
-        """Take the topics to ask the homes for now, with the number of wanted items: up to WISHES_PER_RUN_MAX."""
-        if len(self._unsought) <= WISHES_PER_RUN_MAX:
-            taken, self._unsought = list(self._unsought), {}
+    def take_unasked(self) -> dict[Topic, int]:
+        """Take the topics to ask the homes for now, with the number of wanted items: up to INTERESTS_PER_RUN_MAX."""
+        if len(self._unasked) <= INTERESTS_PER_RUN_MAX:
+            taken, self._unasked = list(self._unasked), {}
         else:
-            taken = list(islice(self._unsought, WISHES_PER_RUN_MAX))
+            taken = list(islice(self._unasked, INTERESTS_PER_RUN_MAX))
             for topic in taken:
-                del self._unsought[topic]
-        return {topic: wish.count for topic in taken if (wish := self._wishes.get(topic)) is not None}
+                del self._unasked[topic]
+        return {topic: interest.count for topic in taken if (interest := self._interests.get(topic)) is not None}
 
-    def tell(self, pointer: Pointer) -> bool:
+    def notify(self, pointer: Pointer) -> bool:
         """Pass a pointer to as many waiting calls as the items suffice for. True if others still wait.
 
         The topic must then be asked for again, because its home assumes that this host does not wait any more.
         """
-        wish = self._wishes.get(pointer.topic)
+        interest = self._interests.get(pointer.topic)
         left_count = pointer.stock.ready_count
-        for waiter, count in wish.waiters.items() if wish is not None else ():
+        for waiter, count in interest.waiters.items() if interest is not None else ():
             if left_count <= 0:
-                self._unsought[pointer.topic] = None
+                self._unasked[pointer.topic] = None
                 return True
-            waiter.tell(pointer)
+            waiter.notify(pointer)
             left_count -= count
         return False

@@ -1,0 +1,46 @@
+"""Verbs of consumer groups: arguments to requests, and responses to results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foqs.client.checks import check_request
+from foqs.client.flows import Call, Flow, Terms, call_flow
+from foqs.client.retry import Repeat
+from foqs.model import limits
+from foqs.model.calls import GroupPage
+from foqs.model.groups import TopicGroup
+from foqs.wire import codec as wire
+
+
+def create_group(terms: Terms, namespace: str, topic: str, group: str, ttl_ms: int, delay_ms: int) -> Flow[TopicGroup]:
+    request = wire.structs.CreateGroupRequest(
+        namespace_name=namespace, topic=topic, group=group, ttl_ms=ttl_ms, delay_ms=delay_ms
+    )
+    check_request(request)
+    return _group((yield from call_flow(terms, Call("createGroup", request, Repeat.ALWAYS))))
+
+
+def delete_group(terms: Terms, namespace: str, topic: str, group: str) -> Flow[None]:
+    request = wire.structs.DeleteGroupRequest(namespace_name=namespace, topic=topic, group=group)
+    check_request(request)
+    yield from call_flow(terms, Call("deleteGroup", request, Repeat.ALWAYS))
+
+
+def group_page(terms: Terms, namespace: str, prefix: str, page_token: str) -> Flow[GroupPage]:
+    request = wire.structs.ListGroupsRequest(
+        namespace_name=namespace, prefix=prefix, limit=limits.PAGE_ITEMS_MAX, page_token=page_token
+    )
+    response = yield from call_flow(terms, Call("listGroups", request, Repeat.READ))
+    return GroupPage([_group(told) for told in response.groups or ()], response.next_page_token or "")
+
+
+def _group(told: Any) -> TopicGroup:
+    return TopicGroup(
+        told.topic,
+        told.group or "",
+        bool(told.is_deleted),
+        told.ttl_ms or 0,
+        told.delay_ms or 0,
+        told.created_at_ms or 0,
+    )

@@ -1,0 +1,136 @@
+"""The audited verbs, and the content of a record of a request: names and settings, never a payload or a secret."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum, auto
+from typing import Any
+
+from foqs.contract.names import FIELDS, Checked
+from foqs.contract.permissions import Permission
+from foqs.contract.verbs import VERBS
+from foqs.model.audit import CHANGES_BYTES_MAX, SUBJECT_BYTES_MAX, clipped
+
+SettingsOf = Callable[[str], Any]
+"""Returns the settings of a namespace as they are, or None for an unknown name."""
+
+
+class AuditKind(Enum):
+    CHANGE = auto()
+    """The call changes the cluster, a namespace, a policy, or permissions."""
+    OF_ITEMS = auto()
+    """The call changes stored items: there can be many, so those of one caller and topic are summed up."""
+    READ = auto()
+    """The call shows payloads without a lease."""
+
+
+_CHANGES = Permission.ALTER | Permission.MANAGE | Permission.OPERATE | Permission.ACCESS
+_OF_ITEMS = frozenset({"deleteItems", "redriveDeadLetters", "purgeDeadLetters"})
+_ONLY_SHOWS = ("get", "list")
+_UNSAID = frozenset({"page_token", "limit", "token"})
+"""Fields that say nothing of the change, or must not be recorded."""
+_TEXT_CHARS_MAX = 200
+_TEXT_CHARS_SEEN = 4_096
+_TOKEN = re.compile(r"(foqs_[a-z2-7]{12})_\S+")
+
+
+def _kind_of(name: str, needs: Permission) -> AuditKind | None:
+    if needs & Permission.READ:
+        return AuditKind.READ
+    if not needs & _CHANGES or name.startswith(_ONLY_SHOWS):
+        return None
+    return AuditKind.OF_ITEMS if name in _OF_ITEMS else AuditKind.CHANGE
+
+
+AUDITED: Mapping[str, AuditKind] = {
+    name: kind for name, row in VERBS.items() if (kind := _kind_of(name, row.needs)) is not None
+}
+"""The verbs that are audited. It follows from their permissions, so that a new verb is not forgotten."""
+
+
+def namespace_of(request: Any) -> str:
+    """Return the name of the namespace that the request is of, or empty text."""
+    for name, check in _fields_of(request).items():
+        if check is Checked.NAMESPACE:
+            value = getattr(request, name)
+            return value if isinstance(value, str) else ""
+    return ""
+
+
+def subject_of(request: Any) -> str:
+    """Return the names in the request besides its namespace, as `name=value`; of lists the length and the first one."""
+    said = _said(request, lambda check: check in (Checked.INSIDE, Checked.CLUSTER))
+    return clipped(" ".join(said), SUBJECT_BYTES_MAX)
+
+
+def changes_of(request: Any, settings_of: SettingsOf) -> str:
+    """Return the values that the request sets, as `name=value`, and for settings of a namespace `name=old -> new`."""
+    said = list(_said(request, lambda check: check is Checked.CONTENT))
+    settings = getattr(request, "settings", None)
+    if settings is not None:
+        said += _settings_said(settings, settings_of(namespace_of(request)))
+    return clipped(" ".join(said), CHANGES_BYTES_MAX)
+
+
+def _fields_of(struct: Any) -> Mapping[str, Checked]:
+    """The fields of a struct. Other objects that a caller in this process passes are recorded without them."""
+    return FIELDS.get(type(struct).__name__, {})
+
+
+def _settings_said(settings: Any, before: Any) -> Iterator[str]:
+    for name in _fields_of(settings):
+        value = getattr(settings, name)
+        if value is None:
+            continue
+        old = getattr(before, name, None)
+        if before is None:
+            yield f"{name}={_shown(value)}"
+        elif old != value:
+            yield f"{name}={_shown(old)} -> {_shown(value)}"
+
+
+def _said(request: Any, is_wanted: Callable[[Checked], bool]) -> Iterator[str]:
+    for name, check in _fields_of(request).items():
+        value = getattr(request, name)
+        if value is None or not is_wanted(check) or name in _UNSAID or name == "settings":
+            continue
+        if isinstance(value, list):
+            yield f"{name}[{len(value)}]" + (f"={_first(value)}" if value else "")
+        elif isinstance(value, bytes):
+            continue
+        elif type(value).__name__ in FIELDS:
+            yield f"{name}=({_first([value])})"
+        else:
+            yield f"{name}={_shown(value)}"
+
+
+def _first(values: Sequence[Any]) -> str:
+    first = values[0]
+    if type(first).__name__ in FIELDS:
+        return f"({' '.join(_said(first, lambda _: True))})"
+    return _shown(first)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, str):
+        return repr(_without_secrets(value))
+    if isinstance(value, Enum):
+        return value.name
+    return str(value)
+
+
+def _without_secrets(text: str) -> str:
+    """The beginning of a text, without secrets that people put into texts by mistake: logins of addresses, and whole
+    tokens.
+    """
+    seen = text[:_TEXT_CHARS_SEEN]
+    if "@" in seen or len(text) > _TEXT_CHARS_SEEN:
+        # A password can have any character in it, so all before the last @ is taken for the login.
+        scheme, slashes, rest = seen.partition("://")
+        if slashes:
+            seen = f"{scheme}://***@{rest.rpartition('@')[2] if len(text) <= _TEXT_CHARS_SEEN else ''}"
+        elif ":" in seen.rpartition("@")[0]:
+            seen = f"***@{seen.rpartition('@')[2]}"
+    seen = _TOKEN.sub(r"\1_***", seen)
+    return seen if len(seen) <= _TEXT_CHARS_MAX else seen[:_TEXT_CHARS_MAX] + "…"

@@ -1,0 +1,74 @@
+"""The permissions that a caller can hold, each a bit, and the roles, which are sets of permissions.
+
+A verb says in its row (`foqs.contract.verbs`) which bits it needs; docs/decisions/0041-permissions-are-bits.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntFlag
+from typing import Any, Final
+
+from foqs.contract.names import FIELDS, Checked
+
+
+class Permission(IntFlag):
+    """A permission in one namespace or in the cluster. Its value is never used for another one."""
+
+    ENQUEUE = 1
+    CONSUME = 2
+    OBSERVE = 4
+    """See topics, counts, policies, jobs and settings, but no payload."""
+    READ = 8
+    """See payloads without a lease."""
+    ALTER = 16
+    """Change stored items and policies."""
+    MANAGE = 32
+    """Make, change and delete a namespace."""
+    WATCH = 64
+    """See hosts and shards."""
+    OPERATE = 128
+    """Change shards, recover namespaces, and change settings that cost the hosts resources."""
+    ACCESS = 256
+    """Say who holds which permissions."""
+
+
+NOTHING: Final = Permission(0)
+"""The needs of a verb that everybody can call, or that somebody else than the router checks."""
+OF_NAMESPACE: Final = (
+    Permission.ENQUEUE
+    | Permission.CONSUME
+    | Permission.OBSERVE
+    | Permission.READ
+    | Permission.ALTER
+    | Permission.MANAGE
+)
+"""The bits that are held in a namespace. A grant in a namespace gives no others."""
+OF_CLUSTER: Final = Permission.WATCH | Permission.OPERATE | Permission.ACCESS
+"""The bits that are held in the cluster as a whole."""
+
+ROLES: Final[Mapping[str, Permission]] = {
+    "producer": Permission.ENQUEUE | Permission.OBSERVE,
+    "consumer": Permission.CONSUME | Permission.OBSERVE,
+    "worker": Permission.ENQUEUE | Permission.CONSUME | Permission.OBSERVE,
+    "viewer": Permission.OBSERVE,
+    "reader": Permission.OBSERVE | Permission.READ,
+    "owner": OF_NAMESPACE,
+    "monitor": Permission.WATCH,
+    # It sees every namespace, and no payload of any.
+    "operator": Permission.WATCH | Permission.OPERATE | Permission.OBSERVE,
+    # It can grant itself more.
+    "admin": OF_CLUSTER,
+}
+"""The roles that can be granted. They are fixed: a name means the same in every cluster."""
+
+COSTLY_SETTINGS: Final = tuple(name for name, check in FIELDS["NamespaceSettings"].items() if check is Checked.COSTS)
+"""Settings of a namespace that cost the hosts, so that MANAGE alone does not permit them."""
+
+
+def needed_by_settings(request: Any) -> Permission:
+    """Return OPERATE if the request sets, to any value, a setting that costs the hosts resources, and else nothing."""
+    settings = request.settings
+    if settings is None or all(getattr(settings, name) is None for name in COSTLY_SETTINGS):
+        return NOTHING
+    return Permission.OPERATE

@@ -1,0 +1,99 @@
+"""Sums of audit records of the same kind: the first is told at once, all others at the end of a window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from foqs.model.audit import AuditRecord
+
+NAMES_PER_CALLER_MAX = 50
+"""Namespaces that one caller can have named in refusals of a minute. All others are one."""
+CALLERS_MAX = 1_000
+"""Callers of whom that is kept in a minute. The names of further ones are not told."""
+NAMES_MS = 60_000
+OTHER_NAMES = "(other)"
+WINDOWS_MAX = 10_000
+"""Open windows; the oldest one ends early for one more."""
+
+
+@dataclass(slots=True)
+class _Window:
+    record: AuditRecord
+    """The last one, without its count."""
+    ends_ms: int
+    count: int = 0
+    took_ms: int = 0
+
+
+class AuditSums:
+    """Windows of records that are the same but for what they name, by key. Its caller has the clock."""
+
+    def __init__(self) -> None:
+        self._windows: dict[tuple[str, ...], _Window] = {}
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def add(self, key: tuple[str, ...], record: AuditRecord, window_ms: int) -> Iterator[tuple[AuditRecord, int, int]]:
+        """Add a record. Yields what is to be told now: a record with its count and the time that all of it took."""
+        window = self._windows.get(key)
+        if window is not None and window.ends_ms > record.at_ms >= window.ends_ms - window_ms:
+            window.record = record
+            window.count += 1
+            window.took_ms += record.took_ms
+            return
+        if window is not None:
+            del self._windows[key]
+            yield from _told(window)
+        elif len(self._windows) >= WINDOWS_MAX:
+            yield from _told(self._windows.pop(next(iter(self._windows))))
+        self._windows[key] = _Window(record, record.at_ms + window_ms)
+        yield record, 1, record.took_ms
+
+    def ended(self, now_ms: int) -> Iterator[tuple[AuditRecord, int, int]]:
+        """End the windows whose time is over, and yield their sums. A clock that went back ends them as well.
+
+        Its caller may add records between two of them.
+        """
+        for key, window in list(self._windows.items()):
+            if self._windows.get(key) is window and not window.record.at_ms <= now_ms < window.ends_ms:
+                del self._windows[key]
+                yield from _told(window)
+
+    def end_all(self) -> Iterator[tuple[AuditRecord, int, int]]:
+        """End all windows, and yield their sums."""
+        while self._windows:
+            yield from _told(self._windows.pop(next(iter(self._windows))))
+
+
+def _told(window: _Window) -> Iterator[tuple[AuditRecord, int, int]]:
+    if window.count:
+        yield window.record, window.count, window.took_ms
+
+
+class NamesTold:
+    """The names of namespaces in refusals. A caller without permissions makes them up, so they are bounded."""
+
+    def __init__(self) -> None:
+        self._by_caller: dict[tuple[str, str], set[str]] = {}
+        self._since_ms = 0
+
+    def told(self, record: AuditRecord) -> str:
+        """Return the name to record, which is OTHER_NAMES once its caller has named too many."""
+        caller, name = (record.principal, record.address), record.namespace_name
+        names = self._by_caller.get(caller)
+        if names is None:
+            if len(self._by_caller) >= CALLERS_MAX:
+                return OTHER_NAMES
+            names = self._by_caller[caller] = set()
+        if name not in names and len(names) >= NAMES_PER_CALLER_MAX:
+            return OTHER_NAMES
+        names.add(name)
+        return name
+
+    def begin_anew(self, now_ms: int) -> None:
+        """Forget the names of the last minute, once it is over. A clock that went back ends it as well."""
+        if not self._since_ms <= now_ms < self._since_ms + NAMES_MS:
+            self._since_ms = now_ms
+            self._by_caller.clear()

@@ -1,0 +1,244 @@
+"""The audit of one host: each record goes to the log at once, and to the meta database soon."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from typing import Any, Protocol
+
+import structlog
+
+from foqs.background.lane import Lane
+from foqs.background.outage_log import OutageLog
+from foqs.background.service import Service
+from foqs.contract.audited import AUDITED, AuditKind, SettingsOf, changes_of, namespace_of, subject_of
+from foqs.host.audit.sums import AuditSums, NamesTold
+from foqs.model import limits
+from foqs.model.audit import CREDENTIAL_BYTES_MAX, NAME_BYTES_MAX, AuditRecord, clipped
+from foqs.model.calls import CallContext
+from foqs.model.errors import ErrorCode, FoqsError, PermissionDeniedError
+
+WAITING_MAX = 1_000
+"""Records that wait to be written to the meta database; the log alone has those beyond."""
+WAITING_SUMS_MAX = 800
+"""Records that wait before sums wait no more: the other places are for changes."""
+BATCH_RECORDS_MAX = 100
+SUMS_PER_TURN_MAX = 100
+"""Sums that one turn of the event loop tells."""
+ITEMS_WINDOW_MS = 10 * limits.SECOND_MS
+READS_WINDOW_MS = 60 * limits.SECOND_MS
+REFUSALS_WINDOW_MS = 60 * limits.SECOND_MS
+_DRAIN_TRIES = 3
+_OK = "OK"
+
+_log = structlog.get_logger(__name__)
+
+Call = Callable[[CallContext, str, Any], Awaitable[Any]]
+
+
+class NoteRefusal(Protocol):
+    """Takes a call without permission, by its caller, its verb and its namespace."""
+
+    def __call__(self, who: str, verb: str, namespace: str, /) -> None: ...
+
+
+class AuditTable(Protocol):
+    """The table of records; foqs.storage.meta.meta_audit.MetaAudit is the real one."""
+
+    def write(self, records: Sequence[AuditRecord]) -> None:
+        """Add records. One that is there already is left as it is."""
+
+
+class Audit(Service):
+    """Records audited calls. The router of the host gives it the calls, and nothing waits for it but the drain."""
+
+    def __init__(
+        self,
+        table: AuditTable,
+        host_id: str,
+        wall_ms: Callable[[], int],
+        now_s: Callable[[], float],
+        settings_of: SettingsOf,
+        request_ids: Iterator[str],
+        note_refusal: NoteRefusal,
+    ) -> None:
+        """`host_id` is that of the process. `settings_of` returns the settings of a namespace before their change.
+
+        `request_ids` are told to callers with errors. `note_refusal` takes the calls without permission.
+        """
+        super().__init__("audit")
+        self._table = table
+        self._host_id = host_id
+        self._wall_ms = wall_ms
+        self._now_s = now_s
+        self._settings_of = settings_of
+        self._request_ids = request_ids
+        self._note_refusal = note_refusal
+        self._lane = Lane("audit")
+        self._sums = AuditSums()
+        self._names = NamesTold()
+        self._waiting: deque[AuditRecord] = deque()
+        self._asked = asyncio.Event()
+        self._writing = asyncio.Lock()
+        self._has_failed = False
+        self._number = 0
+        self.lost_count = 0
+        """Records that the log has and the meta database will not have."""
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._waiting)
+
+    async def audited(self, context: CallContext, verb: str, request: Any, call: Call) -> Any:
+        """Do the call, and record it with its outcome, also if it is cancelled."""
+        began_s, request_id = self._now_s(), next(self._request_ids)
+        changes = changes_of(request, self._settings_of)
+        outcome = "CANCELLED, outcome unknown"
+        try:
+            result = await call(context, verb, request)
+            outcome = _outcome_of(result)
+            return result
+        except FoqsError as error:
+            outcome = error.code.name
+            if error.code is ErrorCode.UNAVAILABLE and not error.nothing_done:
+                outcome += ", outcome unknown"
+            raise
+        except Exception:
+            outcome = ErrorCode.INTERNAL.name
+            raise
+        finally:
+            took_ms = round((self._now_s() - began_s) * 1000)
+            record = self._record(context, verb, request, outcome, request_id)
+            self._add(AUDITED[verb], replace(record, changes=changes, took_ms=took_ms))
+
+    def refused(self, context: CallContext, verb: str, request: Any, error: PermissionDeniedError) -> None:
+        """Record a call of a caller without the permissions, which is done all the same while access is permissive.
+
+        Those of one caller, verb and namespace are summed up.
+        """
+        error.request_id = next(self._request_ids)
+        outcome = "permitted: access is permissive" if context.is_permissive else error.code.name
+        record = self._record(context, verb, request, outcome, error.request_id)
+        record = replace(record, namespace_name=self._names.told(record))
+        self._note_refusal(record.principal, verb, record.namespace_name)
+        self._sum(_kind_key(record), record, REFUSALS_WINDOW_MS)
+
+    def _record(self, context: CallContext, verb: str, request: Any, outcome: str, request_id: str) -> AuditRecord:
+        return AuditRecord(
+            at_ms=self._wall_ms(),
+            host=self._host_id,
+            number=0,
+            request_id=request_id,
+            principal=clipped(context.principal.name, NAME_BYTES_MAX),
+            credential=clipped(context.credential, CREDENTIAL_BYTES_MAX),
+            address=clipped(context.caller, NAME_BYTES_MAX),
+            verb=verb,
+            namespace_name=clipped(namespace_of(request), NAME_BYTES_MAX),
+            subject=subject_of(request),
+            changes="",
+            outcome=clipped(outcome, NAME_BYTES_MAX),
+        )
+
+    def _add(self, kind: AuditKind, record: AuditRecord) -> None:
+        match kind:
+            case AuditKind.CHANGE:
+                self._tell(record, 1, record.took_ms, WAITING_MAX)
+            case AuditKind.OF_ITEMS:
+                topic = record.subject.partition(" ")[0] if record.subject.startswith("topic=") else ""
+                self._sum((*_kind_key(record), topic), record, ITEMS_WINDOW_MS)
+            case AuditKind.READ:
+                self._sum(_kind_key(record), record, READS_WINDOW_MS)
+
+    def _sum(self, key: tuple[str, ...], record: AuditRecord, window_ms: int) -> None:
+        """Add a record to the sum of its kind."""
+        for told in self._sums.add(key, record, window_ms):
+            self._tell(*told)
+
+    def _tell(self, record: AuditRecord, count: int, took_ms: int, waiting_max: int = WAITING_SUMS_MAX) -> None:
+        """Log a record, and have it written unless so many wait."""
+        self._number += 1
+        record = replace(record, number=self._number, count=count, took_ms=took_ms)
+        _log.info("audit", **asdict(record))
+        if len(self._waiting) >= waiting_max:
+            self.lost_count += 1
+            return
+        self._waiting.append(record)
+        self._asked.set()
+
+    # --- the meta database ---
+
+    async def _start(self) -> None:
+        self._tasks.repeat(self._until_asked, self._write, outage=OutageLog(self._now_s, "audit_away", "audit_back"))
+        self._tasks.every(limits.SECOND_MS, self._end_windows)
+
+    async def _drain(self) -> None:
+        await self._tell_in_turns(self._sums.end_all())
+        for _ in range(_DRAIN_TRIES):
+            with suppress(FoqsError):
+                await self._write()
+            if not self._waiting:
+                return
+
+    async def _stop(self) -> None:
+        if self._number:
+            await self._tell_in_turns(self._sums.end_all())
+            with suppress(FoqsError):
+                await self._write()
+        if self._waiting:
+            self.lost_count += len(self._waiting)
+            _log.error("audit_lost", count=len(self._waiting))
+        await self._lane.stop()
+
+    async def _end_windows(self) -> None:
+        now_ms = self._wall_ms()
+        self._names.begin_anew(now_ms)
+        await self._tell_in_turns(self._sums.ended(now_ms))
+
+    async def _tell_in_turns(self, sums: Iterator[tuple[AuditRecord, int, int]]) -> None:
+        """Tell each sum, a bounded number in a turn of the event loop."""
+        for place, told in enumerate(sums, 1):
+            self._tell(*told)
+            if place % SUMS_PER_TURN_MAX == 0:
+                await asyncio.sleep(0)
+
+    async def _until_asked(self) -> None:
+        await self._asked.wait()
+        if self._has_failed:
+            await asyncio.sleep(limits.HEARTBEAT_MS / 1000)
+
+    async def _write(self) -> None:
+        """Write all records that wait. Raises FoqsError; then they wait on, and their repetition adds none twice."""
+        # The drain can write while the task does.
+        async with self._writing:
+            self._has_failed = True
+            while self._waiting:
+                batch = [self._waiting[place] for place in range(min(BATCH_RECORDS_MAX, len(self._waiting)))]
+                try:
+                    await self._lane.run(lambda batch=batch: self._table.write(batch))  # type: ignore[misc]
+                except FoqsError:
+                    raise
+                except Exception:
+                    # The same would fail again, and all others wait behind it.
+                    self._forget(batch)
+                    self.lost_count += len(batch)
+                    raise
+                self._forget(batch)
+            self._has_failed = False
+            self._asked.clear()
+
+    def _forget(self, batch: Sequence[AuditRecord]) -> None:
+        for _ in batch:
+            self._waiting.popleft()
+
+
+def _outcome_of(result: Any) -> str:
+    """OK, and how much of a batch was refused."""
+    errors = result if isinstance(result, dict) else getattr(result, "errors", None)
+    return f"{_OK}, {len(errors)} refused" if errors else _OK
+
+
+def _kind_key(record: AuditRecord) -> tuple[str, ...]:
+    return record.principal, record.address, record.verb, record.namespace_name, record.outcome

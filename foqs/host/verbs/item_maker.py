@@ -1,0 +1,242 @@
+"""The items of an enqueue, made for one shard: one of each new item, or a copy for each consumer group of its topic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from foqs.contract.requests import NewItem
+from foqs.host import arguments
+from foqs.model import ids, limits, order
+from foqs.model.calls import DeliveryPolicy, ItemContent, PositionErrors
+from foqs.model.errors import FoqsError, InvalidArgumentError, PausedError, TooLargeError
+from foqs.model.groups import COPIES_PER_CALL_MAX, Copy, NamespaceGroups
+from foqs.model.item import Phase, ShardItem
+from foqs.model.namespace import Namespace, SettingsTable
+from foqs.model.policy import TopicPolicy
+from foqs.model.topic import ShardTopic
+from foqs.shard.state.engine import ShardState
+from foqs.shard.writer.shard_writer import ShardWriter
+
+AT_MOST_ONCE = int(DeliveryPolicy.AT_MOST_ONCE)
+
+NewTopic = Callable[[str], ShardTopic]
+"""Makes the missing topic of a name."""
+
+
+class Made:
+    """The items of a call that were made for one shard."""
+
+    __slots__ = ("copies", "items")
+
+    def __init__(self) -> None:
+        self.items: dict[int, ShardItem] = {}
+        """The item at each position; the first of its copies."""
+        self.copies: dict[int, list[ShardItem]] = {}
+        """The further copies by the key of the first one. Their keys follow it without a gap."""
+
+    def all(self) -> list[ShardItem]:
+        """Return all items, copies included."""
+        copies = self.copies
+        if not copies:
+            return list(self.items.values())
+        return [one for item in self.items.values() for one in (item, *copies.get(item.key, ()))]
+
+    def count(self) -> int:
+        return len(self.items) + sum(map(len, self.copies.values()))
+
+    def id_of(self, shard_id: int, item: ShardItem) -> str:
+        """Return the id of an item, which names all its copies."""
+        item_id = ids.item_id(shard_id, item.key)
+        return ids.with_copies(item_id, len(self.copies[item.key])) if item.key in self.copies else item_id
+
+    def enter_ids(self, shard_id: int, by_position: list[str]) -> None:
+        for position, item in self.items.items():
+            by_position[position] = self.id_of(shard_id, item)
+
+
+class Costs:
+    """The costs of the positions of a call, in items of the quota: one for each copy."""
+
+    __slots__ = ("_by_position", "all")
+
+    def __init__(self, count: int, by_position: Sequence[int] | None = None) -> None:
+        """`by_position` is None if each of `count` positions has one copy."""
+        self._by_position = by_position
+        self.all = count if by_position is None else sum(by_position)
+
+    def of(self, positions: Collection[int]) -> int:
+        """Return the cost of some positions."""
+        by_position = self._by_position
+        return len(positions) if by_position is None else sum([by_position[at] for at in positions])
+
+
+def costs_of(items: Sequence[NewItem], groups: NamespaceGroups | None) -> Costs:
+    """Return the costs of items. Raises TooLargeError for a call with too many copies."""
+    if groups is None:
+        return Costs(len(items))
+    # An item without a copy still costs one, as any item that is refused later.
+    counts = [max(1, len(found)) if (found := groups.copies(new.topic or "")) is not None else 1 for new in items]
+    costs = Costs(len(items), counts)
+    if costs.all > COPIES_PER_CALL_MAX:
+        most = COPIES_PER_CALL_MAX // max(counts)
+        raise TooLargeError(
+            f"{len(items)} items are {costs.all} copies for the groups of their topics, and the limit of a call is "
+            f"{COPIES_PER_CALL_MAX}: send {most} items at a time"
+        )
+    size_bytes = sum([count * _content_bytes(new) for new, count in zip(items, counts, strict=True)])
+    if size_bytes > limits.FRAME_BYTES_MAX:
+        raise TooLargeError(
+            f"the copies of these {len(items)} items for the groups of their topics have {size_bytes} bytes, and the "
+            f"limit of a call is {limits.FRAME_BYTES_MAX}: send fewer items at a time"
+        )
+    return costs
+
+
+def _content_bytes(new: NewItem) -> int:
+    return len(new.payload or b"") + len(new.metadata or b"")
+
+
+class ItemMaker:
+    """Makes items from the checked arguments of a call. It owns nothing."""
+
+    def __init__(self, settings: SettingsTable) -> None:
+        self._settings = settings
+
+    def make(
+        self,
+        writer: ShardWriter,
+        shard: ShardState,
+        namespace: Namespace,
+        new_items: Sequence[NewItem],
+        positions: Sequence[int],
+        errors: PositionErrors,
+    ) -> Made:
+        """Make items for a shard, and its missing topics. Raises FoqsError when the shard takes no items."""
+        index, number, topics = shard.index, namespace.number, list[ShardTopic]()
+
+        def new_topic(name: str) -> ShardTopic:
+            topic = index.new_topic(number, name, len(topics))
+            topics.append(topic)
+            return topic
+
+        made = self.make_items(writer, shard, namespace, new_items, positions, new_topic, errors)
+        if made.items:
+            for topic in topics:
+                index.add_topic(topic)
+        return made
+
+    def make_items(
+        self,
+        writer: ShardWriter,
+        shard: ShardState,
+        namespace: Namespace,
+        new_items: Sequence[NewItem],
+        positions: Sequence[int],
+        new_topic: NewTopic,
+        errors: PositionErrors,
+    ) -> Made:
+        """Return the items by position, and add invalid ones to `errors`; `new_topic` makes missing topics.
+
+        Raises FoqsError when the shard takes no items.
+        """
+        index, shard_id, number, settings = shard.index, shard.shard_id, namespace.number, namespace.settings
+        topics, now_ms = index.topics, writer.now_ms()
+        check_item, next_key, sort_key, phase = arguments.check_item, index.next_key, order.sort_key, Phase.INSERTING
+        result = Made()
+        made, groups = result.items, self._settings.groups.get(number)
+        pauses = self._settings.enqueue_pauses(number)
+        found: dict[str, ShardTopic | FoqsError] = {}
+        """The topic of each name, or the error of the name, found once for all its items."""
+        for position in positions:
+            new = new_items[position]
+            name = new.topic or ""
+            topic = found.get(name)
+            if topic is None:
+                if pauses is not None and (policy := pauses.of(name)).enqueue_paused:
+                    topic = _topic_paused(name, policy)
+                else:
+                    topic = topics.get((number, name)) or arguments.topic_fault(name)
+                if topic is not None:
+                    found[name] = topic
+            if isinstance(topic, FoqsError):
+                errors[position] = topic
+                continue
+            try:
+                content, due_at = check_item(new, settings, now_ms)
+                if groups is not None and (copies := groups.copies(name)) is not None:
+                    items = _copied(copies, new, content, due_at, shard, namespace, now_ms, found, new_topic)
+                    made[position] = items[0]
+                    if len(items) > 1:
+                        result.copies[items[0].key] = items[1:]
+                    continue
+                if topic is None:
+                    topic = found[name] = new_topic(name)
+            except FoqsError as error:
+                errors[position] = error.with_traceback(None)
+                continue
+            key, priority = next_key(), new.priority
+            assert priority is not None, "it was checked"
+            made[position] = ShardItem(
+                key,
+                topic,
+                priority,
+                due_at,
+                sort_key(priority, due_at, key, shard_id),
+                phase,
+                now_ms,
+                due_at + (new.ttl_ms or settings.ttl_ms_default),
+                new.lease_ms or 0,
+                new.delivery == AT_MOST_ONCE,
+                content,
+            )
+        if made and index.namespace_names.get(number) != namespace.name:
+            index.name_namespace(namespace)
+        return result
+
+
+def _copied(
+    copies: Sequence[Copy],
+    new: NewItem,
+    content: ItemContent,
+    first_due_at: int,
+    shard: ShardState,
+    namespace: Namespace,
+    now_ms: int,
+    found: dict[str, ShardTopic | FoqsError],
+    new_topic: NewTopic,
+) -> list[ShardItem]:
+    """Return the copies of a checked item, with keys in a row. Raises FoqsError, without any copy."""
+    if not copies:
+        raise InvalidArgumentError(f"topic {new.topic!r} has no group that gets its items: create one first")
+    index, number, settings = shard.index, namespace.number, namespace.settings
+    topics: list[ShardTopic] = []
+    for name, _, _ in copies:
+        topic = found.get(name) or index.topics.get((number, name))
+        if not isinstance(topic, ShardTopic):
+            topic = new_topic(name)
+        found[name] = topic
+        topics.append(topic)
+    items: list[ShardItem] = []
+    priority, own_ttl_ms = new.priority or 0, new.ttl_ms or settings.ttl_ms_default
+    for (_, ttl_ms, delay_ms), topic in zip(copies, topics, strict=True):
+        key, due_at = index.next_key(), first_due_at + delay_ms
+        items.append(
+            ShardItem(
+                key,
+                topic,
+                priority,
+                due_at,
+                order.sort_key(priority, due_at, key, shard.shard_id),
+                Phase.INSERTING,
+                now_ms,
+                due_at + (min(ttl_ms, own_ttl_ms) if ttl_ms else own_ttl_ms),
+                new.lease_ms or 0,
+                new.delivery == AT_MOST_ONCE,
+                content,
+            )
+        )
+    return items
+
+
+def _topic_paused(name: str, policy: TopicPolicy) -> PausedError:
+    return PausedError(f"enqueues of topic {name!r} are paused by an operator{arguments.why(policy.reason)}")

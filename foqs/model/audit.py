@@ -1,0 +1,87 @@
+"""The records of the audit: who changed what or read payloads, from where, and with which outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+SUBJECT_BYTES_MAX = 512
+CHANGES_BYTES_MAX = 2_048
+NAME_BYTES_MAX = 64
+"""The longest name of a principal, a verb, a namespace, an outcome, or an address."""
+CREDENTIAL_BYTES_MAX = 255
+
+
+class AuditPlace(NamedTuple):
+    """The place of a record among all records, which are ordered by time."""
+
+    at_ms: int
+    host: str
+    number: int
+
+
+START = AuditPlace(0, "", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """A call that was audited, or the sum of several of the same kind.
+
+    at_ms: the end of the call, by the clock of its host.  host: the process that was asked.  number: its own count of
+    records.  credential: the id of the token or the name in the certificate by which the principal was known, or "".
+    subject: the objects that the call named in its namespace or in the cluster.  changes: the settings that it set.
+    outcome: OK, or the code of its error.  took_ms, count: of all calls that this record sums up.
+    """
+
+    at_ms: int
+    host: str
+    number: int
+    request_id: str
+    principal: str
+    credential: str
+    address: str
+    verb: str
+    namespace_name: str
+    subject: str
+    changes: str
+    outcome: str
+    took_ms: int = 0
+    count: int = 1
+
+    @property
+    def place(self) -> AuditPlace:
+        return AuditPlace(self.at_ms, self.host, self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFilter:
+    """The records that a reader wants: all, or those of one principal, namespace or verb."""
+
+    principal: str | None = None
+    namespace_name: str | None = None
+    verb: str | None = None
+
+    def wants(self, record: AuditRecord) -> bool:
+        return (
+            self.principal in (None, record.principal)
+            and self.namespace_name in (None, record.namespace_name)
+            and self.verb in (None, record.verb)
+        )
+
+
+@dataclass(slots=True)
+class AuditPage:
+    """A page of records, oldest first; it can be empty. `next_page_token` is "" on the last one."""
+
+    records: Sequence[AuditRecord] = field(default_factory=list)
+    next_page_token: str = ""
+
+
+def clipped(text: str, bytes_max: int) -> str:
+    """Return the text, or as much of its beginning as fits with an ellipsis into the given bytes of UTF-8."""
+    # A caller can send megabytes, of which no more is read.
+    encoded = text[: bytes_max + 1].encode(errors="replace")
+    if len(encoded) <= bytes_max:
+        return encoded.decode()
+    return encoded[: bytes_max - 3].decode(errors="ignore") + "…"

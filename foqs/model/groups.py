@@ -1,0 +1,168 @@
+"""Consumer groups: each group of a topic gets a copy of every item, with leases, attempts and dead letters of its own.
+
+The idea is that of Cherami's consumer groups. A group is a topic with a hidden name (foqs/model/topic_name.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from foqs.model import limits
+from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, PausedError
+from foqs.model.topic_name import hidden, parts
+
+GROUPS_PER_TOPIC_MAX = 16
+"""The most consumer groups of a topic, beside its own."""
+GROUPS_PER_NAMESPACE_MAX = 10_000
+"""The most consumer groups of all topics of a namespace. Every host keeps all groups in memory."""
+COPIES_PER_CALL_MAX = 4_000
+"""The most items of one enqueue, counted once for each group that gets a copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicGroup:
+    """A declared group of a topic.
+
+    ttl_ms: the time after which its items expire, if their own comes later; 0 for their own. delay_ms: the time by
+    which its items are ready later than those of others. is_deleted: it gets no more items, and those that it holds are
+    being deleted. created_at_ms: milliseconds since the epoch.
+    """
+
+    topic: str
+    group: str
+    is_deleted: bool = False
+    ttl_ms: int = 0
+    delay_ms: int = 0
+    created_at_ms: int = 0
+
+    @property
+    def hidden_name(self) -> str:
+        return hidden(self.topic, self.group)
+
+    def is_alike(self, other: TopicGroup) -> bool:
+        """Return True if both treat their items alike."""
+        return (self.ttl_ms, self.delay_ms) == (other.ttl_ms, other.delay_ms)
+
+
+class Copy(NamedTuple):
+    """How one copy of an enqueued item differs from the item."""
+
+    name: str
+    """The hidden name of its topic."""
+    ttl_ms: int
+    delay_ms: int
+
+
+Groups = Mapping[int, Mapping[str, TopicGroup]]
+"""The groups by the number of the namespace and by hidden name, deleted ones included."""
+
+
+class NamespaceGroups:
+    """The groups of the topics of a namespace. It is immutable, so that any thread can read it."""
+
+    __slots__ = ("_copies", "by_name", "deleted", "names")
+
+    def __init__(self, by_name: Mapping[str, TopicGroup]) -> None:
+        self.by_name = by_name
+        self.names = sorted(by_name)
+        """The hidden names, in order."""
+        self.deleted = frozenset([name for name, one in by_name.items() if one.is_deleted])
+        """The hidden names of the deleted groups, whose items are being deleted."""
+        of_topic: dict[str, list[TopicGroup]] = {}
+        for one in by_name.values():
+            of_topic.setdefault(one.topic, []).append(one)
+        self._copies = {topic: _copies_of(topic, some) for topic, some in of_topic.items()}
+
+    def copies(self, topic: str) -> tuple[Copy, ...] | None:
+        """Return the copies that an item of the topic has; None for the item alone, as without groups."""
+        return self._copies.get(topic)
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Return the names of the groups of a topic that exist, in order."""
+        declared = self._copies.get(topic)
+        return [""] if declared is None else sorted([parts(one.name)[1] for one in declared])
+
+
+NO_GROUPS = NamespaceGroups({})
+
+
+def _copies_of(topic: str, declared: list[TopicGroup]) -> tuple[Copy, ...] | None:
+    """Return the copies of an item of the topic: of the group "", unless it is closed, and of each declared group."""
+    by_group = {one.group: one for one in declared}
+    own = by_group.setdefault("", TopicGroup(topic, ""))
+    live = [one for _, one in sorted(by_group.items()) if not one.is_deleted]
+    if live == [own]:
+        return None
+    return tuple([Copy(one.hidden_name, one.ttl_ms, one.delay_ms) for one in live])
+
+
+def check_consumed(groups: NamespaceGroups | None, topic: str, group: str) -> None:
+    """Check that the group of the topic exists. Raises NotFoundError, or InvalidArgumentError for a deleted ""."""
+    known = (groups or NO_GROUPS).groups_of(topic)
+    if group in known:
+        return
+    named = ", ".join([repr(one) for one in known if one]) or "none"
+    if not group:
+        raise InvalidArgumentError(
+            f"topic {topic!r} is read by its groups alone, since its own was deleted: name one as `group` ({named})"
+        )
+    raise NotFoundError(f"topic {topic!r} has no group {group!r}: create it first (its groups: {named})")
+
+
+class GroupBook:
+    """The groups of one topic during a change, which it checks. It does no I/O: the caller stores what it returns."""
+
+    def __init__(self, of_topic: Mapping[str, TopicGroup], namespace_count: int) -> None:
+        """`of_topic` has the groups of the topic by name; `namespace_count` counts those of the whole namespace."""
+        self._of_topic = of_topic
+        self._namespace_count = namespace_count
+
+    def create(self, wanted: TopicGroup) -> TopicGroup:
+        """Return the group to store; the known one if it is alike, because a creation can be repeated.
+
+        Raises AlreadyExistsError, PausedError while a deleted group of that name still holds items, and
+        InvalidArgumentError for one too many.
+        """
+        known = self._of_topic.get(wanted.group)
+        if known is not None and known.is_deleted:
+            raise PausedError(
+                f"group {wanted.group!r} of topic {wanted.topic!r} was deleted, and its items are being deleted: try "
+                "again",
+                retry_after_ms=limits.META_CALLS_RETRY_MS,
+            )
+        if known is not None:
+            if known.is_alike(wanted):
+                return known
+            raise AlreadyExistsError(
+                f"group {wanted.group!r} of topic {wanted.topic!r} exists with ttl_ms {known.ttl_ms} and delay_ms "
+                f"{known.delay_ms}: delete it, or give these"
+            )
+        self._check_room(wanted)
+        return wanted
+
+    def delete(self, topic: str, group: str) -> TopicGroup:
+        """Return the deleted group to store. Raises NotFoundError."""
+        known = self._of_topic.get(group)
+        if known is None and not group:
+            known = TopicGroup(topic, "")
+        if known is None:
+            raise NotFoundError(f"topic {topic!r} has no group {group!r}")
+        return replace(known, is_deleted=True)
+
+    def _check_room(self, wanted: TopicGroup) -> None:
+        if not wanted.group:
+            raise AlreadyExistsError(
+                f"the own group of topic {wanted.topic!r} is always there, unless it was deleted: name another"
+            )
+        count = len([one for one in self._of_topic if one])
+        if count >= GROUPS_PER_TOPIC_MAX:
+            raise InvalidArgumentError(
+                f"topic {wanted.topic!r} has {count} groups, and the limit is {GROUPS_PER_TOPIC_MAX}: delete one"
+            )
+        if self._namespace_count >= GROUPS_PER_NAMESPACE_MAX:
+            raise InvalidArgumentError(
+                f"the topics of the namespace have {self._namespace_count} groups, and the limit is "
+                f"{GROUPS_PER_NAMESPACE_MAX}: delete some"
+            )

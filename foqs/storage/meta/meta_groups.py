@@ -1,0 +1,143 @@
+"""The consumer groups in the meta database: declared and deleted by calls, and read repeatedly by every host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from sqlalchemy import Connection, RowMapping, and_, delete, func, or_, select
+from sqlalchemy.dialects.mysql import insert
+
+from foqs.model.census import Census
+from foqs.model.errors import PausedError
+from foqs.model.groups import GroupBook, TopicGroup
+from foqs.model.topic_name import group_range, parts
+from foqs.storage.meta.meta_censuses import counted, delete_census, insert_census
+from foqs.storage.meta.meta_policies import lock_number, note_change
+from foqs.storage.meta.meta_rows import Blocks, Kind
+from foqs.storage.meta.meta_sessions import MetaSessions, in_transaction
+from foqs.storage.meta.meta_tables import TOPIC_GROUP
+
+FORGET_RETRY_MS = 2_000
+"""The retry_after_ms of a call for a deleted group that still holds items."""
+
+
+class GroupChange(NamedTuple):
+    """A stored change of a group, and the census after which all hosts follow it."""
+
+    group: TopicGroup
+    census: Census
+
+
+def _group_of(row: RowMapping) -> TopicGroup:
+    topic, group = parts(row["topic"].decode())
+    return TopicGroup(topic, group, bool(row["is_deleted"]), row["ttl_ms"], row["delay_ms"], row["created_at"])
+
+
+_KIND = Kind(TOPIC_GROUP, "topic", _group_of)
+
+
+def group_blocks() -> Blocks[TopicGroup]:
+    return Blocks(_KIND)
+
+
+class MetaGroups:
+    """The table of groups."""
+
+    def __init__(self, sessions: MetaSessions) -> None:
+        self._sessions = sessions
+
+    @in_transaction
+    def create(self, connection: Connection, namespace_name: str, wanted: TopicGroup) -> GroupChange:
+        """Store a group, and ask all shards to follow. Raises the errors of `GroupBook.create`."""
+        number = lock_number(connection, namespace_name)
+        book = GroupBook(_of_topic(connection, number, wanted.topic), _count(connection, number))
+        return _stored(connection, number, book.create(wanted))
+
+    @in_transaction
+    def delete(self, connection: Connection, namespace_name: str, topic: str, group: str) -> GroupChange:
+        """Store that a group is deleted, and ask all shards to follow. Raises the errors of `GroupBook.delete`."""
+        number = lock_number(connection, namespace_name)
+        book = GroupBook(_of_topic(connection, number, topic), _count(connection, number))
+        return _stored(connection, number, book.delete(topic, group))
+
+    @in_transaction
+    def finish(self, connection: Connection, change: GroupChange) -> TopicGroup | list[int]:
+        """Return the group, or the shards whose owners have not followed yet. Raises UnavailableError if it took too
+        long.
+        """
+        _, missing = counted(connection, change.census)
+        if missing:
+            return missing
+        delete_census(connection, change.census)
+        return change.group
+
+    @in_transaction
+    def begin_forgetting(
+        self, connection: Connection, namespace_name: str, topic: str, group: str
+    ) -> GroupChange | None:
+        """Ask all shards for their items of a deleted group. Returns None if the group is not a deleted one."""
+        number = lock_number(connection, namespace_name)
+        known = _of_topic(connection, number, topic).get(group)
+        if known is None or not known.is_deleted:
+            return None
+        return GroupChange(known, insert_census(connection, 0, number, known.hidden_name))
+
+    @in_transaction
+    def finish_forgetting(self, connection: Connection, change: GroupChange) -> TopicGroup | list[int]:
+        """Forget a deleted group without items, and return it; or return the shards that have not answered.
+
+        Raises PausedError while it still holds items, and UnavailableError if it took too long.
+        """
+        answers, missing = counted(connection, change.census)
+        if held := sum([answer.items_count for answer in answers]):
+            raise still_held(change.group, held)
+        if missing:
+            return missing
+        number, name = change.census.topic_namespace, change.group.hidden_name.encode()
+        mine = and_(TOPIC_GROUP.c.namespace == number, TOPIC_GROUP.c.topic == name, TOPIC_GROUP.c.is_deleted == 1)
+        connection.execute(delete(TOPIC_GROUP).where(mine))
+        note_change(connection, number)
+        delete_census(connection, change.census)
+        return change.group
+
+
+def still_held(group: TopicGroup, shards_count: int) -> PausedError:
+    """Return the error for a deleted group with items on `shards_count` shards."""
+    return PausedError(
+        f"group {group.group!r} of topic {group.topic!r} was deleted, and its items are still being deleted "
+        f"({shards_count} of the shards have some): try again",
+        retry_after_ms=FORGET_RETRY_MS,
+    )
+
+
+def _of_topic(connection: Connection, number: int, topic: str) -> Mapping[str, TopicGroup]:
+    first, beyond = [name.encode() for name in group_range(topic)]
+    name = TOPIC_GROUP.c.topic
+    named = or_(name == topic.encode(), and_(name >= first, name < beyond))
+    rows = connection.execute(select(TOPIC_GROUP).where(TOPIC_GROUP.c.namespace == number, named)).mappings()
+    return {one.group: one for one in map(_group_of, rows)}
+
+
+def _count(connection: Connection, number: int) -> int:
+    of_namespace = select(func.count()).select_from(TOPIC_GROUP).where(TOPIC_GROUP.c.namespace == number)
+    count: int = connection.execute(of_namespace).scalar_one()
+    return count
+
+
+def _stored(connection: Connection, number: int, group: TopicGroup) -> GroupChange:
+    statement = insert(TOPIC_GROUP).values(
+        namespace=number,
+        topic=group.hidden_name.encode(),
+        is_deleted=int(group.is_deleted),
+        ttl_ms=group.ttl_ms,
+        delay_ms=group.delay_ms,
+        created_at=group.created_at_ms,
+    )
+    connection.execute(statement.on_duplicate_key_update(is_deleted=statement.inserted.is_deleted))
+    note_change(connection, number)
+    return GroupChange(group, insert_census(connection, 0))
+
+
+def delete_groups_of(connection: Connection, number: int) -> None:
+    connection.execute(delete(TOPIC_GROUP).where(TOPIC_GROUP.c.namespace == number))

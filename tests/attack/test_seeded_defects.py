@@ -1,0 +1,26 @@
+"""Each defect of access, TLS and audit that is planted turns a test red, which is green without it."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from tests.attack import access_defects, audit_defects, item_defects, tls_defects
+from tests.attack.seeding import DEFECTS, Check, is_red
+
+MODULES = (access_defects, audit_defects, item_defects, tls_defects)
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_a_test_turns_red_with_the_defect(name: str) -> None:
+    plant, check = DEFECTS[name]
+    with plant():
+        assert is_red(check), "no test sees it"
+    assert is_green(check), "the test is red without the defect, too"
+
+
+@cache
+def is_green(check: Check) -> bool:
+    """Some tests find several defects."""
+    return not is_red(check)
