@@ -261,7 +261,10 @@ class NamespaceVerbs(BaseClient):
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> TopicPolicyEntry:
-        """Return the effective policy of a topic, of one of its groups, or of a prefix. Unset: the defaults."""
+        """Return the effective policy of a topic, of one of its groups, or of a prefix.
+
+        Unset policies have the defaults.
+        """
         terms = self._within(deadline_ms, deadline)
         return self._run(policy_verbs.get_topic_policy(terms, namespace, topic, is_prefix, group))
 
