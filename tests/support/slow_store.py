@@ -221,6 +221,11 @@ async def run_one(writer: TickedWriter, store: SlowStore, *errors: Exception) ->
 async def start(writer: TickedWriter, store: SlowStore) -> None:
     """And run what every new owner reads first."""
     await writer.start()
+    # A busy machine can take its pause for a server that does not answer; the shard is opened again then.
+    async with asyncio.timeout(PATIENCE_S):
+        while writer.shard is None:
+            writer.wake()
+            await asyncio.sleep(0.001)
     assert await run_one(writer, store) == "done"
 
 

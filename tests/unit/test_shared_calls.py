@@ -284,7 +284,9 @@ async def test_tasks_of_enqueue_many_send_others_while_some_items_wait() -> None
     work = asyncio.create_task(client.enqueue_many(NS, [NewItem(topic, b"") for topic in ("sick", "a", "b")]))
     async with asyncio.timeout(PATIENCE_S):
         await client.pool.pauses.acquire()
-        assert shop.batches == [["sick"], ["a"], ["b"]]
+        # On a busy machine the sick one is tried again between the others: its time has come.
+        assert shop.batches[:2] == [["sick"], ["a"]]
+        assert [batch for batch in shop.batches if batch != ["sick"]] == [["a"], ["b"]]
         shop.is_sick = False
         client.pool.goes_on.set()
         assert (await work).ids == ["sick", "a", "b"]
