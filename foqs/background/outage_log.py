@@ -24,7 +24,7 @@ class OutageLog:
 
     def failed(self, error: Exception | str, **fields: object) -> None:
         """Note a failure. `fields` are those of its event."""
-        if self._outage.is_to_be_told(str(error)):
+        if self._outage.is_to_be_logged(str(error)):
             _log.warning(self._away, error=str(error), **fields)
 
     def worked(self) -> None:

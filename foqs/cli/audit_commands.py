@@ -23,7 +23,7 @@ _pause = time.sleep
 
 @click.group()
 def audit() -> None:
-    """Look at the record of who changed what, and who read payloads."""
+    """Show the record of changes and of reads of payloads."""
 
 
 @audit.command("list")

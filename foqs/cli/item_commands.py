@@ -30,7 +30,7 @@ def _page_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.group()
 def item() -> None:
-    """Look at items and delete them."""
+    """Show items and delete them."""
 
 
 @item.command()
@@ -76,7 +76,7 @@ def list_items(
     page_size = min(limit or limits.PAGE_ITEMS_MAX, limits.PAGE_ITEMS_MAX)
     missing: list[str] = []
 
-    def tell(parts: Sequence[str]) -> None:
+    def note_missing(parts: Sequence[str]) -> None:
         missing.extend(parts)
         for what in parts:
             note(f"not listed: {what}")
@@ -89,7 +89,7 @@ def list_items(
             states=states_of(states),
             with_payload=payload,
             page_size=page_size,
-            on_missing=tell,
+            on_missing=note_missing,
         )
         _show_items(remote, islice(found, limit), has_payload=payload)
     if missing and not partial:
@@ -153,7 +153,7 @@ def delete(remote: Remote, namespace: str, ids: tuple[str, ...]) -> None:
 
 @click.group("dead-letter")
 def dead_letter() -> None:
-    """Look at dead letters, make them ready again, or delete them."""
+    """Show dead letters, make them ready again, or delete them."""
 
 
 @dead_letter.command("list")

@@ -49,10 +49,8 @@ _COMMANDS = {
     ),
     "ack": _Place("queue_commands", "ack", "Delete delivered items: they never come back."),
     "nack": _Place("queue_commands", "nack", "Give delivered items back as failed attempts."),
-    "item": _Place("item_commands", "item", "Look at items and delete them."),
-    "dead-letter": _Place(
-        "item_commands", "dead_letter", "Look at dead letters, make them ready again, or delete them."
-    ),
+    "item": _Place("item_commands", "item", "Show items and delete them."),
+    "dead-letter": _Place("item_commands", "dead_letter", "Show dead letters, make them ready again, or delete them."),
     "host-status": _Place("host_status", "host_status", "Show the host that answers, and the shards it serves."),
     "hosts": _Place("hosts", "hosts", "List the hosts that live, or check that they serve every shard."),
     "shard": _Place("shard_commands", "shard", "List, add, drain, move and remove the shards of the cluster."),
@@ -60,9 +58,9 @@ _COMMANDS = {
     "context": _Place("context_commands", "context", "List, show and choose contexts, by which commands find hosts."),
     "whoami": _Place("whoami", "whoami", "Show the principal that the host takes the caller for, and its grants."),
     "peers": _Place(
-        "peers_commands", "peers", "Look at the secret by which hosts know each other, and replace it.", "host"
+        "peers_commands", "peers", "Show the secret by which hosts know each other, and replace it.", "host"
     ),
-    "audit": _Place("audit_commands", "audit", "Look at the record of who changed what, and who read payloads."),
+    "audit": _Place("audit_commands", "audit", "Show the record of changes and of reads of payloads."),
     "spark": _Place("spark", "spark", "Jobs on Spark, and the records of jobs.", "spark"),
 }
 

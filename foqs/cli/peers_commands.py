@@ -23,13 +23,13 @@ from foqs.storage.meta.meta_secrets import Rotation
 from foqs.storage.meta.meta_store import MetaStore
 
 WAIT_S_MAX = 600
-_LOOK_S = 0.5
+_CHECK_EVERY_S = 0.5
 _pause = time.sleep
 
 
 @click.group()
 def peers() -> None:
-    """Look at the secret by which hosts know each other, and replace it."""
+    """Show the secret by which hosts know each other, and replace it."""
 
 
 @peers.command()
@@ -91,7 +91,7 @@ def _finish(meta: MetaStore, wait_s: int) -> ClusterSecret:
             # Another error than that of waiting hosts, such as a denied statement, does not pass by itself.
             if not error.nothing_done or time.monotonic() >= until_s:
                 raise
-        _pause(_LOOK_S)
+        _pause(_CHECK_EVERY_S)
 
 
 def _finished(secret: ClusterSecret) -> None:

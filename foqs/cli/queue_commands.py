@@ -78,14 +78,14 @@ def topics(remote: Remote, namespace: str, prefix: str, partial: bool) -> None:
     """
     missing: dict[str, None] = {}
 
-    def tell(parts: Sequence[str]) -> None:
+    def note_missing(parts: Sequence[str]) -> None:
         for what in parts:
             if what not in missing:  # Each page names the missing parts again.
                 missing[what] = None
                 note(f"not counted: {what}")
 
     with remote.client() as client:
-        _show_topics(remote, client.topics(namespace, prefix, on_missing=tell))
+        _show_topics(remote, client.topics(namespace, prefix, on_missing=note_missing))
     if missing and not partial:
         leave(Exit.PARTIAL)
 

@@ -77,11 +77,11 @@ def purge(remote: Remote, namespace: str, topic_name: str, states: tuple[str, ..
     purged, errors = Purged(), list[FoqsError]()
     try:
         with remote.admin() as admin:
-            told_s = time.monotonic()
+            noted_s = time.monotonic()
             for ids in _pages(admin, namespace, plan, topic_name, wanted):
                 _delete(admin, namespace, ids, purged, errors)
-                if time.monotonic() - told_s >= PROGRESS_EVERY_S:
-                    told_s = time.monotonic()
+                if time.monotonic() - noted_s >= PROGRESS_EVERY_S:
+                    noted_s = time.monotonic()
                     note(f"{purged.deleted} deleted so far")
     finally:
         remote.output.document(purged)
@@ -99,8 +99,8 @@ def _ask(remote: Remote, namespace: str, topic_name: str, states: list[ItemState
         found = list(islice(client.topics(namespace, topic_name), 1))
     stats = found[0] if found and found[0].topic == topic_name else TopicStats(topic_name, 0, 0, 0, 0, 0, 0)
     counts = {state: int(getattr(stats, state.name.lower())) for state in states}
-    told = ", ".join(f"{count} {state.name.lower()}" for state, count in counts.items())
-    note(f"{sum(counts.values())} items of topic {topic_name} in namespace {namespace} will be deleted ({told})")
+    counted = ", ".join(f"{count} {state.name.lower()}" for state, count in counts.items())
+    note(f"{sum(counts.values())} items of topic {topic_name} in namespace {namespace} will be deleted ({counted})")
     typed = click.prompt("Type the name of the topic to delete them", err=True)
     if typed != topic_name:
         note("that is another name: nothing was deleted")

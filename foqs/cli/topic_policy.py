@@ -44,8 +44,8 @@ def reason_option(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def prefix_option(command: Callable[..., None]) -> Callable[..., None]:
-    told = "TOPIC is a prefix of topics. A topic's own policy and those of longer prefixes take precedence."
-    return click.option("--prefix", "is_prefix", is_flag=True, help=told)(command)
+    meaning = "TOPIC is a prefix of topics. A topic's own policy and those of longer prefixes take precedence."
+    return click.option("--prefix", "is_prefix", is_flag=True, help=meaning)(command)
 
 
 def paused_settings(enqueue: bool, dequeue: bool, *, paused: bool) -> dict[str, Any]:

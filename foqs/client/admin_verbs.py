@@ -187,8 +187,8 @@ def change_dead_letters(
     )
     response = yield from call_flow(terms, Call(method, request, Repeat.UNLESS_UNKNOWN))
     chosen = response.ids or []
-    told = {at: error_from_wire(error) for at, error in (response.errors or {}).items()}
-    errors = told if entries is None else faults | {places[at]: error for at, error in told.items()}
+    decoded = {at: error_from_wire(error) for at, error in (response.errors or {}).items()}
+    errors = decoded if entries is None else faults | {places[at]: error for at, error in decoded.items()}
     judged(method, errors, len(entries or chosen), False, return_errors)
     return DeadLettersResult(response.count or 0, errors, chosen, response.next_page_token or "")
 
@@ -228,12 +228,12 @@ def get_job(terms: Terms, namespace: str, job_id: str) -> Flow[Job]:
 def job_page(terms: Terms, namespace: str, limit: int, page_token: str) -> Flow[JobPage]:
     request = wire.structs.ListJobsRequest(namespace_name=namespace, limit=limit, page_token=page_token)
     response = yield from call_flow(terms, Call("listJobs", request, Repeat.READ))
-    return JobPage([_job(told) for told in response.jobs or ()], response.next_page_token or "")
+    return JobPage([_job(decoded) for decoded in response.jobs or ()], response.next_page_token or "")
 
 
 def list_shards(terms: Terms) -> Flow[list[ClusterShard]]:
     response = yield from call_flow(terms, Call("listShards", wire.structs.ListShardsRequest(), Repeat.READ))
-    return [_shard(told) for told in response.shards or ()]
+    return [_shard(decoded) for decoded in response.shards or ()]
 
 
 def add_shard(terms: Terms, shard_id: int, place: str, tier: str) -> Flow[ClusterShard]:
@@ -257,7 +257,7 @@ def remove_shard(terms: Terms, shard_id: int) -> Flow[None]:
 
 def list_hosts(terms: Terms) -> Flow[list[ClusterHost]]:
     response = yield from call_flow(terms, Call("listHosts", wire.structs.ListHostsRequest(), Repeat.ALWAYS))
-    return [_host(told) for told in response.hosts or ()]
+    return [_host(decoded) for decoded in response.hosts or ()]
 
 
 def host_status(terms: Terms) -> Flow[HostStatus]:
@@ -270,9 +270,9 @@ def host_status(terms: Terms) -> Flow[HostStatus]:
 
 
 def who_am_i(terms: Terms) -> Flow[Identity]:
-    told = yield from call_flow(terms, Call("whoAmI", wire.structs.WhoAmIRequest(), Repeat.READ))
-    grants = [AccessGrant(grant.namespaces, tuple(grant.roles or ())) for grant in told.grants or ()]
-    return Identity(told.principal, told.expires_at_ms, grants)
+    decoded = yield from call_flow(terms, Call("whoAmI", wire.structs.WhoAmIRequest(), Repeat.READ))
+    grants = [AccessGrant(grant.namespaces, tuple(grant.roles or ())) for grant in decoded.grants or ()]
+    return Identity(decoded.principal, decoded.expires_at_ms, grants)
 
 
 def audit_page(
@@ -282,7 +282,9 @@ def audit_page(
         since_ms, until_ms, wanted.principal, wanted.namespace_name, wanted.verb, limit, page_token
     )
     response = yield from call_flow(terms, Call("listAudit", request, Repeat.READ))
-    records = [AuditRecord(**{name: getattr(told, name) for name in _OF_AUDIT}) for told in response.records or ()]
+    records = [
+        AuditRecord(**{name: getattr(decoded, name) for name in _OF_AUDIT}) for decoded in response.records or ()
+    ]
     return AuditPage(records, response.next_page_token or "")
 
 

@@ -54,7 +54,7 @@ def amended(item: BaseLeasedItem, nack: Nack, allowed: NackLimits, error: object
         metadata = None
     if not left_out:
         return nack
-    log.warning("item %s of topic %s is given back %s: %s", item.id, item.topic, " and ".join(left_out), error)
+    log.warning("item %s of topic %s is returned %s: %s", item.id, item.topic, " and ".join(left_out), error)
     return Nack(nack.receipt, delay_ms, metadata, nack.release, nack.dead_letter)
 
 

@@ -104,9 +104,11 @@ def check_process(process_id: int) -> None:
         )
 
 
-def error_from_wire(told: Any) -> FoqsError:
+def error_from_wire(decoded: Any) -> FoqsError:
     """Return the typed error of an ItemError, see `as_client_error`."""
-    return as_client_error(error_for_code(told.code, told.message or "", told.retry_after_ms, told.nothing_done))
+    return as_client_error(
+        error_for_code(decoded.code, decoded.message or "", decoded.retry_after_ms, decoded.nothing_done)
+    )
 
 
 def as_client_error(error: FoqsError) -> FoqsError:

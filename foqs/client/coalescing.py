@@ -194,7 +194,7 @@ class EnqueueQueues:
         """
         return self._heir_of(lane)
 
-    def withdraw(self, lane: Lane, pending: PendingEnqueue) -> bool:
+    def cancel(self, lane: Lane, pending: PendingEnqueue) -> bool:
         """Withdraw an enqueue; False if a call carries it already."""
         if pending.taken:
             return False
@@ -260,7 +260,7 @@ class EnqueueQueues:
             pause_ms = attempts.after(error, pending.address, elsewhere=goes_elsewhere(error))
         if pause_ms is None:
             if attempts is not None:
-                pending.error = verdict(attempts.told(error), pending.is_uncertain)
+                pending.error = verdict(attempts.explained(error), pending.is_uncertain)
             return None
         pending.is_uncertain = pending.is_uncertain or not error.nothing_done
         return pause_ms

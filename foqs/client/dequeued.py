@@ -20,9 +20,9 @@ class Dequeued(list[Item]):
     version. A code of a newer host is an int without a member of ReasonCode.
     """
 
-    def __init__(self, items: Iterable[Item], told: Iterable[Any]) -> None:
+    def __init__(self, items: Iterable[Item], decoded: Iterable[Any]) -> None:
         super().__init__(items)
-        self.why_empty = [Reason(*_field_values(one)) for one in told]
+        self.why_empty = [Reason(*_field_values(one)) for one in decoded]
 
     @property
     def is_partial(self) -> bool:

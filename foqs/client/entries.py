@@ -139,12 +139,12 @@ class Entries:
         call = self._verb.make_call(pending, any(part.is_uncertain for part in parts))
         try:
             response = yield attempts.send(call)
-            told = self._verb.take(response, places) or {}
+            errors_by_place = self._verb.take(response, places) or {}
         except FoqsError as error:
             if not self._leaves_out_faults(parts, pending, error):
                 self._failed(parts, attempts, error, call.repeat)
         else:
-            self._answered(parts, places, told, call.repeat)
+            self._answered(parts, places, errors_by_place, call.repeat)
 
     def give_up(self, error: FoqsError) -> None:
         """End all pending entries with this error."""
@@ -204,22 +204,24 @@ class Entries:
                 part.is_uncertain = part.is_uncertain or not error.nothing_done
                 self._repeat(part, pause_ms)
                 continue
-            final = verdict(own.told(error), part.is_uncertain)
+            final = verdict(own.explained(error), part.is_uncertain)
             if self.refusal is None:
                 self.refusal = final
             self._end(part.places, final)
 
-    def _answered(self, parts: Sequence[_Part], places: Sequence[int], told: Mapping[int, Any], repeat: Repeat) -> None:
+    def _answered(
+        self, parts: Sequence[_Part], places: Sequence[int], errors_by_place: Mapping[int, Any], repeat: Repeat
+    ) -> None:
         """Record the positions that failed, and repeat these if allowed."""
         self.was_answered = True
-        if not told:
+        if not errors_by_place:
             for part in parts:
                 assert part.attempts is not None, "it was sent"
                 part.attempts.served()
                 self._end(part.places, None)
             return
         errors: PositionErrors = {}
-        for index, wire_error in told.items():
+        for index, wire_error in errors_by_place.items():
             if not 0 <= index < len(places):
                 raise InternalError(f"the host reported position {index} of a batch of {len(places)}")
             errors[places[index]] = error_from_wire(wire_error)

@@ -145,7 +145,7 @@ class Attempts:
             deadline_at_ms = began_at_ms + terms.retry.deadline_ms
         self._pauses = Pauses(terms.retry, terms.clock_ms, terms.random, deadline_at_ms)
         self._avoided: set[Address] = set(avoided)
-        self._heard: tuple[Address, FoqsError] | None = None
+        self._last_error: tuple[Address, FoqsError] | None = None
         """Last host that was reached, and its error."""
         self._rests_until_ms: dict[Address, int] = {}
         """Time from which asking a host again can help, as the host reported."""
@@ -229,7 +229,7 @@ class Attempts:
     def after(self, error: FoqsError, address: Address | None, *, elsewhere: bool) -> int | None:
         """Return the pause after an attempt at an address, in ms; `elsewhere`: another host can do it at once."""
         if address is not None and not isinstance(error, NotSentError):
-            self._heard = address, error
+            self._last_error = address, error
         now_ms, wait_ms = self._terms.clock_ms(), error.retry_after_ms or 0
         rests = self._rests_until_ms
         if elsewhere and address is not None:
@@ -244,17 +244,17 @@ class Attempts:
         self._avoided = {resting for resting, until_ms in rests.items() if until_ms > goes_on_at_ms}
         return pause_ms
 
-    def told(self, error: FoqsError) -> FoqsError:
+    def explained(self, error: FoqsError) -> FoqsError:
         """Return the caller's error for the last failure.
 
         If no host was reachable at the end, it includes the error of the last host that was, which is usually the
         cause.
         """
-        if self._heard is None or not isinstance(error, NotSentError):
+        if self._last_error is None or not isinstance(error, NotSentError):
             return error
-        address, heard = self._heard
-        of_address = heard.message if str(address) in heard.message else f"{address}: {heard.message}"
-        both = copy_of(heard)
+        address, last = self._last_error
+        of_address = last.message if str(address) in last.message else f"{address}: {last.message}"
+        both = copy_of(last)
         both.message = f"{of_address}; {error.message}"
         both.args = (both.message,)
         both.__cause__ = error
@@ -271,7 +271,7 @@ def call_flow(terms: Terms, call: Call) -> Flow[Any]:
         except FoqsError as error:
             pause_ms = attempts.failed(error) if may_repeat(error, call.repeat) else None
             if pause_ms is None:
-                final = verdict(attempts.told(error), uncertain)
+                final = verdict(attempts.explained(error), uncertain)
                 if final is error:
                     raise
                 raise final from error

@@ -22,7 +22,7 @@ LATE_CONNECTIONS_MAX = 16
 """Most connections that stay open only for such responses."""
 
 
-def give_back(terms: Terms, namespace: str, receipts: Sequence[str]) -> Flow[None]:
+def release_late(terms: Terms, namespace: str, receipts: Sequence[str]) -> Flow[None]:
     """Give undelivered items back to the host. Failures are only logged, because the leases expire anyway."""
     try:
         try:
@@ -30,23 +30,23 @@ def give_back(terms: Terms, namespace: str, receipts: Sequence[str]) -> Flow[Non
         except InvalidArgumentError:  # An older host, which does not accept `unseen` from clients.
             response = yield from call_flow(terms, _nack(namespace, receipts, unseen=None))
     except FoqsError as error:
-        log.warning("%d items that came too late were not given back: %s", len(receipts), error)
+        log.warning("%d items that came too late were not released: %s", len(receipts), error)
         return
     if response.errors:
         first = next(iter(response.errors.values()))
-        log.warning("%d items that came too late were not given back: %s", len(response.errors), first.message)
+        log.warning("%d items that came too late were not released: %s", len(response.errors), first.message)
 
 
 def late_items(terms: Terms, namespace: str, response: Any) -> Flow[None] | None:
     """Return the flow for the late response of a dequeue, or None if it has no items."""
     receipts = [item.receipt for item in response.items or ()]
-    return give_back(terms, namespace, receipts) if receipts else None
+    return release_late(terms, namespace, receipts) if receipts else None
 
 
 def end_wait(request: Any, seqid: int) -> Call:
     """Make the call that ends the wait of the dequeue with this seqid on the same connection."""
-    told = wire.structs.EndWaitRequest(namespace_name=request.namespace_name, seqid=seqid)
-    return Call("endWait", told, Repeat.READ)
+    request_to_end = wire.structs.EndWaitRequest(namespace_name=request.namespace_name, seqid=seqid)
+    return Call("endWait", request_to_end, Repeat.READ)
 
 
 def _nack(namespace: str, receipts: Sequence[str], *, unseen: bool | None) -> Call:

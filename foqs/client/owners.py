@@ -30,10 +30,10 @@ class Owners:
     addresses: dict[int, Address] = field(default_factory=dict)
     ask_again_at_ms: int = 0
 
-    def learn(self, told: ShardMap, now_ms: int) -> None:
+    def update(self, found: ShardMap, now_ms: int) -> None:
         """Store the owners of a shard map. Skips entries that do not hold exactly one valid address."""
         self.addresses = {}
-        for one in told.addresses:
+        for one in found.addresses:
             try:
                 parsed = parse_addresses(one.address)
             except InvalidArgumentError:
@@ -66,7 +66,7 @@ def owner_of_ids(terms: Terms, ids: Iterable[str]) -> Flow[Address | None]:
         owners.ask_again_at_ms = now_ms + MAP_PAUSE_MS  # Other calls do not wait for this fetch.
         try:
             asked = replace(terms, retry=_ONCE, timeout_ms=min(terms.timeout_ms, ASK_MS_MAX))
-            owners.learn((yield from shard_map(asked, None)), now_ms)
+            owners.update((yield from shard_map(asked, None)), now_ms)
         except FoqsError:
             return owners.of_ids(ids)
     return owners.of_ids(ids)

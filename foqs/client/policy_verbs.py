@@ -74,7 +74,9 @@ def topic_policy_page(terms: Terms, namespace: str, prefix: str, page_token: str
         with_prefixes=True,
     )
     response = yield from call_flow(terms, Call("listTopicPolicies", request, Repeat.READ))
-    return TopicPolicyPage([_topic_policy(told) for told in response.policies or ()], response.next_page_token or "")
+    return TopicPolicyPage(
+        [_topic_policy(decoded) for decoded in response.policies or ()], response.next_page_token or ""
+    )
 
 
 def _entry_of(change: object) -> Any:

@@ -61,7 +61,7 @@ def delete_principal(terms: Terms, name: str) -> Flow[None]:
 def principal_page(terms: Terms, prefix: str, page_token: str) -> Flow[PrincipalPage]:
     request = wire.structs.ListPrincipalsRequest(prefix=prefix, limit=PAGE_PRINCIPALS_MAX, page_token=page_token)
     response = yield from call_flow(terms, Call("listPrincipals", request, Repeat.READ))
-    return PrincipalPage([_principal(told) for told in response.principals or ()], response.next_page_token or "")
+    return PrincipalPage([_principal(decoded) for decoded in response.principals or ()], response.next_page_token or "")
 
 
 def create_token(terms: Terms, principal: str, label: str, expires_in_ms: int | None) -> Flow[NewToken]:
@@ -78,7 +78,7 @@ def revoke_token(terms: Terms, token_id: str) -> Flow[None]:
 def token_page(terms: Terms, principal: str, page_token: str) -> Flow[TokenPage]:
     request = wire.structs.ListTokensRequest(principal=principal, limit=limits.PAGE_ITEMS_MAX, page_token=page_token)
     response = yield from call_flow(terms, Call("listTokens", request, Repeat.READ))
-    return TokenPage([_of(AccessToken, told) for told in response.tokens or ()], response.next_page_token or "")
+    return TokenPage([_of(AccessToken, decoded) for decoded in response.tokens or ()], response.next_page_token or "")
 
 
 def add_certificate(terms: Terms, principal: str, name: str, label: str) -> Flow[AccessCertificate]:
@@ -103,7 +103,7 @@ def get_access(terms: Terms) -> Flow[AccessState]:
 
 def list_refusals(terms: Terms) -> Flow[list[RefusalRow]]:
     response = yield from call_flow(terms, Call("listRefusals", wire.structs.ListRefusalsRequest(), Repeat.READ))
-    return [_of(RefusalRow, told) for told in response.refusals or ()]
+    return [_of(RefusalRow, decoded) for decoded in response.refusals or ()]
 
 
 def _grants(name: str, grants: Iterable[AccessGrant]) -> list[Any]:
@@ -117,19 +117,19 @@ def _grants(name: str, grants: Iterable[AccessGrant]) -> list[Any]:
     return [wire.structs.AccessGrant(namespaces=one.namespaces, roles=list(one.roles)) for one in found]
 
 
-def _of(cls: type[T], told: Any) -> T:
+def _of(cls: type[T], decoded: Any) -> T:
     """Return the result of the same fields as the wire struct."""
     names = [field.name for field in fields(cast(Any, cls))]
-    return cls(**{name: getattr(told, name) for name in names})
+    return cls(**{name: getattr(decoded, name) for name in names})
 
 
-def _principal(told: Any) -> AccessPrincipal:
-    grants = [AccessGrant(one.namespaces, tuple(one.roles)) for one in told.grants or ()]
-    certificates = [_of(AccessCertificate, one) for one in told.certificates or ()]
-    count = told.tokens_count or 0
-    return AccessPrincipal(told.name, bool(told.enabled), grants, told.created_at_ms, count, certificates)
+def _principal(decoded: Any) -> AccessPrincipal:
+    grants = [AccessGrant(one.namespaces, tuple(one.roles)) for one in decoded.grants or ()]
+    certificates = [_of(AccessCertificate, one) for one in decoded.certificates or ()]
+    count = decoded.tokens_count or 0
+    return AccessPrincipal(decoded.name, bool(decoded.enabled), grants, decoded.created_at_ms, count, certificates)
 
 
-def _state(told: Any) -> AccessState:
-    values = {field.name: getattr(told, field.name) for field in fields(AccessState)}
-    return AccessState(**values | {"mode": AccessMode(told.mode)})
+def _state(decoded: Any) -> AccessState:
+    values = {field.name: getattr(decoded, field.name) for field in fields(AccessState)}
+    return AccessState(**values | {"mode": AccessMode(decoded.mode)})

@@ -204,10 +204,10 @@ field_values = attrgetter(*[one.name for one in fields(Item) if not one.kw_only]
 """Return the values of an Item's fields except `group` and `suspect`, for an Item or a decoded delivery."""
 
 
-def item_told(told: Any) -> Item:
+def decoded_item(decoded: Any) -> Item:
     """Make an Item from a decoded delivery."""
-    item = Item(*field_values(told), group=told.group)
-    if told.suspect:
+    item = Item(*field_values(decoded), group=decoded.group)
+    if decoded.suspect:
         item.suspect = True
     return item
 

@@ -20,10 +20,10 @@ from foqs.client.queue_items import (
     NewItem,
     Receipts,
     Topics,
+    decoded_item,
     entries_of,
     faults_of,
     is_single,
-    item_told,
     nack_bytes,
     receipt_bytes,
     receipt_of,
@@ -62,7 +62,7 @@ def enqueue_limited(
         try:
             done = yield from enqueue_batch(terms, namespace, part, repeat, bulk=bulk, job_id=job_id, defers=defers)
         except FoqsError as refusal:
-            if isinstance(refusal, TooLargeError) and (yield from learns_limit(terms, namespace, len(part))):
+            if isinstance(refusal, TooLargeError) and (yield from finds_lower_limit(terms, namespace, len(part))):
                 continue
             if not result.ids:
                 raise
@@ -77,7 +77,7 @@ def enqueue_limited(
     return result
 
 
-def learns_limit(terms: Terms, namespace: str, count: int) -> Flow[bool]:
+def finds_lower_limit(terms: Terms, namespace: str, count: int) -> Flow[bool]:
     """Fetch the batch limit of the namespace after a call of `count` items was too large. True if it is lower."""
     request = wire.structs.GetNamespaceRequest(name=namespace)
     try:
@@ -196,7 +196,7 @@ def dequeue(
     )
     late = partial(late_items, terms.until_whenever(), namespace)
     response = yield from call_flow(terms, Call("dequeue", request, Repeat.ALWAYS, wait_ms, late=late))
-    items = [item_told(told) for told in response.items or ()]
+    items = [decoded_item(decoded) for decoded in response.items or ()]
     return Dequeued(items, response.why_empty or ()) if want_why else items
 
 

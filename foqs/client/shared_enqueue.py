@@ -85,7 +85,7 @@ def _smaller(terms: Terms, namespace: str, count: int, refusal: FoqsError) -> Fl
     if (
         isinstance(refusal, TooLargeError)
         and count > 1
-        and (yield from queue_verbs.learns_limit(terms, namespace, count))
+        and (yield from queue_verbs.finds_lower_limit(terms, namespace, count))
     ):
         return terms.batch_limits[namespace]
     return count // 2 if isinstance(refusal, RateLimitedError) and count > 1 else count
@@ -93,18 +93,18 @@ def _smaller(terms: Terms, namespace: str, count: int, refusal: FoqsError) -> Fl
 
 def _fail_rest(outcome: CallOutcome, first: int, error: FoqsError, address: Address | None) -> None:
     """Record the failure of a call for the items behind it: NotSentError if its outcome is unknown."""
-    told = error
+    reason = error
     if isinstance(error, OutcomeUnknownError):
-        told, address = NotSentError(f"not sent: an earlier call failed: {error.message}"), None
-    outcome.fail(range(first, len(outcome.ids)), told, address)
+        reason, address = NotSentError(f"not sent: an earlier call failed: {error.message}"), None
+    outcome.fail(range(first, len(outcome.ids)), reason, address)
 
 
 def _enter(outcome: CallOutcome, first: int, response: object, attempts: Attempts) -> None:
     """Record the response for the items from `first` on."""
     ids: list[str] = response.ids  # type: ignore[attr-defined]
-    told = response.errors or {}  # type: ignore[attr-defined]
+    wire_errors = response.errors or {}  # type: ignore[attr-defined]
     outcome.ids[first : first + len(ids)] = ids
-    errors = {position: error_from_wire(error) for position, error in told.items()}
+    errors = {position: error_from_wire(error) for position, error in wire_errors.items()}
     if any(not 0 <= position < len(ids) for position in errors):
         raise InternalError(f"the host reported positions {sorted(errors)} of a batch of {len(ids)}")
     for position, error in errors.items():

@@ -44,7 +44,7 @@ class SlotGroups:
 
     shards: Sequence[int]
     """Shards of the namespace's slots, in slot order; one for each slot of its key_spread."""
-    told_at_ms: int
+    fetched_at_ms: int
     ask_again_at_ms: int
 
     @property
@@ -61,7 +61,7 @@ class SlotGroups:
 
     def doubt(self) -> None:
         """Fetch the map again soon, because a shard was unreachable and another shard might have its slots now."""
-        self.ask_again_at_ms = min(self.ask_again_at_ms, self.told_at_ms + DOUBT_MS)
+        self.ask_again_at_ms = min(self.ask_again_at_ms, self.fetched_at_ms + DOUBT_MS)
 
 
 def groups_of(terms: Terms, namespace: str) -> Flow[SlotGroups]:
@@ -76,23 +76,23 @@ def groups_of(terms: Terms, namespace: str) -> Flow[SlotGroups]:
     found = terms.groups[namespace] = SlotGroups((0,) if known is None else known.shards, now_ms, now_ms + ASK_MS_MAX)
     try:
         asked = replace(terms, retry=_ONCE, timeout_ms=min(terms.timeout_ms, ASK_MS_MAX))
-        told = yield from shard_map(asked, namespace)
+        found_map = yield from shard_map(asked, namespace)
     except FoqsError:
         found.ask_again_at_ms = now_ms + MAP_PAUSE_MS
         return found
     if terms.owners is not None:
-        terms.owners.learn(told, now_ms)
-    found.shards = shards_of(told, namespace) or found.shards
+        terms.owners.update(found_map, now_ms)
+    found.shards = shards_of(found_map, namespace) or found.shards
     found.ask_again_at_ms = now_ms + MAP_MS_MAX
     return found
 
 
-def shards_of(told: ShardMap, namespace: str) -> list[int] | None:
+def shards_of(found_map: ShardMap, namespace: str) -> list[int] | None:
     """Return the shards of the namespace's slots in slot order, or None if the map lacks them."""
-    if not told.key_spread or len(told.shard_by_slot) != SLOTS_COUNT:
+    if not found_map.key_spread or len(found_map.shard_by_slot) != SLOTS_COUNT:
         return None
     first = slot_of(namespace, "", 1)
-    return [told.shard_by_slot[(first + at) % SLOTS_COUNT] for at in range(told.key_spread)]
+    return [found_map.shard_by_slot[(first + at) % SLOTS_COUNT] for at in range(found_map.key_spread)]
 
 
 def shard_map(terms: Terms, namespace: str | None) -> Flow[ShardMap]:
@@ -100,10 +100,16 @@ def shard_map(terms: Terms, namespace: str | None) -> Flow[ShardMap]:
     return shard_map_of((yield from call_flow(terms, Call("getShardMap", request, Repeat.READ))))
 
 
-def shard_map_of(told: Any) -> ShardMap:
+def shard_map_of(found_map: Any) -> ShardMap:
     """Return the map in the response to getShardMap."""
-    addresses = [ShardAddress(one.shard_id, one.address) for one in told.addresses or ()]
-    return ShardMap(told.version or 0, told.shard_by_slot or [], addresses, told.key_spread, told.dedup_window_ms)
+    addresses = [ShardAddress(one.shard_id, one.address) for one in found_map.addresses or ()]
+    return ShardMap(
+        found_map.version or 0,
+        found_map.shard_by_slot or [],
+        addresses,
+        found_map.key_spread,
+        found_map.dedup_window_ms,
+    )
 
 
 def random_ids(count: int) -> list[str]:

@@ -32,15 +32,15 @@ def group_page(terms: Terms, namespace: str, prefix: str, page_token: str) -> Fl
         namespace_name=namespace, prefix=prefix, limit=limits.PAGE_ITEMS_MAX, page_token=page_token
     )
     response = yield from call_flow(terms, Call("listGroups", request, Repeat.READ))
-    return GroupPage([_group(told) for told in response.groups or ()], response.next_page_token or "")
+    return GroupPage([_group(decoded) for decoded in response.groups or ()], response.next_page_token or "")
 
 
-def _group(told: Any) -> TopicGroup:
+def _group(decoded: Any) -> TopicGroup:
     return TopicGroup(
-        told.topic,
-        told.group or "",
-        bool(told.is_deleted),
-        told.ttl_ms or 0,
-        told.delay_ms or 0,
-        told.created_at_ms or 0,
+        decoded.topic,
+        decoded.group or "",
+        bool(decoded.is_deleted),
+        decoded.ttl_ms or 0,
+        decoded.delay_ms or 0,
+        decoded.created_at_ms or 0,
     )

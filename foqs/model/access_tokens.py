@@ -59,7 +59,7 @@ def text_of(token: Token) -> str:
 def parse(text: object) -> Token:
     """Return the id and the secret. Raises InvalidArgumentError, which does not repeat the text, for a typing error."""
     if not isinstance(text, str) or not text.startswith(TOKEN_PREFIX):
-        raise InvalidArgumentError(f"this is no token of foqs, which begins with {TOKEN_PREFIX}: look what was given")
+        raise InvalidArgumentError(f"this is no token of foqs, which begins with {TOKEN_PREFIX}: check the value")
     if len(text) != TOKEN_CHARS:
         raise InvalidArgumentError(
             f"the token has {len(text)} characters, and a token has {TOKEN_CHARS}: copy it whole, without spaces"

@@ -15,24 +15,24 @@ class Outage:
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
-        self._told_s: dict[str, float] = {}
+        self._logged_s: dict[str, float] = {}
         """The time at which each reason was logged, within the last LOSS_LOG_MS. Two reasons can alternate, twice a
         second.
         """
         self._has_failed = False
 
-    def is_to_be_told(self, reason: str) -> bool:
+    def is_to_be_logged(self, reason: str) -> bool:
         """Note a failure. Returns True if its reason was not logged within the last LOSS_LOG_MS."""
         now_s = self._now_s()
         self._has_failed = True
-        self._told_s = {told: at_s for told, at_s in self._told_s.items() if now_s - at_s < LOSS_LOG_MS / 1000}
-        if reason in self._told_s:
+        self._logged_s = {logged: at_s for logged, at_s in self._logged_s.items() if now_s - at_s < LOSS_LOG_MS / 1000}
+        if reason in self._logged_s:
             return False
-        self._told_s[reason] = now_s
+        self._logged_s[reason] = now_s
         return True
 
     def has_ended(self) -> bool:
         """Note a success. Returns True if it failed before."""
         has_failed, self._has_failed = self._has_failed, False
-        self._told_s.clear()
+        self._logged_s.clear()
         return has_failed

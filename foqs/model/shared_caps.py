@@ -159,7 +159,7 @@ class SharedCap:
         return min([until_s for _, until_s, _ in self._batches], default=self._until_s)
 
     @property
-    def is_to_tell(self) -> bool:
+    def is_to_ask(self) -> bool:
         """True if its home must get an ask even if no claim uses the cap."""
         return self._has_part or self._unused_count > 0
 
@@ -188,7 +188,7 @@ class SharedCap:
             own_rate = other._share or rate / self._homes.hosts_count
             other._own, other._is_lost = self._own.at_rate(own_rate, now_s), self._is_lost
         other._inherit(self._batches, self._unused_count, now_s)
-        if other.is_to_tell:
+        if other.is_to_ask:
             other._ask_soon(now_s)
         return other
 

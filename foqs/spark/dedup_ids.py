@@ -101,12 +101,12 @@ class ContentIds:
         ids = []
         for row in rows:
             digest = blake2b(row, digest_size=_DIGEST_BYTES, key=key)
-            told = digest.digest()
-            if told in seen:
-                self._counts[told] = number = self._counts.get(told, 1) + 1
+            hashed = digest.digest()
+            if hashed in seen:
+                self._counts[hashed] = number = self._counts.get(hashed, 1) + 1
                 ids.append(f"{digest.hexdigest()}-{number}")
             else:
-                seen.add(told)
+                seen.add(hashed)
                 ids.append(digest.hexdigest())
         if len(seen) > self._rows_max:
             raise InvalidArgumentError(

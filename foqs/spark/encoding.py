@@ -215,13 +215,13 @@ def _deliveries(name: str, column: pa.Array, faults: dict[int, str]) -> pa.Array
     import pyarrow as pa
 
     encoded = column.dictionary_encode()
-    told = encoded.dictionary.cast(pa.binary()).to_pylist()
-    policies = [_DELIVERIES.get(text.decode(errors="replace").upper()) for text in told]
+    texts = encoded.dictionary.cast(pa.binary()).to_pylist()
+    policies = [_DELIVERIES.get(text.decode(errors="replace").upper()) for text in texts]
     indices = encoded.indices
     if None in policies:
         for row, at in enumerate(indices.to_pylist()):
             if at is not None and policies[at] is None:
-                text = told[at].decode(errors="replace")
+                text = texts[at].decode(errors="replace")
                 faults[row] = f"delivery {shown(text)} is not one of {', '.join(_DELIVERIES)}"
     return pa.array(policies, pa.int32()).take(indices)
 

@@ -100,7 +100,7 @@ def option_table() -> list[tuple[str, str, str]]:
     """Return name, default and meaning of each option, for the documentation."""
     defaults = WriteOptions()
     return [
-        (name, option.default or _told(getattr(defaults, option.field)), option.meaning)
+        (name, option.default or _shown_default(getattr(defaults, option.field)), option.meaning)
         for name, option in OPTIONS.items()
     ]
 
@@ -118,7 +118,7 @@ def _contradictions(options: WriteOptions) -> list[str]:
     return found
 
 
-def _told(value: object) -> str:
+def _shown_default(value: object) -> str:
     if value is None:
         return "none"
     return str(value).lower() if isinstance(value, bool) else str(value)

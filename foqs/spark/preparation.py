@@ -14,10 +14,10 @@ from foqs.model.jobs import Job, JobState
 from foqs.model.namespace import DedupWhenAway, NamespaceSettings
 from foqs.spark import record, rejects
 from foqs.spark.credentials import in_options
+from foqs.spark.driver_output import note
 from foqs.spark.options import CONTENT, FAIL, draw_job_id
 from foqs.spark.plan import WritePlan
 from foqs.spark.record import AWAY
-from foqs.spark.tell import tell
 
 CALL_TIMEOUT_MS = 10_000
 """Timeout of one attempt of a call before or after the job, in milliseconds."""
@@ -38,13 +38,13 @@ def prepare(plan: WritePlan) -> WritePlan:
     """
     options = plan.options
     options.credentials.check_files()
-    settings, told = _asked(plan, PATIENCE_MS)
-    warnings = _checked(plan, settings, told)
+    settings, found_map = _asked(plan, PATIENCE_MS)
+    warnings = _checked(plan, settings, found_map)
     job_id = options.job_id or options.drawn_job_id or draw_job_id()
     with admin_client(plan) as admin:
         job = record.take(options, job_id, admin)
     named = replace(plan, job_id=job_id, run_id=_run_id(job_id, job), has_record=job is not None)
-    return _completed(named, settings, told, warnings)
+    return _completed(named, settings, found_map, warnings)
 
 
 def prepare_stream(plan: WritePlan) -> WritePlan:
@@ -52,14 +52,14 @@ def prepare_stream(plan: WritePlan) -> WritePlan:
     options = plan.options
     options.credentials.check_files()
     try:
-        settings, told = _asked(plan, min(PATIENCE_MS, options.retry_timeout_ms))
+        settings, found_map = _asked(plan, min(PATIENCE_MS, options.retry_timeout_ms))
     except AWAY as error:
         if options.retry_timeout_ms <= PATIENCE_MS:
             raise
         wait_s = options.retry_timeout_ms / 1000
-        tell(f"{error.message}; the stream waits for up to {wait_s:,.0f} s")
-        settings, told = _asked(plan, options.retry_timeout_ms)
-    warnings = _checked(plan, settings, told)
+        note(f"{error.message}; the stream waits for up to {wait_s:,.0f} s")
+        settings, found_map = _asked(plan, options.retry_timeout_ms)
+    warnings = _checked(plan, settings, found_map)
     if options.dedup == CONTENT:
         warnings.append(
             "dedup=content: a micro-batch that is repeated with another number of partitions is enqueued twice; keep "
@@ -67,7 +67,7 @@ def prepare_stream(plan: WritePlan) -> WritePlan:
         )
     with admin_client(plan, RECORD_PATIENCE_MS) as admin:
         has_record = record.take_for_stream(options, admin)
-    return _completed(replace(stream_named(plan), has_record=has_record), settings, told, warnings)
+    return _completed(replace(stream_named(plan), has_record=has_record), settings, found_map, warnings)
 
 
 def stream_named(plan: WritePlan) -> WritePlan:
@@ -83,31 +83,31 @@ def _asked(plan: WritePlan, patience_ms: int) -> tuple[NamespaceSettings, ShardM
             settings = admin.get_namespace(options.namespace).settings
         return settings, _shard_map(plan, patience_ms)
     except UnavailableError as error:
-        told = in_options(error.message)
-        raise UnavailableError(f"no host of addresses={options.addresses} answers: {told}") from error
+        found_map = in_options(error.message)
+        raise UnavailableError(f"no host of addresses={options.addresses} answers: {found_map}") from error
     except PermissionDeniedError as error:
         raise PermissionDeniedError(in_options(error.message)) from error
 
 
-def _checked(plan: WritePlan, settings: NamespaceSettings, told: ShardMap) -> list[str]:
+def _checked(plan: WritePlan, settings: NamespaceSettings, found_map: ShardMap) -> list[str]:
     """Return the reasons for weaker promises of the write. Raises InvalidArgumentError for options that the service
     rules out.
     """
-    warnings = _check_settings(plan, settings, told)
+    warnings = _check_settings(plan, settings, found_map)
     if plan.options.rejected_rows_path is not None:
         rejects.check_directory(plan.options.rejected_rows_path)
     return warnings
 
 
-def _completed(plan: WritePlan, settings: NamespaceSettings, told: ShardMap, warnings: list[str]) -> WritePlan:
+def _completed(plan: WritePlan, settings: NamespaceSettings, found_map: ShardMap, warnings: list[str]) -> WritePlan:
     for warning in warnings:
-        tell(f"warning: {warning}")
+        note(f"warning: {warning}")
     return replace(
         plan,
         options=replace(plan.options, batch_items=_call_items_max(plan, settings)),
         begin_ms=time.time_ns() // 1_000_000,
-        key_spread=told.key_spread or 1,
-        shard_by_slot=tuple(told.shard_by_slot),
+        key_spread=found_map.key_spread or 1,
+        shard_by_slot=tuple(found_map.shard_by_slot),
         warnings=tuple(warnings),
     )
 
@@ -132,9 +132,9 @@ def _shard_map(plan: WritePlan, patience_ms: int) -> ShardMap:
         return client.shard_map(options.namespace)
 
 
-def _window_ms(settings: NamespaceSettings, told: ShardMap) -> int:
+def _window_ms(settings: NamespaceSettings, found_map: ShardMap) -> int:
     """Longest age of remembered ids, in milliseconds: the namespace's setting, or less if too many ids came since."""
-    return settings.dedup_ms if told.dedup_window_ms is None else min(settings.dedup_ms, told.dedup_window_ms)
+    return settings.dedup_ms if found_map.dedup_window_ms is None else min(settings.dedup_ms, found_map.dedup_window_ms)
 
 
 def admin_client(plan: WritePlan, patience_ms: int | None = None) -> AdminClient:
@@ -149,9 +149,9 @@ def finish(plan: WritePlan, state: JobState | None, rows_count: int | None, deta
         return
     try:
         with admin_client(plan) as admin:
-            record.told_end(plan.options, plan.job_id, admin, state, rows_count, detail)
+            record.store_end(plan.options, plan.job_id, admin, state, rows_count, detail)
     except FoqsError as error:
-        tell(f"the record of job {plan.job_id} does not know of its end: {error.message}")
+        note(f"the record of job {plan.job_id} does not know of its end: {error.message}")
 
 
 def finish_aborted(plan: WritePlan, state: JobState | None, detail: str, knows_why: Callable[[Job], bool]) -> None:
@@ -163,9 +163,9 @@ def finish_aborted(plan: WritePlan, state: JobState | None, detail: str, knows_w
     try:
         with admin_client(plan) as admin:
             if not knows_why(admin.get_job(plan.options.namespace, plan.job_id)):
-                record.told_end(plan.options, plan.job_id, admin, state, None, detail)
+                record.store_end(plan.options, plan.job_id, admin, state, None, detail)
     except FoqsError as error:
-        tell(f"the record of job {plan.job_id} does not know of its end: {error.message}")
+        note(f"the record of job {plan.job_id} does not know of its end: {error.message}")
 
 
 def short_window(plan: WritePlan, window_ms: int, needed_ms: int, need: str) -> str | None:
@@ -204,11 +204,11 @@ def _call_items_max(plan: WritePlan, settings: NamespaceSettings) -> int:
     return most
 
 
-def _check_settings(plan: WritePlan, settings: NamespaceSettings, told: ShardMap) -> list[str]:
+def _check_settings(plan: WritePlan, settings: NamespaceSettings, found_map: ShardMap) -> list[str]:
     """Return the reasons for weaker promises. Raises InvalidArgumentError for options that the namespace rules out."""
     options = plan.options
     warnings = []
-    short = short_window(plan, _window_ms(settings, told), options.retry_timeout_ms, "retryTimeoutMs is")
+    short = short_window(plan, _window_ms(settings, found_map), options.retry_timeout_ms, "retryTimeoutMs is")
     if short is not None and options.on_short_window == FAIL:
         raise InvalidArgumentError(short)
     if short is not None:

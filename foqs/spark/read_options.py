@@ -89,12 +89,12 @@ def read_option_table() -> list[tuple[str, str, str]]:
         if name in CREDENTIAL_OPTIONS:
             default = CREDENTIAL_OPTIONS[name].default
         else:
-            default = "required" if field_name in _REQUIRED else _told(getattr(defaults, field_name))
+            default = "required" if field_name in _REQUIRED else _shown_default(getattr(defaults, field_name))
         rows.append((name, default, meaning))
     return rows
 
 
-def _told(value: object) -> str:
+def _shown_default(value: object) -> str:
     if not value and not isinstance(value, bool):
         return "all"
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -129,8 +129,8 @@ def make_reader(options: ReadOptions, schema: StructType) -> FoqsReader:
         with _client(options, _FIRST_CALL_MS_MAX) as client:
             client.get_namespace(options.namespace)
     except UnavailableError as error:
-        told = in_options(error.message)
-        raise UnavailableError(f"no host of addresses={options.addresses} answers: {told}") from error
+        message = in_options(error.message)
+        raise UnavailableError(f"no host of addresses={options.addresses} answers: {message}") from error
     except PermissionDeniedError as error:
         raise PermissionDeniedError(in_options(error.message)) from error
     return reader

@@ -12,8 +12,8 @@ from foqs.model.errors import (
     UnavailableError,
 )
 from foqs.model.jobs import Job, JobState
+from foqs.spark.driver_output import note
 from foqs.spark.options import CONTENT, WriteOptions
-from foqs.spark.tell import tell
 
 AWAY = (UnavailableError, OverloadedError)
 """Errors of hosts, or of their meta database, that do not answer now."""
@@ -33,7 +33,7 @@ def take(options: WriteOptions, job_id: str, admin: AdminClient) -> Job | None:
     except (InvalidArgumentError, *AWAY) as error:
         if options.job_id is not None or options.items_per_second_max is not None:
             raise
-        tell(f"this job has no record in the service: {error.message}")
+        note(f"this job has no record in the service: {error.message}")
         return None
 
 
@@ -51,13 +51,13 @@ def take_for_stream(options: WriteOptions, admin: AdminClient) -> bool:
         found = _found(options, job_id, admin)
     except AWAY as error:
         # Most likely the record exists. Meanwhile hosts count for it, and hosts that know its rate keep to it.
-        tell(f"the record of job {job_id} was not read, and its rows go on: {error.message}")
+        note(f"the record of job {job_id} was not read, and its rows go on: {error.message}")
         return True
     if found is None:
         try:
             _made(options, job_id, admin)
         except AWAY as error:
-            tell(f"job {job_id} has no record for now, and its rows go on uncounted: {error.message}")
+            note(f"job {job_id} has no record for now, and its rows go on uncounted: {error.message}")
             return False
         return True
     rate = found.items_per_second_max if options.items_per_second_max is None else options.items_per_second_max
@@ -65,11 +65,11 @@ def take_for_stream(options: WriteOptions, admin: AdminClient) -> bool:
         try:
             admin.update_job(options.namespace, job_id, state=JobState.RUNNING, items_per_second_max=rate)
         except AWAY as error:
-            tell(f"the record of job {job_id} was not changed, and its rows go on: {error.message}")
+            note(f"the record of job {job_id} was not changed, and its rows go on: {error.message}")
     return True
 
 
-def told_end(
+def store_end(
     options: WriteOptions, job_id: str, admin: AdminClient, state: JobState | None, rows_count: int | None, detail: str
 ) -> None:
     """Store the end of the job in its record."""
@@ -90,7 +90,7 @@ def _made(options: WriteOptions, job_id: str, admin: AdminClient) -> Job:
         made = admin.create_job(options.namespace, job_id, items_per_second_max=rate, detail=detail)
     except AlreadyExistsError:  # Another write of the job was faster.
         return admin.get_job(options.namespace, job_id)
-    tell(f"this is job {job_id} of namespace {options.namespace}: `foqs spark status` shows it")
+    note(f"this is job {job_id} of namespace {options.namespace}: `foqs spark status` shows it")
     return made
 
 
@@ -103,8 +103,8 @@ def _taken_up(options: WriteOptions, job: Job, admin: AdminClient) -> Job:
             f"foqs spark update {options.namespace} {job.id} --state running"
         )
     known = ", and rows that it has enqueued are not enqueued again" if options.dedup == CONTENT else ""
-    tell(f"job {job.id} was begun before and has not succeeded: this write goes on with it{known}")
+    note(f"job {job.id} was begun before and has not succeeded: this write goes on with it{known}")
     rate = options.items_per_second_max or 0
     if rate == 0 != job.items_per_second_max:
-        tell(f"its rate was {job.items_per_second_max} items per second, and is no limit now, as no option sets one")
+        note(f"its rate was {job.items_per_second_max} items per second, and is no limit now, as no option sets one")
     return admin.update_job(options.namespace, job.id, state=JobState.RUNNING, items_per_second_max=rate)

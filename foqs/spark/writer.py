@@ -15,13 +15,13 @@ from foqs.model.errors import InternalError
 from foqs.model.jobs import JobState
 from foqs.spark import preparation, rejects
 from foqs.spark.credentials import in_options
+from foqs.spark.driver_output import note
 from foqs.spark.json_types import json_problems
 from foqs.spark.options import FAIL
 from foqs.spark.plan import WritePlan, plan_write
 from foqs.spark.rejects import Attempt, Rejects
 from foqs.spark.sender import REASONS_MAX, Sender, Sent
 from foqs.spark.task_client import RenewedClient
-from foqs.spark.tell import tell
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,7 +73,7 @@ class FoqsWriter(DataSourceArrowWriter):
         if short is not None and self.plan.options.on_short_window == FAIL:
             refusal = refusal or short
         elif short is not None:
-            tell(f"warning: {short}")
+            note(f"warning: {short}")
             warnings.append(short)
         state = JobState.SUCCEEDED if refusal is None else JobState.FAILED
         detail = "; warning: ".join([refusal or summary(total), *warnings])
@@ -82,9 +82,9 @@ class FoqsWriter(DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Report that the job has failed. Enqueued rows stay, and tasks can still be running."""
-        told = f"the job failed; by tasks that ended: {summary(total_of(messages))}"
-        tell(f"{self.plan.options.namespace}: {told}")
-        preparation.finish_aborted(self.plan, JobState.FAILED, told, lambda job: job.state is not JobState.RUNNING)
+        text = f"the job failed; by tasks that ended: {summary(total_of(messages))}"
+        note(f"{self.plan.options.namespace}: {text}")
+        preparation.finish_aborted(self.plan, JobState.FAILED, text, lambda job: job.state is not JobState.RUNNING)
 
 
 class FoqsStreamWriter(DataSourceStreamArrowWriter):
@@ -124,9 +124,9 @@ class FoqsStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
         """Report that the micro-batch has failed. Spark repeats it when the query is started again."""
-        told = f"micro-batch {batchId} failed; by tasks that ended: {summary(total_of(messages))}"
-        tell(f"{self.plan.options.namespace}: {told}")
-        preparation.finish_aborted(self.plan, None, told, lambda job: job.detail.startswith(_committed(batchId)))
+        text = f"micro-batch {batchId} failed; by tasks that ended: {summary(total_of(messages))}"
+        note(f"{self.plan.options.namespace}: {text}")
+        preparation.finish_aborted(self.plan, None, text, lambda job: job.detail.startswith(_committed(batchId)))
 
 
 def _committed(batch_id: int) -> str:
@@ -181,7 +181,7 @@ def name_rejects(plan: WritePlan, run_id: str | None, messages: Sequence[WriterC
         return
     attempts = [m.sent.attempt for m in messages if isinstance(m, SentMessage) and m.sent.attempt is not None]
     for problem in rejects.commit(directory, run_id, attempts):
-        tell(problem)
+        note(problem)
 
 
 def refusal_of(plan: WritePlan, total: Sent) -> str | None:
@@ -197,7 +197,7 @@ def refusal_of(plan: WritePlan, total: Sent) -> str | None:
         return None
     return (
         f"{total.refused_count} of {total.rows_count} rows were refused, {_allowed(plan)}; "
-        f"{total.items_count} items are enqueued, the rest was not sent. Refused: {_told(total)}"
+        f"{total.items_count} items are enqueued, the rest was not sent. Refused: {_reasons_of(total)}"
     )
 
 
@@ -205,7 +205,7 @@ def end_write(plan: WritePlan, total: Sent, refusal: str | None) -> None:
     """Print the totals, or raise WriteFailedError."""
     if refusal is not None:
         raise WriteFailedError(refusal)
-    tell(f"{plan.options.namespace}: {summary(total)}")
+    note(f"{plan.options.namespace}: {summary(total)}")
 
 
 def run_id_of(messages: Sequence[WriterCommitMessage | None]) -> str | None:
@@ -232,7 +232,7 @@ def total_of(messages: Sequence[WriterCommitMessage | None]) -> Sent:
 def summary(total: Sent) -> str:
     """Return the totals in words."""
     before = f", {total.duplicates_count:,} were there before" if total.duplicates_count else ""
-    refused = f", {total.refused_count:,} refused ({_told(total)})" if total.refused_count else ""
+    refused = f", {total.refused_count:,} refused ({_reasons_of(total)})" if total.refused_count else ""
     return f"{total.items_count:,} items of {total.rows_count:,} rows enqueued{before}{refused}"
 
 
@@ -245,7 +245,7 @@ def _allowed(plan: WritePlan) -> str:
     )
 
 
-def _told(total: Sent) -> str:
+def _reasons_of(total: Sent) -> str:
     more = total.refused_count - len(total.reasons)
-    told = "; ".join(total.reasons)
-    return f"{told}; and {more:,} more" if more else told
+    text = "; ".join(total.reasons)
+    return f"{text}; and {more:,} more" if more else text

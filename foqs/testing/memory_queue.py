@@ -106,7 +106,7 @@ class MemoryQueue:
         admin = self.admin()
         try:
             for name, grants in [*principals.items(), (_OWNER, {"*": _ALL_ROLES})]:
-                roles = {key: [told] if isinstance(told, str) else told for key, told in grants.items()}
+                roles = {key: [given] if isinstance(given, str) else given for key, given in grants.items()}
                 admin.create_principal(name, [AccessGrant(*grant) for grant in roles.items()])
             self._sign_in("", _OWNER)
             admin.set_access_mode(AccessMode.ENFORCED)

@@ -423,8 +423,8 @@ class CallTable:
             self._become_peer(link)
         if call.method is END_WAIT and answered.outcome == OK:
             self._end_wait(call.request.seqid)
-        if answered.looked_at_count:  # Charge the items of a page to the queue of the call that asked for it.
-            self._scheduler.charge(call.queue, answered.looked_at_count, len(answered.frame), now_s)
+        if answered.read_count:  # Charge the items of a page to the queue of the call that asked for it.
+            self._scheduler.charge(call.queue, answered.read_count, len(answered.frame), now_s)
         call.owner.answer_call(answered.frame)
         if link is not None and link.refusal is not None:
             call.owner.refuse_peer(link.refusal)

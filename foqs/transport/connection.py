@@ -67,8 +67,8 @@ class Connection(asyncio.Protocol):
         self._record_bytes = 0
         """Bytes of a TLS record whose rest has not come."""
         self._record_since_s = 0.0
-        self._heard = True
-        self._heard_at_s = 0.0
+        self._has_received = True
+        self._received_at_s = 0.0
 
         self._write_paused = False
         self._written_bytes = 0
@@ -92,7 +92,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._closing:
             return
-        self._heard = True
+        self._has_received = True
         self._take_frames(data)
 
     def eof_received(self) -> bool:
@@ -320,10 +320,10 @@ class Connection(asyncio.Protocol):
             self.refuse("login_deadline", "it has shown no credential in time, and access is enforced")
         elif self.calls.sign_in.is_dead and not self.calls.count:
             self.close()
-        elif self._heard or self.calls.count:
-            self._heard = False
-            self._heard_at_s = now_s
-        elif now_s - self._heard_at_s >= self._limits.idle_ms_max / 1000:
+        elif self._has_received or self.calls.count:
+            self._has_received = False
+            self._received_at_s = now_s
+        elif now_s - self._received_at_s >= self._limits.idle_ms_max / 1000:
             self.close()
         return not self._closing
 

@@ -139,16 +139,16 @@ class ConnectionTable:
         """
         now = self.loop.time()
         unsent: list[tuple[int, Connection]] = []
-        looks = 0
+        checks = 0
         for connection in list(self.connections):
-            if looks >= CONNECTIONS_PER_SWEEP_TURN:
+            if checks >= CONNECTIONS_PER_SWEEP_TURN:
                 yield
-                looks, now = 0, self.loop.time()
+                checks, now = 0, self.loop.time()
             if connection not in self.connections:
                 continue
             if waiting := connection.unsent_bytes():
                 unsent.append((waiting, connection))
-            looks += 1 if connection.check(now) else 10
+            checks += 1 if connection.check(now) else 10
         excess = sum(size for size, _ in unsent) - self.limits.unsent_bytes_max
         if excess > 0:
             for size, connection in sorted(unsent, key=lambda entry: entry[0], reverse=True):

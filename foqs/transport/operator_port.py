@@ -179,8 +179,8 @@ class _Handler(BaseHTTPRequestHandler):
             reason = problem if problem is None or self._shows_token() else "not ok"
             self._answer(status, f"{reason or 'ok'}\n".encode(), "text/plain; charset=utf-8")
         elif path == "/metrics" and not self._shows_token():
-            told = b"metrics need the token of this port\n"
-            self._answer(HTTPStatus.UNAUTHORIZED, told, "text/plain; charset=utf-8")
+            refusal = b"metrics need the token of this port\n"
+            self._answer(HTTPStatus.UNAUTHORIZED, refusal, "text/plain; charset=utf-8")
         elif path == "/metrics":
             encode, content_type = self._encoder()
             self._answer(HTTPStatus.OK, encode(self.server.registry), content_type)

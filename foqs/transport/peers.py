@@ -84,7 +84,7 @@ class _Link:
 
     def note_bad_reply(self, reason: str) -> None:
         """Log a reply of the peer that this host does not understand."""
-        if self._nonsense.is_to_be_told("nonsense"):
+        if self._nonsense.is_to_be_logged("nonsense"):
             _log.warning(
                 "peer_not_understood", peer=self.host_id, address=self.address, error=reason[:REASON_SHOWN_MAX]
             )
@@ -280,7 +280,7 @@ class Peers(Service):
         """Raise PermissionDeniedError if the listener has shown the certificate of another host."""
         if problem := certificate_problem(connection.uris(), self._cluster, host_name_of(link.host_id)):
             raise PermissionDeniedError(
-                f"what listens on {link.address} has not shown the certificate of host {link.host_id}: {problem}"
+                f"the process on {link.address} has not shown the certificate of host {link.host_id}: {problem}"
             )
 
     async def _join(self, link: _Link, connection: PeerConnection, secret: Secret) -> None:
@@ -298,7 +298,7 @@ class Peers(Service):
         joined = await connection.call("join", join, HELLO_LANE, CONNECT_MS_MAX)
         if not is_of_callee(said, joined.proof, secret):
             raise PermissionDeniedError(
-                f"what listens on {link.address} is not host {link.host_id}: its proof is wrong, because it was made "
+                f"the process on {link.address} is not host {link.host_id}: its proof is wrong, because it was made "
                 "with another secret or for another connection"
             )
 
@@ -309,7 +309,7 @@ class Peers(Service):
         if hello.host_id != link.host_id:
             raise PermissionDeniedError(f"{link.address} is that of {hello.host_id} now, not of {link.host_id}")
         if not is_proof(hello.proof, secret, link.host_id, self._me, challenge):
-            raise PermissionDeniedError(f"what listens on {link.address} does not know the secret of the cluster")
+            raise PermissionDeniedError(f"the process on {link.address} does not know the secret of the cluster")
         proof = proof_of(secret, self._me, link.host_id, hello.challenge)
         prove = structs.ProveRequest(self._me, hello.challenge, proof)
         await connection.call("prove", prove, HELLO_LANE, CONNECT_MS_MAX)

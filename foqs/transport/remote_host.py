@@ -68,9 +68,9 @@ class RemoteHost:
         """Nobody waits for these items any more: that host may give them to others."""
         if response.items:
             nacks = [of.Nack(item.receipt, release=True, unseen=True) for item in response.items]
-            self._tasks.spawn(self._give_back(context, namespace_name, nacks), f"give-back-{self.host_id}")
+            self._tasks.spawn(self._release_late(context, namespace_name, nacks), f"give-back-{self.host_id}")
 
-    async def _give_back(self, context: CallContext, namespace_name: str, nacks: Sequence[of.Nack]) -> None:
+    async def _release_late(self, context: CallContext, namespace_name: str, nacks: Sequence[of.Nack]) -> None:
         try:
             errors = await self.call(context, "nack", of.NackRequest(namespace_name, nacks))
         except FoqsError as error:
@@ -80,13 +80,13 @@ class RemoteHost:
             _log.warning("pull_not_given_back", peer=self.host_id, count=len(errors), error=str(first))
 
 
-def _errors(told: dict[int, Any] | None) -> PositionErrors:
+def _errors(response: dict[int, Any] | None) -> PositionErrors:
     """Items that are wrong in the same way share one error, as they did there."""
-    if not told:
+    if not response:
         return {}
     known: dict[tuple[int, str], FoqsError] = {}
     errors: PositionErrors = {}
-    for position, error in told.items():
+    for position, error in response.items():
         key = (error.code, error.message)
         if key not in known:
             known[key] = error_for_code(error.code, error.message or "", error.retry_after_ms, error.nothing_done)
@@ -94,20 +94,20 @@ def _errors(told: dict[int, Any] | None) -> PositionErrors:
     return errors
 
 
-def _enqueue_result(host_id: str, request: of.EnqueueRequest, told: Any) -> EnqueueResult:
-    items_count, duplicates = len(request.items), told.duplicates or []
-    if len(told.ids) != items_count or any(not 0 <= position < items_count for position in duplicates):
+def _enqueue_result(host_id: str, request: of.EnqueueRequest, response: Any) -> EnqueueResult:
+    items_count, duplicates = len(request.items), response.duplicates or []
+    if len(response.ids) != items_count or any(not 0 <= position < items_count for position in duplicates):
         raise UnavailableError(
-            f"host {host_id} responded for {len(told.ids)} items, and was sent {items_count}: what became of "
-            "them is unknown, enqueue them again if they may be there twice"
+            f"host {host_id} responded for {len(response.ids)} items, and was sent {items_count}: their "
+            "outcome is unknown, enqueue them again if they may be there twice"
         )
-    return EnqueueResult(told.ids, _errors(told.errors), duplicates)
+    return EnqueueResult(response.ids, _errors(response.errors), duplicates)
 
 
 _RESULTS: dict[Any, Callable[[str, Any, Any], Any]] = {
     EnqueueResult: _enqueue_result,
-    list[calls.Delivery]: lambda host_id, request, told: told.items,
-    PositionErrors: lambda host_id, request, told: _errors(told.errors),
-    DeadLettersResult: lambda host_id, request, told: DeadLettersResult(told.count, _errors(told.errors)),
+    list[calls.Delivery]: lambda host_id, request, response: response.items,
+    PositionErrors: lambda host_id, request, response: _errors(response.errors),
+    DeadLettersResult: lambda host_id, request, response: DeadLettersResult(response.count, _errors(response.errors)),
 }
 """How to read a response, by the type of the result; others are the result as they are."""

@@ -84,7 +84,7 @@ class Answered(NamedTuple):
     frame: bytes
     outcome: str
     """The metrics count calls by it."""
-    looked_at_count: int = 0
+    read_count: int = 0
     """How much a page had to look at and put into its frame, which the frame of the call could not tell."""
 
 
@@ -248,11 +248,11 @@ def _item_errors(errors: PositionErrors) -> dict[int, Any]:
     if not errors:
         return {}
     distinct = {id(error): error for error in errors.values()}
-    told = {
+    errors_by_id = {
         key: structs.ItemError(int(error.code), error.message, error.retry_after_ms, error.nothing_done)
         for key, error in distinct.items()
     }
-    return {position: told[id(error)] for position, error in errors.items()}
+    return {position: errors_by_id[id(error)] for position, error in errors.items()}
 
 
 def _is_being_cancelled() -> bool:

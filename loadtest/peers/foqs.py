@@ -358,7 +358,7 @@ class OwnersClient(FoqsClient):
             while True:
                 with suppress(UnavailableError):
                     told = await self._wire.call("getShardMap", structs.ShardMapRequest(None))
-                    self._owners.learn(shard_map_of(told), 0)
+                    self._owners.update(shard_map_of(told), 0)
                     if {address.port for address in self._owners.addresses.values()} == self._wires.keys():
                         return
                 await asyncio.sleep(0.1)

@@ -10,7 +10,7 @@ from unittest.mock import patch
 from foqs.contract import audited
 from foqs.contract.audited import AUDITED, AuditKind
 from foqs.host.audit import sums, trail
-from foqs.host.audit.sums import AuditSums, NamesTold
+from foqs.host.audit.sums import AuditSums, RecordedNames
 from foqs.host.audit.trail import Audit
 from foqs.model.audit import AuditRecord
 from foqs.model.calls import CallContext
@@ -18,7 +18,7 @@ from foqs.model.errors import InvalidArgumentError, PermissionDeniedError
 from tests.attack.seeding import a_test, found_by, in_place_of, of_audit
 
 _audited = Audit.audited
-_tell = Audit._tell
+_publish = Audit._publish
 _record = Audit._record
 _said = audited._said
 
@@ -109,8 +109,10 @@ def does_not_record_refusals(
     error.request_id = next(self._request_ids)
 
 
-@in_place_of(NamesTold, "told", of_audit("test_a_caller_that_makes_up_namespaces_fills_neither_the_log_nor_the_table"))
-def keeps_every_name_that_a_caller_makes_up(self: NamesTold, record: AuditRecord) -> str:
+@in_place_of(
+    RecordedNames, "name_of", of_audit("test_a_caller_that_makes_up_namespaces_fills_neither_the_log_nor_the_table")
+)
+def keeps_every_name_that_a_caller_makes_up(self: RecordedNames, record: AuditRecord) -> str:
     return record.namespace_name
 
 
@@ -128,6 +130,6 @@ def forgets_open_sums_at_the_end(self: AuditSums) -> Any:
 @found_by(of_audit("test_places_are_kept_for_changes_however_many_sums_wait"))
 def lets_sums_take_the_places_of_changes() -> AbstractContextManager[Any]:
     def tell(self: Audit, record: AuditRecord, count: int, took_ms: int, waiting_max: int = 0) -> None:
-        _tell(self, record, count, took_ms, trail.WAITING_MAX)
+        _publish(self, record, count, took_ms, trail.WAITING_MAX)
 
-    return patch.object(Audit, "_tell", tell)
+    return patch.object(Audit, "_publish", tell)

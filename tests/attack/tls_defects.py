@@ -208,7 +208,7 @@ def loads_a_new_pair_into_the_live_context(self: Certificates) -> Any:
         self._contexts.server.context.load_cert_chain(self._files.cert_file, self._files.key_file)
     except ssl.SSLError as error:
         raise InvalidArgumentError(str(error)) from None
-    return self._look(), self._contexts
+    return self._file_states(), self._contexts
 
 
 @found_by(

@@ -59,7 +59,7 @@ def shown(at: int) -> Credential:
 
 def turn(book: AccessBook) -> None:
     book.read()
-    book.tell()
+    book.publish()
     book.write_uses()
 
 
@@ -72,7 +72,7 @@ def test_a_change_is_told_once_and_is_in_force_before_it_is_told() -> None:
     book.read()
     assert book.snapshot.version == 1
     with capture_logs() as logs:
-        book.tell()
+        book.publish()
     assert [(one["event"], one["mode"]) for one in logs] == [("access_mode_changed", "permissive")]
     with capture_logs() as logs:
         for _ in range(3):

@@ -26,7 +26,7 @@ from foqs.host.audit.sums import (
     OTHER_NAMES,
     WINDOWS_MAX,
     AuditSums,
-    NamesTold,
+    RecordedNames,
 )
 from foqs.host.audit.trail import Audit
 from foqs.model import access_tokens
@@ -301,10 +301,10 @@ async def test_a_caller_that_makes_up_namespaces_fills_neither_the_log_nor_the_t
 
 
 def test_the_callers_whose_names_are_kept_are_bounded() -> None:
-    names, told = NamesTold(), set[str]()
+    names, told = RecordedNames(), set[str]()
     for number in range(2 * CALLERS_MAX):
         record = AuditRecord(1, "h", 0, "", "nobody", "", f"10.0.0.{number}", "v", "n", "", "", "OK")
-        told.add(names.told(record))
+        told.add(names.name_of(record))
     assert told == {"n", OTHER_NAMES}
     assert len(names._by_caller) == CALLERS_MAX
 

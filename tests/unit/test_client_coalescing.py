@@ -154,10 +154,10 @@ def test_a_withdrawn_enqueue_is_in_no_call() -> None:
     first, second = pendings(queues, "ab")
     queues.add(LANE, first)
     queues.add(LANE, second)
-    assert queues.withdraw(LANE, second)
+    assert queues.cancel(LANE, second)
     assert queues.take(LANE) == [first]
-    assert not queues.withdraw(LANE, first)
-    assert not queues.withdraw(LANE, second)
+    assert not queues.cancel(LANE, first)
+    assert not queues.cancel(LANE, second)
 
 
 def test_each_enqueue_gets_its_own_outcome() -> None:

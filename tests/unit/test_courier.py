@@ -160,10 +160,10 @@ class Couriered(RuleBasedStateMachine):
         self._follow()
 
     @rule(host_id=st.sampled_from(HOSTS), key=st.sampled_from("uvwxyz"))
-    def withdraw(self, host_id: str, key: str) -> None:
+    def recall(self, host_id: str, key: str) -> None:
         self.due += self.waiting[host_id].pop(key, ())
         self.withdrawn[host_id].append(self.in_flight[host_id].pop(key, ()))
-        self.post.courier.withdraw(host_id, key, self.returned.extend)
+        self.post.courier.recall(host_id, key, self.returned.extend)
 
     @precondition(lambda self: self.post.flights)
     @rule(

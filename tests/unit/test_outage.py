@@ -11,17 +11,17 @@ def test_it_is_told_at_once_when_the_reason_changes_and_once_a_minute() -> None:
     now_s = 1_000.0
     outage = Outage(lambda: now_s)
     assert not outage.has_ended()
-    assert outage.is_to_be_told("away")
+    assert outage.is_to_be_logged("away")
     told = []
     for second in range(1, 3 * MINUTE_S):
         now_s = 1_000.0 + second
-        if outage.is_to_be_told("away"):
+        if outage.is_to_be_logged("away"):
             told.append(second)
     assert told == [MINUTE_S, 2 * MINUTE_S]
-    assert outage.is_to_be_told("too slow")
+    assert outage.is_to_be_logged("too slow")
     assert outage.has_ended()
     assert not outage.has_ended()
-    assert outage.is_to_be_told("too slow"), "the next outage is another one"
+    assert outage.is_to_be_logged("too slow"), "the next outage is another one"
 
 
 def test_reasons_that_come_in_turns_are_each_told_once_a_minute() -> None:
@@ -31,7 +31,7 @@ def test_reasons_that_come_in_turns_are_each_told_once_a_minute() -> None:
     for half_second in range(4 * MINUTE_S):
         now_s = 1_000.0 + half_second / 2
         reason = ("read-only", "another one takes it over")[half_second % 2]
-        if outage.is_to_be_told(reason):
+        if outage.is_to_be_logged(reason):
             told.append(reason)
     assert len(told) == 4
     assert outage.has_ended()

@@ -166,14 +166,14 @@ async def test_a_certificate_that_expires_soon_is_warned_of_once_a_day_and_is_no
     with capture_logs() as logs:
         await certificates.start()
         checks_count = 0
-        looked = certificates._look
+        looked = certificates._file_states
 
         def look() -> object:
             nonlocal checks_count
             checks_count += 1
             return looked()
 
-        certificates._look = look  # type: ignore[method-assign, assignment]
+        certificates._file_states = look  # type: ignore[method-assign, assignment]
 
         async def checked(after: int) -> None:
             async def count() -> int:

@@ -61,13 +61,13 @@ class AsyncEnqueueCoalescer:
         try:
             await asyncio.wait_for(asyncio.shield(pending.wakeup), self._queues.patience_s(pending))
         except TimeoutError:
-            if self._queues.withdraw(lane, pending):
+            if self._queues.cancel(lane, pending):
                 raise pending.not_sent() from None
             if pending.has_deadline and not pending.done:
                 raise pending.in_flight_too_long() from None
             await pending.wakeup  # A call carries the item now, and that call ends.
         except asyncio.CancelledError:
-            self._queues.withdraw(lane, pending)
+            self._queues.cancel(lane, pending)
             raise
 
     async def _wait_for_room(self, pending: PendingEnqueue) -> None:

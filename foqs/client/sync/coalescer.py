@@ -83,8 +83,8 @@ class EnqueueCoalescer:
         in_time = pending.wakeup.acquire(timeout=self._queues.patience_s(pending))
         if not in_time:
             with self._room:
-                is_withdrawn = self._queues.withdraw(lane, pending)
-            if is_withdrawn:
+                is_cancelled = self._queues.cancel(lane, pending)
+            if is_cancelled:
                 raise pending.not_sent()  # The `except` of `enqueue` passes on a lead that arrived just now.
             if pending.has_deadline and not pending.done:
                 raise pending.in_flight_too_long()

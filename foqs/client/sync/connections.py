@@ -273,14 +273,14 @@ class ConnectionPool:
             try:
                 response = self._exchange(checkout, step)
             finally:
-                self._give_back(checkout, was_held)
+                self._check_in(checkout, was_held)
             if checkout.is_given_up:
                 self.late.came(checkout, step.call, response)
                 raise ClientClosedError("the client is closed")
             return response
         except BaseException as error:
             if not checkout.is_over:  # A signal interrupted it.
-                self._give_back(checkout, was_held)
+                self._check_in(checkout, was_held)
             if checkout.is_given_up:
                 self.late.ended(checkout)
                 if isinstance(error, FoqsError):
@@ -303,7 +303,7 @@ class ConnectionPool:
             self._begin_wait(connection, step.call)
         seqid = connection.send(step, deadline_at_ms)
         if step.call.late is not None:
-            self._look_at_wait(checkout, connection, step.call)
+            self._check_wait(checkout, connection, step.call)
         return connection.receive(step, seqid, deadline_at_ms)
 
     def _begin_wait(self, connection: ClientConnection, call: Call) -> None:
@@ -313,7 +313,7 @@ class ConnectionPool:
             connection.has_sent = False
             connection.call = call
 
-    def _look_at_wait(self, checkout: _Checkout, connection: ClientConnection, call: Call) -> None:
+    def _check_wait(self, checkout: _Checkout, connection: ClientConnection, call: Call) -> None:
         """End the wait at once if that was requested before the call was sent, when it was not possible yet."""
         with self._changed:
             is_wanted = call.wait_ms and self._options.connections_max == 1 and self._places.is_wanted
@@ -414,7 +414,7 @@ class ConnectionPool:
             spare.close()
         return connection
 
-    def _give_back(self, checkout: _Checkout, was_held: bool) -> None:
+    def _check_in(self, checkout: _Checkout, was_held: bool) -> None:
         """Free the resources of an attempt at any stage. Safe to repeat."""
         if not was_held:
             self._changed.drop()

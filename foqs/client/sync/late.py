@@ -62,7 +62,7 @@ class LateAnswers:
                 response = connection.late_response(call, LATE_MS_MAX)
             finally:
                 connection.close()
-            self._give_back(call, response)
+            self._release_late(call, response)
         finally:
             self.ended(connection)
 
@@ -74,11 +74,11 @@ class LateAnswers:
     def came(self, caller: object, call: Call, response: Any) -> None:
         """Give back the items of an expected response."""
         try:
-            self._give_back(call, response)
+            self._release_late(call, response)
         finally:
             self.ended(caller)
 
-    def _give_back(self, call: Call, response: Any) -> None:
+    def _release_late(self, call: Call, response: Any) -> None:
         flow = call.late(response) if call.late is not None and response is not None else None
         if flow is not None and self.run is not None:
             try:

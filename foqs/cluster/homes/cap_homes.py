@@ -30,10 +30,10 @@ FLUSH_MS = 5
 """Asks within this time are sent to their homes together."""
 ASK_MS_MAX = 500
 """Timeout of an ask; the home then counts as unreachable."""
-LOOKS_MAX = 250
+CHECKS_MAX = 250
 """Caps that one turn of the event loop checks, and that one message asks for."""
 HOMES_KNOWN_MAX = 50_000
-LEFT_BOUNDS = CourierBounds(kept_max=50_000, message_max=LOOKS_MAX, answer_ms_max=ASK_MS_MAX, retry_ms=250)
+LEFT_BOUNDS = CourierBounds(kept_max=50_000, message_max=CHECKS_MAX, answer_ms_max=ASK_MS_MAX, retry_ms=250)
 """The bounds of the notices to a former home that this host has no part in caps any more."""
 SWEEP_MS = 250
 SWEEP_CAPS = 100
@@ -123,9 +123,9 @@ class CapHomes(Service):
     def members(self, host_ids: Sequence[str], homes: Sequence[str]) -> None:
         """Set the living hosts, and the homes among them (all, if none is given)."""
         hosts = tuple(host_ids) or (self._me,)
-        told = (hosts, tuple(homes) or hosts)
-        if told != (self._hosts, self._home_ids):
-            self._hosts, self._home_ids = told
+        living = (hosts, tuple(homes) or hosts)
+        if living != (self._hosts, self._home_ids):
+            self._hosts, self._home_ids = living
             self.version += 1
             self._home_of.clear()
             self.ledger.keep(frozenset(hosts))
@@ -154,7 +154,7 @@ class CapHomes(Service):
             await self._rung.wait()
             self._rung.clear()
             try:
-                self._look()
+                self._check_due()
                 self._ask_all()
             except Exception:  # A defect of one cap's must not stop all others.
                 log_defect(self.name)
@@ -170,10 +170,10 @@ class CapHomes(Service):
     async def _leave(self, home: str, asks: Mapping[CapKey, CapAsk]) -> None:
         await self._peer(home).ask(list(asks.values()))
 
-    def _look(self) -> None:
+    def _check_due(self) -> None:
         """Check the caps that are due."""
         now_s = self._now_s()
-        for _ in range(LOOKS_MAX):
+        for _ in range(CHECKS_MAX):
             if not self._watched or self._watched[0][0] > now_s:
                 return
             at_s, _, cap = heappop(self._watched)
@@ -193,7 +193,7 @@ class CapHomes(Service):
         """Schedule the next check of a cap, if it needs one."""
         now_s = self._now_s()
         at_s = cap.check_s(now_s)
-        if at_s <= now_s and cap.is_to_tell:
+        if at_s <= now_s and cap.is_to_ask:
             at_s = now_s + RETRY_MS / 1000  # The answer came after its tokens had ended.
         if now_s < at_s < cap.watched_s:
             cap.watched_s = at_s
@@ -204,7 +204,7 @@ class CapHomes(Service):
     def _ask_all(self) -> None:
         """Ask all homes for the wanted tokens, up to LOOKS_MAX caps in one turn of the loop."""
         by_home: dict[str, list[SharedCap]] = {}
-        for cap in list(islice(self._wanted, LOOKS_MAX)):
+        for cap in list(islice(self._wanted, CHECKS_MAX)):
             del self._wanted[cap]
             if cap.is_over:
                 continue
@@ -216,7 +216,7 @@ class CapHomes(Service):
         for home, caps in by_home.items():
             if home == self._me:
                 now_s = self._now_s()
-                self._learn(home, caps, self.asked(home, [cap.ask() for cap in caps]), now_s)
+                self._apply(home, caps, self.asked(home, [cap.ask() for cap in caps]), now_s)
                 continue
             self._tasks.spawn(self._ask(home, caps))
 
@@ -228,19 +228,19 @@ class CapHomes(Service):
             async with asyncio.timeout(ASK_MS_MAX / 1000):
                 grants = await asyncio.shield(asking)
         except Exception as error:
-            if self._outage.is_to_be_told(str(error)):
+            if self._outage.is_to_be_logged(str(error)):
                 _log.warning("cap_home_not_reached", peer=home, error=str(error) or "no response in time")
-            self._learn(home, caps, (), sent_s)
-            await self._give_back(home, caps, asking)
+            self._apply(home, caps, (), sent_s)
+            await self._return_late(home, caps, asking)
         else:
-            self._learn(home, caps, grants, sent_s)
+            self._apply(home, caps, grants, sent_s)
         finally:
             asking.cancel()
 
     async def _ask_peer(self, home: str, asks: Sequence[CapAsk]) -> Sequence[CapGrant] | None:
         return await self._peer(home).ask(asks)
 
-    async def _give_back(
+    async def _return_late(
         self, home: str, caps: Sequence[SharedCap], asking: asyncio.Future[Sequence[CapGrant] | None]
     ) -> None:
         """Return late tokens to a slow home, because it counts these as used; a low cap would have none for long.
@@ -264,7 +264,7 @@ class CapHomes(Service):
         if not cap.is_over:
             self._go_on(cap)
 
-    def _learn(self, home: str, caps: Sequence[SharedCap], grants: Sequence[CapGrant] | None, sent_s: float) -> None:
+    def _apply(self, home: str, caps: Sequence[SharedCap], grants: Sequence[CapGrant] | None, sent_s: float) -> None:
         now_s = self._now_s()
         by_key: Mapping[CapKey, CapGrant] = {grant.key: grant for grant in grants or ()}
         for cap in caps:
@@ -278,7 +278,7 @@ class CapHomes(Service):
                 self._go_on(cap)
                 continue
             # It can be home again, and must not learn then that this host has no part in the cap.
-            self._leaves.withdraw(home, cap.key, partial(self._not_left, cap))
+            self._leaves.recall(home, cap.key, partial(self._not_left, cap))
             if grant is not None:
                 cap.granted(grant, sent_s, now_s)
             elif grants is None:

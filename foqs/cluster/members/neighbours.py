@@ -49,7 +49,7 @@ class Neighbours:
         names = [host_name_of(row.id) for row in running if not row.is_leaving]
         if not names:
             self._silence.has_ended()
-        elif self._silence.is_to_be_told(" ".join(names)):
+        elif self._silence.is_to_be_logged(" ".join(names)):
             _log.error(
                 "address_not_told",
                 others=names,
@@ -62,5 +62,5 @@ class Neighbours:
         others = [f"{row.id} at {row.address}" if row.address else row.id for row in running]
         if not others:
             self._sharing.has_ended()
-        elif self._sharing.is_to_be_told(" ".join(others)):
+        elif self._sharing.is_to_be_logged(" ".join(others)):
             _log.error("host_name_shared", host_name=name, others=others)

@@ -40,12 +40,12 @@ class WatchReport:
         round_trip_ms, dead_after_ms = round(watch.round_trip_s * 1000), round(watch.silence_s * 1000)
         if round_trip_ms < META_SLOW_MS:
             self._slow.has_ended()
-        elif self._slow.is_to_be_told(""):
+        elif self._slow.is_to_be_logged(""):
             _log.warning("meta_slow", round_trip_ms=round_trip_ms, dead_after_ms=dead_after_ms)
         if not self.is_blind:
             if self._blind.has_ended():
                 _log.info("deaths_seen_again", dead_after_ms=dead_after_ms)
-        elif self._blind.is_to_be_told(""):
+        elif self._blind.is_to_be_logged(""):
             _log.warning(
                 "deaths_not_seen",
                 for_ms=round(watch.blind_s(self._now_s()) * 1000),

@@ -119,7 +119,7 @@ class OwnerClaims:
 
     def _refuse(self, owner: ShardOwner, reason: str) -> bool:
         self.counts["refused"] += 1
-        if self._outage.is_to_be_told(f"{owner.host_id} {reason}"):
+        if self._outage.is_to_be_logged(f"{owner.host_id} {reason}"):
             _log.warning(
                 "peer_claim_refused",
                 peer=owner.host_id, claim="opened", shard=owner.shard_id, epoch=owner.epoch, reason=reason,

@@ -98,9 +98,9 @@ class ClusterSecrets:
         if not known.present:
             return None
         row = self._living().get(host_id)
-        told = () if row is None else row.secret_ids
+        known_ids = () if row is None else row.secret_ids
         choice = [*reversed(known.present), *[one.known for one in known.ended if self._is_young(one, ENDED_PROOF_MS)]]
-        return next((one for one in choice if one.id in told), known.present[0])
+        return next((one for one in choice if one.id in known_ids), known.present[0])
 
     def accepted(self) -> Sequence[Secret]:
         """Return the secrets by which others can prove themselves now."""

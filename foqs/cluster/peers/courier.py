@@ -36,14 +36,14 @@ class CourierBounds(NamedTuple):
 class _Box(Generic[K, V]):
     """The notices to one host."""
 
-    __slots__ = ("outage", "sent", "task", "waiting", "withdrawn")
+    __slots__ = ("outage", "recalled", "sent", "task", "waiting")
 
     def __init__(self, outage: OutageLog) -> None:
         self.outage = outage
         self.waiting: OrderedDict[K, V] = OrderedDict()
         self.sent: dict[K, V] = {}
         """The notices in flight, without those that were withdrawn meanwhile."""
-        self.withdrawn: dict[K, tuple[V, Callable[[V], None]]] = {}
+        self.recalled: dict[K, tuple[V, Callable[[V], None]]] = {}
         """Withdrawn notices in flight, each with the function that gets it if its message fails."""
         self.task: asyncio.Task[None] | None = None
 
@@ -95,7 +95,7 @@ class Courier(Generic[K, V]):
             box.task = self._tasks.spawn(self._deliver(host_id, box))
         return True
 
-    def withdraw(self, host_id: str, key: K, returned: Callable[[V], None]) -> None:
+    def recall(self, host_id: str, key: K, returned: Callable[[V], None]) -> None:
         """Send the value for this key no more, and pass it to `returned`.
 
         The waiting value is returned now. A value in flight is returned, as far as it is to be sent again, if its
@@ -104,7 +104,7 @@ class Courier(Generic[K, V]):
         if (box := self._boxes.get(host_id)) is None:
             return
         if key in box.sent:
-            box.withdrawn[key] = (box.sent.pop(key), returned)
+            box.recalled[key] = (box.sent.pop(key), returned)
         if key in box.waiting:
             returned(box.waiting.pop(key))
 
@@ -130,7 +130,7 @@ class Courier(Generic[K, V]):
                 await asyncio.sleep(self._bounds.retry_ms / 1000)
             else:
                 box.outage.worked()
-                box.sent, box.withdrawn = {}, {}
+                box.sent, box.recalled = {}, {}
 
     def _put_back(self, box: _Box[K, V], *, nothing_done: bool) -> None:
         """Put the values still to be sent before the others, of which only those with the same keys cost anything."""
@@ -138,7 +138,7 @@ class Courier(Generic[K, V]):
             if (left := self._again(value, nothing_done)) is not None:
                 box.waiting[key] = self._join(left, box.waiting[key]) if key in box.waiting else left
                 box.waiting.move_to_end(key, last=False)
-        withdrawn, box.sent, box.withdrawn = box.withdrawn, {}, {}
-        for value, returned in withdrawn.values():
+        recalled, box.sent, box.recalled = box.recalled, {}, {}
+        for value, returned in recalled.values():
             if (left := self._again(value, nothing_done)) is not None:
                 returned(left)

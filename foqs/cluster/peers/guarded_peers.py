@@ -66,7 +66,7 @@ class GuardedPeers:
     def _failed(self, host_id: str, verb: str, cause: Exception) -> UnavailableError:
         """Return the error of a call whose outcome is unknown."""
         reason = f"{type(cause).__name__}: {cause}"[:_REASON_SHOWN_MAX]
-        if self._defects.is_to_be_told(f"{host_id} {verb} {type(cause).__name__}"):
+        if self._defects.is_to_be_logged(f"{host_id} {verb} {type(cause).__name__}"):
             _log.error("peer_call_failed", peer=host_id, verb=verb, error=reason, exc_info=cause)
         return UnavailableError(f"the call {verb} to host {host_id} has failed ({reason})")
 

@@ -141,8 +141,10 @@ class PeerClaims:
 
     def _refuse(self, peer: str, claim: str, what: object) -> None:
         self.refused_total[claim] += 1
-        if self._outage.is_to_be_told(f"{peer} {claim}"):
-            _log.warning("peer_claim_refused", peer=peer, claim=claim, reason="it makes no sense", told=str(what)[:200])
+        if self._outage.is_to_be_logged(f"{peer} {claim}"):
+            _log.warning(
+                "peer_claim_refused", peer=peer, claim=claim, reason="it makes no sense", claimed=str(what)[:200]
+            )
 
 
 def _check_size(claimed: Sequence[object]) -> None:

@@ -187,7 +187,7 @@ class PeerDoor:
         since_s = self._strangers.setdefault(host_id, now_s)
         while len(self._strangers) > STRANGERS_MAX:
             self._strangers.popitem(last=False)
-        if now_s - since_s >= STRANGER_MS / 1000 and self._outage.is_to_be_told(reason := "not_known_to_live"):
+        if now_s - since_s >= STRANGER_MS / 1000 and self._outage.is_to_be_logged(reason := "not_known_to_live"):
             _log.warning("peer_refused", host_id=host_id[:80], reason=reason, since_ms=round((now_s - since_s) * 1000))
         raise peer_proof.not_known_yet(host_id)
 

@@ -51,7 +51,7 @@ class AccessBook:
         self._tables = tables
         self._now_s = now_s
         self._snapshot = AccessSnapshot.EMPTY
-        self._told = self._snapshot
+        self._published = self._snapshot
         self._known = (-1, 0)
         """The version that was read last, and when it was made."""
         self._reading = threading.Lock()
@@ -92,15 +92,15 @@ class AccessBook:
             self._tables.note_used(token_ids, used_at_ms)
             self._unwritten = ((), 0)
 
-    def tell(self) -> None:
+    def publish(self) -> None:
         """Log a new mode, and prepare the uses to write. Call it on the event loop, after each reading."""
         if self._uses and not self._unwritten[0]:
             self._unwritten = (tuple(self._uses), max(self._uses.values()))
             self._uses = {}
         snapshot = self._snapshot
-        if snapshot is self._told:
+        if snapshot is self._published:
             return
-        before, self._told = self._told, snapshot
+        before, self._published = self._published, snapshot
         self._noted = {one: at_ms for one, at_ms in self._noted.items() if snapshot.has_token(one)}
         if snapshot.mode is not before.mode:
             _log.warning("access_mode_changed", mode=snapshot.mode.name.lower(), version=snapshot.version)

@@ -26,7 +26,7 @@ class AccessFollower(Service):
         """Read all that was committed before this call. Raises UnavailableError."""
         # Each caller has a reading of its own: one that is under way may have begun before the commit.
         await self._lane.run(self._book.read)
-        self._book.tell()
+        self._book.publish()
 
     async def _start(self) -> None:
         await self.refresh()

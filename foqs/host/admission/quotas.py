@@ -466,7 +466,7 @@ class Quotas(Service):
             self._has_turns.set()
             return
         self._want(hosted)
-        if self._locked.is_to_be_told(f"{hosted.name}: {error}"):
+        if self._locked.is_to_be_logged(f"{hosted.name}: {error}"):
             _log.warning("quota_book_away", namespace=hosted.name, error=str(error))
 
     def _failed(self, some: Iterable[HostedQuota]) -> None:

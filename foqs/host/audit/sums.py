@@ -45,9 +45,9 @@ class AuditSums:
             return
         if window is not None:
             del self._windows[key]
-            yield from _told(window)
+            yield from _sums_of(window)
         elif len(self._windows) >= WINDOWS_MAX:
-            yield from _told(self._windows.pop(next(iter(self._windows))))
+            yield from _sums_of(self._windows.pop(next(iter(self._windows))))
         self._windows[key] = _Window(record, record.at_ms + window_ms)
         yield record, 1, record.took_ms
 
@@ -59,27 +59,27 @@ class AuditSums:
         for key, window in list(self._windows.items()):
             if self._windows.get(key) is window and not window.record.at_ms <= now_ms < window.ends_ms:
                 del self._windows[key]
-                yield from _told(window)
+                yield from _sums_of(window)
 
     def end_all(self) -> Iterator[tuple[AuditRecord, int, int]]:
         """End all windows, and yield their sums."""
         while self._windows:
-            yield from _told(self._windows.pop(next(iter(self._windows))))
+            yield from _sums_of(self._windows.pop(next(iter(self._windows))))
 
 
-def _told(window: _Window) -> Iterator[tuple[AuditRecord, int, int]]:
+def _sums_of(window: _Window) -> Iterator[tuple[AuditRecord, int, int]]:
     if window.count:
         yield window.record, window.count, window.took_ms
 
 
-class NamesTold:
+class RecordedNames:
     """The names of namespaces in refusals. A caller without permissions makes them up, so they are bounded."""
 
     def __init__(self) -> None:
         self._by_caller: dict[tuple[str, str], set[str]] = {}
         self._since_ms = 0
 
-    def told(self, record: AuditRecord) -> str:
+    def name_of(self, record: AuditRecord) -> str:
         """Return the name to record, which is OTHER_NAMES once its caller has named too many."""
         caller, name = (record.principal, record.address), record.namespace_name
         names = self._by_caller.get(caller)

@@ -15,7 +15,7 @@ from foqs.background.lane import Lane
 from foqs.background.outage_log import OutageLog
 from foqs.background.service import Service
 from foqs.contract.audited import AUDITED, AuditKind, SettingsOf, changes_of, namespace_of, subject_of
-from foqs.host.audit.sums import AuditSums, NamesTold
+from foqs.host.audit.sums import AuditSums, RecordedNames
 from foqs.model import limits
 from foqs.model.audit import CREDENTIAL_BYTES_MAX, NAME_BYTES_MAX, AuditRecord, clipped
 from foqs.model.calls import CallContext
@@ -79,7 +79,7 @@ class Audit(Service):
         self._note_refusal = note_refusal
         self._lane = Lane("audit")
         self._sums = AuditSums()
-        self._names = NamesTold()
+        self._names = RecordedNames()
         self._waiting: deque[AuditRecord] = deque()
         self._asked = asyncio.Event()
         self._writing = asyncio.Lock()
@@ -122,7 +122,7 @@ class Audit(Service):
         error.request_id = next(self._request_ids)
         outcome = "permitted: access is permissive" if context.is_permissive else error.code.name
         record = self._record(context, verb, request, outcome, error.request_id)
-        record = replace(record, namespace_name=self._names.told(record))
+        record = replace(record, namespace_name=self._names.name_of(record))
         self._note_refusal(record.principal, verb, record.namespace_name)
         self._sum(_kind_key(record), record, REFUSALS_WINDOW_MS)
 
@@ -145,7 +145,7 @@ class Audit(Service):
     def _add(self, kind: AuditKind, record: AuditRecord) -> None:
         match kind:
             case AuditKind.CHANGE:
-                self._tell(record, 1, record.took_ms, WAITING_MAX)
+                self._publish(record, 1, record.took_ms, WAITING_MAX)
             case AuditKind.OF_ITEMS:
                 topic = record.subject.partition(" ")[0] if record.subject.startswith("topic=") else ""
                 self._sum((*_kind_key(record), topic), record, ITEMS_WINDOW_MS)
@@ -154,10 +154,10 @@ class Audit(Service):
 
     def _sum(self, key: tuple[str, ...], record: AuditRecord, window_ms: int) -> None:
         """Add a record to the sum of its kind."""
-        for told in self._sums.add(key, record, window_ms):
-            self._tell(*told)
+        for summed in self._sums.add(key, record, window_ms):
+            self._publish(*summed)
 
-    def _tell(self, record: AuditRecord, count: int, took_ms: int, waiting_max: int = WAITING_SUMS_MAX) -> None:
+    def _publish(self, record: AuditRecord, count: int, took_ms: int, waiting_max: int = WAITING_SUMS_MAX) -> None:
         """Log a record, and have it written unless so many wait."""
         self._number += 1
         record = replace(record, number=self._number, count=count, took_ms=took_ms)
@@ -175,7 +175,7 @@ class Audit(Service):
         self._tasks.every(limits.SECOND_MS, self._end_windows)
 
     async def _drain(self) -> None:
-        await self._tell_in_turns(self._sums.end_all())
+        await self._publish_in_turns(self._sums.end_all())
         for _ in range(_DRAIN_TRIES):
             with suppress(FoqsError):
                 await self._write()
@@ -184,7 +184,7 @@ class Audit(Service):
 
     async def _stop(self) -> None:
         if self._number:
-            await self._tell_in_turns(self._sums.end_all())
+            await self._publish_in_turns(self._sums.end_all())
             with suppress(FoqsError):
                 await self._write()
         if self._waiting:
@@ -195,12 +195,12 @@ class Audit(Service):
     async def _end_windows(self) -> None:
         now_ms = self._wall_ms()
         self._names.begin_anew(now_ms)
-        await self._tell_in_turns(self._sums.ended(now_ms))
+        await self._publish_in_turns(self._sums.ended(now_ms))
 
-    async def _tell_in_turns(self, sums: Iterator[tuple[AuditRecord, int, int]]) -> None:
-        """Tell each sum, a bounded number in a turn of the event loop."""
-        for place, told in enumerate(sums, 1):
-            self._tell(*told)
+    async def _publish_in_turns(self, sums: Iterator[tuple[AuditRecord, int, int]]) -> None:
+        """Publish each sum, a bounded number in a turn of the event loop."""
+        for place, summed in enumerate(sums, 1):
+            self._publish(*summed)
             if place % SUMS_PER_TURN_MAX == 0:
                 await asyncio.sleep(0)
 

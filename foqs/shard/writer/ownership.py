@@ -279,7 +279,7 @@ class Ownership:
         """
         self.place.has_no_session()
         self.detail = f"its session is lost ({reason}); reconnecting"
-        if self._keeper.health.healthy or self._losses.is_to_be_told(reason):
+        if self._keeper.health.healthy or self._losses.is_to_be_logged(reason):
             _log.warning("session_lost", shard=self._shard_id, error=reason)
         for _ in range(REOPEN_TRIES_MAX):
             try:
@@ -418,7 +418,7 @@ class Ownership:
         """End the ownership, or a failed opening, and notify all waiting callers."""
         self.detail = reason = str(error)
         self.place.has_no_session()
-        if not self._is_being_taken(error) and self._outage.is_to_be_told(reason):
+        if not self._is_being_taken(error) and self._outage.is_to_be_logged(reason):
             if isinstance(error, ElsewhereError):
                 _log.error("shard_on_another_server", shard=self._shard_id, error=reason)
             elif isinstance(error, OwnedError) and self.shard is None:

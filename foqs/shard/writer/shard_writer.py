@@ -391,7 +391,7 @@ class ShardWriter(Service):
                 return await self._run_again(shard, transaction)
         else:
             self._ended(began_s, "failed")
-            if self.health.healthy or self._refusals.is_to_be_told(str(error)):
+            if self.health.healthy or self._refusals.is_to_be_logged(str(error)):
                 _log.warning("transaction_failed", shard=self.shard_id, error=str(error))
             if isinstance(error, NoWritesError):
                 self._keeper.trip(str(error))

@@ -138,10 +138,10 @@ def _append(
         spark.conf.set(name, value)
     try:
         rows = files.select("path", "content").mapInArrow(parse, schema)
-        told = Observation(f"foqs-{kind}")
+        observed = Observation(f"foqs-{kind}")
         is_file = f.col("lines").isNotNull()
         rows = rows.observe(
-            told,
+            observed,
             f.count_if(is_file & (f.col("lines") > f.col("torn_lines"))).alias("files"),
             f.count_if(~is_file).alias("rows"),
             f.coalesce(f.sum("torn_lines"), f.lit(0)).alias("torn_lines"),
@@ -158,7 +158,7 @@ def _append(
                 spark.conf.unset(name)
             else:
                 spark.conf.set(name, former)
-    counts: dict[str, Any] = told.get
+    counts: dict[str, Any] = observed.get
     done.files_count += int(counts["files"])
     done.rows_count += int(counts["rows"])
     done.torn_lines_count += int(counts["torn_lines"])

@@ -33,10 +33,10 @@ def credential_flag(name: str) -> Callable[[Callable[..., None]], Callable[..., 
     """Return the decorator that gives a command the flag of one of these options."""
     option, variable = CREDENTIAL_OPTIONS[name], _VARIABLES[name]
     meaning = option.meaning.replace("`", "")
-    told = f"{meaning[0].upper()}{meaning[1:]}.  [{variable}]"
+    help_text = f"{meaning[0].upper()}{meaning[1:]}.  [{variable}]"
     if option.parse is flag:
-        return click.option(f"--{flag_of(name)}", is_flag=True, envvar=variable, help=told)
-    return click.option(f"--{flag_of(name)}", envvar=variable, help=told)
+        return click.option(f"--{flag_of(name)}", is_flag=True, envvar=variable, help=help_text)
+    return click.option(f"--{flag_of(name)}", envvar=variable, help=help_text)
 
 
 def credential_flags(command: Callable[..., None]) -> Callable[..., None]:

@@ -136,23 +136,23 @@ def _progress(spark: SparkSession, options: dict[str, str], credentials: Credent
     tracker = spark.sparkContext.statusTracker()
     is_over = threading.Event()
 
-    def tell() -> None:
+    def print_progress() -> None:
         with AdminClient(options["addresses"], **credentials.client_arguments()) as admin:
             while not is_over.wait(PROGRESS_EVERY_S):
-                told = _counted(admin, options)
+                line = _counted(admin, options)
                 for stage_id in tracker.getActiveStageIds():
                     stage = tracker.getStageInfo(stage_id)
                     if stage is not None:
-                        told = f"{stage.numCompletedTasks} of {stage.numTasks} tasks done{told}"
-                        print(told, file=sys.stderr, flush=True)
+                        line = f"{stage.numCompletedTasks} of {stage.numTasks} tasks done{line}"
+                        print(line, file=sys.stderr, flush=True)
 
-    teller = threading.Thread(target=tell, name="progress", daemon=True)
-    teller.start()
+    printer = threading.Thread(target=print_progress, name="progress", daemon=True)
+    printer.start()
     try:
         yield
     finally:
         is_over.set()
-        teller.join()
+        printer.join()
 
 
 def _counted(admin: AdminClient, options: dict[str, str]) -> str:

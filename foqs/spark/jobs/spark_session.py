@@ -51,8 +51,8 @@ def session(name: str, master: str | None) -> Iterator[SparkSession]:
         finally:
             spark.stop()
     except (PySparkException, Py4JError) as error:
-        told = _ERROR_LINE.findall(str(error))
-        raise click.ClickException(told[-1] if told else str(error)) from error
+        messages = _ERROR_LINE.findall(str(error))
+        raise click.ClickException(messages[-1] if messages else str(error)) from error
 
 
 def _use_this_python(spark: SparkSession) -> None:
@@ -62,6 +62,6 @@ def _use_this_python(spark: SparkSession) -> None:
     environment of a cluster's workers is unknown here.
     """
     context = spark.sparkContext
-    is_told = os.environ.get(_PYTHON_VARIABLE) or spark.conf.get(_PYTHON_SETTING, None)
-    if context.master.startswith("local") and not context.master.startswith("local-cluster") and not is_told:
+    is_configured = os.environ.get(_PYTHON_VARIABLE) or spark.conf.get(_PYTHON_SETTING, None)
+    if context.master.startswith("local") and not context.master.startswith("local-cluster") and not is_configured:
         context.pythonExec = sys.executable

@@ -187,7 +187,7 @@ def _make_room(connection: Connection, namespace: Namespace) -> None:
         ended = oldest.where(is_counted, JOB.c.state != int(JobState.RUNNING)).limit(1)
         if count >= most and not _delete(connection, ended):
             raise InvalidArgumentError(
-                f"{where} {count} jobs that run, and the limit is {most}: no job was created; tell the end of some "
+                f"{where} {count} jobs that run, and the limit is {most}: no job was created; end some "
                 "(updateJob with state SUCCEEDED or FAILED)"
             )
 

@@ -90,17 +90,17 @@ class Certificates(Service):
         await self._lane.stop()
 
     async def _check(self) -> None:
-        seen = await self._lane.run(self._look)
+        seen = await self._lane.run(self._file_states)
         if seen != self._seen:
             self._seen = seen  # Files that cannot be used are logged once.
             await self.reload()
         self._warn()
 
     def _read(self) -> tuple[_Seen, Contexts]:
-        seen = self._look()  # Before they are read, so a file that is replaced meanwhile is read again.
+        seen = self._file_states()  # Before they are read, so a file that is replaced meanwhile is read again.
         return seen, load(self._files, self._wall_ms())
 
-    def _look(self) -> _Seen:
+    def _file_states(self) -> _Seen:
         return tuple(_state_of(Path(path)) for path in self._files.paths)
 
     def _warn(self) -> None:

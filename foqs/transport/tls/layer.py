@@ -295,7 +295,7 @@ class TlsLayer(asyncio.Protocol):
 
     def _ask_for_turn(self) -> None:
         """Have the next step of the handshake done. Nothing more is read before that."""
-        self._tell_undecrypted()
+        self._report_undecrypted()
         if self._phase is not _Phase.HANDSHAKE or self._waits_for_turn:
             return
         self._waits_for_turn = True
@@ -325,7 +325,7 @@ class TlsLayer(asyncio.Protocol):
             self._phase, self._is_shaken = _Phase.SERVED, True
             self._read()
         else:
-            self._tell_undecrypted()
+            self._report_undecrypted()
             if self._unread and self._phase is _Phase.HANDSHAKE:
                 self._read_on_soon()
         self._read_or_not()
@@ -387,7 +387,7 @@ class TlsLayer(asyncio.Protocol):
             self._unread, self._unread_at = b"", 0
         return True
 
-    def _tell_undecrypted(self) -> None:
+    def _report_undecrypted(self) -> None:
         waiting_bytes = len(self._unread) - self._unread_at
         has_ended, self._has_ended_record = self._has_ended_record, False
         kept_bytes = len(self._hello or b"") + self._meter.partial_bytes + waiting_bytes
@@ -412,7 +412,7 @@ class TlsLayer(asyncio.Protocol):
             self._connection.data_received(b"".join(parts))
         if self._phase is not _Phase.SERVED:
             return
-        self._tell_undecrypted()
+        self._report_undecrypted()
         if broken:
             self._fail(RECORD_BREACH, broken)
         elif is_over:

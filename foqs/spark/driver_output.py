@@ -5,6 +5,6 @@ from __future__ import annotations
 import sys
 
 
-def tell(text: str) -> None:
+def note(text: str) -> None:
     """Print a line to the driver's output."""
     print(f"foqs: {text}", file=sys.stderr, flush=True)
