@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import random
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic, time_ns
 
 from foqs.cluster.peers.peer_table import PeerTable
 from foqs.cluster.routing.routing import Chance
@@ -40,6 +40,7 @@ class Parts:
     metrics: Callable[[Callable[[int], str | None]], Metrics]
     wall_ms: Callable[[], int]
     monotonic_s: Callable[[], float]
+    """Monotonic time, which advances even while the event loop is blocked."""
     chance: Chance
     peers: Callable[..., PeerTable]
     event_log: Callable[[EventLogOptions, EventLogSource], EventLog] = EventLog
@@ -57,7 +58,7 @@ def real_parts() -> Parts:
         server=ThriftServer,
         metrics=Metrics,
         wall_ms=_wall_ms,
-        monotonic_s=_monotonic_s,
+        monotonic_s=monotonic,
         chance=_chance(),
         peers=ThriftPeers,
         event_log=EventLog,
@@ -69,9 +70,4 @@ def _chance() -> Chance:
 
 
 def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def _monotonic_s() -> float:
-    """Monotonic time, which advances even while the event loop is blocked."""
-    return time.monotonic()
+    return time_ns() // 1_000_000

@@ -232,7 +232,7 @@ def simulated(
         **checked,
         "check_current": lambda url, kind: None,
         "_wall_ms": lambda: world_of().now_ms(),
-        "_monotonic_s": world_of().loop.time,
+        "monotonic": world_of().loop.time,
     }
     if world_of().profile.contends:
         replaced["Sharing"] = Contending

@@ -27,8 +27,11 @@ class Meta:
         self.now_s = 100.0
         self.tasks = Tasks("test")
         self.stocks = Stocks(
-            cast(Any, SimpleNamespace()), cast(Any, None), cast(Any, self), lambda: self.now_s, self.tasks
+            cast(Any, None), cast(Any, SimpleNamespace(serves=None)), cast(Any, self), lambda: self.now_s, self.tasks
         )
+
+    def number_of(self, name: str) -> int | None:
+        return self.number_by_name.get(name.encode())
 
     async def refresh(self) -> None:
         self.reads_count += 1

@@ -162,6 +162,9 @@ class Namespaces(Service):
     def view(self) -> NamespaceView:
         return self._view
 
+    def number_of(self, name: str) -> int | None:
+        return self._view.number_by_name.get(name.encode())
+
     def name_of(self, number: int) -> str | None:
         namespace = self._view.by_number.get(number)
         return namespace.name if namespace else None

@@ -33,7 +33,9 @@ class Stocks:
         """`now_s` is monotonic. `tasks` are those that read namespaces; the host stops them."""
         self._dispatcher = dispatcher
         self._shards = shards
+        self.serves = shards.serves
         self._namespaces = namespaces
+        self.number_of = namespaces.number_of
         self._now_s = now_s
         self._read_s = float("-inf")
         """The start of the last read."""
@@ -43,9 +45,6 @@ class Stocks:
         self._reading: asyncio.Task[None] | None = None
         """The last read."""
         self._turn = asyncio.Lock()
-
-    def serves(self, shard_id: int) -> bool:
-        return self._shards.serves(shard_id)
 
     def serves_any(self) -> bool:
         return self._shards.owns_any
@@ -95,9 +94,6 @@ class Stocks:
     async def _read(self) -> None:
         with suppress(FoqsError):  # The caller gets the error of an unknown namespace, and can try again.
             await self._namespaces.refresh()
-
-    def number_of(self, namespace_name: str) -> int | None:
-        return self._namespaces.number_by_name.get(namespace_name.encode())
 
     def known_topics(self) -> Collection[Topic]:
         return self._dispatcher.queues.by_topic.keys()

@@ -215,7 +215,7 @@ class ShardState:
             batch += self.slot_moves.begin(transaction, now)
         if self.forgetfulness.waiting:
             batch.append(self.forgetfulness.begin(transaction, now))
-        if self.images.is_due(now):
+        if self.images.gone or self.images.making is not None:
             batch += self.images.begin(transaction, now)
         if self.claims.waiting or self.claims.fresh or self.claims.waiting_for_calls:
             batch += self.claims.begin(transaction, now)

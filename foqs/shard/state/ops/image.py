@@ -121,7 +121,9 @@ class Images:
     # ---- the parts of a transaction ----
 
     def begin(self, transaction: Transaction, now: Now) -> list[Imaging]:
-        """Write one part of the image being made, or delete some parts of an old one."""
+        """Write one part of the image being made, or delete some parts of an old one, after a pause."""
+        if not self.is_due(now):
+            return []
         self._give_up_needless()
         if self.gone:
             image = next(iter(self.gone.values()))
