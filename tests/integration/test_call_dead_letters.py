@@ -18,14 +18,10 @@ from foqs.wire.codec import structs
 from tests.support.running_host import running_host, shard_of
 from tests.support.waiting import eventually, until
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 CLOCK_SLACK_MS = 1_000
 """Between this machine's clock and the shard's, as the host measured it."""
-
-
-@pytest.fixture
-async def host(meta_url, shard_urls):
-    async with running_host(meta_url, shard_urls) as running:
-        yield running
 
 
 def kinds(errors) -> dict[int, type]:

@@ -29,14 +29,10 @@ from tests.support.raw_client import RawClient
 from tests.support.running_host import running_host
 from tests.support.waiting import PATIENCE_S, longer, until
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 CLOCK_SLACK_MS = 1_000
 """Between this machine's clock and the shard's, as the host measured it."""
-
-
-@pytest.fixture
-async def host(meta_url, shard_urls):
-    async with running_host(meta_url, shard_urls) as running:
-        yield running
 
 
 def now_ms() -> int:

@@ -23,8 +23,10 @@ from foqs.model.errors import (
 )
 from foqs.shard import mysql_server
 from foqs.wire.codec import structs
-from tests.support.running_host import running_host, shard_of
+from tests.support.running_host import shard_of
 from tests.support.waiting import PATIENCE_MS, longer
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 NOW_SLACK_MS = 500
 """Between this machine's clock and the shard's, as the host measured it."""
@@ -49,12 +51,6 @@ AT_THE_LIMIT_AND_BEYOND = [
     ({"dedup_id": "é" * 127}, {"dedup_id": "é" * 128}, InvalidArgumentError),
     ({"priority": -(1 << 31)}, {"ordering_key": "k"}, InvalidArgumentError),
 ]  # fmt: skip
-
-
-@pytest.fixture
-async def host(meta_url, shard_urls):
-    async with running_host(meta_url, shard_urls) as running:
-        yield running
 
 
 def now_ms() -> int:

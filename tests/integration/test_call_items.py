@@ -17,13 +17,9 @@ from foqs.model.errors import (
 )
 from foqs.storage.shard.packs import pack_index
 from foqs.wire.codec import structs
-from tests.support.running_host import running_host, shard_of
+from tests.support.running_host import shard_of
 
-
-@pytest.fixture
-async def host(meta_url, shard_urls):
-    async with running_host(meta_url, shard_urls) as running:
-        yield running
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 def kinds(errors) -> dict[int, type]:

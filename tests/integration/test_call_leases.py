@@ -23,16 +23,12 @@ from tests.support.raw_client import codes_of
 from tests.support.running_host import running_host, shard_of
 from tests.support.waiting import eventually, longer, until
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 CLOCK_SLACK_MS = 1_000
 """Between this machine's clock and the shard's, as the host measured it."""
 EARLY_MS_MAX = 100
 """The same, in the direction in which an item comes early: a slow answer makes the host take it to be earlier."""
-
-
-@pytest.fixture
-async def host(meta_url, shard_urls):
-    async with running_host(meta_url, shard_urls) as running:
-        yield running
 
 
 def now_ms() -> int:

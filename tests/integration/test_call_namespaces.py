@@ -26,23 +26,13 @@ from foqs.wire.codec import structs
 from tests.histories.stored import item_rows
 from tests.support.running_host import running_host
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 CLOCK_SLACK_MS = 1_000
-
-
-@pytest.fixture
-async def host(meta_url, shard_urls):
-    async with running_host(meta_url, shard_urls) as running:
-        yield running
 
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-@pytest.fixture
-def before() -> int:
-    """The time before the host is started."""
-    return now_ms()
 
 
 async def names(host, prefix: str = "") -> list[str]:
@@ -288,8 +278,10 @@ def _options(item: NewItem) -> dict[str, object]:
 # ---- getHostStatus ----
 
 
-async def test_the_status_names_the_host_and_each_of_its_shards(before, host):
-    status = await host.admin.host_status()
+async def test_the_status_names_the_host_and_each_of_its_shards(meta_url, shard_urls):
+    before = now_ms()
+    async with running_host(meta_url, shard_urls) as host:
+        status = await host.admin.host_status()
     assert (status.host, status.draining) == ("test-host", False)
     assert status.version
     assert before - CLOCK_SLACK_MS <= status.started_at_ms <= now_ms() + CLOCK_SLACK_MS

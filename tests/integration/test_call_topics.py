@@ -14,11 +14,7 @@ from foqs.wire.codec import structs
 from tests.support.running_host import running_host
 from tests.support.waiting import PATIENCE_S, longer
 
-
-@pytest.fixture
-async def host(meta_url, shard_urls):
-    async with running_host(meta_url, shard_urls) as running:
-        yield running
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def counts(host, topic: str = "t") -> tuple[int, int, int, int]:

@@ -120,20 +120,28 @@ async def running_host(
     host = Host(HostConfig(meta_url=meta_url, shards=dict(shard_urls), port=0, host_name=name, **settings))
     await host.start()
     try:
-        address = f"127.0.0.1:{host.port}"
-        async with (
-            AsyncAdminClient(address, retry=ONCE, timeout_ms=PATIENCE_MS, connect_timeout_ms=PATIENCE_MS) as admin,
-            AsyncClient(address, retry=ONCE, timeout_ms=PATIENCE_MS, connect_timeout_ms=PATIENCE_MS) as client,
-            RawClient.connect("127.0.0.1", host.port) as raw,
-        ):
-            # A connection without a first frame is closed before long, and the test may need it late.
-            await raw.call("getHostStatus", structs.HostStatusRequest())
+        async with clients_of(host, shard_urls) as running:
+            admin = running.admin
             if namespace is not None and namespace not in [one.name async for one in admin.list_namespaces()]:
                 await admin.create_namespace(namespace)
-            yield RunningHost(host, client, admin, raw, shard_urls)
+            yield running
         await host.drain()
     finally:
         await host.stop()
+
+
+@asynccontextmanager
+async def clients_of(host: Host, shard_urls: Mapping[int, str]) -> AsyncIterator[RunningHost]:
+    """Clients of a host that is started."""
+    address = f"127.0.0.1:{host.port}"
+    async with (
+        AsyncAdminClient(address, retry=ONCE, timeout_ms=PATIENCE_MS, connect_timeout_ms=PATIENCE_MS) as admin,
+        AsyncClient(address, retry=ONCE, timeout_ms=PATIENCE_MS, connect_timeout_ms=PATIENCE_MS) as client,
+        RawClient.connect("127.0.0.1", host.port) as raw,
+    ):
+        # A connection without a first frame is closed before long, and the test may need it late.
+        await raw.call("getHostStatus", structs.HostStatusRequest())
+        yield RunningHost(host, client, admin, raw, shard_urls)
 
 
 async def has_read(host: RunningHost) -> None:
