@@ -16,14 +16,9 @@ from foqs.model.calls import ItemState
 from foqs.model.errors import UnavailableError
 from tests.integration.test_call_exports import everywhere
 from tests.integration.test_call_items import one_of_each_state
-from tests.support.running_host import running_host
 from tests.support.waiting import PATIENCE_S
 
-
-@pytest.fixture
-async def host(meta_url, shard_urls):
-    async with running_host(meta_url, shard_urls) as running:
-        yield running
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def shell(host, *arguments: str, typed: str | None = None) -> Result:
@@ -151,7 +146,7 @@ async def test_what_is_enqueued_while_a_purge_waits_for_its_answer_stays(host, m
     assert [one.payload async for one in host.admin.iterate_items("jobs")] == [b"new"]
 
 
-async def test_each_page_of_a_purge_is_deleted_before_the_next_one_is_read(host, shard_urls, monkeypatch):
+async def test_each_page_of_a_purge_is_deleted_before_the_next_one_is_read(host, monkeypatch):
     ids = await everywhere(host, topics=("t",))
     calls, export_items, delete_items = [], AdminClient.export_items, AdminClient.delete_items
 
@@ -168,7 +163,7 @@ async def test_each_page_of_a_purge_is_deleted_before_the_next_one_is_read(host,
     monkeypatch.setattr(AdminClient, "delete_items", delete)
     result = await shell(host, "topic", "purge", "jobs", "t", "--yes")
     assert result.stdout == f"{len(ids)} deleted\n"
-    assert [what for what, _ in calls] == ["read", "delete"] * len(shard_urls), "a page of each shard"
+    assert [what for what, _ in calls] == ["read", "delete"] * len(host.shard_urls), "a page of each shard"
     assert [some for _, some in calls[::2]] == [some for _, some in calls[1::2]]
 
 

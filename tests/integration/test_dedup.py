@@ -12,11 +12,7 @@ from foqs.model.namespace import DedupScope
 from foqs.wire.codec import structs
 from tests.support.running_host import RunningHost, running_host
 
-
-@pytest.fixture
-async def host(meta_url, shard_urls):
-    async with running_host(meta_url, shard_urls) as running:
-        yield running
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 def item(dedup_id: str | None, topic: str = "t", payload: bytes = b"x") -> NewItem:

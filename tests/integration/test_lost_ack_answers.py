@@ -16,16 +16,11 @@ from foqs.client.retry import RetryPolicy
 from foqs.client.sync import Client
 from foqs.model.errors import StaleLeaseError
 from tests.support.faults.proxy import Cut, CuttingProxy
-from tests.support.running_host import running_host
 from tests.support.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 CUTS = [Cut.LATE, Cut.ABRUPT]
-
-
-@pytest.fixture
-async def host(meta_url, shard_urls):
-    async with running_host(meta_url, shard_urls) as running:
-        yield running
 
 
 @contextmanager

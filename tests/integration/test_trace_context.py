@@ -8,13 +8,9 @@ from foqs.client.queue_items import Nack, NewItem
 from foqs.model.errors import TooLargeError
 from tests.support.running_host import running_host
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-
-
-@pytest.fixture
-async def host(meta_url, shard_urls):
-    async with running_host(meta_url, shard_urls) as running:
-        yield running
 
 
 async def test_it_survives_a_nack_the_end_of_a_lease_a_release_and_new_metadata(host):
