@@ -99,7 +99,6 @@ class Host(Service):
         self._loop = asyncio.get_running_loop()
         started_at_ms = parts.wall_ms()
         self.id = process_id(config.host_name, started_at_ms)
-        self.certificates = None if config.tls_files is None else Certificates(config.tls_files, parts.wall_ms)
         self._meta = self._make_meta(limits.META_STATEMENT_MS_MAX)
         self._secrets = ClusterSecrets(lambda: self.owners.living, parts.monotonic_s)
         self._membership = self._make_membership(started_at_ms)
@@ -111,6 +110,8 @@ class Host(Service):
         self._follower = AccessFollower(self.access, parts.monotonic_s)
         self._namespaces = self._make_namespaces()
         self._audit = make_audit(self._meta.audit, self.id, parts, self._namespaces, self.access.refusals)
+        files, self.note = config.tls_files, self._audit.noted
+        self.certificates = None if files is None else Certificates(files, parts.wall_ms, self.note)
         self.metrics = parts.metrics(self._namespaces.name_of)
         self._event_log = make_event_log(config, parts, self._namespaces, self.metrics.items)
         self._dispatcher = Dispatcher(
@@ -477,6 +478,7 @@ class Host(Service):
             identities=self.access,
             check=self._routing.router.check,
             wall_ms=self._parts.wall_ms,
+            note_refusal=self._audit.sign_in_refused,
             tokens_without_tls=config.tokens_without_tls,
             tls=None if tls is None else tls.port_tls(is_required=config.tls == "required"),
             address=config.listen_address,

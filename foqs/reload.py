@@ -11,7 +11,8 @@ from collections.abc import Callable
 import structlog
 
 from foqs.config import ConfigError, HostConfig
-from foqs.model.errors import InvalidArgumentError
+from foqs.model.audit import RELOAD_CONFIGURATION, AuditNote
+from foqs.model.errors import ErrorCode, InvalidArgumentError
 from foqs.storage.sessions.session import database_and_user
 from foqs.storage.sessions.url_options import check_password_file, check_tls
 
@@ -19,11 +20,20 @@ _log = structlog.get_logger(__name__)
 
 
 class Reload:
-    """The reloads of one host. `load` reads the configuration again and raises ConfigError."""
+    """The reloads of one host. `load` reads the configuration again and raises ConfigError.
 
-    def __init__(self, config: HostConfig, load: Callable[[], HostConfig]) -> None:
+    `note` takes each reload and each refusal of one, for the audit, on the thread of the reload.
+    """
+
+    def __init__(
+        self,
+        config: HostConfig,
+        load: Callable[[], HostConfig],
+        note: Callable[[AuditNote], None] = lambda note: None,
+    ) -> None:
         self._config = config
         self._load = load
+        self._note = note
 
     def run(self) -> HostConfig:
         """Return the new configuration: the one before, with the settings that can change. Blocks while files are
@@ -33,6 +43,7 @@ class Reload:
             wanted = self._load()
         except ConfigError as error:
             _log.error("configuration_not_reloaded", problems=error.problems)
+            self._refused("configuration", "; ".join(error.problems))
             return self._config
         before = self._config
         meta_url = self._url_of("meta_url", before.meta_url, wanted.meta_url)
@@ -52,9 +63,10 @@ class Reload:
             taken["shard_login"] = self._url_of("shard_login", before.shard_login, wanted.shard_login)
         after = before.model_copy(update=taken)
         self._config = after
-        _log.info(
-            "configuration_reloaded", changed=_differences(before, after), needs_restart=_differences(after, wanted)
-        )
+        changed, needs_restart = _differences(before, after), _differences(after, wanted)
+        _log.info("configuration_reloaded", changed=changed, needs_restart=needs_restart)
+        said = f"changed={','.join(changed)} needs_restart={','.join(needs_restart)}"
+        self._note(AuditNote(RELOAD_CONFIGURATION, subject="configuration", changes=said))
         return after
 
     def _url_of(self, name: str, url: str, wanted: str) -> str:
@@ -68,13 +80,20 @@ class Reload:
             check_tls(wanted)
         except InvalidArgumentError as error:
             _log.error("tls_files_unusable", url_of=name, error=error.message)
+            self._refused(name, error.message)
             return url
         try:
             check_password_file(wanted)
         except InvalidArgumentError as error:
             _log.error("secret_file_unusable", url_of=name, error=error.message)
+            self._refused(name, error.message)
             return url
         return wanted
+
+    def _refused(self, subject: str, problem: str) -> None:
+        """Note that the values before stay."""
+        outcome = ErrorCode.INVALID_ARGUMENT.name
+        self._note(AuditNote(RELOAD_CONFIGURATION, outcome, subject=subject, changes=f"nothing: {problem}"))
 
 
 def _differences(one: HostConfig, other: HostConfig) -> list[str]:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 
 import structlog
@@ -14,11 +15,16 @@ from foqs.background.tasks import Tasks, log_defect
 from foqs.bootstrap import Host
 from foqs.config import HostConfig
 from foqs.logs import configure_logs
-from foqs.model.errors import InvalidArgumentError
+from foqs.model import limits
+from foqs.model.audit import READ_SECRET_FILE, AuditNote
+from foqs.model.errors import ErrorCode, InvalidArgumentError
 from foqs.reload import Reload
 from foqs.storage.schema.migrations import SchemaKind, schema_version
-from foqs.storage.sessions.secret_file import secret_file
+from foqs.storage.sessions.secret_file import secret_file, take_changes
 from foqs.transport.operator_port import OperatorPort
+
+SECRET_FILES_MS = limits.SECOND_MS
+"""Interval of looks for files with secrets that sessions have read anew."""
 
 _log = structlog.get_logger(__name__)
 
@@ -101,10 +107,19 @@ async def _serve(host: Host, config: HostConfig, orders: Orders) -> str:
     """Return the reason to stop."""
     tasks = Tasks("reload")
     tasks.spawn(_reload_when_asked(host, config, orders))
+    tasks.every(SECRET_FILES_MS, partial(_note_secret_files, host))
     try:
         return await orders.stop
     finally:
         await tasks.stop()
+
+
+async def _note_secret_files(host: Host) -> None:
+    """Record the files with secrets of which new sessions have found another version."""
+    for path, problem in take_changes():
+        outcome = ErrorCode.INVALID_ARGUMENT.name if problem else "OK"
+        changes = f"nothing: {problem}" if problem else "another secret"
+        host.note(AuditNote(READ_SECRET_FILE, outcome, subject=path, changes=changes))
 
 
 async def _drain(host: Host, drain_ms_max: int, reason: str) -> None:
@@ -117,7 +132,12 @@ async def _drain(host: Host, drain_ms_max: int, reason: str) -> None:
 
 
 async def _reload_when_asked(host: Host, config: HostConfig, orders: Orders) -> None:
-    reload = Reload(config, orders.load_config)
+    loop = asyncio.get_running_loop()
+
+    def note_soon(note: AuditNote) -> None:
+        loop.call_soon_threadsafe(partial(host.note, note))
+
+    reload = Reload(config, orders.load_config, note_soon)
     while True:
         await orders.reload.wait()
         orders.reload.clear()

@@ -14,6 +14,7 @@ import click
 
 from foqs.cli.access_commands import life_ms
 from foqs.cli.host_options import host_command
+from foqs.cli.login_audit import record_change
 from foqs.cli.numbers import WholeNumber
 from foqs.cli.output import note, time_of
 from foqs.cli.token_file import TOKEN_FILE_HELP, write_new
@@ -21,6 +22,7 @@ from foqs.config import LoadedConfig
 from foqs.model import access_tokens
 from foqs.model.access import TOKEN_LIFE_MS_MAX, AccessMode, TokenRow, check_life_ms
 from foqs.model.access_calls import AccessToken, NewToken
+from foqs.model.audit import ENFORCE_ACCESS, MAKE_ADMINISTRATOR
 from foqs.model.limits import DAY_MS
 from foqs.storage.meta.meta_store import MetaStore
 
@@ -53,8 +55,10 @@ def init(loaded: LoadedConfig, token_file: Path, days: int | None, no_expiry: bo
     """
     _make(loaded, token_file, life_ms(days, no_expiry), anew=False)
     if enforce:
-        with closing(MetaStore(loaded.config.meta_url)) as meta:
+        url = loaded.config.meta_url
+        with closing(MetaStore(url)) as meta:
             meta.access.set_mode(AccessMode.ENFORCED, time.time_ns() // 1_000_000)
+            record_change(meta, url, ENFORCE_ACCESS)
         note("access is enforced")
 
 
@@ -94,7 +98,10 @@ def make_administrator(meta: MetaStore, token_file: Path, token_ms: int, *, anew
 
 def _make(loaded: LoadedConfig, token_file: Path, wanted_ms: int | None, *, anew: bool) -> None:
     token_ms = check_life_ms(wanted_ms)
-    with closing(MetaStore(loaded.config.meta_url)) as meta:
+    url = loaded.config.meta_url
+    with closing(MetaStore(url)) as meta:
         made = make_administrator(meta, token_file, token_ms, anew=anew)
+        changes = f"principal={ADMINISTRATOR} token={made.id} anew={str(anew).lower()}"
+        record_change(meta, url, MAKE_ADMINISTRATOR, changes)
     expires = f"expires on {time_of(made.expires_at_ms)}" if made.expires_at_ms else "does not expire"
     note(f"{ADMINISTRATOR} can administer the cluster by token {made.id}, which is in {token_file} and {expires}")

@@ -12,9 +12,11 @@ from contextlib import closing
 import click
 
 from foqs.cli.host_options import host_command
+from foqs.cli.login_audit import record_change
 from foqs.cli.numbers import WholeNumber
 from foqs.cli.output import Output, note, time_of
 from foqs.config import LoadedConfig
+from foqs.model.audit import CANCEL_PEER_SECRET, FINISH_PEER_SECRET, NEW_PEER_SECRET
 from foqs.model.cluster_secret import ClusterSecret, not_ready
 from foqs.model.errors import InvalidArgumentError, UnavailableError
 from foqs.model.peer_proof import SECRET_BYTES
@@ -66,14 +68,19 @@ def new_secret(loaded: LoadedConfig, finish: bool, cancel: bool, wait_s: int) ->
     """
     if finish and cancel:
         raise InvalidArgumentError("--finish and --cancel are opposites: give one")
-    with closing(MetaStore(loaded.config.meta_url)) as meta:
+    url = loaded.config.meta_url
+    with closing(MetaStore(url)) as meta:
         if finish:
-            _finished(_finish(meta, wait_s))
+            secret = _finish(meta, wait_s)
+            record_change(meta, url, FINISH_PEER_SECRET, f"secret={secret.ids[0]}")
+            _finished(secret)
         elif cancel:
             secret = meta.secrets.cancel()
+            record_change(meta, url, CANCEL_PEER_SECRET, f"secret={secret.ids[0]}")
             note(f"{secret.ids[0]} stays the secret of the cluster")
         else:
             secret = meta.secrets.begin(Secret(os.urandom(SECRET_BYTES)))
+            record_change(meta, url, NEW_PEER_SECRET, f"secret={secret.ids[0]} next={secret.ids[-1]}")
             click.echo(secret.ids[-1])
             note(
                 f"the new secret is {secret.ids[-1]}, and {secret.ids[0]} counts beside it: see foqs peers show, then "

@@ -11,10 +11,12 @@ import click
 from sqlalchemy.exc import SQLAlchemyError
 
 from foqs.cli.host_options import host_command
-from foqs.cli.output import Exit, Output, leave, note
+from foqs.cli.login_audit import record_change
+from foqs.cli.output import Exit, Output, leave, note, time_of
 from foqs.cli.schema_grants import grants
 from foqs.cli.times import PastTime
 from foqs.config import HostConfig, LoadedConfig
+from foqs.model.audit import PRUNE_AUDIT
 from foqs.model.cluster import ShardIdentity, ShardRow, ShardUse, lost_database_problem
 from foqs.model.errors import FoqsError, UnavailableError
 from foqs.storage.meta.meta_store import MetaStore
@@ -90,10 +92,11 @@ def apply(loaded: LoadedConfig, new_shards: tuple[int, ...]) -> None:
 @host_command
 def prune_audit(loaded: LoadedConfig, before: int) -> None:
     """Delete the records of the audit from before a time. Hosts cannot: it needs the login that makes the tables."""
-    deleted_count = 0
-    with closing(MetaStore(loaded.config.meta_url)) as meta:
+    deleted_count, url = 0, loaded.config.meta_url
+    with closing(MetaStore(url)) as meta:
         while some := meta.audit.prune(before, _PRUNED_AT_ONCE):
             deleted_count += some
+        record_change(meta, url, PRUNE_AUDIT, f"before={time_of(before)} records_count={deleted_count}")
     note(f"{deleted_count} records deleted")
 
 

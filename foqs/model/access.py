@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from foqs.model.errors import InvalidArgumentError, shown
+from foqs.model.errors import InvalidArgumentError, PermissionDeniedError, shown
 from foqs.model.namespace import check_namespace_name
 from foqs.model.principal import EVERYBODY, NOBODY
 
@@ -56,6 +56,17 @@ class Credential(NamedTuple):
     """The id of the token, or the name in the certificate."""
     expires_at_ms: int
     """0 if it does not expire."""
+
+
+class TokenRefusedError(PermissionDeniedError):
+    """A token proves nothing. Its reason is for the audit; the caller is not given it."""
+
+    def __init__(self, message: str, reason: str, principal: str = "", token_id: str = "") -> None:
+        """`principal` is known if the caller has the secret of a token that exists."""
+        super().__init__(message)
+        self.reason = reason
+        self.principal = principal
+        self.token_id = token_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,19 @@ class AuditPlace(NamedTuple):
 
 START = AuditPlace(0, "", 0)
 
+SIGN_IN = "signIn"
+"""The name under which refused sign-ins are recorded. No verb has it."""
+RELOAD_CERTIFICATES = "reloadCertificates"
+RELOAD_CONFIGURATION = "reloadConfiguration"
+READ_SECRET_FILE = "readSecretFile"
+NEW_PEER_SECRET = "newPeerSecret"
+FINISH_PEER_SECRET = "finishPeerSecret"
+CANCEL_PEER_SECRET = "cancelPeerSecret"
+MAKE_ADMINISTRATOR = "makeAdministrator"
+ENFORCE_ACCESS = "enforceAccess"
+PRUNE_AUDIT = "pruneAudit"
+"""The names of changes that no call of a verb makes."""
+
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
@@ -52,6 +65,40 @@ class AuditRecord:
     @property
     def place(self) -> AuditPlace:
         return AuditPlace(self.at_ms, self.host, self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditNote:
+    """An event to record that is no call of a verb: a refused sign-in, or a change of a secret.
+
+    what: its name in the place of a verb.  principal, credential, address: as in a record, as far as they are known.
+    No text in it has a secret.
+    """
+
+    what: str
+    outcome: str = "OK"
+    principal: str = ""
+    credential: str = ""
+    address: str = ""
+    subject: str = ""
+    changes: str = ""
+
+    def record(self, at_ms: int, host: str, number: int = 0, request_id: str = "") -> AuditRecord:
+        """Return the record of this event, whose texts are cut where they are too long."""
+        return AuditRecord(
+            at_ms=at_ms,
+            host=host,
+            number=number,
+            request_id=request_id,
+            principal=clipped(self.principal, NAME_BYTES_MAX),
+            credential=clipped(self.credential, CREDENTIAL_BYTES_MAX),
+            address=clipped(self.address, NAME_BYTES_MAX),
+            verb=self.what,
+            namespace_name="",
+            subject=clipped(self.subject, SUBJECT_BYTES_MAX),
+            changes=clipped(self.changes, CHANGES_BYTES_MAX),
+            outcome=clipped(self.outcome, NAME_BYTES_MAX),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from foqs.background.service import Service
 from foqs.client.dialogue import Dialogue, FrameReader
 from foqs.client.flows import Call
 from foqs.contract import verbs
+from foqs.model.audit import AuditNote
 from foqs.transport.bounds import Identities, KnownNamespaces, TransportLimits, TransportMetrics
 from foqs.transport.connection import Connection
 from foqs.transport.connection_table import ConnectionTable
@@ -35,6 +36,7 @@ class MemoryServer(Service):
         check: Check,
         wall_ms: Callable[[], int],
         tokens_without_tls: bool,
+        note_refusal: Callable[[AuditNote], None] = lambda note: None,
         tls: object = None,
     ) -> None:
         super().__init__("memory-server")
@@ -48,13 +50,16 @@ class MemoryServer(Service):
         self._check = check
         self._wall_ms = wall_ms
         self._tokens_without_tls = tokens_without_tls
+        self._note_refusal = note_refusal
         self._table: ConnectionTable | None = None
 
     async def _start(self) -> None:
         codec, wall_ms, now_s = Codec(), self._wall_ms, asyncio.get_running_loop().time
         served = Verbs(self._call, self._is_living_peer, codec, request_ids(wall_ms()), self._check)
-        is_plain = self._tokens_without_tls
-        sign_ins = SignIns(self._identities, wall_ms, now_s, self._bounds, tokens_without_tls=is_plain)
+        sign_ins = SignIns(
+            self._identities, wall_ms, now_s, self._bounds,
+            tokens_without_tls=self._tokens_without_tls, note_refusal=self._note_refusal,
+        )  # fmt: skip
         self._table = ConnectionTable(served, codec, self._metrics, self._bounds, self._namespaces, sign_ins)
 
     def connect(self) -> MemoryDialogue:

@@ -102,7 +102,7 @@ class Snapshot(Protocol):
         """The treatment of calls without permission."""
 
     def by_token(self, token: str, now_ms: int) -> Credential:
-        """Return the credential of a token. Raises PermissionDeniedError if it is none."""
+        """Return the credential of a token. Raises TokenRefusedError if it is none."""
 
     def by_names(self, names: Sequence[str], now_ms: int) -> Credential | None:
         """Return the credential of a client certificate with these names, if any of them is one."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from foqs.model import limits
+from foqs.model.errors import ErrorCode
 from foqs.model.peer_proof import PeerRefusedError
 from foqs.transport.bounds import KnownNamespaces, TransportLimits, TransportMetrics
 from foqs.transport.call_table import ServerCalls
@@ -78,7 +79,9 @@ class ConnectionTable:
             reason = "connections_max"
         elif self._connections_by_address.get(address, 0) >= self.limits.connections_per_address_max:
             reason = "connections_per_address_max"
-        elif not (reason := self.sign_ins.too_many_unknown(address)):
+        elif reason := self.sign_ins.too_many_unknown(address):
+            self.sign_ins.refused(address, f"{ErrorCode.OVERLOADED.name}, {reason}")
+        else:
             return False
         self.metrics.connection_refused(reason)
         self._log_refusal(address, reason, "too many connections")
@@ -117,6 +120,7 @@ class ConnectionTable:
     def peer_refused(self, connection: Connection, refusal: PeerRefusedError) -> None:
         """Count a caller that falsely claimed to be a host of the cluster, and log it, a few per sweep."""
         self.metrics.protocol_error("peer_refused")
+        self.sign_ins.refused(connection.address, f"{ErrorCode.PERMISSION_DENIED.name}, host: {refusal.reason}")
         self._log_refusal(connection.address, refusal.reason, refusal.message, is_peer=True)
 
     def hang_up_soon(self, connection: Connection) -> None:

@@ -15,6 +15,7 @@ import structlog
 from foqs.background.service import Service
 from foqs.contract.verbs import Call
 from foqs.model import limits
+from foqs.model.audit import AuditNote
 from foqs.transport.bounds import Identities, KnownNamespaces, TransportLimits, TransportMetrics
 from foqs.transport.connection import Connection
 from foqs.transport.connection_table import ConnectionTable
@@ -70,6 +71,7 @@ class ThriftServer(Service):
         identities: Identities | None = None,
         check: Check | None = None,
         wall_ms: Callable[[], int] = _wall_ms,
+        note_refusal: Callable[[AuditNote], None] = lambda note: None,
         tokens_without_tls: bool = False,
         tls: PortTls | None = None,
         bounds: TransportLimits | None = None,
@@ -78,7 +80,7 @@ class ThriftServer(Service):
 
         Without `identities` it knows no principal and is open to everybody, as a host whose access is open. `check`
         raises PermissionDeniedError as `call` does. `tokens_without_tls` takes tokens over plain connections, too. All
-        connections are plain without `tls`.
+        connections are plain without `tls`. `note_refusal` takes each refused sign-in, for the audit.
 
         `is_living_peer` is true of a host that may still call as one of the cluster, once it has proven to be one by
         the secret with this id.
@@ -93,6 +95,7 @@ class ThriftServer(Service):
         self._identities: Identities = identities or OpenAccess()
         self._check = check
         self._wall_ms = wall_ms
+        self._note_refusal = note_refusal
         self._tokens_without_tls = tokens_without_tls
         self._tls = tls
         self._handshakes: Handshakes | None = None
@@ -119,8 +122,14 @@ class ThriftServer(Service):
             _log.warning("connections_max_lowered", connections_max=bounds.connections_max, allowed=allowed)
             bounds = replace(bounds, connections_max=allowed)
         verbs = Verbs(self._call, self._is_living_peer, codec, request_ids(self._wall_ms()), self._check)
-        now_s, is_plain = asyncio.get_running_loop().time, self._tokens_without_tls
-        sign_ins = SignIns(self._identities, self._wall_ms, now_s, bounds, tokens_without_tls=is_plain)
+        sign_ins = SignIns(
+            self._identities,
+            self._wall_ms,
+            asyncio.get_running_loop().time,
+            bounds,
+            tokens_without_tls=self._tokens_without_tls,
+            note_refusal=self._note_refusal,
+        )
         self._table = table = ConnectionTable(verbs, codec, self._metrics, bounds, self._namespaces, sign_ins)
         self._listener = Listener(table.loop, self._connections_of(table), table.turns_away)
         self._port = await self._listener.open(self._address, self._port)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from foqs.model import calls, limits
-from foqs.model.access import AccessMode, Credential
+from foqs.model.access import AccessMode, Credential, TokenRefusedError
 from foqs.model.calls import CallContext
-from foqs.model.errors import FoqsError, OverloadedError, PermissionDeniedError
+from foqs.model.errors import ErrorCode, FoqsError, OverloadedError, PermissionDeniedError
 from foqs.model.host_addresses import is_loopback
 from foqs.model.peer_proof import PeerLink, PeerRefusedError
 from foqs.model.principal import EVERYBODY, NOBODY, Principal
@@ -29,6 +29,9 @@ AUTHENTICATE = METHODS["authenticate"]
 WHO_AM_I = METHODS["whoAmI"]
 OF_SIGN_IN = frozenset({AUTHENTICATE.name_bytes, WHO_AM_I.name_bytes})
 """The names of verbs that are answered here."""
+CREDENTIAL_ENDED = "credential ended"
+"""The reason for the audit of calls whose credential was revoked, has expired, or is of a disabled principal."""
+_OVERLOADED = ErrorCode.OVERLOADED.name
 _HANDSHAKE_BYTES = frozenset(name.encode() for name in HANDSHAKE)
 
 
@@ -195,7 +198,7 @@ class SignIn:
         self.was_asked = True
         self._answered_count += 1
         if self._answered_count > SIGN_IN_CALLS_PER_SWEEP_MAX:
-            raise FrameError(SIGN_IN_CALLS, f"more than {SIGN_IN_CALLS_PER_SWEEP_MAX} calls to log in at once")
+            raise self._flood(SIGN_IN_CALLS, f"more than {SIGN_IN_CALLS_PER_SWEEP_MAX} calls to log in at once")
         refused = METHODS_BY_NAME_BYTES.get(name) if self.is_barred and name not in OF_SIGN_IN else None
         if refused is not None:
             return self.refuse(refused, seqid_of(message))
@@ -223,6 +226,7 @@ class SignIn:
 
     def refuse(self, method: Method, seqid: int) -> bytes:
         """Answer a call that is refused without a credential, whatever it is about. Raises FrameError."""
+        self._note_barred(method)
         self._count_refusal()
         return self._server.failed(method, self.denial(method), seqid)
 
@@ -250,25 +254,35 @@ class SignIn:
         shared = self._shared
         if self.tls is None and not shared.tokens_without_tls and not is_loopback(self.address):
             raise self._wrong(
-                PermissionDeniedError(
+                TokenRefusedError(
                     "a token is not taken over a plain connection, where others can read it: connect with TLS, and "
-                    "revoke this token"
+                    "revoke this token",
+                    "token without TLS",
                 )
             )
         snapshot, now_ms = shared.snapshot, shared.wall_ms()
         try:
             found = snapshot.by_token(token, now_ms)
             if snapshot.principal(found, now_ms) is None:
-                raise PermissionDeniedError(f"the credential of {found.principal} is not valid any more")
-        except PermissionDeniedError as error:
+                raise TokenRefusedError(
+                    f"the credential of {found.principal} is not valid any more",
+                    "disabled principal",
+                    found.principal,
+                    found.id,
+                )
+        except TokenRefusedError as error:
             raise self._wrong(error) from None
         before = self.credential
         if self.is_dead:
-            raise self._wrong(self.denial(AUTHENTICATE))
+            ended = self.denial(AUTHENTICATE).message
+            raise self._wrong(TokenRefusedError(ended, CREDENTIAL_ENDED, found.principal, found.id))
         if before is not None and before.principal != found.principal:
             raise self._wrong(
-                PermissionDeniedError(
-                    f"this connection is one of {before.principal}, and the token is not: use a connection for each"
+                TokenRefusedError(
+                    f"this connection is one of {before.principal}, and the token is not: use a connection for each",
+                    "token of another principal",
+                    found.principal,
+                    found.id,
                 )
             )
         if not self._is_counted(found.principal):
@@ -278,15 +292,31 @@ class SignIn:
         shared.note_used(found, now_ms)
         return self.who()
 
-    def _wrong(self, error: PermissionDeniedError) -> PermissionDeniedError:
+    def _wrong(self, error: TokenRefusedError) -> TokenRefusedError:
         """Count and log a refused token. Raises FrameError if the address gets no more answers now."""
         self._shared.wrong_token(self.address, error.message)
+        self._shared.refused(self.address, _denied(error.reason), error.principal, error.token_id)
         self._count_refusal()
         return error
 
+    def _note_barred(self, method: Method) -> None:
+        """Note a call that is refused because its caller has shown no credential that counts."""
+        credential, tls, subject = self.credential, self.tls, f"call={method.name}"
+        if credential is not None:
+            self._shared.refused(self.address, _denied(CREDENTIAL_ENDED), credential.principal, credential.id, subject)
+        elif tls is not None and tls.names:
+            self._shared.refused(self.address, _denied("certificate of nobody"), shown=tls.names[0], subject=subject)
+        else:
+            self._shared.refused(self.address, _denied("no credential"), subject=subject)
+
     def _count_refusal(self) -> None:
         if not self._shared.may_answer(self.address):
-            raise FrameError(REFUSALS, "too many calls of this address were refused in this second")
+            raise self._flood(REFUSALS, "too many calls of this address were refused in this second")
+
+    def _flood(self, reason: str, detail: str) -> FrameError:
+        """Note the end of a connection that has made too many calls about logins."""
+        self._shared.refused(self.address, f"{_OVERLOADED}, {reason}", self.context.principal.name)
+        return FrameError(reason, detail)
 
     def _count_call(self) -> None:
         """Count a call that is neither refused nor the first login. Raises FrameError.
@@ -296,13 +326,19 @@ class SignIn:
         if self.is_barred:
             self._count_refusal()
         elif not self._shared.may_call(self.address):
-            raise FrameError(SIGN_IN_CALLS, "too many calls of this address were about logins in this second")
+            raise self._flood(SIGN_IN_CALLS, "too many calls of this address were about logins in this second")
 
     def _no_room(self, name: str) -> OverloadedError:
+        self._shared.refused(self.address, f"{_OVERLOADED}, connections_per_principal_max", name)
         allowed = self._server.limits.connections_per_principal_max
         return OverloadedError(
             f"{name} has {allowed} connections to this host, which is its limit: close some", retry_after_ms=1_000
         )
+
+
+def _denied(reason: str) -> str:
+    """The outcome for the audit of a sign-in that was refused for this reason."""
+    return f"{ErrorCode.PERMISSION_DENIED.name}, {reason}"
 
 
 def _unlimited(before: Principal, name: str) -> Principal:

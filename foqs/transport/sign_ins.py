@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from foqs.model.access import AccessGrant, AccessMode, Credential
-from foqs.model.errors import PermissionDeniedError
-from foqs.model.principal import Principal
+from foqs.model.access import AccessGrant, AccessMode, Credential, TokenRefusedError
+from foqs.model.audit import SIGN_IN, AuditNote
+from foqs.model.principal import NOBODY, Principal
 from foqs.transport.bounds import Identities, Snapshot, TransportLimits
 
 _log = structlog.get_logger(__name__)
@@ -33,14 +33,19 @@ class SignIns:
         bounds: TransportLimits,
         *,
         tokens_without_tls: bool = False,
+        note_refusal: Callable[[AuditNote], None] = lambda note: None,
     ) -> None:
-        """`now_s` is the time of the event loop. `tokens_without_tls` takes tokens over plain connections too."""
+        """`now_s` is the time of the event loop. `tokens_without_tls` takes tokens over plain connections too.
+
+        `note_refusal` takes each sign-in that is refused, for the audit.
+        """
         self._identities = identities
         self.note_used = identities.note_used
         self.wall_ms = wall_ms
         self.now_s = now_s
         self._limits = bounds
         self.tokens_without_tls = tokens_without_tls
+        self._note_refusal = note_refusal
         self._unknown: Counter[str] = Counter()
         """Connections that are not logged in, by address."""
         self._unknown_count = 0
@@ -97,6 +102,10 @@ class SignIns:
 
     # --- refusals ---
 
+    def refused(self, address: str, outcome: str, principal: str = "", shown: str = "", subject: str = "") -> None:
+        """Note a refused sign-in for the audit. `shown` is the id of the token or the name in the certificate."""
+        self._note_refusal(AuditNote(SIGN_IN, outcome, principal or NOBODY.name, shown, address, subject))
+
     def may_answer(self, address: str) -> bool:
         """Count a refusal. False if so many came from the address in this second that it gets no answer."""
         self._turn_second()
@@ -146,7 +155,7 @@ class OpenAccess:
         return self
 
     def by_token(self, token: str, now_ms: int) -> Credential:
-        raise PermissionDeniedError("this host knows no tokens")
+        raise TokenRefusedError("this host knows no tokens", "unknown token")
 
     def by_names(self, names: Sequence[str], now_ms: int) -> Credential | None:
         return None

@@ -16,10 +16,11 @@ from foqs.model.access import (
     Credential,
     CredentialKind,
     PrincipalRow,
+    TokenRefusedError,
     expired,
     first_names,
 )
-from foqs.model.errors import InvalidArgumentError, PermissionDeniedError
+from foqs.model.errors import InvalidArgumentError
 from foqs.model.principal import Principal
 
 _NO_HASH: Final = bytes(access_tokens.HASH_BYTES)
@@ -47,30 +48,38 @@ class AccessSnapshot:
         """The principals that were asked for, made of their rows then: most of 10,000 never call this host."""
 
     def by_token(self, token: str, now_ms: int) -> Credential:
-        """Return the credential of a token. Raises PermissionDeniedError, with the next step, if it proves nothing.
+        """Return the credential of a token. Raises TokenRefusedError, with the next step, if it proves nothing.
 
         Only the holder of a token is told that it has ended; an id without its secret learns nothing.
         """
         try:
             shown = access_tokens.parse(token)
         except InvalidArgumentError as error:
-            raise PermissionDeniedError(error.message) from None
+            raise TokenRefusedError(error.message, "no token") from None
         row = self._tokens.get(shown.id)
         if not compare_digest(access_tokens.hash_of(shown), row.hash if row else _NO_HASH) or row is None:
-            raise PermissionDeniedError(
+            raise TokenRefusedError(
                 f"token {shown.id} is not known here: it was revoked, or is of another cluster; have another one made "
-                "by foqs access token create"
+                "by foqs access token create",
+                "unknown token",
+                token_id=shown.id,
             )
         whose = f"token {row.id} of {row.principal}"
         if expired(row.expires_at_ms, now_ms):
             ago_s = (now_ms - row.expires_at_ms) // 1000
-            raise PermissionDeniedError(
-                f"{whose} expired {ago_s} s ago: have another one made by foqs access token create {row.principal}"
+            raise TokenRefusedError(
+                f"{whose} expired {ago_s} s ago: have another one made by foqs access token create {row.principal}",
+                "expired token",
+                row.principal,
+                row.id,
             )
         credential = Credential(row.principal, CredentialKind.TOKEN, row.id, row.expires_at_ms)
         if self.principal(credential, now_ms) is None:
-            raise PermissionDeniedError(
-                f"{whose} is of no use while its principal is disabled: ask an administrator about {row.principal}"
+            raise TokenRefusedError(
+                f"{whose} is of no use while its principal is disabled: ask an administrator about {row.principal}",
+                "disabled principal",
+                row.principal,
+                row.id,
             )
         return credential
 

@@ -11,6 +11,8 @@ NAMES_PER_CALLER_MAX = 50
 """Namespaces that one caller can have named in refusals of a minute. All others are one."""
 CALLERS_MAX = 1_000
 """Callers of whom that is kept in a minute. The names of further ones are not told."""
+ADDRESSES_MAX = 100
+"""Addresses that refused sign-ins of a minute are recorded with. All others are one."""
 NAMES_MS = 60_000
 OTHER_NAMES = "(other)"
 WINDOWS_MAX = 10_000
@@ -97,3 +99,25 @@ class RecordedNames:
         if not self._since_ms <= now_ms < self._since_ms + NAMES_MS:
             self._since_ms = now_ms
             self._by_caller.clear()
+
+
+class RecordedAddresses:
+    """The addresses of refused sign-ins. A stranger can have as many as its network gives it, so they are bounded."""
+
+    def __init__(self) -> None:
+        self._addresses: set[str] = set()
+        self._since_ms = 0
+
+    def told(self, address: str) -> str:
+        """Return the address to record, which is OTHER_NAMES once ADDRESSES_MAX others were recorded."""
+        if address not in self._addresses:
+            if len(self._addresses) >= ADDRESSES_MAX:
+                return OTHER_NAMES
+            self._addresses.add(address)
+        return address
+
+    def begin_anew(self, now_ms: int) -> None:
+        """Forget the addresses of the last minute, as `RecordedNames` does."""
+        if not self._since_ms <= now_ms < self._since_ms + NAMES_MS:
+            self._since_ms = now_ms
+            self._addresses.clear()

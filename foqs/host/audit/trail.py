@@ -15,9 +15,9 @@ from foqs.background.lane import Lane
 from foqs.background.outage_log import OutageLog
 from foqs.background.service import Service
 from foqs.contract.audited import AUDITED, AuditKind, SettingsOf, changes_of, namespace_of, subject_of
-from foqs.host.audit.sums import AuditSums, RecordedNames
+from foqs.host.audit.sums import AuditSums, RecordedAddresses, RecordedNames
 from foqs.model import limits
-from foqs.model.audit import CREDENTIAL_BYTES_MAX, NAME_BYTES_MAX, AuditRecord, clipped
+from foqs.model.audit import CREDENTIAL_BYTES_MAX, NAME_BYTES_MAX, SIGN_IN, AuditNote, AuditRecord, clipped
 from foqs.model.calls import CallContext
 from foqs.model.errors import ErrorCode, FoqsError, PermissionDeniedError
 
@@ -25,12 +25,15 @@ WAITING_MAX = 1_000
 """Records that wait to be written to the meta database; the log alone has those beyond."""
 WAITING_SUMS_MAX = 800
 """Records that wait before sums wait no more: the other places are for changes."""
+WAITING_SIGN_INS_MAX = 400
+"""Records that wait before those of refused sign-ins wait no more, because strangers make them."""
 BATCH_RECORDS_MAX = 100
 SUMS_PER_TURN_MAX = 100
 """Sums that one turn of the event loop tells."""
 ITEMS_WINDOW_MS = 10 * limits.SECOND_MS
 READS_WINDOW_MS = 60 * limits.SECOND_MS
 REFUSALS_WINDOW_MS = 60 * limits.SECOND_MS
+SIGN_INS_WINDOW_MS = 60 * limits.SECOND_MS
 _DRAIN_TRIES = 3
 _OK = "OK"
 
@@ -80,6 +83,7 @@ class Audit(Service):
         self._lane = Lane("audit")
         self._sums = AuditSums()
         self._names = RecordedNames()
+        self._addresses = RecordedAddresses()
         self._waiting: deque[AuditRecord] = deque()
         self._asked = asyncio.Event()
         self._writing = asyncio.Lock()
@@ -126,6 +130,19 @@ class Audit(Service):
         self._note_refusal(record.principal, verb, record.namespace_name)
         self._sum(_kind_key(record), record, REFUSALS_WINDOW_MS)
 
+    def sign_in_refused(self, note: AuditNote) -> None:
+        """Record a credential that was refused, or a caller that is held back because it has none.
+
+        Those of one address and outcome are summed up, and so are all addresses beyond the first ADDRESSES_MAX of a
+        minute.
+        """
+        record = replace(note.record(self._wall_ms(), self._host_id), address=self._addresses.told(note.address))
+        self._sum(_kind_key(record), record, SIGN_INS_WINDOW_MS)
+
+    def noted(self, note: AuditNote) -> None:
+        """Record a change of a secret that this host has made or refused by itself."""
+        self._publish(note.record(self._wall_ms(), self._host_id), 1, 0, WAITING_MAX)
+
     def _record(self, context: CallContext, verb: str, request: Any, outcome: str, request_id: str) -> AuditRecord:
         return AuditRecord(
             at_ms=self._wall_ms(),
@@ -159,6 +176,8 @@ class Audit(Service):
 
     def _publish(self, record: AuditRecord, count: int, took_ms: int, waiting_max: int = WAITING_SUMS_MAX) -> None:
         """Log a record, and have it written unless so many wait."""
+        if record.verb == SIGN_IN:
+            waiting_max = WAITING_SIGN_INS_MAX
         self._number += 1
         record = replace(record, number=self._number, count=count, took_ms=took_ms)
         _log.info("audit", **asdict(record))
@@ -195,6 +214,7 @@ class Audit(Service):
     async def _end_windows(self) -> None:
         now_ms = self._wall_ms()
         self._names.begin_anew(now_ms)
+        self._addresses.begin_anew(now_ms)
         await self._publish_in_turns(self._sums.ended(now_ms))
 
     async def _publish_in_turns(self, sums: Iterator[tuple[AuditRecord, int, int]]) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import stat
 import threading
+from collections import deque
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -17,10 +19,20 @@ BYTES_MAX: Final = 4_096
 """The maximum size of a file with a secret."""
 CREDENTIALS: Final = "$CREDENTIALS_DIRECTORY"
 """The beginning of a path that means the directory of systemd's credentials for this service."""
+CHANGES_MAX: Final = 100
+"""Changes of files that are remembered until somebody takes them; the oldest ones are dropped first."""
 _FILES_MAX: Final = 1_000
 _WIDELY_OPEN: Final = stat.S_IWGRP | stat.S_IROTH | stat.S_IWOTH
 
 _log = structlog.get_logger(__name__)
+
+
+class FileChange(NamedTuple):
+    """A file whose secret has become another one, or has become unusable."""
+
+    path: str
+    problem: str
+    """Empty if the new secret is used; otherwise the old one still is."""
 
 
 def path_of(named: str) -> Path:
@@ -67,6 +79,7 @@ class SecretFile:
                     raise
                 if error.message != self._problem:
                     self._problem = error.message
+                    _changes.append(FileChange(self._named, error.message))
                     _log.error("secret_file_unusable", error=error.message)
                 return self._secret
 
@@ -93,10 +106,13 @@ class SecretFile:
             raise InvalidArgumentError(f"{path} cannot be used: {error.strerror}") from None
         finally:
             os.close(descriptor)
+        if self._secret is not None and secret != self._secret:
+            _changes.append(FileChange(self._named, ""))
         self._secret, self._seen, self._problem = secret, marks, ""
         return secret
 
 
+_changes: deque[FileChange] = deque(maxlen=CHANGES_MAX)
 _files: dict[str, SecretFile] = {}
 _files_lock = threading.Lock()
 
@@ -109,6 +125,15 @@ def secret_file(named: str) -> SecretFile:
                 _files.clear()  # They are read again.
             _files[named] = SecretFile(named)
         return _files[named]
+
+
+def take_changes() -> list[FileChange]:
+    """Return the changes of files that were seen since the last time, for the audit. Safe to call from any thread."""
+    taken: list[FileChange] = []
+    with suppress(IndexError):
+        while True:
+            taken.append(_changes.popleft())
+    return taken
 
 
 def _check_status(path: Path, status: os.stat_result) -> None:

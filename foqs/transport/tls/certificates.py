@@ -11,6 +11,7 @@ import structlog
 from foqs.background.lane import Lane
 from foqs.background.service import Service
 from foqs.model import limits
+from foqs.model.audit import RELOAD_CERTIFICATES, AuditNote
 from foqs.model.errors import InvalidArgumentError
 from foqs.transport.tls.contexts import Contexts, PeerTls, ServerContext, TlsFiles, load
 from foqs.transport.tls.layer import PortTls
@@ -33,8 +34,12 @@ class Certificates(Service):
     Open connections keep their contexts. Files that cannot be used change nothing.
     """
 
-    def __init__(self, files: TlsFiles, wall_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, files: TlsFiles, wall_ms: Callable[[], int], note: Callable[[AuditNote], None] = lambda note: None
+    ) -> None:
+        """`note` takes each reload and each refusal of one, for the audit."""
         super().__init__("certificates")
+        self._note = note
         self._files = files
         self._wall_ms = wall_ms
         self._lane = Lane(self.name)
@@ -75,10 +80,13 @@ class Certificates(Service):
             seen, contexts = await self._lane.run(self._read)
         except InvalidArgumentError as error:
             _log.error("certificate_not_reloaded", error=error.message)
+            self._note(AuditNote(RELOAD_CERTIFICATES, error.code.name, changes=f"nothing: {error.message}"))
             return
         self._seen, self._contexts = seen, contexts
         self._warned_at_ms = 0
-        _log.info("certificate_reloaded", expires=utc_of(contexts.expires_at_ms))
+        expires = utc_of(contexts.expires_at_ms)
+        _log.info("certificate_reloaded", expires=expires)
+        self._note(AuditNote(RELOAD_CERTIFICATES, changes=f"the first one expires {expires}"))
 
     async def _start(self) -> None:
         """Raises InvalidArgumentError if the files cannot be used."""
