@@ -17,13 +17,12 @@ import click
 
 from foqs.cli.tables import table_lines
 from foqs.model.errors import ErrorCode, FoqsError
+from foqs.model.shown_text import escaped_json, one_line, some_lines
 
 if TYPE_CHECKING:
     from foqs.model.calls import PositionErrors
 
 _LINES_PER_WRITE = 500
-_LINE_ENDS = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
-"""Characters that end a line for some programs. They are escaped, to keep each document on one line."""
 
 
 class Exit(IntEnum):
@@ -56,8 +55,8 @@ def exit_of(error: FoqsError) -> Exit:
 
 
 def note(message: str) -> None:
-    """Print a message on stderr, so that stdout has only the result."""
-    click.echo(message, err=True)
+    """Print a message on stderr, so that stdout has only the result. Names in it can be made up by others."""
+    click.echo(some_lines(message), err=True)
 
 
 class Output:
@@ -79,7 +78,7 @@ class Output:
     def line(self, text: str) -> None:
         """Print a line if the output is a table."""
         if not self.as_json:
-            click.echo(text)
+            click.echo(one_line(text))
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]], *, is_last_cut: bool = False) -> None:
         """Print a table if that is the output format, each row as it arrives; see table_lines."""
@@ -109,10 +108,13 @@ def leave(code: Exit) -> NoReturn:
 
 
 def _json_of(value: object, indent: int | None = None) -> str:
-    """Encode as JSON. Escape non-ASCII characters unless stdout is in a Unicode encoding."""
+    """Encode as JSON. Escape non-ASCII characters unless stdout is in a Unicode encoding.
+
+    Those that end a line for some programs or steer a terminal are always escaped, so a document stays on one line.
+    """
     is_unicode = (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
     text = json.dumps(plain(value), ensure_ascii=not is_unicode, indent=indent)
-    return text.translate(_LINE_ENDS) if is_unicode else text
+    return escaped_json(text) if is_unicode else text
 
 
 def plain(value: object) -> Any:

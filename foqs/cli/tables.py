@@ -10,6 +10,8 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 
+from foqs.model.shown_text import one_line
+
 _GAP = "  "
 _ROWS_SEEN = 1_000
 """Rows that decide the widths of the columns. A later, wider cell sticks out."""
@@ -57,17 +59,17 @@ def cell_of(value: object) -> str:
 
 
 def text_of(value: object) -> str:
-    """One line for a program. Control characters are replaced; no name has one, so names are printed unchanged."""
+    """One line for a program. Control characters are replaced, and those that turn the direction of writing.
+
+    JSON has a text as it is.
+    """
     if isinstance(value, bytes):
         value = value.decode(errors="replace")
     if value is None:
         return "-"
     if isinstance(value, bool):
         return str(value).lower()
-    text = str(value)
-    if text.isprintable():
-        return text
-    return "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(char) == "Cc" else char for char in text)
+    return one_line(str(value))
 
 
 def width_of(text: str) -> int:
