@@ -19,6 +19,7 @@ from foqs.cluster.peers.cluster_secrets import ClusterSecrets
 from foqs.cluster.routing.routing import Routing
 from foqs.cluster.routing.routing_gauges import OF_ROUTING
 from foqs.config import HostConfig
+from foqs.config_addresses import peer_advertised_of
 from foqs.contract.verbs import Table
 from foqs.host.access.book import AccessBook
 from foqs.host.access.follower import AccessFollower
@@ -69,14 +70,13 @@ from foqs.model.shared_caps import SharedCap
 from foqs.model.stocks import Topic
 from foqs.parts import Parts, real_parts
 from foqs.record_factory import make_audit, make_event_log
+from foqs.server_factory import make_server
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Events
 from foqs.shard_factory import ShardFactory
 from foqs.storage.meta.meta_store import MetaStore
 from foqs.storage.schema.migrations import SchemaKind
 from foqs.storage.sessions.places import place_of
-from foqs.transport.bounds import TransportLimits
-from foqs.transport.server import ThriftServer
 from foqs.transport.tls.certificates import Certificates
 from foqs.transport.tls.tls_gauges import OF_TLS, TlsSources
 
@@ -142,7 +142,10 @@ class Host(Service):
             self._namespaces, self._shards, self._dispatcher, self._loop.time, self.metrics.items.count_event
         )
         self._routing = self._make_routing(self._make_verbs(slices))
-        self._server = self._make_server()
+        self._server = make_server(
+            config, parts, self._routing, self.access, self._namespaces, self.metrics.transport, self.certificates,
+            self._audit.sign_in_refused, lambda: self.owners.has_older_hosts,
+        )  # fmt: skip
         self._ticking, self._pulse = Tasks("ticker"), Pulse()
         self._ages = Ages(self._shards, self._loop.time)
         self._watch()
@@ -229,7 +232,7 @@ class Host(Service):
         await self._sharing.start()
         await self._group_purge.start()
         await self._server.start()
-        self._membership.advertise(self._advertised())
+        self._membership.advertise(self._advertised(), self._peer_advertised())
 
     def _join(self, meta: MetaStore) -> None:
         """Check the name and the id of the cluster, and read its secret. Raises InvalidArgumentError in another."""
@@ -350,7 +353,9 @@ class Host(Service):
         config, parts = self._config, self._parts
         meta = self._make_meta(limits.META_STATEMENT_MS_MAX)
         # The listening port is known only after the start.
-        me = HostRow(self.id, "", started_at_ms, 0, tier=config.tier, proof=PROOF, is_starting=True)
+        me = HostRow(
+            self.id, "", started_at_ms, 0, tier=config.tier, proof=PROOF, is_starting=True, peer_address=""
+        )  # fmt: skip
         places = {shard_id: place_of(url) for shard_id, url in config.shards.items()}
         beats = partial(self._make_meta, limits.BEAT_STATEMENT_MS_MAX)
         ensemble = (config.membership, config.cluster, meta, parts.monotonic_s, beats, config.membership_access)
@@ -391,6 +396,11 @@ class Host(Service):
     def _advertised(self) -> str:
         """The address and the port at which clients and other hosts reach this host."""
         return self._config.advertised(self.port)
+
+    def _peer_advertised(self) -> str:
+        """The same for other hosts alone; empty if they use that for clients."""
+        port = self._server.peer_port
+        return "" if port is None else peer_advertised_of(self._config, port)
 
     def _make_slot_moves(self) -> SlotMover:
         return SlotMover(
@@ -444,7 +454,7 @@ class Host(Service):
                 GroupVerbs(namespaces, GroupCalls(namespaces, self._namespace_calls), self._parts.wall_ms),
                 JobCalls(namespaces, self._jobs),
                 ShardCalls(namespaces, shards, self._slots, self._waiting, self._sharing.tiers_of, places),
-                StatusOfHost(self._config.host_name, shards, self._is_draining),
+                StatusOfHost(self._config.host_name, shards, self._is_draining, self._peer_advertised),
                 AuditList(namespaces.calls.run),
             ],
         )
@@ -468,28 +478,3 @@ class Host(Service):
             self.id, cluster, table, local, reasons, self.owners, peers, self._secrets, self._audit, chance, now_s,
             self._config.needs_peer_certificates,
         )  # fmt: skip
-
-    def _make_server(self) -> ThriftServer:
-        """The server for clients and other hosts."""
-        config, tls = self._config, self.certificates
-        return self._parts.server(
-            self._routing.router.call,
-            is_living_peer=self._routing.door.is_living,
-            identities=self.access,
-            check=self._routing.router.check,
-            wall_ms=self._parts.wall_ms,
-            note_refusal=self._audit.sign_in_refused,
-            tokens_without_tls=config.tokens_without_tls,
-            tls=None if tls is None else tls.port_tls(is_required=config.tls == "required"),
-            address=config.listen_address,
-            port=config.port,
-            namespaces=self._namespaces,
-            metrics=self.metrics.transport,
-            bounds=TransportLimits(
-                connections_max=config.connections_max,
-                connections_per_address_max=config.connections_per_address_max,
-                idle_ms_max=config.idle_ms_max,
-                # The other half is for the shards, to release the claims of healthy ones.
-                drain_ms_max=config.drain_ms_max // 2,
-            ),
-        )

@@ -34,7 +34,7 @@ from pydantic_settings import (
 )
 
 from foqs.cluster.members.backends.zookeeper_url import ZookeeperAccess
-from foqs.config_addresses import ANY_PORT, AdvertiseAddress, ListenAddress, MembershipUrl, is_every_address
+from foqs.config_addresses import AdvertiseAddress, ListenAddress, MembershipUrl, advertised_of, port_problems_of
 from foqs.config_problems import ENVIRONMENT_PREFIX, redact_url, sentence_of
 from foqs.config_tls import tls_files_of, tls_problems_of, zookeeper_problems_of
 from foqs.config_urls import (
@@ -49,7 +49,6 @@ from foqs.config_urls import (
 )
 from foqs.model import limits
 from foqs.model.errors import InvalidArgumentError
-from foqs.model.host_addresses import HostPort, parse_address
 from foqs.service_links import without_service_links
 from foqs.storage.sessions.places import url_at
 from foqs.storage.sessions.secret_file import secret_file
@@ -139,6 +138,11 @@ class HostConfig(BaseModel):
     )
     listen_address: ListenAddress = Field(default="127.0.0.1", description="address to listen on")
     port: Port = Field(default=7600, description="port to listen on; 0 lets the kernel choose")
+    peer_port: Port = Field(
+        default=0,
+        description="port on which other hosts call this one, and nobody else; port then serves clients alone. 0: "
+        "hosts use the same port as clients",
+    )
     advertise_address: AdvertiseAddress = Field(
         default="",
         pattern=r"^(|\[?[A-Za-z0-9._:%-]{1,200}\]?(:\d{1,5})?)$",
@@ -300,7 +304,7 @@ class HostConfig(BaseModel):
 
     @model_validator(mode="after")
     def _tls_is_whole(self) -> HostConfig:
-        if problems := [*tls_problems_of(self), *zookeeper_problems_of(self)]:
+        if problems := [*port_problems_of(self), *tls_problems_of(self), *zookeeper_problems_of(self)]:
             raise ValueError("; ".join(problems))
         return self
 
@@ -335,11 +339,7 @@ class HostConfig(BaseModel):
 
         It is unknown for a host that listens on every address of its machine.
         """
-        if self.advertise_address:
-            found = parse_address(self.advertise_address, port or ANY_PORT)
-        else:
-            found = HostPort(self.listen_address, port)
-        return "" if is_every_address(found.host) else str(found)
+        return advertised_of(self, port)
 
     def url_of_shard(self, shard_id: int, place: str) -> str:
         """The URL of a shard: the one of this configuration, or else its place with the user of all shards."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import Annotated
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator, Field
 
 from foqs.cluster.members.backends import zookeeper_url
-from foqs.model.host_addresses import host_problem, parse_address
+from foqs.model.host_addresses import HostPort, host_problem, parse_address
+
+if TYPE_CHECKING:
+    from foqs.config import HostConfig
 
 ANY_PORT = 1
 """Stands for the port of an address that has none."""
@@ -22,6 +26,36 @@ def is_every_address(address: str) -> bool:
         return ipaddress.ip_address(address.strip("[]")).is_unspecified
     except ValueError:
         return re.fullmatch(r"0+(\.0+)*", address) is not None  # The system accepts this form as well.
+
+
+def advertised_of(config: HostConfig, port: int) -> str:
+    """Return the address and the port at which others reach a host that listens on `port`; empty if unknown."""
+    if config.advertise_address:
+        found = parse_address(config.advertise_address, port or ANY_PORT)
+    else:
+        found = HostPort(config.listen_address, port)
+    return "" if is_every_address(found.host) else str(found)
+
+
+def peer_advertised_of(config: HostConfig, peer_port: int) -> str:
+    """Return the address at which other hosts reach a host that listens for them on `peer_port`; empty if unknown.
+
+    A port in `advertise_address` is that for clients.
+    """
+    address = advertised_of(config, ANY_PORT)
+    return address and str(parse_address(address)._replace(port=peer_port))
+
+
+def port_problems_of(config: HostConfig) -> Iterator[str]:
+    """The faults in the ports together."""
+    if config.peer_port and config.peer_port == config.port:
+        yield (
+            f"peer_port = {config.peer_port} is port as well; allowed: another port, or 0 if hosts use the same port "
+            "as clients"
+        )
+    is_same_place = config.metrics_address == config.listen_address
+    if config.peer_port and config.peer_port == config.metrics_port and is_same_place:
+        yield f"peer_port = {config.peer_port} is metrics_port as well; allowed: another port"
 
 
 def _listen_address(value: str) -> str:

@@ -63,6 +63,9 @@ def open_settings(config: HostConfig) -> Iterator[Door]:
     if config.peer_certificates != "required":
         problem = f"{config.peer_certificates}, so who knows the secret of the cluster is a host without a certificate"
         yield Door("peer_certificates", problem, "set peer_certificates = required once all hosts show theirs")
+    if not config.peer_port and not is_loopback(config.listen_address):
+        problem = "0, so whoever reaches the port for clients can also try to be a host"
+        yield Door("peer_port", problem, "set peer_port, and let a firewall admit hosts alone to it")
     yield from _of_metrics(config)
     yield from _of_databases(config)
     yield from _of_zookeeper(config)

@@ -956,7 +956,9 @@ struct ClusterHost {
   /** Those that it serves, by id, sick ones included. */
   10: list<i32> shards,
   11: list<i32> sick_shards,
-  12: string detail
+  12: string detail,
+  /** Where other hosts call it; empty or not set if they use address. */
+  13: optional string peer_address
 }
 /** Asks all hosts that live, for 2 s at most. */
 struct ListHostsRequest {}
@@ -967,7 +969,7 @@ struct ListHostsResponse {
 
 struct HostStatusRequest {}
 struct ShardStatus { 1: i32 shard_id, 2: string state /* owned, sick (its circuit breaker is open) or lost (not owned now); detail says why */, 3: i64 epoch, 4: i64 items, 5: i64 open_leases, 6: string detail }
-struct HostStatus { 1: string host, 2: string version, 3: i64 started_at_ms, 4: list<ShardStatus> shards, 5: bool draining }
+struct HostStatus { 1: string host, 2: string version, 3: i64 started_at_ms, 4: list<ShardStatus> shards, 5: bool draining, 6: optional string peer_address /* Where other hosts call it; empty or not set if they use the port for clients */ }
 
 service FoqsAdmin {
   Namespace createNamespace(1: CreateNamespaceRequest request) throws (1: FoqsError error)

@@ -25,6 +25,8 @@ def host_status(remote: Remote, check: bool) -> None:
     owned_count = sum(shard.state != "lost" for shard in status.shards)
     owned = f"owns {owned_count} of {len(status.shards)} shards" if owned_count else "owns no shard: it serves nothing"
     note(f"{status.host}, version {status.version}, up since {time_of(status.started_at_ms)} UTC{draining}, {owned}")
+    if status.peer_address:
+        note(f"other hosts call it at {status.peer_address}")
     remote.output.table(
         ["SHARD", "STATE", "EPOCH", "ITEMS", "OPEN LEASES", "DETAIL"],
         ((s.shard_id, s.state, s.epoch, s.items, s.open_leases, s.detail) for s in status.shards),

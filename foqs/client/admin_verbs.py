@@ -266,7 +266,8 @@ def host_status(terms: Terms) -> Flow[HostStatus]:
     shards = [
         ShardStatus(s.shard_id, s.state, s.epoch, s.items, s.open_leases, s.detail or "") for s in response.shards or ()
     ]
-    return HostStatus(response.host, response.version, response.started_at_ms, shards, bool(response.draining))
+    is_draining, peer_address = bool(response.draining), response.peer_address or ""
+    return HostStatus(response.host, response.version, response.started_at_ms, shards, is_draining, peer_address)
 
 
 def who_am_i(terms: Terms) -> Flow[Identity]:
@@ -301,6 +302,7 @@ def _host(w: Any) -> ClusterHost:
     # A newer host can send an unknown state.
     values["state"] = HostState(w.state if w.state in frozenset(HostState) else 0)
     values |= {"shards": w.shards or [], "sick_shards": w.sick_shards or [], "detail": w.detail or ""}
+    values["peer_address"] = w.peer_address or ""
     return ClusterHost(**values)
 
 

@@ -270,13 +270,17 @@ class ShardStatus:
 
 @dataclass(slots=True)
 class HostStatus:
-    """The status of a host and of its shards. `draining`: it is about to end and takes no new items."""
+    """The status of a host and of its shards. `draining`: it is about to end and takes no new items.
+
+    `peer_address` is where other hosts call it; empty if they use the port for clients.
+    """
 
     host: str
     version: str
     started_at_ms: int
     shards: list[ShardStatus]
     draining: bool
+    peer_address: str = ""
 
 
 @dataclass(slots=True)

@@ -44,7 +44,7 @@ class HostRow(NamedTuple):
 
     id: str
     address: str
-    """The address for peers and clients."""
+    """The address for clients, and for peers unless there is a `peer_address`."""
     started_at_ms: int
     beat_number: int
     is_leaving: bool = False
@@ -56,6 +56,10 @@ class HostRow(NamedTuple):
     """True if it has not opened its port yet, and so has no address."""
     secret_ids: tuple[str, ...] = ()
     """The ids of the secrets of the cluster that it knows: foqs/model/cluster_secret.py."""
+    peer_address: str | None = None
+    """The address for peers alone; empty without one. None for a host of an older build, which knows no such address of
+    others either.
+    """
 
 
 class ShardRow(NamedTuple):

@@ -25,7 +25,8 @@ class HostState(IntEnum):
 class ClusterHost:
     """A living host, as far as the asked host knows.
 
-    `host_id` is its process: the name, #, and its start. `address` is where it listens, empty if it reports none.
+    `host_id` is its process: the name, #, and its start. `address` is where it listens, empty if it reports none, and
+    `peer_address` where it listens for other hosts, empty if that is the same.
     `beat_age_ms` is how long ago the asked host saw a heartbeat of it. `shards` are those that it serves, the sick ones
     included, which `sick_shards` names. `version` and the shards are empty while it is silent; `detail` has the reason.
     """
@@ -42,6 +43,7 @@ class ClusterHost:
     shards: list[int] = field(default_factory=list)
     sick_shards: list[int] = field(default_factory=list)
     detail: str = ""
+    peer_address: str = ""
 
 
 @dataclass(slots=True)

@@ -100,19 +100,28 @@ class PeerLink:
         "host_id",
         "host_uris",
         "is_fresh",
+        "only_older",
         "refusal",
         "secret_id",
         "since_s",
     )
 
     def __init__(
-        self, *, is_fresh: bool, since_s: float, binding: bytes = b"", host_uris: Sequence[str] | None = None
+        self,
+        *,
+        is_fresh: bool,
+        since_s: float,
+        binding: bytes = b"",
+        host_uris: Sequence[str] | None = None,
+        only_older: bool = False,
     ) -> None:
         """`is_fresh` is True if the connection has had no other call. `since_s` is the time of a steady clock.
 
         `binding` is that of the certificate which this host has shown on the connection. `host_uris` are the URIs in
-        the caller's certificate, None without one of the authority of hosts.
+        the caller's certificate, None without one of the authority of hosts. `only_older` is True if the caller came to
+        the port for clients although hosts have one of their own, which hosts of older builds do not know.
         """
+        self.only_older = only_older
         self.is_fresh = is_fresh
         self.since_s = since_s
         self.binding = binding

@@ -14,6 +14,7 @@ from foqs.model.audit import AuditNote
 from foqs.transport.bounds import Identities, KnownNamespaces, TransportLimits, TransportMetrics
 from foqs.transport.connection import Connection
 from foqs.transport.connection_table import ConnectionTable
+from foqs.transport.entrance import Entrance
 from foqs.transport.sign_ins import SignIns
 from foqs.transport.verb_table import Check, Verbs, request_ids
 from foqs.wire.codec import Codec, Reply
@@ -38,9 +39,12 @@ class MemoryServer(Service):
         tokens_without_tls: bool,
         note_refusal: Callable[[AuditNote], None] = lambda note: None,
         tls: object = None,
+        peer_port: int | None = None,
+        peer_tls: object = None,
+        has_older_hosts: object = None,
     ) -> None:
         super().__init__("memory-server")
-        self.port = port
+        self.port, self.peer_port = port, peer_port
         self._call = call
         self._is_living_peer = is_living_peer
         self._metrics = metrics
@@ -60,7 +64,8 @@ class MemoryServer(Service):
             self._identities, wall_ms, now_s, self._bounds,
             tokens_without_tls=self._tokens_without_tls, note_refusal=self._note_refusal,
         )  # fmt: skip
-        self._table = ConnectionTable(served, codec, self._metrics, self._bounds, self._namespaces, sign_ins)
+        entrance = Entrance(self._bounds, sign_ins)
+        self._table = ConnectionTable(served, codec, self._metrics, self._bounds, self._namespaces, [entrance])
 
     def connect(self) -> MemoryDialogue:
         """Open a connection. Call it within the host's loop."""

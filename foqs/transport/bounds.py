@@ -14,6 +14,10 @@ from foqs.wire.frames import FrameTimes
 
 UNKNOWN_CONNECTIONS_PER_ADDRESS_MAX = 100
 """Connections of one client address that are not logged in, while access is enforced."""
+PEER_PORT_CONNECTIONS_MAX = 2 * limits.HOSTS_MAX + limits.UNKNOWN_CONNECTIONS_MAX
+"""Connections of a port for hosts: each host has one, and two while one replaces another. The others are of callers
+that have not proven to be hosts.
+"""
 LOGIN_FRAME_BYTES_MAX = 4 * limits.KIB
 """A frame of a connection that is not logged in, while access is enforced."""
 LOGIN_MS_MAX = 10 * limits.SECOND_MS
@@ -38,6 +42,7 @@ class TransportLimits:
 
     connections_max: int = limits.CONNECTIONS_MAX
     connections_per_address_max: int = limits.CONNECTIONS_PER_ADDRESS_MAX
+    peer_connections_max: int = PEER_PORT_CONNECTIONS_MAX
     unknown_connections_max: int = limits.UNKNOWN_CONNECTIONS_MAX
     unknown_connections_per_address_max: int = UNKNOWN_CONNECTIONS_PER_ADDRESS_MAX
     connections_per_principal_max: int = limits.CONNECTIONS_PER_PRINCIPAL_MAX

@@ -17,9 +17,9 @@ from foqs.model.errors import ErrorCode, FoqsError, OverloadedError
 from foqs.model.peer_proof import PeerLink, PeerRefusedError
 from foqs.model.principal import EVERYBODY
 from foqs.transport.bounds import TransportLimits, TransportMetrics
+from foqs.transport.entrance import Entrance
 from foqs.transport.fair_scheduler import OF_PEER, CallerQueue, FairScheduler
 from foqs.transport.sign_in import SignIn
-from foqs.transport.sign_ins import SignIns
 from foqs.transport.tls.caller_tls import CallerTls
 from foqs.transport.verb_table import OK, Answered, Verbs, dequeue_response
 from foqs.wire.codec import (
@@ -103,7 +103,6 @@ class ServerCalls:
         codec: Codec,
         metrics: TransportMetrics,
         bounds: TransportLimits,
-        sign_ins: SignIns,
     ) -> None:
         self.loop = loop
         self.scheduler = scheduler
@@ -111,7 +110,6 @@ class ServerCalls:
         self.codec = codec
         self.metrics = metrics
         self.limits = bounds
-        self.sign_ins = sign_ins
         self.draining = False
         """True if calls are refused because the server is about to stop."""
         self.count = 0
@@ -188,10 +186,10 @@ class CallTable:
     its connection, which would be a cycle for the garbage collector: each call does.
     """
 
-    def __init__(self, server: ServerCalls) -> None:
+    def __init__(self, server: ServerCalls, entrance: Entrance) -> None:
         self._server = server
         self._scheduler = server.scheduler
-        self.sign_in = SignIn(server)
+        self.sign_in = SignIn(server, entrance)
         """The identity of the caller."""
         self.context = self.sign_in.context
         """The context of every call except long polls."""

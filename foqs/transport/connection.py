@@ -16,8 +16,8 @@ import structlog
 from foqs.model.peer_proof import PeerRefusedError
 from foqs.transport.call_table import CallInFlight, CallTable
 from foqs.transport.connection_table import ConnectionTable
+from foqs.transport.entrance import Entrance
 from foqs.transport.fair_scheduler import NO_TENANT
-from foqs.transport.sign_in import OF_SIGN_IN
 from foqs.transport.tls.caller_tls import CALLER_TLS
 from foqs.transport.unframed import HEAD_BYTES_MAX, answer_unframed
 from foqs.wire.codec import ENQUEUE, LENGTH_BYTES, METHODS_BY_NAME_BYTES, seqid_of
@@ -43,15 +43,16 @@ class Connection(asyncio.Protocol):
     calls.
     """
 
-    def __init__(self, table: ConnectionTable) -> None:
+    def __init__(self, table: ConnectionTable, entrance: Entrance | None = None) -> None:
         self._table = table
+        self.entrance = entrance = entrance or table.entrances[0]
         self._loop = table.loop
         self._limits = table.limits
         self._scheduler = table.scheduler
         self._namespaces = table.namespaces
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
         self.address = ""
-        self.calls = CallTable(table.calls)
+        self.calls = CallTable(table.calls, entrance)
         self._admitted = False
         self._closing = False
         self._half_closed = False
@@ -140,6 +141,7 @@ class Connection(asyncio.Protocol):
         cutter, calls = self._cutter, self.calls
         has_taken = is_full = False
         sign_in = calls.sign_in
+        at_once = sign_in.at_once
         try:
             if data:
                 cutter.feed(data)
@@ -152,7 +154,7 @@ class Connection(asyncio.Protocol):
                     break
                 has_taken = True
                 name, namespace = peek_call(message)
-                if name in OF_SIGN_IN or sign_in.is_barred:
+                if name in at_once or sign_in.is_barred:
                     answer = calls.answer_at_once(name, message)
                     if answer is not None:
                         self._write(answer)

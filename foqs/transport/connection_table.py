@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -15,9 +15,10 @@ from foqs.model.errors import ErrorCode
 from foqs.model.peer_proof import PeerRefusedError
 from foqs.transport.bounds import KnownNamespaces, TransportLimits, TransportMetrics
 from foqs.transport.call_table import ServerCalls
+from foqs.transport.entrance import Entrance
 from foqs.transport.fair_scheduler import FairScheduler
 from foqs.transport.partial_frames import PartialFrames
-from foqs.transport.sign_ins import REFUSALS, SIGN_IN_CALLS, SignIns
+from foqs.transport.sign_ins import REFUSALS, SIGN_IN_CALLS
 from foqs.transport.verb_table import Verbs
 from foqs.wire.codec import Codec
 
@@ -50,8 +51,9 @@ class ConnectionTable:
         metrics: TransportMetrics,
         bounds: TransportLimits,
         namespaces: KnownNamespaces,
-        sign_ins: SignIns,
+        entrances: Sequence[Entrance],
     ) -> None:
+        """Connections that name no entrance come through the first one."""
         self.loop = asyncio.get_running_loop()
         self.codec = codec
         self.metrics = metrics
@@ -61,27 +63,20 @@ class ConnectionTable:
         self.empty = asyncio.Event()
         self.empty.set()
         self.scheduler = FairScheduler(self.loop, bounds.scheduling, perf_counter)
-        self.sign_ins = sign_ins
-        self.calls = ServerCalls(self.loop, self.scheduler, verbs, codec, metrics, bounds, sign_ins)
+        self.entrances = entrances
+        self.calls = ServerCalls(self.loop, self.scheduler, verbs, codec, metrics, bounds)
         self.partial_frames = PartialFrames(
             self.connections.keys(), bounds.partial_frame_bytes_max, bounds.partial_frame_bytes_per_address_max
         )
-        self._connections_by_address: Counter[str] = Counter()
         self._to_hang_up: deque[Connection] = deque()
         self._errors_unlogged = 0
         self._errors_to_log = _LOGGED_ERRORS_PER_SWEEP
 
     # --- admission ---
 
-    def turns_away(self, address: str) -> bool:
-        """True if too many connections are open, in all or from this address, for one more."""
-        if len(self.connections) >= self.limits.connections_max:
-            reason = "connections_max"
-        elif self._connections_by_address.get(address, 0) >= self.limits.connections_per_address_max:
-            reason = "connections_per_address_max"
-        elif reason := self.sign_ins.too_many_unknown(address):
-            self.sign_ins.refused(address, f"{ErrorCode.OVERLOADED.name}, {reason}")
-        else:
+    def turns_away(self, entrance: Entrance, address: str) -> bool:
+        """True if too many connections came through this entrance, in all or from this address, for one more."""
+        if not (reason := entrance.too_many(address)):
             return False
         self.metrics.connection_refused(reason)
         self._log_refusal(address, reason, "too many connections")
@@ -89,10 +84,10 @@ class ConnectionTable:
 
     def admit(self, connection: Connection) -> bool:
         """Admit a new connection unless it is turned away."""
-        if self.turns_away(connection.address):
+        if self.turns_away(connection.entrance, connection.address):
             return False
         self.connections[connection] = None
-        self._connections_by_address[connection.address] += 1
+        connection.entrance.enter(connection.address)
         self.empty.clear()
         self.metrics.connection_opened()
         return True
@@ -100,9 +95,7 @@ class ConnectionTable:
     def leave(self, connection: Connection) -> None:
         """Remove an admitted connection that is lost."""
         del self.connections[connection]
-        self._connections_by_address[connection.address] -= 1
-        if not self._connections_by_address[connection.address]:
-            del self._connections_by_address[connection.address]
+        connection.entrance.leave(connection.address)
         if not self.connections:
             self.empty.set()
         self.metrics.connection_closed()
@@ -120,7 +113,9 @@ class ConnectionTable:
     def peer_refused(self, connection: Connection, refusal: PeerRefusedError) -> None:
         """Count a caller that falsely claimed to be a host of the cluster, and log it, a few per sweep."""
         self.metrics.protocol_error("peer_refused")
-        self.sign_ins.refused(connection.address, f"{ErrorCode.PERMISSION_DENIED.name}, host: {refusal.reason}")
+        connection.entrance.sign_ins.refused(
+            connection.address, f"{ErrorCode.PERMISSION_DENIED.name}, host: {refusal.reason}"
+        )
         self._log_refusal(connection.address, refusal.reason, refusal.message, is_peer=True)
 
     def hang_up_soon(self, connection: Connection) -> None:
@@ -160,7 +155,8 @@ class ConnectionTable:
                 excess -= size
                 if excess <= 0:
                     break
-        self.sign_ins.end_second()
+        for entrance in self.entrances:
+            entrance.sign_ins.end_second()
         self._errors_to_log = _LOGGED_ERRORS_PER_SWEEP
         if self._errors_unlogged:
             _log.warning("further_connections_refused", count=self._errors_unlogged)

@@ -1,4 +1,4 @@
-"""The Thrift server: one listener, both services, framed strict binary Thrift."""
+"""The Thrift server: one port or two, all services, framed strict binary Thrift."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from foqs.model.audit import AuditNote
 from foqs.transport.bounds import Identities, KnownNamespaces, TransportLimits, TransportMetrics
 from foqs.transport.connection import Connection
 from foqs.transport.connection_table import ConnectionTable
+from foqs.transport.entrance import CallersOf, Entrance
 from foqs.transport.listener import Listener
 from foqs.transport.sign_ins import OpenAccess, SignIns
 from foqs.transport.tls.handshakes import Handshakes
@@ -47,12 +48,25 @@ def allowed_connections(wanted: int) -> int:
     return max(1, min(wanted, files - FILES_BESIDE_CONNECTIONS))
 
 
+def _fitting(bounds: TransportLimits, *, has_peer_port: bool) -> TransportLimits:
+    """Return the bounds with as many connections as the process is allowed; at most a quarter are for hosts."""
+    for_hosts = bounds.peer_connections_max if has_peer_port else 0
+    wanted = bounds.connections_max + for_hosts
+    allowed = allowed_connections(wanted)
+    if allowed == wanted:
+        return bounds
+    for_hosts = min(for_hosts, max(1, allowed // 4))
+    for_clients = max(1, min(bounds.connections_max, allowed - for_hosts))
+    _log.warning("connections_max_lowered", connections_max=bounds.connections_max, allowed=for_clients)
+    return replace(bounds, connections_max=for_clients, peer_connections_max=for_hosts)
+
+
 def _wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
 class ThriftServer(Service):
-    """Serves the verbs that `call` does on a TCP port; `address` and `port` as in `bind`, port 0 takes a free one.
+    """Serves the verbs that `call` does on TCP ports; `address` and `port` as in `bind`, port 0 takes a free one.
 
     Runs on uvloop or the standard event loop, within which every call is a task of its own: calls of one connection run
     side by side and are answered as they finish (see `Connection`). A call whose connection is lost is cancelled, so
@@ -75,6 +89,9 @@ class ThriftServer(Service):
         tokens_without_tls: bool = False,
         tls: PortTls | None = None,
         bounds: TransportLimits | None = None,
+        peer_port: int | None = None,
+        peer_tls: PortTls | None = None,
+        has_older_hosts: Callable[[], bool] = lambda: False,
     ) -> None:
         """Calls are scheduled by the namespaces that this host knows: see FairScheduler.
 
@@ -84,6 +101,9 @@ class ThriftServer(Service):
 
         `is_living_peer` is true of a host that may still call as one of the cluster, once it has proven to be one by
         the secret with this id.
+
+        With a `peer_port`, hosts call that one, by `peer_tls`, and nobody else is served there. Then the verbs between
+        hosts are unknown on `port`, but while `has_older_hosts` is true, for hosts that know no other port.
         """
         super().__init__("thrift-server")
         self._call = call
@@ -98,10 +118,14 @@ class ThriftServer(Service):
         self._note_refusal = note_refusal
         self._tokens_without_tls = tokens_without_tls
         self._tls = tls
-        self._handshakes: Handshakes | None = None
+        self._peer_port = peer_port
+        self._peer_tls = peer_tls
+        self._has_older_hosts = has_older_hosts
+        self._handshakes: list[Handshakes] = []
+        """One for each port with TLS."""
         self._bounds = bounds or TransportLimits()
         self._table: ConnectionTable | None = None
-        self._listener: Listener | None = None
+        self._listeners: list[Listener] = []
         self._sweep_timer: asyncio.TimerHandle | None = None
 
     @property
@@ -110,48 +134,63 @@ class ThriftServer(Service):
         return self._port
 
     @property
+    def peer_port(self) -> int | None:
+        """The same for the port of hosts; None if they use the other one."""
+        return self._peer_port
+
+    @property
     def handshakes_waiting(self) -> int:
         """TLS handshakes that wait for their turn."""
-        return 0 if self._handshakes is None else self._handshakes.waiting_count
+        return sum(handshakes.waiting_count for handshakes in self._handshakes)
 
     async def _start(self) -> None:
         codec = Codec()
-        bounds = self._bounds
-        allowed = allowed_connections(bounds.connections_max)
-        if allowed < bounds.connections_max:
-            _log.warning("connections_max_lowered", connections_max=bounds.connections_max, allowed=allowed)
-            bounds = replace(bounds, connections_max=allowed)
+        bounds = _fitting(self._bounds, has_peer_port=self._peer_port is not None)
         verbs = Verbs(self._call, self._is_living_peer, codec, request_ids(self._wall_ms()), self._check)
-        sign_ins = SignIns(
-            self._identities,
-            self._wall_ms,
-            asyncio.get_running_loop().time,
-            bounds,
-            tokens_without_tls=self._tokens_without_tls,
-            note_refusal=self._note_refusal,
-        )
-        self._table = table = ConnectionTable(verbs, codec, self._metrics, bounds, self._namespaces, sign_ins)
-        self._listener = Listener(table.loop, self._connections_of(table), table.turns_away)
-        self._port = await self._listener.open(self._address, self._port)
+        callers = [CallersOf.EVERYBODY] if self._peer_port is None else [CallersOf.CLIENTS, CallersOf.HOSTS]
+        entrances = [self._entrance_of(some, bounds) for some in callers]
+        self._table = table = ConnectionTable(verbs, codec, self._metrics, bounds, self._namespaces, entrances)
+        for entrance, tls in zip(entrances, (self._tls, self._peer_tls), strict=False):
+            turns_away = partial(table.turns_away, entrance)
+            self._listeners.append(Listener(table.loop, self._connections_of(table, entrance, tls), turns_away))
+        self._port = await self._listeners[0].open(self._address, self._port)
+        if self._peer_port is not None:
+            self._peer_port = await self._listeners[1].open(self._address, self._peer_port)
         self._sweep_later(table)
 
-    def _connections_of(self, table: ConnectionTable) -> Callable[[], asyncio.Protocol]:
+    def _entrance_of(self, callers: CallersOf, bounds: TransportLimits) -> Entrance:
+        now_s, is_for_hosts = asyncio.get_running_loop().time, callers is CallersOf.HOSTS
+        sign_ins = SignIns(
+            self._identities, self._wall_ms, now_s, bounds,
+            tokens_without_tls=self._tokens_without_tls, is_for_hosts=is_for_hosts, note_refusal=self._note_refusal,
+        )  # fmt: skip
+        return Entrance(bounds, sign_ins, callers, self._has_older_hosts)
+
+    def _connections_of(
+        self, table: ConnectionTable, entrance: Entrance, tls: PortTls | None
+    ) -> Callable[[], asyncio.Protocol]:
         """Return the maker of the protocol of an accepted socket."""
-        if self._tls is None:
-            return lambda: Connection(table)
-        self._handshakes = handshakes = Handshakes(table.loop, time.perf_counter)
-        answer_plain = partial(answer_without_tls, table.codec) if self._tls.is_required else None
-        door = TlsDoor(handshakes, self._tls.context, answer_plain, self._metrics.handshake_ended)
-        return lambda: TlsLayer(Connection(table), door)
+        if tls is None:
+            return lambda: Connection(table, entrance)
+        handshakes = Handshakes(table.loop, time.perf_counter)
+        self._handshakes.append(handshakes)
+        answer_plain = partial(answer_without_tls, table.codec) if tls.is_required else None
+        door = TlsDoor(handshakes, tls.context, answer_plain, self._metrics.handshake_ended)
+        return lambda: TlsLayer(Connection(table, entrance), door)
+
+    async def _close_listeners(self) -> None:
+        """Accept no more connections, and wait until accepted sockets are connections."""
+        for listener in self._listeners:
+            listener.close()
+        for listener in self._listeners:
+            await listener.wait_closed()
 
     async def _drain(self) -> None:
         """Refuse new calls with OVERLOADED, finish those in flight, send their answers, and part from the clients."""
-        table, listener = self._table, self._listener
+        table = self._table
         assert table is not None
-        assert listener is not None
         table.calls.draining = True
-        listener.close()
-        await listener.wait_closed()
+        await self._close_listeners()
         deadline = table.loop.time() + self._bounds.drain_ms_max / 1000
         await self._finish_calls(table, deadline)
         await self._part(table, deadline)
@@ -188,9 +227,7 @@ class ThriftServer(Service):
     async def _stop(self) -> None:
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
-        if self._listener is not None:
-            self._listener.close()
-            await self._listener.wait_closed()
+        await self._close_listeners()
         if self._table is not None:
             await self._abort_connections(self._table)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from foqs.contract.verbs import VERBS, Whole
 from foqs.model import calls, limits
 from foqs.model.access import AccessMode, Credential, TokenRefusedError
 from foqs.model.calls import CallContext
@@ -16,6 +17,7 @@ from foqs.model.host_addresses import is_loopback
 from foqs.model.peer_proof import PeerLink, PeerRefusedError
 from foqs.model.principal import EVERYBODY, NOBODY, Principal
 from foqs.transport.bounds import LOGIN_FRAME_BYTES_MAX, SIGN_IN_CALLS_PER_SWEEP_MAX, Snapshot
+from foqs.transport.entrance import Entrance
 from foqs.transport.sign_ins import PEER, REFUSALS, SIGN_IN_CALLS
 from foqs.transport.tls.caller_tls import CallerTls
 from foqs.transport.verb_table import OK, check_required
@@ -33,6 +35,9 @@ CREDENTIAL_ENDED = "credential ended"
 """The reason for the audit of calls whose credential was revoked, has expired, or is of a disabled principal."""
 _OVERLOADED = ErrorCode.OVERLOADED.name
 _HANDSHAKE_BYTES = frozenset(name.encode() for name in HANDSHAKE)
+_OF_HOSTS = frozenset(name.encode() for name, verb in VERBS.items() if verb.route is Whole.OF_PEERS)
+_BESIDE_HOSTS = OF_SIGN_IN | _OF_HOSTS
+"""The same where hosts have another port, because the verbs between hosts can be unknown here."""
 
 
 class SignIn:
@@ -42,10 +47,12 @@ class SignIn:
         "_answered_count",
         "_barred_since_s",
         "_counted_as",
+        "_entrance",
         "_server",
         "_shared",
         "_snapshot",
         "address",
+        "at_once",
         "context",
         "credential",
         "frame_bytes_max",
@@ -57,9 +64,12 @@ class SignIn:
         "was_asked",
     )
 
-    def __init__(self, server: ServerCalls) -> None:
+    def __init__(self, server: ServerCalls, entrance: Entrance) -> None:
         self._server = server
-        self._shared = server.sign_ins
+        self._entrance = entrance
+        self._shared = entrance.sign_ins
+        self.at_once = _BESIDE_HOSTS if entrance.is_for_clients else OF_SIGN_IN
+        """The names of verbs about which `answers` is asked even if the caller is not barred."""
         self._snapshot: Snapshot | None = None
         self.tls: CallerTls | None = None
         """The certificates of the connection; None without TLS."""
@@ -104,10 +114,14 @@ class SignIn:
 
     def begin_proof(self, *, is_fresh: bool) -> PeerLink:
         """Return the state of a caller that is about to prove to be a host, as `PeerLink`."""
-        now_s, tls = self._server.loop.time(), self.tls
-        if tls is None:
-            return PeerLink(is_fresh=is_fresh, since_s=now_s)
-        return PeerLink(is_fresh=is_fresh, since_s=now_s, binding=tls.binding, host_uris=tls.host_uris)
+        tls = self.tls or CallerTls(b"")
+        return PeerLink(
+            is_fresh=is_fresh,
+            since_s=self._server.loop.time(),
+            binding=tls.binding,
+            host_uris=tls.host_uris,
+            only_older=self._entrance.is_for_clients,
+        )
 
     def ended_certificate(self) -> PeerRefusedError | None:
         """The reason to close the connection of a host whose certificate has expired, or None."""
@@ -147,21 +161,22 @@ class SignIn:
     def _follow(self, snapshot: Snapshot) -> None:
         """Take the principal and the mode from one snapshot."""
         self._snapshot, now_ms = snapshot, self._shared.wall_ms()
-        if self.credential is None and self.tls is not None and self.tls.names:
+        is_for_hosts = self._entrance.is_for_hosts
+        if self.credential is None and self.tls is not None and self.tls.names and not is_for_hosts:
             found_by_name = snapshot.by_names(self.tls.names, now_ms)
             if found_by_name is not None:
                 self.credential = found_by_name._replace(expires_at_ms=self.tls.ends_at_ms)
         credential = self.credential
         is_open, is_enforced = snapshot.mode is AccessMode.OPEN, snapshot.mode is AccessMode.ENFORCED
         if credential is None:
-            principal = EVERYBODY if is_open else NOBODY
+            principal = EVERYBODY if is_open and not is_for_hosts else NOBODY
         else:
             found = snapshot.principal(credential, now_ms)
             self.is_dead = found is None
             principal = Principal(credential.principal) if found is None else found
             if is_open and found is not None:
                 principal = _unlimited(self.context.principal, credential.principal)
-        self.is_barred = self.is_dead or (is_enforced and credential is None)
+        self.is_barred = self.is_dead or (is_enforced and credential is None) or is_for_hosts
         self.frame_bytes_max = LOGIN_FRAME_BYTES_MAX if self.is_barred else limits.FRAME_BYTES_MAX
         if not self.is_barred or self.is_dead:
             self._barred_since_s = None
@@ -191,7 +206,11 @@ class SignIn:
 
     def answers(self, name: bytes) -> bool:
         """True if a call of this name is answered here."""
-        return not self.is_peer and name not in _HANDSHAKE_BYTES
+        if self.is_peer:
+            return False
+        if name in _HANDSHAKE_BYTES or (name in _OF_HOSTS and not self.is_barred):
+            return self._entrance.hides_hosts()
+        return True
 
     def answer(self, name: bytes, message: bytes) -> bytes:
         """Answer a call at once. Raises FrameError if its bytes are no call, or if the caller has made too many."""
@@ -199,13 +218,17 @@ class SignIn:
         self._answered_count += 1
         if self._answered_count > SIGN_IN_CALLS_PER_SWEEP_MAX:
             raise self._flood(SIGN_IN_CALLS, f"more than {SIGN_IN_CALLS_PER_SWEEP_MAX} calls to log in at once")
-        refused = METHODS_BY_NAME_BYTES.get(name) if self.is_barred and name not in OF_SIGN_IN else None
-        if refused is not None:
+        is_for_hosts, is_hidden = self._entrance.is_for_hosts, name in _OF_HOSTS and self._entrance.hides_hosts()
+        refused = METHODS_BY_NAME_BYTES.get(name) if self.is_barred and not is_hidden else None
+        if refused is not None and (is_for_hosts or name not in OF_SIGN_IN):
             return self.refuse(refused, seqid_of(message))
         if name != AUTHENTICATE.name_bytes or self.credential is not None:
             self._count_call()
+        codec = self._server.codec
         try:
-            method, seqid, request, _ = self._server.codec.decode_call(message)
+            if is_hidden:
+                codec.refuse_call(message)
+            method, seqid, request, _ = codec.decode_call(message)
         except UnreadableCallError as error:
             self._server.metrics.call_finished(error.method_name, error.outcome, 0.0)
             return error.response
@@ -236,6 +259,11 @@ class SignIn:
             return PermissionDeniedError(
                 f"{self.context.principal.name} may not call {method.name}: its credential has ended or was revoked, "
                 "or it is disabled: connect anew with another one"
+            )
+        if self._entrance.is_for_hosts:
+            return PermissionDeniedError(
+                f"only hosts of this cluster may call {method.name} here: this is the port for hosts (peer_port); use "
+                "the port for clients"
             )
         return PermissionDeniedError(
             f"nobody may call {method.name}: call authenticate with a token first, or connect with a client certificate"

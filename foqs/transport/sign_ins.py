@@ -33,12 +33,15 @@ class SignIns:
         bounds: TransportLimits,
         *,
         tokens_without_tls: bool = False,
+        is_for_hosts: bool = False,
         note_refusal: Callable[[AuditNote], None] = lambda note: None,
     ) -> None:
         """`now_s` is the time of the event loop. `tokens_without_tls` takes tokens over plain connections too.
 
-        `note_refusal` takes each sign-in that is refused, for the audit.
+        With `is_for_hosts` callers cannot log in, and are bounded in all modes of access until they have proven to be
+        hosts. `note_refusal` takes each sign-in that is refused, for the audit.
         """
+        self._is_for_hosts = is_for_hosts
         self._identities = identities
         self.note_used = identities.note_used
         self.wall_ms = wall_ms
@@ -71,7 +74,7 @@ class SignIns:
 
     def too_many_unknown(self, address: str) -> str:
         """Return the bound that one more connection would break before it is logged in, or empty text."""
-        if not self.is_enforced:
+        if not (self.is_enforced or self._is_for_hosts):
             return ""
         if self._unknown_count >= self._limits.unknown_connections_max:
             return "unknown_connections_max"

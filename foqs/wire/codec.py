@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 import thriftpy2
 from thriftpy2.protocol.cybin.cybin import TCyBinaryProtocol
@@ -258,9 +258,7 @@ class Codec:
         name, seqid, body = scan_call(message, 0, len(message))
         method = METHODS_BY_NAME_BYTES.get(name)
         if method is None:
-            text = f"the contract has no method {name.decode('ascii')}"
-            response = self.encode_application_error(name, UNKNOWN_METHOD, text, seqid)
-            raise UnreadableCallError("unknown", "UNKNOWN_METHOD", response)
+            raise self._unknown(name, seqid)
         self._in.setvalue(message[body:])
         try:
             request = self._reader.read_struct(method.args()).request
@@ -273,6 +271,16 @@ class Codec:
                 self._renew()
         batch = getattr(request, method.batch, None) if method.batch is not None else None
         return method, seqid, request, len(batch) if batch else 0
+
+    def refuse_call(self, message: bytes) -> NoReturn:
+        """Scan a call, and raise what `decode_call` raises for a method that the contract does not have."""
+        name, seqid, _ = scan_call(message, 0, len(message))
+        raise self._unknown(name, seqid)
+
+    def _unknown(self, name: bytes, seqid: int) -> UnreadableCallError:
+        text = f"the contract has no method {name.decode('ascii')}"
+        response = self.encode_application_error(name, UNKNOWN_METHOD, text, seqid)
+        return UnreadableCallError("unknown", "UNKNOWN_METHOD", response)
 
     def decode_request(self, method: Method, data: bytes) -> Any:
         """Decode the request struct from the arguments `data` of a call, which `scan_call` must have walked.

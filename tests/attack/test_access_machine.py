@@ -22,6 +22,7 @@ from foqs.model.errors import ErrorCode, NotFoundError
 from foqs.transport.bounds import TransportLimits
 from foqs.transport.connection import Connection
 from foqs.transport.connection_table import ConnectionTable
+from foqs.transport.entrance import Entrance
 from foqs.transport.sign_ins import SignIns
 from foqs.transport.tls.caller_tls import CALLER_TLS
 from foqs.transport.verb_table import Verbs, request_ids
@@ -143,7 +144,8 @@ class AccessMachine(RuleBasedStateMachine):
         )
         verbs = Verbs(self._do, lambda host_id: False, self.codec, request_ids(0), self.door.check)
         sign_ins = SignIns(self.book, self.book.wall_ms, self.loop.time, bounds)
-        return ConnectionTable(verbs, self.codec, Mock(), bounds, cast(Any, self.door.queue), sign_ins)
+        entrances = [Entrance(bounds, sign_ins)]
+        return ConnectionTable(verbs, self.codec, Mock(), bounds, cast(Any, self.door.queue), entrances)
 
     async def _do(self, context: CallContext, verb: str, request: Any) -> Any:
         self.door.check(context, verb, request)
@@ -331,7 +333,7 @@ class AccessMachine(RuleBasedStateMachine):
 
     @invariant()
     def connections_are_counted_once(self) -> None:
-        sign_ins = self.table.sign_ins
+        sign_ins = self.table.entrances[0].sign_ins
         assert (
             sign_ins._unknown_count == sum(not caller.name for caller in self.live) == sum(sign_ins._unknown.values())
         )

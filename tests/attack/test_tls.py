@@ -452,8 +452,7 @@ async def test_handshakes_beyond_the_bound_are_refused_and_those_before_are_serv
     monkeypatch.setattr("foqs.transport.tls.handshakes.WAITING_MAX", 2)
     assert WAITING_MAX == 1_000
     async with tls_world(files) as w:
-        assert w.server._handshakes is not None
-        w.server._handshakes._left_s = -0.2  # Others have just taken what there was.
+        w.server._handshakes[0]._left_s = -0.2  # Others have just taken what there was.
         hello = hello_of(authority.client_context())
         async with w.connect() as one, w.connect() as two, w.connect() as three:
             for client in (one, two, three):
@@ -472,8 +471,7 @@ async def test_bytes_that_wait_for_the_turn_of_their_handshake_are_counted_and_i
 ) -> None:
     bounds = replace(SHORT, frame_times=FrameTimes(first_frame_ms_max=200, header_ms_max=0))
     async with tls_world(files, bounds=bounds) as w, w.connect() as client:
-        assert w.server._handshakes is not None
-        w.server._handshakes._left_s = -1e6  # Others have just taken what there was.
+        w.server._handshakes[0]._left_s = -1e6  # Others have just taken what there was.
         sent = hello_of(authority.client_context()) + (b"\x17\x03\x03\x00\x01x" * 1_000)
         await client.send_bytes(sent)
         await w.until_open(1)

@@ -138,7 +138,7 @@ def room(request: pytest.FixtureRequest) -> Iterator[Room]:
 
 
 def row(name: str, beat_number: int = 1, *, is_leaving: bool = False) -> HostRow:
-    return HostRow(name, f"{name}:7600", 17, beat_number, is_leaving, "gold", 2)
+    return HostRow(name, f"{name}:7600", 17, beat_number, is_leaving, "gold", 2, peer_address=f"{name}:7601")
 
 
 def joined(room: Room, name: str) -> MembershipBackend:

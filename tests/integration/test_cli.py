@@ -382,6 +382,17 @@ def test_a_check_of_the_host_fails_unless_all_is_well(
     assert words in checked.stderr
 
 
+def test_the_address_for_hosts_is_shown_where_there_is_one(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "other hosts call it" not in shell.run("host-status").stderr
+
+    async def status(_: CallContext, __: object) -> HostStatus:
+        return HostStatus("fake", "0", 1, [ShardStatus(1, "owned", 3, 5, 2)], False, "queue-a:7601")
+
+    monkeypatch.setattr(shell.queue, "get_host_status", status)
+    assert "other hosts call it at queue-a:7601" in shell.run("host-status").stderr
+    assert shell.json("host-status")["peer_address"] == "queue-a:7601"
+
+
 def test_a_command_that_reads_goes_on_to_the_next_address_when_a_host_hangs(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from tests.support.background_host import background_host
 from tests.support.fake_queue import FakeQueue
 
 Run = Callable[..., Result]
-HOST = ClusterHost("h1", "h1#a", "h:1", "gold", "0.9", 1_000, 12, False, HostState.SERVING, [0, 1], [1])
+HOST = ClusterHost("h1", "h1#a", "h:1", "gold", "0.9", 1_000, 12, False, HostState.SERVING, [0, 1], [1], "", "h:2")
 SILENT = ClusterHost("h2", "h2#b", "", "", "", 1_000, 2_000, True, HostState.SILENT, detail="it tells no address")
 SHARD = ClusterShard(0, "mysql://h/d", ShardUse.SERVING, "", "", "h1", "", 1, "", 1, health=ShardHealth.SERVED)
 
@@ -39,6 +39,7 @@ def test_the_hosts_are_a_table_or_json(shell: tuple[Run, FakeQueue]) -> None:
     header, first, second = [line.split("\t") for line in run().stdout.splitlines()]
     shown = dict(zip(header, first, strict=True))
     assert (shown["HOST"], shown["PROCESS"], shown["ADDRESS"], shown["TIER"]) == ("h1", "h1#a", "h:1", "gold")
+    assert shown["PEER ADDRESS"] == "h:2"
     assert (shown["VERSION"], shown["STATE"], shown["BEAT MS AGO"], shown["SICK"]) == ("0.9", "serving", "12", "1")
     assert shown["UP SINCE"].startswith("1970-01-01 00:00:01")
     assert shown["SHARDS"].endswith("18 19 ... (25 in all)")
@@ -46,6 +47,7 @@ def test_the_hosts_are_a_table_or_json(shell: tuple[Run, FakeQueue]) -> None:
     assert (shown["STATE"], shown["DETAIL"]) == ("silent, leaving", "it tells no address")
     one, two = json.loads(run("--output", "json").stdout)
     assert (one["name"], one["host_id"], one["state"], one["beat_age_ms"]) == ("h1", "h1#a", "serving", 12)
+    assert (one["peer_address"], two["peer_address"]) == ("h:2", "")
     assert (two["is_leaving"], two["shards"], two["detail"]) == (True, [], "it tells no address")
 
 

@@ -57,6 +57,19 @@ def test_a_host_of_a_version_that_counted_no_beats_lives_as_long_as_its_heartbea
     assert (old.beat_number, old.is_leaving, old.tier) == (beaten_at_ms, False, "")
 
 
+def test_a_host_that_says_nothing_of_an_address_for_hosts_is_of_an_older_build(
+    store: MetaStore, mysql_server: LocalServer, meta_url: str
+) -> None:
+    now = "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)"
+    row = f"INSERT INTO host (name, address, started_at, heartbeat_at) VALUES ('old', 'h:1', 1, {now})"
+    query(mysql_server, meta_url, row)
+    told = {"a#1": "", "b#1": "[fd00::1]:7601", "c#1": None}
+    for name, peer_address in told.items():
+        store.hosts.beat(host(name)._replace(peer_address=peer_address))
+    rows = {row.id: row.peer_address for row in store.hosts.beat(host("a#1", beat=2)._replace(peer_address="h:2"))}
+    assert rows == {**told, "a#1": "h:2", "old": None}
+
+
 def age(server: LocalServer, url: str, name: str, age_ms: int) -> None:
     query(server, url, f"UPDATE host SET heartbeat_at = heartbeat_at - {age_ms} WHERE name = '{name}'")
 

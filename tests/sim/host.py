@@ -57,7 +57,7 @@ class FakeDoor(Service):
         self.is_living_peer = is_living_peer
         self.queue: Any = Asked(call, CONTEXT)
         self.admin: Any = Asked(call, CONTEXT)
-        self.port = 0
+        self.port, self.peer_port = 0, None
         self.draining = False
         self.calls: dict[asyncio.Task[Any], None] = {}
         """In the order in which they came: those of a host that is stopped end in it, in each run of a seed."""

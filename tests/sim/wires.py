@@ -17,6 +17,7 @@ from foqs.client.retry import RetryPolicy
 from foqs.transport.bounds import TransportLimits
 from foqs.transport.connection import Connection
 from foqs.transport.connection_table import ConnectionTable
+from foqs.transport.entrance import Entrance
 from foqs.transport.sign_ins import OpenAccess, SignIns
 from foqs.transport.verb_table import Verbs, request_ids
 from foqs.wire.codec import Codec
@@ -52,7 +53,12 @@ class FrontDoor:
         namespaces: Any = host.host._namespaces
         metrics: Any = NoMetrics()
         self.table = ConnectionTable(
-            verbs, codec, metrics, bounds, namespaces, SignIns(OpenAccess(), wall_ms, now_s, bounds)
+            verbs,
+            codec,
+            metrics,
+            bounds,
+            namespaces,
+            [Entrance(bounds, SignIns(OpenAccess(), wall_ms, now_s, bounds))],
         )
         self.world = world
 

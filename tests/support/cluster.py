@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import zip_longest
+from typing import Any
 from unittest.mock import patch
 
 from foqs.cluster.members import membership
@@ -33,8 +35,13 @@ def knows_all(hosts: list[RunningHost]) -> bool:
 
 
 @asynccontextmanager
-async def cluster(meta_url: str, shard_urls: Mapping[int, str], count: int) -> AsyncIterator[list[RunningHost]]:
-    """So many hosts, each with its part of the shards, and the namespace `jobs`. Shards move without delay."""
+async def cluster(
+    meta_url: str, shard_urls: Mapping[int, str], count: int, settings: Sequence[Mapping[str, Any]] = ()
+) -> AsyncIterator[list[RunningHost]]:
+    """So many hosts, each with its part of the shards, and the namespace `jobs`. Shards move without delay.
+
+    `settings` are those of the first hosts.
+    """
     with (
         patch.object(membership, "SETTLED_MS", 0),
         patch.object(membership, "BUSY_BEAT_MS", 20),
@@ -42,8 +49,10 @@ async def cluster(meta_url: str, shard_urls: Mapping[int, str], count: int) -> A
     ):
         async with AsyncExitStack() as stack:
             hosts = [
-                await stack.enter_async_context(running_host(meta_url, shard_urls, name=f"host-{number}"))
-                for number in range(count)
+                await stack.enter_async_context(
+                    running_host(meta_url, shard_urls, name=f"host-{number}", **(some or {}))
+                )
+                for number, some in zip_longest(range(count), settings)
             ]
             await until(lambda: knows_all(hosts))
             yield hosts

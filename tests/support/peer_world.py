@@ -46,7 +46,16 @@ SWEEP_MS = 20
 class PeerWorld:
     """A host that is called, and the connections of one that calls."""
 
-    def __init__(self, sweep_ms: int, tls: PortTls | None, *, needs_certificate: bool) -> None:
+    def __init__(
+        self,
+        bounds: TransportLimits,
+        tls: PortTls | None,
+        *,
+        needs_certificate: bool = False,
+        peer_port: int | None = None,
+        peer_tls: PortTls | None = None,
+        metrics: Any = None,
+    ) -> None:
         self.queue = FakeQueue()
         self.now_s = asyncio.get_running_loop().time
         self.clock_step_ms = 0
@@ -56,6 +65,8 @@ class PeerWorld:
         self.secrets = known_secrets(self._rows, SECRET)
         self.proofs = dict.fromkeys(HOSTS, PROOF)
         """The newest proof that each living host knows."""
+        self.older: set[str] = set()
+        """The hosts of builds that know no address for peers alone."""
         self.news: Any = TopicHomes("callee", None, None, lambda count: 0, self.now_s)  # type: ignore[arg-type]
         local: Any = SimpleNamespace(cap_rate=lambda key: 0.0)
         self.caps = CapHomes("callee", None, local, self.now_s)  # type: ignore[arg-type]
@@ -67,9 +78,10 @@ class PeerWorld:
         )  # fmt: skip
         self.look()
         self.server = ThriftServer(
-            self._call, address="127.0.0.1", port=0, namespaces=self.queue, metrics=Mock(),
-            is_living_peer=self.door.is_living, tls=tls, bounds=TransportLimits(sweep_ms=sweep_ms),
+            self._call, address="127.0.0.1", port=0, namespaces=self.queue, metrics=metrics or Mock(),
+            is_living_peer=self.door.is_living, tls=tls, bounds=bounds,
             wall_ms=lambda: time.time_ns() // 1_000_000 + self.clock_step_ms,
+            peer_port=peer_port, peer_tls=peer_tls, has_older_hosts=lambda: self.owners.has_older_hosts,
         )  # fmt: skip
         self.peers = self.connections_of("caller")
 
@@ -95,7 +107,10 @@ class PeerWorld:
 
     def look(self, shards: dict[int, int] | None = None) -> None:
         """Read the meta database: who lives, and which shards there are."""
-        hosts = {name: HostRow(name, f"{name}:1", 1, 1, proof=proof) for name, proof in self.proofs.items()}
+        hosts = {
+            name: HostRow(name, f"{name}:1", 1, 1, proof=proof, peer_address=None if name in self.older else "")
+            for name, proof in self.proofs.items()
+        }
         rows = {
             shard_id: ShardRow(shard_id, epoch, "other", 0, "", ShardUse.SERVING, "", "", "", 0)
             for shard_id, epoch in (SHARDS if shards is None else shards).items()
@@ -120,9 +135,18 @@ class PeerWorld:
     def remote(self, host_id: str = "callee") -> RemoteHost:
         return self.peers.get(host_id, f"127.0.0.1:{self.server.port}")
 
-    def stranger(self, tls: ssl.SSLContext | None = None, server_name: str | None = None) -> Any:
+    def stranger(
+        self, tls: ssl.SSLContext | None = None, server_name: str | None = None, own_address: str | None = None
+    ) -> Any:
         """A connection of somebody who knows the protocol."""
-        return RawClient.connect("127.0.0.1", self.server.port, tls=tls, server_name=server_name)
+        return RawClient.connect("127.0.0.1", self.server.port, own_address, tls, server_name)
+
+    def at_peer_port(
+        self, tls: ssl.SSLContext | None = None, server_name: str | None = None, own_address: str | None = None
+    ) -> Any:
+        """The same at the port for hosts."""
+        assert self.server.peer_port is not None
+        return RawClient.connect("127.0.0.1", self.server.peer_port, own_address, tls, server_name)
 
 
 def known_secrets(
@@ -160,9 +184,10 @@ async def join(client: RawClient, caller: str = "caller") -> Reply:
 
 @asynccontextmanager
 async def peer_world(
-    sweep_ms: int = SWEEP_MS, tls: PortTls | None = None, *, needs_certificate: bool = False
+    sweep_ms: int = SWEEP_MS, tls: PortTls | None = None, *, bounds: TransportLimits | None = None, **options: Any
 ) -> AsyncIterator[PeerWorld]:
-    made = PeerWorld(sweep_ms, tls, needs_certificate=needs_certificate)
+    """`options` are those of PeerWorld."""
+    made = PeerWorld(bounds or TransportLimits(sweep_ms=sweep_ms), tls, **options)
     await made.server.start()
     try:
         yield made

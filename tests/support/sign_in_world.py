@@ -168,8 +168,8 @@ class _Transport:
 
 
 class _Connection(Connection):
-    def __init__(self, table: Any, shown: Shown) -> None:
-        super().__init__(table)
+    def __init__(self, table: Any, entrance: Any, shown: Shown) -> None:
+        super().__init__(table, entrance)
         self._shown = shown
 
     def connection_made(self, transport: Any) -> None:
@@ -188,7 +188,7 @@ class SignInWorld(World):
     async def swept(self) -> None:
         """Wait until every connection has been looked at anew."""
         seen = 0
-        sign_ins = self.server._table.sign_ins  # type: ignore[union-attr]
+        sign_ins = self.server._table.entrances[0].sign_ins  # type: ignore[union-attr]
         before = sign_ins.end_second
 
         def counted() -> None:
@@ -212,6 +212,7 @@ async def sign_in_world(
     bounds: TransportLimits | None = None,
     tokens_without_tls: bool = False,
     tls: PortTls | None = None,
+    **ports: Any,
 ) -> AsyncIterator[SignInWorld]:
     door, counts = Door(Book(mode)), Counts()
     for number, name in enumerate(("ns", "other"), 1):
@@ -219,10 +220,10 @@ async def sign_in_world(
     server = ThriftServer(
         door.call, address="127.0.0.1", port=0, namespaces=door.queue, metrics=counts,
         identities=door.book, check=door.check, wall_ms=door.book.wall_ms, tokens_without_tls=tokens_without_tls,
-        tls=tls, bounds=bounds or TransportLimits(sweep_ms=SWEEP_MS),
+        tls=tls, bounds=bounds or TransportLimits(sweep_ms=SWEEP_MS), **ports,
     )  # fmt: skip
     shown = Shown()
-    with patch("foqs.transport.server.Connection", lambda table: _Connection(table, shown)):
+    with patch("foqs.transport.server.Connection", lambda table, entrance: _Connection(table, entrance, shown)):
         await server.start()
         try:
             yield SignInWorld(server, door, counts, shown)
@@ -251,7 +252,8 @@ def client_counts(w: SignInWorld) -> tuple[int, int]:
     """The connections that are not logged in, and those that are."""
     table = w.server._table
     assert table is not None
-    return table.sign_ins._unknown_count, table.sign_ins._by_principal.total()
+    sign_ins = table.entrances[0].sign_ins
+    return sign_ins._unknown_count, sign_ins._by_principal.total()
 
 
 async def waits(w: SignInWorld, client: RawClient, seqid: int = 9) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -31,9 +32,8 @@ def test_a_call_that_was_put_off_runs_with_the_permissions_of_then() -> None:
         admit=lambda call: None,
         verbs=SimpleNamespace(serve=lambda context, *_: served.append(context)),
         loop=SimpleNamespace(create_task=lambda served, name: None),
-        sign_ins=None,
     )
-    table = CallTable(cast(Any, server))
+    table = CallTable(cast(Any, server), cast(Any, Mock()))
     table.context = CallContext("10.0.0.1", principal=Principal("mailer", 1), is_permissive=True)
     dequeue = DequeueRequest("jobs", [TopicDemand("mail", 1)], None, 9_000)
     calls = []
@@ -62,9 +62,8 @@ def test_a_long_poll_is_of_the_same_principal_as_every_other_call(wait_ms: int) 
         admit=lambda call: None,
         verbs=SimpleNamespace(serve=lambda context, *_: served.append(context)),
         loop=SimpleNamespace(create_task=lambda served, name: None),
-        sign_ins=None,
     )
-    table = CallTable(cast(Any, server))
+    table = CallTable(cast(Any, server), cast(Any, Mock()))
     table.context = CallContext("10.0.0.1", principal=mailer)
     requests = (
         ("ack", AckRequest("jobs", [])),

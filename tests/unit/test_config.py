@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from foqs.config import ConfigError, HostConfig, load_config, redact_url
+from foqs.config_addresses import peer_advertised_of
 from foqs.storage.sessions.passwords import password_text
 
 META = "mysql://root@db/meta"
@@ -250,6 +251,32 @@ def test_an_address_that_leads_nowhere_is_told_to_nobody_and_warned_of(listen: s
         key, value = ("advertise_address", advertise) if advertise else ("listen_address", listen)
         assert warnings[0].startswith(f"{key} = {value} is every address of this machine")
         assert "set advertise_address" in warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("listen", "advertise", "told"),
+    [
+        ("127.0.0.1", "", "127.0.0.1:7601"),
+        ("::1", "", "[::1]:7601"),
+        ("0.0.0.0", "queue-a", "queue-a:7601"),
+        ("0.0.0.0", "queue-a:17600", "queue-a:7601"),
+        ("::", "[fd00::1]:17600", "[fd00::1]:7601"),
+        ("0.0.0.0", "", ""),
+    ],
+)
+def test_hosts_are_told_the_address_for_clients_with_the_port_for_hosts(listen: str, advertise: str, told: str) -> None:
+    config = HostConfig(**MINIMAL, listen_address=listen, advertise_address=advertise, peer_port=7601)
+    assert peer_advertised_of(config, 7601) == told
+
+
+def test_a_port_for_hosts_is_no_other_port_of_the_host() -> None:
+    (found,) = problems_of(MINIMAL | {"port": 7600, "peer_port": 7600})
+    assert found.startswith("peer_port = 7600 is port as well")
+    (found,) = problems_of(MINIMAL | {"metrics_port": 7601, "peer_port": 7601})
+    assert found.startswith("peer_port = 7601 is metrics_port as well")
+    apart = MINIMAL | {"metrics_port": 7601, "peer_port": 7601, "metrics_address": "127.0.0.2"}
+    assert load_config(apart).config.peer_port == 7601
+    assert load_config(MINIMAL | {"port": 0}).config.peer_port == 0
 
 
 @pytest.mark.parametrize("key", ["meta_url", "shards", "shard_login"])

@@ -18,6 +18,7 @@ CLOSED: dict[str, Any] = {
     "shard_login": "mysql://foqs@any?password_file=/p",
     "shard_places": "db-*:3306",
     "listen_address": "0.0.0.0",
+    "peer_port": "7601",
     "tls": "required",
     "tls_cert_file": "/cert.pem",
     "tls_key_file": "/key.pem",
@@ -35,6 +36,7 @@ DOORS: dict[str, tuple[dict[str, Any], str, str]] = {
     "with TLS for some": ({"tls": "accepted", "database_tls": "verify"}, "tls: accepted", "set tls = required"),
     "a start without access": ({"allow_open": "true"}, "allow_open: true", "set allow_open = false"),
     "plain tokens": ({"tokens_without_tls": "true"}, "tokens_without_tls: true", "set it to false"),
+    "one port for all": ({"peer_port": "0"}, "peer_port: 0", "set peer_port"),
     "hosts without certificates": (
         {"peer_ca_file": "/ca", "peer_certificates": "shown"}, "peer_certificates: shown", "set peer_certificates",
     ),
@@ -75,6 +77,7 @@ BESIDE: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 NO_DOOR: dict[str, dict[str, Any]] = {
     "metrics on this machine": {"metrics_token_file": "", "metrics_address": "127.0.0.1"},
+    "one port on this machine": {"peer_port": "0", "listen_address": "127.0.0.1"},
     "no metrics": {"metrics_token_file": "", "metrics_port": "0"},
     "databases by sockets": {
         "database_tls": "any", "database_ca_file": "", "meta_url": "mysql://foqs@h/meta?unix_socket=/s",
@@ -139,14 +142,15 @@ def test_each_setting_was_judged() -> None:
     opening = {
         "tls", "allow_open", "tokens_without_tls", "metrics_open", "metrics_token_file", "metrics_address",
         "metrics_port", "database_tls", "meta_url", "shards", "shard_login", "shard_places", "membership",
-        "membership_login_file", "membership_cert_file", "peer_certificates",
+        "membership_login_file", "membership_cert_file", "peer_certificates", "peer_port",
+        "listen_address",
     }  # fmt: skip
     files = {
         "tls_cert_file", "tls_key_file", "tls_ca_file", "database_ca_file", "membership_ca_file",
         "membership_key_file", "event_log_dir", "peer_ca_file", "peer_cert_file", "peer_key_file",
     }  # fmt: skip
     harmless = {
-        "listen_address", "port", "advertise_address", "tier", "host_name", "cluster", "log_level", "log_format",
+        "port", "advertise_address", "tier", "host_name", "cluster", "log_level", "log_format",
         "allow_undurable_servers", "connections_max", "connections_per_address_max", "tls_clients", "tls_min",
         "tls_to_peers", "idle_ms_max", "transactions_per_server_max", "drain_ms_max", "event_log_bytes_max",
         "event_log_days",

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from foqs.cluster.peers.guarded_peers import GuardedPeers
 from foqs.cluster.peers.peer_table import PeerTable
 from foqs.model.calls import CallContext
+from foqs.model.cluster import HostRow
 from foqs.model.errors import RateLimitedError, UnavailableError
 from foqs.model.principal import EVERYBODY
 
@@ -51,6 +52,22 @@ async def test_what_is_no_error_of_the_contract_leaves_the_outcome_unknown(raise
                 await guarded(raised).call(CALLER, "ack", ["1-1"])
             assert not caught.value.nothing_done
     assert {log["event"] for log in logs} == {"peer_call_failed"}
+
+
+@pytest.mark.parametrize(
+    ("told", "called"), [("queue-b:7601", "queue-b:7601"), ("", "queue-b:7600"), (None, "queue-b:7600")]
+)
+def test_a_host_is_called_at_its_address_for_hosts_if_it_has_one(told: str | None, called: str) -> None:
+    addresses: list[str] = []
+    table = SimpleNamespace(
+        get=lambda host_id, address: addresses.append(address) or Peer(None), keep=lambda host_ids: None
+    )
+    row = HostRow("b", "queue-b:7600", 1, 1, peer_address=told)
+    peers = GuardedPeers("a", cast(PeerTable, table), lambda: 0.0, lambda: {"b": row})
+    peers.live({"a": "queue-a:7600", "b": "queue-b:7600"})
+    peers.get("b", "queue-b:7600")
+    peers.living("b")
+    assert addresses == [called] * 2
 
 
 async def test_a_defect_that_goes_on_is_not_logged_with_each_call() -> None:

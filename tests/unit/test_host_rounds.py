@@ -190,7 +190,7 @@ async def test_the_list_of_hosts_tells_what_each_of_them_does() -> None:
     hosts.live("c#1", [], address="")
     hosts.owners.living = {
         **hosts.owners.living,
-        "d#1": HostRow("d#1", "d:1", 5, 1, is_leaving=True),
+        "d#1": HostRow("d#1", "d:1", 5, 1, is_leaving=True, peer_address="d:2"),
         "e#1": HostRow("e#1", "e:1", 5, 1),
         "f#1": HostRow("f#1", "", 5, 1, is_starting=True),
     }
@@ -209,6 +209,7 @@ async def test_the_list_of_hosts_tells_what_each_of_them_does() -> None:
     assert (one.host_id, one.address, one.tier, one.version) == ("a#1", "h:1", "gold", "1")
     assert (one.shards, one.sick_shards, one.is_leaving) == ([0, 1], [1], False)
     assert (found["d"].shards, found["d"].is_leaving, found["d"].started_at_ms) == ([0], True, 5)
+    assert [found[name].peer_address for name in "de"] == ["d:2", ""]
     assert "reports no address" in found["c"].detail
     assert found["e"].detail == "host e#1 cannot be reached"
     assert found["f"].detail == "host f#1 is starting: it has not opened its port yet"

@@ -265,3 +265,14 @@ def test_a_node_of_zookeeper_that_does_not_tell_the_proof_is_of_an_older_build()
     assert zookeeper_backend._decode("path", "h#1", told) == row
     older = json.dumps({name: value for name, value in json.loads(told).items() if name != "proof"}).encode()
     assert zookeeper_backend._decode("path", "h#1", older).proof == OLD_PROOF
+
+
+@pytest.mark.parametrize("peer_address", ["h:2", "", None])
+def test_a_node_of_zookeeper_tells_the_address_for_hosts_and_an_older_build_tells_none(
+    peer_address: str | None,
+) -> None:
+    row = HostRow("h#1", "h:1", 1, 2, tier="gold", proof=PROOF, peer_address=peer_address)
+    told = zookeeper_backend._encode(row)
+    assert zookeeper_backend._decode("path", "h#1", told) == row
+    older = json.dumps({name: value for name, value in json.loads(told).items() if name != "peer_address"}).encode()
+    assert zookeeper_backend._decode("path", "h#1", older).peer_address is None

@@ -143,9 +143,12 @@ class Membership(Service):
         self._backend.use_url(url)
         self._meta.use_url(url)
 
-    def advertise(self, address: str) -> None:
-        """Set the address at which clients and peers reach this host; empty if it does not know one."""
-        self._me = self._me._replace(address=address, is_starting=False)
+    def advertise(self, address: str, peer_address: str = "") -> None:
+        """Set the address at which clients and peers reach this host; empty if it does not know one.
+
+        With a `peer_address` peers use that one instead.
+        """
+        self._me = self._me._replace(address=address, peer_address=peer_address, is_starting=False)
         self._is_listening = True
         self._hurry.set()
 

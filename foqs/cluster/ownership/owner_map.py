@@ -51,6 +51,8 @@ class OwnerMap:
         self._hosts: tuple[Mapping[str, str], Set[str]] = ({}, frozenset())
         self.living: Mapping[str, HostRow] = {}
         """The living hosts by id, as far as this one knows, itself included."""
+        self.has_older_hosts = False
+        """True if a host lives whose build knows no addresses for peers alone."""
         self._beats: Mapping[str, tuple[int, float]] = {}
         """The number of the last heartbeat of each living host, and the time at which it was first seen."""
 
@@ -143,6 +145,7 @@ class OwnerMap:
     def _note_hosts(self, hosts: Mapping[str, HostRow]) -> None:
         now_s, before = self._now_s(), self._beats
         self.living = hosts
+        self.has_older_hosts = any(host.peer_address is None for host in hosts.values())
         self._beats = {
             host_id: known if (known := before.get(host_id)) is not None and known[0] == number else (number, now_s)
             for host_id, number in ((host.id, host.beat_number) for host in hosts.values())

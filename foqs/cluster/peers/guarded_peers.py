@@ -15,7 +15,7 @@ from foqs.cluster.peers.peer_claims import PeerClaims, wire_ask, wire_pointer
 from foqs.cluster.peers.peer_table import Peer, PeerTable
 from foqs.contract import requests as of
 from foqs.model.calls import CallContext
-from foqs.model.cluster import OpenedShard
+from foqs.model.cluster import HostRow, OpenedShard
 from foqs.model.errors import FoqsError, UnavailableError
 from foqs.model.outage import Outage
 from foqs.model.principal import EVERYBODY
@@ -33,9 +33,16 @@ class GuardedPeers:
     record of the defects that were logged.
     """
 
-    def __init__(self, me: str, peers: PeerTable, now_s: Callable[[], float]) -> None:
-        """`me` is the id of this host, `now_s` a monotonic clock."""
+    def __init__(
+        self,
+        me: str,
+        peers: PeerTable,
+        now_s: Callable[[], float],
+        rows: Callable[[], Mapping[str, HostRow]] = dict,
+    ) -> None:
+        """`me` is the id of this host, `now_s` a monotonic clock. `rows` returns the living hosts by id."""
         self._peers = peers
+        self._rows = rows
         self._defects = Outage(now_s)
         self.addresses: Mapping[str, str] = {}
         """The addresses of the living hosts by id, this one included."""
@@ -45,7 +52,10 @@ class GuardedPeers:
         return self.addresses.keys()
 
     def get(self, host_id: str, address: str) -> GuardedPeer:
-        return GuardedPeer(self._peers.get(host_id, address), self.claims, self._failed)
+        """Return the peer with this id. It is called by `address`, unless it has another one for peers."""
+        row = self._rows().get(host_id)
+        peer_address = "" if row is None else row.peer_address
+        return GuardedPeer(self._peers.get(host_id, peer_address or address), self.claims, self._failed)
 
     def find(self, host_id: str) -> GuardedPeer | None:
         """Return the peer with this id, or None if it does not live as far as this host knows."""

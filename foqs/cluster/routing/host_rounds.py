@@ -159,6 +159,7 @@ def _host(answer: HostAnswer, beat_age_ms: int) -> ClusterHost:
         shards,
         sorted(shard.shard_id for shard in answer.shards if shard.state == _SICK),
         answer.problem,
+        host.peer_address or "",
     )
 
 

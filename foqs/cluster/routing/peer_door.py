@@ -104,6 +104,7 @@ class PeerDoor:
             self._check_certificate(link, caller_id)
             peer_proof.greeted(link, said, request.version, self._me)
             self._require_living(caller_id, link)
+            self._check_port(link, caller_id)
             return of.GreetResponse(mine)
 
     async def join(self, context: CallContext, request: of.JoinRequest) -> of.JoinResponse:
@@ -118,6 +119,7 @@ class PeerDoor:
         with _refusals(context) as link:
             secret, mine = self._known_secret(), self._random_bytes(old_proof.CHALLENGE_BYTES)
             self._require_old(request.host_id)
+            self._check_port(link, request.host_id)
             self._check_certificate(link, request.host_id)
             old_proof.said_hello(link, request.host_id, request.challenge, mine)
             proof = old_proof.proof_of(secret, self._me, request.host_id, request.challenge)
@@ -176,6 +178,12 @@ class PeerDoor:
 
     def _check_certificate(self, link: PeerLink, host_id: str) -> None:
         check_certificate(link, self._cluster, host_id, is_required=self._needs_certificate)
+
+    def _check_port(self, link: PeerLink, host_id: str) -> None:
+        """Raise PeerRefusedError if the caller knows the port for hosts and came to that for clients."""
+        row = self._living().get(host_id)
+        if link.only_older and row is not None and row.peer_address is not None:
+            raise PeerRefusedError("port_of_clients", "hosts call this one at its peer_address, and not here")
 
     def _require_living(self, host_id: str, link: PeerLink) -> None:
         """Raise UnavailableError for a host that is not known to live, and forget its greeting."""

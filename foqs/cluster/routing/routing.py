@@ -86,7 +86,7 @@ class Routing(Service):
         self._me = me
         self._local = local
         self._peers = peers
-        self._guarded = guarded = GuardedPeers(me, peers, now_s)
+        self._guarded = guarded = GuardedPeers(me, peers, now_s, lambda: owners.living)
         routes = Routes(me, owners, guarded, local)
         self._topic_homes = TopicHomes(me, guarded.living, local, chance.choose, now_s)
         self.caps = CapHomes(me, guarded.living, local, now_s)

@@ -15,8 +15,16 @@ from foqs.shard.writer import ownership
 class StatusOfHost:
     """The verb getHostStatus."""
 
-    def __init__(self, host_name: str, shards: Shards, draining: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        host_name: str,
+        shards: Shards,
+        draining: Callable[[], bool],
+        peer_address: Callable[[], str] = str,
+    ) -> None:
+        """`peer_address` returns the address for other hosts; empty if they use that for clients."""
         self._host_name = host_name
+        self._peer_address = peer_address
         self._shards = shards
         self._draining = draining
         self._started_at_ms = time.time_ns() // 1_000_000
@@ -42,4 +50,5 @@ class StatusOfHost:
                 leases = len(shard.index.leases)
                 shards.append(ShardStatus(shard_id, state, shard.epoch, shard.items_count, leases, detail))
         shards.sort(key=lambda one: one.shard_id)
-        return HostStatus(self._host_name, self._version, self._started_at_ms, shards, self._draining())
+        is_draining, peer_address = self._draining(), self._peer_address()
+        return HostStatus(self._host_name, self._version, self._started_at_ms, shards, is_draining, peer_address)

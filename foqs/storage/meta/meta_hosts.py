@@ -71,8 +71,9 @@ class MetaHosts:
                 proof,
                 bool(starts),
                 unpacked_ids(secret_ids),
+                None if for_peers is None else for_peers.decode(),
             )
-            for name, address, started, at_ms, number, state, tier, proof, starts, secret_ids in rows
+            for name, address, started, at_ms, number, state, tier, proof, starts, secret_ids, for_peers in rows
         ]
 
     @in_transaction
@@ -123,7 +124,7 @@ def _host_values(host: HostRow, state: int) -> tuple[object, ...]:
     return (
         host.id.encode(), host.address.encode(), host.started_at_ms, host.beat_number, state,
         host.tier.encode(), host.proof, int(host.is_starting),
-        packed_ids(host.secret_ids),
+        packed_ids(host.secret_ids), None if host.peer_address is None else host.peer_address.encode(),
     )  # fmt: skip
 
 

@@ -17,14 +17,15 @@ KILL_SESSION = "KILL {:d}"
 
 BEAT = (
     "INSERT INTO host (name, address, started_at, heartbeat_at, beat_number, state, tier, proof, is_starting, "
-    f"secret_ids) VALUES (%s, %s, %s, {NOW_MS}, %s, %s, %s, %s, %s, %s) "
+    f"secret_ids, peer_address) VALUES (%s, %s, %s, {NOW_MS}, %s, %s, %s, %s, %s, %s, %s) "
     "ON DUPLICATE KEY UPDATE address = VALUES(address), started_at = VALUES(started_at), "
     "heartbeat_at = VALUES(heartbeat_at), beat_number = VALUES(beat_number), "
     "state = VALUES(state), tier = VALUES(tier), proof = VALUES(proof), "
-    "is_starting = VALUES(is_starting), secret_ids = VALUES(secret_ids)"
+    "is_starting = VALUES(is_starting), secret_ids = VALUES(secret_ids), peer_address = VALUES(peer_address)"
 )
 READ_HOSTS = (
-    "SELECT name, address, started_at, heartbeat_at, beat_number, state, tier, proof, is_starting, secret_ids "
+    "SELECT name, address, started_at, heartbeat_at, beat_number, state, tier, proof, is_starting, secret_ids, "
+    "peer_address "
     f"FROM host WHERE heartbeat_at > {NOW_MS} - %s AND heartbeat_at < {NOW_MS} + %s ORDER BY heartbeat_at DESC LIMIT %s"
 )
 FIND_OLD_HOSTS = (

@@ -150,6 +150,7 @@ HOST = Table(
     Column("proof", SmallInteger, nullable=False),
     Column("is_starting", SmallInteger, nullable=False),
     Column("secret_ids", VARBINARY(64), nullable=False),
+    Column("peer_address", VARBINARY(255), nullable=True),
 )
 CLUSTER_NAME = Table(
     "cluster_name",

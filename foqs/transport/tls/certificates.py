@@ -61,6 +61,17 @@ class Certificates(Service):
         """The TLS of a port."""
         return PortTls(lambda: self.server, is_required)
 
+    def peer_port_tls(self, *, is_required: bool, needs_certificates: bool) -> PortTls:
+        """The TLS of a port for hosts alone. If they need certificates, no other handshake succeeds there."""
+        if needs_certificates:
+            return PortTls(self._for_hosts, is_required=True)
+        return self.port_tls(is_required=is_required)
+
+    def _for_hosts(self) -> ServerContext:
+        entry = self.server.host_entry
+        assert entry is not None, "hosts are known by certificates"
+        return entry.served
+
     def peer_tls(self) -> PeerTls:
         """The TLS of connections to other hosts."""
         hosts = self._files.hosts

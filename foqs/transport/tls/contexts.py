@@ -69,6 +69,8 @@ class ServerContext(NamedTuple):
     """`peer_proof.binding_of` the certificate as callers get it."""
     host_entry: HostEntry | None = None
     """None if hosts are not known by certificates."""
+    is_of_hosts: bool = False
+    """True if callers have to show certificates of the authority of hosts."""
 
 
 class HostEntry:
@@ -174,7 +176,7 @@ def _host_contexts(files: TlsFiles, hosts: HostFiles) -> tuple[ServerContext, ss
     handshake = _tried(client, server, hosts.pair, f"peer_ca_file = {hosts.ca_file}")
     if problem := certificate_problem(handshake.uris, hosts.cluster, hosts.host_name):
         raise hosts.pair.unfit(f"other hosts would not know this one by it: {problem}")
-    return ServerContext(server, binding_of(handshake.certificate)), client
+    return ServerContext(server, binding_of(handshake.certificate), is_of_hosts=True), client
 
 
 def _try(server: ssl.SSLContext, files: TlsFiles) -> bytes:

@@ -125,7 +125,6 @@ class TlsLayer(asyncio.Protocol):
         self._serving: ServerContext = cast(ServerContext, None)
         self._hello: bytes | None = None
         """The bytes of the first message while it can turn out to be that of a host."""
-        self._is_host = False
         self._caller: CallerTls | None = None
         self._meter = RecordMeter()
         self._unread, self._unread_at = b"", 0
@@ -273,7 +272,6 @@ class TlsLayer(asyncio.Protocol):
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._incoming.write(hello)
         self._serve(entry.served)
-        self._is_host = True
         return True
 
     def _refuse_plain(self, data: bytes) -> None:
@@ -320,7 +318,7 @@ class TlsLayer(asyncio.Protocol):
         self._send()
         if is_done:
             self._hello = None
-            self._caller = caller_tls(self._ssl, self._serving.binding, is_host=self._is_host)
+            self._caller = caller_tls(self._ssl, self._serving.binding, is_host=self._serving.is_of_hosts)
             self._end_handshake("done")
             self._phase, self._is_shaken = _Phase.SERVED, True
             self._read()

@@ -327,6 +327,7 @@ def _decode(path: str, host_id: str, data: bytes) -> HostRow:
             int(values.get("proof", OLD_PROOF)),
             bool(values.get("is_starting", False)),
             tuple([str(one) for one in values.get("secret_ids", ())][:SECRET_IDS_MAX]),
+            None if (for_peers := values.get("peer_address")) is None else str(for_peers),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise UnavailableError(
