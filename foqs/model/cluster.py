@@ -44,7 +44,7 @@ class HostRow(NamedTuple):
 
     id: str
     address: str
-    """The address for clients, and for peers unless there is a `peer_address`."""
+    """The address for clients, and for peers without a `peer_address`."""
     started_at_ms: int
     beat_number: int
     is_leaving: bool = False

@@ -19,7 +19,7 @@ class CallersOf(Enum):
 
     EVERYBODY = ""
     CLIENTS = "clients"
-    """Hosts have a port of their own. Those of older builds do not know it, and call here while one of them lives."""
+    """Hosts have a port of their own. Those of older builds do not know it, and call here while such a host lives."""
     HOSTS = "hosts"
     """Nobody is served but hosts that have proven to be of the cluster."""
 

@@ -112,6 +112,8 @@ class PeerDoor:
         with _refusals(context) as link:
             answer = peer_proof.joined(link, request.proof, self._secrets.accepted(), self._now_s())
             _log.info("peer_admitted", peer=link.host_id, address=context.caller, secret=link.secret_id)
+            if link.only_older:
+                _log.warning("peer_at_port_for_clients", peer=link.host_id, address=context.caller)
             return of.JoinResponse(answer)
 
     async def hello(self, context: CallContext, request: of.HelloRequest) -> of.HelloResponse:
