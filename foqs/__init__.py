@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from foqs.model.groups import TopicGroup
     from foqs.model.jobs import Job, JobPage, JobState
     from foqs.model.namespace import DedupScope, DedupWhenAway, Namespace, NamespaceSettings
-    from foqs.model.policy import TopicPolicyChange, TopicPolicyEntry
+    from foqs.model.policy import TopicPolicyChange, TopicPolicyEntry, TriState
     from foqs.model.reasons import Reason, ReasonCode
 
 _HOME = {
@@ -126,7 +126,7 @@ _HOME = {
     "foqs.model.groups": ("TopicGroup",),
     "foqs.model.jobs": ("Job", "JobPage", "JobState"),
     "foqs.model.namespace": ("DedupScope", "DedupWhenAway", "Namespace", "NamespaceSettings"),
-    "foqs.model.policy": ("TopicPolicyChange", "TopicPolicyEntry"),
+    "foqs.model.policy": ("TopicPolicyChange", "TopicPolicyEntry", "TriState"),
     "foqs.model.reasons": ("Reason", "ReasonCode"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -210,6 +210,7 @@ __all__ = [
     "TopicPolicyChange",
     "TopicPolicyEntry",
     "TopicStats",
+    "TriState",
     "UnavailableError",
     "UnknownNamespaceError",
     "Worker",

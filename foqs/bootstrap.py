@@ -25,6 +25,7 @@ from foqs.host.access.book import AccessBook
 from foqs.host.access.follower import AccessFollower
 from foqs.host.access.guard import check_is_guarded
 from foqs.host.admission.bulk_lane import BulkEnqueues, BulkLane
+from foqs.host.admission.depths import Depths
 from foqs.host.admission.hosted_jobs import Jobs
 from foqs.host.admission.hosted_quota import RepeatLookUps
 from foqs.host.admission.placement import Placement
@@ -141,6 +142,7 @@ class Host(Service):
         self._dequeues = Dequeues(
             self._namespaces, self._shards, self._dispatcher, self._loop.time, self.metrics.items.count_event
         )
+        self._depths = Depths(self._namespaces.settings, self._shards.owned)
         self._routing = self._make_routing(self._make_verbs(slices))
         self._server = make_server(
             config, parts, self._routing, self.access, self._namespaces, self.metrics.transport, self.certificates,
@@ -436,7 +438,9 @@ class Host(Service):
         factory = self._factory
         places = PlaceCheck(namespaces.calls, factory.check_server, factory.check_database, self._config.host_name)
         look_ups, make_slots = RepeatLookUps(self._parts.monotonic_s), self._namespace_calls.slots
-        enqueues = Enqueues(namespaces, self._quotas, placement, self._waiting, count_event, make_slots, look_ups)
+        enqueues = Enqueues(
+            namespaces, self._quotas, placement, self._waiting, count_event, make_slots, look_ups, self._depths
+        )
         bulk = BulkEnqueues(namespaces, self._lane, enqueues.enqueue)
         undelivered, chance = self._dispatcher.tokens.undelivered, self._parts.chance
         table = verb_table(
@@ -472,7 +476,7 @@ class Host(Service):
         tls = self.certificates if self._config.calls_peers_by_tls else None
         to_peers = None if tls is None else tls.peer_tls()
         peers = self._parts.peers(self.id, cluster, self._secrets, proof, chance.random_bytes, now_s, to_peers)
-        local = Stocks(self._dispatcher, self._shards, self._namespaces, now_s, self._tasks)
+        local = Stocks(self._dispatcher, self._shards, self._namespaces, now_s, self._tasks, self._depths)
         reasons = KnownReasons(self._namespaces, self._dispatcher, now_s, self._parts.wall_ms)
         return Routing(
             self.id, cluster, table, local, reasons, self.owners, peers, self._secrets, self._audit, chance, now_s,

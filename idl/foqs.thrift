@@ -496,6 +496,13 @@ struct DeleteNamespaceResponse {}
  */
 struct RecoverNamespaceRequest { 1: required i64 number, 2: optional string name, 3: optional NamespaceSettings settings }
 
+/** A flag of a topic that can be unset; then what the namespace says holds. */
+enum TriState {
+  UNSET = 0,
+  ON = 1,
+  OFF = 2
+}
+
 /** What operators say of one topic, which need not have items; or of all topics that begin with a prefix. */
 struct TopicPolicy {
   /** The name of the topic, or the prefix. */
@@ -517,7 +524,21 @@ struct TopicPolicy {
   /** The consumer group whose policy it is; absent for the topic's own. A group has no policy of enqueues. */
   9: optional string group,
   /** The failed attempts after which an item becomes a dead letter; 0 for as many as the namespace says. */
-  10: optional i32 attempts_max
+  10: optional i32 attempts_max,
+  /**
+   * From so many ready, delayed and leased items in the cluster on, enqueues get PAUSED at their positions; 0 for no
+   * limit. Items of several hosts at a time can go over it, by what they enqueue within a second.
+   */
+  11: optional i64 depth_max,
+  /** Whether an item that expires and never failed becomes a dead letter; UNSET for what the namespace says. */
+  12: optional TriState dead_letter_on_expiry,
+  /**
+   * How long an item is delayed after its first failed attempt, a nack without delay_ms or a lost lease; twice as long
+   * after each further one. 0 for no delay.
+   */
+  13: optional i64 backoff_ms,
+  /** The longest such delay; 0 for the longest delay of any item. */
+  14: optional i64 backoff_ms_max
 }
 /**
  * Changes what is given, and returns what holds then. It holds on every host within 2 s, also for calls that wait. A field
@@ -536,7 +557,11 @@ struct SetTopicPolicyRequest {
   8: optional bool is_prefix,
   /** The consumer group of the topic; "" or absent for its own. */
   9: optional string group,
-  10: optional i32 attempts_max
+  10: optional i32 attempts_max,
+  11: optional i64 depth_max,
+  12: optional TriState dead_letter_on_expiry,
+  13: optional i64 backoff_ms,
+  14: optional i64 backoff_ms_max
 }
 /** A change of one policy, as in SetTopicPolicyRequest. */
 struct TopicPolicyChange {
@@ -549,7 +574,11 @@ struct TopicPolicyChange {
   7: optional i32 weight,
   /** The consumer group of the topic; "" or absent for its own. */
   8: optional string group,
-  9: optional i32 attempts_max
+  9: optional i32 attempts_max,
+  10: optional i64 depth_max,
+  11: optional TriState dead_letter_on_expiry,
+  12: optional i64 backoff_ms,
+  13: optional i64 backoff_ms_max
 }
 /**
  * Makes up to 1,000 changes, one after the other, in one transaction. One that cannot be made has its error at its position
@@ -1254,13 +1283,19 @@ struct CapGrant {
   /** What the host may make by itself after that, if it cannot reach the home. */
   6: double share_per_second
 }
+/** How many ready, delayed and leased items a host has of a topic; in a question the count is absent. */
+struct TopicDepth { 1: i32 namespace_number, 2: string topic, 3: optional i64 items_count }
 /**
  * Asks the home of topics who has ready items. If nobody has, the caller gets a hint when somebody does, for 2 s.
- * And asks the home of caps for tokens.
+ * And asks the home of caps for tokens, and any host for the depths of topics.
  */
-struct SeekRequest { 1: list<TopicWish> wishes, 2: optional list<CapAsk> asks }
+struct SeekRequest { 1: list<TopicWish> wishes, 2: optional list<CapAsk> asks, 3: optional list<TopicDepth> depths }
 /** Without grants the home hands out no tokens: hosts then make an equal part of each cap. */
-struct PointersResponse { 1: list<TopicPointer> pointers, 2: optional list<CapGrant> grants }
+struct PointersResponse {
+  1: list<TopicPointer> pointers,
+  2: optional list<CapGrant> grants,
+  3: optional list<TopicDepth> depths
+}
 struct HintRequest { 1: list<TopicPointer> pointers }
 struct HintResponse {}
 

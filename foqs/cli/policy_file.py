@@ -11,10 +11,10 @@ import click
 
 from foqs.cli.output import Exit, exit_of, leave_for, note
 from foqs.cli.remote import Remote, remote_command
-from foqs.cli.topic_policy import NO_CAP
+from foqs.cli.topic_policy import EXPIRY, NO_CAP
 from foqs.model import limits
 from foqs.model.errors import FoqsError, InvalidArgumentError, shown
-from foqs.model.policy import TopicPolicyChange
+from foqs.model.policy import TopicPolicyChange, TriState
 
 COLUMNS = (
     "topic",
@@ -26,6 +26,10 @@ COLUMNS = (
     "items_per_second",
     "weight",
     "attempts",
+    "depth",
+    "expiry",
+    "backoff_ms",
+    "backoff_ms_max",
 )
 _FLAGS = {"true": True, "false": False}
 
@@ -38,8 +42,9 @@ def set_policies(remote: Remote, namespace: str, file: TextIO) -> None:
     """Set policies of topics of NAMESPACE from FILE, a CSV file of UTF-8, or - for stdin.
 
     The first line names columns: topic, and any of prefix, group, enqueue_paused, dequeue_paused (true or false),
-    reason, items_per_second (a rate, or none), weight and attempts. If prefix is true, topic is a prefix. An empty cell
-    leaves its field unchanged. Lines are applied in order, 1,000 in one transaction. An invalid line fails alone. The
+    reason, items_per_second (a rate, or none), weight, attempts, depth (0: no limit), expiry (dead-letter, delete or
+    namespace), backoff_ms and backoff_ms_max. If prefix is true, topic is a prefix. An empty cell leaves its field
+    unchanged. Lines are applied in order, 1,000 in one transaction. An invalid line fails alone. The
     command can be run again.
     """
     done_count, failed_count, codes = 0, 0, set[Exit]()
@@ -102,6 +107,10 @@ def _change_of(columns: list[str], row: list[str]) -> TopicPolicyChange | FoqsEr
             weight=_number(cells, "weight", int),
             attempts_max=_number(cells, "attempts", int),
             group=cells.get("group") or None,
+            depth_max=_number(cells, "depth", int),
+            dead_letter_on_expiry=_expiry(cells),
+            backoff_ms=_number(cells, "backoff_ms", int),
+            backoff_ms_max=_number(cells, "backoff_ms_max", int),
         )
     except InvalidArgumentError as error:
         return error
@@ -112,6 +121,13 @@ def _flag(cells: dict[str, str], name: str) -> bool | None:
     if cell and cell not in _FLAGS:
         raise InvalidArgumentError(f"{name} {shown(cell)} is neither true nor false")
     return _FLAGS.get(cell)
+
+
+def _expiry(cells: dict[str, str]) -> TriState | None:
+    cell = cells.get("expiry", "").lower()
+    if cell and cell not in EXPIRY:
+        raise InvalidArgumentError(f"expiry {shown(cell)} is none of {', '.join(EXPIRY)}")
+    return EXPIRY.get(cell)
 
 
 def _number(cells: dict[str, str], name: str, kind: type[float] | type[int]) -> Any:

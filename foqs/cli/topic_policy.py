@@ -1,8 +1,8 @@
-"""`foqs topic pause`, `resume`, `limit`, `weight`, `attempts` and `policies`: policies of topics and prefixes."""
+"""`foqs topic pause`, `resume`, `limit`, `weight`, `policies` and others: policies of topics and prefixes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -12,9 +12,12 @@ from foqs.cli.group_commands import group_option
 from foqs.cli.numbers import WholeNumber
 from foqs.cli.remote import Remote, remote_command
 from foqs.model import limits
-from foqs.model.policy import TopicPolicyEntry
+from foqs.model.policy import DEPTH_MAX, TopicPolicyEntry, TriState
 
 NO_CAP = "none"
+EXPIRY = {"dead-letter": TriState.ON, "delete": TriState.OFF, "namespace": TriState.UNSET}
+"""The fates of expired items that never failed."""
+_COLUMNS = ("topic", "paused", "items/s", "weight", "attempts", "depth", "expiry", "backoff ms", "reason")
 
 
 class Rate(click.ParamType):  # type: ignore[type-arg]
@@ -152,17 +155,68 @@ def attempts(remote: Remote, namespace: str, topic_name: str, is_prefix: bool, g
 
 @click.command()
 @click.argument("namespace")
+@click.argument("topic_name", metavar="TOPIC")
+@click.argument("number", metavar="ITEMS", type=WholeNumber(0, DEPTH_MAX))
+@prefix_option
+@group_option
+@remote_command
+def depth(remote: Remote, namespace: str, topic_name: str, is_prefix: bool, group: str | None, number: int) -> None:
+    """Refuse enqueues of TOPIC while it has ITEMS that are ready, delayed or leased; 0 for no limit.
+
+    Dead letters do not count. Hosts that enqueue at the same time can exceed ITEMS by those of about a second.
+    """
+    _set(remote, namespace, topic_name, is_prefix, group, depth_max=number)
+
+
+@click.command()
+@click.argument("namespace")
+@click.argument("topic_name", metavar="TOPIC")
+@click.argument("fate", metavar="FATE", type=click.Choice(list(EXPIRY)))
+@prefix_option
+@group_option
+@remote_command
+def expiry(remote: Remote, namespace: str, topic_name: str, is_prefix: bool, group: str | None, fate: str) -> None:
+    """Set the FATE of items of TOPIC that expire and never failed: dead-letter, delete, or that of the namespace."""
+    _set(remote, namespace, topic_name, is_prefix, group, dead_letter_on_expiry=EXPIRY[fate])
+
+
+@click.command()
+@click.argument("namespace")
+@click.argument("topic_name", metavar="TOPIC")
+@click.argument("first_ms", metavar="MS", type=WholeNumber(0, limits.DELAY_MS_MAX))
+@click.option("--max-ms", type=WholeNumber(0, limits.DELAY_MS_MAX), metavar="MS", help="Longest delay; 0: 90 days.")
+@prefix_option
+@group_option
+@remote_command
+def backoff(
+    remote: Remote,
+    namespace: str,
+    topic_name: str,
+    is_prefix: bool,
+    group: str | None,
+    first_ms: int,
+    max_ms: int | None,
+) -> None:
+    """Delay an item of TOPIC by MS after its first failed attempt, twice as long after each further one; 0 for none.
+
+    A failed attempt is a lost lease, or a nack without a delay of its own.
+    """
+    _set(remote, namespace, topic_name, is_prefix, group, backoff_ms=first_ms, backoff_ms_max=max_ms)
+
+
+@click.command()
+@click.argument("namespace")
 @click.option("--prefix", default="", help="Only topics and prefixes with this prefix.")
 @remote_command
 def policies(remote: Remote, namespace: str, prefix: str) -> None:
-    """List the topics of NAMESPACE that are paused or have a limit or a weight. Such prefixes are listed before them.
+    """List the topics of NAMESPACE with a policy, such as a pause or a limit. Such prefixes are listed before them.
 
     A prefix has a * at its end. A topic's row shows the policy in force, its own or that of a prefix.
     """
     with remote.admin() as admin:
         found = list(admin.list_topic_policies(namespace, prefix))
     remote.output.document([asdict(one) for one in found])
-    remote.output.table(["TOPIC", "PAUSED", "ITEMS/S", "WEIGHT", "ATTEMPTS", "REASON"], map(_row, found))
+    remote.output.table([name.upper() for name in _COLUMNS], map(_row, found))
 
 
 def _set(remote: Remote, namespace: str, topic_name: str, is_prefix: bool, group: str | None, **changes: Any) -> None:
@@ -173,8 +227,7 @@ def _set(remote: Remote, namespace: str, topic_name: str, is_prefix: bool, group
 
 def _show(remote: Remote, policy: TopicPolicyEntry) -> None:
     remote.output.document(asdict(policy))
-    names: Iterable[str] = ("topic", "paused", "items/s", "weight", "attempts", "reason")
-    remote.output.table(["KEY", "VALUE"], zip(names, _row(policy), strict=True))
+    remote.output.table(["KEY", "VALUE"], zip(_COLUMNS, _row(policy), strict=True))
 
 
 def _row(policy: TopicPolicyEntry) -> tuple[object, ...]:
@@ -182,4 +235,14 @@ def _row(policy: TopicPolicyEntry) -> tuple[object, ...]:
     rate = policy.deliveries_per_second_max
     name = policy.topic + "*" * policy.is_prefix + (f" (group {policy.group})" if policy.group else "")
     cap = f"{rate:g}" if rate else NO_CAP
-    return name, ", ".join(paused) or "no", cap, policy.weight, policy.attempts_max or "", policy.reason
+    expires = {state: fate for fate, state in EXPIRY.items() if state}.get(policy.dead_letter_on_expiry, "")
+    return (
+        name, ", ".join(paused) or "no", cap, policy.weight, policy.attempts_max or "", policy.depth_max or "", expires,
+        _backoff(policy), policy.reason,
+    )  # fmt: skip
+
+
+def _backoff(policy: TopicPolicyEntry) -> str:
+    if not policy.backoff_ms:
+        return ""
+    return f"{policy.backoff_ms}" + (f"..{policy.backoff_ms_max}" if policy.backoff_ms_max else "")

@@ -16,10 +16,10 @@ from foqs.client.retry import Repeat
 from foqs.model import limits
 from foqs.model.calls import PositionErrors
 from foqs.model.errors import InternalError, InvalidArgumentError, TooLargeError, shown
-from foqs.model.policy import TopicPolicyChange, TopicPolicyEntry, TopicPolicyPage
+from foqs.model.policy import TopicPolicyChange, TopicPolicyEntry, TopicPolicyPage, TriState
 from foqs.wire import codec as wire
 
-_OVERHEAD_BYTES = 64
+_OVERHEAD_BYTES = 128
 """Size of a change without its texts, in bytes."""
 _CHANGE_FIELDS = tuple(field.name for field in fields(TopicPolicyChange))
 
@@ -33,7 +33,7 @@ def set_topic_policy(
     group: str | None = None,
 ) -> Flow[TopicPolicyEntry]:
     request = wire.structs.SetTopicPolicyRequest(
-        namespace_name=namespace, topic=topic, is_prefix=is_prefix or None, group=group, **changes
+        namespace_name=namespace, topic=topic, is_prefix=is_prefix or None, group=group, **_wire_values(changes)
     )
     policy = _topic_policy((yield from call_flow(terms, Call("setTopicPolicy", request, Repeat.ALWAYS))))
     if is_prefix and not policy.is_prefix:
@@ -83,7 +83,8 @@ def _entry_of(change: object) -> Any:
     """Return the change as a wire struct. Raises InvalidArgumentError or TooLargeError for an invalid one."""
     if not isinstance(change, TopicPolicyChange):
         raise InvalidArgumentError(f"{type(change).__name__} is no TopicPolicyChange")
-    entry = wire.structs.TopicPolicyChange(**{name: getattr(change, name) for name in _CHANGE_FIELDS})
+    values = {name: getattr(change, name) for name in _CHANGE_FIELDS}
+    entry = wire.structs.TopicPolicyChange(**_wire_values(values))
     check_request(entry)
     for name in ("topic", "reason", "group"):
         text = getattr(entry, name) or ""
@@ -96,6 +97,16 @@ def _entry_of(change: object) -> Any:
     return entry
 
 
+def _wire_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a change with flags that can be unset as their numbers."""
+    flag = values.get("dead_letter_on_expiry")
+    return (
+        {**values, "dead_letter_on_expiry": (TriState.ON if flag else TriState.OFF)}
+        if isinstance(flag, bool)
+        else {**values}
+    )
+
+
 def _bytes_of(entry: Any) -> int:
     """Return the largest size of a change in a frame, in bytes."""
     return 4 * (len(entry.topic or "") + len(entry.reason or "") + len(entry.group or "")) + _OVERHEAD_BYTES
@@ -104,4 +115,5 @@ def _bytes_of(entry: Any) -> int:
 def _topic_policy(w: Any) -> TopicPolicyEntry:
     names = [field.name for field in fields(TopicPolicyEntry)]
     values = {name: value for name in names if (value := getattr(w, name)) is not None}
+    values["dead_letter_on_expiry"] = TriState(values.get("dead_letter_on_expiry", TriState.UNSET))
     return TopicPolicyEntry(**{**values, "own_fields": tuple(w.own_fields or ())})

@@ -76,12 +76,14 @@ FIELDS: Mapping[str, Mapping[str, Checked]] = {
     "SetTopicPolicyRequest": _fields(
         NAMESPACE="namespace_name",
         INSIDE="topic group",
-        CONTENT="enqueue_paused dequeue_paused reason deliveries_per_second_max weight attempts_max is_prefix",
+        CONTENT="enqueue_paused dequeue_paused reason deliveries_per_second_max weight attempts_max is_prefix"
+        " depth_max dead_letter_on_expiry backoff_ms backoff_ms_max",
     ),
     "SetTopicPoliciesRequest": _fields(NAMESPACE="namespace_name", CONTENT="changes"),
     "TopicPolicyChange": _fields(
         INSIDE="topic group",
-        CONTENT="is_prefix enqueue_paused dequeue_paused reason deliveries_per_second_max weight attempts_max",
+        CONTENT="is_prefix enqueue_paused dequeue_paused reason deliveries_per_second_max weight attempts_max"
+        " depth_max dead_letter_on_expiry backoff_ms backoff_ms_max",
     ),
     "GetTopicPolicyRequest": _fields(NAMESPACE="namespace_name", INSIDE="topic group", CONTENT="is_prefix"),
     "ListTopicPoliciesRequest": _fields(
@@ -151,7 +153,8 @@ FIELDS: Mapping[str, Mapping[str, Checked]] = {
     "ReportRequest": _fields(PEER="stocks opened"),
     "OpenedShard": _fields(PEER="shard_id epoch"),
     "TopicStock": _fields(PEER="namespace_number topic ready_count priority oldest_at_ms is_wanted"),
-    "SeekRequest": _fields(PEER="wishes asks"),
+    "SeekRequest": _fields(PEER="wishes asks depths"),
+    "TopicDepth": _fields(PEER="namespace_number topic items_count"),
     "CapAsk": _fields(PEER="namespace_number topic per_second wanted_count held_count unused_count weight is_short"),
     "TopicWish": _fields(PEER="namespace_number topic count"),
     "HintRequest": _fields(PEER="pointers"),

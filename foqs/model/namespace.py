@@ -13,8 +13,10 @@ from foqs.model.cluster import tier_problem
 from foqs.model.errors import FoqsError, InvalidArgumentError, UnavailableError, shown
 from foqs.model.groups import Groups, NamespaceGroups
 from foqs.model.policies import NO_POLICIES, NO_POLICIES_IN_FORCE, NamespacePolicies, Policies
-from foqs.model.policy import NO_POLICY, TopicPolicy, rate_problem, reason_problem
+from foqs.model.policy import NO_POLICY, TopicPolicy, TriState, rate_problem, reason_problem
 
+_DOUBLINGS_MAX = limits.DELAY_MS_MAX.bit_length()
+"""Doublings after which a backoff of 1 ms is longer than any delay."""
 _NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{limits.NAMESPACE_NAME_CHARS_MAX}}}", re.ASCII)
 
 
@@ -216,6 +218,11 @@ class SettingsTable:
         found = self._policies_in_force.get(number)
         return found if found is not None and found.may_pause_enqueues else None
 
+    def depth_limits(self, number: int) -> NamespacePolicies | None:
+        """Return the policies of a namespace if one can limit the depth of topics, else None."""
+        found = self._policies_in_force.get(number)
+        return found if found is not None and found.may_limit_depth else None
+
     def attempts_max(self, number: int, topic: str) -> int:
         """Return the failed attempts after which an item of the topic becomes a dead letter."""
         if own := self.policy(number, topic).attempts_max:
@@ -223,8 +230,17 @@ class SettingsTable:
         namespace = self.by_number.get(number)
         return limits.ATTEMPTS_DEFAULT if namespace is None else namespace.settings.attempts_max
 
-    def dead_letter_on_expiry(self, number: int) -> bool:
-        """True if an item of the namespace that expires becomes a dead letter even if it never failed."""
+    def backoff_ms(self, number: int, topic: str, failed_attempts: int) -> int:
+        """Return the delay of an item of the topic after this number of failed attempts, at least one."""
+        policy = self.policy(number, topic)
+        # The shift is bounded, because a number of attempts makes a number of bits.
+        doubled_ms = policy.backoff_ms << min(failed_attempts - 1, _DOUBLINGS_MAX)
+        return min(doubled_ms, policy.backoff_ms_max or limits.DELAY_MS_MAX)
+
+    def dead_letter_on_expiry(self, number: int, topic: str) -> bool:
+        """True if an item of the topic that expires becomes a dead letter even if it never failed."""
+        if own := self.policy(number, topic).dead_letter_on_expiry:
+            return own is TriState.ON
         namespace = self.by_number.get(number)
         return namespace is not None and namespace.settings.dead_letter_on_expiry
 

@@ -49,7 +49,7 @@ class NamespacePolicies:
     It is immutable: the thread that reads the meta database makes a new one for each change.
     """
 
-    __slots__ = ("_in_force", "_prefixes", "may_pause_enqueues", "prefixes", "topics")
+    __slots__ = ("_in_force", "_prefixes", "may_limit_depth", "may_pause_enqueues", "prefixes", "topics")
 
     def __init__(
         self,
@@ -69,6 +69,8 @@ class NamespacePolicies:
             self._in_force = {name: known[name] if known.get(name) == one else one for name, one in found.items()}
         pausing = (one.enqueue_paused for some in (self._in_force, prefixes) for one in some.values())
         self.may_pause_enqueues = any(pausing)
+        limiting = (one.depth_max > 0 for some in (self._in_force, prefixes) for one in some.values())
+        self.may_limit_depth = any(limiting)
 
     def of(self, name: str) -> TopicPolicy:
         """Return the policy in force for a topic."""

@@ -1,14 +1,26 @@
-"""The policy of a topic: its pauses, its cap on deliveries, its weight among other topics, and its attempts."""
+"""The policy of a topic: its pauses, cap and weight, the limit on its depth, its attempts and their backoff."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from enum import IntEnum
 from typing import Any
 from unicodedata import category
 
 from foqs.model import limits
 from foqs.model.errors import InvalidArgumentError
 from foqs.model.topic_name import hidden, parts
+
+DEPTH_MAX = 1_000_000_000
+"""The largest limit on the depth of a topic, in items."""
+
+
+class TriState(IntEnum):
+    """A flag of a topic that can be unset; then the setting of the namespace applies."""
+
+    UNSET = 0
+    ON = 1
+    OFF = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +37,14 @@ class TopicPolicy:
     """Its share of the deliveries to calls for any topic, relative to other topics that have items."""
     attempts_max: int = 0
     """The failed attempts after which its items become dead letters; 0 for those of its namespace."""
+    depth_max: int = 0
+    """The ready, delayed and leased items in the cluster from which on enqueues are refused; 0 for no limit."""
+    dead_letter_on_expiry: TriState = TriState.UNSET
+    """Whether its items that expire and never failed become dead letters; UNSET for the setting of its namespace."""
+    backoff_ms: int = 0
+    """The delay after the first failed attempt of an item, doubled with each further one; 0 for no delay."""
+    backoff_ms_max: int = 0
+    """The longest such delay; 0 for the longest delay of any item."""
 
 
 NO_POLICY = TopicPolicy()
@@ -102,6 +122,10 @@ class TopicPolicyChange:
     weight: int | None = None
     attempts_max: int | None = None
     group: str | None = None
+    depth_max: int | None = None
+    dead_letter_on_expiry: TriState | bool | None = None
+    backoff_ms: int | None = None
+    backoff_ms_max: int | None = None
 
 
 @dataclass(slots=True)
@@ -141,7 +165,20 @@ def policy_changes_of(changes: object) -> dict[str, Any]:
     problems = [problem for name, value in given.items() if (problem := _problem_of(name, value))]
     if problems:
         raise InvalidArgumentError("topic policy: " + "; ".join(problems))
+    if "dead_letter_on_expiry" in given:
+        given["dead_letter_on_expiry"] = TriState(given["dead_letter_on_expiry"])
     return given
+
+
+_NUMBERS = {
+    "weight": (1, limits.TOPIC_WEIGHT_MAX),
+    "attempts_max": (0, limits.ATTEMPTS_MAX),
+    "depth_max": (0, DEPTH_MAX),
+    "dead_letter_on_expiry": (min(TriState), max(TriState)),
+    "backoff_ms": (0, limits.DELAY_MS_MAX),
+    "backoff_ms_max": (0, limits.DELAY_MS_MAX),
+}
+"""The bounds of the fields that are whole numbers."""
 
 
 def _problem_of(name: str, value: object) -> str:
@@ -149,12 +186,10 @@ def _problem_of(name: str, value: object) -> str:
         return reason_problem(name, value)
     if name == "deliveries_per_second_max":
         return rate_problem(name, value)
-    if name == "weight":
-        is_within = isinstance(value, int) and 1 <= value <= limits.TOPIC_WEIGHT_MAX
-        return "" if is_within else f"weight {value!r} is not within 1..{limits.TOPIC_WEIGHT_MAX}"
-    if name == "attempts_max":
-        is_within = isinstance(value, int) and 0 <= value <= limits.ATTEMPTS_MAX
-        return "" if is_within else f"attempts_max {value!r} is not within 0..{limits.ATTEMPTS_MAX}"
+    if name in _NUMBERS:
+        least, most = _NUMBERS[name]
+        is_within = isinstance(value, int) and least <= value <= most
+        return "" if is_within else f"{name} {value!r} is not within {least:d}..{most:d}"
     return "" if isinstance(value, bool) else f"{name} {value!r} is not a bool"
 
 

@@ -90,6 +90,7 @@ async def test_a_message_about_too_many_things_is_refused() -> None:
             ("report", structs.ReportRequest([], [structs.OpenedShard(at, 1) for at in range(count)])),
             ("seek", structs.SeekRequest([structs.TopicWish(1, str(at), 1) for at in range(count)])),
             ("seek", structs.SeekRequest([], [structs.CapAsk(1, str(at), 1.0) for at in range(count)])),
+            ("seek", structs.SeekRequest([], [], [structs.TopicDepth(1, str(at)) for at in range(count)])),
             ("hint", structs.HintRequest([structs.TopicPointer(1, str(at), "other", 1) for at in range(count)])),
         ]:
             assert isinstance((await peer.call(name, request)).error, InvalidArgumentError), name
@@ -116,7 +117,8 @@ def test_a_count_below_nothing_is_refused(claims: PeerClaims, counts: tuple[int,
     assert claims.stocks("a", [structs.TopicStock(1, "t", -1)]) == {}
     assert claims.interests("a", [structs.TopicWish(1, "t", -1)]) == {}
     assert claims.pointers("a", [structs.TopicPointer(1, "t", "b", -1)]) == []
-    assert all(claims.refused_total[claim] == 1 for claim in ("ask", "stock", "wish", "pointer"))
+    assert claims.depths("a", [structs.TopicDepth(1, "t", -1)], [TOPIC]) == {}
+    assert all(claims.refused_total[claim] == 1 for claim in ("ask", "stock", "wish", "pointer", "depth"))
 
 
 @pytest.mark.parametrize(("number", "name"), [(-1, "t"), (1, "é" * 128), (1, "x" * 100_000)])
@@ -124,6 +126,7 @@ def test_what_can_be_no_topic_is_refused(claims: PeerClaims, number: int, name: 
     assert claims.stocks("a", [structs.TopicStock(number, name, 1)]) == {}
     assert claims.interests("a", [structs.TopicWish(number, name, 1)]) == {}
     assert claims.asks("a", [structs.CapAsk(number, name, 1.0)]) == []
+    assert claims.depths_asked("a", [structs.TopicDepth(number, name), structs.TopicDepth(*TOPIC)]) == [TOPIC]
     assert claims.pointers("a", [structs.TopicPointer(number, name, "b", 1)]) == []
 
 
@@ -146,6 +149,12 @@ def test_a_home_names_hosts_for_topics_that_it_was_asked_for_alone(claims: PeerC
     told = [structs.TopicPointer(1, name, host_id, 1) for name in ("t", "u") for host_id in ("b", "dead", "me")]
     assert claims.pointers("a", told, {TOPIC: 1}) == [Pointer(TOPIC, "b", Stock(1))]
     assert claims.pointers("a", [structs.TopicPointer(1, "t", "b", -1)], {TOPIC: 1}) == []
+
+
+def test_a_host_tells_the_depths_that_it_was_asked_for_alone(claims: PeerClaims) -> None:
+    told = [structs.TopicDepth(1, "t", (1 << 63) - 1), structs.TopicDepth(1, "u", 7)]
+    assert claims.depths("a", told, [TOPIC]) == {TOPIC: COUNT_MAX}
+    assert claims.refused_total["depth"] == 1
 
 
 def granted(*values: float) -> Any:

@@ -50,6 +50,9 @@ def test_a_topic_is_paused_limited_and_weighed(shell: Shell) -> None:
         "0.5",
         "3",
         "",
+        "",
+        "",
+        "",
         "a move",
     ]
     shell.run("topic", "limit", "ns", "t", "none")
@@ -61,6 +64,21 @@ def test_a_topic_is_paused_limited_and_weighed(shell: Shell) -> None:
     assert (resumed["dequeue_paused"], resumed["reason"]) == (False, "")
     assert shell.json("topic", "policies", "ns") == []
     assert shell.run("topic", "limit", "ns", "t", "many").exit_code == 2
+
+
+def test_a_topic_has_a_depth_an_expiry_and_a_backoff(shell: Shell) -> None:
+    shell.run("topic", "depth", "ns", "t", "1")
+    shell.run("topic", "expiry", "ns", "t", "dead-letter")
+    shell.run("topic", "backoff", "ns", "t", "500", "--max-ms", "60000")
+    row = shell.run("topic", "policies", "ns").stdout.splitlines()[1].split("\t")
+    assert row == ["t", "no", "none", "1", "", "1", "dead-letter", "500..60000", ""]
+    shell.run("enqueue", "ns", "t", "x")
+    assert "topic 't' is full" in shell.run("enqueue", "ns", "t", "x").stderr
+    shell.run("topic", "depth", "ns", "t", "0")
+    shell.run("topic", "expiry", "ns", "t", "namespace")
+    (policy,) = shell.json("topic", "policies", "ns")
+    assert (policy["backoff_ms"], policy["own_fields"]) == (500, ["backoff_ms", "backoff_ms_max"])
+    assert shell.run("topic", "expiry", "ns", "t", "maybe").exit_code == 2
 
 
 def test_a_namespace_is_paused_and_resumed(shell: Shell) -> None:
@@ -95,9 +113,9 @@ def test_a_prefix_has_a_policy_that_a_topic_overrides(shell: Shell) -> None:
     shell.run("topic", "weight", "ns", "mail/*", "3")
     rows = [line.split("\t") for line in shell.run("topic", "policies", "ns").stdout.splitlines()[1:]]
     assert rows == [
-        ["mail/*", "enqueue, dequeue", "7", "1", "", "a move"],
-        ["mail/*", "enqueue, dequeue", "7", "3", "", "a move"],
-        ["mail/1", "no", "7", "1", "", ""],
+        ["mail/*", "enqueue, dequeue", "7", "1", "", "", "", "", "a move"],
+        ["mail/*", "enqueue, dequeue", "7", "3", "", "", "", "", "a move"],
+        ["mail/1", "no", "7", "1", "", "", "", "", ""],
     ]
     prefix, odd, own = shell.json("topic", "policies", "ns")
     assert [(one["topic"], one["is_prefix"]) for one in (prefix, odd, own)] == [
@@ -109,27 +127,31 @@ def test_a_prefix_has_a_policy_that_a_topic_overrides(shell: Shell) -> None:
     assert [one["topic"] for one in shell.json("topic", "policies", "ns")] == ["mail/*", "mail/1"]
 
 
-CSV = """\ufefftopic,prefix,enqueue_paused,dequeue_paused,reason,items_per_second,weight
-" a, ""b"" *",,,,,2.5,
-ü,,,TRUE,"so, so",,
-p,true,,,,none,4
-,,,,,,2
-bad,,maybe,,,,
-worse,,,,,,200
+CSV = """\ufefftopic,prefix,enqueue_paused,dequeue_paused,reason,items_per_second,weight,depth,expiry,backoff_ms_max
+" a, ""b"" *",,,,,2.5,,9,,
+ü,,,TRUE,"so, so",,,,delete,
+p,true,,,,none,4,,,7
+,,,,,,2,,,
+bad,,maybe,,,,,,,
+worse,,,,,,200,,,
 few,
+odd,,,,,,,,never,
 """
 
 
 def test_policies_come_from_a_file_with_any_names_and_a_bad_line_fails_alone(shell: Shell) -> None:
     result = shell.run("topic", "set-policies", "ns", "-", stdin=CSV.encode())
     assert result.exit_code == 2, result.output
-    assert result.stdout == "3 policies set, 4 failed\n"
-    assert [line.split(":")[1].strip() for line in result.stderr.splitlines()] == [f"line {at}" for at in (5, 6, 7, 8)]
+    assert result.stdout == "3 policies set, 5 failed\n"
+    assert [line.split(":")[1].strip() for line in result.stderr.splitlines()] == [
+        f"line {at}" for at in (5, 6, 7, 8, 9)
+    ]
     found = {(one["topic"], one["is_prefix"]): one for one in shell.json("topic", "policies", "ns")}
     assert found.keys() == {(' a, "b" *', False), ("ü", False), ("p", True)}
     assert found[' a, "b" *', False]["deliveries_per_second_max"] == 2.5
     assert (found["ü", False]["dequeue_paused"], found["ü", False]["reason"]) == (True, "so, so")
-    assert found["p", True]["weight"] == 4
+    assert (found["p", True]["weight"], found["p", True]["backoff_ms_max"]) == (4, 7)
+    assert (found[' a, "b" *', False]["depth_max"], found["ü", False]["dead_letter_on_expiry"]) == (9, "off")
     for wrong in (b"topic,colour\nt,red\n", b"weight\n2\n", b"topic\n\xff\n", b'topic\n"a\n', b""):
         refused = shell.run("topic", "set-policies", "ns", "-", stdin=wrong)
         assert refused.exit_code == 2, wrong

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from foqs import NewItem
 from foqs.contract.requests import EnqueueRequest
+from foqs.host.admission.depths import Depths
 from foqs.host.admission.hosted_quota import RepeatLookUps
 from foqs.host.admission.placement import Placement
 from foqs.host.admission.quotas import Quotas
@@ -42,6 +43,7 @@ class Enqueuer:
             lambda *_: None,
             lambda: asyncio.sleep(0),
             RepeatLookUps(loop.time),
+            Depths(shards.settings, lambda: [(None, shard) for shard in shards.states.values()]),
         )
 
     async def enqueue(self, namespace: Namespace, items: list[NewItem]) -> EnqueueResult:

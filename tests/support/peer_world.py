@@ -13,6 +13,7 @@ from typing import Any
 from unittest.mock import Mock
 
 from foqs.cluster.homes.cap_homes import CapHomes
+from foqs.cluster.homes.other_depths import OtherDepths
 from foqs.cluster.homes.topic_homes import TopicHomes
 from foqs.cluster.members.view import ClusterView
 from foqs.cluster.ownership.owner_map import OwnerMap
@@ -68,13 +69,16 @@ class PeerWorld:
         self.older: set[str] = set()
         """The hosts of builds that know no address for peers alone."""
         self.news: Any = TopicHomes("callee", None, None, lambda count: 0, self.now_s)  # type: ignore[arg-type]
-        local: Any = SimpleNamespace(cap_rate=lambda key: 0.0)
+        local: Any = SimpleNamespace(
+            cap_rate=lambda key: 0.0, depth=lambda topic: len(topic[1]), follow_depths=lambda elsewhere: None
+        )
         self.caps = CapHomes("callee", None, local, self.now_s)  # type: ignore[arg-type]
+        self.depths = OtherDepths("callee", None, local, self.now_s)  # type: ignore[arg-type]
         self.owner_reports = OwnerReports("callee", None, self.owners, self.now_s)  # type: ignore[arg-type]
         self.claims = PeerClaims("callee", self._living, self.now_s)
         self.door = PeerDoor(
-            "callee", CLUSTER, lambda: self.owners.living, self.news, self.caps, self.owner_reports, self.claims,
-            self.secrets, os.urandom, self.now_s, needs_certificate,
+            "callee", CLUSTER, lambda: self.owners.living, self.news, self.caps, self.depths, self.owner_reports,
+            self.claims, self.secrets, os.urandom, self.now_s, needs_certificate,
         )  # fmt: skip
         self.look()
         self.server = ThriftServer(

@@ -27,7 +27,12 @@ class Meta:
         self.now_s = 100.0
         self.tasks = Tasks("test")
         self.stocks = Stocks(
-            cast(Any, None), cast(Any, SimpleNamespace(serves=None)), cast(Any, self), lambda: self.now_s, self.tasks
+            cast(Any, None),
+            cast(Any, SimpleNamespace(serves=None)),
+            cast(Any, self),
+            lambda: self.now_s,
+            self.tasks,
+            cast(Any, None),
         )
 
     def number_of(self, name: str) -> int | None:

@@ -10,7 +10,7 @@ from foqs.client import admin_verbs, policy_verbs
 from foqs.client.sync.base import BaseClient
 from foqs.model.calls import PositionErrors
 from foqs.model.namespace import DedupScope, DedupWhenAway, Namespace
-from foqs.model.policy import TopicPolicyChange, TopicPolicyEntry
+from foqs.model.policy import TopicPolicyChange, TopicPolicyEntry, TriState
 
 
 class NamespaceVerbs(BaseClient):
@@ -207,6 +207,10 @@ class NamespaceVerbs(BaseClient):
         deliveries_per_second_max: float | None = None,
         weight: int | None = None,
         attempts_max: int | None = None,
+        depth_max: int | None = None,
+        dead_letter_on_expiry: TriState | bool | None = None,
+        backoff_ms: int | None = None,
+        backoff_ms_max: int | None = None,
         is_prefix: bool = False,
         group: str | None = None,
         deadline_ms: int | None = None,
@@ -219,6 +223,14 @@ class NamespaceVerbs(BaseClient):
         weight: 1 (default) to 100, its share of dequeues with topic_prefix.
         attempts_max: the failed attempts after which an item becomes a dead letter, up to 1,000; 0 (default) for those
             of the namespace.
+        depth_max: the ready, delayed and leased items in the cluster from which on enqueues of the topic get
+            PausedError, up to 1,000,000,000; 0 (default) for no limit. Hosts that enqueue at the same time can
+            exceed it by the items of about a second.
+        dead_letter_on_expiry: True if an item that expires and never failed becomes a dead letter, False if it is
+            deleted, TriState.UNSET (default) for the setting of the namespace.
+        backoff_ms: the delay of an item after its first failed attempt, which is a nack without a delay or a lost
+            lease; it doubles with each further one. Up to 90 days; 0 (default) for none.
+        backoff_ms_max: the longest such delay, up to 90 days; 0 (default) for 90 days.
         is_prefix: True for the policy of all topics that begin with `topic`, each on its own. The longest prefix of a
             topic applies, as a whole; the topic's own policy overrides it, field by field.
         group: the policy of this consumer group of the topic: its pause of dequeues, its cap, its weight.
@@ -230,6 +242,10 @@ class NamespaceVerbs(BaseClient):
             "deliveries_per_second_max": deliveries_per_second_max,
             "weight": weight,
             "attempts_max": attempts_max,
+            "depth_max": depth_max,
+            "dead_letter_on_expiry": dead_letter_on_expiry,
+            "backoff_ms": backoff_ms,
+            "backoff_ms_max": backoff_ms_max,
         }
         terms = self._within(deadline_ms, deadline)
         return self._run(policy_verbs.set_topic_policy(terms, namespace, topic, changes, is_prefix, group))

@@ -129,6 +129,12 @@ class GuardedPeer:
         response = await self.call(_BY_ITSELF, "seek", of.SeekRequest([], wire_asks))
         return self._claims.grants(self.host_id, response.grants, asks)
 
+    async def depths(self, topics: Sequence[Topic]) -> dict[Topic, int]:
+        """Ask for the items that the host has of topics. A host of an older build names none."""
+        asked = [of.TopicDepth(*topic) for topic in topics]
+        response = await self.call(_BY_ITSELF, "seek", of.SeekRequest([], None, asked))
+        return self._claims.depths(self.host_id, response.depths or (), topics)
+
     async def hint(self, pointers: Sequence[Pointer]) -> None:
         """Name hosts with items to a host that waits for them."""
         await self.call(_BY_ITSELF, "hint", of.HintRequest([wire_pointer(pointer) for pointer in pointers]))

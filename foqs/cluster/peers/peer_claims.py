@@ -41,7 +41,7 @@ class PeerClaims:
         self._me = me
         self._living = living
         self._outage = Outage(now_s)
-        self.refused_total: Counter[str] = Counter(stock=0, wish=0, ask=0, pointer=0, grant=0, opened=0)
+        self.refused_total: Counter[str] = Counter(stock=0, wish=0, ask=0, pointer=0, grant=0, opened=0, depth=0)
 
     def stocks(self, peer: str, claimed: Sequence[of.TopicStock]) -> dict[Topic, Reported]:
         """Convert a host's items of topics."""
@@ -92,6 +92,26 @@ class PeerClaims:
             wanted, held, unused, weight = [min(COUNT_MAX, count) for count in counts]
             rate = min(rate, limits.DELIVERIES_PER_SECOND_MAX)
             found.append(CapAsk(topic, rate, wanted, held, unused, max(1, weight), bool(at.is_short)))
+        return found
+
+    def depths_asked(self, peer: str, claimed: Sequence[of.TopicDepth]) -> list[Topic]:
+        """Convert the topics whose depths a host asks for."""
+        _check_size(claimed)
+        found = [_topic_of(at.namespace_number, at.topic) for at in claimed]
+        sane = [topic for topic in found if topic is not None]
+        if len(sane) < len(claimed):
+            self._refuse(peer, "depth", claimed)
+        return sane
+
+    def depths(self, peer: str, claimed: Sequence[of.TopicDepth], asked: Container[Topic]) -> dict[Topic, int]:
+        """Convert a host's answer: its items of the topics that were asked for."""
+        found: dict[Topic, int] = {}
+        for at in claimed:
+            topic, count = _topic_of(at.namespace_number, at.topic), at.items_count or 0
+            if topic is None or topic not in asked or count < 0:
+                self._refuse(peer, "depth", at)
+            else:
+                found[topic] = min(COUNT_MAX, count)
         return found
 
     def pointers(

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import structlog
 
 from foqs.cluster.homes.cap_homes import CapHomes
+from foqs.cluster.homes.other_depths import OtherDepths
 from foqs.cluster.homes.topic_homes import TopicHomes
 from foqs.cluster.ownership.owner_reports import OwnerReports
 from foqs.cluster.peers.cluster_secrets import ClusterSecrets
@@ -49,6 +50,7 @@ class PeerDoor:
         living: Callable[[], Mapping[str, HostRow]],
         homes: TopicHomes,
         caps: CapHomes,
+        depths: OtherDepths,
         owners: OwnerReports,
         claims: PeerClaims,
         secrets: ClusterSecrets,
@@ -56,7 +58,8 @@ class PeerDoor:
         now_s: Callable[[], float],
         needs_certificate: bool = False,
     ) -> None:
-        """`homes` gets reports and questions on topics from peers, `caps` questions on caps, `owners` claims to shards.
+        """`homes` gets reports and questions on topics from peers, `caps` questions on caps, `depths` those
+        on the depths of topics, `owners` claims to shards.
 
         `me` is the id of this host, `cluster` the name of its cluster, `now_s` a monotonic clock. `living` returns the
         living hosts by id, as far as this one knows. With `needs_certificate` callers without a certificate of the
@@ -67,6 +70,7 @@ class PeerDoor:
         self._living = living
         self._homes = homes
         self._caps = caps
+        self._depths = depths
         self._owners = owners
         self._claims = claims
         self._secrets = secrets
@@ -150,14 +154,19 @@ class PeerDoor:
         return of.PointersResponse([wire_pointer(pointer) for pointer in self._homes.reported(peer, stocks)])
 
     async def seek(self, context: CallContext, request: of.SeekRequest) -> of.PointersResponse:
-        """Take a peer's interests in topics whose home this host is, and its questions for tokens of such caps."""
+        """Take a peer's interests in topics whose home this host is, its questions for tokens of such caps, and those
+        for the items that this host has of topics.
+        """
         peer = self._peer(context)
-        interests, asked = (
+        interests, asked, topics = (
             self._claims.interests(peer, request.wishes or ()),
             self._claims.asks(peer, request.asks or ()),
+            self._claims.depths_asked(peer, request.depths or ()),
         )
         pointers = [wire_pointer(pointer) for pointer in self._homes.find(peer, interests)]
-        return of.PointersResponse(pointers, [wire_grant(grant) for grant in self._caps.asked(peer, asked)])
+        grants = [wire_grant(grant) for grant in self._caps.asked(peer, asked)]
+        depths = [of.TopicDepth(*topic, count) for topic, count in self._depths.answers(topics)]
+        return of.PointersResponse(pointers, grants, depths)
 
     async def hint(self, context: CallContext, request: of.HintRequest) -> None:
         """Take notices from the home of topics about hosts that have items this host waits for."""

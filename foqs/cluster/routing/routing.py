@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 from foqs.background.service import Service, ServiceState
 from foqs.cluster.homes.cap_homes import CapHomes, LocalCaps
+from foqs.cluster.homes.other_depths import LocalDepths, OtherDepths
 from foqs.cluster.homes.topic_homes import TopicHomes
 from foqs.cluster.homes.topic_reports import LocalTopics
 from foqs.cluster.ownership.owner_map import OwnerMap
@@ -40,7 +41,7 @@ class Chance(NamedTuple):
     random_bytes: Callable[[int], bytes]
 
 
-class LocalHost(LocalServing, LocalTopics, LocalCaps, Protocol):
+class LocalHost(LocalServing, LocalTopics, LocalCaps, LocalDepths, Protocol):
     """This host's own shards and topics, as routing sees them."""
 
     def known_topics(self) -> Collection[Topic]:
@@ -90,6 +91,7 @@ class Routing(Service):
         routes = Routes(me, owners, guarded, local)
         self._topic_homes = TopicHomes(me, guarded.living, local, chance.choose, now_s)
         self.caps = CapHomes(me, guarded.living, local, now_s)
+        self._depths = OtherDepths(me, guarded.living, local, now_s)
         self._owner_reports = OwnerReports(me, guarded.living, owners, now_s, local.serves)
         self.door = PeerDoor(
             me,
@@ -97,6 +99,7 @@ class Routing(Service):
             lambda: owners.living,
             self._topic_homes,
             self.caps,
+            self._depths,
             self._owner_reports,
             guarded.claims,
             secrets,
@@ -106,6 +109,7 @@ class Routing(Service):
         )
         self._rounds = HostRounds(me, owners, guarded, table["getHostStatus"], now_s)
         table = {**table, **self.door.table, **_surveyed(table, self._rounds)}
+        table["enqueue"] = self._depths.around(table["enqueue"])
         merged = MergedCalls(table, routes, owners)
         divided = DividedCalls(table, routes, partial(merged.call, "listDeadLetters"))
         nack = partial(divided.by_shard, "nack")
@@ -124,6 +128,7 @@ class Routing(Service):
     async def _start(self) -> None:
         await self._topic_homes.start()
         await self.caps.start()
+        await self._depths.start()
         await self._owner_reports.start()
 
     async def _drain(self) -> None:
@@ -134,6 +139,7 @@ class Routing(Service):
         await self._rounds.stop()
         await self._pulls.stop()
         await self._owner_reports.stop()
+        await self._depths.stop()
         await self.caps.stop()
         await self._topic_homes.stop()
         await self._peers.stop()
@@ -161,6 +167,7 @@ class Routing(Service):
         self._owner_reports.members(addresses, leaving)
         self._topic_homes.members(host_ids, homes)
         self.caps.members(host_ids, homes)
+        self._depths.members(host_ids)
         if was_alone and not self.is_alone:
             self._tasks.spawn(self._report(self._local.known_topics()), "topics-reported")
 

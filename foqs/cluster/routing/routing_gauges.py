@@ -44,7 +44,7 @@ OF_ROUTING: tuple[MetricRow[RoutingSources], ...] = (
         lambda of: of.pulls.items_total),
     counter("foqs_peer_claims_refused_total",
         "Reports of other hosts that this one has left out because they cannot be true, by subject: stock, "
-        "wish, ask, grant, pointer, or opened (a shard).",
+        "wish, ask, grant, pointer, depth, or opened (a shard).",
         _refused_claims, "claim"),
     counter("foqs_owner_claims_ended_total",
         "Hosts that have said that they have a shard and were not believed any longer, by reason: unconfirmed (the "

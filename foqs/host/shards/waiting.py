@@ -32,7 +32,7 @@ class Answer(Completion):
         """End a part of the call that the host does itself."""
         self.open_count -= 1
         if not self.open_count:
-            _end(self)
+            self.on_done(self)
 
 
 def _end(completion: Completion) -> None:

@@ -10,6 +10,7 @@ from operator import attrgetter
 from foqs.contract.requests import EnqueueRequest, NewItem
 from foqs.host import arguments
 from foqs.host.admission.account import Charge
+from foqs.host.admission.depths import Depths
 from foqs.host.admission.hosted_quota import RepeatLookUps
 from foqs.host.admission.placement import Placement
 from foqs.host.admission.quotas import Quotas
@@ -47,7 +48,7 @@ class _OncePart:
         """`made` are the items of the call; `refusal` is the error of items that are no repeats."""
         self._shard_id = shard_id
         self._made = made
-        self.outcome = OnceOutcome(refusal, made.copies)
+        self.outcome = OnceOutcome(refusal, made.copies, made.room)
 
     def made_count(self) -> int:
         """Return the number of items that were made, copies included."""
@@ -76,7 +77,9 @@ class _OncePart:
             else:
                 error = errors.get(key, unknown)
                 assert error is not None, "it has ended"
-                refused[position] = shared.get(error) or shared.setdefault(error, _of_slot(error))
+                # A full topic is no reason to refuse the whole call.
+                errors_of = result.errors if isinstance(error, PausedError) else refused
+                errors_of[position] = shared.get(error) or shared.setdefault(error, _of_slot(error))
 
 
 def _of_slot(error: FoqsError) -> FoqsError:
@@ -116,13 +119,15 @@ class Enqueues:
         count_event: Callable[[int, ItemEvent, int], None],
         make_slots: Callable[[], Awaitable[object]],
         look_ups: RepeatLookUps,
+        depths: Depths,
     ) -> None:
         """`count_event` counts events of items by namespace; `make_slots` makes the slot table if it is missing.
 
-        `look_ups` bounds the look-ups of dedup ids for calls over their quota.
+        `look_ups` bounds the look-ups of dedup ids for calls over their quota. `depths` has the room of topics
+        with a limit.
         """
         self._namespaces = namespaces
-        self._maker = ItemMaker(namespaces.settings)
+        self._maker = ItemMaker(namespaces.settings, depths)
         self._quotas = quotas
         self._placement = placement
         self._waiting = waiting
@@ -170,7 +175,14 @@ class Enqueues:
         avoided: set[int] = set()
         while made.items:
             answer, new_items = Answer(self._waiting), made.all()
-            shard.insert(new_items, sum(map(_size_bytes, new_items)), answer)
+            if made.room is not None:
+                made.room.hold_until(answer)
+            try:
+                shard.insert(new_items, sum(map(_size_bytes, new_items)), answer)
+            except FoqsError:
+                if made.room is not None:
+                    made.room.close()
+                raise
             writer.wake()
             try:
                 await answer.done
@@ -319,9 +331,13 @@ class Enqueues:
             assert shard is not None, "it has just been chosen"
             try:
                 draft_topic = partial(shard.index.draft_topic, namespace.number)
-                made = self._maker.make_items(writer, shard, namespace, items, some, draft_topic, errors)
+                made = self._maker.make_items(
+                    writer, shard, namespace, items, some, draft_topic, errors, takes_room=False
+                )
                 if made.items:
                     part = _OncePart(shard.shard_id, made, refusal)
+                    if made.room is not None:
+                        made.room.hold_until(answer)
                     ids = [items[position].dedup_id or "" for position in made.items]
                     # The topic of the call counts, and not the one of the first copy.
                     scopes = [(items[at].topic or "").encode() for at in made.items] if is_by_topic else [b""]

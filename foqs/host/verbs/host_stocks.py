@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 from foqs.background.tasks import Tasks
+from foqs.contract.requests import EnqueueRequest
+from foqs.host.admission.depths import Depths
 from foqs.host.dispatch.dispatcher import Dispatcher
 from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import Shards
@@ -29,9 +31,14 @@ class Stocks:
         namespaces: Namespaces,
         now_s: Callable[[], float],
         tasks: Tasks,
+        depths: Depths,
     ) -> None:
-        """`now_s` is monotonic. `tasks` are those that read namespaces; the host stops them."""
+        """`now_s` is monotonic. `tasks` are those that read namespaces; the host stops them.
+
+        `depths` counts the items of topics with a limit.
+        """
         self._dispatcher = dispatcher
+        self._depths = depths
         self._shards = shards
         self.serves = shards.serves
         self._namespaces = namespaces
@@ -119,6 +126,18 @@ class Stocks:
             if first > order.FIRST and ready_count > 0
             else NO_STOCK
         )
+
+    def depth(self, topic: Topic) -> int:
+        return self._depths.here(topic)
+
+    def limited_topics(self, request: EnqueueRequest) -> Sequence[Topic]:
+        number = self.number_of(request.namespace_name or "")
+        if number is None or self._depths.settings.depth_limits(number) is None:
+            return ()
+        return self._depths.limited(number, {new.topic or "" for new in request.items or ()})
+
+    def follow_depths(self, elsewhere: Callable[[Topic], int]) -> None:
+        self._depths.elsewhere = elsewhere
 
     def weight(self, topic: Topic) -> int:
         return self._dispatcher.settings.policy(*topic).weight

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from foqs.contract.requests import NewItem
 from foqs.host import arguments
+from foqs.host.admission.depths import Depths, Room
 from foqs.model import ids, limits, order
 from foqs.model.calls import DeliveryPolicy, ItemContent, PositionErrors
 from foqs.model.errors import FoqsError, InvalidArgumentError, PausedError, TooLargeError
@@ -26,9 +27,11 @@ NewTopic = Callable[[str], ShardTopic]
 class Made:
     """The items of a call that were made for one shard."""
 
-    __slots__ = ("copies", "items")
+    __slots__ = ("copies", "items", "room")
 
     def __init__(self) -> None:
+        self.room: Room | None = None
+        """The room for the items; None if no topic of the namespace has a limit on its depth."""
         self.items: dict[int, ShardItem] = {}
         """The item at each position; the first of its copies."""
         self.copies: dict[int, list[ShardItem]] = {}
@@ -99,8 +102,9 @@ def _content_bytes(new: NewItem) -> int:
 class ItemMaker:
     """Makes items from the checked arguments of a call. It owns nothing."""
 
-    def __init__(self, settings: SettingsTable) -> None:
+    def __init__(self, settings: SettingsTable, depths: Depths) -> None:
         self._settings = settings
+        self._depths = depths
 
     def make(
         self,
@@ -134,15 +138,43 @@ class ItemMaker:
         positions: Sequence[int],
         new_topic: NewTopic,
         errors: PositionErrors,
+        *,
+        takes_room: bool = True,
     ) -> Made:
         """Return the items by position, and add invalid ones to `errors`; `new_topic` makes missing topics.
 
-        Raises FoqsError when the shard takes no items.
+        Items of full topics are made only without `takes_room`; then the caller takes the room. The caller closes the
+        room of the items, or holds it until they are stored. Raises FoqsError when the shard takes no items.
         """
+        result = Made()
+        result.room = self._depths.room(namespace.number)
+        try:
+            self._fill(result, writer, shard, namespace, new_items, positions, new_topic, errors, takes_room=takes_room)
+        except FoqsError:
+            if result.room is not None:
+                result.room.close()
+            raise
+        if result.room is not None and not result.items:
+            result.room.close()
+        return result
+
+    def _fill(
+        self,
+        result: Made,
+        writer: ShardWriter,
+        shard: ShardState,
+        namespace: Namespace,
+        new_items: Sequence[NewItem],
+        positions: Sequence[int],
+        new_topic: NewTopic,
+        errors: PositionErrors,
+        *,
+        takes_room: bool,
+    ) -> None:
         index, shard_id, number, settings = shard.index, shard.shard_id, namespace.number, namespace.settings
         topics, now_ms = index.topics, writer.now_ms()
         check_item, next_key, sort_key, phase = arguments.check_item, index.next_key, order.sort_key, Phase.INSERTING
-        result = Made()
+        room = result.room if takes_room else None
         made, groups = result.items, self._settings.groups.get(number)
         pauses = self._settings.enqueue_pauses(number)
         found: dict[str, ShardTopic | FoqsError] = {}
@@ -163,7 +195,11 @@ class ItemMaker:
                 continue
             try:
                 content, due_at = check_item(new, settings, now_ms)
-                if groups is not None and (copies := groups.copies(name)) is not None:
+                copies = None if groups is None else groups.copies(name)
+                if room is not None and (full := room.take([name] if copies is None else [one.name for one in copies])):
+                    errors[position] = full
+                    continue
+                if copies is not None:
                     items = _copied(copies, new, content, due_at, shard, namespace, now_ms, found, new_topic)
                     made[position] = items[0]
                     if len(items) > 1:
@@ -191,7 +227,6 @@ class ItemMaker:
             )
         if made and index.namespace_names.get(number) != namespace.name:
             index.name_namespace(namespace)
-        return result
 
 
 def _copied(

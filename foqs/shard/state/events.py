@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from foqs.model.errors import FoqsError
 from foqs.model.item import ItemEvent, Outcome, ShardItem
@@ -53,18 +53,30 @@ class Completion:
         """
 
 
+class DepthRoom(Protocol):
+    """The room that is left in topics whose depth has a limit; foqs.host.admission.depths.Room is the real one."""
+
+    def take(self, names: Sequence[str]) -> FoqsError | None:
+        """Take room for one item in each of these topics, or return the error of a full one."""
+
+
 class OnceOutcome:
     """The outcome of one `insert_once`, by the keys of its items. Items without an entry are still under way."""
 
-    __slots__ = ("copies", "errors", "firsts", "made", "refusal")
+    __slots__ = ("copies", "errors", "firsts", "made", "refusal", "room")
 
     def __init__(
-        self, refusal: FoqsError | None = None, copies: Mapping[int, Sequence[ShardItem]] | None = None
+        self,
+        refusal: FoqsError | None = None,
+        copies: Mapping[int, Sequence[ShardItem]] | None = None,
+        room: DepthRoom | None = None,
     ) -> None:
         """`refusal`: the error for items that are no repeats, in which case no item is made.
 
-        `copies`: items by the key of the one that is made together with them, or not at all.
+        `copies`: items by the key of the one that is made together with them, or not at all. `room`: items that are no
+        repeats take room from it, or are refused; None without limits.
         """
+        self.room = room
         self.refusal = refusal
         self.copies = copies or {}
         self.made: list[int] = []

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, RowMapping, and_, delete, func, insert, selec
 
 from foqs.model.errors import FoqsError, UnknownNamespaceError
 from foqs.model.policies import NamespacePolicies
-from foqs.model.policy import FIELDS, NOTHING_SAID, OwnPolicy, TopicPolicyEntry
+from foqs.model.policy import FIELDS, NOTHING_SAID, OwnPolicy, TopicPolicyEntry, TriState
 from foqs.model.policy_book import NamedChange, PolicyBook, PolicyCounts
 from foqs.storage.meta.meta_rows import Blocks, Kind
 from foqs.storage.meta.meta_sessions import MetaSessions, in_transaction
@@ -25,11 +25,13 @@ def _policy_of(row: RowMapping) -> OwnPolicy:
     values["reason"] = row["reason"].decode()
     for field in ("enqueue_paused", "dequeue_paused"):
         values[field] = bool(row[field])
+    values["dead_letter_on_expiry"] = TriState(row["dead_letter_on_expiry"])
     return OwnPolicy(**values)
 
 
 def _row_of(kind: Kind[OwnPolicy], number: int, name: str, policy: OwnPolicy) -> dict[str, Any]:
     values = {**asdict(policy), "reason": policy.reason.encode()}
+    values["dead_letter_on_expiry"] = int(policy.dead_letter_on_expiry)
     return {"namespace": number, kind.name_column: name.encode(), **values}
 
 

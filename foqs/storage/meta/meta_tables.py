@@ -133,7 +133,11 @@ TOPIC_POLICY, TOPIC_PREFIX_POLICY = [
         Column("deliveries_per_second_max", DOUBLE(asdecimal=False), nullable=False),
         Column("weight", Integer, nullable=False),
         Column("attempts_max", Integer, nullable=False),
-        Column("explicit", SmallInteger, nullable=False),
+        Column("depth_max", BigInteger, nullable=False),
+        Column("dead_letter_on_expiry", SmallInteger, nullable=False),
+        Column("backoff_ms", BigInteger, nullable=False),
+        Column("backoff_ms_max", BigInteger, nullable=False),
+        Column("explicit", Integer, nullable=False),
     )
     for name, key in (("topic_policy", "topic"), ("topic_prefix_policy", "prefix"))
 ]

@@ -196,20 +196,41 @@ class Dedup:
             self._release(items, outcome)
             self.refuse(items, digests, completion, outcome, outcome.refusal)
             return
+        if outcome.room is not None:
+            names = [[one.topic.name for one in with_copies([item], outcome)] for item in items]
+            rooms = zip(items, names, strict=True)
+            faults = {item.key: full for item, some in rooms if (full := outcome.room.take(some)) is not None}
+            if faults:
+                self._insert_but(faults, items, digests, completion, outcome)
+                return
+        self._put(items, digests, completion, outcome)
+
+    def _insert_but(
+        self,
+        faults: Mapping[int, FoqsError],
+        items: list[ShardItem],
+        digests: list[bytes],
+        completion: Completion,
+        outcome: OnceOutcome,
+    ) -> None:
+        """Refuse the items whose keys are in `faults`, and insert the others, which have room."""
+        left = [(item, digest) for item, digest in zip(items, digests, strict=True) if item.key not in faults]
+        if left:
+            self._put([item for item, _ in left], [digest for _, digest in left], completion, outcome)
+        completion.open_count += 1  # It ends with the last refused item.
+        for item, digest in zip(items, digests, strict=True):
+            if (error := faults.get(item.key)) is not None:
+                completion.open_count += 1
+                self._release([item], outcome)
+                self.refuse([item], [digest], completion, outcome, error)
+        self._index.events.done(completion)
+
+    def _put(self, items: list[ShardItem], digests: list[bytes], completion: Completion, outcome: OnceOutcome) -> None:
         made = with_copies(items, outcome)
         refused = self._index.add_drafts(made)
         if refused:
             faults = {item.key: fault for item in items if (fault := _fault_of(item, outcome, refused))}
-            left = [(item, digest) for item, digest in zip(items, digests, strict=True) if item.key not in faults]
-            if left:
-                self.insert([item for item, _ in left], [digest for _, digest in left], completion, outcome)
-            completion.open_count += 1  # It ends with the last refused item.
-            for item, digest in zip(items, digests, strict=True):
-                if (error := faults.get(item.key)) is not None:
-                    completion.open_count += 1
-                    self._release([item], outcome)
-                    self.refuse([item], [digest], completion, outcome, error)
-            self._index.events.done(completion)
+            self._insert_but(faults, items, digests, completion, outcome)
             return
         size_bytes = sum([item.size_bytes for item in made])
         self.firsts_count += 1

@@ -134,7 +134,7 @@ class Settlements:
             reason = f"its TTL ended after failed attempts: {item.failed_attempts}"
         elif item.was_dead:
             reason = "its TTL ended after it was redriven"
-        elif self._index.settings.dead_letter_on_expiry(item.topic.namespace):
+        elif self._index.settings.dead_letter_on_expiry(item.topic.namespace, item.topic.name):
             reason = "its TTL ended"
         else:
             return None
@@ -197,6 +197,8 @@ class Settlements:
                        metadata: bytes | None = None) -> Rewrite | None:  # fmt: skip
         """Return the row of an item after a nack, a release or the end of its lease; None deletes it (at-most-once).
 
+        A failure without a delay of its own has the backoff of its topic.
+
         `unseen`: the owner's own delivery reached no caller, so an at-most-once item has not been delivered yet.
         """
         if item.at_most_once and not dead and not unseen:
@@ -207,6 +209,8 @@ class Settlements:
         number = topic.number
         if dead or (failed >= self._index.settings.attempts_max(topic.namespace, topic.name) and not release):
             return Rewrite(item.key, -number, 0, now_ms, deliveries, failed, metadata, reason.encode())
+        if not delay_ms and not release:
+            delay_ms = self._index.settings.backoff_ms(topic.namespace, topic.name, failed)
         if failed and now_ms + delay_ms >= item.expires_at:
             # Otherwise it would expire before its next delivery, and the failure would be lost.
             reason = f"{reason}, and its TTL ends before {'its delay' if delay_ms else 'another attempt'}"
