@@ -1,4 +1,4 @@
-"""Each defect of access, TLS and audit that is planted turns a test red, which is green without it."""
+"""Each defect of access, TLS, audit and policies that is planted turns a test red, which is green without it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from functools import cache
 
 import pytest
 
-from tests.attack import access_defects, audit_defects, item_defects, tls_defects
+from tests.attack import access_defects, audit_defects, item_defects, tls_defects, topic_policy_defects
 from tests.attack.seeding import DEFECTS, Check, is_red
 
-MODULES = (access_defects, audit_defects, item_defects, tls_defects)
+MODULES = (access_defects, audit_defects, item_defects, tls_defects, topic_policy_defects)
 
 
 @pytest.mark.parametrize("name", DEFECTS)
