@@ -11,6 +11,7 @@ from foqs.model.errors import FoqsError
 from foqs.spark.credentials import Credentials
 from foqs.spark.events.capacity import minute_table, namespace_table, suggestions
 from foqs.spark.events.reading import Span, parse_time, read_log
+from foqs.spark.jobs.context_flag import context_flag
 from foqs.spark.jobs.credential_flags import credential_flags, taken_credentials
 from foqs.spark.jobs.reporting import dicts, report_options, show, write_page, write_tables
 from foqs.spark.jobs.spark_session import session
@@ -33,6 +34,7 @@ NAMESPACES_MAX = 20_000
 @click.option("--top", type=click.IntRange(1, 100), default=10, show_default=True, help="Namespaces that are drawn.")
 @credential_flags
 @report_options
+@context_flag(needs_hosts=False)
 def capacity_report(
     root: str,
     since: str | None,

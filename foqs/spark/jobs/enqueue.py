@@ -14,6 +14,7 @@ import click
 from foqs.client.sync import AdminClient
 from foqs.model.errors import FoqsError
 from foqs.spark.credentials import CREDENTIAL_OPTIONS, Credentials
+from foqs.spark.jobs.context_flag import context_flag
 from foqs.spark.jobs.credential_flags import credential_flag, flag_of, with_tls
 from foqs.spark.jobs.spark_session import master_option, session
 from foqs.spark.options import DRAWN_JOB_ID, OPTIONS, Option, draw_job_id, parse_options
@@ -56,6 +57,7 @@ def _click_option(name: str, option: Option) -> Callable[[Callable[..., None]], 
 @click.option("--partitions", type=click.IntRange(1), help="Enqueue in this many tasks.")
 @_write_options
 @master_option
+@context_flag()
 def enqueue(
     paths: tuple[str, ...],
     kind: str,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from foqs.model import limits
+from foqs.spark.jobs.context_flag import context_flag
 from foqs.spark.jobs.credential_flags import credential_flags, with_tls
 from foqs.spark.jobs.frame_reading import read_frame, read_options_of
 from foqs.spark.jobs.spark_session import master_option, session
@@ -30,7 +31,7 @@ _CSV = {
 @click.option(
     "--mode", type=click.Choice(["errorifexists", "overwrite", "append"]), default="errorifexists", show_default=True
 )
-@click.option("--addresses", required=True, envvar="FOQS_ADDRESS", help="Hosts as host:port, comma-separated.")
+@click.option("--addresses", envvar="FOQS_ADDRESS", help="Hosts as host:port, comma-separated.")
 @click.option("--namespace", required=True, help="The namespace to export.")
 @click.option("--state", multiple=True, type=click.Choice(state_names()), help="May be repeated. Default: all.")
 @click.option("--topic", "topics", multiple=True, help="Only items of this topic; may be repeated. Default: all.")
@@ -42,6 +43,7 @@ _CSV = {
 @click.option("--retry-timeout-ms", default=RETRY_TIMEOUT_MS_DEFAULT, show_default=True, help="Patience of one call.")
 @credential_flags
 @master_option
+@context_flag()
 def export(
     output: str, kind: str, mode: str, where: str | None, select: tuple[str, ...], master: str | None, **given: object
 ) -> None:

@@ -16,6 +16,7 @@ from foqs.model import limits
 from foqs.model.calls import DeadLettersResult
 from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError
 from foqs.spark.credentials import Credentials
+from foqs.spark.jobs.context_flag import context_flag
 from foqs.spark.jobs.credential_flags import credential_flags, taken_credentials, with_tls
 from foqs.spark.jobs.frame_reading import read_frame, read_options_of
 from foqs.spark.jobs.spark_session import master_option, session
@@ -53,7 +54,7 @@ class DeadLetters(Protocol):
 
 
 @click.command()
-@click.option("--addresses", required=True, envvar="FOQS_ADDRESS", help="Hosts as host:port, comma-separated.")
+@click.option("--addresses", envvar="FOQS_ADDRESS", help="Hosts as host:port, comma-separated.")
 @click.option("--namespace", required=True, help="The namespace of the dead letters.")
 @click.option("--topic", "topics", multiple=True, help="Only those of this topic; may be repeated. Default: all.")
 @click.option("--topic-prefix", help="Only dead letters of topics with this prefix.")
@@ -67,6 +68,7 @@ class DeadLetters(Protocol):
 @click.option("--retry-timeout-ms", default=RETRY_TIMEOUT_MS_DEFAULT, show_default=True, help="Patience of one call.")
 @credential_flags
 @master_option
+@context_flag()
 def redrive(where: str | None, dry_run: bool, master: str | None, **given: Any) -> None:
     """Make dead letters ready again with no failed attempts, after counting them by topic and reason.
 
