@@ -153,7 +153,9 @@ struct DequeueRequest {
    */
   7: optional bool says_begun,
   /** Wants why_empty in a response without items, which costs a question to each host. */
-  8: optional bool want_why
+  8: optional bool want_why,
+  /** With topic_prefix: takes the items that these topics have for this consumer group. Absent: those of no group. */
+  9: optional string group
 }
 
 struct Item {

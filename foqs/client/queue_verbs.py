@@ -191,6 +191,7 @@ def dequeue(
         wait_ms=wait_ms,
         topic_prefix=topic_prefix,
         count=None if topic_prefix is None else count,
+        group=None if topic_prefix is None else group or None,
         says_begun=says_begun or None,
         want_why=want_why or None,
     )
@@ -203,16 +204,12 @@ def dequeue(
 def demands_of(topics: Topics, count: int, topic_prefix: str | None, group: str | None = None) -> list[Any]:
     """Return the topics of a request; none with a prefix.
 
-    Raises InvalidArgumentError for topics or a group with a prefix.
+    Raises InvalidArgumentError for topics with a prefix.
     """
     if group is not None:
         check_text("group", group)
     if topic_prefix is None:
         return topic_demands(topics, count, group)
-    if group:
-        raise InvalidArgumentError(
-            f"group {group!r:.80} and topic_prefix {topic_prefix!r:.80}: name the topics instead"
-        )
     if topics:
         raise InvalidArgumentError(f"topics {topics!r:.80} and topic_prefix {topic_prefix!r:.80}: give one of them")
     return []

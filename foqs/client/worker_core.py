@@ -98,8 +98,6 @@ def topic_names(topics: str | Sequence[str], topic_prefix: str | None = None, gr
     """Return the topics as a list. Raises InvalidArgumentError without topics and prefix, and with both."""
     if group is not None:
         check_text("group", group)
-        if topic_prefix is not None:
-            raise InvalidArgumentError(f"a worker has group {group!r} and topic_prefix: name the topics instead")
     if not isinstance(topics, str):
         check_many("topics", topics, "topics")
     names = [topics] if isinstance(topics, str) else list(topics)

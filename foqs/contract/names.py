@@ -46,7 +46,9 @@ FIELDS: Mapping[str, Mapping[str, Checked]] = {
         CONTENT="payload priority deliver_after_ms delay_ms ttl_ms lease_ms metadata delivery trace_context",
     ),
     "DequeueRequest": _fields(
-        NAMESPACE="namespace_name", INSIDE="topic_prefix", CONTENT="topics lease_ms wait_ms count says_begun want_why"
+        NAMESPACE="namespace_name",
+        INSIDE="topic_prefix group",
+        CONTENT="topics lease_ms wait_ms count says_begun want_why",
     ),
     "TopicDemand": _fields(INSIDE="topic group", CONTENT="count"),
     "AckRequest": _fields(NAMESPACE="namespace_name", INSIDE="receipts", CONTENT="repeated"),

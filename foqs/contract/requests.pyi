@@ -75,6 +75,9 @@ class DequeueRequest:
     said so when a lease ends was no failed attempt. An item that is a suspect comes alone in a response to it."""
     want_why: bool | None = ...
     """Wants why_empty in a response without items, which costs a question to each host."""
+    group: str | None = ...
+    """With topic_prefix: takes the items that these topics have for this consumer group. Absent: those of no
+    group."""
 
 @dataclass
 class AckRequest:

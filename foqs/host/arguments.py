@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from foqs.contract.requests import NewItem, TopicDemand
+from foqs.contract.requests import DequeueRequest, NewItem, TopicDemand
 from foqs.model import limits
 from foqs.model.calls import DeliveryPolicy, ItemContent
 from foqs.model.errors import InvalidArgumentError, TooLargeError, shown
@@ -124,15 +124,17 @@ def _checked_trace_context(text: str) -> bytes:
     return trace_context
 
 
-def check_demands(
-    topics: Sequence[TopicDemand], topic_prefix: str | None, count: int | None
-) -> tuple[dict[str, int], int | None]:
+def check_demands(request: DequeueRequest) -> tuple[dict[str, int], int | None]:
     """Check the demands of a dequeue: items of each topic, by its hidden name, or, with a prefix, of any topics."""
-    if topic_prefix is not None:
-        return {}, _any_count(topics, topic_prefix, count)
-    wants = _wants(topics)
-    if count is not None:
+    if request.topic_prefix is not None:
+        if request.group:
+            check_group(request.group, "")
+        return {}, _any_count(request.topics, request.topic_prefix, request.count)
+    wants = _wants(request.topics)
+    if request.count is not None:
         raise InvalidArgumentError("count is for topic_prefix: give each topic its own count")
+    if request.group is not None:
+        raise InvalidArgumentError("group is for topic_prefix: give each topic its own group")
     return wants, None
 
 

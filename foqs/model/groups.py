@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from foqs.model import limits
 from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, PausedError
-from foqs.model.topic_name import hidden, parts
+from foqs.model.topic_name import hidden, is_of_group, parts
 
 GROUPS_PER_TOPIC_MAX = 16
 """The most consumer groups of a topic, beside its own."""
@@ -62,7 +62,7 @@ Groups = Mapping[int, Mapping[str, TopicGroup]]
 class NamespaceGroups:
     """The groups of the topics of a namespace. It is immutable, so that any thread can read it."""
 
-    __slots__ = ("_copies", "by_name", "deleted", "names")
+    __slots__ = ("_copies", "by_name", "deleted", "live", "names")
 
     def __init__(self, by_name: Mapping[str, TopicGroup]) -> None:
         self.by_name = by_name
@@ -70,6 +70,8 @@ class NamespaceGroups:
         """The hidden names, in order."""
         self.deleted = frozenset([name for name, one in by_name.items() if one.is_deleted])
         """The hidden names of the deleted groups, whose items are being deleted."""
+        self.live = frozenset(by_name) - self.deleted
+        """The hidden names of the others."""
         of_topic: dict[str, list[TopicGroup]] = {}
         for one in by_name.values():
             of_topic.setdefault(one.topic, []).append(one)
@@ -78,6 +80,14 @@ class NamespaceGroups:
     def copies(self, topic: str) -> tuple[Copy, ...] | None:
         """Return the copies that an item of the topic has; None for the item alone, as without groups."""
         return self._copies.get(topic)
+
+    def is_read(self, name: str) -> bool:
+        """Return True if consumers can get items of the topic of this hidden name."""
+        return name in self.live if is_of_group(name) else name not in self.deleted
+
+    def changed(self, before: NamespaceGroups) -> list[str]:
+        """Return, in order, the hidden names of topics that consumers can read only now, or only before."""
+        return sorted((self.live ^ before.live) | (self.deleted ^ before.deleted))
 
     def groups_of(self, topic: str) -> list[str]:
         """Return the names of the groups of a topic that exist, in order."""

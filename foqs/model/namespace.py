@@ -11,7 +11,7 @@ from enum import IntEnum
 from foqs.model import limits
 from foqs.model.cluster import tier_problem
 from foqs.model.errors import FoqsError, InvalidArgumentError, UnavailableError, shown
-from foqs.model.groups import Groups, NamespaceGroups
+from foqs.model.groups import NO_GROUPS, Groups, NamespaceGroups
 from foqs.model.policies import NO_POLICIES, NO_POLICIES_IN_FORCE, NamespacePolicies, Policies
 from foqs.model.policy import NO_POLICY, TopicPolicy, TriState, rate_problem, reason_problem
 
@@ -198,7 +198,7 @@ class SettingsTable:
     def replace_groups(self, declared: Groups) -> None:
         """Set the groups of all topics. Unchanged namespaces must have the same objects as before."""
         before = self.groups
-        self.groups = {
+        self.groups = now = {
             number: before[number]
             if number in before and self.declared_groups.get(number) is by_name
             else NamespaceGroups(by_name)
@@ -207,6 +207,14 @@ class SettingsTable:
         }
         self.declared_groups = declared
         self.version += 1
+        for number in sorted(before.keys() | now.keys()):
+            known, found = before.get(number, NO_GROUPS), now.get(number, NO_GROUPS)
+            if known is not found:
+                self.policy_changes.extend([(number, name) for name in found.changed(known)])
+
+    def is_read(self, number: int, name: str) -> bool:
+        """Return True if consumers can get items of a topic: nobody reads a deleted or unknown consumer group."""
+        return self.groups.get(number, NO_GROUPS).is_read(name)
 
     def policy(self, number: int, name: str) -> TopicPolicy:
         """Return the policy in force for a topic."""

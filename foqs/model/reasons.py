@@ -115,6 +115,8 @@ class Facts:
     is_partial: bool = False
     """True if not all hosts have reported their stocks of the topics."""
     prefix: str | None = None
+    group: str = ""
+    """The consumer group, with a prefix."""
     missing: list[str] = field(default_factory=list)
 
 
@@ -191,7 +193,10 @@ def _not_ready(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:
 
 
 def _nothing(facts: Facts) -> str:
-    return "nothing was asked for" if facts.prefix is None else f"no topic with prefix {facts.prefix!r} holds items"
+    if facts.prefix is None:
+        return "nothing was asked for"
+    of_group = f" of group {facts.group!r}" if facts.group else ""
+    return f"no topic with prefix {facts.prefix!r} holds items{of_group}"
 
 
 def _command(verb: str, *names: str) -> str:

@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from foqs.model.topic_name import hidden, parts
+
 Topic = tuple[int, str]
 """The number of a namespace and the name of a topic."""
 ANY_TOPIC = ""
-"""The name that stands for all topics of a namespace together, for consumers that name none."""
+"""The name that stands for all topics of a namespace together, for consumers that name none. Its group, by the hidden
+name, stands for this group of all topics.
+"""
+
+
+def any_of(name: str) -> str:
+    """Return the name that stands for all topics together, for the consumer group of this topic."""
+    return hidden(ANY_TOPIC, parts(name)[1])
+
+
+def is_any(name: str) -> bool:
+    """Return True for a name that stands for all topics together."""
+    return not parts(name)[0]
 
 
 class Stock(NamedTuple):

@@ -74,6 +74,7 @@ def _plain() -> list[tuple[str, Any]]:
     return [
         ("enqueue", s.EnqueueRequest(NAMESPACE, [s.NewItem("topic", b"payload")])),
         ("dequeue", s.DequeueRequest(NAMESPACE, [s.TopicDemand("topic", 10)])),
+        ("dequeue", s.DequeueRequest(NAMESPACE, [], topic_prefix="to", count=10, group="audit")),
         ("ack", s.AckRequest(NAMESPACE, _RECEIPTS[:1])),
         ("nack", s.NackRequest(NAMESPACE, [s.Nack(_RECEIPTS[0])])),
         ("extendLease", s.ExtendRequest(NAMESPACE, _RECEIPTS[:1], 5_000)),

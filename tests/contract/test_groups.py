@@ -207,14 +207,65 @@ def test_a_topic_can_be_read_by_its_groups_alone(world: World) -> None:
     assert taken(world) == [b"y"]
 
 
-def test_a_call_for_any_topic_gets_the_items_of_no_group(world: World) -> None:
+def test_a_call_for_any_topic_gets_the_items_of_no_group_or_of_the_named_one(world: World) -> None:
+    for topic, group in (("t", "audit"), ("t", "stats"), ("tu", "audit")):
+        world.admin.create_group(NS, topic, group)
+    world.client.enqueue_many(NS, [NewItem("t", b"x"), NewItem("tu", b"y"), NewItem("z", b"z")])
+
+    def any_of(prefix: str, group: str | None = None) -> list[tuple[str, str | None, bytes]]:
+        items = world.client.dequeue(NS, topic_prefix=prefix, count=10, group=group)
+        return sorted([(item.topic, item.group, item.payload) for item in items])
+
+    assert any_of("tu", "audit") == [("tu", "audit", b"y")]
+    assert any_of("", "audit") == [("t", "audit", b"x")]
+    assert any_of("", "") == [("t", None, b"x"), ("tu", None, b"y"), ("z", None, b"z")]
+    assert any_of("t", "stats") == [("t", "stats", b"x")]
+    assert any_of("", "stats") == any_of("", "unknown") == any_of("") == []
+    for bad in ("a\x1fb", "x" * 65):
+        with pytest.raises(foqs.InvalidArgumentError, match="group"):
+            any_of("t", bad)
+
+
+def test_a_call_for_a_group_of_any_topic_waits_and_learns_why_nothing_comes(world: World) -> None:
     world.admin.create_group(NS, "t", "audit")
-    world.client.enqueue(NS, "t", b"x")
-    items = world.client.dequeue(NS, topic_prefix="", count=10, wait_ms=SECOND_MS)
-    assert [(item.payload, item.group) for item in items] == [(b"x", None)]
-    assert world.client.dequeue(NS, topic_prefix="t", count=10) == []
-    with pytest.raises(foqs.InvalidArgumentError, match="name the topics instead"):
-        world.client.dequeue(NS, topic_prefix="t", group="audit")
+    found = world.client.dequeue(NS, topic_prefix="t", group="audit", want_why=True)
+    assert isinstance(found, foqs.Dequeued)
+    assert found.why_empty[0].text == "no topic with prefix 't' holds items of group 'audit'"
+    world.client.enqueue(NS, "t", b"later", delay_ms=SECOND_MS)
+    found = world.client.dequeue(NS, topic_prefix="t", group="audit", want_why=True)
+    assert isinstance(found, foqs.Dequeued)
+    assert [reason.text for reason in found.why_empty] == ["1 item of topic 't', group 'audit' is not due yet"]
+    (item,) = world.client.dequeue(NS, topic_prefix="t", group="audit", wait_ms=5 * SECOND_MS)
+    assert (item.group, item.payload) == ("audit", b"later")
+
+
+def test_a_call_for_a_group_of_any_topic_keeps_to_pauses_and_gets_nothing_of_a_deleted_group(world: World) -> None:
+    for topic in ("t", "u"):
+        world.admin.create_group(NS, topic, "audit")
+    world.client.enqueue_many(NS, [NewItem(topic, topic.encode()) for topic in "tu"] * 3)
+    world.admin.set_topic_policy(NS, "t", group="audit", dequeue_paused=True)
+    items = world.client.dequeue(NS, topic_prefix="", group="audit", count=2, wait_ms=SECOND_MS)
+    assert [item.topic for item in items] == ["u", "u"]
+    world.admin.delete_group(NS, "u", "audit")
+    world.client.nack(NS, items)
+    assert world.client.dequeue(NS, topic_prefix="", group="audit", count=9, wait_ms=3 * SECOND_MS) == []
+    world.admin.set_topic_policy(NS, "t", group="audit", dequeue_paused=False)
+    items = world.client.dequeue(NS, topic_prefix="", group="audit", count=9, wait_ms=5 * SECOND_MS)
+    assert [item.topic for item in items] == ["t", "t", "t"]
+
+
+def test_workers_and_consumers_read_a_group_of_any_topic(world: World) -> None:
+    for topic in ("t", "u"):
+        world.admin.create_group(NS, topic, "audit")
+    world.client.enqueue_many(NS, [NewItem("t", b"0"), NewItem("u", b"1")])
+    seen: list[tuple[str, str | None]] = []
+    with world.client.consume(NS, topic_prefix="", group="audit") as items:
+        for item in items:
+            seen.append((item.topic, item.group))
+            item.ack()
+            if len(seen) == 2:
+                break
+    assert sorted(seen) == [("t", "audit"), ("u", "audit")]
 
 
 def test_a_policy_of_a_group_leaves_the_topic_and_other_groups_alone(world: World) -> None:

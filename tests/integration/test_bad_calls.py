@@ -259,6 +259,8 @@ async def test_dequeues_out_of_range_are_refused(stage):
             (*dequeue([]), INVALID),
             (*dequeue(many), TOO_LARGE),
             (*dequeue([structs.TopicDemand("t", 1, "gr\x1foup")]), INVALID),
+            (*dequeue([], topic_prefix="t", count=1, group="gr\x1foup"), INVALID),
+            (*dequeue(demand, group="audit"), INVALID),
             (*dequeue([*demand, structs.TopicDemand("t", 0)]), INVALID),
         ]
         + [(*dequeue([structs.TopicDemand("t", n)]), INVALID) for n in (0, -1, 1_001, I32_MAX, I32_MIN)]

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 import pytest
 
 from foqs import NewItem
-from foqs.model.stocks import weight_of
+from foqs.model.stocks import ANY_TOPIC, weight_of
 from tests.support.cluster import cluster, shards_of
 from tests.support.running_host import RunningHost, shard_of
 from tests.support.waiting import PATIENCE_S, until
@@ -75,7 +75,7 @@ async def until_known(hosts: Sequence[RunningHost], weights_there: Sequence[int]
 
     def known(host: RunningHost) -> list[int]:
         news, number = host.host._routing._topic_homes, host.host._namespaces.number_by_name[b"jobs"]
-        others, _ = news._others.get(number, ({}, 0.0))
+        others, _ = news._others.get((number, ANY_TOPIC), ({}, 0.0))
         return [weight_of(one.stock) for one in others.values()]
 
     async with asyncio.timeout(PATIENCE_S):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from foqs.host.dispatch.tenant import ReadyRing, Tenant
 from foqs.host.registry.group_calls import GroupCalls
 from foqs.host.verbs.item_maker import Made
 from foqs.model.groups import Copy, NamespaceGroups, TopicGroup
@@ -26,3 +27,8 @@ async def returns_before_hosts_follow(self: GroupCalls, namespace_name: str, wan
 @in_place_of(Made, "all")
 def writes_the_first_copy_alone(self: Made) -> list[ShardItem]:
     return list(self.items.values())
+
+
+@in_place_of(Tenant, "rings_of")
+def takes_groups_for_topics(self: Tenant, name: str, group: str) -> list[ReadyRing]:
+    return [self.ring, *[ring for (_, prefix), ring in self.rings.items() if name.startswith(prefix)]]

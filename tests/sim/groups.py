@@ -32,6 +32,8 @@ _SHARE = 0.25
 _PAUSE_S_MAX = 0.3
 _ITEMS_MAX = 4
 _DEDUP_SHARE = 0.3
+_ANY_SHARE = 0.3
+"""Of the dequeues."""
 
 
 @dataclass
@@ -49,6 +51,7 @@ class GroupLoad:
     def __init__(self, world: World) -> None:
         self._world = world
         self._chance = random.Random(f"groups {world.seed}")
+        self._any = random.Random(f"groups of any topic {world.seed}")
         self.is_there = self._chance.random() < _SHARE
         self._exists: set[str] = set()
         """The groups that exist for certain: created, and not being deleted."""
@@ -170,10 +173,13 @@ class GroupLoad:
             await self._take(name)
 
     async def _take(self, name: str) -> None:
-        demand = SimpleNamespace(topic=_TOPIC, count=self._chance.randint(1, 8), group=name or None)
+        count, wait_ms = self._chance.randint(1, 8), self._chance.choice([0, 50])
+        fields: dict[str, Any] = {"topics": [SimpleNamespace(topic=_TOPIC, count=count, group=name or None)]}
+        if self._any.random() < _ANY_SHARE:
+            fields = {"topics": [], "topic_prefix": self._any.choice(["", _TOPIC]), "count": count, "group": name}
         try:
             items: list[Delivery] = await self._call(
-                lambda door: door.queue.dequeue(GROUPS_NAMESPACE, [demand], None, self._chance.choice([0, 50]))
+                lambda door: door.queue.dequeue(GROUPS_NAMESPACE, wait_ms=wait_ms, **fields)
             )
         except FoqsError:
             return

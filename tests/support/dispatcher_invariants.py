@@ -95,7 +95,7 @@ def _is_looked_after(cap: Any) -> bool:
 def _ring_problems(dispatcher: Dispatcher, untold: Container[str]) -> Iterator[str]:
     """`untold`: topics of whose changes the dispatcher will soon be told."""
     for name, queue in dispatcher.queues.by_topic.items():
-        for ring in queue.tenant.rings_of(queue.name):
+        for ring in queue.tenant.rings_of(queue.base, queue.group):
             if (queue in ring.entries) != queue.in_ring and not _is_unfilled(queue):
                 yield f"{name} is {'' if queue.in_ring else 'not '}in rings, but not so in that of {ring.prefix!r}"
         if queue.in_ring:

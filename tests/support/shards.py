@@ -151,9 +151,9 @@ class Shards:
         self.dispatcher.start(NAMESPACE, wants, call)
         return call
 
-    def dequeue_any(self, count: int, prefix: str = "", lease_ms: int | None = None) -> DequeueCall:
+    def dequeue_any(self, count: int, prefix: str = "", lease_ms: int | None = None, group: str = "") -> DequeueCall:
         call = DequeueCall(lease_ms, 30_000, self.clock_ms / 1000)
-        ring = self.dispatcher.rings.ring(NAMESPACE, prefix)
+        ring = self.dispatcher.rings.ring(NAMESPACE, prefix, group)
         while ring.unfilled:
             self.dispatcher.rings.fill(ring)
         self.dispatcher.start_any(ring, count, call)

@@ -8,12 +8,14 @@ import pytest
 
 from foqs.model import limits
 from foqs.model.errors import OverloadedError
+from foqs.model.groups import TopicGroup
+from foqs.model.topic_name import parts
 from tests.support.shards import NAMESPACE, Shards
 from tests.unit.test_caps import Consumers, check, stocked
 
 
-def topics_of(shards: Shards, count: int, prefix: str = "") -> Counter[str]:
-    call = shards.dequeue_any(count, prefix)
+def topics_of(shards: Shards, count: int, prefix: str = "", group: str = "") -> Counter[str]:
+    call = shards.dequeue_any(count, prefix, group=group)
     shards.pass_ms(20)
     shards.dispatcher.end(call)
     return Counter(item.topic.name for item in call.items or [])
@@ -172,3 +174,88 @@ def test_a_call_with_a_new_prefix_finds_what_was_there_before() -> None:
     assert topics_of(shards, 1_000, "a/").total() == limits.ANY_TOPICS_PER_CALL_MAX
     assert topics_of(shards, 1_000, "a/").total() == 200 - limits.ANY_TOPICS_PER_CALL_MAX
     assert not topics_of(shards, 1_000, "a/")
+
+
+def with_groups(shards: Shards, *names: str, deleted: tuple[str, ...] = ()) -> None:
+    """Declare the groups of these hidden names."""
+    by_name = {name: TopicGroup(*parts(name), name in deleted) for name in (*names, *deleted)}
+    shards.settings.replace_groups({NAMESPACE: by_name})
+
+
+def test_a_call_for_a_group_of_any_topic_gets_its_items_alone() -> None:
+    a, b, other, x = "a\x1fg", "b\x1fg", "a\x1fh", "x\x1fg"
+    shards = stocked({"a": 10, "b": 10, a: 10, b: 10, other: 10, x: 10})
+    with_groups(shards, a, b, other, x)
+    shards.dispatcher.tick()
+    call = shards.dequeue_any(100, "", group="g")
+    shards.pass_ms(20)
+    assert call.items is not None
+    assert Counter(item.topic.name for item in call.items) == {a: 10, b: 10, x: 10}
+    check(shards)
+    assert topics_of(shards, 100) == {"a": 10, "b": 10}
+    assert topics_of(shards, 100, group="h") == {other: 10}
+    check(shards)
+
+
+def test_a_prefix_of_a_group_is_one_of_topics() -> None:
+    shards = stocked({"ab\x1fg": 10, "ac\x1fg": 10, "b\x1fg": 10, "ab": 10, "a\x1fgg": 10})
+    with_groups(shards, "ab\x1fg", "ac\x1fg", "b\x1fg", "a\x1fgg")
+    shards.dispatcher.tick()
+    waiting = shards.dequeue_any(100, "c", group="g")
+    assert topics_of(shards, 100, "a", "g") == {"ab\x1fg": 10, "ac\x1fg": 10}
+    assert topics_of(shards, 100, "b", "g") == {"b\x1fg": 10}
+    shards.enqueue(0, "cc\x1fgg")
+    shards.enqueue(0, "cc")
+    shards.run(0)
+    shards.pass_ms(20)
+    assert waiting.items is None
+    with_groups(shards, "cc\x1fg")
+    shards.enqueue(0, "cc\x1fg", count=2)
+    shards.run(0)
+    shards.pass_ms(20)
+    assert [item.topic.name for item in waiting.items or []] == ["cc\x1fg"] * 2
+    check(shards)
+
+
+def test_of_groups_that_were_deleted_or_are_unknown_a_call_gets_nothing() -> None:
+    live, gone, unknown = "a\x1fg", "b\x1fg", "c\x1fg"
+    shards = stocked({live: 5, gone: 5, unknown: 5})
+    with_groups(shards, live, gone)
+    shards.dispatcher.tick()
+    named = shards.dequeue({"d\x1fg": 1})
+    with_groups(shards, live, deleted=(gone,))
+    shards.dispatcher.tick()
+    assert topics_of(shards, 100, group="g") == {live: 5}
+    with_groups(shards, gone, unknown)
+    shards.dispatcher.tick()
+    assert topics_of(shards, 100, group="g") == {gone: 5, unknown: 5}
+    with_groups(shards, gone, deleted=("d\x1fg",))
+    shards.pass_ms(20)
+    assert named.items == []
+    assert named.is_paused
+    check(shards)
+
+
+def test_topics_of_a_group_get_turns_by_their_weights() -> None:
+    shards = stocked({f"{name}\x1fg": 1_000 for name in "abc"} | {"a": 1_000})
+    with_groups(shards, *[f"{name}\x1fg" for name in "abc"])
+    shards.set_policy("b\x1fg", weight=3)
+    shards.dispatcher.tick()
+    got: Counter[str] = Counter()
+    for _ in range(20):
+        got += topics_of(shards, 10, group="g")
+    assert got == {"a\x1fg": 40, "b\x1fg": 120, "c\x1fg": 40}
+
+
+def test_rings_of_groups_are_bounded_and_forgotten_like_those_of_prefixes() -> None:
+    shards = stocked({})
+    for length in range(1, limits.TOPIC_PREFIXES_NESTED_MAX + 1):
+        shards.dispatcher.rings.ring(NAMESPACE, "x" * length)
+    shards.dispatcher.rings.ring(NAMESPACE, "xx", "g")
+    for number in range(limits.TOPIC_PREFIXES_MAX - limits.TOPIC_PREFIXES_NESTED_MAX - 1):
+        shards.dispatcher.rings.ring(NAMESPACE, "", f"{number}")
+    with pytest.raises(OverloadedError, match="prefixes of topics, or groups"):
+        shards.dispatcher.rings.ring(NAMESPACE, "", "z")
+    shards.clock_ms += limits.TOPIC_PREFIX_IDLE_MS + 1
+    shards.dispatcher.rings.forget_prefixes()
+    assert not shards.dispatcher.queues.tenants

@@ -45,7 +45,7 @@ class News:
 
     def asked(self, topics: Iterable[Topic]) -> None: ...
 
-    def asked_any(self, namespace: int) -> None: ...
+    def asked_any(self, topic: Topic) -> None: ...
 
     def better(self, topics: Iterable[Topic]) -> Pointer | None:
         return self.pointer
@@ -55,9 +55,9 @@ class News:
     def was_exhausted(self, pointer: Pointer) -> None:
         self.pointer = None
 
-    def begin_turn(self, namespace: int, count: int) -> Turn:
+    def begin_turn(self, topic: Topic, count: int) -> Turn:
         self.left_count = count
-        return Turn(namespace, "host-1", self.pointer, {"host-1": 1}, count)
+        return Turn(topic, "host-1", self.pointer, {"host-1": 1}, count)
 
     def end_turn(self, turn: Turn, count: int) -> None:
         self.left_count -= count
@@ -139,7 +139,7 @@ class StrictNews(News):
     def asked(self, topics: Iterable[Topic]) -> None:
         raise AssertionError("names of a refused call are kept")
 
-    def asked_any(self, namespace: int) -> None:
+    def asked_any(self, topic: Topic) -> None:
         raise AssertionError("a refused call is kept")
 
     def wait(self, topics: Mapping[Topic, int]) -> Wait:

@@ -74,9 +74,9 @@ def test_of_too_many_names_those_that_are_asked_for_all_the_time_are_known() -> 
 def test_who_has_items_of_any_topic_is_asked_for_every_second_for_as_long_as_consumers_want_any() -> None:
     local, any_topic = Local(), (1, ANY_TOPIC)
     reports = TopicReports(local, 0.0)
-    assert not reports.asked_any(1, 0.0), "there is nothing to report"
+    assert not reports.asked_any((1, ANY_TOPIC), 0.0), "there is nothing to report"
     assert not is_wanted(reports, local, TOPIC, 0.1)
-    assert reports.asked_any(2, 0.3) is False
+    assert reports.asked_any((2, ANY_TOPIC), 0.3) is False
     reports.refresh_any(0.5)
     assert reports.take_due(0.6)[any_topic].is_wanted
     reports.refresh_any(1.5)
@@ -84,15 +84,15 @@ def test_who_has_items_of_any_topic_is_asked_for_every_second_for_as_long_as_con
     for second in (2.5, 3.5, 4.5):
         reports.refresh_any(second)
         reports.take_due(second + 0.1)
-    assert reports.asked_any(1, 5.0), "those who come anew hear at once who has some"
+    assert reports.asked_any((1, ANY_TOPIC), 5.0), "those who come anew hear at once who has some"
     assert reports.take_due(5.1)[any_topic].is_wanted
-    assert not reports.asked_any(1, 5.2)
+    assert not reports.asked_any((1, ANY_TOPIC), 5.2)
 
 
 def test_what_is_looked_for_every_second_does_not_grow_with_the_names_that_were_asked_for() -> None:
     reports = TopicReports(Local(), 0.0)
     reports.asked(names(0, limits.DEQUEUE_TOPICS_MAX), 0.0)
-    reports.asked_any(1, 0.0)
+    reports.asked_any((1, ANY_TOPIC), 0.0)
     assert list(reports._asked_any) == [(1, ANY_TOPIC)]
 
 

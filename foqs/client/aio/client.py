@@ -238,7 +238,8 @@ class AsyncClient(AsyncBaseClient):
         topics: a topic; or a mapping or pairs of topic and count, at most 1,000 topics and 1,000 items in all.
         topic_prefix: instead of topics; up to `count` items of all topics with this prefix ("" for all topics), which
             take turns by weight.
-        group: a consumer group of the topics, see `AdminClient.create_group`; by default their own items.
+        group: a consumer group of the topics, or of those with the prefix, see `AdminClient.create_group`; by default
+            their own items.
         lease or lease_ms: 1 s to 12 h; by default the lease of the item, then that of the namespace.
         wait or wait_ms (0): longest wait for the first item, up to 30 s and less than the deadline.
         want_why (False): True to return a foqs.Dequeued, a list whose `why_empty` has the reasons for an empty result:

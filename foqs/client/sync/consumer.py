@@ -26,7 +26,7 @@ class Consumer:
 
     batch_count (100): items of each topic per batch (a mapping of topics has its own counts), or of the topic_prefix in
         total.
-    group: a consumer group of the topics; by default their own items.
+    group: a consumer group of the topics, or of those with the prefix; by default their own items.
     lease or lease_ms (30 s): of every delivery. An item is yielded with at least half of it left, because the rest of a
         batch that waited longer is extended first; items with lost leases are skipped. The lease of a yielded item is
         not extended automatically.

@@ -59,7 +59,7 @@ class Worker:
     suspect alone, with no other item in work.
 
     topic_prefix: instead of topics; items of all topics with this prefix ("" for all topics), including new ones.
-    group: a consumer group of the topics; by default their own items.
+    group: a consumer group of the topics, or of those with the prefix; by default their own items.
     concurrency (8): number of handlers at a time, 1 to 1,000.
     prefetch_count (same as concurrency): items taken beyond those in work, up to 1,000, so that no handler waits for
         the network. Use 0 for handlers that take minutes, because another worker might be free meanwhile.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from foqs.model.stocks import Pointer
+from foqs.model.stocks import Pointer, Topic
 
 NAMESPACES_KEPT_MAX = 10_000
 CREDIT_ITEMS_MAX = 1_000.0
@@ -19,7 +19,8 @@ CREDIT_ITEMS_MAX = 1_000.0
 class Turn(NamedTuple):
     """A call for any topic, and the host whose turn it is."""
 
-    namespace: int
+    topic: Topic
+    """The one that stands for all topics of the namespace, or for a group of them all."""
     host_id: str
     pointer: Pointer | None
     """None if it is the turn of this host."""
@@ -33,22 +34,22 @@ class HostTurns:
     """Pure. A call begins by counting the most items it can take, and ends by returning the items it did not get."""
 
     def __init__(self) -> None:
-        self._credits: dict[int, dict[str, float]] = {}
-        """The items that hosts have given less than their part, by number of the namespace."""
+        self._credits: dict[Topic, dict[str, float]] = {}
+        """The items that hosts have given less than their part, by the topic that stands for all."""
 
-    def begin(self, namespace: int, weights: Mapping[str, int], count: int) -> str:
+    def begin(self, topic: Topic, weights: Mapping[str, int], count: int) -> str:
         """Return the host from which a call for `count` items takes them. `weights` must not be empty."""
-        known = self._credits.pop(namespace, {})
-        credits = self._credits[namespace] = {host_id: known.get(host_id, 0.0) for host_id in sorted(weights)}
+        known = self._credits.pop(topic, {})
+        credits = self._credits[topic] = {host_id: known.get(host_id, 0.0) for host_id in sorted(weights)}
         if len(self._credits) > NAMESPACES_KEPT_MAX:
             del self._credits[next(iter(self._credits))]
         chosen = max(credits, key=lambda host_id: credits[host_id] + weights[host_id] * count / sum(weights.values()))
         _count(credits, weights, chosen, count)
         return chosen
 
-    def end(self, namespace: int, weights: Mapping[str, int], chosen: str, missing_count: int) -> None:
+    def end(self, topic: Topic, weights: Mapping[str, int], chosen: str, missing_count: int) -> None:
         """End a turn in which the call got this number of items less than its most."""
-        credits = self._credits.get(namespace)
+        credits = self._credits.get(topic)
         if credits is not None and missing_count:
             _count(credits, weights, chosen, -missing_count)
 

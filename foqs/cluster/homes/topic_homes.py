@@ -27,7 +27,7 @@ from foqs.cluster.homes.topic_reports import LocalTopics, TopicReports
 from foqs.cluster.peers.courier import Courier, CourierBounds
 from foqs.cluster.peers.guarded_peers import GuardedPeer
 from foqs.model import limits
-from foqs.model.stocks import ANY_TOPIC, Pointer, Reported, Topic, weight_of
+from foqs.model.stocks import Pointer, Reported, Topic, is_any, weight_of
 
 FIND_MS = 1 * limits.SECOND_MS
 """The pause between repetitions of all interests."""
@@ -81,8 +81,11 @@ class TopicHomes(Service):
         self._probes = Probes(me)
         self._pointers: OrderedDict[Topic, tuple[Pointer, float]] = OrderedDict()
         """The hosts whose items precede this host's, each with the time until which that is believed. Oldest first."""
-        self._others: OrderedDict[int, tuple[dict[str, Pointer], float]] = OrderedDict()
-        """The hosts with items of any topic, by namespace, with the time until which that is believed. Oldest first."""
+        self._others: OrderedDict[Topic, tuple[dict[str, Pointer], float]] = OrderedDict()
+        """The hosts with items of any topic, by the topic that stands for all. Oldest first.
+
+        Each has the time until which that is believed.
+        """
         self._turns = HostTurns()
         self._notices = Courier(
             self._tasks,
@@ -142,20 +145,20 @@ class TopicHomes(Service):
                 return found[0]
         return None
 
-    def begin_turn(self, namespace: int, count: int) -> Turn | None:
+    def begin_turn(self, topic: Topic, count: int) -> Turn | None:
         """Begin the turn of a host to give `count` items to a call for any topic. None if only this host has some."""
-        others, until_s = self._others.get(namespace, ({}, 0.0))
+        others, until_s = self._others.get(topic, ({}, 0.0))
         if not others or until_s <= self._now_s():
             return None
         weights = {host_id: weight_of(pointer.stock) for host_id, pointer in others.items()}
-        if weight_here := self._reports.weight(namespace):
+        if weight_here := self._reports.weight(topic):
             weights[self._me] = weight_here
-        host_id = self._turns.begin(namespace, weights, count)
-        return Turn(namespace, host_id, others.get(host_id), weights, count)
+        host_id = self._turns.begin(topic, weights, count)
+        return Turn(topic, host_id, others.get(host_id), weights, count)
 
     def end_turn(self, turn: Turn, count: int) -> None:
         """End a turn in which the call got `count` items."""
-        self._turns.end(turn.namespace, turn.weights, turn.host_id, max(0, turn.items_max - count))
+        self._turns.end(turn.topic, turn.weights, turn.host_id, max(0, turn.items_max - count))
 
     def pulled(self, topics: Mapping[Topic, int]) -> None:
         """Note the number of items of each topic that another host has taken from this one."""
@@ -168,17 +171,16 @@ class TopicHomes(Service):
         """Note that consumers ask for these topics here."""
         self._reports.asked(topics, self._now_s())
 
-    def asked_any(self, namespace: int) -> None:
-        """Note that consumers ask for items of any topic here."""
-        if self._reports.asked_any(namespace, self._now_s()):
+    def asked_any(self, topic: Topic) -> None:
+        """Note that consumers ask for items of any topic here; `topic` stands for all."""
+        if self._reports.asked_any(topic, self._now_s()):
             self._rung.set()
 
     def was_exhausted(self, pointer: Pointer) -> None:
         """Note that the host has no more items that precede this host's."""
-        namespace, name = pointer.topic
-        if name == ANY_TOPIC:
-            if namespace in self._others:
-                self._others[namespace][0].pop(pointer.host_id, None)
+        if is_any(pointer.topic[1]):
+            if pointer.topic in self._others:
+                self._others[pointer.topic][0].pop(pointer.host_id, None)
             self.changed(pointer.topic)  # The response to the next report names the host if it has new items.
             return
         if (found := self._pointers.get(pointer.topic)) is not None and found[0].host_id == pointer.host_id:
@@ -208,7 +210,7 @@ class TopicHomes(Service):
         for topic, (stock, is_wanted) in stocks.items():
             for waiting_host, pointer in self.directory.report(host_id, topic, stock, now_s):
                 notices.setdefault(waiting_host, []).append(pointer)
-            if is_wanted and topic[1] == ANY_TOPIC:
+            if is_wanted and is_any(topic[1]):
                 better += self.directory.others(host_id, topic, now_s)
             elif is_wanted and (found := self.directory.better(host_id, topic, stock, now_s)) is not None:
                 better.append(found)
@@ -363,10 +365,10 @@ class TopicHomes(Service):
                 break
             del self._pointers[topic]
         while self._others:
-            namespace, (_, until_s) = next(iter(self._others.items()))
+            topic, (_, until_s) = next(iter(self._others.items()))
             if until_s > now_s:
                 break
-            del self._others[namespace]
+            del self._others[topic]
 
     async def _find_all(self) -> None:
         """Ask the homes for all topics of interest. Between two portions of many interests the loop does other work."""
@@ -416,12 +418,11 @@ class TopicHomes(Service):
         until_s, until_any_s = self._now_s() + POINTER_MS_MAX / 1000, self._now_s() + OTHERS_MS_MAX / 1000
         for topic in reported:
             self._pointers.pop(topic, None)
-            if topic[1] == ANY_TOPIC:
-                self._others.pop(topic[0], None)
+            if is_any(topic[1]):
+                self._others.pop(topic, None)
         for pointer in pointers:
-            namespace, name = pointer.topic
-            if name == ANY_TOPIC:
-                others, _ = self._others.setdefault(namespace, ({}, until_any_s))
+            if is_any(pointer.topic[1]):
+                others, _ = self._others.setdefault(pointer.topic, ({}, until_any_s))
                 others[pointer.host_id] = pointer
             else:
                 self._pointers[pointer.topic] = pointer, until_s

@@ -9,8 +9,7 @@ from typing import Protocol
 from foqs.cluster.homes.asked_topics import ASKED_MS, AskedTopics
 from foqs.cluster.homes.due_topics import DueTopics
 from foqs.model import limits
-from foqs.model.stocks import ANY_TOPIC, NO_STOCK, Reported, Stock, Topic, some_stock
-from foqs.model.topic_name import is_of_group
+from foqs.model.stocks import NO_STOCK, Reported, Stock, Topic, any_of, is_any, some_stock
 
 FLUSH_MS = 2
 """Topics that change within this time are reported together."""
@@ -39,7 +38,7 @@ class LocalTopics(Protocol):
 
 
 class _Ready:
-    """The topics of a namespace whose homes have reports of ready items here."""
+    """The topics of a namespace, for one consumer group, whose homes have reports of ready items here."""
 
     __slots__ = ("weight", "weights")
 
@@ -75,12 +74,12 @@ class TopicReports:
         self._again: list[Topic] = []
         """Topics that can have other homes now, taken from the end within the limit per second."""
         self._again_since_s = inf
-        self._ready: dict[int, _Ready] = {}
-        """The topics of `_known`, by namespace."""
+        self._ready: dict[Topic, _Ready] = {}
+        """The topics of `_known`, by the topic that stands for all of a namespace and group."""
         self._asked = AskedTopics(now_s)
         """The topics that consumers have recently named here."""
         self._asked_any = DueTopics(ASKED_MS)
-        """The namespaces of which consumers have recently wanted items of any topic, each as its ANY_TOPIC."""
+        """The topics that stand for all those of which consumers have recently wanted items of any topic."""
         self._left_count = REPORTS_PER_SECOND_MAX
         self._refilled_s = now_s
 
@@ -126,13 +125,12 @@ class TopicReports:
         """Note that consumers ask here for these topics, which is part of the reports on them."""
         self._asked.add(topics, now_s)
 
-    def asked_any(self, namespace: int, now_s: float) -> bool:
-        """Note that consumers ask here for items of any topic. True if that makes a report due.
+    def asked_any(self, topic: Topic, now_s: float) -> bool:
+        """Note that consumers ask here for items of any topic; `topic` stands for all. True if a report becomes due.
 
         The home is asked for other hosts with items at once, because consumers have turns between hosts from then on.
         """
-        topic = namespace, ANY_TOPIC
-        is_due = topic not in self._asked_any and namespace in self._ready
+        is_due = topic not in self._asked_any and topic in self._ready
         if is_due:
             self._soon.put(topic, now_s)
         self._asked_any.renew(topic, now_s)
@@ -148,9 +146,9 @@ class TopicReports:
         self._again = list(self._known)
         self._again_since_s = now_s if self._again else inf
 
-    def weight(self, namespace: int) -> int:
-        """Return the weight of the namespace's topics that have ready items here according to the reports."""
-        ready = self._ready.get(namespace)
+    def weight(self, topic: Topic) -> int:
+        """Return the weight of all topics for which this one stands that have ready items here by the reports."""
+        ready = self._ready.get(topic)
         return 0 if ready is None else ready.weight
 
     def refresh_any(self, now_s: float) -> None:
@@ -178,7 +176,7 @@ class TopicReports:
         for topic in due:
             stock, was_reported = self.stock(topic), topic in self._known
             if stock.ready_count or was_reported:
-                asked = self._asked_any if topic[1] == ANY_TOPIC else self._asked
+                asked = self._asked_any if is_any(topic[1]) else self._asked
                 taken[topic] = Reported(stock, topic in asked)
             if stock.ready_count:
                 self._known[topic] = stock.ready_count
@@ -210,8 +208,8 @@ class TopicReports:
 
     def stock(self, topic: Topic) -> Stock:
         """Return this host's stock of the topic, as it is reported."""
-        if topic[1] == ANY_TOPIC:
-            return some_stock(self.weight(topic[0])) if topic[0] in self._ready else NO_STOCK
+        if is_any(topic[1]):
+            return some_stock(self.weight(topic)) if topic in self._ready else NO_STOCK
         return self._local.stock(topic)
 
     def _note_ready(self, topic: Topic, now_s: float, *, has_some: bool) -> None:
@@ -220,14 +218,15 @@ class TopicReports:
         In between, the changed weight of all its topics is reported a moment later.
         """
         number, name = topic
-        if name == ANY_TOPIC or is_of_group(name):
+        if is_any(name):
             return
-        was_there = number in self._ready
-        ready = self._ready.setdefault(number, _Ready())
+        all_topics = number, any_of(name)
+        was_there = all_topics in self._ready
+        ready = self._ready.setdefault(all_topics, _Ready())
         is_changed = ready.note(name, self._local.weight(topic) if has_some else 0)
         if not ready.weights:
-            del self._ready[number]
-        if was_there != (number in self._ready):
-            self._soon.put((number, ANY_TOPIC), now_s)
+            del self._ready[all_topics]
+        if was_there != (all_topics in self._ready):
+            self._soon.put(all_topics, now_s)
         elif is_changed:
-            self._changes.put((number, ANY_TOPIC), now_s)
+            self._changes.put(all_topics, now_s)

@@ -21,7 +21,7 @@ from foqs.host import arguments
 from foqs.model import limits
 from foqs.model.calls import CallContext, Delivery, PositionErrors
 from foqs.model.errors import FoqsError, UnavailableError
-from foqs.model.stocks import ANY_TOPIC, Pointer, Topic
+from foqs.model.stocks import ANY_TOPIC, Pointer, Topic, is_any
 from foqs.model.topic_name import hidden
 
 PULL_TRIES_MAX = 3
@@ -103,15 +103,16 @@ class Pulls:
         by_topic: dict[Topic, TopicDemand | None] = {
             (number, hidden(demand.topic or "?", demand.group)): demand for demand in topics
         }
+        all_topics = number, hidden(ANY_TOPIC, request.group)
         if topic_prefix is not None:
-            by_topic = {(number, ANY_TOPIC): None}
+            by_topic = {all_topics: None}
         wanted = _Wanted(context, request, by_topic, answer_s)
-        items = await (self._take(wanted) if topic_prefix is None else self._take_any(wanted, number))
+        items = await (self._take(wanted) if topic_prefix is None else self._take_any(wanted, all_topics))
         # Only now, so that names of calls that were refused above are not kept.
         if topic_prefix is None:
             self._homes.asked(by_topic)
         else:
-            self._homes.asked_any(number)
+            self._homes.asked_any(all_topics)
         if items:
             return items
         wait = self._homes.wait(
@@ -155,9 +156,9 @@ class Pulls:
             self._first_pulls.discard(first)
         return items or await self._dequeue_here(wanted)
 
-    async def _take_any(self, wanted: _Wanted, number: int) -> list[Delivery]:
+    async def _take_any(self, wanted: _Wanted, all_topics: Topic) -> list[Delivery]:
         """Take items of any topic without a wait, from the host whose turn it is, or else from this one."""
-        turn = self._homes.begin_turn(number, min(max(1, wanted.request.count or 1), limits.BATCH_ITEMS_MAX))
+        turn = self._homes.begin_turn(all_topics, min(max(1, wanted.request.count or 1), limits.BATCH_ITEMS_MAX))
         if turn is None:
             return await self._dequeue_here(wanted)
         items: list[Delivery] = []
@@ -185,7 +186,7 @@ class Pulls:
 
     @staticmethod
     def _check(request: DequeueRequest) -> None:
-        arguments.check_demands(request.topics, request.topic_prefix, request.count)
+        arguments.check_demands(request)
 
     async def _take_elsewhere(self, wanted: _Wanted, wait: Wait) -> list[Delivery]:
         """Take items of other hosts without a wait."""
@@ -398,4 +399,4 @@ def _is_exhausted(pointer: Pointer, pulled: Sequence[Delivery]) -> bool:
     if not pulled:
         return True
     # The most urgent items come first.
-    return pointer.topic[1] != ANY_TOPIC and pulled[-1].priority > pointer.stock.priority
+    return not is_any(pointer.topic[1]) and pulled[-1].priority > pointer.stock.priority

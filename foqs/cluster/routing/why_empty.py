@@ -14,11 +14,14 @@ from foqs.model import limits
 from foqs.model.calls import CallContext, TopicPage, TopicStats
 from foqs.model.cluster import host_name_of
 from foqs.model.errors import FoqsError
+from foqs.model.groups import GROUPS_PER_TOPIC_MAX
 from foqs.model.reasons import TOPICS_JUDGED_MAX, Facts, Reason, ShardFact, TopicFacts, judge
 from foqs.model.topic_name import hidden
 
 WHY_MS_MAX = 2 * limits.SECOND_MS
 """Timeout of a question; a host that has not answered by then counts as not asked."""
+ROWS_READ_MAX = TOPICS_JUDGED_MAX * (GROUPS_PER_TOPIC_MAX + 1)
+"""The most rows of topics with a prefix that are read: each topic has one for each of its groups."""
 AskAll = Callable[[CallContext, str, Any, list[str]], Awaitable[list[Any]]]
 
 
@@ -45,18 +48,18 @@ class WhyEmpty:
         """Return the reasons, the decisive one first. Raises UnknownNamespaceError."""
         namespace_name, topics, topic_prefix = request.namespace_name, request.topics, request.topic_prefix
         facts = self._local.facts(namespace_name)
-        facts.prefix = topic_prefix
+        facts.prefix, facts.group = topic_prefix, request.group or ""
         names = list(dict.fromkeys(hidden(demand.topic or "", demand.group) for demand in topics))
         facts.unjudged_count = max(0, len(names) - TOPICS_JUDGED_MAX)
         asked = [self._pages(context, namespace_name, name, 1) for name in names[:TOPICS_JUDGED_MAX]]
         if topic_prefix is not None:
-            asked = [self._pages(context, namespace_name, topic_prefix, TOPICS_JUDGED_MAX)]
+            asked = [self._pages(context, namespace_name, topic_prefix, ROWS_READ_MAX)]
         found, answers = await asyncio.gather(asyncio.gather(*asked), self._rounds.answers())
         self._note_hosts(facts, answers)
         by_name: Iterable[tuple[str, TopicStats | None]]
         if topic_prefix is not None:
-            # Such a call gets nothing of groups.
-            of_topics = [(name, stats) for name, stats in _by_name(found[0]).items() if not stats.group]
+            # Such a call gets nothing of other groups.
+            of_topics = [(name, at) for name, at in _by_name(found[0]).items() if (at.group or "") == facts.group]
             by_name = of_topics[:TOPICS_JUDGED_MAX]
         else:
             by_name = [(name, _by_name(pages).get(name)) for name, pages in zip(names, found, strict=False)]

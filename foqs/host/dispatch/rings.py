@@ -88,19 +88,22 @@ class Rings:
         self._waiting_for_room.pop(queue, None)
         self._queues.forget_tenant_if_unused(queue.tenant)
 
-    def ring(self, namespace: int, prefix: str) -> ReadyRing:
-        """Return the ring of a prefix; a new one must be filled by `fill`. Raises OverloadedError for one too many."""
+    def ring(self, namespace: int, prefix: str, group: str = "") -> ReadyRing:
+        """Return the ring of a prefix and a group; a new one must be filled by `fill`.
+
+        Raises OverloadedError for one too many.
+        """
         tenant = self._queues.tenant(namespace)
-        ring = tenant.rings.get(prefix) if prefix else tenant.ring
+        ring = tenant.rings.get((group, prefix)) if prefix or group else tenant.ring
         if ring is None:
             try:
-                self._check_room_for_ring(tenant, prefix)
+                self._check_room_for_ring(tenant, prefix, group)
             except OverloadedError:
                 self._queues.forget_tenant_if_unused(tenant)
                 raise
-            ring = tenant.rings[prefix] = ReadyRing(tenant, prefix)
+            ring = tenant.rings[group, prefix] = ReadyRing(tenant, prefix, group)
             self._note_rings(tenant)
-            ready = list(tenant.ring.entries)
+            ready = list(tenant.of_groups if group else tenant.ring.entries)
             ring.unfilled = [ready[at : at + RING_SLICE_TOPICS] for at in range(0, len(ready), RING_SLICE_TOPICS)]
             self._filling[ring] = None
         ring.used_s = self._clock()
@@ -110,23 +113,24 @@ class Rings:
         """Add one more slice of topics to a new ring."""
         if ring.unfilled:
             for queue in ring.unfilled.pop():
-                if queue.name.startswith(ring.prefix) and queue.in_ring:
+                if queue.in_ring and queue.group == ring.group and queue.base.startswith(ring.prefix):
                     ring.entries.setdefault(queue, 0)
         if not ring.unfilled:
             self._filling.pop(ring, None)
         if ring.waiting:
             self.fed[ring.tenant] = None
 
-    def _check_room_for_ring(self, tenant: Tenant, prefix: str) -> None:
+    def _check_room_for_ring(self, tenant: Tenant, prefix: str, group: str) -> None:
         of_namespace, of_host = len(tenant.rings), sum(self._prefixed.values())
         if of_namespace >= limits.TOPIC_PREFIXES_MAX or of_host >= limits.TOPIC_PREFIXES_OF_HOST_MAX:
             raise OverloadedError(
-                f"dequeues of this host have named {of_namespace} prefixes of topics of the namespace within "
+                f"dequeues of this host have named {of_namespace} prefixes of topics, or groups, of the namespace in "
                 f"{limits.TOPIC_PREFIX_IDLE_MS} ms, and {of_host} of all: {limits.TOPIC_PREFIXES_MAX} and "
                 f"{limits.TOPIC_PREFIXES_OF_HOST_MAX} may be: use fewer, or try again",
                 retry_after_ms=limits.TOPIC_PREFIX_IDLE_MS,
             )
-        nested = [one for one in tenant.rings if one.startswith(prefix) or prefix.startswith(one)]
+        of_group = [one for name, one in tenant.rings if name == group]
+        nested = [one for one in of_group if one.startswith(prefix) or prefix.startswith(one)]
         if len(nested) >= limits.TOPIC_PREFIXES_NESTED_MAX:
             chain = max(sum(one.startswith(other) for other in nested) for one in [*nested, prefix])
             if chain >= limits.TOPIC_PREFIXES_NESTED_MAX:
@@ -140,14 +144,14 @@ class Rings:
         """Forget the prefixes that no call has named for limits.TOPIC_PREFIX_IDLE_MS."""
         before_s = self._clock() - limits.TOPIC_PREFIX_IDLE_MS / 1000
         for tenant in list(self._prefixed):
-            idle = [one for one, ring in tenant.rings.items() if not ring.waiting and ring.used_s < before_s]
-            for prefix in idle:
-                del tenant.rings[prefix]
+            idle = [key for key, ring in tenant.rings.items() if not ring.waiting and ring.used_s < before_s]
+            for key in idle:
+                del tenant.rings[key]
             self._note_rings(tenant)
             self._queues.forget_tenant_if_unused(tenant)
 
     def _note_rings(self, tenant: Tenant) -> None:
-        tenant.prefix_lengths = sorted({len(one) for one in tenant.rings})
+        tenant.prefix_lengths = sorted({len(prefix) for _, prefix in tenant.rings})
         self._prefixed[tenant] = len(tenant.rings)
         if not tenant.rings:
             del self._prefixed[tenant]
@@ -275,7 +279,7 @@ class Rings:
         tenant = self._queues.tenants.get(topic.namespace)
         if tenant is None or not tenant.waiting_any_count or topic.namespace in self._settings.dequeue_paused:
             return
-        for ring in tenant.rings_of(topic.name):
+        for ring in tenant.rings_of(topic.shown[0], topic.shown[1] or ""):
             if not ring.waiting:
                 continue
             queue = self._queues.of(topic)

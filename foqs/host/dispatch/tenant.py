@@ -6,7 +6,6 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from foqs.model.caps import Cap
-from foqs.model.topic_name import is_of_group
 
 if TYPE_CHECKING:
     from foqs.host.dispatch.topic_queue import DequeueCall, TopicQueue
@@ -15,15 +14,18 @@ if TYPE_CHECKING:
 class ReadyRing:
     """A round of the topics of a namespace that begin with a prefix and possibly have items to deliver.
 
+    Each of them stands for one consumer group, the same for all of a ring.
+
     The topic in turn delivers as many items as it has credit. Its credit grows by its weight with each turn (weighted
     deficit round robin, Shreedhar and Varghese 1996). A topic without items, or one that is held back, is in no ring.
     """
 
-    __slots__ = ("current", "entries", "prefix", "tenant", "unfilled", "used_s", "waiting")
+    __slots__ = ("current", "entries", "group", "prefix", "tenant", "unfilled", "used_s", "waiting")
 
-    def __init__(self, tenant: Tenant, prefix: str) -> None:
+    def __init__(self, tenant: Tenant, prefix: str, group: str = "") -> None:
         self.tenant = tenant
         self.prefix = prefix
+        self.group = group
         self.entries: OrderedDict[TopicQueue, int] = OrderedDict()
         """The credit of each topic, the topic in turn first."""
         self.current: TopicQueue | None = None
@@ -55,8 +57,8 @@ class Tenant:
     """One namespace on this host: its state for the choice of items and calls. The dispatcher makes it."""
 
     __slots__ = (
-        "cap", "is_any_first", "namespace", "prefix_lengths", "queues_count", "ring", "rings", "token_wait_slot",
-        "turn_count", "version", "waiting_any_count", "waiting_topics",
+        "cap", "is_any_first", "namespace", "of_groups", "prefix_lengths", "queues_count", "ring", "rings",
+        "token_wait_slot", "turn_count", "version", "waiting_any_count", "waiting_topics",
     )  # fmt: skip
 
     def __init__(self, namespace: int) -> None:
@@ -66,9 +68,11 @@ class Tenant:
         self.cap: Cap | None = None
         self.queues_count = 0
         self.ring = ReadyRing(self, "")
-        """The ring of all its topics."""
-        self.rings: dict[str, ReadyRing] = {}
-        """The rings of calls that name a prefix, by prefix."""
+        """The ring of all its topics, for the group "" of each."""
+        self.of_groups: dict[TopicQueue, None] = {}
+        """The groups other than "" that possibly have items to deliver. New rings of groups are filled from them."""
+        self.rings: dict[tuple[str, str], ReadyRing] = {}
+        """The rings of calls that name a prefix or a group, by group and prefix."""
         self.prefix_lengths: list[int] = []
         """The distinct lengths of these prefixes."""
         self.waiting_any_count = 0
@@ -82,14 +86,13 @@ class Tenant:
         self.turn_count = 0
         """Tokens that the topic, or the calls, in turn can take now; 0 outside a turn."""
 
-    def rings_of(self, name: str) -> list[ReadyRing]:
-        """Return the rings that match the name of a topic; none for that of a group, which is asked for by name."""
-        if is_of_group(name):
-            return []
+    def rings_of(self, name: str, group: str) -> list[ReadyRing]:
+        """Return the rings that match a topic, for a consumer group of it."""
+        own = [] if group else [self.ring]
         if not self.rings:
-            return [self.ring]
-        prefixes = {name[:length] for length in self.prefix_lengths}
-        return [self.ring, *[self.rings[prefix] for prefix in prefixes if prefix in self.rings]]
+            return own
+        keys = {(group, name[:length]) for length in self.prefix_lengths}
+        return own + [self.rings[key] for key in keys if key in self.rings]
 
     def has_entries(self) -> bool:
         return any(ring.entries for ring in [self.ring, *self.rings.values()])
@@ -97,13 +100,16 @@ class Tenant:
     def enter(self, queue: TopicQueue) -> None:
         """Add a topic with possible items to its rings."""
         queue.in_ring = True
-        for ring in self.rings_of(queue.name):
+        if queue.group:
+            self.of_groups[queue] = None
+        for ring in self.rings_of(queue.base, queue.group):
             ring.entries.setdefault(queue, 0)
 
     def leave(self, queue: TopicQueue) -> None:
         """Remove a topic from its rings, because it has no items or is held back."""
         queue.in_ring = False
-        for ring in self.rings_of(queue.name):
+        self.of_groups.pop(queue, None)
+        for ring in self.rings_of(queue.base, queue.group):
             ring.entries.pop(queue, None)
             if ring.current is queue:
                 ring.current = None

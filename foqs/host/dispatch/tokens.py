@@ -151,16 +151,17 @@ class Tokens:
             return
         queue.version = self._settings.version
         policy = self._settings.policy(queue.namespace, queue.name)
+        is_paused = policy.dequeue_paused or not self._settings.is_read(queue.namespace, queue.name)
         queue.weight = policy.weight
         self.refresh_tenant(queue.tenant)
         cap = self._cap_of(queue.namespace, queue.name, policy.deliveries_per_second_max)
         shared_cap = queue.tenant.cap
-        if policy.dequeue_paused or cap is not queue.cap or shared_cap is not queue.shared_cap:
+        if is_paused or cap is not queue.cap or shared_cap is not queue.shared_cap:
             self._refund(queue, queue.allowed_count)
             queue.cap, queue.shared_cap = cap, shared_cap
             self.topic_wheel.wake(queue)  # It waits for tokens of its former cap.
-        if queue.is_paused != policy.dequeue_paused:
-            queue.is_paused = policy.dequeue_paused
+        if queue.is_paused != is_paused:
+            queue.is_paused = is_paused
             queue.pausing = deque(queue.calls) if queue.is_paused else None
         queue.is_throttled = queue.is_paused or cap is not None or shared_cap is not None
 

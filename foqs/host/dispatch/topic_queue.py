@@ -15,6 +15,7 @@ from foqs.model.clock import Now
 from foqs.model.item import ShardItem
 from foqs.model.stocks import Topic
 from foqs.model.topic import ShardTopic
+from foqs.model.topic_name import parts
 from foqs.shard.state.events import Demand
 from foqs.shard.writer.shard_writer import ShardWriter
 
@@ -138,8 +139,9 @@ class TopicQueue:
     """
 
     __slots__ = (
-        "_rate", "_rated_at_s", "_served_count", "allowed_count", "buffer", "calls", "cap", "claiming_last",
-        "claims_ended_count", "expired_claims_in_row", "has_claims_for_calls", "has_prefetched_for_calls", "in_ring",
+        "_rate", "_rated_at_s", "_served_count", "allowed_count", "base", "buffer", "calls", "cap", "claiming_last",
+        "claims_ended_count", "expired_claims_in_row", "group", "has_claims_for_calls", "has_prefetched_for_calls",
+        "in_ring",
         "is_paused", "is_throttled", "name", "namespace", "parts", "pausing", "shared_cap", "sick_parts", "tenant",
         "token_wait_slot", "topic", "version", "waiting_count", "weight",
     )  # fmt: skip
@@ -149,6 +151,8 @@ class TopicQueue:
         self.namespace = tenant.namespace
         self.name = name
         self.topic: Topic = tenant.namespace, name
+        self.base, self.group = parts(name)
+        """The topic and the consumer group that callers see."""
         # Written by Queues.
         self.parts: dict[int, ShardTopic] = {}
         """The topic on each healthy shard."""

@@ -9,6 +9,7 @@ from itertools import islice
 from foqs.contract.requests import DequeueRequest
 from foqs.host import arguments
 from foqs.host.dispatch.dispatcher import Dispatcher
+from foqs.host.dispatch.tenant import ReadyRing
 from foqs.host.dispatch.topic_queue import DequeueCall
 from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import Shards
@@ -70,18 +71,18 @@ class Dequeues:
     async def dequeue(self, context: CallContext, request: DequeueRequest) -> list[Delivery]:
         """Lease ready items of the topics. Without items, wait for them up to `wait_ms`, but not beyond the deadline.
 
-        With `topic_prefix`, lease up to `count` items of any topics that begin with it. Raises UnavailableError when
-        this host owns no shard, also when it loses the last one meanwhile; PausedError when all topics are paused; and
-        OverloadedError when too many calls or topics wait.
+        With `topic_prefix`, lease up to `count` items of any topics that begin with it, of one group. Raises
+        UnavailableError when this host owns no shard, also when it loses the last one meanwhile; PausedError when all
+        topics are paused; and OverloadedError when too many calls or topics wait.
         """
         namespace = self._namespaces.serving(request.namespace_name)
-        settings, lease_ms, topic_prefix = namespace.settings, request.lease_ms, request.topic_prefix
+        settings, lease_ms = namespace.settings, request.lease_ms
         if settings.dequeue_paused:
             raise self._paused(namespace, ())
         if lease_ms is not None:
             arguments.check_range("lease_ms", lease_ms, limits.LEASE_MS_MIN, settings.lease_ms_max)
         wait_ms = arguments.check_range("wait_ms", request.wait_ms, 0, limits.WAIT_MS_MAX)
-        wants, any_count = arguments.check_demands(request.topics, topic_prefix, request.count)
+        wants, any_count = arguments.check_demands(request)
         if wants and all(self._dispatcher.settings.policy(namespace.number, name).dequeue_paused for name in wants):
             raise self._paused(namespace, wants)
         self._shards.check_owns_any()
@@ -105,7 +106,8 @@ class Dequeues:
         if any_count is None:
             self._dispatcher.start(namespace.number, wants, call)
         else:
-            await self._start_any(namespace, topic_prefix or "", any_count, call)
+            ring = self._dispatcher.rings.ring(namespace.number, request.topic_prefix or "", request.group or "")
+            await self._start_any(ring, any_count, call)
         items = await self._wait_for_items(namespace, wants, call, wait_ms)
         if not items:
             self._shards.check_owns_any()
@@ -131,9 +133,8 @@ class Dequeues:
             if shard is not None and item.key in shard.suspects:
                 delivery.suspect = True
 
-    async def _start_any(self, namespace: Namespace, prefix: str, count: int, call: DequeueCall) -> None:
-        """Start a call for any topic. The topics of a new prefix are found in several turns of the loop."""
-        ring = self._dispatcher.rings.ring(namespace.number, prefix)
+    async def _start_any(self, ring: ReadyRing, count: int, call: DequeueCall) -> None:
+        """Start a call for any topic of a ring. The topics of a new one are found in several turns of the loop."""
         while ring.unfilled:
             self._dispatcher.rings.fill(ring)
             await asyncio.sleep(0)
@@ -166,8 +167,12 @@ class Dequeues:
         return self._outcome(call, namespace, wants) or []
 
     def _outcome(self, call: DequeueCall, namespace: Namespace, wants: Collection[str]) -> list[ShardItem] | None:
-        """Return the items of a call that is over, or None. Raises PausedError if a pause ended it."""
+        """Return the items of a call that is over, or None.
+
+        Raises PausedError if a pause ended it, and the errors of `check_consumed` if the end of a group did.
+        """
         if call.is_paused:
+            self._check_groups(namespace, wants)
             raise self._paused(namespace, wants)
         return call.items
 
