@@ -48,6 +48,7 @@ from foqs.host.verbs.audit_list import AuditList
 from foqs.host.verbs.dequeues import Dequeues
 from foqs.host.verbs.enqueues import Enqueues
 from foqs.host.verbs.exports import Exports
+from foqs.host.verbs.group_copier import GroupCopier
 from foqs.host.verbs.group_purge import GroupPurge
 from foqs.host.verbs.group_verbs import GroupVerbs
 from foqs.host.verbs.host_stocks import Stocks
@@ -138,6 +139,7 @@ class Host(Service):
         )
         self._exports = Exports(self._namespaces, self._shards, pages, slices, parts.wall_ms)
         self._group_purge = self._make_group_purge()
+        self._group_copier = GroupCopier(self._namespaces, self._shards, self._exports, self._waiting, self._loop.time)
         self._quotas = self._make_quotas()
         self._dequeues = Dequeues(
             self._namespaces, self._shards, self._dispatcher, self._loop.time, self.metrics.items.count_event
@@ -233,6 +235,7 @@ class Host(Service):
             await self._event_log.start()
         await self._sharing.start()
         await self._group_purge.start()
+        await self._group_copier.start()
         await self._server.start()
         self._membership.advertise(self._advertised(), self._peer_advertised())
 
@@ -259,6 +262,7 @@ class Host(Service):
     async def _stop(self) -> None:
         await self._server.stop()
         await self._routing.stop()
+        await self._group_copier.stop()
         await self._group_purge.stop()
         await self._namespace_calls.stop()
         await self._slot_moves.stop()
@@ -455,7 +459,9 @@ class Host(Service):
                 Leases(namespaces, shards, self._inspection, self._waiting, count_event, undelivered),
                 ShardMaps(namespaces, self._namespace_calls, shards, self._advertised),
                 NamespaceVerbs(namespaces, self._namespace_calls, self._follower.refresh),
-                GroupVerbs(namespaces, GroupCalls(namespaces, self._namespace_calls), self._parts.wall_ms),
+                GroupVerbs(
+                    namespaces, GroupCalls(namespaces, self._namespace_calls), self._parts.wall_ms, chance.random_bytes
+                ),
                 JobCalls(namespaces, self._jobs),
                 ShardCalls(namespaces, shards, self._slots, self._waiting, self._sharing.tiers_of, places),
                 StatusOfHost(self._config.host_name, shards, self._is_draining, self._peer_advertised),

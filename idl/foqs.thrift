@@ -621,11 +621,18 @@ struct TopicGroup {
   4: i64 delay_ms,
   5: i64 created_at_ms,
   /** True if it was deleted: it gets no copies, and those that it holds are being deleted. */
-  6: bool is_deleted
+  6: bool is_deleted,
+  /**
+   * The job that copies the items that waited when the group was created: getJob shows its progress, and updateJob with
+   * state FAILED ends it. "" for a group without it.
+   */
+  7: string copy_job,
+  /** True while that job runs. */
+  8: bool is_copying
 }
 /**
- * Declares a group. Each item that is enqueued after the response has a copy in it; items before are not copied. The same
- * call can be repeated, and is to be after UNAVAILABLE, which names the shard whose host does not follow yet. PAUSED says
+ * Declares a group. Each item that is enqueued after the response has a copy in it; items before are copied only with
+ * from_queued. The same call can be repeated, and is to be after UNAVAILABLE, which names the shard whose host does not follow yet. PAUSED says
  * that a deleted group of that name still holds items. For the group "", which was deleted, it lets it get items again.
  */
 struct CreateGroupRequest {
@@ -633,7 +640,12 @@ struct CreateGroupRequest {
   2: required string topic,
   3: required string group,
   4: i64 ttl_ms = 0,
-  5: i64 delay_ms = 0
+  5: i64 delay_ms = 0,
+  /**
+   * True to copy each item of the topic that waits now, is delayed or under lease, and is still there when its turn
+   * comes. Hosts do so in the background, by a job. Copies keep the time at which their item is due, and its expiry.
+   */
+  6: optional bool from_queued
 }
 /**
  * Deletes a group: no item that is enqueued after the response has a copy in it, and the copies that it holds are deleted

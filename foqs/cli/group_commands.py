@@ -7,11 +7,13 @@ from dataclasses import asdict
 
 import click
 
+from foqs.cli.job_commands import status
 from foqs.cli.numbers import WholeNumber
 from foqs.cli.output import note, time_of
 from foqs.cli.remote import Remote, confirmed, remote_command
 from foqs.model import limits
 from foqs.model.groups import TopicGroup
+from foqs.model.jobs import JobState
 
 
 def group_option(command: Callable[..., None]) -> Callable[..., None]:
@@ -33,14 +35,34 @@ def group() -> None:
 @click.option(
     "--delay-ms", type=WholeNumber(0, limits.DELAY_MS_MAX), default=0, metavar="MS", help="Its items are ready later."
 )
+@click.option("--from-queued", is_flag=True, help="Copy the items that wait now, too, in the background.")
 @remote_command
-def create(remote: Remote, namespace: str, topic: str, name: str, ttl_ms: int, delay_ms: int) -> None:
+def create(
+    remote: Remote, namespace: str, topic: str, name: str, ttl_ms: int, delay_ms: int, from_queued: bool
+) -> None:
     """Declare GROUP of TOPIC: each item that is enqueued from now on has a copy in it.
 
-    Items before are not copied. Run the command again if a host does not follow yet.
+    Items before are not copied, unless --from-queued is given: a job copies them then. `foqs group status NAMESPACE
+    JOB` shows how far it is, and `foqs group cancel NAMESPACE JOB` ends it. Run the command again if a host does not
+    follow yet.
     """
     with remote.admin() as admin:
-        _show(remote, admin.create_group(namespace, topic, name, ttl_ms=ttl_ms, delay_ms=delay_ms))
+        made = admin.create_group(namespace, topic, name, ttl_ms=ttl_ms, delay_ms=delay_ms, from_queued=from_queued)
+        _show(remote, made)
+
+
+group.add_command(status)
+
+
+@group.command()
+@click.argument("namespace")
+@click.argument("job")
+@remote_command
+def cancel(remote: Remote, namespace: str, job: str) -> None:
+    """End JOB, which copies items for a new group. The group keeps what it has, and gets all later items."""
+    with remote.admin() as admin:
+        admin.update_job(namespace, job, state=JobState.FAILED)
+    note(f"job {job} copies no more items: hosts follow within a few seconds")
 
 
 @group.command("list")
@@ -52,7 +74,7 @@ def list_(remote: Remote, namespace: str, prefix: str) -> None:
     with remote.admin() as admin:
         found = list(admin.list_groups(namespace, prefix))
     remote.output.document([asdict(one) for one in found])
-    remote.output.table(["TOPIC", "GROUP", "STATE", "TTL MS", "DELAY MS", "CREATED"], map(_row, found))
+    remote.output.table(["TOPIC", "GROUP", "STATE", "TTL MS", "DELAY MS", "CREATED", "COPIES BY JOB"], map(_row, found))
 
 
 @group.command()
@@ -73,10 +95,11 @@ def delete(remote: Remote, namespace: str, topic: str, name: str) -> None:
 
 def _show(remote: Remote, found: TopicGroup) -> None:
     remote.output.document(asdict(found))
-    names = ("topic", "group", "state", "ttl ms", "delay ms", "created")
+    names = ("topic", "group", "state", "ttl ms", "delay ms", "created", "copies by job")
     remote.output.table(["KEY", "VALUE"], zip(names, _row(found), strict=True))
 
 
 def _row(one: TopicGroup) -> tuple[object, ...]:
-    state = "deleted" if one.is_deleted else "active"
-    return one.topic, one.group, state, one.ttl_ms or "", one.delay_ms or "", time_of(one.created_at_ms)
+    state = "deleted" if one.is_deleted else "copying" if one.is_copying else "active"
+    times = one.ttl_ms or "", one.delay_ms or "", time_of(one.created_at_ms)
+    return one.topic, one.group, state, *times, one.copy_job

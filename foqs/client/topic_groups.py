@@ -13,9 +13,16 @@ from foqs.model.groups import TopicGroup
 from foqs.wire import codec as wire
 
 
-def create_group(terms: Terms, namespace: str, topic: str, group: str, ttl_ms: int, delay_ms: int) -> Flow[TopicGroup]:
+def create_group(
+    terms: Terms, namespace: str, topic: str, group: str, ttl_ms: int, delay_ms: int, from_queued: bool
+) -> Flow[TopicGroup]:
     request = wire.structs.CreateGroupRequest(
-        namespace_name=namespace, topic=topic, group=group, ttl_ms=ttl_ms, delay_ms=delay_ms
+        namespace_name=namespace,
+        topic=topic,
+        group=group,
+        ttl_ms=ttl_ms,
+        delay_ms=delay_ms,
+        from_queued=from_queued or None,
     )
     check_request(request)
     return _group((yield from call_flow(terms, Call("createGroup", request, Repeat.ALWAYS))))
@@ -43,4 +50,6 @@ def _group(decoded: Any) -> TopicGroup:
         decoded.ttl_ms or 0,
         decoded.delay_ms or 0,
         decoded.created_at_ms or 0,
+        decoded.copy_job or "",
+        bool(decoded.is_copying),
     )

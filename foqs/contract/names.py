@@ -91,7 +91,9 @@ FIELDS: Mapping[str, Mapping[str, Checked]] = {
     "ListTopicPoliciesRequest": _fields(
         NAMESPACE="namespace_name", INSIDE="prefix page_token", CONTENT="limit with_prefixes"
     ),
-    "CreateGroupRequest": _fields(NAMESPACE="namespace_name", INSIDE="topic group", CONTENT="ttl_ms delay_ms"),
+    "CreateGroupRequest": _fields(
+        NAMESPACE="namespace_name", INSIDE="topic group", CONTENT="ttl_ms delay_ms from_queued"
+    ),
     "DeleteGroupRequest": _fields(NAMESPACE="namespace_name", INSIDE="topic group"),
     "ListGroupsRequest": _fields(NAMESPACE="namespace_name", INSIDE="prefix page_token", CONTENT="limit"),
     # Stored items.

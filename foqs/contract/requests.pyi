@@ -319,16 +319,20 @@ class ListTopicPoliciesRequest:
 
 @dataclass
 class CreateGroupRequest:
-    """Declares a group. Each item that is enqueued after the response has a copy in it; items before are not
-    copied. The same call can be repeated, and is to be after UNAVAILABLE, which names the shard whose host does not
-    follow yet. PAUSED says that a deleted group of that name still holds items. For the group "", which was
-    deleted, it lets it get items again."""
+    """Declares a group. Each item that is enqueued after the response has a copy in it; items before are copied
+    only with from_queued. The same call can be repeated, and is to be after UNAVAILABLE, which names the shard
+    whose host does not follow yet. PAUSED says that a deleted group of that name still holds items. For the group
+    "", which was deleted, it lets it get items again."""
 
     namespace_name: str = ...
     topic: str = ...
     group: str = ...
     ttl_ms: int = ...
     delay_ms: int = ...
+    from_queued: bool | None = ...
+    """True to copy each item of the topic that waits now, is delayed or under lease, and is still there when its
+    turn comes. Hosts do so in the background, by a job. Copies keep the time at which their item is due, and its
+    expiry."""
 
 @dataclass
 class DeleteGroupRequest:

@@ -15,6 +15,8 @@ from foqs.model.topic_name import hidden, is_of_group, parts
 
 GROUPS_PER_TOPIC_MAX = 16
 """The most consumer groups of a topic, beside its own."""
+GROUPS_COPYING_MAX = 16
+"""The most consumer groups of a cluster for which items are copied at the same time."""
 GROUPS_PER_NAMESPACE_MAX = 10_000
 """The most consumer groups of all topics of a namespace. Every host keeps all groups in memory."""
 COPIES_PER_CALL_MAX = 4_000
@@ -27,7 +29,8 @@ class TopicGroup:
 
     ttl_ms: the time after which its items expire, if their own comes later; 0 for their own. delay_ms: the time by
     which its items are ready later than those of others. is_deleted: it gets no more items, and those that it holds are
-    being deleted. created_at_ms: milliseconds since the epoch.
+    being deleted. created_at_ms: milliseconds since the epoch. copy_job: the id of the job that copies the items that
+    waited when the group was created; "" without one. is_copying: that job runs.
     """
 
     topic: str
@@ -36,14 +39,17 @@ class TopicGroup:
     ttl_ms: int = 0
     delay_ms: int = 0
     created_at_ms: int = 0
+    copy_job: str = ""
+    is_copying: bool = False
 
     @property
     def hidden_name(self) -> str:
         return hidden(self.topic, self.group)
 
     def is_alike(self, other: TopicGroup) -> bool:
-        """Return True if both treat their items alike."""
-        return (self.ttl_ms, self.delay_ms) == (other.ttl_ms, other.delay_ms)
+        """Return True if both treat their items alike, and both have or have no copies of earlier items."""
+        settings, others = (self.ttl_ms, self.delay_ms), (other.ttl_ms, other.delay_ms)
+        return settings == others and bool(self.copy_job) == bool(other.copy_job)
 
 
 class Copy(NamedTuple):
@@ -62,7 +68,7 @@ Groups = Mapping[int, Mapping[str, TopicGroup]]
 class NamespaceGroups:
     """The groups of the topics of a namespace. It is immutable, so that any thread can read it."""
 
-    __slots__ = ("_copies", "by_name", "deleted", "live", "names")
+    __slots__ = ("_copies", "by_name", "copying", "deleted", "live", "names")
 
     def __init__(self, by_name: Mapping[str, TopicGroup]) -> None:
         self.by_name = by_name
@@ -72,6 +78,8 @@ class NamespaceGroups:
         """The hidden names of the deleted groups, whose items are being deleted."""
         self.live = frozenset(by_name) - self.deleted
         """The hidden names of the others."""
+        self.copying = tuple([by_name[name] for name in self.names if by_name[name].is_copying])
+        """The groups for which items are copied that waited at their creation."""
         of_topic: dict[str, list[TopicGroup]] = {}
         for one in by_name.values():
             of_topic.setdefault(one.topic, []).append(one)
@@ -146,8 +154,8 @@ class GroupBook:
             if known.is_alike(wanted):
                 return known
             raise AlreadyExistsError(
-                f"group {wanted.group!r} of topic {wanted.topic!r} exists with ttl_ms {known.ttl_ms} and delay_ms "
-                f"{known.delay_ms}: delete it, or give these"
+                f"group {wanted.group!r} of topic {wanted.topic!r} exists with ttl_ms {known.ttl_ms}, delay_ms "
+                f"{known.delay_ms} and from_queued {bool(known.copy_job)}: delete it, or give these"
             )
         self._check_room(wanted)
         return wanted
@@ -159,7 +167,7 @@ class GroupBook:
             known = TopicGroup(topic, "")
         if known is None:
             raise NotFoundError(f"topic {topic!r} has no group {group!r}")
-        return replace(known, is_deleted=True)
+        return replace(known, is_deleted=True, is_copying=False)
 
     def _check_room(self, wanted: TopicGroup) -> None:
         if not wanted.group:

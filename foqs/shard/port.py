@@ -211,6 +211,11 @@ class Transaction:
     inserts: list[ShardItem] = field(default_factory=list)
     inserts_short_lived: list[ShardItem] = field(default_factory=list)
     """Inserts of items that are likely to be deleted within seconds; the store can keep them in another form."""
+    copies_ended: list[CopyKey] = field(default_factory=list)
+    copies_begun: list[tuple[CopyKey, int]] = field(default_factory=list)
+    """Copies for new consumer groups, each with the last key of an item that is copied. Known ones stay as they are."""
+    copy_steps: list[CopyStep] = field(default_factory=list)
+    """Copies among `inserts`."""
     seen_new: list[SeenIds] = field(default_factory=list)
     """The dedup ids of inserted items."""
     seen_gone: list[tuple[int, int, int]] = field(default_factory=list)
@@ -236,6 +241,29 @@ class Transaction:
     """Keys to look up. They are read last, so that the rows are as this transaction leaves them."""
     look_ups_with_payload: bool = False
     """True if content and reason of death are read; otherwise they are empty."""
+
+
+class CopyKey(NamedTuple):
+    """Names the copy of waiting items for a new consumer group."""
+
+    namespace: int
+    job: str
+
+
+class CopyStep(NamedTuple):
+    """Copied items: the key up to which items are copied now, and the number of copies."""
+
+    copy: CopyKey
+    position: int
+    copied_count: int
+
+
+class CopyPlace(NamedTuple):
+    """The stored state of a copy: the key up to which items are copied in the end, and now, and the copies so far."""
+
+    up_to: int
+    position: int
+    copied_count: int
 
 
 class ItemRow(NamedTuple):

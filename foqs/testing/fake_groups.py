@@ -2,26 +2,73 @@
 
 from __future__ import annotations
 
-from foqs.model.groups import GroupBook, TopicGroup
+from collections.abc import Mapping
+from dataclasses import replace
+
+from foqs.model.groups import GROUPS_COPYING_MAX, GroupBook, TopicGroup
+from foqs.model.jobs import JobState
+from foqs.storage.meta.meta_group_copies import CopyView, ShardCopy, copy_detail, too_many_copies
 from foqs.storage.meta.meta_groups import GroupChange, still_held
+from foqs.storage.meta.meta_jobs import JobKey
 from foqs.testing.fake_censuses import FakeCensuses
+from foqs.testing.fake_jobs import FakeJobs
 from foqs.testing.fake_meta_tables import Reach
 
 
 class FakeGroups:
     """The table of groups."""
 
-    def __init__(self, reach: Reach, censuses: FakeCensuses) -> None:
+    def __init__(self, reach: Reach, censuses: FakeCensuses, jobs: FakeJobs) -> None:
         self._reach = reach
         self._censuses = censuses
+        self._jobs = jobs
 
     def create(self, name: str, wanted: TopicGroup) -> GroupChange:
         number, book = self._book(name, wanted.topic)
-        return self._stored(number, book.create(wanted))
+        stored = book.create(wanted)
+        if stored is wanted and wanted.copy_job:
+            tables = self._reach().tables
+            running = [one for some in tables.groups.values() for one in some.values() if one.is_copying]
+            if len(running) >= GROUPS_COPYING_MAX:
+                raise too_many_copies()
+            self._jobs.create(tables.named(name), wanted.copy_job, 0, copy_detail(wanted))
+        return self._stored(number, stored)
 
     def delete(self, name: str, topic: str, group: str) -> GroupChange:
         number, book = self._book(name, topic)
-        return self._stored(number, book.delete(topic, group))
+        deleted = book.delete(topic, group)
+        known = self._reach().tables.groups.get(number, {}).get(deleted.hidden_name)
+        if known is not None and known.is_copying:
+            self._end_copy(number, known, JobState.FAILED)
+        return self._stored(number, deleted)
+
+    def report(self, number: int, group: TopicGroup, shards: Mapping[int, ShardCopy]) -> CopyView | None:
+        tables = self._reach().tables
+        known = tables.groups.get(number, {}).get(group.hidden_name)
+        if known is None or not known.is_copying or known.copy_job != group.copy_job:
+            return None
+        key = JobKey(number, group.copy_job)
+        job = tables.jobs.jobs.get(key)
+        if job is None or job.state is not JobState.RUNNING:
+            self._end_copy(number, known, None)
+            return None
+        found = tables.group_copies.setdefault((number, group.hidden_name), {})
+        found |= {shard_id: (one.copied_count, one.is_done) for shard_id, one in shards.items()}
+        items_count = sum(copied_count for copied_count, _ in found.values())
+        tables.jobs.jobs[key] = replace(job, items_count=items_count, updated_at_ms=self._reach().now_ms())
+        done = frozenset([shard_id for shard_id, (_, is_done) in found.items() if is_done])
+        if tables.epochs and done >= tables.epochs.keys():
+            self._end_copy(number, known, JobState.SUCCEEDED)
+            return None
+        return CopyView(job.items_per_second_max, done)
+
+    def _end_copy(self, number: int, group: TopicGroup, state: JobState | None) -> None:
+        tables, key = self._reach().tables, JobKey(number, group.copy_job)
+        ended = {group.hidden_name: replace(group, is_copying=False)}
+        tables.groups = {**tables.groups, number: {**tables.groups[number], **ended}}
+        tables.group_copies.pop((number, group.hidden_name), None)
+        if state is not None and key in tables.jobs.jobs:
+            tables.jobs.jobs[key] = replace(tables.jobs.jobs[key], state=state, updated_at_ms=self._reach().now_ms())
 
     def finish(self, change: GroupChange) -> TopicGroup | list[int]:
         _, missing = self._censuses.counted(change.census)
@@ -54,6 +101,7 @@ class FakeGroups:
 
     def forget_all_of(self, number: int) -> None:
         tables = self._reach().tables
+        tables.group_copies = {at: some for at, some in tables.group_copies.items() if at[0] != number}
         tables.groups = {other: some for other, some in tables.groups.items() if other != number}
 
     def _book(self, name: str, topic: str) -> tuple[int, GroupBook]:

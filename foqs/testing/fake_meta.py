@@ -32,7 +32,7 @@ class FakeMeta:
         self.policies = FakePolicies(reach)
         self.jobs = FakeJobs(reach)
         self.access = FakeAccess(reach)
-        self.groups = FakeGroups(reach, self.censuses)
+        self.groups = self.group_copies = FakeGroups(reach, self.censuses, self.jobs)
         self.namespaces = FakeNamespaces(
             reach, self.censuses, self.slots, self.jobs, self.policies, self.groups, self.access
         )

@@ -7,10 +7,7 @@ from collections.abc import Callable
 from foqs.model import limits
 from foqs.model.errors import UnavailableError
 from foqs.model.slots import SlotTable
-from foqs.shard.port import (
-    ItemRow,
-    SlotArrival,
-)
+from foqs.shard.port import CopyKey, CopyPlace, ItemRow, SlotArrival
 from foqs.storage.shard.export_pages import Cell, ExportCriteria, KeyPage, is_wanted, merged_by_key, without_contents
 from foqs.storage.shard.packs.pack_index import ExpiredPage, PackIndex, Page, merged_pages, with_packed
 from foqs.testing.fake_server import FakeServer
@@ -116,6 +113,10 @@ class FakeReader:
             self._server.reads.whole([*moved] if move else [])
         read_to = {one.namespace: one.read_to for one in moved if move and one.version == move.version}
         return SlotArrival(move, read_to) if move else None
+
+    def read_copy(self, copy: CopyKey) -> CopyPlace | None:
+        self._touch()
+        return self._server.tables.copies.get(copy)
 
     def interrupt(self) -> None:
         return None

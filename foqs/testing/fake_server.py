@@ -18,6 +18,8 @@ from foqs.model.seen_image import ImageKey
 from foqs.shard.port import (
     TIMER_LANE,
     ClaimedRow,
+    CopyKey,
+    CopyStep,
     FetchedRow,
     ItemRow,
     OwnershipLostError,
@@ -93,6 +95,9 @@ class Script:
     seen_parts_new: list[SeenPart]
     seen_parts_gone: list[tuple[ImageKey, int, int]]
     slot_changes: SlotChanges | None
+    copies_ended: list[CopyKey]
+    copies_begun: list[tuple[CopyKey, int]]
+    copy_steps: list[CopyStep]
     claims: list[StoredClaim]
     claims_rewritten: list[tuple[int, Entries]]
     rewrites: list[Rewrite]
@@ -266,6 +271,7 @@ class FakeServer:
         self._write_seen(script)
         if script.slot_changes is not None:
             self._write_slots(script.slot_changes)
+        tables.write_copies(script.copies_ended, script.copies_begun, script.copy_steps)
         for claim in script.claims:
             require(claim.id not in tables.claims, f"claim {claim.id:x} is inserted twice")
             tables.claims[claim.id] = claim
@@ -444,6 +450,9 @@ def make_script(transaction: Transaction, plan: PackPlan, result: TransactionRes
         seen_parts_new=list(transaction.seen_parts_new),
         seen_parts_gone=list(transaction.seen_parts_gone),
         slot_changes=transaction.slot_changes,
+        copies_ended=list(transaction.copies_ended),
+        copies_begun=list(transaction.copies_begun),
+        copy_steps=list(transaction.copy_steps),
         claims=[
             StoredClaim(claim.id, claim.due_at, claim.is_ahead, entries(list(claim.items)))
             for claim in transaction.claims

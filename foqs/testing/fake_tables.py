@@ -14,6 +14,9 @@ from foqs.model.seen_image import ImageKey
 from foqs.model.slots import NO_SLOTS, SlotMove, SlotTable
 from foqs.shard.port import (
     TIMER_LANE,
+    CopyKey,
+    CopyPlace,
+    CopyStep,
     ItemRow,
     LaneCounts,
     SeenExtent,
@@ -71,6 +74,19 @@ class Tables:
     """The slots that are on their way to the shard."""
     moved: dict[int, SlotIds] = field(default_factory=dict)
     """The ids that came with the last slots, by namespace."""
+    copies: dict[CopyKey, CopyPlace] = field(default_factory=dict)
+    """The copies for new consumer groups."""
+
+    def write_copies(self, ended: list[CopyKey], begun: list[tuple[CopyKey, int]], steps: list[CopyStep]) -> None:
+        for key in ended:
+            self.copies.pop(key, None)
+        for key, up_to in begun:
+            self.copies.setdefault(key, CopyPlace(up_to, 0, 0))
+        for key, position, count in steps:
+            require(key in self.copies, f"copy {key} has items and has not begun")
+            before = self.copies[key]
+            require(before.position < position <= before.up_to, f"copy {key} moves from {before} to {position:x}")
+            self.copies[key] = before._replace(position=position, copied_count=before.copied_count + count)
 
     def put(self, row: ItemRow) -> None:
         old = self.items.get(row.key)
@@ -169,7 +185,7 @@ class Tables:
         return Tables(
             dict(self.items), dict(self.packs), dict(self.tombstones), dict(self.packed), lanes, dict(self.claims),
             dict(self.topics), dict(self.namespaces), SortedDict(self.seen), dict(self.seen_parts),
-            replace(self.writer), self.identity, self.slots, self.arrival, dict(self.moved),
+            replace(self.writer), self.identity, self.slots, self.arrival, dict(self.moved), dict(self.copies),
         )  # fmt: skip
 
     def _unindex(self, row: ItemRow) -> None:

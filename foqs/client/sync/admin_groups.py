@@ -25,6 +25,7 @@ class GroupVerbs(BaseClient):
         ttl: timedelta | None = None,
         delay_ms: int | None = None,
         delay: timedelta | None = None,
+        from_queued: bool = False,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> TopicGroup:
@@ -32,14 +33,17 @@ class GroupVerbs(BaseClient):
 
         ttl or ttl_ms: the longest time from the moment when a copy is due until it expires.
         delay or delay_ms: the time by which its copies are ready later.
+        from_queued: True to copy also the items of the topic that are ready, delayed or under lease now. A job does so
+            in the background: `copy_job` of the result is its id for `get_job`, and for `update_job`, which can end it
+            or limit its rate. Copies keep the times at which their items are due and expire.
         The call can be repeated. Raises UnavailableError, which names a shard whose host does not follow yet: repeat
-        it. Raises AlreadyExistsError for a group with another TTL or delay, and PausedError while a deleted group of
+        it. Raises AlreadyExistsError for a group with other settings, and PausedError while a deleted group of
         that name still holds items.
         """
         terms = self._within(deadline_ms, deadline)
         ttl_ms = duration_or("ttl_ms", ttl_ms, ttl, 0)
         delay_ms = duration_or("delay_ms", delay_ms, delay, 0)
-        return self._run(topic_groups.create_group(terms, namespace, topic, group, ttl_ms, delay_ms))
+        return self._run(topic_groups.create_group(terms, namespace, topic, group, ttl_ms, delay_ms, from_queued))
 
     def delete_group(
         self,

@@ -25,7 +25,7 @@ from foqs.model.errors import InvalidArgumentError, OverloadedError, Unavailable
 from foqs.model.item import Phase
 from foqs.model.namespace import Namespace
 from foqs.shard.mysql_server import CommitScheduler
-from foqs.shard.port import ItemRow
+from foqs.shard.port import CopyKey, CopyPlace, ItemRow
 from foqs.shard.state.engine import ShardState
 from foqs.storage.shard.export_pages import ExportCriteria, even_bounds
 
@@ -47,6 +47,7 @@ LEASE_COST_RATIO = 0.2
 """The cost of a check of a lease, which is in memory, relative to the read of a row."""
 T = TypeVar("T")
 _ALL_STATES = frozenset(ItemState)
+_UNFINISHED = frozenset([ItemState.READY, ItemState.DELAYED, ItemState.LEASED])
 _LEASED = frozenset([ItemState.LEASED])
 _HELD = frozenset([Phase.LEASED, Phase.SETTLING])
 
@@ -168,6 +169,38 @@ class Exports:
             criteria = self._criteria(shard, namespace, wanted)
             rows, up_to = await self._read(owned, shard, lambda: owned.exporter.export_page(criteria, lambda _: True))
             return [row.key for row in rows], up_to if up_to < to_key else 0
+
+    async def copy_place(self, shard_id: int, copy: CopyKey) -> CopyPlace | None:
+        """Read how far a copy for a new consumer group is; None if its beginning is not committed yet.
+
+        Raises the errors of `keys_of_topic`.
+        """
+        async with self._turn(shard_id):
+            owned, shard = self._serving(shard_id)
+            return await self._read(owned, shard, lambda: partial(owned.exporter.read_copy, copy))
+
+    async def rows_to_copy(
+        self,
+        shard: ShardState,
+        namespace: Namespace,
+        name: str,
+        after_key: int,
+        to_key: int,
+        limit: int,
+        bytes_max: int,
+    ) -> tuple[list[ItemRow], int]:
+        """Return the next items of a topic that are no dead letters, and the key up to which these are complete.
+
+        Raises UnavailableError if this host has lost the shard, and OverloadedError if too many calls read it.
+        """
+        wanted = _Wanted(after_key, to_key, limit, frozenset([name]), "", _UNFINISHED, True, True)
+        async with self._turn(shard.shard_id), self._budget.hold(limits.PAGE_BYTES_MAX + limits.CONTENT_BYTES_MAX):
+            owned, now = self._serving(shard.shard_id)
+            if now is not shard:
+                raise lost(shard.shard_id)
+            criteria = self._criteria(shard, namespace, wanted)._replace(bytes_max=bytes_max)
+            rows, up_to = await self._read(owned, shard, lambda: owned.exporter.export_page(criteria, lambda _: True))
+            return rows, up_to
 
     def _serving(self, shard_id: int) -> tuple[OwnedShard, ShardState]:
         _, shard = self._shards.serving(shard_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice
 
 from foqs.contract import requests as of
@@ -17,14 +18,24 @@ from foqs.model.namespace import check_namespace_name
 from foqs.model.topic_name import check_group
 
 
+_JOB_ID_BYTES = 10
+
+
 class GroupVerbs:
     """Checks the arguments of changes of groups, and lists the groups that this host knows. It owns nothing."""
 
-    def __init__(self, namespaces: Namespaces, group_calls: GroupCalls, wall_ms: Callable[[], int]) -> None:
-        """`wall_ms` is the time of day."""
+    def __init__(
+        self,
+        namespaces: Namespaces,
+        group_calls: GroupCalls,
+        wall_ms: Callable[[], int],
+        random_bytes: Callable[[int], bytes],
+    ) -> None:
+        """`wall_ms` is the time of day. `random_bytes(count)` draws the ids of jobs."""
         self._namespaces = namespaces
         self._group_calls = group_calls
         self._wall_ms = wall_ms
+        self._random_bytes = random_bytes
 
     async def create_group(self, request: of.CreateGroupRequest) -> TopicGroup:
         namespace_name = check_namespace_name(request.namespace_name)
@@ -33,6 +44,8 @@ class GroupVerbs:
         ttl_ms = arguments.check_range("ttl_ms", request.ttl_ms, 0, limits.TTL_MS_MAX)
         delay_ms = arguments.check_range("delay_ms", request.delay_ms, 0, limits.DELAY_MS_MAX)
         wanted = TopicGroup(topic, group, False, ttl_ms, delay_ms, self._wall_ms())
+        if request.from_queued:
+            wanted = replace(wanted, copy_job=f"copy-{self._random_bytes(_JOB_ID_BYTES).hex()}", is_copying=True)
         return await self._group_calls.create(namespace_name, wanted)
 
     async def delete_group(self, request: of.DeleteGroupRequest) -> None:

@@ -15,6 +15,7 @@ from foqs.model.item import Phase, ShardItem
 from foqs.model.namespace import Namespace, SettingsTable
 from foqs.model.policy import TopicPolicy
 from foqs.model.topic import ShardTopic
+from foqs.shard.port import CopyKey
 from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.shard_writer import ShardWriter
 
@@ -176,6 +177,9 @@ class ItemMaker:
         check_item, next_key, sort_key, phase = arguments.check_item, index.next_key, order.sort_key, Phase.INSERTING
         room = result.room if takes_room else None
         made, groups = result.items, self._settings.groups.get(number)
+        if groups is not None and groups.copying:
+            for one in groups.copying:
+                shard.group_copies.begin(CopyKey(number, one.copy_job))
         pauses = self._settings.enqueue_pauses(number)
         found: dict[str, ShardTopic | FoqsError] = {}
         """The topic of each name, or the error of the name, found once for all its items."""

@@ -28,6 +28,7 @@ from foqs.shard.state.ops.claim import Claims
 from foqs.shard.state.ops.dedup import Dedup
 from foqs.shard.state.ops.extend import Extensions
 from foqs.shard.state.ops.fence import Fences
+from foqs.shard.state.ops.group_copy import GroupCopies
 from foqs.shard.state.ops.insert import Inserts
 from foqs.shard.state.ops.look_up import LookUps
 from foqs.shard.state.ops.operation import Operation
@@ -76,6 +77,7 @@ class ShardState:
         self.checks, self.forgetfulness, self.images = dedup.checks, dedup.forgetfulness, dedup.images
         self.fences = Fences(index, self.inserts, dedup)
         self.slot_moves = SlotMoves(index, self.inserts, dedup)
+        self.group_copies = GroupCopies(index, self.inserts)
         # The calls that other parts can make on a shard; they never use its parts directly.
         self.insert, self.topics_arriving = self.inserts.add, self.inserts.topics_arriving
         self.insert_once, self.load_seen, self.load_seen_from = dedup.insert_once, dedup.load, dedup.load_from
@@ -138,6 +140,11 @@ class ShardState:
         waiting = {item.topic for batch in self.inserts.batches() for item in batch.items}
         waiting |= self.dedup.topics_waiting()
         return any((one.namespace, one.name) == (namespace, name) for one in waiting)
+
+    def waits_up_to(self, key: int) -> bool:
+        """Return True if an item with this key or an earlier one waits to be inserted."""
+        first = min([batch.items[0].key for batch in self.inserts.batches()], default=key + 1)
+        return min(first, self.dedup.first_key_waiting()) <= key
 
     def take_events(self) -> Events:
         """Take the events since the last call.
@@ -206,6 +213,8 @@ class ShardState:
             batch += self.refills.begin(transaction, now)
         if self.timers.sweep_at_ms <= now.server_ms:
             batch += self.timers.begin(transaction, now)
+        if self.group_copies.waiting or self.group_copies.ended:
+            batch.append(self.group_copies.begin_operation(transaction, now))
         if self.inserts.waiting:
             self.claims.demand = demand
             batch.append(self.inserts.begin(transaction, now))

@@ -11,12 +11,14 @@ from sqlalchemy.dialects.mysql import insert
 from foqs.model.census import Census
 from foqs.model.errors import PausedError
 from foqs.model.groups import GroupBook, TopicGroup
+from foqs.model.jobs import JobState
 from foqs.model.topic_name import group_range, parts
 from foqs.storage.meta.meta_censuses import counted, delete_census, insert_census
+from foqs.storage.meta.meta_group_copies import begin_copy, end_copy, lock_jobs
 from foqs.storage.meta.meta_policies import lock_number, note_change
 from foqs.storage.meta.meta_rows import Blocks, Kind
 from foqs.storage.meta.meta_sessions import MetaSessions, in_transaction
-from foqs.storage.meta.meta_tables import TOPIC_GROUP
+from foqs.storage.meta.meta_tables import GROUP_COPY, TOPIC_GROUP
 
 FORGET_RETRY_MS = 2_000
 """The retry_after_ms of a call for a deleted group that still holds items."""
@@ -31,7 +33,16 @@ class GroupChange(NamedTuple):
 
 def _group_of(row: RowMapping) -> TopicGroup:
     topic, group = parts(row["topic"].decode())
-    return TopicGroup(topic, group, bool(row["is_deleted"]), row["ttl_ms"], row["delay_ms"], row["created_at"])
+    return TopicGroup(
+        topic,
+        group,
+        bool(row["is_deleted"]),
+        row["ttl_ms"],
+        row["delay_ms"],
+        row["created_at"],
+        row["copy_job"].decode(),
+        bool(row["is_copying"]),
+    )
 
 
 _KIND = Kind(TOPIC_GROUP, "topic", _group_of)
@@ -49,17 +60,28 @@ class MetaGroups:
 
     @in_transaction
     def create(self, connection: Connection, namespace_name: str, wanted: TopicGroup) -> GroupChange:
-        """Store a group, and ask all shards to follow. Raises the errors of `GroupBook.create`."""
+        """Store a group, and ask all shards to follow. The record of its job is made with it, if it has one.
+
+        Raises the errors of `GroupBook.create`, and OverloadedError for too many jobs that run.
+        """
+        if wanted.copy_job:
+            lock_jobs(connection)
         number = lock_number(connection, namespace_name)
         book = GroupBook(_of_topic(connection, number, wanted.topic), _count(connection, number))
-        return _stored(connection, number, book.create(wanted))
+        stored = book.create(wanted)
+        if stored is wanted and wanted.copy_job:
+            begin_copy(connection, number, namespace_name, wanted)
+        return _stored(connection, number, stored)
 
     @in_transaction
     def delete(self, connection: Connection, namespace_name: str, topic: str, group: str) -> GroupChange:
         """Store that a group is deleted, and ask all shards to follow. Raises the errors of `GroupBook.delete`."""
         number = lock_number(connection, namespace_name)
-        book = GroupBook(_of_topic(connection, number, topic), _count(connection, number))
-        return _stored(connection, number, book.delete(topic, group))
+        of_topic = _of_topic(connection, number, topic)
+        deleted = GroupBook(of_topic, _count(connection, number)).delete(topic, group)
+        if of_topic.get(group, deleted).is_copying:
+            end_copy(connection, number, deleted, JobState.FAILED)
+        return _stored(connection, number, deleted)
 
     @in_transaction
     def finish(self, connection: Connection, change: GroupChange) -> TopicGroup | list[int]:
@@ -133,11 +155,15 @@ def _stored(connection: Connection, number: int, group: TopicGroup) -> GroupChan
         ttl_ms=group.ttl_ms,
         delay_ms=group.delay_ms,
         created_at=group.created_at_ms,
+        copy_job=group.copy_job.encode(),
+        is_copying=int(group.is_copying),
     )
-    connection.execute(statement.on_duplicate_key_update(is_deleted=statement.inserted.is_deleted))
+    changing = {name: statement.inserted[name] for name in ("is_deleted", "is_copying")}
+    connection.execute(statement.on_duplicate_key_update(changing))
     note_change(connection, number)
     return GroupChange(group, insert_census(connection, 0))
 
 
 def delete_groups_of(connection: Connection, number: int) -> None:
+    connection.execute(delete(GROUP_COPY).where(GROUP_COPY.c.namespace == number))
     connection.execute(delete(TOPIC_GROUP).where(TOPIC_GROUP.c.namespace == number))

@@ -67,25 +67,7 @@ class MetaJobs:
         connection.execute(select(NAMESPACE_NUMBER.c.last).with_for_update())
         if connection.execute(select(NAMESPACE.c.number).where(NAMESPACE.c.number == namespace.number)).first() is None:
             raise UnknownNamespaceError(f"namespace {namespace.name!r} was deleted: no job was created")
-        key = JobKey(namespace.number, job_id)
-        if connection.execute(select(JOB.c.id).where(_is(key))).first() is not None:
-            raise _exists(namespace, job_id)
-        _make_room(connection, namespace)
-        values = {
-            "namespace": namespace.number,
-            "id": job_id.encode(),
-            "created_at": SERVER_NOW_MS,
-            "updated_at": SERVER_NOW_MS,
-            "state": int(JobState.RUNNING),
-            "items_per_second_max": items_per_second_max,
-            **dict.fromkeys(_COUNTS, 0),
-            "rows_count": 0,
-            "detail": detail.encode(),
-        }
-        try:
-            connection.execute(JOB.insert().values(values))
-        except IntegrityError as error:
-            raise _exists(namespace, job_id) from error
+        insert_job(connection, namespace.number, namespace.name, job_id, items_per_second_max, detail)
         return _read(connection, namespace, [job_id])[0]
 
     @in_transaction
@@ -155,6 +137,34 @@ class MetaJobs:
         return {key: JobView(rate, others[key], mine.get(key, JobCounts())) for key, rate in rates.items()}
 
 
+def insert_job(
+    connection: Connection, number: int, namespace_name: str, job_id: str, items_per_second_max: int, detail: str
+) -> None:
+    """Make a record under the lock of all creations.
+
+    Raises AlreadyExistsError, and InvalidArgumentError without room.
+    """
+    key = JobKey(number, job_id)
+    if connection.execute(select(JOB.c.id).where(_is(key))).first() is not None:
+        raise _exists(namespace_name, job_id)
+    _make_room(connection, number, namespace_name)
+    values = {
+        "namespace": number,
+        "id": job_id.encode(),
+        "created_at": SERVER_NOW_MS,
+        "updated_at": SERVER_NOW_MS,
+        "state": int(JobState.RUNNING),
+        "items_per_second_max": items_per_second_max,
+        **dict.fromkeys(_COUNTS, 0),
+        "rows_count": 0,
+        "detail": detail.encode(),
+    }
+    try:
+        connection.execute(JOB.insert().values(values))
+    except IntegrityError as error:
+        raise _exists(namespace_name, job_id) from error
+
+
 def delete_jobs_of(connection: Connection, namespace: int) -> None:
     """Delete the records of a namespace that is being deleted."""
     connection.execute(delete(JOB_HOST).where(JOB_HOST.c.namespace == namespace))
@@ -169,18 +179,18 @@ def _pairs(keys: Collection[JobKey]) -> list[tuple[int, bytes]]:
     return [(key.namespace, key.id.encode()) for key in keys]
 
 
-def _exists(namespace: Namespace, job_id: str) -> AlreadyExistsError:
-    return AlreadyExistsError(f"namespace {namespace.name!r} has a job {job_id!r} already")
+def _exists(namespace_name: str, job_id: str) -> AlreadyExistsError:
+    return AlreadyExistsError(f"namespace {namespace_name!r} has a job {job_id!r} already")
 
 
-def _make_room(connection: Connection, namespace: Namespace) -> None:
+def _make_room(connection: Connection, number: int, namespace_name: str) -> None:
     """Delete expired records, and the job that ended first if the limit is reached."""
     oldest = select(*_OF_JOB).order_by(JOB.c.updated_at)
     expired = oldest.where(JOB.c.updated_at < SERVER_NOW_MS - limits.JOB_KEPT_MS).limit(_EXPIRED_AT_ONCE_MAX)
     _delete(connection, expired)
-    mine = JOB.c.namespace == namespace.number
+    mine = JOB.c.namespace == number
     for is_counted, most, where in (
-        (mine, limits.JOBS_PER_NAMESPACE_MAX, f"namespace {namespace.name!r} has"),
+        (mine, limits.JOBS_PER_NAMESPACE_MAX, f"namespace {namespace_name!r} has"),
         (JOB.c.namespace >= 0, limits.JOBS_MAX, "there are"),
     ):
         count: int = connection.execute(select(func.count()).select_from(JOB).where(is_counted)).scalar_one()

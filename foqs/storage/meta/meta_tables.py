@@ -250,4 +250,15 @@ TOPIC_GROUP = Table(
     Column("ttl_ms", BigInteger, nullable=False),
     Column("delay_ms", BigInteger, nullable=False),
     Column("created_at", BigInteger, nullable=False),
+    Column("copy_job", VARBINARY(64), nullable=False),
+    Column("is_copying", SmallInteger, nullable=False),
+)
+GROUP_COPY = Table(
+    "group_copy",
+    METADATA,
+    Column("namespace", Integer, primary_key=True, autoincrement=False),
+    Column("topic", VARBINARY(255), primary_key=True),
+    Column("shard_id", Integer, primary_key=True, autoincrement=False),
+    Column("copied", BigInteger, nullable=False),
+    Column("is_done", SmallInteger, nullable=False),
 )

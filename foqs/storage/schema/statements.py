@@ -97,6 +97,14 @@ NOTE_ARRIVED = (
     "slots = VALUES(slots), read_to = VALUES(read_to), moved_end = VALUES(moved_end)"
 )
 END_ARRIVAL = "DELETE FROM slot_arrival WHERE one = 1"
+# A new owner begins again with each copy that is under way.
+BEGIN_COPY = (
+    "INSERT INTO group_copy (namespace, job, up_to, position, copied) VALUES (%s, %s, %s, 0, 0) "
+    "ON DUPLICATE KEY UPDATE job = VALUES(job)"
+)
+MOVE_COPY = "UPDATE group_copy SET position = %s, copied = copied + %s WHERE namespace = %s AND job = %s"
+END_COPY = "DELETE FROM group_copy WHERE namespace = %s AND job = %s"
+READ_COPY = ended("SELECT up_to, position, copied FROM group_copy WHERE namespace = %s AND job = %s", "uuu")
 FORGET_ARRIVED = "DELETE FROM slot_arrived WHERE namespace = %s"
 READ_STEADY = "SELECT steady_ms FROM writer WHERE one = 1"
 

@@ -211,6 +211,7 @@ def write_script(
     if prepared is None:
         script += [filled(sql.INSERT_PACK.format("%s", "%s"), pack.id, pack.contents) for pack in plan.packs_new]
         script += [filled(_INSERT_SEEN, *values) for values in seen]
+    script += _copy_statements(transaction)
     script += [filled(sql.DELETE_SEEN, *span) for span in transaction.seen_gone]
     script += [filled(sql.FORGET_ARRIVED, namespace) for namespace in transaction.seen_over]
     script += [filled(sql.DELETE_SEEN_PARTS, *key, *span) for key, *span in transaction.seen_parts_gone]
@@ -260,6 +261,15 @@ def _all_changed(script: list[str], has_rewrites: bool) -> str:
         return sql.LAST_CHANGED
     del script[0]
     return sql.ONLY_CHANGED
+
+
+def _copy_statements(transaction: Transaction) -> Iterator[str]:
+    for namespace, job in transaction.copies_ended:
+        yield filled(sql.END_COPY, namespace, job.encode())
+    for (namespace, job), up_to in transaction.copies_begun:
+        yield filled(sql.BEGIN_COPY, namespace, job.encode(), up_to)
+    for (namespace, job), position, count in transaction.copy_steps:
+        yield filled(sql.MOVE_COPY, position, count, namespace, job.encode())
 
 
 def _slot_statements(changes: SlotChanges) -> Iterator[str]:

@@ -16,7 +16,7 @@ import structlog
 from foqs.model import limits
 from foqs.model.errors import UnavailableError
 from foqs.model.slots import NO_SLOTS, SlotMove, SlotTable, unpack_slots, unpacked
-from foqs.shard.port import ItemRow, SlotArrival
+from foqs.shard.port import CopyKey, CopyPlace, ItemRow, SlotArrival
 from foqs.storage.schema import statements as sql
 from foqs.storage.schema.item_columns import stored_row
 from foqs.storage.sessions.session import connect, interrupt, is_lost
@@ -168,6 +168,11 @@ class ShardReader:
             arrived = self._rows(sql.READ_ARRIVED)
             return SlotArrival(move, {row[0]: row[3] for row in arrived if row[1] == version})
         return None
+
+    def read_copy(self, copy: CopyKey) -> CopyPlace | None:
+        """Read how far a copy for a new consumer group is; None if it has not begun. Raises UnavailableError."""
+        found = self._read(lambda: self._rows(sql.READ_COPY, (copy.namespace, copy.job.encode())))
+        return CopyPlace(*found[0]) if found else None
 
     def interrupt(self) -> None:
         """Make a running read fail, and open no more sessions; another thread may call it."""

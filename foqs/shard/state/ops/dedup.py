@@ -320,9 +320,15 @@ class Dedup:
 
     def topics_waiting(self) -> set[ShardTopic]:
         """Return the topics of the items that wait here."""
+        return {item.topic for items, outcome in self._waiting() for item in with_copies(items, outcome)}
+
+    def first_key_waiting(self) -> int:
+        """Return the first key of the items that wait here; limits.KEY_MAX if none."""
+        return min([item.key for items, _ in self._waiting() for item in items], default=limits.KEY_MAX)
+
+    def _waiting(self) -> list[tuple[list[ShardItem], OnceOutcome]]:
         waiting = [(call.items, call.outcome) for calls in self.loading.values() for call in calls]
-        waiting += [([check.item], check.outcome) for check in self.checks.held()]
-        return {item.topic for items, outcome in waiting for item in with_copies(items, outcome)}
+        return waiting + [([check.item], check.outcome) for check in self.checks.held()]
 
     # ---- time, and a new owner ----
 

@@ -11,7 +11,7 @@ from foqs.model.clock import Now
 from foqs.model.errors import FoqsError, NotWrittenError, OverloadedError
 from foqs.model.item import Phase, ShardItem, by_topic, rows_came
 from foqs.model.topic import ShardTopic
-from foqs.shard.port import TIMER_LANE, Transaction, TransactionResult
+from foqs.shard.port import TIMER_LANE, CopyStep, Transaction, TransactionResult
 from foqs.shard.state.events import Completion, Enqueued
 from foqs.shard.state.index import ENQUEUE_BUFFER_RETRY_MS, ShardIndex
 from foqs.shard.state.ops.claim import Claims
@@ -75,6 +75,8 @@ class Inserts:
         self.buffered_bytes = 0
         self.waiting: deque[EnqueuedBatch] = deque()
         self.in_flight: list[EnqueuedBatch] = []
+        self.steps: dict[EnqueuedBatch, CopyStep] = {}
+        """The batches of copies for new consumer groups, until they end."""
         self._index = index
         self._claims = claims
         self._timers = timers
@@ -182,6 +184,8 @@ class Inserts:
     def end(self, batch: EnqueuedBatch) -> None:
         """Release the items of a batch whose transaction has ended, or that has none."""
         self.release(len(batch.items), batch.size_bytes)
+        if self.steps:
+            self.steps.pop(batch, None)
 
     def refuse(self, batch: EnqueuedBatch, error: FoqsError) -> None:
         self.end(batch)
@@ -222,6 +226,8 @@ class Inserting(Operation):
         transaction.namespaces_new = list(self._namespaces_new.items())
         transaction.topics_new = self._topics_new
         transaction.inserts = delayed
+        if steps := self._source.steps:
+            transaction.copy_steps = [steps[batch] for batch in self._batches if batch in steps]
         transaction.delay_checkpoint = min([transaction.delay_checkpoint, *[item.due_at for item in delayed]])
         for topic, ready_items in ready.items():
             # Items of a topic without a backlog have their turn soon.
