@@ -167,7 +167,7 @@ class OtherDepths(Service):
             async with asyncio.timeout(ASK_MS_MAX / 1000):
                 found = await self._peer(host_id).depths(list(wanted))
         except (FoqsError, TimeoutError) as error:
-            if self._outage.is_to_be_told(host_id):
+            if self._outage.is_to_be_logged(host_id):
                 _log.warning("depths_not_known", peer=host_id, error=str(error) or "no response in time")
             return
         for topic, counts in wanted.items():

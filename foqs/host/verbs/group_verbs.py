@@ -17,7 +17,6 @@ from foqs.model.groups import NO_GROUPS, TopicGroup
 from foqs.model.namespace import check_namespace_name
 from foqs.model.topic_name import check_group
 
-
 _JOB_ID_BYTES = 10
 
 
