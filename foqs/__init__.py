@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from foqs.model.calls import (
         ClusterShard,
         DeadLettersResult,
+        DedupUntil,
         DeliveryPolicy,
         EnqueueResult,
         ExportPage,
@@ -89,6 +90,7 @@ _HOME = {
     "foqs.model.calls": (
         "ClusterShard",
         "DeadLettersResult",
+        "DedupUntil",
         "DeliveryPolicy",
         "EnqueueResult",
         "ExportPage",
@@ -157,6 +159,7 @@ __all__ = [
     "DeadLetter",
     "DeadLettersResult",
     "DedupScope",
+    "DedupUntil",
     "DedupWhenAway",
     "DeliveryPolicy",
     "Dequeued",

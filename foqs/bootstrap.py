@@ -39,13 +39,15 @@ from foqs.host.registry.group_calls import GroupCalls
 from foqs.host.registry.known_slots import Slots
 from foqs.host.registry.namespace_calls import NamespaceCalls
 from foqs.host.registry.namespaces import Namespaces
-from foqs.host.registry.slot_moves import SlotMover
+from foqs.host.registry.slot_moves import SlotMover, Source
 from foqs.host.shards.hand_over import let_go
 from foqs.host.shards.shards import Shards
 from foqs.host.shards.waiting import Waiting
 from foqs.host.verbs.access_verbs import AccessVerbs
 from foqs.host.verbs.audit_list import AuditList
+from foqs.host.verbs.dedup_calls import DedupCalls
 from foqs.host.verbs.dequeues import Dequeues
+from foqs.host.verbs.distant_holders import DistantHolders
 from foqs.host.verbs.enqueues import Enqueues
 from foqs.host.verbs.exports import Exports
 from foqs.host.verbs.group_copier import GroupCopier
@@ -133,6 +135,7 @@ class Host(Service):
         self._owner_word = OwnerWord(self._shards.writers, self._membership, parts.monotonic_s)
         self._namespace_calls = NamespaceCalls(self._namespaces, self._censuses, self._slots, parts.wall_ms)
         self._slot_moves = self._make_slot_moves()
+        self._distant = DistantHolders(self._namespaces, self._shards, self._waiting, self._slot_source)
         self._lane, slices, pages = BulkLane(self._loop), Slices(self._loop), PageBudget()
         self._inspection = Inspection(
             self._namespaces, self._shards, self._waiting, self._dispatcher.on_events, slices, pages
@@ -266,6 +269,7 @@ class Host(Service):
         await self._group_purge.stop()
         await self._namespace_calls.stop()
         await self._slot_moves.stop()
+        self._distant.stop()
         await self._slots.stop()
         await self._sharing.stop()
         await self._owner_word.stop()
@@ -409,12 +413,10 @@ class Host(Service):
         return "" if port is None else peer_advertised_of(self._config, port)
 
     def _make_slot_moves(self) -> SlotMover:
-        return SlotMover(
-            self._namespaces, self._censuses, self._shards, self._slots, self._waiting,
-            lambda shard_id, place, served_on: self._parts.slot_source(
-                shard_id, self._factory.url_of(shard_id, place), served_on
-            ),
-        )  # fmt: skip
+        return SlotMover(self._namespaces, self._censuses, self._shards, self._slots, self._waiting, self._slot_source)
+
+    def _slot_source(self, shard_id: int, place: str, served_on: str) -> Source:
+        return self._parts.slot_source(shard_id, self._factory.url_of(shard_id, place), served_on)
 
     def _make_group_purge(self) -> GroupPurge:
         calls = GroupCalls(self._namespaces, self._namespace_calls)
@@ -443,7 +445,8 @@ class Host(Service):
         places = PlaceCheck(namespaces.calls, factory.check_server, factory.check_database, self._config.host_name)
         look_ups, make_slots = RepeatLookUps(self._parts.monotonic_s), self._namespace_calls.slots
         enqueues = Enqueues(
-            namespaces, self._quotas, placement, self._waiting, count_event, make_slots, look_ups, self._depths
+            namespaces, self._quotas, placement, self._waiting, count_event, make_slots, look_ups, self._depths,
+            self._distant,
         )
         bulk = BulkEnqueues(namespaces, self._lane, enqueues.enqueue)
         undelivered, chance = self._dispatcher.tokens.undelivered, self._parts.chance
@@ -462,6 +465,7 @@ class Host(Service):
                 GroupVerbs(
                     namespaces, GroupCalls(namespaces, self._namespace_calls), self._parts.wall_ms, chance.random_bytes
                 ),
+                DedupCalls(namespaces, placement, self._waiting),
                 JobCalls(namespaces, self._jobs),
                 ShardCalls(namespaces, shards, self._slots, self._waiting, self._sharing.tiers_of, places),
                 StatusOfHost(self._config.host_name, shards, self._is_draining, self._peer_advertised),

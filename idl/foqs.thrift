@@ -66,6 +66,15 @@ struct ItemError {
   4: optional bool nothing_done
 }
 
+/** How long the dedup_id of an item is taken. */
+enum DedupUntil {
+  /** As long as the dedup window of the namespace lasts, whatever becomes of the item. */
+  WINDOW = 0,
+  /** As long as the item lives, however long that is. It is free once the item is acked, deleted, expired or dead: that
+      of an item with copies for several consumer groups once the last copy is. */
+  ACKED = 1
+}
+
 struct NewItem {
   /** 1 to 255 bytes of UTF-8 without control characters. Names are compared byte by byte, so case and spaces matter. */
   1: required string topic,
@@ -91,7 +100,9 @@ struct NewItem {
   /** Reserved: refused with INVALID_ARGUMENT for now. */
   11: optional string ordering_key,
   /** Returned with every delivery, for instance a W3C traceparent: up to 128 bytes of UTF-8, or "" for none. */
-  12: optional string trace_context
+  12: optional string trace_context,
+  /** How long the dedup_id is taken: for its dedup window if absent. Refused without a dedup_id. */
+  13: optional DedupUntil dedup_until
 }
 
 struct EnqueueRequest {
@@ -704,6 +715,17 @@ struct GetItemRequest   { 1: required string namespace_name, 2: required string 
 struct StoredItemsResponse { 1: list<StoredItem> items, 2: string next_page_token }
 /** Deletes items in any state. A later ack of their receipts gets STALE_LEASE. */
 struct DeleteItemsRequest { 1: required string namespace_name, 2: required list<string> ids }
+/**
+ * Makes dedup_ids free at once: the next enqueue with one of them makes an item, whether the id is known from the dedup
+ * window or an item holds it until it ends. Items stay as they are. NOT_FOUND says that an id was free already.
+ */
+struct ForgetDedupIdsRequest {
+  1: required string namespace_name,
+  /** Up to 1,000. */
+  2: required list<string> dedup_ids,
+  /** The topic of the ids, where the dedup_scope of the namespace is TOPIC. Otherwise it is refused. */
+  3: optional string topic
+}
 
 struct ListDeadLettersRequest {
   1: required string namespace_name,
@@ -1031,6 +1053,7 @@ service FoqsAdmin {
   StoredItemsResponse peekItems(1: PeekItemsRequest request) throws (1: FoqsError error)
   StoredItem getItem(1: GetItemRequest request) throws (1: FoqsError error)
   BatchResponse deleteItems(1: DeleteItemsRequest request) throws (1: FoqsError error)
+  BatchResponse forgetDedupIds(1: ForgetDedupIdsRequest request) throws (1: FoqsError error)
   StoredItemsResponse listDeadLetters(1: ListDeadLettersRequest request) throws (1: FoqsError error)
   DeadLettersResponse redriveDeadLetters(1: RedriveDeadLettersRequest request) throws (1: FoqsError error)
   DeadLettersResponse purgeDeadLetters(1: PurgeDeadLettersRequest request) throws (1: FoqsError error)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from foqs.client.checks import check_flag, check_many, check_text, check_whole, is_whole
 from foqs.client.durations import duration_ms, duration_or, time_ms
 from foqs.model import limits
-from foqs.model.calls import DeliveryPolicy
+from foqs.model.calls import DedupUntil, DeliveryPolicy
 from foqs.model.errors import FoqsError, InvalidArgumentError, TooLargeError, shown
 from foqs.wire import codec as wire
 
@@ -47,6 +47,8 @@ class NewItem:
     delivery: at least once, or at most once.
     dedup_id: 1..255 bytes of UTF-8. Within the namespace's dedup_ms, only the first item of the namespace with this id
         is stored. A later enqueue returns the first item's id, even if that item is done or deleted.
+    dedup_until: DedupUntil.ACKED for a dedup_id that is taken as long as the item lives, and free once it is acked,
+        deleted, expired or dead. None for the window above. Needs a dedup_id.
     trace_context: up to 128 bytes of UTF-8 that every delivery carries, such as a W3C traceparent.
 
     Raises InvalidArgumentError if an argument and its twin in milliseconds are both given, and for a datetime without a
@@ -65,6 +67,7 @@ class NewItem:
     dedup_id: str | None
     ordering_key: str | None
     trace_context: str | None
+    dedup_until: DedupUntil | None
 
     def __init__(
         self,
@@ -81,6 +84,7 @@ class NewItem:
         ordering_key: str | None = None,
         trace_context: str | None = None,
         *,
+        dedup_until: DedupUntil | None = None,
         deliver_after: datetime | None = None,
         delay: timedelta | None = None,
         ttl: timedelta | None = None,
@@ -98,6 +102,7 @@ class NewItem:
         self.dedup_id = dedup_id
         self.ordering_key = ordering_key
         self.trace_context = trace_context
+        self.dedup_until = dedup_until
         # Skip the conversion if possible, because items are created by the million.
         if deliver_after is not None:
             self.deliver_after_ms = time_ms("deliver_after_ms", deliver_after_ms, deliver_after)
@@ -123,6 +128,7 @@ class NewItem:
             dedup_id,
             self.ordering_key,
             self.trace_context,
+            dedup_until=self.dedup_until,
         )
 
 
@@ -341,6 +347,9 @@ def check_new_item(item: NewItem) -> None:
         problems.append(f"deliver_after_ms {shown(at_ms)} is not a whole number of milliseconds since 1970")
     if item.delivery is not None and not (is_whole(item.delivery) and item.delivery in tuple(DeliveryPolicy)):
         problems.append(f"delivery {item.delivery!r} is not a DeliveryPolicy")
+    until = item.dedup_until
+    if until is not None and not (is_whole(until) and until in tuple(DedupUntil)):
+        problems.append(f"dedup_until is {shown(until)}, not a DedupUntil")
     if problems:
         raise InvalidArgumentError("new item: " + "; ".join(problems))
 
@@ -361,6 +370,7 @@ def check_new_items(items: Iterable[NewItem]) -> None:
             and (item.delivery is None or type(item.delivery) is DeliveryPolicy)
             and (item.dedup_id is None or type(item.dedup_id) is str)
             and (item.trace_context is None or type(item.trace_context) is str)
+            and (item.dedup_until is None or type(item.dedup_until) is DedupUntil)
         ):
             check_new_item(item)
 

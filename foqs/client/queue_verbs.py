@@ -374,6 +374,22 @@ def delete(terms: Terms, namespace: str, ids: str | Iterable[str], return_errors
     return settle("delete_items", terms, verb, entries, faults, isinstance(ids, str), return_errors)
 
 
+def forget(
+    terms: Terms, namespace: str, dedup_ids: str | Iterable[str], topic: str | None, return_errors: bool
+) -> Flow[PositionErrors]:
+    """Make dedup ids free."""
+
+    def make_call(pending: Sequence[str], repeated: bool) -> Call:
+        request = wire.structs.ForgetDedupIdsRequest(namespace_name=namespace, dedup_ids=pending, topic=topic)
+        return Call("forgetDedupIds", request, Repeat.ALWAYS)
+
+    given = [dedup_ids] if isinstance(dedup_ids, str) else dedup_ids
+    check_many("dedup_ids", given, "dedup ids")
+    entries, faults = entries_of(given, receipt_of)
+    verb = Verb(make_call, errors_of, gone_is_done=True, size_of=receipt_bytes)
+    return settle("forget_dedup_ids", terms, verb, entries, faults, isinstance(dedup_ids, str), return_errors)
+
+
 def id_entries(ids: Any) -> tuple[list[str | None], dict[int, FoqsError]]:
     """Return ids of items, and the errors of those that cannot be sent, by position."""
     given = [ids] if isinstance(ids, str) else ids

@@ -26,7 +26,7 @@ class AuditKind(Enum):
 
 
 _CHANGES = Permission.ALTER | Permission.MANAGE | Permission.OPERATE | Permission.ACCESS
-_OF_ITEMS = frozenset({"deleteItems", "redriveDeadLetters", "purgeDeadLetters"})
+_OF_ITEMS = frozenset({"deleteItems", "forgetDedupIds", "redriveDeadLetters", "purgeDeadLetters"})
 _ONLY_SHOWS = ("get", "list")
 _UNSAID = frozenset({"page_token", "limit", "token"})
 """Fields that say nothing of the change, or must not be recorded."""

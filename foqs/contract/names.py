@@ -43,7 +43,8 @@ FIELDS: Mapping[str, Mapping[str, Checked]] = {
     "EnqueueRequest": _fields(NAMESPACE="namespace_name", INSIDE="job_id", CONTENT="items bulk"),
     "NewItem": _fields(
         INSIDE="topic dedup_id ordering_key",
-        CONTENT="payload priority deliver_after_ms delay_ms ttl_ms lease_ms metadata delivery trace_context",
+        CONTENT="payload priority deliver_after_ms delay_ms ttl_ms lease_ms metadata delivery trace_context"
+        " dedup_until",
     ),
     "DequeueRequest": _fields(
         NAMESPACE="namespace_name",
@@ -102,6 +103,7 @@ FIELDS: Mapping[str, Mapping[str, Checked]] = {
     ),
     "GetItemRequest": _fields(NAMESPACE="namespace_name", INSIDE="id"),
     "DeleteItemsRequest": _fields(NAMESPACE="namespace_name", INSIDE="ids"),
+    "ForgetDedupIdsRequest": _fields(NAMESPACE="namespace_name", INSIDE="dedup_ids topic"),
     "ListDeadLettersRequest": _fields(
         NAMESPACE="namespace_name", INSIDE="topic page_token group", FROM_PEERS="shard_ids", CONTENT="limit"
     ),

@@ -35,6 +35,8 @@ class NewItem:
     """Reserved: refused with INVALID_ARGUMENT for now."""
     trace_context: str | None = ...
     """Returned with every delivery, for instance a W3C traceparent: up to 128 bytes of UTF-8, or "" for none."""
+    dedup_until: int | None = ...
+    """How long the dedup_id is taken: for its dedup window if absent. Refused without a dedup_id."""
 
 @dataclass
 class EnqueueRequest:
@@ -378,6 +380,18 @@ class DeleteItemsRequest:
 
     namespace_name: str = ...
     ids: Sequence[str] = ...
+
+@dataclass
+class ForgetDedupIdsRequest:
+    """Makes dedup_ids free at once: the next enqueue with one of them makes an item, whether the id is known from
+    the dedup window or an item holds it until it ends. Items stay as they are. NOT_FOUND says that an id was free
+    already."""
+
+    namespace_name: str = ...
+    dedup_ids: Sequence[str] = ...
+    """Up to 1,000."""
+    topic: str | None = ...
+    """The topic of the ids, where the dedup_scope of the namespace is TOPIC. Otherwise it is refused."""
 
 @dataclass
 class ListDeadLettersRequest:

@@ -58,6 +58,8 @@ class Whole(Enum):
     """New items: by the owners of their dedup ids, or by a host with room."""
     PULLED = auto()
     """A demand for items: by this host, and by others that have better ones."""
+    BY_SLOT = auto()
+    """Dedup ids: by the owners of the shards of their slots."""
     CHOSEN = auto()
     """Dead letters: by the owners of the ids, or of the oldest ones if the request has no ids."""
     SURVEYED = auto()
@@ -135,6 +137,7 @@ VERBS: dict[str, VerbRow] = {
     "peekItems": VerbRow(of.PeekItemsRequest, calls.StoredItemPage, Whole.BY_ALL, Permission.READ, costs="items"),
     "getItem": VerbRow(of.GetItemRequest, calls.StoredItem, OfShard(item_id="id"), Permission.READ),
     "deleteItems": VerbRow(of.DeleteItemsRequest, calls.PositionErrors, ByShard("ids"), Permission.ALTER),
+    "forgetDedupIds": VerbRow(of.ForgetDedupIdsRequest, calls.PositionErrors, Whole.BY_SLOT, Permission.ALTER),
     "listDeadLetters": VerbRow(
         of.ListDeadLettersRequest, calls.StoredItemPage, Whole.BY_ALL, Permission.READ, costs="items"
     ),

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 from foqs.contract.requests import DequeueRequest, NewItem, TopicDemand
 from foqs.model import limits
-from foqs.model.calls import DeliveryPolicy, ItemContent
+from foqs.model.calls import DedupUntil, DeliveryPolicy, ItemContent
 from foqs.model.errors import InvalidArgumentError, TooLargeError, shown
 from foqs.model.namespace import NamespaceSettings
 from foqs.model.topic_name import check_group, hidden
 
 _DELIVERIES = frozenset(DeliveryPolicy)
+_DEDUP_UNTIL = frozenset(DedupUntil)
 _PRIORITY_MIN, _PRIORITY_MAX = -(1 << 31), (1 << 31) - 1
 _INT64_MIN = -(1 << 63)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -85,7 +86,9 @@ def check_item(item: NewItem, settings: NamespaceSettings, now_ms: int) -> tuple
     if item.delivery is not None and item.delivery not in _DELIVERIES:
         raise InvalidArgumentError(f"delivery {item.delivery!r} is not one of AT_LEAST_ONCE (0), AT_MOST_ONCE (1)")
     if item.dedup_id is not None:
-        _check_dedup_id(item.dedup_id)
+        check_dedup_id(item.dedup_id)
+    if item.dedup_until is not None:
+        _check_dedup_until(item)
     if item.ordering_key is not None:
         raise InvalidArgumentError("ordering_key is not supported yet: leave it out")
     if item.lease_ms is not None:
@@ -106,7 +109,14 @@ def check_item(item: NewItem, settings: NamespaceSettings, now_ms: int) -> tuple
     return ItemContent(payload, metadata, _checked_trace_context(item.trace_context)), due_at
 
 
-def _check_dedup_id(dedup_id: object) -> None:
+def _check_dedup_until(item: NewItem) -> None:
+    if item.dedup_until not in _DEDUP_UNTIL:
+        raise InvalidArgumentError(f"dedup_until {item.dedup_until!r} is not one of WINDOW (0), ACKED (1)")
+    if item.dedup_id is None:
+        raise InvalidArgumentError("dedup_until is given without a dedup_id: give the item one")
+
+
+def check_dedup_id(dedup_id: object) -> None:
     if not isinstance(dedup_id, str) or not dedup_id:
         raise InvalidArgumentError(f"dedup_id {shown(dedup_id)} must be text of 1 to {limits.DEDUP_ID_BYTES_MAX} bytes")
     if len(dedup_id) > limits.DEDUP_ID_BYTES_MAX // 4 and len(dedup_id.encode()) > limits.DEDUP_ID_BYTES_MAX:

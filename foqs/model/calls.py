@@ -23,6 +23,16 @@ class DeliveryPolicy(IntEnum):
     AT_MOST_ONCE = 1
 
 
+class DedupUntil(IntEnum):
+    """How long the dedup id of an item is taken: as long as the namespace's dedup window, or until the item ends.
+
+    An item ends when it is acked, deleted, expired or dead.
+    """
+
+    WINDOW = 0
+    ACKED = 1
+
+
 class ItemState(IntEnum):
     """Where an item is in its life: ready to be delivered, delayed, leased to a consumer, or a dead letter."""
 

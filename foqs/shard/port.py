@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 from foqs.model.calls import ItemContent
 from foqs.model.cluster import ShardRow
+from foqs.model.held import HeldChanges, Holder, NamespaceDigest
 from foqs.model.item import ShardItem
 from foqs.model.seen_image import ImageKey
 from foqs.model.shard_place import FOUND_NOTHING, EpochGiven, FoundShard
@@ -228,6 +229,7 @@ class Transaction:
     slot_changes: SlotChanges | None = None
     seen_reads: list[tuple[int, int]] = field(default_factory=list)
     """Namespace and number of each block of a log of dedup ids that is read."""
+    held: HeldChanges | None = None
     fetches: list[ShardItem] = field(default_factory=list)
     """Claimed items whose rows are not in memory."""
     claims: list[ClaimEntries] = field(default_factory=list)
@@ -337,6 +339,8 @@ class TransactionResult:
     """Keys in `read_ahead` or `fetched` whose contents were left out, because the size limit was reached before."""
     seen: dict[tuple[int, int], list[SeenRow]] = field(default_factory=dict)
     """The rows of each non-empty block of `seen_reads`."""
+    held: dict[NamespaceDigest, Holder] = field(default_factory=dict)
+    """The holders of the ids that `held` reads."""
     packed_count: int = 0
     """Inserted items that the store keeps without rows of their own."""
     promoted_count: int = 0
@@ -415,6 +419,8 @@ class ShardImage:
     """The existing images of dedup ids, whole or in parts."""
     seen_log: SeenLog | None = None
     """Reads logs and images; None without logs."""
+    holding: list[int] = field(default_factory=list)
+    """The namespaces with items that hold their dedup ids."""
     found: FoundShard = FOUND_NOTHING
     """The state of the database before this opening."""
     given: EpochGiven | None = None

@@ -12,6 +12,7 @@ from enum import Enum
 
 from foqs.model import limits
 from foqs.model.calls import NO_CONTENT
+from foqs.model.held import HeldChanges
 from foqs.model.item import ShardItem
 from foqs.model.seen import BLOCK_IDS
 from foqs.model.seen_image import ImageKey
@@ -98,6 +99,7 @@ class Script:
     copies_ended: list[CopyKey]
     copies_begun: list[tuple[CopyKey, int]]
     copy_steps: list[CopyStep]
+    held: HeldChanges | None
     claims: list[StoredClaim]
     claims_rewritten: list[tuple[int, Entries]]
     rewrites: list[Rewrite]
@@ -226,6 +228,8 @@ class FakeServer:
             rows = self.reads.whole(self.tables.seen_rows(namespace, block * BLOCK_IDS, (block + 1) * BLOCK_IDS))
             if rows:
                 result.seen[namespace, block] = rows
+        if transaction.held is not None:
+            result.held = self.tables.holders_of(transaction.held.reads, self.shard_id, self.reads)
         return result
 
     def commit(self, script: Script) -> dict[int, ItemRow]:
@@ -269,6 +273,8 @@ class FakeServer:
             require(row.key not in tables.items, f"key {row.key:x} is inserted twice")
             tables.put(row)
         self._write_seen(script)
+        if script.held is not None:
+            tables.write_held(script.held, self.shard_id)
         if script.slot_changes is not None:
             self._write_slots(script.slot_changes)
         tables.write_copies(script.copies_ended, script.copies_begun, script.copy_steps)
@@ -453,6 +459,7 @@ def make_script(transaction: Transaction, plan: PackPlan, result: TransactionRes
         copies_ended=list(transaction.copies_ended),
         copies_begun=list(transaction.copies_begun),
         copy_steps=list(transaction.copy_steps),
+        held=transaction.held,
         claims=[
             StoredClaim(claim.id, claim.due_at, claim.is_ahead, entries(list(claim.items)))
             for claim in transaction.claims

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from foqs.model.errors import UnavailableError
+from foqs.model.held import HeldId, Holder, NamespaceDigest
 from foqs.model.slots import SlotTable
 from foqs.shard.port import SeenName, SeenRow
 from foqs.testing.fake_server import FakeServer
@@ -34,6 +37,17 @@ class FakeSlotSource:
         tables = self._tables()
         with not_read(self._server.shard_id):
             return tables.writer.steady_ms, self._server.reads.whole(tables.seen_rows(namespace, first, end))
+
+    def held(self, after: tuple[int, int], limit: int) -> list[HeldId]:
+        tables = self._tables()
+        with not_read(self._server.shard_id):
+            return self._server.reads.whole([tables.held[at] for at in sorted(tables.held) if at > after][:limit])
+
+    def holders(self, ids: Sequence[NamespaceDigest]) -> dict[NamespaceDigest, Holder]:
+        shard_id = self._server.shard_id
+        with not_read(shard_id):
+            found = self._tables().holders_of(ids, shard_id, self._server.reads)
+        return {one: holder for one, holder in found.items() if holder.shard_id == shard_id}
 
     def interrupt(self) -> None:
         return None

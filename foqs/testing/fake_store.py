@@ -415,6 +415,7 @@ class FakeStore:
             seen=seen,
             seen_images=whole(tables.seen_images()),
             seen_log=FakeSeenLog(server) if tables.seen else None,
+            holding=[number for (number,) in whole(tables.holding())],
         )
 
     def _read_namespaces(self, used: set[int]) -> list[tuple[int, bytes]]:

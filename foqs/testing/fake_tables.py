@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -10,6 +10,7 @@ from sortedcontainers import SortedDict, SortedList
 
 from foqs.model import order
 from foqs.model.cluster import ShardIdentity
+from foqs.model.held import HeldChanges, HeldId, Holder, NamespaceDigest
 from foqs.model.seen_image import ImageKey
 from foqs.model.slots import NO_SLOTS, SlotMove, SlotTable
 from foqs.shard.port import (
@@ -27,6 +28,8 @@ from foqs.shard.port import (
     StoredImage,
 )
 from foqs.storage.shard.formats import seen_count, unpack_items, unpack_seen
+from foqs.storage.shard.held_ids import take_held
+from foqs.testing.short_reads import ReadCut
 
 Place = tuple[int, int, int]
 
@@ -74,6 +77,8 @@ class Tables:
     """The slots that are on their way to the shard."""
     moved: dict[int, SlotIds] = field(default_factory=dict)
     """The ids that came with the last slots, by namespace."""
+    held: dict[tuple[int, int], HeldId] = field(default_factory=dict)
+    """The ids that items hold, by key and shard of the item."""
     copies: dict[CopyKey, CopyPlace] = field(default_factory=dict)
     """The copies for new consumer groups."""
 
@@ -171,6 +176,36 @@ class Tables:
         numbers = sorted([number for of, number in self.seen_parts if of == key])
         return [SeenPart(key, number, self.seen_parts[key, number]) for number in numbers]
 
+    def holding(self) -> list[tuple[int]]:
+        """The namespaces with items that hold their ids."""
+        return sorted({(one.namespace,) for one in self.held.values()})
+
+    def holders_of(
+        self, ids: Sequence[NamespaceDigest], shard_id: int, reads: ReadCut
+    ) -> dict[NamespaceDigest, Holder]:
+        """The holders of the held ones of these ids."""
+        if not ids:
+            return {}
+        wanted = set(ids)
+        found = [one for one in self.held.values() if (one.namespace, one.digest) in wanted]
+        holders: dict[NamespaceDigest, Holder] = {}
+        take_held(
+            [(one.namespace, one.digest, one.shard_id, one.first) for one in reads.whole(found)], holders, shard_id
+        )
+        return holders
+
+    def write_held(self, changes: HeldChanges, shard_id: int) -> None:
+        for key in changes.ended:
+            self.held.pop((key, shard_id), None)
+        if freed := set(changes.freed):
+            self.held = {at: one for at, one in self.held.items() if (one.namespace, one.digest) not in freed}
+        for (namespace, digest), holder in changes.released:
+            one = self.held.get((holder.first, holder.shard_id))
+            if one is not None and (one.namespace, one.digest) == (namespace, digest):
+                del self.held[holder.first, holder.shard_id]
+        for one in changes.new:
+            self.held.setdefault((one.key, one.shard_id), one)
+
     def counts(self) -> LaneCounts:
         delayed: dict[int, int] = {}
         for _, _, key in self.lanes.get(TIMER_LANE, ()):
@@ -185,7 +220,8 @@ class Tables:
         return Tables(
             dict(self.items), dict(self.packs), dict(self.tombstones), dict(self.packed), lanes, dict(self.claims),
             dict(self.topics), dict(self.namespaces), SortedDict(self.seen), dict(self.seen_parts),
-            replace(self.writer), self.identity, self.slots, self.arrival, dict(self.moved), dict(self.copies),
+            replace(self.writer), self.identity, self.slots, self.arrival, dict(self.moved), dict(self.held),
+            dict(self.copies),
         )  # fmt: skip
 
     def _unindex(self, row: ItemRow) -> None:

@@ -166,6 +166,24 @@ class ItemVerbs(BaseClient):
         terms = self._within(deadline_ms, deadline)
         return self._run(queue_verbs.delete(terms, namespace, ids, return_errors))
 
+    def forget_dedup_ids(
+        self,
+        namespace: str,
+        dedup_ids: str | Iterable[str],
+        topic: str | None = None,
+        *,
+        return_errors: bool = False,
+        deadline_ms: int | None = None,
+        deadline: timedelta | None = None,
+    ) -> PositionErrors:
+        """Make dedup ids free at once: the next enqueue with one of them stores an item. Stored items stay.
+
+        dedup_ids: one, whose error is raised, or many: then BatchError has the errors by position. NotFoundError is the
+        error of an id that was free already. topic: that of the ids, in a namespace whose dedup_scope is TOPIC.
+        """
+        terms = self._within(deadline_ms, deadline)
+        return self._run(queue_verbs.forget(terms, namespace, dedup_ids, topic, return_errors))
+
     def list_dead_letters(
         self,
         namespace: str,

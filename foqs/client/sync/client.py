@@ -23,7 +23,7 @@ from foqs.client.sync.coalescer import EnqueueCoalescer
 from foqs.client.sync.concurrency import Monitor, run_copies
 from foqs.client.sync.consumer import Consumer
 from foqs.model import limits
-from foqs.model.calls import DeliveryPolicy, EnqueueResult, PositionErrors, ShardMap, TopicStats
+from foqs.model.calls import DedupUntil, DeliveryPolicy, EnqueueResult, PositionErrors, ShardMap, TopicStats
 from foqs.model.errors import FoqsError, InvalidArgumentError
 
 
@@ -95,6 +95,7 @@ class Client(BaseClient):
         metadata: bytes | None = None,
         delivery: DeliveryPolicy | None = None,
         dedup_id: str | None = None,
+        dedup_until: DedupUntil | None = None,
         trace_context: str | None = None,
         retry_unknown: bool = False,
         job_id: str | None = None,
@@ -105,6 +106,7 @@ class Client(BaseClient):
 
         Enqueues that arrive during a call are sent together in the next one.
         dedup_id: repeat after an unknown outcome; if an item with this id was stored before, its id is returned.
+        dedup_until: DedupUntil.ACKED to take the dedup_id as long as the item lives, see NewItem.
         retry_unknown: True to repeat after an unknown outcome even without a dedup_id; the item might then exist twice.
         job_id: the job whose record counts the item and whose rate applies, see `AdminClient.create_job`.
         Raises the item's error: InvalidArgumentError, TooLargeError, RateLimitedError, OutcomeUnknownError, ...;
@@ -126,6 +128,7 @@ class Client(BaseClient):
             delay=delay,
             ttl=ttl,
             lease=lease,
+            dedup_until=dedup_until,
         )
         check_new_item(item)
         check_target(namespace, job_id, retry_unknown=retry_unknown)

@@ -13,6 +13,7 @@ from foqs.contract.verbs import VERBS, ByShard, Method, OfShard, Table
 from foqs.host.verbs.chosen_dead import choose
 from foqs.model import ids, limits
 from foqs.model.calls import CallContext, DeadLettersResult, PositionErrors
+from foqs.model.errors import ShardElsewhereError
 
 
 class DividedCalls:
@@ -33,6 +34,34 @@ class DividedCalls:
             lambda some: method(context, _part(way, request, some)),
             lambda remote, some: remote.call(context, verb, _part(way, request, some)),
         )
+
+    async def by_slot(self, verb: str, context: CallContext, request: Any) -> PositionErrors:
+        """The errors by position. This host does its part first, because it knows the shards of all other ids."""
+        method = self._table[verb]
+        errors: PositionErrors = await method(context, request)
+        shards = {
+            position: error.shard_id
+            for position, error in sorted(errors.items())
+            if isinstance(error, ShardElsewhereError) and not error.is_sick
+        }
+        if not shards:
+            return errors
+        positions, given = list(shards), request.dedup_ids
+
+        def part(some: Sequence[int] | None) -> Any:
+            return changed(
+                request, dedup_ids=[given[at] for at in (positions if some is None else _at(positions, some))]
+            )
+
+        found = await self._routes.by_shard(
+            [ids.item_id(shard_id, 0) for shard_id in shards.values()],
+            lambda some: method(context, part(some)),
+            lambda remote, some: remote.call(context, verb, part(some)),
+        )
+        for position in positions:
+            del errors[position]
+        errors.update({positions[at]: error for at, error in found.items()})
+        return errors
 
     async def of_shard(self, verb: str, context: CallContext, request: Any) -> Any:
         """The result of the owner of the shard. This host refuses ids that can be no shard."""

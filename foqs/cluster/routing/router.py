@@ -32,6 +32,8 @@ def ways(divided: DividedCalls, merged: MergedCalls, enqueue: Method, dequeue: M
                 found[name] = partial(divided.of_shard, name)
             case Whole.CHOSEN:
                 found[name] = partial(divided.chosen, name)
+            case Whole.BY_SLOT:
+                found[name] = partial(divided.by_slot, name)
             case Whole.BY_ALL:
                 found[name] = partial(merged.call, name)
             case Whole.PLACED:

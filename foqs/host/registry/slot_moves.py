@@ -7,7 +7,7 @@ one of three databases and can be repeated, so that the next owner of a shard co
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -24,6 +24,7 @@ from foqs.host.shards.waiting import Answer, Waiting
 from foqs.model import limits
 from foqs.model.cluster import ShardUse
 from foqs.model.errors import FoqsError, UnavailableError
+from foqs.model.held import HeldId, Holder, NamespaceDigest
 from foqs.model.seen import slot_of_digest
 from foqs.model.slots import SLOTS_COUNT, MovePhase, SlotMove, SlotTable, moved, next_move, slot_of
 from foqs.shard.port import SeenName, SeenRow, SlotArrival
@@ -34,6 +35,8 @@ from foqs.shard.writer.shard_writer import ShardWriter
 
 MOVED_IDS = 2_048
 """Ids of a log that are read and copied at a time, in any number of rows."""
+HELD_IDS = 2_000
+"""Held ids that are read at a time, of all slots."""
 COPY_READS_MAX = 4
 """Reads of a copy pass that counts as short, about 100 ms, because the pass after it will be as short."""
 COPY_PASSES_MAX = 10
@@ -55,6 +58,8 @@ class Source(Protocol):
     def slots(self) -> SlotTable: ...
     def logs(self) -> list[SeenName]: ...
     def read(self, namespace: int, first: int, end: int) -> tuple[int, list[SeenRow]]: ...
+    def held(self, after: tuple[int, int], limit: int) -> list[HeldId]: ...
+    def holders(self, ids: Sequence[NamespaceDigest]) -> dict[NamespaceDigest, Holder]: ...
     def interrupt(self) -> None:
         """Make the current call and all later ones fail. Thread-safe."""
 
@@ -243,6 +248,7 @@ class SlotMover:
                 raise UnavailableError(f"the meta database has another move of slots than to shard {shard.shard_id}")
             table = await self._given(move, source)
         await self._copy(writer, shard, arrival, source)
+        await self._copy_held(writer, shard, move, source)
         await self._write(writer, partial(shard.slot_moves.arrived, table, frozenset(move.slots)))
         self._slots.arrivals.pop(shard.shard_id, None)
         self._slots.has_kept(shard, table)
@@ -273,6 +279,23 @@ class SlotMover:
                     await self._write(writer, partial(shard.slot_moves.append, found))
                 arrival.read_to[log.namespace] = first
         return reads_count
+
+    async def _copy_held(self, writer: ShardWriter, shard: ShardState, move: SlotMove, source: Source) -> None:
+        """Copy the ids of the slots that items hold, once the other shard takes no more of them.
+
+        The items stay, so this shard does not learn of their ends: `DistantHolders` asks for them.
+        """
+        slots, after = frozenset(move.slots), (0, 0)
+        while rows := await self._read(partial(source.held, after, HELD_IDS)):
+            after = (rows[-1].key, rows[-1].shard_id)
+            # An item of this shard has its own row here.
+            held = {
+                row._replace(key=row.first): None
+                for row in rows
+                if slot_of_digest(row.digest) in slots and row.shard_id != shard.shard_id
+            }
+            if held:
+                await self._write(writer, partial(shard.slot_moves.hold, list(held)))
 
     def _can_have(self, number: int, slots: frozenset[int]) -> bool:
         """True if ids of the namespace can be in these slots."""

@@ -17,9 +17,10 @@ from foqs.host.admission.quotas import Quotas
 from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import NO_SHARD_RETRY_MS
 from foqs.host.shards.waiting import Answer, Waiting
+from foqs.host.verbs.distant_holders import DistantHolders, HeldElsewhere
 from foqs.host.verbs.item_maker import Costs, ItemMaker, Made, costs_of
 from foqs.model import ids
-from foqs.model.calls import CallContext, EnqueueResult, PositionErrors
+from foqs.model.calls import CallContext, DedupUntil, EnqueueResult, PositionErrors
 from foqs.model.errors import (
     FoqsError,
     NotWrittenError,
@@ -27,6 +28,7 @@ from foqs.model.errors import (
     RateLimitedError,
     UnavailableError,
 )
+from foqs.model.held import Holder
 from foqs.model.item import ItemEvent
 from foqs.model.namespace import DedupScope, Namespace
 from foqs.model.seen import digests_of
@@ -42,18 +44,33 @@ _dedup_id = attrgetter("dedup_id")
 class _OncePart:
     """The items with dedup ids of one call that one shard received."""
 
-    __slots__ = ("_made", "_shard_id", "outcome")
+    __slots__ = ("_made", "_shard_id", "outcome", "writer")
 
-    def __init__(self, shard_id: int, made: Made, refusal: FoqsError | None) -> None:
-        """`made` are the items of the call; `refusal` is the error of items that are no repeats."""
+    def __init__(
+        self, writer: ShardWriter, shard_id: int, made: Made, holding: Collection[int], refusal: FoqsError | None
+    ) -> None:
+        """`made` are the items of the call, and `holding` the keys of those that hold their ids until they end.
+
+        `refusal` is the error of items that are no repeats.
+        """
+        self.writer = writer
         self._shard_id = shard_id
         self._made = made
-        self.outcome = OnceOutcome(refusal, made.copies, made.room)
+        self.outcome = OnceOutcome(refusal, made.copies, made.room, holding)
 
     def made_count(self) -> int:
         """Return the number of items that were made, copies included."""
         made, copies = self.outcome.made, self.outcome.copies
         return len(made) + (sum([len(copies.get(key, ())) for key in made]) if copies else 0)
+
+    def held_elsewhere(self) -> list[HeldElsewhere]:
+        """Return the repeats whose first item held their id on another shard, and might have ended since."""
+        outcome, found = self.outcome, self.outcome.elsewhere
+        return [
+            HeldElsewhere(position, found[item.key], Holder(*outcome.firsts[item.key]))
+            for position, item in (self._made.items.items() if found else ())
+            if item.key in found
+        ]
 
     def enter_outcomes(self, result: EnqueueResult, refused: PositionErrors, unknown: FoqsError | None) -> None:
         """Enter the outcome of each item; `unknown` is the error of an item whose outcome is not known."""
@@ -99,7 +116,7 @@ def _by_id(namespace: Namespace, new_items: Sequence[NewItem], positions: Sequen
     return list(groups.values())
 
 
-def _slots_of(namespace: Namespace, dedup_ids: Sequence[str]) -> list[int]:
+def slots_of(namespace: Namespace, dedup_ids: Sequence[str]) -> list[int]:
     """Return the slot of each id, or the single slot of all ids."""
     name, key_spread = namespace.name, namespace.settings.key_spread
     if key_spread == 1:
@@ -120,11 +137,12 @@ class Enqueues:
         make_slots: Callable[[], Awaitable[object]],
         look_ups: RepeatLookUps,
         depths: Depths,
+        distant: DistantHolders,
     ) -> None:
         """`count_event` counts events of items by namespace; `make_slots` makes the slot table if it is missing.
 
         `look_ups` bounds the look-ups of dedup ids for calls over their quota. `depths` has the room of topics
-        with a limit.
+        with a limit. `distant` asks other shards for holders.
         """
         self._namespaces = namespaces
         self._maker = ItemMaker(namespaces.settings, depths)
@@ -134,6 +152,7 @@ class Enqueues:
         self._count_event = count_event
         self._make_slots = make_slots
         self._look_ups = look_ups
+        self._distant = distant
 
     async def enqueue(self, context: CallContext, request: EnqueueRequest) -> EnqueueResult:
         """Write the valid items; the `errors` of the result have the others. Raises FoqsError if none was written."""
@@ -216,14 +235,7 @@ class Enqueues:
         parts = self._start_once(namespace, items, placed, answer, result.errors, refused)
         if plain or anywhere:
             await self._enqueue_without_ids(namespace, items, plain, anywhere, result, refused)
-        unknown: FoqsError | None = None
-        if parts:
-            try:
-                await answer.done
-            except FoqsError as error:
-                unknown = error.with_traceback(None)
-        for part in parts:
-            part.enter_outcomes(result, refused, unknown)
+        parts = await self._end_once(namespace, items, parts, answer, result, refused)
         result.duplicates.sort()
         result.errors.update(refused)
         undone = [position for position, error in result.errors.items() if error.nothing_done]
@@ -251,14 +263,7 @@ class Enqueues:
         placed, anywhere = self._placement.place_ids(namespace, items, with_ids, refused, away)
         refused.update(dict.fromkeys([*plain, *anywhere], refusal))
         parts = self._start_once(namespace, items, placed, answer, result.errors, refused, refusal)
-        unknown: FoqsError | None = None
-        if parts:
-            try:
-                await answer.done
-            except FoqsError as error:
-                unknown = error.with_traceback(None)
-        for part in parts:
-            part.enter_outcomes(result, refused, unknown)
+        await self._end_once(namespace, items, parts, answer, result, refused, refusal)
         result.duplicates.sort()
         result.errors.update(refused)
         limited_count = sum([error is refusal for error in refused.values()])
@@ -335,13 +340,14 @@ class Enqueues:
                     writer, shard, namespace, items, some, draft_topic, errors, takes_room=False
                 )
                 if made.items:
-                    part = _OncePart(shard.shard_id, made, refusal)
+                    holding = [item.key for at, item in made.items.items() if items[at].dedup_until == DedupUntil.ACKED]
+                    part = _OncePart(writer, shard.shard_id, made, frozenset(holding), refusal)
                     if made.room is not None:
                         made.room.hold_until(answer)
                     ids = [items[position].dedup_id or "" for position in made.items]
                     # The topic of the call counts, and not the one of the first copy.
                     scopes = [(items[at].topic or "").encode() for at in made.items] if is_by_topic else [b""]
-                    digests = digests_of(namespace.number, scopes, _slots_of(namespace, ids), ids)
+                    digests = digests_of(namespace.number, scopes, slots_of(namespace, ids), ids)
                     new_items = list(made.items.values())
                     shard.insert_once(new_items, digests, sum(map(_size_bytes, made.all())), answer, part.outcome)
                     parts.append(part)
@@ -351,6 +357,38 @@ class Enqueues:
             writer.wake()
         answer.part_done()
         return parts
+
+    async def _end_once(
+        self,
+        namespace: Namespace,
+        items: Sequence[NewItem],
+        parts: list[_OncePart],
+        answer: Answer,
+        result: EnqueueResult,
+        refused: PositionErrors,
+        refusal: FoqsError | None = None,
+    ) -> list[_OncePart]:
+        """Wait for parts, and enter their outcomes. Returns all parts.
+
+        A repeat of an item on another shard that has ended since is enqueued again.
+        """
+        done: list[_OncePart] = []
+        while parts:
+            unknown: FoqsError | None = None
+            try:
+                await answer.done
+            except FoqsError as error:
+                unknown = error.with_traceback(None)
+            done += parts
+            again: dict[ShardWriter, list[int]] = {}
+            for part in parts:
+                part.enter_outcomes(result, refused, unknown)
+                if held := part.held_elsewhere():
+                    again[part.writer] = await self._distant.free(namespace, part.writer, held, result, refused)
+            answer = Answer(self._waiting)
+            placed = {writer: some for writer, some in again.items() if some}
+            parts = self._start_once(namespace, items, placed, answer, result.errors, refused, refusal)
+        return done
 
     async def _admit(self, name: str, items: Sequence[NewItem], *, has_ids: bool) -> tuple[Namespace, Charge, Costs]:
         """Check a call and charge its quota before any work, so that a namespace over quota costs others nothing."""

@@ -28,6 +28,7 @@ from foqs.shard.state.ops.claim import Claims
 from foqs.shard.state.ops.dedup import Dedup
 from foqs.shard.state.ops.extend import Extensions
 from foqs.shard.state.ops.fence import Fences
+from foqs.shard.state.ops.free import Frees
 from foqs.shard.state.ops.group_copy import GroupCopies
 from foqs.shard.state.ops.insert import Inserts
 from foqs.shard.state.ops.look_up import LookUps
@@ -73,17 +74,19 @@ class ShardState:
         self.extensions = Extensions(index, journal, leases)
         self.changes = Changes(index, settlements, self.claims, timers, leases)
         self.look_ups = LookUps(index)
-        self.dedup = dedup = Dedup(index, self.inserts, image.seen, image.seen_images)
+        self.dedup = dedup = Dedup(index, self.inserts, image.seen, image.seen_images, image.holding)
         self.checks, self.forgetfulness, self.images = dedup.checks, dedup.forgetfulness, dedup.images
         self.fences = Fences(index, self.inserts, dedup)
         self.slot_moves = SlotMoves(index, self.inserts, dedup)
         self.group_copies = GroupCopies(index, self.inserts)
+        self.frees, self.held = Frees(index, dedup), dedup.held
         # The calls that other parts can make on a shard; they never use its parts directly.
         self.insert, self.topics_arriving = self.inserts.add, self.inserts.topics_arriving
         self.insert_once, self.load_seen, self.load_seen_from = dedup.insert_once, dedup.load, dedup.load_from
         self.next_seen_image, self.load_seen_image = dedup.next_image, dedup.load_image
         self.refuse_seen_image = dedup.images.refuse
         self.dedup_window_ms = dedup.window_ms
+        self.free_dedup_ids, self.release_dedup_ids = self.frees.free, self.frees.release
         self.claim, self.claim_for_call = self.claims.claim, self.claims.claim_for_call
         self.unclaim_for_calls = self.claims.unclaim_for_calls
         self.under_lease, self.lease_of = leases.by_receipt, leases.find
@@ -180,6 +183,8 @@ class ShardState:
         assert self.in_flight is None, "one transaction at a time"
         transaction = Transaction(self._transaction_number + 1, delay_checkpoint=now.server_ms)
         batch = self._plan(transaction, now, demand)
+        if self.held.namespaces:
+            self.held.note_ends(transaction)
         self._has_failed = False
         events = self.index.events
         self.has_events = bool(events.claims_started or events.claims_ended or events.completed)
@@ -222,6 +227,8 @@ class ShardState:
                 batch += self.dedup.begin(transaction, now)
         if self.slot_moves.waiting:
             batch += self.slot_moves.begin(transaction, now)
+        if self.frees.waiting:
+            batch.append(self.frees.begin(transaction, now))
         if self.forgetfulness.waiting:
             batch.append(self.forgetfulness.begin(transaction, now))
         if self.images.gone or self.images.making is not None:
@@ -296,6 +303,7 @@ class ShardState:
         self.extensions.refuse_undone(undone)
         self.changes.refuse_undone(undone)
         self.look_ups.refuse_undone(undone)
+        self.frees.refuse_undone(undone)
         self.fences.refuse_undone(undone)
         return self.take_events()
 
@@ -315,6 +323,7 @@ class ShardState:
         self.look_ups.abandon(undone)
         self.fences.abandon(undone)
         self.slot_moves.abandon(undone)
+        self.frees.abandon(undone)
         events = self.take_events()
         events.forget_items()
         return events

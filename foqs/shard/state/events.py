@@ -7,7 +7,7 @@ afterwards, when the whole call is done.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from foqs.model.errors import FoqsError
@@ -63,26 +63,33 @@ class DepthRoom(Protocol):
 class OnceOutcome:
     """The outcome of one `insert_once`, by the keys of its items. Items without an entry are still under way."""
 
-    __slots__ = ("copies", "errors", "firsts", "made", "refusal", "room")
+    __slots__ = ("copies", "elsewhere", "errors", "firsts", "holding", "made", "refusal", "room")
 
     def __init__(
         self,
         refusal: FoqsError | None = None,
         copies: Mapping[int, Sequence[ShardItem]] | None = None,
         room: DepthRoom | None = None,
+        holding: Collection[int] = (),
     ) -> None:
         """`refusal`: the error for items that are no repeats, in which case no item is made.
 
         `copies`: items by the key of the one that is made together with them, or not at all. `room`: items that are no
-        repeats take room from it, or are refused; None without limits.
+        repeats take room from it, or are refused; None without limits. `holding`: the keys of the items that hold their
+        ids until they end.
         """
         self.room = room
         self.refusal = refusal
         self.copies = copies or {}
+        self.holding = holding
         self.made: list[int] = []
         """The keys of durable items that are the first ones with their dedup ids."""
         self.firsts: dict[int, tuple[int, int]] = {}
         """Shard and key of the item made earlier with the same dedup id, by the key of the item that was not made."""
+        self.elsewhere: dict[int, bytes] = {}
+        """The digests of those of `firsts` that held their ids on another shard, which alone knows whether they still
+        do, by the key of the item that was not made.
+        """
         self.errors: dict[int, FoqsError] = {}
         """The errors of items that were not made. Unless the error is `nothing_done`, they might have been made."""
 

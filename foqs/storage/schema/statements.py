@@ -152,6 +152,17 @@ READ_SEEN_PARTS = ended(
 READ_SEEN = ended(
     "SELECT namespace, first, at_ms, entries FROM seen WHERE namespace = {} AND ({}) ORDER BY first", "uuss"
 )
+READ_HELD = ended(
+    "SELECT namespace, digest, shard_id, first FROM held_id FORCE INDEX (by_digest) "
+    "WHERE namespace = {} AND digest IN ({})",
+    "usuu",
+)
+READ_HOLDING = ended("SELECT DISTINCT namespace FROM held_id FORCE INDEX (by_digest)", "u")
+SCAN_HELD = ended(
+    "SELECT id, shard_id, namespace, digest, first FROM held_id FORCE INDEX (PRIMARY) "
+    "WHERE id > %s OR (id = %s AND shard_id > %s) ORDER BY id, shard_id LIMIT %s",
+    "uuusu",
+)
 READ_ITEMS = ended(
     f"SELECT {', '.join(names(ITEM_COLUMNS))} FROM item FORCE INDEX (PRIMARY) WHERE {{}} ORDER BY id", _ITEM_ENDS
 )
@@ -245,6 +256,13 @@ INSERT_SEEN_PART = "INSERT INTO seen_table (namespace, first, ids_count, part, b
 DELETE_SEEN_PARTS = (
     "DELETE FROM seen_table WHERE namespace = %s AND first = %s AND ids_count = %s AND part >= %s AND part < %s"
 )
+# A copy of ids that came with slots can be repeated.
+INSERT_HELD = (
+    "INSERT INTO held_id (id, shard_id, namespace, digest, first) VALUES {} ON DUPLICATE KEY UPDATE first = first"
+)
+DELETE_HELD = "DELETE FROM held_id WHERE shard_id = {} AND ({}) ORDER BY id LIMIT {}"
+FREE_HELD = "DELETE FROM held_id WHERE namespace = {} AND digest IN ({})"
+RELEASE_HELD = "DELETE FROM held_id WHERE id = %s AND shard_id = %s AND namespace = %s AND digest = %s"
 REWRITE_CLAIM = "UPDATE claim SET entries = %s WHERE id = %s"
 INSERT_CLAIM = "INSERT INTO claim (id, due_at, ahead, entries) VALUES (%s, %s, %s, %s)"
 REWRITE_ITEM = (

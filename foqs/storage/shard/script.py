@@ -41,6 +41,7 @@ from foqs.storage.schema.item_columns import (
 from foqs.storage.sessions.exchange import Rows
 from foqs.storage.sessions.whole_reads import check_found, only_row, without_end
 from foqs.storage.shard.formats import pack_entries, pack_keys, pack_seen, unpack_seen
+from foqs.storage.shard.held_ids import held_reads, held_writes, take_held
 from foqs.storage.shard.packs.pack import PackPlan
 from foqs.storage.shard.prepared import PREPARED_INSERT_ROWS, PreparedInserts
 
@@ -114,11 +115,11 @@ def _fetched(integers: Iterable[int], contents: list[bytes | None], unread: set[
 
 
 def seen_statements(transaction: Transaction) -> list[str]:
-    """Return the reads of blocks of the log of dedup ids; adjacent blocks are one range."""
+    """Return the reads of held dedup ids, and of blocks of their log; adjacent blocks are one range."""
     by_namespace: dict[int, list[int]] = {}
     for namespace, block in transaction.seen_reads:
         by_namespace.setdefault(namespace, []).append(block)
-    script: list[str] = []
+    script = held_reads(transaction.held)
     for namespace, blocks in by_namespace.items():
         conditions = [
             f"first BETWEEN {first * BLOCK_IDS:d} AND {last * BLOCK_IDS + BLOCK_IDS - 1:d}"
@@ -131,9 +132,12 @@ def seen_statements(transaction: Transaction) -> list[str]:
     return script
 
 
-def take_seen(rows: list[Rows], result: TransactionResult) -> None:
+def take_seen(transaction: Transaction, rows: list[Rows], result: TransactionResult, shard_id: int) -> None:
     """Take the rows that `seen_statements` found. Raises ShortReadError if any are missing."""
-    for found in rows:
+    held_count = len(held_reads(transaction.held))
+    for found in rows[:held_count]:
+        take_held(without_end(found), result.held, shard_id)
+    for found in rows[held_count:]:
         for values in without_end(found):
             row = seen_row(values)
             result.seen.setdefault((row.namespace, row.first // BLOCK_IDS), []).append(row)
@@ -212,6 +216,7 @@ def write_script(
         script += [filled(sql.INSERT_PACK.format("%s", "%s"), pack.id, pack.contents) for pack in plan.packs_new]
         script += [filled(_INSERT_SEEN, *values) for values in seen]
     script += _copy_statements(transaction)
+    script += held_writes(transaction.held, shard_id)
     script += [filled(sql.DELETE_SEEN, *span) for span in transaction.seen_gone]
     script += [filled(sql.FORGET_ARRIVED, namespace) for namespace in transaction.seen_over]
     script += [filled(sql.DELETE_SEEN_PARTS, *key, *span) for key, *span in transaction.seen_parts_gone]

@@ -345,7 +345,7 @@ class ShardStore:
         writes: Writes | None = None
         answers: list[Rows] = []
         try:
-            if transaction.refills or transaction.fetches or transaction.seen_reads:
+            if transaction.refills or transaction.fetches or transaction.seen_reads or transaction.held is not None:
                 await self._read(transaction, plan, result)
             promoted = await in_slices(map(stored_row_literal, plan.promoted)) if plan.promoted else ()
             rewrites = await in_slices(rewrite_statements(plan.rewrites)) if plan.rewrites else ()
@@ -382,7 +382,7 @@ class ShardStore:
             rows = await run_script(self._session, [*reads, *seen])
             if reads:
                 take_reads(transaction, plan, rows[: len(reads)], result)
-            take_seen(rows[len(reads) :], result)
+            take_seen(transaction, rows[len(reads) :], result, self._access.shard_id)
         add_packed(self.packs, transaction, result)
 
     def _plan_of(self, transaction: Transaction) -> PackPlan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pymysql
@@ -9,11 +10,13 @@ import structlog
 
 from foqs.model.cluster import ShardIdentity, identity_problem
 from foqs.model.errors import UnavailableError
+from foqs.model.held import HeldChanges, HeldId, Holder, NamespaceDigest
 from foqs.model.slots import NO_SLOTS, SlotTable, unpack_slots, unpacked
 from foqs.shard.port import SeenName, SeenRow
 from foqs.storage.schema import statements as sql
 from foqs.storage.sessions.session import connect, interrupt, is_lost
 from foqs.storage.sessions.whole_reads import complete, only_row
+from foqs.storage.shard.held_ids import held_reads, take_held
 from foqs.storage.shard.identity import read_identity
 from foqs.storage.shard.script import seen_row
 from foqs.storage.shard.seen_log import read_seen_extents
@@ -65,6 +68,18 @@ class SlotSource:
         found = [seen_row(values) for values in self._rows(sql.READ_SEEN_SPAN, namespace, first, end)]
         (steady_ms,) = only_row(self._rows(sql.READ_STEADY), "its table writer")
         return steady_ms, found
+
+    def held(self, after: tuple[int, int], limit: int) -> list[HeldId]:
+        """Read up to `limit` rows of held ids, from the one after this key and shard on."""
+        key, shard_id = after
+        return [HeldId._make(row) for row in self._rows(sql.SCAN_HELD, key, key, shard_id, limit)]
+
+    def holders(self, ids: Sequence[NamespaceDigest]) -> dict[NamespaceDigest, Holder]:
+        """Return the items of this shard that hold these ids."""
+        found: dict[NamespaceDigest, Holder] = {}
+        for statement in held_reads(HeldChanges(reads=list(ids))):
+            take_held(self._rows(statement), found, self._shard_id)
+        return {one: holder for one, holder in found.items() if holder.shard_id == self._shard_id}
 
     def interrupt(self) -> None:
         """Make the running call and all later ones fail; any thread may call it."""

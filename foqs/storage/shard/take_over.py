@@ -150,6 +150,7 @@ def read_image(
         seen=seen,
         seen_images=images,
         seen_log=SeenLogReader(url, shard_id) if seen else None,
+        holding=[namespace for (namespace,) in rows(sql.READ_HOLDING)],
     )
 
 

@@ -1,23 +1,32 @@
-"""Items whose dedup ids might have been seen. The log's blocks in which the id would stand are read to decide."""
+"""Items whose dedup ids might be taken. The log's blocks in which the id would stand are read to decide, and the holder
+of the id if items of its namespace hold theirs.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from foqs.model import limits
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError, NotWrittenError
+from foqs.model.held import NamespaceDigest
 from foqs.model.item import ShardItem
 from foqs.model.seen import known_by
 from foqs.shard.port import SeenRow, Transaction, TransactionResult
 from foqs.shard.state.events import Completion, OnceOutcome
 from foqs.shard.state.index import ShardIndex
+from foqs.shard.state.ops.hold import changes_of
 from foqs.shard.state.ops.operation import Operation
 
 if TYPE_CHECKING:
     from foqs.shard.state.ops.dedup import Dedup
+
+NO_ITEM: Final = 0
+"""The key in the log of an id that an operator has made free. No item has it."""
+CHECKS_MAX: Final = 2_000
+"""Checks of one transaction. A check reads the holder of one id, besides blocks of the log."""
 
 
 class Check(NamedTuple):
@@ -70,7 +79,7 @@ class Checks:
         """Take the first checks, as many as the bound on the blocks of one transaction allows."""
         blocks: dict[tuple[int, int], None] = {}
         taken: list[Check] = []
-        while self.waiting and len(blocks) < limits.TRANSACTION_DEDUP_BLOCKS_MAX:
+        while self.waiting and len(blocks) < limits.TRANSACTION_DEDUP_BLOCKS_MAX and len(taken) < CHECKS_MAX:
             check = self.waiting.popleft()
             taken.append(check)
             blocks.update(dict.fromkeys([(check.item.topic.namespace, block) for block in check.blocks]))
@@ -93,6 +102,10 @@ class Checking(Operation):
 
     def write(self, transaction: Transaction, now: Now) -> None:
         transaction.seen_reads = self._blocks
+        holding = self._dedup.held.namespaces
+        if holding and self._checks:
+            ids = [NamespaceDigest(check.item.topic.namespace, check.digest) for check in self._checks]
+            changes_of(transaction).reads += [one for one in ids if one.namespace in holding]
 
     def refuse_undone(self, undone: FoqsError) -> None:
         self._refuse(undone)
@@ -103,19 +116,30 @@ class Checking(Operation):
         source.in_flight = []
         new: dict[int, list[Check]] = {}
         for check in self._checks:
-            first = _find(check, result.seen)
+            first, is_elsewhere = self._first_of(check, result)
             if first is None:
                 new.setdefault(id(check.outcome), []).append(check)
                 continue
             source.repeats_count += 1
             check.outcome.firsts[check.item.key] = first
-            dedup.note_firsts([check.digest], first[0], [first[1]])
+            if is_elsewhere:
+                check.outcome.elsewhere[check.item.key] = check.digest
+            dedup.note_firsts([check.digest], first[0], [first[1]], is_held_elsewhere=is_elsewhere)
             dedup.end(check.item, check.completion, check.outcome)
         for checks in new.values():
-            source.misses_count += len(checks)
+            source.misses_count += sum([bool(check.blocks) for check in checks])
             _, _, _, completion, outcome = checks[0]
             dedup.insert([check.item for check in checks], [check.digest for check in checks], completion, outcome)
             source.answered(completion, len(checks))
+
+    def _first_of(self, check: Check, result: TransactionResult) -> tuple[tuple[int, int] | None, bool]:
+        """Return shard and key of the item that has taken the id, and True if it held the id on another shard."""
+        namespace = check.item.topic.namespace
+        seen = find_seen(namespace, check.digest, check.blocks, result.seen)
+        holder = result.held.get(NamespaceDigest(namespace, check.digest)) if result.held else None
+        if seen is not None or holder is None:
+            return seen, False
+        return (holder.shard_id, holder.first), holder.shard_id != self._dedup.held.shard_id
 
     def rolled_back(self, error: FoqsError) -> None:
         self._refuse(NotWrittenError(error.message))
@@ -129,12 +153,17 @@ class Checking(Operation):
             self._source.refuse(check, error)
 
 
-def _find(check: Check, seen: dict[tuple[int, int], list[SeenRow]]) -> tuple[int, int] | None:
-    """Return shard and key of the first item with the digest; if several count as first, of the youngest."""
-    namespace, known = check.item.topic.namespace, known_by(check.digest)
-    for block in sorted(check.blocks, reverse=True):
+def find_seen(
+    namespace: int, digest: bytes, blocks: Sequence[int], seen: Mapping[tuple[int, int], list[SeenRow]]
+) -> tuple[int, int] | None:
+    """Return shard and key of the first item with the digest; if several count as first, of the youngest.
+
+    None if the log does not have the digest, and if its youngest entry says that it was made free.
+    """
+    known = known_by(digest)
+    for block in sorted(blocks, reverse=True):
         for row in reversed(seen.get((namespace, block), [])):
-            for digest, item in zip(reversed(row.digests), reversed(row.items), strict=True):
-                if known_by(digest) == known:
-                    return item
+            for found, item in zip(reversed(row.digests), reversed(row.items), strict=True):
+                if known_by(found) == known:
+                    return item if item[1] != NO_ITEM else None
     return None

@@ -24,6 +24,7 @@ from foqs.shard.state.events import Completion, OnceOutcome
 from foqs.shard.state.index import ENQUEUE_BUFFER_RETRY_MS, ShardIndex
 from foqs.shard.state.ops.check import Check, Checks
 from foqs.shard.state.ops.forget import Forgetfulness
+from foqs.shard.state.ops.hold import Holds
 from foqs.shard.state.ops.image import Images
 from foqs.shard.state.ops.insert import EnqueuedBatch, Inserts
 from foqs.shard.state.ops.operation import Operation
@@ -82,8 +83,14 @@ class Dedup:
     """
 
     def __init__(
-        self, index: ShardIndex, inserts: Inserts, extents: Sequence[SeenExtent], images: Sequence[StoredImage]
+        self,
+        index: ShardIndex,
+        inserts: Inserts,
+        extents: Sequence[SeenExtent],
+        images: Sequence[StoredImage],
+        holding: Sequence[int] = (),
     ) -> None:
+        """`holding`: the namespaces with items that hold their ids."""
         self.windows: dict[int, SeenWindow] = {}
         """The windows of namespaces, by number."""
         self.loading: dict[int, list[OnceCall]] = {}
@@ -101,6 +108,7 @@ class Dedup:
         self.closed_slots: frozenset[int] = frozenset()
         """The slots that move to this shard or from it, whose ids are refused."""
         self.checks = Checks(index, self)
+        self.held = Holds(index.shard_id, holding)
         self._index = index
         self._inserts = inserts
         self._extents = {extent.namespace: extent for extent in extents}
@@ -160,6 +168,8 @@ class Dedup:
                 return
         window = self.windows.get(items[0].topic.namespace)
         found = window.probe(digests) if window is not None else {}
+        if items[0].topic.namespace in self.held.namespaces:
+            found = {position: found.get(position, []) for position in range(len(items))}
         pending.update(zip(digests, [item.key for item in items], strict=True))
         if found:
             for position, blocks in found.items():
@@ -239,14 +249,21 @@ class Dedup:
 
     # ---- outcomes ----
 
-    def note_firsts(self, digests: Iterable[bytes], shard_id: int, keys: Iterable[int]) -> None:
-        """Note the first items with these digests. The items that wait for them get their ids."""
+    def note_firsts(
+        self, digests: Iterable[bytes], shard_id: int, keys: Iterable[int], *, is_held_elsewhere: bool = False
+    ) -> None:
+        """Note the first items with these digests. The items that wait for them get their ids.
+
+        `is_held_elsewhere`: the first item held its id on that shard, which alone knows whether it still does.
+        """
         pending, repeats = self.pending, self.repeats
         for digest, key in zip(digests, keys, strict=True):
             del pending[digest]
             if repeats and digest in repeats:
                 for repeat in repeats.pop(digest):
                     repeat.outcome.firsts[repeat.item.key] = (shard_id, key)
+                    if is_held_elsewhere:
+                        repeat.outcome.elsewhere[repeat.item.key] = digest
                     self.end(repeat.item, repeat.completion, repeat.outcome)
 
     def refuse(
@@ -443,11 +460,12 @@ class Remembering(Operation):
     def write(self, transaction: Transaction, now: Now) -> None:
         windows = self._source.windows
         for namespace, firsts in self._by_namespace.items():
+            digests, keys = self._logged(transaction, firsts)
+            if not digests:
+                continue
             window = windows.get(namespace)
             if window is None:
                 window = windows[namespace] = SeenWindow(namespace)
-            digests = [digest for some in firsts for digest in some.digests]
-            keys = [item.key for some in firsts for item in some.items]
             start, number = 0, window.end
             while start < len(digests):
                 stop = start + BLOCK_IDS - number % BLOCK_IDS
@@ -455,6 +473,25 @@ class Remembering(Operation):
                 self._rows.append(SeenIds(namespace, number, now.steady_ms, part, keys[start:stop]))
                 start, number = stop, number + len(part)
         transaction.seen_new = self._rows
+
+    def _logged(self, transaction: Transaction, firsts: Sequence[Firsts]) -> tuple[list[bytes], list[int]]:
+        """Return the digests for the log, with the keys of their items. All other items hold their ids instead."""
+        digests: list[bytes] = []
+        keys: list[int] = []
+        for some in firsts:
+            holding = some.outcome.holding
+            if not holding:
+                digests += some.digests
+                keys += [item.key for item in some.items]
+                continue
+            for digest, item in zip(some.digests, some.items, strict=True):
+                if item.key in holding:
+                    copies = some.outcome.copies.get(item.key, ())
+                    self._source.held.hold(transaction, digest, [item, *copies])
+                else:
+                    digests.append(digest)
+                    keys.append(item.key)
+        return digests, keys
 
     def committed(self, result: TransactionResult, now: Now) -> None:
         source, shard_id = self._source, self._index.shard_id

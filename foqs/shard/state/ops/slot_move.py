@@ -14,12 +14,14 @@ from typing import NamedTuple
 
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
+from foqs.model.held import HeldId
 from foqs.model.seen import BLOCK_IDS, SeenWindow
 from foqs.model.slots import SlotMove, SlotTable
 from foqs.shard.port import SeenIds, SlotChanges, SlotIds, Transaction, TransactionResult
 from foqs.shard.state.events import Completion
 from foqs.shard.state.index import ShardIndex
 from foqs.shard.state.ops.dedup import Dedup
+from foqs.shard.state.ops.hold import changes_of
 from foqs.shard.state.ops.insert import Inserts
 from foqs.shard.state.ops.operation import Operation
 
@@ -54,6 +56,8 @@ class _Work(NamedTuple):
     taken: frozenset[int] = frozenset()
     """The slots whose ids are taken from then on."""
     moved: MovedIds | None = None
+    held: Sequence[HeldId] = ()
+    """Ids that items of other shards hold."""
 
 
 class SlotMoves:
@@ -82,6 +86,10 @@ class SlotMoves:
     def append(self, moved: MovedIds, completion: Completion) -> None:
         """Append these ids, at least one, to the log of their namespace, as the youngest ones."""
         self._ask(_Work(SlotChanges(), completion, moved=moved))
+
+    def hold(self, held: Sequence[HeldId], completion: Completion) -> None:
+        """Take these ids for held by items of other shards."""
+        self._ask(_Work(SlotChanges(), completion, held=held))
 
     def arrived(self, table: SlotTable, slots: frozenset[int], completion: Completion) -> None:
         """Take new ids of the slots, because all their known ids are known here."""
@@ -132,6 +140,9 @@ class SlotMoving(Operation):
         # No id of these slots is taken during the transaction, even if an earlier try has opened them again.
         self._dedup.closed_slots |= self._work.given
         transaction.slot_changes = self._work.changes
+        if self._work.held:
+            changes_of(transaction).new += self._work.held
+            self._dedup.held.namespaces.update([held.namespace for held in self._work.held])
         moved = self._work.moved
         if moved is None:
             return

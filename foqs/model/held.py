@@ -1,0 +1,56 @@
+"""Dedup ids that items hold: an id of an item with DedupUntil.ACKED is taken as long as the item lives.
+
+Each living copy of such an item has one row, which the transaction that inserts the item writes, and the one that ends
+the item deletes (docs/decisions/0069-held-dedup-ids.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class HeldId(NamedTuple):
+    """The stored row of an id that one copy of an item holds."""
+
+    key: int
+    """The key of the copy, which a row of another shard has once for all copies."""
+    shard_id: int
+    """The shard of the item. It is another one for an id whose slot has come from there since."""
+    namespace: int
+    digest: bytes
+    first: int
+    """The key of the first copy, by which the item is known."""
+
+
+class Holder(NamedTuple):
+    """The item that holds an id: its shard, and the key of its first copy."""
+
+    shard_id: int
+    first: int
+
+
+class NamespaceDigest(NamedTuple):
+    """A dedup id as a shard knows it."""
+
+    namespace: int
+    digest: bytes
+
+
+@dataclass(slots=True)
+class HeldChanges:
+    """The part of a transaction that reads and writes held ids. Its reads see no row that it writes."""
+
+    reads: list[NamespaceDigest] = field(default_factory=list)
+    """The ids whose holders are read."""
+    new: list[HeldId] = field(default_factory=list)
+    ended: list[int] = field(default_factory=list)
+    """Keys of items of this shard that end. Most hold no id."""
+    freed: list[NamespaceDigest] = field(default_factory=list)
+    """The ids that no item holds from now on, by order of an operator."""
+    released: list[tuple[NamespaceDigest, Holder]] = field(default_factory=list)
+    """The ids of items on other shards that have ended."""
+
+    @property
+    def writes(self) -> bool:
+        return bool(self.new or self.ended or self.freed or self.released)
