@@ -51,6 +51,7 @@ _COMMANDS = {
     "nack": _Place("queue_commands", "nack", "Give delivered items back as failed attempts."),
     "item": _Place("item_commands", "item", "Show items and delete them."),
     "dead-letter": _Place("item_commands", "dead_letter", "Show dead letters, make them ready again, or delete them."),
+    "dedup": _Place("dedup_commands", "dedup", "Make dedup ids free before their time."),
     "host-status": _Place("host_status", "host_status", "Show the host that answers, and the shards it serves."),
     "hosts": _Place("hosts", "hosts", "List the hosts that live, or check that they serve every shard."),
     "shard": _Place("shard_commands", "shard", "List, add, drain, move and remove the shards of the cluster."),

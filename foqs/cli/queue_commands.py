@@ -19,7 +19,7 @@ from foqs.client.dequeued import Dequeued
 from foqs.client.queue_items import PRIORITY_MAX, PRIORITY_MIN, Item, NewItem
 from foqs.client.sync import Client
 from foqs.model import limits
-from foqs.model.calls import DeliveryPolicy, TopicStats
+from foqs.model.calls import DedupUntil, DeliveryPolicy, TopicStats
 from foqs.model.errors import FoqsError, InvalidArgumentError, TooLargeError
 
 _STDIN = "-"
@@ -56,6 +56,7 @@ _ITEM_OPTIONS = (
     click.option("--lease-ms", type=_MS, metavar="MS", help="Lease of its deliveries."),
     click.option("--metadata", help="Small text beside the payload."),
     click.option("--dedup-id", help="Stored only if no item with this id was, in the namespace's dedup_ms."),
+    click.option("--unique", is_flag=True, help="With --dedup-id: stored only if no item with this id lives."),
     click.option("--trace-context", help="Text that comes with every delivery."),
     click.option("--at-most-once", is_flag=True, help="Delivered once or never."),
 )
@@ -125,12 +126,15 @@ def enqueue(
     """Store an item with PAYLOAD, or with what comes from stdin (-), and print its id.
 
     The item is on disk when the id is printed. After exit code 5 the item may or may not exist. With --dedup-id it is
-    safe to repeat the command, because no second item is stored.
+    safe to repeat the command, because no second item is stored. With --unique as well the id is taken only as long as
+    the item lives: a repeat after its end stores another one.
     """
     if lines and payload != _STDIN:
         raise click.UsageError("--lines reads stdin: give no PAYLOAD")
     if lines and item_options["dedup_id"] is not None:
         raise click.UsageError("--lines and --dedup-id exclude each other: the id is of one item")
+    if item_options["unique"] and item_options["dedup_id"] is None:
+        raise click.UsageError("--unique needs --dedup-id: it says how long that id is taken")
     if payload == _STDIN and sys.stdin.isatty():
         what = "items, one a line," if lines else "the payload"
         note(f"reading {what} from stdin: Ctrl-D ends it")
@@ -150,12 +154,15 @@ def enqueue(
         note("an item with this dedup id was enqueued before, and this is its id: nothing was stored")
 
 
-def _new_item(topic: str, payload: bytes, *, metadata: str | None, at_most_once: bool, **fields: Any) -> NewItem:
+def _new_item(
+    topic: str, payload: bytes, *, metadata: str | None, at_most_once: bool, unique: bool, **fields: Any
+) -> NewItem:
     return NewItem(
         topic,
         payload,
         metadata=None if metadata is None else os.fsencode(metadata),
         delivery=DeliveryPolicy.AT_MOST_ONCE if at_most_once else None,
+        dedup_until=DedupUntil.ACKED if unique else None,
         **fields,
     )
 

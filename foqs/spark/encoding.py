@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from foqs.client.encoded import EncodedItems
-from foqs.model.calls import DeliveryPolicy
+from foqs.model.calls import DedupUntil, DeliveryPolicy
 from foqs.model.errors import shown
 from foqs.spark import wire_columns as wire
 from foqs.spark.dedup_ids import ContentIds, is_utf8, key_faults, key_texts, texts_of
@@ -67,7 +67,8 @@ class RowEncoder:
     """The encoder of one task, which makes items from columns and options. The sender owns it.
 
     topic: of all rows; it takes precedence over a column `topic`. key_column: the column that makes the dedup ids.
-    content_ids: makes the ids of the content. At most one of key_column and content_ids is given.
+    content_ids: makes the ids of the content. At most one of key_column and content_ids is given. dedup_until: how long
+    the ids are taken, None for the window.
     """
 
     def __init__(
@@ -76,12 +77,14 @@ class RowEncoder:
         topic: str | None = None,
         key_column: str | None = None,
         content_ids: ContentIds | None = None,
+        dedup_until: DedupUntil | None = None,
         spread: Spread | None = None,
         json_payload: JsonPayload | None = None,
     ) -> None:
         self._topic = None if topic is None else topic.encode()
         self._key_column = key_column
         self._content_ids = content_ids
+        self._dedup_until = dedup_until
         self._spread = spread
         self._json = json_payload
 
@@ -103,6 +106,8 @@ class RowEncoder:
         parts = [*fields, *_time_fields(times)]
         if ids is not None:
             parts += wire.bytes_field("dedup_id", ids)
+            if self._dedup_until is not None:
+                parts.append(wire.constant(wire.i32_head("dedup_until", self._dedup_until)))
         array = wire.joined([*parts, wire.constant(wire.END)]) if len(numbers) else columns["payload"]
         return EncodedRows(array, numbers, sorted(faults.items()), ids)
 

@@ -24,6 +24,7 @@ DRAWN_JOB_ID = "drawnJobId"
 """A program of foqs names its job by this option, so that it can ask for the job's record while the job runs."""
 KEY, CONTENT, NONE = "key", "content", "none"
 BINARY, JSON = "binary", "json"
+WINDOW, ACKED = "window", "acked"
 FAIL, SKIP, SIDE_OUTPUT, WARN = "fail", "skip", "sideOutput", "warn"
 
 
@@ -36,6 +37,7 @@ class WriteOptions:
     topic: str | None = None
     dedup: str | None = None
     dedup_id_column: str | None = None
+    dedup_until: str = WINDOW
     on_short_window: str = WARN
     job_id: str | None = None
     drawn_job_id: str | None = None
@@ -109,6 +111,8 @@ def _contradictions(options: WriteOptions) -> list[str]:
     found = []
     if options.dedup_id_column is not None and options.dedup not in (None, KEY):
         found.append(f"dedupIdColumn is set, and dedup is {options.dedup}: only dedup=key has a column")
+    if options.dedup_until == ACKED and options.dedup in (CONTENT, NONE):
+        found.append(f"dedupUntil is acked, and dedup is {options.dedup}: only keys can be taken as long as items live")
     if options.on_invalid_row == FAIL and options.invalid_rows_max:
         found.append("maxInvalidRows allows invalid rows, and onInvalidRow is fail: set it to skip or sideOutput")
     if options.on_invalid_row == SIDE_OUTPUT and options.rejected_rows_path is None:
@@ -184,6 +188,12 @@ OPTIONS: dict[str, Option] = {
         "the key column: text (1 to 255 bytes), whole numbers, or bytes (up to 127, as hexadecimal)",
         _text,
         "`dedup_id`",
+    ),
+    "dedupUntil": Option(
+        "dedup_until",
+        "how long a key is taken: `window`, the dedup window of the namespace; `acked`, as long as its item lives, so "
+        "that a task that Spark repeats enqueues again what was acked meanwhile",
+        _one_of(WINDOW, ACKED),
     ),
     "onShortWindow": Option(
         "on_short_window",

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from foqs.model.calls import DedupUntil
 from foqs.model.errors import InvalidArgumentError, shown
 from foqs.spark.columns import Columns, check_columns, json_columns, key_column_of
 from foqs.spark.dedup_ids import ContentIds
 from foqs.spark.encoding import RowEncoder, Spread
 from foqs.spark.json_payload import JsonPayload
-from foqs.spark.options import CONTENT, FAIL, WriteOptions, parse_options
+from foqs.spark.options import ACKED, CONTENT, FAIL, WriteOptions, parse_options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,7 @@ class WritePlan:
             topic=options.topic,
             key_column=self.key_column,
             content_ids=ContentIds(run_id, partition) if options.dedup == CONTENT else None,
+            dedup_until=DedupUntil.ACKED if options.dedup_until == ACKED else None,
             spread=Spread(over_ms=options.spread_over_ms, begin_ms=self.begin_ms) if options.spread_over_ms else None,
             json_payload=(
                 JsonPayload(self.payload_columns, is_whole=self.payload_is_whole) if self.payload_columns else None

@@ -65,6 +65,11 @@ def text_head(name: str, text: bytes) -> bytes:
     return _HEAD.pack(_BYTES, wire.field_number(wire.structs.NewItem, name)) + len(text).to_bytes(4, "big") + text
 
 
+def i32_head(name: str, value: int) -> bytes:
+    """A whole field of a 32-bit number that many rows share."""
+    return _HEAD.pack(_I32, wire.field_number(wire.structs.NewItem, name)) + value.to_bytes(4, "big", signed=True)
+
+
 def items_of(rows: pa.Array) -> EncodedItems:
     """The rows of an Arrow array of bytes, without a copy."""
     if not len(rows):

@@ -89,6 +89,7 @@ def _plain() -> list[tuple[str, Any]]:
         ("peekItems", s.PeekItemsRequest(NAMESPACE, "topic")),
         ("getItem", s.GetItemRequest(NAMESPACE, _RECEIPTS[2])),
         ("deleteItems", s.DeleteItemsRequest(NAMESPACE, _RECEIPTS[2:])),
+        ("forgetDedupIds", s.ForgetDedupIdsRequest(NAMESPACE, ["known", "other"], "")),
         ("listDeadLetters", s.ListDeadLettersRequest(NAMESPACE, "topic")),
         ("redriveDeadLetters", s.RedriveDeadLettersRequest(NAMESPACE, "topic")),
         ("purgeDeadLetters", s.PurgeDeadLettersRequest(NAMESPACE, "topic")),

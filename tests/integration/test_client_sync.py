@@ -92,6 +92,7 @@ SILENT_CALLS: dict[str, Callable[[foqs.Client, foqs.AdminClient, Any], object]] 
     "iterate_items": lambda _, admin, within: next(iter(admin.iterate_items("ns", **within))),
     "peek_items": lambda _, admin, within: admin.peek_items("ns", "t", **within),
     "get_item": lambda _, admin, within: admin.get_item("ns", "a", **within),
+    "forget_dedup_ids": lambda _, admin, within: admin.forget_dedup_ids("ns", ["a"], **within),
     "delete_items": lambda _, admin, within: admin.delete_items("ns", ["a"], **within),
     "list_dead_letters": lambda _, admin, within: admin.list_dead_letters("ns", "t", **within),
     "redrive_dead_letters": lambda _, admin, within: admin.redrive_dead_letters("ns", "t", **within),

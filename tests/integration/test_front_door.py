@@ -76,6 +76,8 @@ async def test_every_admin_verb_answers() -> None:
         assert (one.response.payload, one.response.state, one.response.died_at_ms) == (b"peek", 0, None)
         deleted = await client.call("deleteItems", s.DeleteItemsRequest("ns", ["no"]))
         assert deleted.response.errors[0].code == ErrorCode.NOT_FOUND
+        forgotten = await client.call("forgetDedupIds", s.ForgetDedupIdsRequest("ns", ["no"]))
+        assert forgotten.response.errors[0].code == ErrorCode.NOT_FOUND
         dead = await client.call("listDeadLetters", s.ListDeadLettersRequest("ns", "topic"))
         assert (dead.response.items, dead.response.next_page_token) == ([], "")
         redriven = await client.call("redriveDeadLetters", s.RedriveDeadLettersRequest("ns", "topic"))

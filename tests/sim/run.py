@@ -42,6 +42,7 @@ from tests.sim.shared_caps import checked_ledger, rush
 from tests.sim.slots import checked_placement, restless_mover
 from tests.sim.tier_trials import TierTrials
 from tests.sim.tuned import tuned
+from tests.sim.uniques import UNIQUE_NAMESPACE, UniqueLoad
 from tests.sim.world import World
 from tests.support.dispatcher_invariants import dispatcher_problems
 from tests.support.invariants import state_problems
@@ -92,11 +93,13 @@ def run_seed(
     load_s_max: float = math.inf,
     verbose: bool = False,
     is_cluster: bool = False,
+    is_unique: bool = False,
     script: Callable[[Any], Awaitable[None]] | None = None,
 ) -> Outcome:
     """Repeatable by the seed. The cyclic garbage collector rests meanwhile: when it runs is not up to the seed.
 
-    What happens is drawn, unless there is a `script`, which does it to the world.
+    What happens is drawn, unless there is a `script`, which does it to the world. `is_unique`: items with ids that are
+    taken as long as they live come as well, which makes the seed another run.
     """
     chance = random.Random(seed)
     profile = make_profile(chance)
@@ -108,6 +111,7 @@ def run_seed(
     loop = VirtualLoop(delays.thread, delays.lateness)
     kind = ClusterWorld if is_cluster else World
     world = kind(seed, profile, loop, delays, verbose=verbose)
+    world.uniques = UniqueLoad(world) if is_unique else None
     if verbose:
         print(profile)
     every = chance.choice([1, 5, 25])
@@ -190,6 +194,7 @@ async def _live(world: World, chance: random.Random) -> None:
         world.cap_keeper.run(until_s),
         rush(world, rushing, until_s),
         groups.run(until_s),
+        *([] if world.uniques is None else [world.uniques.run(until_s)]),
         *clients,
         *([world.liar.run(until_s)] if isinstance(world, ClusterWorld) and world.liar.is_there else []),
         *([world.rotations.run(until_s)] if isinstance(world, ClusterWorld) and world.rotations.is_there else []),
@@ -197,6 +202,8 @@ async def _live(world: World, chance: random.Random) -> None:
     world.trace("sim", "load is over")
     await _work_off(world, keeper, groups)
     groups.check()
+    if world.uniques is not None:
+        await world.uniques.check()
     if isinstance(world, ClusterWorld) and isinstance(nemesis, ClusterNemesis):
         with tuned(_LIMITS_AT_REST):
             await AnyHost(world).run(nemesis.is_even)
@@ -233,10 +240,12 @@ async def _work_off(world: World, keeper: Keeper, groups: GroupLoad) -> None:
         await world.cap_keeper.lift()
         stored = world.namespaces_stored()
         found = [one.name for one in world.meta.tables.namespaces.values() if one.number in stored]
-        names = [name for name in found if name != GROUPS_NAMESPACE]
+        names = [name for name in found if name not in (GROUPS_NAMESPACE, UNIQUE_NAMESPACE)]
         for name in names or [NAMESPACE]:
             await asyncio.gather(*[client.work_off(TOPICS, name) for client in world.clients])
         await groups.work_off()
+        if world.uniques is not None:
+            await world.uniques.work_off()
         await asyncio.sleep(0.02)
 
 

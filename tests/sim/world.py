@@ -41,6 +41,7 @@ from tests.sim.script_words import shown
 from tests.sim.shared_caps import SharedCapCheck
 from tests.sim.slots import SlotWatch
 from tests.sim.tiers import TierWatch
+from tests.sim.uniques import UniqueLoad
 from tests.support.invariants import newest_claims
 
 _RESTART_S = 0.1
@@ -112,6 +113,7 @@ class World:
         """The last ones of each namespace."""
         self.uids_redriven: set[str] = set()
         """Of items that somebody tried to redrive, which gives them a new deliver_after."""
+        self.uniques: UniqueLoad | None = None
         self.loads = Loads()
         self.cap_check = SharedCapCheck(self)
         self.cap_keeper = CapKeeper(self, NAMESPACE, TOPICS)
@@ -469,6 +471,8 @@ class World:
             self.slots.committed(server.shard_id, script)
             self.tiers.committed(server.shard_id, script)
             self.events.committed(server, script)
+            if self.uniques is not None:
+                self.uniques.committed(server, script)
             timers = tables.lanes.get(0)
             if timers and timers[0][1] < tables.writer.delay_checkpoint:
                 what = f"row {timers[0][2]:x} is due {tables.writer.delay_checkpoint - timers[0][1]} ms before"

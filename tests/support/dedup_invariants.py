@@ -9,6 +9,7 @@ from foqs.model import limits
 from foqs.model.seen import BLOCK_IDS, SeenTable, SeenWindow, hashes_of
 from foqs.model.seen_image import BadImageError, ImageKey, ImageReader, read_head
 from foqs.shard.state.engine import ShardState
+from foqs.shard.state.ops.check import NO_ITEM
 from foqs.testing.fake_tables import Tables
 
 _LOOKED_FOR_MAX = 100
@@ -131,7 +132,8 @@ def _twice(found: list[WindowId], namespace: int, ids_max: int, ms_max: int) -> 
     for one in found:
         before = last.get(one.digest)
         is_near = before is not None and one.number - before.number <= ids_max and one.at_ms - before.at_ms < ms_max
-        if before is not None and is_near and one.item != before.item:
+        is_made_free = before is not None and NO_ITEM in (before.item[1], one.item[1])
+        if before is not None and is_near and one.item != before.item and not is_made_free:
             yield (
                 f"dedup ids {before.number} and {one.number} of namespace {namespace} are the same, "
                 f"of {before.at_ms} and {one.at_ms} ms"

@@ -306,6 +306,9 @@ class FakeQueue(FakeJobCalls, FakeShardCalls, FakeAccessCalls):
                 self.ready[name, topic] = [delivery for delivery in items if delivery.id not in item_ids]
         return {n: NotFoundError(f"there is no item {one}") for n, one in enumerate(item_ids) if one not in known}
 
+    async def forget_dedup_ids(self, context: CallContext, request: of.ForgetDedupIdsRequest) -> PositionErrors:
+        return {n: NotFoundError(f"{one} is free already") for n, one in enumerate(request.dedup_ids)}
+
     async def list_dead_letters(self, context: CallContext, request: of.ListDeadLettersRequest) -> StoredItemPage:
         return StoredItemPage([], "")
 

@@ -111,7 +111,7 @@ def test_each_verb_needs_the_bits_that_the_decision_gives_it() -> None:
         "OBSERVE": "getActiveTopics getShardMap getNamespace listNamespaces getTopicPolicy listTopicPolicies getJob"
         " listJobs listGroups",
         "READ": "peekItems getItem listDeadLetters planExport exportItems",
-        "ALTER": "deleteItems redriveDeadLetters purgeDeadLetters setTopicPolicy setTopicPolicies",
+        "ALTER": "deleteItems forgetDedupIds redriveDeadLetters purgeDeadLetters setTopicPolicy setTopicPolicies",
         "MANAGE": "createNamespace updateNamespace deleteNamespace createGroup deleteGroup",
         "WATCH": "listShards listHosts getHostStatus",
         "OPERATE": "addShard updateShard removeShard recoverNamespace",
