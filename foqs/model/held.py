@@ -7,7 +7,12 @@ the item deletes (docs/decisions/0069-held-dedup-ids.md).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+FREED: Final = 0
+"""The `first` of an id of an item on another shard that an operator has made free. The row stays, so that the item does
+not hold the id again when the slot goes back to its shard.
+"""
 
 
 class HeldId(NamedTuple):
@@ -20,7 +25,7 @@ class HeldId(NamedTuple):
     namespace: int
     digest: bytes
     first: int
-    """The key of the first copy, by which the item is known."""
+    """The key of the first copy, by which the item is known, or FREED."""
 
 
 class Holder(NamedTuple):

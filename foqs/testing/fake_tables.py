@@ -10,7 +10,7 @@ from sortedcontainers import SortedDict, SortedList
 
 from foqs.model import order
 from foqs.model.cluster import ShardIdentity
-from foqs.model.held import HeldChanges, HeldId, Holder, NamespaceDigest
+from foqs.model.held import FREED, HeldChanges, HeldId, Holder, NamespaceDigest
 from foqs.model.seen_image import ImageKey
 from foqs.model.slots import NO_SLOTS, SlotMove, SlotTable
 from foqs.shard.port import (
@@ -197,14 +197,17 @@ class Tables:
     def write_held(self, changes: HeldChanges, shard_id: int) -> None:
         for key in changes.ended:
             self.held.pop((key, shard_id), None)
-        if freed := set(changes.freed):
-            self.held = {at: one for at, one in self.held.items() if (one.namespace, one.digest) not in freed}
-        for (namespace, digest), holder in changes.released:
-            one = self.held.get((holder.first, holder.shard_id))
-            if one is not None and (one.namespace, one.digest) == (namespace, digest):
-                del self.held[holder.first, holder.shard_id]
+        freed, released = set(changes.freed), set(changes.released)
+        for at, one in list(self.held.items()) if freed or released else ():
+            digest = NamespaceDigest(one.namespace, one.digest)
+            if (digest, Holder(one.shard_id, one.first)) in released or (digest in freed and at[1] == shard_id):
+                del self.held[at]
+            elif digest in freed:
+                self.held[at] = one._replace(first=FREED)
         for one in changes.new:
-            self.held.setdefault((one.key, one.shard_id), one)
+            before = self.held.setdefault((one.key, one.shard_id), one)
+            if one.first < before.first:
+                self.held[one.key, one.shard_id] = one
 
     def counts(self) -> LaneCounts:
         delayed: dict[int, int] = {}

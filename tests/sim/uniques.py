@@ -48,6 +48,7 @@ class UniqueLoad:
         """The dedup id of each enqueued item, by uid."""
         self._holding: dict[Place, str] = {}
         """The living items that hold their ids, by place; their uids."""
+        self._digests: dict[Place, bytes] = {}
         self._ended_s: dict[Place, float] = {}
         """When items ended, or lost their id by order of the operator."""
         self._ordered: set[str] = set()
@@ -59,21 +60,28 @@ class UniqueLoad:
     def committed(self, server: FakeServer, script: Script) -> None:
         """Look at a commit of a shard: at what it inserts, ends and makes free."""
         shard_id, tables = server.shard_id, server.tables
+        freed = {one.digest for one in script.held.freed} if script.held is not None else set()
         for (at, key), uid in list(self._holding.items()):
-            row = tables.items.get(key) if at == shard_id else None
-            if at != shard_id:
-                continue
-            if row is None or row.lane < 0:
+            if self._digests.get((at, key)) in freed:
+                if self._ids[uid] not in self._ordered:
+                    self._world.complain(
+                        f"U1: the id of {uid} was made free, and nobody has ordered it"
+                    )
                 self._end((at, key))
-            elif (key, at) not in tables.held:
-                if not (script.held is not None and script.held.freed) or self._ids[uid] not in self._ordered:
+            elif at == shard_id:
+                row = tables.items.get(key)
+                if row is None or row.lane < 0:
+                    self._end((at, key))
+                elif (key, at) not in tables.held:
                     self._world.complain(f"U1: {uid} lives and does not hold its id {self._ids[uid]} any more")
-                self._end((at, key))
         for row in script.rows_new:
             uid = uid_of(row.content.payload)
             if uid.startswith(f"{UNIQUE_NAMESPACE}:"):
                 self._made((shard_id, row.key), uid)
-                if (row.key, shard_id) not in tables.held:
+                held = tables.held.get((row.key, shard_id))
+                if held is not None:
+                    self._digests[shard_id, row.key] = held.digest
+                else:
                     self._world.complain(f"U1: {uid} is made and does not hold its id")
         for key, at in tables.held:
             row = tables.items.get(key)

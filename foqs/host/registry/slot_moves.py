@@ -24,7 +24,7 @@ from foqs.host.shards.waiting import Answer, Waiting
 from foqs.model import limits
 from foqs.model.cluster import ShardUse
 from foqs.model.errors import FoqsError, UnavailableError
-from foqs.model.held import HeldId, Holder, NamespaceDigest
+from foqs.model.held import FREED, HeldId, Holder, NamespaceDigest
 from foqs.model.seen import slot_of_digest
 from foqs.model.slots import SLOTS_COUNT, MovePhase, SlotMove, SlotTable, moved, next_move, slot_of
 from foqs.shard.port import SeenName, SeenRow, SlotArrival
@@ -288,14 +288,20 @@ class SlotMover:
         slots, after = frozenset(move.slots), (0, 0)
         while rows := await self._read(partial(source.held, after, HELD_IDS)):
             after = (rows[-1].key, rows[-1].shard_id)
-            # An item of this shard has its own row here.
+            moving = [row for row in rows if slot_of_digest(row.digest) in slots]
             held = {
-                row._replace(key=row.first): None
-                for row in rows
-                if slot_of_digest(row.digest) in slots and row.shard_id != shard.shard_id
+                (row if row.first == FREED else row._replace(key=row.first)): None
+                for row in moving
+                if row.shard_id != shard.shard_id
             }
-            if held:
-                await self._write(writer, partial(shard.slot_moves.hold, list(held)))
+            # An item of this shard has its own row here, unless an operator has made its id free elsewhere.
+            released = [
+                (NamespaceDigest(row.namespace, row.digest), Holder(row.shard_id, row.key))
+                for row in moving
+                if row.shard_id == shard.shard_id and row.first == FREED
+            ]
+            if held or released:
+                await self._write(writer, partial(shard.slot_moves.hold, list(held), released))
 
     def _can_have(self, number: int, slots: frozenset[int]) -> bool:
         """True if ids of the namespace can be in these slots."""

@@ -258,11 +258,13 @@ DELETE_SEEN_PARTS = (
 )
 # A copy of ids that came with slots can be repeated.
 INSERT_HELD = (
-    "INSERT INTO held_id (id, shard_id, namespace, digest, first) VALUES {} ON DUPLICATE KEY UPDATE first = first"
+    "INSERT INTO held_id (id, shard_id, namespace, digest, first) VALUES {} "
+    "ON DUPLICATE KEY UPDATE first = LEAST(first, VALUES(first))"
 )
 DELETE_HELD = "DELETE FROM held_id WHERE shard_id = {} AND ({}) ORDER BY id LIMIT {}"
-FREE_HELD = "DELETE FROM held_id WHERE namespace = {} AND digest IN ({})"
-RELEASE_HELD = "DELETE FROM held_id WHERE id = %s AND shard_id = %s AND namespace = %s AND digest = %s"
+FREE_HELD = "DELETE FROM held_id WHERE namespace = {} AND digest IN ({}) AND shard_id = {}"
+FREE_DISTANT = "UPDATE held_id SET first = 0 WHERE namespace = {} AND digest IN ({}) AND shard_id <> {}"
+RELEASE_HELD = "DELETE FROM held_id WHERE namespace = %s AND digest = %s AND shard_id = %s AND first = %s"
 REWRITE_CLAIM = "UPDATE claim SET entries = %s WHERE id = %s"
 INSERT_CLAIM = "INSERT INTO claim (id, due_at, ahead, entries) VALUES (%s, %s, %s, %s)"
 REWRITE_ITEM = (

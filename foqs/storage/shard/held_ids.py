@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from foqs.model.held import HeldChanges, HeldId, Holder, NamespaceDigest
+from foqs.model.held import FREED, HeldChanges, HeldId, Holder, NamespaceDigest
 from foqs.storage.schema import statements as sql
 
 _IDS_MAX: Final = 900
@@ -24,11 +24,13 @@ def held_reads(held: HeldChanges | None) -> list[str]:
 def take_held(rows: Iterable[Sequence[Any]], holders: dict[NamespaceDigest, Holder], own_shard_id: int) -> None:
     """Take the rows of a read; an item with copies has several.
 
-    An id has one holder. Only an id that an operator has made free on another shard, and whose slot has come back
-    since, can have two: then the item of this shard counts, which certainly lives.
+    One living item holds an id. A row of another shard can be of an item that has ended, so one of this shard counts
+    before it.
     """
     for namespace, digest, shard_id, first in rows:
         one = NamespaceDigest(namespace, bytes(digest))
+        if first == FREED:
+            continue
         if one not in holders or shard_id == own_shard_id:
             holders[one] = Holder(shard_id, first)
 
@@ -38,9 +40,10 @@ def held_writes(held: HeldChanges | None, shard_id: int) -> list[str]:
     if held is None or not held.writes:
         return []
     script = [sql.DELETE_HELD.format(shard_id, f"id IN ({keys})", count) for keys, count in _keys(held.ended)]
-    script += [sql.FREE_HELD.format(namespace, digests) for namespace, digests in _listed(held.freed)]
-    for (namespace, digest), (of_shard, first) in held.released:
-        script.append(sql.RELEASE_HELD % (first, of_shard, namespace, _literal(digest)))
+    for namespace, digests in _listed(held.freed):
+        script += [one.format(namespace, digests, shard_id) for one in (sql.FREE_HELD, sql.FREE_DISTANT)]
+    for (namespace, digest), holder in held.released:
+        script.append(sql.RELEASE_HELD % (namespace, _literal(digest), *holder))
     for start in range(0, len(held.new), _ROWS_MAX):
         rows = ",".join(map(_row, held.new[start : start + _ROWS_MAX]))
         script.append(sql.INSERT_HELD.format(rows))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
-from foqs.model.held import HeldId
+from foqs.model.held import HeldId, Holder, NamespaceDigest
 from foqs.model.seen import BLOCK_IDS, SeenWindow
 from foqs.model.slots import SlotMove, SlotTable
 from foqs.shard.port import SeenIds, SlotChanges, SlotIds, Transaction, TransactionResult
@@ -58,6 +58,8 @@ class _Work(NamedTuple):
     moved: MovedIds | None = None
     held: Sequence[HeldId] = ()
     """Ids that items of other shards hold."""
+    released: Sequence[tuple[NamespaceDigest, Holder]] = ()
+    """Ids that items of this shard hold no longer."""
 
 
 class SlotMoves:
@@ -87,9 +89,13 @@ class SlotMoves:
         """Append these ids, at least one, to the log of their namespace, as the youngest ones."""
         self._ask(_Work(SlotChanges(), completion, moved=moved))
 
-    def hold(self, held: Sequence[HeldId], completion: Completion) -> None:
-        """Take these ids for held by items of other shards."""
-        self._ask(_Work(SlotChanges(), completion, held=held))
+    def hold(
+        self, held: Sequence[HeldId], released: Sequence[tuple[NamespaceDigest, Holder]], completion: Completion
+    ) -> None:
+        """Take the ids of `held` for held by items of other shards. Items of this shard hold those of `released` no
+        longer, because an operator has made them free while their slot was elsewhere.
+        """
+        self._ask(_Work(SlotChanges(), completion, held=held, released=released))
 
     def arrived(self, table: SlotTable, slots: frozenset[int], completion: Completion) -> None:
         """Take new ids of the slots, because all their known ids are known here."""
@@ -140,8 +146,10 @@ class SlotMoving(Operation):
         # No id of these slots is taken during the transaction, even if an earlier try has opened them again.
         self._dedup.closed_slots |= self._work.given
         transaction.slot_changes = self._work.changes
-        if self._work.held:
-            changes_of(transaction).new += self._work.held
+        if self._work.held or self._work.released:
+            changes = changes_of(transaction)
+            changes.new += self._work.held
+            changes.released += self._work.released
             self._dedup.held.namespaces.update([held.namespace for held in self._work.held])
         moved = self._work.moved
         if moved is None:
