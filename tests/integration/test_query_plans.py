@@ -8,9 +8,7 @@ never recalculate), and after ANALYZE TABLE.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any
 
 import pymysql
@@ -28,6 +26,8 @@ from foqs.storage.shard.formats import pack_items, pack_keys
 from foqs.storage.shard.script import chunks_by_bytes, edge_arguments, item_row, key_conditions, stored_row_literal
 from foqs.testing.fake_server import new_row
 from tests.contract.owner import new_topic
+from tests.support.held_plans import HELD_CASES, INSERT_HELD, fill_held
+from tests.support.plan_case import PAGE, SLACK, Case
 
 LANES = {1: 24_000, 2: 12_000, 3: 6_000, -1: 5_000, 0: 6_000}
 """Rows by lane: three topics, the dead letters of the first, and the timers."""
@@ -40,13 +40,10 @@ ARRIVED_COUNT = 300
 """Rows of the logs of dedup ids, which are full: four namespaces have 1,000 each."""
 IMAGE_PARTS = 40
 """Parts of each image of a table of dedup ids; there are two of each of those namespaces."""
-PAGE = 1_000
-SLACK = 16
-"""Reads beside the rows themselves: the ends of ranges."""
 
 TABLES = (
     "item", "pack", "tombstone", "claim", "topic", "namespace", "seen", "seen_table", "writer", "slot_copy",
-    "slot_arrival", "slot_arrived", "identity",
+    "slot_arrival", "slot_arrived", "identity", "held_id",
 )  # fmt: skip
 ALL_INSERTED = statements.ALL_INSERTED.format(5)
 SEEN_FIRSTS = list(range(0, 1280 * script.STATEMENT_RANGES_MAX, 1280))
@@ -66,22 +63,6 @@ def after(lane: int, urgency: int, due_at: int) -> tuple[int, ...]:
 
 
 NEW_ITEM = ShardItem(10**9, new_topic(1), 0, 5, 0, content=ItemContent(b"x", b""))
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """`key` is the index it must use ("": any), `reads_max` how many index entries and rows it may touch."""
-
-    key: str
-    reads_max: int
-    arguments: tuple[object, ...] = ()
-    fill: Callable[[str], str] = str
-    sorts: bool = False
-    """The index cannot give this order."""
-    notes: bool = False
-    """It may keep a temporary table of what it has found."""
-    with_payload: bool = False
-    """It reads its whole table or index, and is meant to."""
 
 
 CASES: dict[str, list[Case]] = {
@@ -248,6 +229,7 @@ CASES: dict[str, list[Case]] = {
             fill=lambda text: text.format(2, " OR ".join([f"first BETWEEN {at} AND {at + 127}" for at in SEEN_FIRSTS])),
         ),
     ],
+    **HELD_CASES,
     "READ_SEEN_IMAGES": [Case("PRIMARY", 8 * IMAGE_PARTS + SLACK, with_payload=True)],
     "READ_SEEN_PARTS": [Case("PRIMARY", 8 + SLACK, (2, 0, 128, 7, 8)), Case("PRIMARY", SLACK, (2, 0, 129, 0, 8))],
     "DELETE_SEEN_PARTS": [Case("PRIMARY", 2 * 16 + SLACK, (2, 0, 128, 7, 23))],
@@ -274,6 +256,7 @@ INSERTS: dict[str, Case] = {
     "INSERT_TOMBSTONE": Case("", 0, (10**9, b"x")),
     "INSERT_SEEN": Case("", 0, (9, 0, 5, b"x"), fill=lambda text: text.format("%s", "%s", "%s", "%s")),
     "INSERT_SEEN_PART": Case("", 0, (9, 0, 5, 0, b"x")),
+    "INSERT_HELD": INSERT_HELD,
     "INSERT_CLAIM": Case("", 0, (10**9, 5, 1, b"")),
     "KEEP_IDENTITY": Case("", 2, (b"cluster", 3)),
     "KEEP_SLOTS": Case("", 2, (2, b"slots")),
@@ -365,6 +348,7 @@ def _fill(url: str, share: int) -> None:
             (n, 0, count, part, b"x" * 20_000) for n in range(4) for count in (128, 256) for part in range(IMAGE_PARTS)
         ]
         cursor.executemany(statements.INSERT_SEEN_PART, parts)
+        fill_held(cursor, share)
         cursor.execute("UPDATE writer SET epoch = 1")
         cursor.execute(statements.KEEP_SLOTS, (1, b"slots"))
         cursor.execute(statements.KEEP_IDENTITY, (b"cluster", 3))

@@ -24,6 +24,7 @@ from tests.sim import (
     slot_move_defects,
     store_defects,
     tier_defects,
+    unique_defects,
 )
 from tests.sim.planting import Planted, planted
 
@@ -40,6 +41,7 @@ _OF_ONE_HOST = (
     slot_defects,
     slot_move_defects,
     store_defects,
+    unique_defects,
 )
 _OF_CLUSTERS = (
     cluster_defects, copy_defects, group_defects, peer_defects, reach_defects, routing_defects, secret_defects,

@@ -64,9 +64,7 @@ class UniqueLoad:
         for (at, key), uid in list(self._holding.items()):
             if self._digests.get((at, key)) in freed:
                 if self._ids[uid] not in self._ordered:
-                    self._world.complain(
-                        f"U1: the id of {uid} was made free, and nobody has ordered it"
-                    )
+                    self._world.complain(f"U1: the id of {uid} was made free, and nobody has ordered it")
                 self._end((at, key))
             elif at == shard_id:
                 row = tables.items.get(key)
@@ -205,8 +203,12 @@ class UniqueLoad:
         if drawn < 0.3:
             chosen = self._chance.sample(_IDS, self._chance.choice([1, 3]))
             self._ordered.update(chosen)
-            await self._quietly(lambda door: door.admin.forget_dedup_ids(UNIQUE_NAMESPACE, chosen))
-            self._world.counts["orders to make ids free"] += 1
+            before = {place: uid for place, uid in self._holding.items() if self._ids[uid] in chosen}
+            errors = await self._quietly(lambda door: door.admin.forget_dedup_ids(UNIQUE_NAMESPACE, chosen))
+            for place, uid in before.items():
+                if errors is not None and chosen.index(self._ids[uid]) not in errors and place in self._holding:
+                    self._world.complain(f"U3: the id of {uid} was made free, and {uid} holds it still")
+            self._world.counts["orders to make ids free"] += errors is not None
         elif drawn < 0.6:
             places = list(self._holding)
             if places:

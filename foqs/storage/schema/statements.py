@@ -262,9 +262,17 @@ INSERT_HELD = (
     "ON DUPLICATE KEY UPDATE first = LEAST(first, VALUES(first))"
 )
 DELETE_HELD = "DELETE FROM held_id WHERE shard_id = {} AND ({}) ORDER BY id LIMIT {}"
-FREE_HELD = "DELETE FROM held_id WHERE namespace = {} AND digest IN ({}) AND shard_id = {}"
-FREE_DISTANT = "UPDATE held_id SET first = 0 WHERE namespace = {} AND digest IN ({}) AND shard_id <> {}"
-RELEASE_HELD = "DELETE FROM held_id WHERE namespace = %s AND digest = %s AND shard_id = %s AND first = %s"
+# A deletion of one table takes no hint.
+FREE_HELD = (
+    "DELETE held_id FROM held_id FORCE INDEX (by_digest) WHERE namespace = {} AND digest IN ({}) AND shard_id = {}"
+)
+FREE_DISTANT = (
+    "UPDATE held_id FORCE INDEX (by_digest) SET first = 0 WHERE namespace = {} AND digest IN ({}) AND shard_id <> {}"
+)
+RELEASE_HELD = (
+    "DELETE held_id FROM held_id FORCE INDEX (by_digest) "
+    "WHERE namespace = %s AND digest = %s AND shard_id = %s AND first = %s"
+)
 REWRITE_CLAIM = "UPDATE claim SET entries = %s WHERE id = %s"
 INSERT_CLAIM = "INSERT INTO claim (id, due_at, ahead, entries) VALUES (%s, %s, %s, %s)"
 REWRITE_ITEM = (
