@@ -113,6 +113,20 @@ def test_an_item_with_a_dedup_id_is_stored_once_and_a_repeat_is_told(shell: Shel
     assert shell.run("enqueue", "ns", "t", "--lines", "--dedup-id", "x", stdin=b"a").exit_code == 2
 
 
+def test_a_dedup_id_is_unique_while_its_item_lives_and_is_made_free(shell: Shell) -> None:
+    first = shell.json("enqueue", "ns", "t", "a", "--dedup-id", "order-1", "--unique")
+    refused = shell.run("enqueue", "ns", "t", "a", "--unique")
+    assert (refused.exit_code, "--unique needs --dedup-id" in refused.stderr) == (2, True)
+    free = shell.run("dedup", "forget", "ns", "order-1", "order-2", "--yes")
+    assert (free.exit_code, "made free 1" in free.stderr, "order-2: it was free already" in free.stderr) == (
+        3,
+        True,
+        True,
+    )
+    assert shell.json("enqueue", "ns", "t", "a", "--dedup-id", "order-1")["id"] != first["id"]
+    assert shell.json("dedup", "forget", "ns", "order-1", "--yes") == {"errors": {}}
+
+
 def test_enqueue_says_at_a_terminal_that_it_reads_from_there(shell: Shell) -> None:
     here, there = pty.openpty()
     with os.fdopen(here, "wb", buffering=0) as terminal, os.fdopen(there, "rb") as stdin:

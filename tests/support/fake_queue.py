@@ -307,7 +307,9 @@ class FakeQueue(FakeJobCalls, FakeShardCalls, FakeAccessCalls):
         return {n: NotFoundError(f"there is no item {one}") for n, one in enumerate(item_ids) if one not in known}
 
     async def forget_dedup_ids(self, context: CallContext, request: of.ForgetDedupIdsRequest) -> PositionErrors:
-        return {n: NotFoundError(f"{one} is free already") for n, one in enumerate(request.dedup_ids)}
+        name = request.namespace_name
+        gone = [self.seen.pop((name, one), None) for one in request.dedup_ids]
+        return {n: NotFoundError("it was free already") for n, item_id in enumerate(gone) if item_id is None}
 
     async def list_dead_letters(self, context: CallContext, request: of.ListDeadLettersRequest) -> StoredItemPage:
         return StoredItemPage([], "")
