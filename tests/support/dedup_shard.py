@@ -56,7 +56,8 @@ class OneShard:
     def now(self) -> Now:
         return Now(self.now_ms, self.now_ms)
 
-    def call(self, *dedup_ids: str, number: int = NUMBER, slot: int = 0) -> OnceOutcome:
+    def call(self, *dedup_ids: str, number: int = NUMBER, slot: int = 0, holds: bool = False) -> OnceOutcome:
+        """Enqueue an item with each id, which it holds until it ends if `holds`."""
         index, outcome = self.state.index, OnceOutcome()
         index.name_namespace(self.settings.by_number[number])
         topic, items = index.topic(number, "t"), []
@@ -66,9 +67,18 @@ class OneShard:
             item = ShardItem(key, topic, 0, self.now_ms, sort_key, Phase.INSERTING, self.now_ms, content=content)
             item.expires_at = self.now_ms + 10**9
             items.append(item)
+        if holds:
+            outcome.holding = [item.key for item in items]
         digests = [digest_of(number, b"", slot, text) for text in dedup_ids]
         self.state.insert_once(items, digests, len(items), Completion(lambda _: None), outcome)
         return outcome
+
+    def free(self, *dedup_ids: str, number: int = NUMBER) -> Completion:
+        """Make ids free. The completion has the errors by position once it is over."""
+        completion = Completion(lambda _: None)
+        digests = [digest_of(number, b"", 0, text) for text in dedup_ids]
+        self.state.free_dedup_ids(number, digests, range(len(digests)), completion)
+        return completion
 
     def commit(self) -> bool:
         transaction = self.state.take(self.now, {})
