@@ -370,7 +370,8 @@ class Enqueues:
     ) -> list[_OncePart]:
         """Wait for parts, and enter their outcomes. Returns all parts.
 
-        A repeat of an item on another shard that has ended since is enqueued again.
+        A repeat of an item on another shard that has ended since is enqueued again. Each round removes a holder of its
+        id, and a new one is on the same shard as the id.
         """
         done: list[_OncePart] = []
         while parts:
@@ -380,15 +381,38 @@ class Enqueues:
             except FoqsError as error:
                 unknown = error.with_traceback(None)
             done += parts
-            again: dict[ShardWriter, list[int]] = {}
+            again: list[int] = []
             for part in parts:
                 part.enter_outcomes(result, refused, unknown)
                 if held := part.held_elsewhere():
-                    again[part.writer] = await self._distant.free(namespace, part.writer, held, result, refused)
+                    again += await self._distant.free(namespace, part.writer, held, result, refused)
+            if not again:
+                break
             answer = Answer(self._waiting)
-            placed = {writer: some for writer, some in again.items() if some}
-            parts = self._start_once(namespace, items, placed, answer, result.errors, refused, refusal)
+            parts = self._start_once(
+                namespace, items, self._place_again(namespace, items, again, refused), answer, result.errors, refused,
+                refusal,
+            )  # fmt: skip
         return done
+
+    def _place_again(
+        self, namespace: Namespace, items: Sequence[NewItem], positions: Sequence[int], refused: PositionErrors
+    ) -> Mapping[ShardWriter, Sequence[int]]:
+        """Place items once more after a wait, in which their shards or their namespace can have gone."""
+        try:
+            self._namespaces.check_open(namespace.number)
+        except FoqsError as error:
+            refused.update(dict.fromkeys(positions, error.with_traceback(None)))
+            return {}
+        placed, anywhere = self._placement.place_ids(namespace, items, positions, refused)
+        if anywhere:
+            away = UnavailableError(
+                "the shard that knows these dedup ids has just gone away: nothing was enqueued, try again",
+                retry_after_ms=NO_SHARD_RETRY_MS,
+                nothing_done=True,
+            )
+            refused.update(dict.fromkeys(anywhere, away))
+        return placed
 
     async def _admit(self, name: str, items: Sequence[NewItem], *, has_ids: bool) -> tuple[Namespace, Charge, Costs]:
         """Check a call and charge its quota before any work, so that a namespace over quota costs others nothing."""
