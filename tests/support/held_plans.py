@@ -26,7 +26,7 @@ def digests(numbers: Iterable[int]) -> str:
 
 HELD_CASES: dict[str, list[Case]] = {
     "READ_HELD": [
-        Case("by_digest", 2 * 1_000 + SLACK, fill=lambda text: text.format(2, digests(range(2, HELD_COUNT, 8)))),
+        Case("by_digest", 2 * 900 + SLACK, fill=lambda text: text.format(2, digests(range(2, 7_202, 8)))),
         Case("by_digest", SLACK, fill=lambda text: text.format(2, digests([10]))),
         Case("by_digest", 2 * 900 + SLACK, fill=lambda text: text.format(2, digests(range(10**6, 10**6 + 900)))),
     ],
@@ -40,14 +40,14 @@ HELD_CASES: dict[str, list[Case]] = {
         for ids in (list(range(5, 905)), list(range(5, 5 + 8 * 900, 8)), [5], [10**12])
     ],
     "FREE_HELD": [
-        Case("by_digest", 5 * 900 + SLACK, fill=lambda text: text.format(2, digests(range(2, 7202, 8)), 0)),
+        Case("by_digest", 5 * 900 + SLACK, fill=lambda text: text.format(2, digests(range(2, 7_202, 8)), 0)),
         Case("by_digest", SLACK, fill=lambda text: text.format(2, digests([10]), 0)),
     ],
     "FREE_DISTANT": [
         Case(
             "by_digest",
             5 * 900 + SLACK,
-            fill=lambda text: text.format(2, digests(range(2, 7202, 8)), 0),
+            fill=lambda text: text.format(2, digests(range(2, 7_202, 8)), 0),
             notes=True,
         ),
         Case("by_digest", SLACK, fill=lambda text: text.format(2, digests([10]), 0), notes=True),

@@ -45,8 +45,9 @@ class DedupCalls:
             errors.update(dict.fromkeys(valid, NotFoundError("no dedup id was ever given: it is free already")))
             return errors
         items = [of.NewItem(dedup_id=dedup_id) for dedup_id in ids]
-        placed, anywhere = self._placement.place_ids(namespace, items, valid, errors)
-        errors.update(dict.fromkeys(anywhere, _away()))
+        elsewhere: PositionErrors = {}
+        placed, anywhere = self._placement.place_ids(namespace, items, valid, elsewhere)
+        errors |= elsewhere | dict.fromkeys(anywhere, _away())
         answer = Answer(self._waiting)
         for writer, positions in placed.items():
             shard = writer.shard

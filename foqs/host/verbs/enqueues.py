@@ -404,7 +404,9 @@ class Enqueues:
         except FoqsError as error:
             refused.update(dict.fromkeys(positions, error.with_traceback(None)))
             return {}
-        placed, anywhere = self._placement.place_ids(namespace, items, positions, refused)
+        errors: PositionErrors = {}
+        placed, anywhere = self._placement.place_ids(namespace, items, positions, errors)
+        refused.update(errors)
         if anywhere:
             away = UnavailableError(
                 "the shard that knows these dedup ids has just gone away: nothing was enqueued, try again",
