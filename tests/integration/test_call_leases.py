@@ -383,6 +383,23 @@ async def test_extensions_of_a_batch_hold_by_receipt_and_by_bare_id(host):
     assert await host.client.ack("jobs", items) == {}
 
 
+async def test_a_restarted_host_honours_leases_and_serves_the_rest(meta_url, shard_urls):
+    async with running_host(meta_url, shard_urls) as host:
+        client = host.client
+        for n in range(20):
+            await client.enqueue("jobs", "t", b"%d" % n)
+        leased = await host.leased(5)
+    async with running_host(meta_url, shard_urls) as host:
+        client = host.client
+        rest = await host.leased(15)
+        rest += await client.dequeue("jobs", "t", 100)
+        assert {item.id for item in rest}.isdisjoint({item.id for item in leased})
+        assert len(rest) == 15
+        assert await client.ack("jobs", [item.receipt for item in leased]) == {}
+        (stats,) = [topic async for topic in client.topics("jobs")]
+        assert (stats.topic, stats.ready, stats.leased) == ("t", 0, 15)
+
+
 async def test_an_extension_survives_a_restart(meta_url, shard_urls):
     async with running_host(meta_url, shard_urls) as host:
         (item,) = await extended_in_time(host, 1)

@@ -6,6 +6,7 @@ docs/decisions/0032-dated-tokens.md promises: `check` after each step, and `wors
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -24,6 +25,14 @@ class LetIn:
     at_ms: int
     count: int
     charge: Charge
+
+
+def worst_minute(let_in: Sequence[LetIn]) -> int:
+    """The most that any minute let in."""
+    return max(
+        [sum([one.count for one in let_in if end.at_ms - QUOTA_WINDOW_MS < one.at_ms <= end.at_ms]) for end in let_in],
+        default=0,
+    )
 
 
 @dataclass
@@ -172,10 +181,4 @@ class QuotaCluster:
         assert self.known_count() <= most, "tokens are lost"
 
     def worst_minute(self) -> int:
-        return max(
-            [
-                sum([one.count for one in self.let_in if end.at_ms - QUOTA_WINDOW_MS < one.at_ms <= end.at_ms])
-                for end in self.let_in
-            ],
-            default=0,
-        )
+        return worst_minute(self.let_in)

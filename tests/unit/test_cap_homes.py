@@ -78,7 +78,7 @@ async def test_tokens_that_come_too_late_go_back_with_the_next_question_and_no_l
 
 
 class Hosts:
-    """Hosts that share caps over a network, in virtual time."""
+    """Hosts that share caps over a network, in virtual time; one named c joins later."""
 
     def __init__(self, names: str, rate: float) -> None:
         self.loop = ManualLoop()
@@ -95,6 +95,7 @@ class Hosts:
         for news in self.news.values():
             self.loop.create_task(news.start())
         self.loop.turn()
+        self.members(names.replace("c", ""))
 
     def close(self) -> None:
         for news in self.news.values():
@@ -150,8 +151,11 @@ class Hosts:
         raise AssertionError(homes)
 
 
+NewHosts = Callable[[str, float], Hosts]
+
+
 @pytest.fixture
-def new_hosts() -> Iterator[Callable[[str, float], Hosts]]:
+def new_hosts() -> Iterator[NewHosts]:
     made: list[Hosts] = []
 
     def make(names: str, rate: float) -> Hosts:
@@ -163,11 +167,8 @@ def new_hosts() -> Iterator[Callable[[str, float], Hosts]]:
         hosts.close()
 
 
-def test_a_home_that_is_one_again_keeps_nothing_for_a_host_that_used_the_cap_before(
-    new_hosts: Callable[[str, float], Hosts],
-) -> None:
+def test_a_home_that_is_one_again_keeps_nothing_for_a_host_that_used_the_cap_before(new_hosts: NewHosts) -> None:
     hosts = new_hosts("abcg", 100.0)
-    hosts.members("abg")
     key = hosts.home_by_members({"abg": "a", "abcg": "c"})
     cap = hosts.cap("b", key)
     assert hosts.use(cap, 2) == pytest.approx(100, rel=0.2)
@@ -184,10 +185,9 @@ def test_a_home_that_is_one_again_keeps_nothing_for_a_host_that_used_the_cap_bef
 
 
 def test_a_former_home_that_is_not_reached_is_told_again_that_a_host_has_no_part_in_its_cap(
-    new_hosts: Callable[[str, float], Hosts],
+    new_hosts: NewHosts,
 ) -> None:
     hosts = new_hosts("abcg", 100.0)
-    hosts.members("abg")
     key = hosts.home_by_members({"abg": "a", "abcg": "c"})
     cap = hosts.cap("b", key)
     hosts.use(cap, 1)
@@ -201,10 +201,9 @@ def test_a_former_home_that_is_not_reached_is_told_again_that_a_host_has_no_part
 
 
 def test_a_host_that_uses_a_cap_no_more_when_its_rate_changes_keeps_nothing_from_the_others(
-    new_hosts: Callable[[str, float], Hosts],
+    new_hosts: NewHosts,
 ) -> None:
     hosts = new_hosts("abg", 100.0)
-    hosts.members("abg")
     key = hosts.home_by_members({"abg": "a"})
     cap = hosts.cap("b", key)
     hosts.use(cap, 1)
@@ -214,11 +213,8 @@ def test_a_host_that_uses_a_cap_no_more_when_its_rate_changes_keeps_nothing_from
     assert hosts.use(hosts.cap("g", key), 3) == pytest.approx(50, rel=0.2)
 
 
-def test_a_host_that_is_told_late_of_its_tokens_keeps_nothing_from_the_others(
-    new_hosts: Callable[[str, float], Hosts],
-) -> None:
+def test_a_host_that_is_told_late_of_its_tokens_keeps_nothing_from_the_others(new_hosts: NewHosts) -> None:
     hosts = new_hosts("abg", 100.0)
-    hosts.members("abg")
     key = hosts.home_by_members({"abg": "a"})
     cap = hosts.cap("b", key)
     hosts.use(cap, 1)
@@ -231,10 +227,9 @@ def test_a_host_that_is_told_late_of_its_tokens_keeps_nothing_from_the_others(
 
 
 def test_a_question_whose_answer_came_too_late_leaves_nothing_at_the_home_when_the_host_wants_no_more(
-    new_hosts: Callable[[str, float], Hosts],
+    new_hosts: NewHosts,
 ) -> None:
     hosts = new_hosts("abg", 100.0)
-    hosts.members("abg")
     key = hosts.home_by_members({"abg": "a"})
     hosts.answer_s["b"] = 0.7
     cap = hosts.cap("b", key)
@@ -245,11 +240,8 @@ def test_a_question_whose_answer_came_too_late_leaves_nothing_at_the_home_when_t
     assert hosts.use(hosts.cap("g", key), 3) == pytest.approx(100, rel=0.2)
 
 
-def test_a_host_whose_cap_changes_while_the_home_is_not_reached_goes_on_with_its_share(
-    new_hosts: Callable[[str, float], Hosts],
-) -> None:
+def test_a_host_whose_cap_changes_while_the_home_is_not_reached_goes_on_with_its_share(new_hosts: NewHosts) -> None:
     hosts = new_hosts("ab", 100.0)
-    hosts.members("ab")
     key = hosts.home_by_members({"ab": "a"})
     cap = hosts.cap("b", key)
     hosts.use(cap, 2)
@@ -260,11 +252,8 @@ def test_a_host_whose_cap_changes_while_the_home_is_not_reached_goes_on_with_its
     assert 20 <= hosts.use(cap, 4) <= 55
 
 
-def test_a_defect_of_one_cap_ends_the_asking_for_no_other(
-    new_hosts: Callable[[str, float], Hosts], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_defect_of_one_cap_ends_the_asking_for_no_other(new_hosts: NewHosts, monkeypatch: pytest.MonkeyPatch) -> None:
     hosts = new_hosts("ab", 100.0)
-    hosts.members("ab")
     broken = hosts.cap("b", hosts.home_by_members({"ab": "a"}))
     monkeypatch.setattr(CapHomes, "_ask_all", Mock(side_effect=RuntimeError("of a cap")))
     assert hosts.use(broken, 0.5) == 0
@@ -276,11 +265,8 @@ def leave(unused_count: int) -> CapAsk:
     return CapAsk((1, "t"), 10.0, 0, 0, unused_count, 1, is_short=False)
 
 
-def test_tokens_that_were_given_back_are_not_given_back_again_with_later_ones(
-    new_hosts: Callable[[str, float], Hosts],
-) -> None:
+def test_tokens_that_were_given_back_are_not_given_back_again_with_later_ones(new_hosts: NewHosts) -> None:
     hosts = new_hosts("ab", 10.0)
-    hosts.members("ab")
     hosts.answer_s["a"] = 0.3
     hosts.loop.call(hosts.news["a"].left, "b", leave(3))
     hosts.rest(0.3)
@@ -292,10 +278,9 @@ def test_tokens_that_were_given_back_are_not_given_back_again_with_later_ones(
 
 @pytest.mark.parametrize("answer_s", [0.001, 60.0], ids=["lost", "late"])
 def test_tokens_are_not_given_back_again_when_the_answer_of_the_former_home_is_lost(
-    new_hosts: Callable[[str, float], Hosts], answer_s: float
+    new_hosts: NewHosts, answer_s: float
 ) -> None:
     hosts = new_hosts("ab", 10.0)
-    hosts.members("ab")
     hosts.lost["a"], hosts.answer_s["a"] = lambda: UnavailableError("no answer"), answer_s
     hosts.loop.call(hosts.news["a"].left, "b", leave(3))
     hosts.rest(1)
@@ -306,11 +291,8 @@ def test_tokens_are_not_given_back_again_when_the_answer_of_the_former_home_is_l
     assert [ask.unused_count for _, _, ask in hosts.asks] == [3] + [0] * (len(hosts.asks) - 1)
 
 
-def test_tokens_that_certainly_reached_no_former_home_are_given_back_once_it_is_reached(
-    new_hosts: Callable[[str, float], Hosts],
-) -> None:
+def test_tokens_that_certainly_reached_no_former_home_are_given_back_once_it_is_reached(new_hosts: NewHosts) -> None:
     hosts = new_hosts("ab", 10.0)
-    hosts.members("ab")
     hosts.failed["a"] = lambda: UnavailableError("cut", nothing_done=True)
     with capture_logs() as logs:
         for count in (3, 4):
@@ -322,11 +304,8 @@ def test_tokens_that_certainly_reached_no_former_home_are_given_back_once_it_is_
     assert [ask.unused_count for _, _, ask in hosts.asks] == [7]
 
 
-def test_a_former_home_that_is_home_again_gets_the_tokens_with_the_next_ask(
-    new_hosts: Callable[[str, float], Hosts],
-) -> None:
+def test_a_former_home_that_is_home_again_gets_the_tokens_with_the_next_ask(new_hosts: NewHosts) -> None:
     hosts = new_hosts("ab", 10.0)
-    hosts.members("ab")
     key = hosts.home_by_members({"ab": "b"})
     hosts.failed["a"] = lambda: UnavailableError("cut", nothing_done=True)
     hosts.loop.call(hosts.news["a"].left, "b", leave(3)._replace(key=key))
@@ -338,11 +317,8 @@ def test_a_former_home_that_is_home_again_gets_the_tokens_with_the_next_ask(
     assert sum([ask.unused_count for _, _, ask in hosts.asks if ask.key == key]) >= 3
 
 
-def test_a_late_answer_of_a_former_home_keeps_it_not_from_learning_that_a_host_has_left(
-    new_hosts: Callable[[str, float], Hosts],
-) -> None:
+def test_a_late_answer_of_a_former_home_keeps_it_not_from_learning_that_a_host_has_left(new_hosts: NewHosts) -> None:
     hosts = new_hosts("abcg", 100.0)
-    hosts.members("abg")
     key = hosts.home_by_members({"abg": "a", "abcg": "c"})
     cap = hosts.cap("b", key)
     hosts.use(cap, 1)
@@ -365,10 +341,9 @@ def test_a_late_answer_of_a_former_home_keeps_it_not_from_learning_that_a_host_h
     ("nothing_done", "returned_count"), [(True, 3), (False, 0)], ids=["reached nobody", "unknown outcome"]
 )
 def test_a_cap_that_is_set_again_returns_the_tokens_of_a_leave_in_flight_that_reaches_nobody(
-    new_hosts: Callable[[str, float], Hosts], nothing_done: bool, returned_count: int
+    new_hosts: NewHosts, nothing_done: bool, returned_count: int
 ) -> None:
     hosts = new_hosts("ab", 10.0)
-    hosts.members("ab")
     key = hosts.home_by_members({"ab": "b"})
     cut = asyncio.Event()
 

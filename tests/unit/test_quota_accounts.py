@@ -9,16 +9,9 @@ from hypothesis import strategies as st
 
 from foqs.host.admission.account import Account, Charge
 from foqs.model.grants import QUOTA_WINDOW_MS, Ask, Grant, GrantBook
+from tests.support.quota_cluster import START_MS, LetIn, worst_minute
 
 LIMIT = 100
-START_MS = 1_700_000_000_000
-
-
-@dataclass
-class LetIn:
-    at_ms: int
-    count: int
-    charge: Charge
 
 
 @dataclass
@@ -75,15 +68,6 @@ class Cluster:
             host.account.fail()
             host.asked = host.answer = None
 
-    def worst_minute(self) -> int:
-        return max(
-            [
-                sum([one.count for one in self.let_in if end.at_ms - QUOTA_WINDOW_MS < one.at_ms <= end.at_ms])
-                for end in self.let_in
-            ],
-            default=0,
-        )
-
 
 HOSTS = st.integers(0, 2)
 STEPS = st.lists(
@@ -131,7 +115,7 @@ def run(steps: list[tuple]) -> Cluster:
 
 @given(STEPS)
 def test_no_minute_has_more_than_the_limit_whatever_is_late_lost_or_given_back(steps: list[tuple]) -> None:
-    assert run(steps).worst_minute() <= LIMIT
+    assert worst_minute(run(steps).let_in) <= LIMIT
 
 
 @given(STEPS)
