@@ -445,16 +445,9 @@ class Host(Service):
         places = PlaceCheck(namespaces.calls, factory.check_server, factory.check_database, self._config.host_name)
         look_ups, make_slots = RepeatLookUps(self._parts.monotonic_s), self._namespace_calls.slots
         enqueues = Enqueues(
-            namespaces,
-            self._quotas,
-            placement,
-            self._waiting,
-            count_event,
-            make_slots,
-            look_ups,
-            self._depths,
+            namespaces, self._quotas, placement, self._waiting, count_event, make_slots, look_ups, self._depths,
             self._distant,
-        )
+        )  # fmt: skip
         bulk = BulkEnqueues(namespaces, self._lane, enqueues.enqueue)
         undelivered, chance = self._dispatcher.tokens.undelivered, self._parts.chance
         table = verb_table(
