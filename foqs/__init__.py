@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from foqs.model.namespace import DedupScope, DedupWhenAway, Namespace, NamespaceSettings
     from foqs.model.policy import TopicPolicyChange, TopicPolicyEntry, TriState
     from foqs.model.reasons import Reason, ReasonCode
+    from foqs.model.serial import OnDead
 
 _HOME = {
     "foqs.client.aio": ("AsyncAdminClient", "AsyncClient"),
@@ -130,6 +131,7 @@ _HOME = {
     "foqs.model.namespace": ("DedupScope", "DedupWhenAway", "Namespace", "NamespaceSettings"),
     "foqs.model.policy": ("TopicPolicyChange", "TopicPolicyEntry", "TriState"),
     "foqs.model.reasons": ("Reason", "ReasonCode"),
+    "foqs.model.serial": ("OnDead",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -188,6 +190,7 @@ __all__ = [
     "NewToken",
     "NotFoundError",
     "NotSentError",
+    "OnDead",
     "OutcomeUnknownError",
     "OverloadedError",
     "PausedError",

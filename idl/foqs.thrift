@@ -319,7 +319,9 @@ struct TopicStats {
   6: i32 most_urgent_priority,
   /** The smallest deliver_after_ms among the ready items of the 16 most urgent priorities; 0 if there are none. */
   7: i64 oldest_ready_at_ms,
-  8: optional string group
+  8: optional string group,
+  /** Whether the topic is serial, as its policy says. */
+  9: optional bool serial
 }
 
 struct ActiveTopicsResponse {
@@ -433,6 +435,14 @@ enum DedupWhenAway {
   REFUSE = 0,
   /** Another shard takes it as if it had no id, and each call makes an item of each of its ids meanwhile. */
   ACCEPT = 1
+}
+
+/** What a dead letter does to the other items of a serial topic. */
+enum OnDead {
+  /** The next item is delivered. */
+  CONTINUE = 0,
+  /** Nothing is delivered until the dead letter is redriven, deleted or purged. */
+  HOLD = 1
 }
 
 /** Limits and defaults of a namespace. If a field is absent, an update keeps its value and a creation takes the default. */
@@ -551,7 +561,14 @@ struct TopicPolicy {
    */
   13: optional i64 backoff_ms,
   /** The longest such delay; 0 for the longest delay of any item. */
-  14: optional i64 backoff_ms_max
+  14: optional i64 backoff_ms_max,
+  /**
+   * Whether the topic is serial: at most one of its items is out in the whole cluster, the next one is delivered when that
+   * one was acked, deleted, has expired or is dead, and items come in the order of priority and commit. Each of its groups
+   * is serial by itself. Its items cannot have deliver_after_ms or delay_ms.
+   */
+  16: optional bool serial,
+  17: optional OnDead on_dead
 }
 /**
  * Changes what is given, and returns what holds then. It holds on every host within 2 s, also for calls that wait. A field
@@ -574,7 +591,13 @@ struct SetTopicPolicyRequest {
   11: optional i64 depth_max,
   12: optional TriState dead_letter_on_expiry,
   13: optional i64 backoff_ms,
-  14: optional i64 backoff_ms_max
+  14: optional i64 backoff_ms_max,
+  /**
+   * True needs a topic, or topics of the prefix, without any items: INVALID_ARGUMENT says that a shard holds some. All
+   * shards are asked, and enqueues of these topics get PAUSED meanwhile. False holds at once. Not of a group.
+   */
+  16: optional bool serial,
+  17: optional OnDead on_dead
 }
 /** A change of one policy, as in SetTopicPolicyRequest. */
 struct TopicPolicyChange {
@@ -591,7 +614,9 @@ struct TopicPolicyChange {
   10: optional i64 depth_max,
   11: optional TriState dead_letter_on_expiry,
   12: optional i64 backoff_ms,
-  13: optional i64 backoff_ms_max
+  13: optional i64 backoff_ms_max,
+  16: optional bool serial,
+  17: optional OnDead on_dead
 }
 /**
  * Makes up to 1,000 changes, one after the other, in one transaction. One that cannot be made has its error at its position

@@ -15,6 +15,7 @@ from foqs.cli.topic_policy import EXPIRY, NO_CAP
 from foqs.model import limits
 from foqs.model.errors import FoqsError, InvalidArgumentError, shown
 from foqs.model.policy import TopicPolicyChange, TriState
+from foqs.model.serial import OnDead
 
 COLUMNS = (
     "topic",
@@ -30,6 +31,8 @@ COLUMNS = (
     "expiry",
     "backoff_ms",
     "backoff_ms_max",
+    "serial",
+    "on_dead",
 )
 _FLAGS = {"true": True, "false": False}
 
@@ -43,9 +46,9 @@ def set_policies(remote: Remote, namespace: str, file: TextIO) -> None:
 
     The first line names columns: topic, and any of prefix, group, enqueue_paused, dequeue_paused (true or false),
     reason, items_per_second (a rate, or none), weight, attempts, depth (0: no limit), expiry (dead-letter, delete or
-    namespace), backoff_ms and backoff_ms_max. If prefix is true, topic is a prefix. An empty cell leaves its field
-    unchanged. Lines are applied in order, 1,000 in one transaction. An invalid line fails alone. The
-    command can be run again.
+    namespace), backoff_ms, backoff_ms_max, serial (true or false) and on_dead (continue or hold). If prefix is true,
+    topic is a prefix. An empty cell leaves its field unchanged. Lines are applied in order, 1,000 in one transaction. An
+    invalid line fails alone. The command can be run again.
     """
     done_count, failed_count, codes = 0, 0, set[Exit]()
     if hasattr(file, "reconfigure"):
@@ -111,6 +114,8 @@ def _change_of(columns: list[str], row: list[str]) -> TopicPolicyChange | FoqsEr
             dead_letter_on_expiry=_expiry(cells),
             backoff_ms=_number(cells, "backoff_ms", int),
             backoff_ms_max=_number(cells, "backoff_ms_max", int),
+            serial=_flag(cells, "serial"),
+            on_dead=_on_dead(cells.get("on_dead", "")),
         )
     except InvalidArgumentError as error:
         return error
@@ -128,6 +133,12 @@ def _expiry(cells: dict[str, str]) -> TriState | None:
     if cell and cell not in EXPIRY:
         raise InvalidArgumentError(f"expiry {shown(cell)} is none of {', '.join(EXPIRY)}")
     return EXPIRY.get(cell)
+
+
+def _on_dead(cell: str) -> OnDead | None:
+    if cell and cell.upper() not in OnDead.__members__:
+        raise InvalidArgumentError(f"on_dead {shown(cell)} is neither continue nor hold")
+    return OnDead[cell.upper()] if cell else None
 
 
 def _number(cells: dict[str, str], name: str, kind: type[float] | type[int]) -> Any:

@@ -13,11 +13,12 @@ from foqs.cli.numbers import WholeNumber
 from foqs.cli.remote import Remote, remote_command
 from foqs.model import limits
 from foqs.model.policy import DEPTH_MAX, TopicPolicyEntry, TriState
+from foqs.model.serial import OnDead
 
 NO_CAP = "none"
 EXPIRY = {"dead-letter": TriState.ON, "delete": TriState.OFF, "namespace": TriState.UNSET}
 """The fates of expired items that never failed."""
-_COLUMNS = ("topic", "paused", "items/s", "weight", "attempts", "depth", "expiry", "backoff ms", "reason")
+_COLUMNS = ("topic", "paused", "items/s", "weight", "attempts", "depth", "expiry", "backoff ms", "serial", "reason")
 
 
 class Rate(click.ParamType):  # type: ignore[type-arg]
@@ -206,10 +207,30 @@ def backoff(
 
 @click.command()
 @click.argument("namespace")
+@click.argument("topic_name", metavar="TOPIC")
+@click.argument("is_on", metavar="on|off", type=click.Choice(["on", "off"]))
+@click.option(
+    "--on-dead",
+    type=click.Choice([one.name.lower() for one in OnDead]),
+    help="After a dead letter: continue with the next item (default), or hold the topic until it is gone.",
+)
+@prefix_option
+@remote_command
+def serial(remote: Remote, namespace: str, topic_name: str, is_on: str, on_dead: str | None, is_prefix: bool) -> None:
+    """Deliver the items of TOPIC one at a time, in the order of priority and commit; off to deliver many again.
+
+    TOPIC must hold no items when it becomes serial. Each of its groups is serial by itself.
+    """
+    changes: dict[str, Any] = {} if on_dead is None else {"on_dead": OnDead[on_dead.upper()]}
+    _set(remote, namespace, topic_name, is_prefix, None, serial=is_on == "on", **changes)
+
+
+@click.command()
+@click.argument("namespace")
 @click.option("--prefix", default="", help="Only topics and prefixes with this prefix.")
 @remote_command
 def policies(remote: Remote, namespace: str, prefix: str) -> None:
-    """List the topics of NAMESPACE with a policy, such as a pause or a limit. Such prefixes are listed before them.
+    """List the topics of NAMESPACE with a policy of their own. Prefixes with one are listed before them.
 
     A prefix has a * at its end. A topic's row shows the policy in force, its own or that of a prefix.
     """
@@ -236,9 +257,11 @@ def _row(policy: TopicPolicyEntry) -> tuple[object, ...]:
     name = policy.topic + "*" * policy.is_prefix + (f" (group {policy.group})" if policy.group else "")
     cap = f"{rate:g}" if rate else NO_CAP
     expires = {state: fate for fate, state in EXPIRY.items() if state}.get(policy.dead_letter_on_expiry, "")
+    holds = policy.on_dead is OnDead.HOLD
+    order = ("yes, dead letters hold it" if holds else "yes") if policy.serial else "no"
     return (
         name, ", ".join(paused) or "no", cap, policy.weight, policy.attempts_max or "", policy.depth_max or "", expires,
-        _backoff(policy), policy.reason,
+        _backoff(policy), order, policy.reason,
     )  # fmt: skip
 
 

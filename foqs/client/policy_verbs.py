@@ -17,6 +17,7 @@ from foqs.model import limits
 from foqs.model.calls import PositionErrors
 from foqs.model.errors import InternalError, InvalidArgumentError, TooLargeError, shown
 from foqs.model.policy import TopicPolicyChange, TopicPolicyEntry, TopicPolicyPage, TriState
+from foqs.model.serial import OnDead
 from foqs.wire import codec as wire
 
 _OVERHEAD_BYTES = 128
@@ -116,4 +117,5 @@ def _topic_policy(w: Any) -> TopicPolicyEntry:
     names = [field.name for field in fields(TopicPolicyEntry)]
     values = {name: value for name in names if (value := getattr(w, name)) is not None}
     values["dead_letter_on_expiry"] = TriState(values.get("dead_letter_on_expiry", TriState.UNSET))
+    values["on_dead"] = OnDead(values.get("on_dead", OnDead.CONTINUE))
     return TopicPolicyEntry(**{**values, "own_fields": tuple(w.own_fields or ())})

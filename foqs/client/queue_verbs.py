@@ -315,9 +315,12 @@ def topic_page(terms: Terms, namespace: str, prefix: str, page_token: str, parti
     )
     response = yield from call_flow(terms, Call("getActiveTopics", request, Repeat.READ))
     stats = [
-        TopicStats(t.topic, t.ready, t.delayed, t.leased, t.dead, t.most_urgent_priority, t.oldest_ready_at_ms, t.group)
+        TopicStats(
+            t.topic, t.ready, t.delayed, t.leased, t.dead, t.most_urgent_priority, t.oldest_ready_at_ms, t.group,
+            bool(t.serial),
+        )
         for t in response.topics or ()
-    ]
+    ]  # fmt: skip
     return TopicPage(stats, response.next_page_token or "", list(response.missing or ()))
 
 

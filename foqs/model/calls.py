@@ -113,7 +113,8 @@ class TopicStats:
 
     most_urgent_priority: of its ready items; 0 without ready items. oldest_ready_at_ms: the smallest deliver_after of
     the ready items of the 16 most urgent priorities, in milliseconds since the epoch; 0 without ready items. group: the
-    consumer group whose copies are counted; None for the topic's own items.
+    consumer group whose copies are counted; None for the topic's own items. serial: True if the topic delivers one item
+    at a time.
     """
 
     topic: str
@@ -124,6 +125,7 @@ class TopicStats:
     most_urgent_priority: int
     oldest_ready_at_ms: int
     group: str | None = None
+    serial: bool = False
 
 
 @dataclass(slots=True)

@@ -134,6 +134,14 @@ class HostUnreachableError(UnavailableError):
         super().__init__(message, retry_after_ms=retry_after_ms, nothing_done=True)
 
 
+class SlotsBusyError(UnavailableError):
+    """Some slots cannot move, because they have items of serial topics."""
+
+    def __init__(self, slots: frozenset[int]) -> None:
+        super().__init__(f"{len(slots)} slots have items of serial topics: they were not moved", nothing_done=True)
+        self.slots = slots
+
+
 class NotFoundError(FoqsError):
     """No such item, job or shard exists."""
 

@@ -181,41 +181,41 @@ class ShardItem:
 # ---- the life cycle ----
 
 _MOVES: Final = {
-    #                         to                 rows, leased: changes of the topic's counts
+    #                         to                 rows, leased, out: changes of the topic's counts
     Phase.INSERTING: {
-        Phase.ARRIVING: (0, 0),
-        Phase.READY: (1, 0),
+        Phase.ARRIVING: (0, 0, 1),
+        Phase.READY: (1, 0, 0),
     },
     Phase.ARRIVING: {
-        Phase.INSERTING: (0, 0),
-        Phase.PREFETCHED: (1, 0),
-        Phase.SETTLING: (1, 1),
+        Phase.INSERTING: (0, 0, -1),
+        Phase.PREFETCHED: (1, 0, 0),
+        Phase.SETTLING: (1, 1, 0),
     },
     Phase.READY: {
-        Phase.CLAIMING: (0, 0),
-        Phase.LEASED: (0, 1),
-        Phase.SETTLING: (0, 1),
+        Phase.CLAIMING: (0, 0, 1),
+        Phase.LEASED: (0, 1, 1),
+        Phase.SETTLING: (0, 1, 1),
     },
     Phase.CLAIMING: {
-        Phase.READY: (0, 0),
-        Phase.PREFETCHED: (0, 0),
-        Phase.SETTLING: (0, 1),
+        Phase.READY: (0, 0, -1),
+        Phase.PREFETCHED: (0, 0, 0),
+        Phase.SETTLING: (0, 1, 0),
     },
     Phase.PREFETCHED: {
-        Phase.READY: (0, 0),
-        Phase.CLAIMING: (0, 0),
-        Phase.LEASED: (0, 1),
-        Phase.SETTLING: (0, 1),
+        Phase.READY: (0, 0, -1),
+        Phase.CLAIMING: (0, 0, 0),
+        Phase.LEASED: (0, 1, 0),
+        Phase.SETTLING: (0, 1, 0),
     },
     Phase.LEASED: {
-        Phase.READY: (0, -1),
-        Phase.SETTLING: (0, 0),
+        Phase.READY: (0, -1, -1),
+        Phase.SETTLING: (0, 0, 0),
     },
     Phase.SETTLING: {
-        Phase.READY: (0, -1),
-        Phase.LEASED: (0, 0),
-        Phase.SETTLING: (0, 0),
-        Phase.GONE: (-1, -1),
+        Phase.READY: (0, -1, -1),
+        Phase.LEASED: (0, 0, 0),
+        Phase.SETTLING: (0, 0, 0),
+        Phase.GONE: (-1, -1, -1),
     },
     Phase.GONE: {},
 }  # fmt: skip
@@ -230,6 +230,8 @@ def move(item: ShardItem, new: Phase) -> None:
     counts = _COUNTS[item.phase][new]
     assert counts is not None, f"an item that is {item.phase.name} cannot become {new.name}"
     item.phase = new
+    if counts[2]:
+        item.topic.out_count += counts[2]
     if counts[0]:
         item.topic.count(rows=counts[0], leased=counts[1])
     elif counts[1]:
@@ -243,6 +245,8 @@ def move_all(topic: ShardTopic, items: Collection[ShardItem], old: Phase, new: P
     for item in items:
         assert item.phase is old, f"the item is {item.phase.name}, not {old.name}"
         item.phase = new
+    if counts[2]:
+        topic.out_count += counts[2] * len(items)
     if counts[0]:
         topic.count(rows=counts[0] * len(items), leased=counts[1] * len(items))
     elif counts[1]:

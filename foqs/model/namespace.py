@@ -14,6 +14,7 @@ from foqs.model.errors import FoqsError, InvalidArgumentError, UnavailableError,
 from foqs.model.groups import NO_GROUPS, Groups, NamespaceGroups
 from foqs.model.policies import NO_POLICIES, NO_POLICIES_IN_FORCE, NamespacePolicies, Policies
 from foqs.model.policy import NO_POLICY, TopicPolicy, TriState, rate_problem, reason_problem
+from foqs.model.serial import NONE_CLOSED, ClosedTopics, Serials
 
 _DOUBLINGS_MAX = limits.DELAY_MS_MAX.bit_length()
 """Doublings after which a backoff of 1 ms is longer than any delay."""
@@ -118,8 +119,10 @@ class SettingsTable:
 
     __slots__ = (
         "_policies_in_force",
+        "_serials",
         "by_number",
         "caps",
+        "closed_topics",
         "declared_groups",
         "dequeue_paused",
         "groups",
@@ -147,6 +150,10 @@ class SettingsTable:
         """Both kinds of policies, by namespace, if it has any. They are replaced as a whole, so that no thread sees
         half of a change.
         """
+        self._serials: Mapping[int, Serials] = {}
+        """The namespaces that have serial topics, or topics that are about to become serial; replaced as a whole."""
+        self.closed_topics: Mapping[int, ClosedTopics] = {}
+        """The topics that are about to become serial, by namespace; replaced as a whole."""
         self.declared_groups: Groups = {}
         """The groups of topics that were declared, by namespace and hidden name; replaced as a whole."""
         self.groups: Mapping[int, NamespaceGroups] = {}
@@ -189,11 +196,37 @@ class SettingsTable:
             if not (found.topics or found.prefixes):
                 del in_force[number]
         self.policies, self.prefix_policies, self._policies_in_force = policies, prefix_policies, in_force
+        self._find_serials()
         self.version += 1
         for number in changed:
             known, found = before.get(number, NO_POLICIES_IN_FORCE), in_force.get(number, NO_POLICIES_IN_FORCE)
             self.policy_changes.extend([(number, name) for name in found.changed_topics(known)])
             self.prefix_changes.extend([(number, prefix) for prefix in found.changed_prefixes(known)])
+
+    def close_topics(self, closed: Mapping[int, ClosedTopics]) -> None:
+        """Set the topics that are about to become serial. They take no items."""
+        self.closed_topics = closed
+        self._find_serials()
+
+    def _find_serials(self) -> None:
+        in_force, closed = self._policies_in_force, self.closed_topics
+        numbers = {number for number, found in in_force.items() if found.has_serial} | closed.keys()
+        self._serials = {
+            number: Serials(in_force.get(number, NO_POLICIES_IN_FORCE), closed.get(number, NONE_CLOSED))
+            for number in numbers
+        }
+
+    def serials(self, number: int) -> Serials | None:
+        """Return the serial topics of a namespace; None if it has none, and none are about to be."""
+        return self._serials.get(number)
+
+    def serial_policy(self, number: int, name: str) -> TopicPolicy | None:
+        """Return the policy of a topic, or of the topic of a group, if it is serial; else None."""
+        serials = self._serials.get(number)
+        if serials is None:
+            return None
+        policy = serials.policy(name)
+        return policy if policy.serial else None
 
     def replace_groups(self, declared: Groups) -> None:
         """Set the groups of all topics. Unchanged namespaces must have the same objects as before."""

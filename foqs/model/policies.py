@@ -49,7 +49,9 @@ class NamespacePolicies:
     It is immutable: the thread that reads the meta database makes a new one for each change.
     """
 
-    __slots__ = ("_in_force", "_prefixes", "may_limit_depth", "may_pause_enqueues", "prefixes", "topics")
+    __slots__ = (
+        "_in_force", "_prefixes", "has_serial", "may_limit_depth", "may_pause_enqueues", "prefixes", "topics",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -67,10 +69,11 @@ class NamespacePolicies:
             known = {} if before is None else before._in_force
             found = {name: own.over(self._of_prefix(name)) for name, own in topics.items()}
             self._in_force = {name: known[name] if known.get(name) == one else one for name, one in found.items()}
-        pausing = (one.enqueue_paused for some in (self._in_force, prefixes) for one in some.values())
-        self.may_pause_enqueues = any(pausing)
-        limiting = (one.depth_max > 0 for some in (self._in_force, prefixes) for one in some.values())
-        self.may_limit_depth = any(limiting)
+        possible = [one for some in (self._in_force, prefixes) for one in some.values()]
+        self.may_pause_enqueues = any(one.enqueue_paused for one in possible)
+        self.may_limit_depth = any(one.depth_max > 0 for one in possible)
+        self.has_serial = any(one.serial for one in possible)
+        """True if a topic can be serial."""
 
     def of(self, name: str) -> TopicPolicy:
         """Return the policy in force for a topic."""

@@ -1,4 +1,4 @@
-"""The policy of a topic: its pauses, cap and weight, the limit on its depth, its attempts and their backoff."""
+"""The policy of a topic: its pauses, cap and weight, the limit on its depth, its attempts, their backoff, its order."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from unicodedata import category
 
 from foqs.model import limits
 from foqs.model.errors import InvalidArgumentError
+from foqs.model.serial import OnDead
 from foqs.model.topic_name import hidden, parts
 
 DEPTH_MAX = 1_000_000_000
@@ -45,6 +46,10 @@ class TopicPolicy:
     """The delay after the first failed attempt of an item, doubled with each further one; 0 for no delay."""
     backoff_ms_max: int = 0
     """The longest such delay; 0 for the longest delay of any item."""
+    serial: bool = False
+    """True if it delivers one item at a time, in the order of priority and commit."""
+    on_dead: OnDead = OnDead.CONTINUE
+    """The effect of a dead letter on a serial topic."""
 
 
 NO_POLICY = TopicPolicy()
@@ -126,6 +131,8 @@ class TopicPolicyChange:
     dead_letter_on_expiry: TriState | bool | None = None
     backoff_ms: int | None = None
     backoff_ms_max: int | None = None
+    serial: bool | None = None
+    on_dead: OnDead | None = None
 
 
 @dataclass(slots=True)
@@ -167,6 +174,8 @@ def policy_changes_of(changes: object) -> dict[str, Any]:
         raise InvalidArgumentError("topic policy: " + "; ".join(problems))
     if "dead_letter_on_expiry" in given:
         given["dead_letter_on_expiry"] = TriState(given["dead_letter_on_expiry"])
+    if "on_dead" in given:
+        given["on_dead"] = OnDead(given["on_dead"])
     return given
 
 
@@ -190,6 +199,9 @@ def _problem_of(name: str, value: object) -> str:
         least, most = _NUMBERS[name]
         is_within = isinstance(value, int) and least <= value <= most
         return "" if is_within else f"{name} {value!r} is not within {least:d}..{most:d}"
+    if name == "on_dead":
+        allowed = ", ".join([f"{one.value} ({one.name})" for one in OnDead])
+        return "" if value in list(OnDead) else f"on_dead {value!r} is none of {allowed}"
     return "" if isinstance(value, bool) else f"{name} {value!r} is not a bool"
 
 
@@ -211,3 +223,11 @@ def rate_problem(name: str, value: object) -> str:
     if isinstance(value, int | float) and is_number and (value == 0 or low <= value <= high):
         return ""
     return f"{name} {value!r} is neither 0, which is no cap, nor within {low}..{high}"
+
+
+def check_delay(policy: TopicPolicy, topic: str, delay_ms: int) -> None:
+    """Check that a group can delay the copies of a topic. Raises InvalidArgumentError for a serial one."""
+    if delay_ms and policy.serial:
+        raise InvalidArgumentError(
+            f"delay_ms {delay_ms} is not possible for a group of topic {topic!r}, which is serial: leave it out"
+        )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from foqs.model import limits
-from foqs.model.errors import InvalidArgumentError
+from foqs.model.census import Closed, ClosedKind
+from foqs.model.errors import InvalidArgumentError, UnavailableError
 from foqs.model.policy import (
     NO_POLICY,
     NOTHING_SAID,
@@ -15,6 +17,7 @@ from foqs.model.policy import (
     TopicPolicyEntry,
     policy_changes_of,
 )
+from foqs.model.topic_name import is_of_group
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,17 @@ class PolicyCounts:
     """Topics and prefixes of all namespaces."""
 
 
+class Emptied(NamedTuple):
+    """The outcome of a census of topics that become serial."""
+
+    asked: frozenset[Closed]
+    """The topics and prefixes that took no items meanwhile."""
+    held: frozenset[Closed]
+    """Those of which a shard holds items."""
+    delayed: Mapping[str, str]
+    """The topics with a group that delays its copies, each with one such group."""
+
+
 class PolicyBook:
     """The policies of one namespace during a series of changes, each of which sees the earlier ones.
 
@@ -51,14 +65,21 @@ class PolicyBook:
         topics: Mapping[str, OwnPolicy],
         prefixes: Mapping[str, OwnPolicy],
         counts: PolicyCounts,
+        emptied: Emptied | None = None,
     ) -> None:
-        """`topics` has the existing entries of the topics to change, and `prefixes` all prefixes of the namespace."""
+        """`topics` has the existing entries of the topics to change, and `prefixes` all prefixes of the namespace.
+
+        A change that makes topics serial needs `emptied`. Without it the changes are on trial if there is one.
+        """
         self._namespace_name = namespace_name
         self._topics = dict(topics)
         self._prefixes = dict(prefixes)
         self._counts = counts
         self.topics_changed: dict[str, OwnPolicy] = {}
         self.prefixes_changed: dict[str, OwnPolicy] = {}
+        self.made_serial: list[Closed] = []
+        """The topics and prefixes that become serial, which need a census."""
+        self._emptied = emptied
 
     def change(self, wanted: NamedChange) -> TopicPolicyEntry:
         """Make one change. Returns the policy in force after it. Raises InvalidArgumentError without any change."""
@@ -71,6 +92,10 @@ class PolicyBook:
         after = before
         for field, value in given.items():
             after = after.with_field(field, value, is_set=_is_word(field, value, base, is_prefix=wanted.is_prefix))
+        if not is_of_group(wanted.name):
+            was_serial = _in_force(before, base, is_prefix=wanted.is_prefix).serial
+            if _in_force(after, base, is_prefix=wanted.is_prefix).serial and not was_serial:
+                self._admit_serial(wanted)
         if before == NOTHING_SAID != after:
             self._take_room(is_prefix=wanted.is_prefix)
         if after != before:
@@ -81,6 +106,31 @@ class PolicyBook:
                 self._give_room(is_prefix=wanted.is_prefix)
         policy: TopicPolicy = after if wanted.is_prefix else after.over(base)
         return TopicPolicyEntry.of(wanted.name, policy, after, is_prefix=wanted.is_prefix)
+
+    def _admit_serial(self, wanted: NamedChange) -> None:
+        """Raise InvalidArgumentError if a topic that becomes serial holds items, or has a group with a delay."""
+        one = Closed(ClosedKind.PREFIX if wanted.is_prefix else ClosedKind.TOPIC, wanted.name)
+        self.made_serial.append(one)
+        emptied = self._emptied
+        if emptied is None:
+            return
+        what = f"the topics that begin with {wanted.name!r}" if wanted.is_prefix else f"topic {wanted.name!r}"
+        if one not in emptied.asked:
+            raise UnavailableError(
+                f"another change came in between, and this one makes {what} serial now: nothing was changed, try again",
+                nothing_done=True,
+            )
+        if one in emptied.held:
+            raise InvalidArgumentError(
+                f"{what} can become serial only without items, and a shard holds some (ready, delayed, leased or "
+                "dead): consume, delete or purge them, and try again, or use a new topic"
+            )
+        for topic, group in emptied.delayed.items():
+            if topic == wanted.name or (wanted.is_prefix and topic.startswith(wanted.name)):
+                raise InvalidArgumentError(
+                    f"group {group!r} of topic {topic!r} delays its copies, and that of a serial topic cannot: delete "
+                    "it first"
+                )
 
     def _base(self, name: str, *, is_prefix: bool) -> TopicPolicy:
         """Return the policy in force for the topic, or for topics of the prefix, without its own entry."""
@@ -112,6 +162,13 @@ class PolicyBook:
             self._counts.prefixes += change
         else:
             self._counts.topics += change
+
+
+def _in_force(own: OwnPolicy, base: TopicPolicy, *, is_prefix: bool) -> TopicPolicy:
+    """Return the policy in force for a topic, or for topics of a prefix, of which it is the whole policy."""
+    if is_prefix:
+        return base if own == NOTHING_SAID else own
+    return own.over(base)
 
 
 def _is_word(field: str, value: object, base: TopicPolicy, *, is_prefix: bool) -> bool:

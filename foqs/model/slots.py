@@ -69,35 +69,39 @@ def moved(table: SlotTable, move: SlotMove) -> SlotTable:
     return SlotTable(move.version, tuple(shards))
 
 
-def next_move(table: SlotTable, serving: Collection[int], draining: Collection[int]) -> SlotMove | None:
-    """Return the next move towards an equal number of slots on all `serving` shards, or None if they are balanced.
+def next_move(
+    table: SlotTable, serving: Collection[int], draining: Collection[int], busy: Collection[int] = ()
+) -> SlotMove | None:
+    """Return the next move towards an equal number of slots on all `serving` shards, or None if none is possible.
 
-    Slots of `draining` shards move first. A shard that is neither serving nor draining keeps its slots.
+    Slots of `draining` shards move first. A shard that is neither serving nor draining keeps its slots, and each shard
+    keeps its `busy` ones.
     """
     if not table.version or not serving:
         return None
     held = Counter(table.shards)
+    free = held - Counter([table.shards[slot] for slot in busy])
     counts = {shard_id: held[shard_id] for shard_id in [*serving, *draining]}
     smallest = min(sorted(serving), key=lambda shard_id: counts[shard_id])
     fewest, most = divmod(sum(counts.values()), len(serving))
     most = fewest + (most > 0)
-    leaving = [shard_id for shard_id in sorted(draining) if counts[shard_id]]
+    leaving = [shard_id for shard_id in sorted(draining) if free[shard_id]]
     if leaving:
         giver = leaving[0]
-        count = min(counts[giver], most - counts[smallest])
+        count = min(free[giver], most - counts[smallest])
     else:
         giver = max(sorted(serving), key=lambda shard_id: counts[shard_id])
         # Move no more than the surplus of the giver or the deficit of the receiver.
         is_even = counts[giver] - counts[smallest] < 2
-        count = 0 if is_even else max(1, min(counts[giver] - most, fewest - counts[smallest]))
-    if not count:
+        count = 0 if is_even else min(free[giver], max(1, min(counts[giver] - most, fewest - counts[smallest])))
+    if count <= 0:
         return None
-    return SlotMove(table.version + 1, giver, smallest, _spread(table, giver, min(count, SLOTS_MOVED_MAX)))
+    return SlotMove(table.version + 1, giver, smallest, _spread(table, giver, min(count, SLOTS_MOVED_MAX), busy))
 
 
-def _spread(table: SlotTable, shard_id: int, count: int) -> tuple[int, ...]:
+def _spread(table: SlotTable, shard_id: int, count: int, busy: Collection[int]) -> tuple[int, ...]:
     """Choose some of a shard's slots far from each other, because the slots of one namespace are adjacent."""
-    mine = [slot for slot, shard in enumerate(table.shards) if shard == shard_id]
+    mine = [slot for slot, shard in enumerate(table.shards) if shard == shard_id and slot not in busy]
     return tuple(mine[number * len(mine) // count] for number in range(count))
 
 

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Sized
 from sortedcontainers import SortedDict
 
 from foqs.model import limits, order
+from foqs.model.policy import TopicPolicy
+from foqs.model.serial import OnDead, oldest_shown
 from foqs.model.topic_name import parts
 
 OLDEST_URGENCIES_MAX = 16
@@ -212,6 +214,14 @@ class NamespaceTopics(ItemCounts):
                 return
             yield by_name[found]
 
+    @property
+    def counted(self) -> bool:
+        """True if the counts are exact."""
+        return self._table.counted
+
+    def note_order(self, topic: ShardTopic) -> None:
+        self._table.note_order(topic)
+
     def emptied(self, topic: ShardTopic) -> None:
         self._table.note_empty(topic)
 
@@ -219,7 +229,7 @@ class NamespaceTopics(ItemCounts):
 class TopicTable:
     """All topics of one shard."""
 
-    __slots__ = ("by_number", "counts", "empty_since_ms", "namespaces", "steady_ms", "topics")
+    __slots__ = ("by_number", "counted", "counts", "empty_since_ms", "namespaces", "serial", "steady_ms", "topics")
 
     def __init__(self, steady_ms: int) -> None:
         self.topics: dict[tuple[int, str], ShardTopic] = {}
@@ -228,8 +238,12 @@ class TopicTable:
         self.namespaces: dict[int, NamespaceTopics] = {}
         """The namespaces that have topics, by number. A namespace that holds items is always among them."""
         self.counts = ItemCounts(None)
+        self.counted = False
+        """True if the counts are exact."""
         self.empty_since_ms: OrderedDict[ShardTopic, int] = OrderedDict()
         """The time at which a topic was last empty, the earliest first; it can hold items again."""
+        self.serial: dict[ShardTopic, None] = {}
+        """The topics that deliver one item at a time."""
         self.steady_ms = steady_ms
         """The time of the last tick."""
 
@@ -241,6 +255,7 @@ class TopicTable:
         topic.parent = topic.of_namespace = namespace
         self.topics[topic.namespace, topic.name] = topic
         self.by_number[topic.number] = topic
+        self.note_order(topic)
         self.note_empty(topic)
 
     def remove(self, topic: ShardTopic) -> None:
@@ -248,10 +263,18 @@ class TopicTable:
         del self.topics[topic.namespace, topic.name]
         del self.by_number[topic.number]
         self.empty_since_ms.pop(topic, None)
+        self.serial.pop(topic, None)
         namespace = self.namespaces[topic.namespace]
         del namespace.by_name[topic.name]
         if not namespace.by_name:
             del self.namespaces[topic.namespace]
+
+    def note_order(self, topic: ShardTopic) -> None:
+        """Note if the topic is serial."""
+        if topic.is_serial:
+            self.serial[topic] = None
+        else:
+            self.serial.pop(topic, None)
 
     def note_empty(self, topic: ShardTopic) -> None:
         """Note that the topic is empty, as far as is known."""
@@ -268,10 +291,14 @@ class ShardTopic(ItemCounts):
         "_leases",
         "claim_head",
         "claiming_count",
+        "first_enqueued_at",
+        "holds_on_dead",
+        "is_serial",
         "name",
         "namespace",
         "number",
         "of_namespace",
+        "out_count",
         "shard_id",
         "shown",
         "stored",
@@ -308,6 +335,21 @@ class ShardTopic(ItemCounts):
         """The first sort key that was taken from the window and whose claim is not committed yet."""
         self.claiming_count = 0
         """Claims on the way to the database."""
+        self.out_count = 0
+        """Items that are claimed, held, under lease, or being settled."""
+        self.is_serial = False
+        """True if it delivers one item at a time."""
+        self.holds_on_dead = False
+        """True if it delivers nothing while it has a dead letter, being serial."""
+        self.first_enqueued_at = 0
+        """In a serial topic, a time before which no waiting item was enqueued; 0 if unknown."""
+
+    def follow(self, serial: TopicPolicy | None) -> None:
+        """Set the order of its deliveries by the policy of its topic, which is None unless it is serial."""
+        self.is_serial = serial is not None
+        self.holds_on_dead = serial is not None and serial.on_dead is OnDead.HOLD
+        if self.of_namespace is not None:
+            self.of_namespace.note_order(self)
 
     def count(self, rows: int = 0, leased: int = 0, delayed: int = 0, dead: int = 0) -> None:
         super().count(rows, leased, delayed, dead)
@@ -325,9 +367,27 @@ class ShardTopic(ItemCounts):
         A topic can have a multiple of the leases that are free for all, so one that never settles leaves room for the
         others (dynamic thresholds, Choudhury and Hahne 1998).
         """
+        if self.is_serial:
+            return self._serial_room
         ratio, free = OPEN_LEASES_OF_TOPIC_RATIO, limits.OPEN_LEASES_MAX - len(self._leases)
         spare = ratio * free - self.leased - self.claiming_count
         return (spare + ratio) // (ratio + 1) if spare > 0 else 0  # Each claim also reduces the free leases by one.
+
+    @property
+    def _serial_room(self) -> int:
+        """1 if no item is out or waits for its next attempt, nor keeps the topic back as a dead letter; else 0.
+
+        Until the rows are counted, an item can wait unknown.
+        """
+        namespace = self.of_namespace
+        if namespace is None or not namespace.counted or self.out_count or self.delayed:
+            return 0
+        is_held = self.holds_on_dead and self.dead
+        return int(not is_held and len(self._leases) < limits.OPEN_LEASES_MAX)
+
+    def oldest_due_at(self) -> int | None:
+        """Return the earliest due time of the ready items in its window, or None."""
+        return oldest_shown(self.window.oldest_due_at(), self.first_enqueued_at)
 
     @property
     def first_sort_key(self) -> int:

@@ -237,6 +237,8 @@ class Transaction:
     """Rows of the journal that keep only these entries."""
     rewrites: list[Rewrite] = field(default_factory=list)
     wakes: list[int] = field(default_factory=list)
+    wakes_in_place: list[int] = field(default_factory=list)
+    """Delayed items of serial topics that become ready with the due time of such topics."""
     deletes: list[int] = field(default_factory=list)
     claims_gone: list[int] = field(default_factory=list)
     look_ups: list[int] = field(default_factory=list)

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from foqs.model import limits
-from foqs.model.census import Census, CensusAnswer, unanswered
+from foqs.model.census import Census, CensusAnswer, Closed, of_old_builds, unanswered
 from foqs.model.cluster import ShardUse
 from foqs.model.errors import UnavailableError
 from foqs.model.slots import NO_SLOTS, SlotMove, SlotTable, first_table
+from foqs.storage.meta.meta_slots import check_slots_free, closed_slots
 from foqs.testing.fake_meta_tables import Reach
 
 
@@ -35,9 +36,9 @@ class FakeCensuses:
         tables.censuses.pop(census.id, None)
         tables.answers.pop(census.id, None)
 
-    def begin(self, number: int, topic_namespace: int = 0, topic: str = "") -> Census:
+    def begin(self, number: int, topic_namespace: int = 0, topic: str = "", closes: tuple[Closed, ...] = ()) -> Census:
         database = self._reach()
-        census = Census(database.chance.getrandbits(63), number, topic_namespace, topic)
+        census = Census(database.chance.getrandbits(63), number, topic_namespace, topic, closes)
         database.tables.censuses[census.id] = (census, database.now_ms() + limits.CENSUS_EXPIRY_MS)
         return census
 
@@ -46,7 +47,7 @@ class FakeCensuses:
         if census.id not in tables.censuses:
             raise UnavailableError("the census is over")
         answers = list(tables.answers.get(census.id, {}).values())
-        return answers, unanswered(tables.epochs, answers)
+        return answers, sorted({*unanswered(tables.epochs, answers), *of_old_builds(census, answers)})
 
 
 class FakeSlots:
@@ -56,8 +57,8 @@ class FakeSlots:
         self._reach = reach
         self._censuses = censuses
 
-    def begin(self) -> Census:
-        return self._censuses.begin(0)
+    def begin(self, slots: Sequence[int] = ()) -> Census:
+        return self._censuses.begin(0, closes=closed_slots(slots))
 
     def finish(self, census: Census) -> list[int]:
         answers, missing = self._censuses.counted(census)
@@ -69,6 +70,7 @@ class FakeSlots:
     def begin_move(self, census: Census, move: SlotMove) -> list[int]:
         answers, missing = self._censuses.counted(census)
         if not missing:
+            check_slots_free(census, answers)
             tables = self._reach().tables
             version = tables.slots.version
             known = max([answer.slots_version for answer in answers], default=0)

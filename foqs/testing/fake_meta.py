@@ -29,7 +29,7 @@ class FakeMeta:
         self.shards = FakeShards(reach)
         self.censuses = FakeCensuses(reach)
         self.slots = FakeSlots(reach, self.censuses)
-        self.policies = FakePolicies(reach)
+        self.policies = FakePolicies(reach, self.censuses)
         self.jobs = FakeJobs(reach)
         self.access = FakeAccess(reach)
         self.groups = self.group_copies = FakeGroups(reach, self.censuses, self.jobs)

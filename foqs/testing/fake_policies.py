@@ -5,34 +5,62 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 
+from foqs.model.census import Closed, held_of
 from foqs.model.errors import FoqsError
 from foqs.model.policies import NamespacePolicies, Policies
 from foqs.model.policy import NOTHING_SAID, OwnPolicy, TopicPolicyEntry
-from foqs.model.policy_book import NamedChange, PolicyBook, PolicyCounts
+from foqs.model.policy_book import Emptied, NamedChange, PolicyBook, PolicyCounts
+from foqs.storage.meta.meta_policies import Changed, PolicyCensus
+from foqs.testing.fake_censuses import FakeCensuses
 from foqs.testing.fake_meta_tables import Reach
 
 
 class FakePolicies:
     """The tables of policies."""
 
-    def __init__(self, reach: Reach) -> None:
+    def __init__(self, reach: Reach, censuses: FakeCensuses) -> None:
         self._reach = reach
+        self._censuses = censuses
 
-    def set(self, name: str, changes: Sequence[NamedChange]) -> list[TopicPolicyEntry | FoqsError]:
+    def set(self, name: str, changes: Sequence[NamedChange]) -> Changed | PolicyCensus:
+        number = self._reach().tables.named(name).number
+        changed, made_serial = self._change(name, changes, None)
+        if made_serial:
+            return PolicyCensus(self._censuses.begin(0, number, "", made_serial), name, changes)
+        return changed
+
+    def finish(self, wanted: PolicyCensus) -> tuple[TopicPolicyEntry | FoqsError, ...] | list[int]:
+        census = wanted.census
+        answers, missing = self._censuses.counted(census)
+        if missing:
+            return missing
+        tables = self._reach().tables
+        groups = tables.groups.get(tables.named(wanted.namespace_name).number, {}).values()
+        delayed = {one.topic: one.group for one in groups if one.delay_ms and not one.is_deleted}
+        emptied = Emptied(frozenset(census.closes), frozenset(held_of(census, answers)), delayed)
+        changed, _ = self._change(wanted.namespace_name, wanted.changes, emptied)
+        self._censuses.end(census)
+        return tuple(changed)
+
+    def _change(
+        self, name: str, changes: Sequence[NamedChange], emptied: Emptied | None
+    ) -> tuple[list[TopicPolicyEntry | FoqsError], tuple[Closed, ...]]:
         tables = self._reach().tables
         number = tables.named(name).number
         topics, prefixes = tables.policies.get(number, {}), tables.prefix_policies.get(number, {})
         all_count = sum(map(len, [*tables.policies.values(), *tables.prefix_policies.values()]))
-        book = PolicyBook(name, topics, prefixes, PolicyCounts(len(topics), len(prefixes), all_count))
+        book = PolicyBook(name, topics, prefixes, PolicyCounts(len(topics), len(prefixes), all_count), emptied)
         results: list[TopicPolicyEntry | FoqsError] = []
         for wanted in changes:
             try:
                 results.append(book.change(wanted))
             except FoqsError as error:
                 results.append(error)
+        if book.made_serial and emptied is None:
+            return results, tuple(dict.fromkeys(book.made_serial))
         tables.policies = _changed(tables.policies, number, book.topics_changed)
         tables.prefix_policies = _changed(tables.prefix_policies, number, book.prefixes_changed)
-        return results
+        return results, ()
 
     def page(
         self, number: int, prefix: str, after: tuple[bool, str], limit: int, *, with_prefixes: bool

@@ -16,6 +16,7 @@ from foqs.model.held import HeldChanges
 from foqs.model.item import ShardItem
 from foqs.model.seen import BLOCK_IDS
 from foqs.model.seen_image import ImageKey
+from foqs.model.serial import SERIAL_DUE_AT
 from foqs.shard.port import (
     TIMER_LANE,
     ClaimedRow,
@@ -104,6 +105,7 @@ class Script:
     claims_rewritten: list[tuple[int, Entries]]
     rewrites: list[Rewrite]
     wakes: list[int]
+    wakes_in_place: list[int]
     deletes: list[int]
     tombstone: Tombstone | None
     tombstones_gone: list[int]
@@ -292,11 +294,12 @@ class FakeServer:
                     is_there or not rewrite.is_in_place or not self.strict, f"row {rewrite.key:x} is not in its place"
                 )
                 tables.put(_rewritten(row, rewrite))
-        for key in script.wakes:
+        for key in (*script.wakes, *script.wakes_in_place):
             if self._is_there(tables.row(key) is not None, f"row {key:x} is woken"):
                 row = tables.items[key]
                 require(row.lane == TIMER_LANE or not self.strict, f"row {key:x} is woken and is not delayed")
-                tables.put(row._replace(lane=row.topic, urgency=row.priority))
+                due_at = SERIAL_DUE_AT if key in script.wakes_in_place else row.due_at
+                tables.put(row._replace(lane=row.topic, urgency=row.priority, due_at=due_at))
         for key in script.deletes:
             if self._is_there(tables.row(key) is not None, f"row {key:x} is deleted"):
                 tables.delete(key)
@@ -467,6 +470,7 @@ def make_script(transaction: Transaction, plan: PackPlan, result: TransactionRes
         claims_rewritten=[(claim.id, entries(list(claim.items))) for claim in transaction.claims_rewritten],
         rewrites=sorted(plan.rewrites, key=lambda rewrite: rewrite.key),
         wakes=list(transaction.wakes),
+        wakes_in_place=list(transaction.wakes_in_place),
         deletes=list(plan.deletes),
         tombstone=plan.tombstone,
         tombstones_gone=list(plan.tombstones_gone),

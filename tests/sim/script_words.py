@@ -21,7 +21,7 @@ def shown(script: Script) -> str:
               for claim, entries in script.claims_rewritten]  # fmt: skip
     parts += [f"rewrite {row.key:x} lane {row.lane} due {row.due_at} deliveries {row.deliveries}"
               for row in script.rewrites]  # fmt: skip
-    for name in ("wakes", "deletes", "packs_gone", "tombstones_gone", "claims_gone", "look_ups"):
+    for name in ("wakes", "wakes_in_place", "deletes", "packs_gone", "tombstones_gone", "claims_gone", "look_ups"):
         keys = getattr(script, name)
         if keys:
             parts.append(f"{name} {' '.join(f'{key:x}' for key in keys)}")

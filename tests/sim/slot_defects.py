@@ -27,7 +27,7 @@ def _has_shards(profile: Profile) -> bool:
     return profile.shard_count > 1
 
 
-_place_ids, _enqueue_once, _of_slot = Placement.place_ids, Enqueues._enqueue_once, enqueues._of_slot
+_place_ids, _enqueue_once, _of_slot = Placement.place_ids, Enqueues._enqueue_once, enqueues.of_slot
 _keep = Slots._keep
 
 
@@ -124,14 +124,16 @@ async def moves_an_evicted_batch_with_ids_to_another_shard(
     self: Enqueues,
     namespace: Namespace,
     items: Sequence[NewItem],
+    serial: frozenset[str],
     result: EnqueueResult,
     charge: Charge,
+    costs: Any,
     away: Any = (),
 ) -> None:
     failed: FoqsError | None = None
-    with patch.object(enqueues, "_of_slot", lambda error: error):
+    with patch.object(enqueues, "of_slot", lambda error: error):
         try:
-            await _enqueue_once(self, namespace, items, result, charge, away)
+            await _enqueue_once(self, namespace, items, serial, result, charge, costs, away)
         except FoqsError as error:
             failed = error
     evicted = [position for position, error in result.errors.items() if isinstance(error, NotWrittenError)]

@@ -62,6 +62,7 @@ def _overtaken(shard: ShardState, key: int, tables: Tables, now_ms: int) -> str:
     in_flight = shard.in_flight
     if in_flight is not None and (
         key in in_flight.wakes
+        or key in in_flight.wakes_in_place
         or any(insert.key == key for insert in [*in_flight.inserts, *in_flight.inserts_short_lived])
         or any(rewrite.key == key for rewrite in in_flight.rewrites)
     ):

@@ -47,6 +47,7 @@ def _summed(parts: Sequence[TopicStats]) -> TopicStats:
         min([part.most_urgent_priority for part in ready], default=0),
         min(oldest, default=0),
         parts[0].group,
+        any(part.serial for part in parts),
     )
 
 

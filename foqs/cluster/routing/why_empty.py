@@ -125,4 +125,5 @@ def _sum(one: TopicStats, other: TopicStats) -> TopicStats:
         0,
         0,
         one.group,
+        one.serial or other.serial,
     )

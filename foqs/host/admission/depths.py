@@ -72,6 +72,10 @@ class Room:
         self._full: dict[str, PausedError] = {}
         self._taken: Counter[Topic] = Counter()
 
+    def another(self) -> Room:
+        """Return the room for other items of the call, which is given back at another time."""
+        return Room(self._depths, self._number, self._policies)
+
     def take(self, names: Sequence[str]) -> PausedError | None:
         """Take room for one item in each of these topics. If one is full, take none, and return its error."""
         for name in names:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from foqs.contract.requests import NewItem
 from foqs.host.dispatch.dispatcher import Dispatcher
@@ -12,6 +12,7 @@ from foqs.model import limits
 from foqs.model.calls import PositionErrors
 from foqs.model.errors import NoShardError, ShardElsewhereError, UnavailableError
 from foqs.model.namespace import DedupWhenAway, Namespace
+from foqs.model.serial import serial_slot
 from foqs.model.slots import slot_of
 from foqs.shard.writer.shard_writer import ShardWriter
 
@@ -123,6 +124,33 @@ class Placement:
             some.sort()  # Items of one topic are delivered in the order of the call.
         return placed, anywhere
 
+    def place_serial(
+        self, namespace: Namespace, by_topic: Mapping[str, Sequence[int]], errors: PositionErrors
+    ) -> dict[ShardWriter, list[int]]:
+        """Return the positions of items of serial topics by the shard of the slot of each topic.
+
+        If that shard is unserved or sick, or the slot moves, its items get `errors`: no other shard takes them.
+        """
+        placed: dict[ShardWriter, list[int]] = {}
+        for topic, some in by_topic.items():
+            slot = serial_slot(namespace.name, topic)
+            shard_id = self._slots.table.shards[slot]
+            writer = self._writers.get(shard_id)
+            shard = writer.shard if writer is not None else None
+            is_sick = shard_id in self._sick
+            if writer is None or shard is None or is_sick or not self._slots.keeps(shard):
+                here_sick = shard is not None and is_sick and shard_id not in self._shards.moving
+                error: UnavailableError = _serial_away(shard_id, topic, is_sick=here_sick)
+            elif slot in self._slots.closed or slot in shard.dedup.closed_slots:
+                error = _serial_moves(topic, slot)
+            elif not self._slots.takes(shard, slot):
+                error = _serial_away(shard_id, topic, is_sick=False)
+            else:
+                placed.setdefault(writer, []).extend(some)
+                continue
+            errors.update(dict.fromkeys(some, error))
+        return placed
+
     def _has_room(self, writer: ShardWriter, tier: str, avoided: Collection[int]) -> bool:
         """True if the shard takes items, and its buffer is shorter than a run and than its next two transactions."""
         shard, shard_id = writer.shard, writer.shard_id
@@ -170,6 +198,24 @@ class Placement:
                 f"one take items again (foqs shard serve {draining[0]}), or add one (foqs shard add)"
             )
         return NoShardError(message, retry_after_ms=NO_SHARD_RETRY_MS)
+
+
+def _serial_away(shard_id: int, topic: str, *, is_sick: bool) -> UnavailableError:
+    return ShardElsewhereError(
+        f"shard {shard_id}, which has all items of the serial topic {topic!r}, takes no items here now: nothing was "
+        "enqueued",
+        shard_id=shard_id,
+        is_sick=is_sick,
+        retry_after_ms=limits.SICK_RETRY_MS if is_sick else NO_SHARD_RETRY_MS,
+    )
+
+
+def _serial_moves(topic: str, slot: int) -> UnavailableError:
+    return UnavailableError(
+        f"slot {slot} of the serial topic {topic!r} moves to another shard: nothing was enqueued, try again",
+        retry_after_ms=NO_SHARD_RETRY_MS,
+        nothing_done=True,
+    )
 
 
 def _slot_away(shard_id: int, *, is_sick: bool) -> UnavailableError:

@@ -193,6 +193,8 @@ class Prefetch:
         """
         if queue.calls:
             return
+        if queue.is_serial and queue.buffer.sort_keys:
+            self.unclaim(queue, queue.buffer.items)  # No other item is delivered while one is held.
         if queue.has_prefetched_for_calls:
             queue.has_prefetched_for_calls = False
             if queue.buffer.sort_keys:

@@ -279,13 +279,15 @@ class Rings:
         tenant = self._queues.tenants.get(topic.namespace)
         if tenant is None or not tenant.waiting_any_count or topic.namespace in self._settings.dequeue_paused:
             return
+        if topic.is_serial and not topic.room:
+            return
         for ring in tenant.rings_of(topic.shown[0], topic.shown[1] or ""):
             if not ring.waiting:
                 continue
             queue = self._queues.of(topic)
             self._tokens.refresh(queue)
             call = next(iter(ring.waiting))
-            want = call.count_left
+            want = min(call.count_left, 1) if queue.is_serial else call.count_left
             if queue.is_throttled:
                 want = self._tokens.admit_arriving(queue, want)
             if want:

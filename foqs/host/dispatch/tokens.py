@@ -153,6 +153,7 @@ class Tokens:
         policy = self._settings.policy(queue.namespace, queue.name)
         is_paused = policy.dequeue_paused or not self._settings.is_read(queue.namespace, queue.name)
         queue.weight = policy.weight
+        self._refresh_order(queue)
         self.refresh_tenant(queue.tenant)
         cap = self._cap_of(queue.namespace, queue.name, policy.deliveries_per_second_max)
         shared_cap = queue.tenant.cap
@@ -164,6 +165,14 @@ class Tokens:
             queue.is_paused = is_paused
             queue.pausing = deque(queue.calls) if queue.is_paused else None
         queue.is_throttled = queue.is_paused or cap is not None or shared_cap is not None
+
+    def _refresh_order(self, queue: TopicQueue) -> None:
+        """Apply the order of a topic to its parts on all shards."""
+        serial = self._settings.serial_policy(queue.namespace, queue.name)
+        if serial is not None or queue.is_serial:
+            queue.is_serial = serial is not None
+            for topic in [*queue.parts.values(), *queue.sick_parts.values()]:
+                topic.follow(serial)
 
     def refresh_tenant(self, tenant: Tenant) -> None:
         """Apply the cap of a namespace, unless it was applied."""

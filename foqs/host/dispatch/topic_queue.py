@@ -141,8 +141,8 @@ class TopicQueue:
     __slots__ = (
         "_rate", "_rated_at_s", "_served_count", "allowed_count", "base", "buffer", "calls", "cap", "claiming_last",
         "claims_ended_count", "expired_claims_in_row", "group", "has_claims_for_calls", "has_prefetched_for_calls",
-        "in_ring",
-        "is_paused", "is_throttled", "name", "namespace", "parts", "pausing", "shared_cap", "sick_parts", "tenant",
+        "in_ring", "is_paused", "is_serial", "is_throttled", "name", "namespace", "parts", "pausing", "shared_cap",
+        "sick_parts", "tenant",
         "token_wait_slot", "topic", "version", "waiting_count", "weight",
     )  # fmt: skip
 
@@ -184,6 +184,8 @@ class TopicQueue:
         self.weight = 1
         self.is_paused = False
         """True if no item is delivered."""
+        self.is_serial = False
+        """True if it delivers one item at a time, and claims none before a call waits for it."""
         self.pausing: deque[DequeueCall] | None = None
         """The calls that a pause has not checked yet; it ends calls that wait for paused topics only."""
         self.cap: Cap | None = None
@@ -242,6 +244,8 @@ class TopicQueue:
         The latter get the items of the horizon at the recent rate. New consumers get as many as they have had, up to
         PREFETCH_BEGIN_ITEMS_MAX (like TCP's slow start). A topic with a cap claims only items that it can deliver now.
         """
+        if self.is_serial:
+            return min(self.waiting_count, 1, self.allowed_count if self.is_throttled else 1)
         if self.is_throttled:
             if not self.allowed_count:
                 return 0
@@ -338,7 +342,7 @@ class TopicQueue:
             window = part.window
             # Items beyond the edge of a window are read only when a call wants them.
             if window.head != order.LAST and part.room:
-                count += len(window) or 1
+                count += 1 if self.is_serial else len(window) or 1
             count += part.claiming_count
         return max(0, min(count, bound) - self.waiting_count)
 

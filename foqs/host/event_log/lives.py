@@ -11,6 +11,7 @@ from foqs.host.event_log.rollups import OUTCOMES
 from foqs.model import limits
 from foqs.model.event_log import FORMAT, LIFE_COLUMNS, sample_point_of, threshold_of
 from foqs.model.item import Outcome, ShardItem
+from foqs.model.serial import shown_due_at
 from foqs.model.topic import ShardTopic
 from foqs.shard.state.events import Ends
 
@@ -62,13 +63,13 @@ class Lives:
         firsts = self._firsts
         for item in items:
             if not item.deliveries and item.delivered_at:
-                firsts[shard_id, item.key] = (item.due_at, item.delivered_at)
+                firsts[shard_id, item.key] = (shown_due_at(item.due_at, item.enqueued_at), item.delivered_at)
         while len(firsts) > limits.EVENT_LOG_FIRSTS_MAX:
             firsts.popitem(last=False)
 
     def _add(self, topic: ShardTopic, outcome: Outcome, at_ms: int, items: list[ShardItem]) -> None:
         # A pass per attribute costs less than a pass per item.
-        ready: Sequence[int | None] = [item.due_at for item in items]
+        ready: Sequence[int | None] = [shown_due_at(item.due_at, item.enqueued_at) for item in items]
         delivered = [item.delivered_at for item in items]
         last: Sequence[int | None] = delivered if all(delivered) else [at or None for at in delivered]
         first = last
@@ -100,7 +101,7 @@ class Lives:
     def _first(self, shard_id: int, item: ShardItem) -> tuple[int | None, int | None]:
         """Return the times at which the item became ready and was first delivered, or None if forgotten."""
         if not item.deliveries:
-            return item.due_at, item.delivered_at or None
+            return shown_due_at(item.due_at, item.enqueued_at), item.delivered_at or None
         return self._firsts.pop((shard_id, item.key), (None, None))
 
     def _end_line(self, topic: ShardTopic, outcome: Outcome, columns: list[list[int | None]]) -> None:

@@ -46,7 +46,7 @@ class Ages:
         scanned_count = 0
         for writer, shard in list(self._shards.owned()):
             for topic in list(shard.index.topics.values()):
-                due_at = topic.window.oldest_due_at()
+                due_at = topic.oldest_due_at()
                 if due_at is not None and due_at < found.get(writer.shard_id, limits.NEVER_MS):
                     found[writer.shard_id] = due_at
                 scanned_count += 1

@@ -229,7 +229,7 @@ class TransactionMeters:
             ("claimed", sum([len(claim.items) for claim in transaction.claims])),
             ("dead_lettered", sum([rewrite.lane < 0 for rewrite in transaction.rewrites])),
             ("rewritten", len(transaction.rewrites)),
-            ("woken", len(transaction.wakes)),
+            ("woken", len(transaction.wakes) + len(transaction.wakes_in_place)),
             ("deleted", len(transaction.deletes)),
             ("windows_refilled", len(transaction.refills)),
         ):

@@ -10,6 +10,7 @@ import structlog
 
 from foqs.background.outage_log import OutageLog
 from foqs.background.tasks import Tasks
+from foqs.host.registry.held_topics import HeldTopics, topics_holding
 from foqs.host.registry.known_slots import Slots
 from foqs.host.registry.namespaces import Namespaces, NamespaceView
 from foqs.host.shards.shards import Shards
@@ -149,7 +150,7 @@ class Censuses:
         """True if the answer is in the meta database; else it is tried again with the next refresh."""
         try:
             async with asyncio.timeout(limits.CENSUS_MS_MAX / 1000):
-                if census.namespace or census.topic:
+                if census.namespace or census.topic or census.closes:
                     await writer.counted.wait()
                 await self._slots.ask(shard)
                 fence = Answer(self._waiting)
@@ -162,6 +163,7 @@ class Censuses:
                     _count(census, shard, namespaces),
                     max(namespaces.number_max, max(shard.index.namespace_names, default=0)),
                     self._slots.version_max,
+                    await _held(census, shard, namespaces) if census.closes else b"",
                 )
                 await namespaces.run_in_lane(lambda meta: meta.censuses.answer(census, [answer]))
         except (FoqsError, TimeoutError) as error:
@@ -175,6 +177,18 @@ class Censuses:
         if outage is None:
             outage = self._outages[shard_id] = OutageLog(asyncio.get_running_loop().time, "census_not_answered")
         outage.failed(reason, shard=shard_id)
+
+
+async def _held(census: Census, shard: ShardState, namespaces: Namespaces) -> bytes:
+    """Return a bit for each closed topic, prefix and slot: 1 if the shard holds items of it.
+
+    The topics of the shard are read in slices: none of these gets items meanwhile.
+    """
+    found = HeldTopics(census, namespaces.settings)
+    size = max(1, limits.TOPICS_PER_TICK_MAX // len(census.closes))
+    async for topic in topics_holding(shard, census.topic_namespace, size):
+        found.see(topic.namespace, topic.name)
+    return found.bits()
 
 
 def _count(census: Census, shard: ShardState, namespaces: Namespaces) -> int:

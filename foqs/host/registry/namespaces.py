@@ -16,10 +16,11 @@ from foqs.background.service import Service
 from foqs.host.registry.known_slots import Slots
 from foqs.host.registry.meta_calls import MetaCalls
 from foqs.model import limits
-from foqs.model.census import Census
+from foqs.model.census import Census, ClosedKind
 from foqs.model.errors import FoqsError, PausedError, UnavailableError, UnknownNamespaceError, shown
 from foqs.model.namespace import Namespace, NamespaceSettings, SettingsTable
 from foqs.model.pace import Pace
+from foqs.model.serial import NONE_CLOSED, ClosedTopics
 from foqs.model.slots import SlotMove
 from foqs.shard.state.engine import ShardState
 from foqs.storage.meta.meta_namespaces import NamespaceList
@@ -239,7 +240,25 @@ class Namespaces(Service):
                 known.replace_policies(listed.policies, listed.prefix_policies)
             if listed.groups is not known.declared_groups:
                 known.replace_groups(listed.groups)
+            # Last, because a census that is over can have made its topics serial.
+            self._close(listed)
             return listed
+
+    def _close(self, listed: NamespaceList) -> None:
+        """Take no items of topics, and no serial items of slots, of which a census is open, or whose slot moves."""
+        topics: dict[int, ClosedTopics] = {}
+        slots = set(() if listed.slot_move is None else listed.slot_move.slots)
+        for census in listed.censuses:
+            if census.closes:
+                slots |= set(map(int, census.closed(ClosedKind.SLOT)))
+                topics[census.topic_namespace] = ClosedTopics(
+                    [*census.closed(ClosedKind.TOPIC), *topics.get(census.topic_namespace, NONE_CLOSED).names],
+                    [*census.closed(ClosedKind.PREFIX), *topics.get(census.topic_namespace, NONE_CLOSED).prefixes],
+                )
+        topics.pop(0, None)
+        self._slots.closed = frozenset(slots)
+        if topics or self.settings.closed_topics:
+            self.settings.close_topics(topics)
 
     def shard_opened(self, shard: ShardState) -> None:
         """Compare the names of a shard's namespaces with those in the meta database."""

@@ -16,6 +16,7 @@ import structlog
 from foqs.background.lane import Lane
 from foqs.background.tasks import Tasks
 from foqs.host.registry.censuses import Censuses
+from foqs.host.registry.held_topics import held_slots
 from foqs.host.registry.known_slots import Slots
 from foqs.host.registry.namespace_calls import CENSUS_POLL_MS
 from foqs.host.registry.namespaces import Namespaces
@@ -23,7 +24,7 @@ from foqs.host.shards.shards import Shards
 from foqs.host.shards.waiting import Answer, Waiting
 from foqs.model import limits
 from foqs.model.cluster import ShardUse
-from foqs.model.errors import FoqsError, UnavailableError
+from foqs.model.errors import FoqsError, SlotsBusyError, UnavailableError
 from foqs.model.held import FREED, HeldId, Holder, NamespaceDigest
 from foqs.model.seen import slot_of_digest
 from foqs.model.slots import SLOTS_COUNT, MovePhase, SlotMove, SlotTable, moved, next_move, slot_of
@@ -45,6 +46,8 @@ GIVEN_POLL_MS = 50
 """The pause between two reads of the other shard's table, until its owner has given the slots."""
 GIVEN_MS_MAX = 30 * limits.SECOND_MS
 """Timeout of the wait for given slots. The next refresh of the namespaces begins it again."""
+BUSY_MS = 30 * limits.SECOND_MS
+"""The time for which a slot with items of serial topics is left out of moves, before its shard is asked again."""
 PROPOSE_MS = 3 * limits.SECOND_MS
 """The pause after a failed attempt to begin a move."""
 
@@ -94,6 +97,8 @@ class SlotMover:
         self._parts: set[tuple[str, ShardState | None]] = set()
         """The parts of a move that are under way."""
         self._propose_from_s = 0.0
+        self._busy_until_s: dict[int, float] = {}
+        """The slots that had items of serial topics when they were last asked about, and the end of that knowledge."""
         self._lane = Lane("slot-moves")
         """Other shards are read there."""
 
@@ -167,12 +172,22 @@ class SlotMover:
             self._start(("propose", None), lambda: self._begin_move(move))
 
     def _next(self, serving: Collection[int], draining: Collection[int]) -> SlotMove | None:
-        return next_move(self._slots.table, serving, draining)
+        return next_move(self._slots.table, serving, draining, self._busy())
+
+    def _busy(self) -> Collection[int]:
+        """Return the slots that cannot move now."""
+        if self._busy_until_s:
+            now_s = asyncio.get_running_loop().time()
+            self._busy_until_s = {slot: until_s for slot, until_s in self._busy_until_s.items() if until_s > now_s}
+        return self._busy_until_s.keys()
 
     async def _begin_move(self, move: SlotMove) -> None:
-        """Begin a move if all shards know the table for which it was made, and no other slots move to one."""
+        """Begin a move if all shards know the table for which it was made, and no other slots move to one.
+
+        From the census on, the slots take no items of serial topics until they have moved.
+        """
         namespaces = self._namespaces
-        census = await namespaces.run_in_lane(lambda meta: meta.slots.begin())
+        census = await namespaces.run_in_lane(lambda meta: meta.slots.begin(move.slots))
         loop = asyncio.get_running_loop()
         until_s = loop.time() + limits.CENSUS_MS_MAX / 1000
         try:
@@ -183,7 +198,10 @@ class SlotMover:
                 if loop.time() > until_s:
                     raise UnavailableError(f"shards {missing[:10]} have not said which slot table they know")
                 await asyncio.sleep(CENSUS_POLL_MS / 1000)
-        except FoqsError:
+        except FoqsError as error:
+            if isinstance(error, SlotsBusyError):
+                self._busy_until_s |= dict.fromkeys(error.slots, loop.time() + BUSY_MS / 1000)
+                self._propose_from_s = 0.0
             await namespaces.run_in_lane(lambda meta: meta.censuses.end(census))
             raise
         self._propose_from_s = 0.0
@@ -202,6 +220,9 @@ class SlotMover:
         kept = slots.kept_by(shard)
         if kept is None or kept.version != move.version - 1:
             return
+        # Else the meta database has lost the move for a while, in which the slots took such items.
+        if busy := await held_slots(shard, self._namespaces.settings, move.slots):
+            raise UnavailableError(f"slots {sorted(busy)[:10]} of shard {shard.shard_id} have items of serial topics")
         table = moved(kept, move)
         await self._write(writer, partial(shard.slot_moves.give, table, frozenset(move.slots)))
         slots.has_kept(shard, table)
@@ -306,8 +327,8 @@ class SlotMover:
     def _can_have(self, number: int, slots: frozenset[int]) -> bool:
         """True if ids of the namespace can be in these slots."""
         namespace = self._namespaces.view.by_number.get(number)
-        if namespace is None:
-            return True
+        if namespace is None or self._namespaces.settings.serials(number) is not None:
+            return True  # The ids of a serial topic have the slot of the topic.
         first = slot_of(namespace.name, "", 1)
         return any((slot - first) % SLOTS_COUNT < namespace.settings.key_spread for slot in slots)
 

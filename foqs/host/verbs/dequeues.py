@@ -19,6 +19,7 @@ from foqs.model.errors import OverloadedError, PausedError
 from foqs.model.groups import check_consumed
 from foqs.model.item import ItemEvent, ShardItem
 from foqs.model.namespace import Namespace
+from foqs.model.serial import shown_due_at
 from foqs.model.topic_name import is_of_group, parts
 
 
@@ -218,7 +219,7 @@ class Dequeues:
                     receipt,
                     name,
                     item.priority,
-                    item.due_at,
+                    shown_due_at(item.due_at, item.enqueued_at),
                     item.enqueued_at,
                     item.lease_due_at + ahead_ms[shard_id],
                     item.failed_attempts + 1,

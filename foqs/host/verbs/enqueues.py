@@ -19,6 +19,7 @@ from foqs.host.shards.shards import NO_SHARD_RETRY_MS
 from foqs.host.shards.waiting import Answer, Waiting
 from foqs.host.verbs.distant_holders import DistantHolders, HeldElsewhere
 from foqs.host.verbs.item_maker import Costs, ItemMaker, Made, costs_of
+from foqs.host.verbs.serial_part import SerialPart, digests_for, of_slot, serial_names
 from foqs.model import ids
 from foqs.model.calls import CallContext, DedupUntil, EnqueueResult, PositionErrors
 from foqs.model.errors import (
@@ -31,8 +32,6 @@ from foqs.model.errors import (
 from foqs.model.held import Holder
 from foqs.model.item import ItemEvent
 from foqs.model.namespace import DedupScope, Namespace
-from foqs.model.seen import digests_of
-from foqs.model.slots import slot_of
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import OnceOutcome
 from foqs.shard.writer.shard_writer import ShardWriter
@@ -96,14 +95,7 @@ class _OncePart:
                 assert error is not None, "it has ended"
                 # A full topic is no reason to refuse the whole call.
                 errors_of = result.errors if isinstance(error, PausedError) else refused
-                errors_of[position] = shared.get(error) or shared.setdefault(error, _of_slot(error))
-
-
-def _of_slot(error: FoqsError) -> FoqsError:
-    """Return the error of an item with a dedup id for its caller. Such an item cannot use another shard."""
-    if isinstance(error, NotWrittenError):
-        return UnavailableError(error.message, retry_after_ms=NO_SHARD_RETRY_MS, nothing_done=True)
-    return error
+                errors_of[position] = shared.get(error) or shared.setdefault(error, of_slot(error))
 
 
 def _by_id(namespace: Namespace, new_items: Sequence[NewItem], positions: Sequence[int]) -> list[list[int]]:
@@ -114,14 +106,6 @@ def _by_id(namespace: Namespace, new_items: Sequence[NewItem], positions: Sequen
         new = new_items[position]
         groups.setdefault((new.topic or "" if is_by_topic else "", new.dedup_id or ""), []).append(position)
     return list(groups.values())
-
-
-def slots_of(namespace: Namespace, dedup_ids: Sequence[str]) -> list[int]:
-    """Return the slot of each id, or the single slot of all ids."""
-    name, key_spread = namespace.name, namespace.settings.key_spread
-    if key_spread == 1:
-        return [slot_of(name, "", 1)]
-    return [slot_of(name, dedup_id, key_spread) for dedup_id in dedup_ids]
 
 
 class Enqueues:
@@ -171,8 +155,9 @@ class Enqueues:
                 return result
             self._count_event(namespace.number, ItemEvent.RATE_LIMITED, len(items))
             raise
-        if has_ids:
-            await self._enqueue_once(namespace, items, result, charge, costs, context.away)
+        serial = serial_names(self._namespaces.settings, namespace.number, items)
+        if has_ids or serial:
+            await self._enqueue_once(namespace, items, serial, result, charge, costs, context.away)
             return result
         try:
             await self._enqueue_anywhere(namespace, items, range(len(items)), result)
@@ -219,28 +204,35 @@ class Enqueues:
         self,
         namespace: Namespace,
         items: Sequence[NewItem],
+        serial: frozenset[str],
         result: EnqueueResult,
         charge: Charge,
         costs: Costs,
         away: Collection[int] = (),
     ) -> None:
-        """Write the items of a call with dedup ids. Raises FoqsError when all items failed for one reason."""
-        plain = [position for position, new in enumerate(items) if new.dedup_id is None]
-        with_ids = [position for position, new in enumerate(items) if new.dedup_id is not None]
+        """Write the items of a call with dedup ids, or with `serial` topics.
+
+        Raises FoqsError when all items failed for one reason.
+        """
         refused: PositionErrors = {}
         if not self._placement.knows_slots:
             await self._ask_for_slots(namespace, costs.all, charge)
+            serial = serial_names(self._namespaces.settings, namespace.number, items)
+        plain = [at for at, new in enumerate(items) if new.dedup_id is None and new.topic not in serial]
         answer = Answer(self._waiting)
-        placed, anywhere = self._placement.place_ids(namespace, items, with_ids, refused, away)
-        parts = self._start_once(namespace, items, placed, answer, result.errors, refused)
+        bound = [at for at, new in enumerate(items) if new.dedup_id is not None or new.topic in serial]
+        placed, anywhere = self._place_by_slots(namespace, items, bound, serial, refused, away)
+        parts, serial_parts = self._start_once(namespace, items, serial, placed, answer, result.errors, refused)
         if plain or anywhere:
             await self._enqueue_without_ids(namespace, items, plain, anywhere, result, refused)
-        parts = await self._end_once(namespace, items, parts, answer, result, refused)
+        parts = await self._end_once(namespace, items, serial, parts, answer, result, refused)
+        made_counts = [await one.enter_outcomes(result, refused) for one in serial_parts]
+        made_count = sum([part.made_count() for part in parts]) + sum(made_counts)
         result.duplicates.sort()
         result.errors.update(refused)
         undone = [position for position, error in result.errors.items() if error.nothing_done]
         charge.refund(costs.of(undone) + costs.of(result.duplicates))
-        self._count_event(namespace.number, ItemEvent.ENQUEUED, sum([part.made_count() for part in parts]))
+        self._count_event(namespace.number, ItemEvent.ENQUEUED, made_count)
         if len(refused) == len(items) and len(distinct := set(refused.values())) == 1:
             raise distinct.pop()
 
@@ -257,13 +249,14 @@ class Enqueues:
         Raises the refusal when no item is a repeat. The owners of other shards check the ids of their slots.
         """
         plain = [position for position, new in enumerate(items) if new.dedup_id is None]
-        with_ids = [position for position, new in enumerate(items) if new.dedup_id is not None]
         refused: PositionErrors = {}
         answer = Answer(self._waiting)
-        placed, anywhere = self._placement.place_ids(namespace, items, with_ids, refused, away)
+        serial = serial_names(self._namespaces.settings, namespace.number, items)
+        with_ids = [position for position, new in enumerate(items) if new.dedup_id is not None]
+        placed, anywhere = self._place_by_slots(namespace, items, with_ids, serial, refused, away)
         refused.update(dict.fromkeys([*plain, *anywhere], refusal))
-        parts = self._start_once(namespace, items, placed, answer, result.errors, refused, refusal)
-        await self._end_once(namespace, items, parts, answer, result, refused, refusal)
+        parts, _ = self._start_once(namespace, items, serial, placed, answer, result.errors, refused, refusal)
+        await self._end_once(namespace, items, serial, parts, answer, result, refused, refusal)
         result.duplicates.sort()
         result.errors.update(refused)
         limited_count = sum([error is refusal for error in refused.values()])
@@ -315,21 +308,51 @@ class Enqueues:
             ) from error
         self._check_open_still(namespace, count, charge)
 
+    def _place_by_slots(
+        self,
+        namespace: Namespace,
+        items: Sequence[NewItem],
+        positions: Sequence[int],
+        serial: frozenset[str],
+        refused: PositionErrors,
+        away: Collection[int] = (),
+    ) -> tuple[dict[ShardWriter, list[int]], list[int]]:
+        """Return the positions of items with dedup ids or `serial` topics by shard, and the positions for any shard.
+
+        Items that no shard here takes are added to `refused`.
+        """
+        with_ids = positions if not serial else [at for at in positions if items[at].topic not in serial]
+        placed: dict[ShardWriter, list[int]] = {}
+        anywhere: list[int] = []
+        if with_ids:
+            placed, anywhere = self._placement.place_ids(namespace, items, with_ids, refused, away)
+        if len(with_ids) < len(positions):
+            by_topic: dict[str, list[int]] = {}
+            for at in positions:
+                if (name := items[at].topic or "") in serial:
+                    by_topic.setdefault(name, []).append(at)
+            for writer, some in self._placement.place_serial(namespace, by_topic, refused).items():
+                placed[writer] = sorted([*placed.get(writer, ()), *some])
+        return placed, anywhere
+
     def _start_once(
         self,
         namespace: Namespace,
         items: Sequence[NewItem],
+        serial: frozenset[str],
         placed: Mapping[ShardWriter, Sequence[int]],
         answer: Answer,
         errors: PositionErrors,
         refused: PositionErrors,
         refusal: FoqsError | None = None,
-    ) -> list[_OncePart]:
-        """Pass items with dedup ids to their shards. Invalid items are added to `errors`, items that no shard takes to
-        `refused`. If `refusal` is given, no item is written, and it is the error of items that are no repeats.
+    ) -> tuple[list[_OncePart], list[SerialPart]]:
+        """Pass items with dedup ids, or with `serial` topics, to their shards.
+
+        Invalid items are added to `errors`, items that no shard takes to `refused`. If `refusal` is given, no item is
+        written, and it is the error of items that are no repeats.
         """
         parts: list[_OncePart] = []
-        is_by_topic = namespace.settings.dedup_scope is DedupScope.TOPIC
+        serial_parts: list[SerialPart] = []
         answer.open_count += 1  # A shard can refuse items at once, before the next shard gets its own.
         for writer, some in placed.items():
             shard = writer.shard
@@ -337,31 +360,36 @@ class Enqueues:
             try:
                 draft_topic = partial(shard.index.draft_topic, namespace.number)
                 made = self._maker.make_items(
-                    writer, shard, namespace, items, some, draft_topic, errors, takes_room=False
+                    writer, shard, namespace, items, some, draft_topic, errors, serial, takes_room=False
                 )
+                without_ids = [at for at in made.items if items[at].dedup_id is None] if serial else []
+                if without_ids:
+                    serial_part = SerialPart(made, without_ids, Answer(self._waiting))
+                    serial_part.insert(shard, errors, refused)
+                    serial_parts.append(serial_part)
+                    made = made.without(without_ids)
                 if made.items:
                     holding = [item.key for at, item in made.items.items() if items[at].dedup_until == DedupUntil.ACKED]
                     part = _OncePart(writer, shard.shard_id, made, frozenset(holding), refusal)
                     if made.room is not None:
                         made.room.hold_until(answer)
-                    ids = [items[position].dedup_id or "" for position in made.items]
-                    # The topic of the call counts, and not the one of the first copy.
-                    scopes = [(items[at].topic or "").encode() for at in made.items] if is_by_topic else [b""]
-                    digests = digests_of(namespace.number, scopes, slots_of(namespace, ids), ids)
+                    digests = digests_for(namespace, items, list(made.items), serial)
                     new_items = list(made.items.values())
                     shard.insert_once(new_items, digests, sum(map(_size_bytes, made.all())), answer, part.outcome)
                     parts.append(part)
             except FoqsError as error:
-                lost = [at for at in some if at not in errors]
+                begun = {at for one in serial_parts for at in one.positions}
+                lost = [at for at in some if at not in errors and at not in begun]
                 refused.update(dict.fromkeys(lost, error.with_traceback(None)))
             writer.wake()
         answer.part_done()
-        return parts
+        return parts, serial_parts
 
     async def _end_once(
         self,
         namespace: Namespace,
         items: Sequence[NewItem],
+        serial: frozenset[str],
         parts: list[_OncePart],
         answer: Answer,
         result: EnqueueResult,
@@ -389,14 +417,17 @@ class Enqueues:
             if not again:
                 break
             answer = Answer(self._waiting)
-            parts = self._start_once(
-                namespace, items, self._place_again(namespace, items, again, refused), answer, result.errors, refused,
-                refusal,
-            )  # fmt: skip
+            placed = self._place_again(namespace, items, again, serial, refused)
+            parts, _ = self._start_once(namespace, items, serial, placed, answer, result.errors, refused, refusal)
         return done
 
     def _place_again(
-        self, namespace: Namespace, items: Sequence[NewItem], positions: Sequence[int], refused: PositionErrors
+        self,
+        namespace: Namespace,
+        items: Sequence[NewItem],
+        positions: Sequence[int],
+        serial: frozenset[str],
+        refused: PositionErrors,
     ) -> Mapping[ShardWriter, Sequence[int]]:
         """Place items once more after a wait, in which their shards or their namespace can have gone."""
         try:
@@ -405,7 +436,7 @@ class Enqueues:
             refused.update(dict.fromkeys(positions, error.with_traceback(None)))
             return {}
         errors: PositionErrors = {}
-        placed, anywhere = self._placement.place_ids(namespace, items, positions, errors)
+        placed, anywhere = self._place_by_slots(namespace, items, positions, serial, errors)
         refused.update(errors)
         if anywhere:
             away = UnavailableError(
@@ -429,7 +460,7 @@ class Enqueues:
             raise arguments.too_many("items", len(items), settings.batch_items_max)
         costs = costs_of(items, self._namespaces.settings.groups.get(namespace.number))
         count = costs.all
-        if not has_ids:
+        if not has_ids and not serial_names(self._namespaces.settings, namespace.number, items):
             # Tokens for items without a shard would be missing on the hosts that have one.
             self._placement.check_takes(namespace)
         charge = self._quotas.admit(namespace, count)

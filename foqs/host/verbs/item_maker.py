@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from foqs.contract.requests import NewItem
 from foqs.host import arguments
 from foqs.host.admission.depths import Depths, Room
+from foqs.host.verbs.serial_rules import serial_due_at, serial_fault
 from foqs.model import ids, limits, order
 from foqs.model.calls import DeliveryPolicy, ItemContent, PositionErrors
 from foqs.model.errors import FoqsError, InvalidArgumentError, PausedError, TooLargeError
@@ -47,6 +48,15 @@ class Made:
 
     def count(self) -> int:
         return len(self.items) + sum(map(len, self.copies.values()))
+
+    def without(self, positions: Collection[int]) -> Made:
+        """Return the items at all other positions."""
+        left = Made()
+        left.room = self.room
+        left.items = {at: item for at, item in self.items.items() if at not in positions}
+        left.copies = self.copies and {item.key: self.copies[item.key] for item in left.items.values()
+                                       if item.key in self.copies}  # fmt: skip
+        return left
 
     def id_of(self, shard_id: int, item: ShardItem) -> str:
         """Return the id of an item, which names all its copies."""
@@ -139,18 +149,22 @@ class ItemMaker:
         positions: Sequence[int],
         new_topic: NewTopic,
         errors: PositionErrors,
+        serial: Collection[str] = (),
         *,
         takes_room: bool = True,
     ) -> Made:
         """Return the items by position, and add invalid ones to `errors`; `new_topic` makes missing topics.
 
-        Items of full topics are made only without `takes_room`; then the caller takes the room. The caller closes the
-        room of the items, or holds it until they are stored. Raises FoqsError when the shard takes no items.
+        The shard is that of the slots of the `serial` topics; items of other serial topics are not made. Items of full
+        topics are made only without `takes_room`; then the caller takes the room. The caller closes the room of the
+        items, or holds it until they are stored. Raises FoqsError when the shard takes no items.
         """
         result = Made()
         result.room = self._depths.room(namespace.number)
         try:
-            self._fill(result, writer, shard, namespace, new_items, positions, new_topic, errors, takes_room=takes_room)
+            self._fill(
+                result, writer, shard, namespace, new_items, positions, new_topic, errors, serial, takes_room=takes_room
+            )
         except FoqsError:
             if result.room is not None:
                 result.room.close()
@@ -169,6 +183,7 @@ class ItemMaker:
         positions: Sequence[int],
         new_topic: NewTopic,
         errors: PositionErrors,
+        serial: Collection[str],
         *,
         takes_room: bool,
     ) -> None:
@@ -180,7 +195,7 @@ class ItemMaker:
         if groups is not None and groups.copying:
             for one in groups.copying:
                 shard.group_copies.begin(CopyKey(number, one.copy_job))
-        pauses = self._settings.enqueue_pauses(number)
+        pauses, serials = self._settings.enqueue_pauses(number), self._settings.serials(number)
         found: dict[str, ShardTopic | FoqsError] = {}
         """The topic of each name, or the error of the name, found once for all its items."""
         for position in positions:
@@ -190,6 +205,8 @@ class ItemMaker:
             if topic is None:
                 if pauses is not None and (policy := pauses.of(name)).enqueue_paused:
                     topic = _topic_paused(name, policy)
+                elif serials is not None and (fault := serial_fault(serials, name, serial)) is not None:
+                    topic = fault
                 else:
                     topic = topics.get((number, name)) or arguments.topic_fault(name)
                 if topic is not None:
@@ -203,8 +220,13 @@ class ItemMaker:
                 if room is not None and (full := room.take([name] if copies is None else [one.name for one in copies])):
                     errors[position] = full
                     continue
+                expires_from = due_at
+                if serials is not None and name in serial:
+                    due_at = serial_due_at(new)
                 if copies is not None:
-                    items = _copied(copies, new, content, due_at, shard, namespace, now_ms, found, new_topic)
+                    items = _copied(
+                        copies, new, content, (due_at, expires_from), shard, namespace, now_ms, found, new_topic
+                    )
                     made[position] = items[0]
                     if len(items) > 1:
                         result.copies[items[0].key] = items[1:]
@@ -224,11 +246,13 @@ class ItemMaker:
                 sort_key(priority, due_at, key, shard_id),
                 phase,
                 now_ms,
-                due_at + (new.ttl_ms or settings.ttl_ms_default),
+                expires_from + (new.ttl_ms or settings.ttl_ms_default),
                 new.lease_ms or 0,
                 new.delivery == AT_MOST_ONCE,
                 content,
             )
+        if serials is not None:
+            _follow(self._settings, made.values(), result.copies)
         if made and index.namespace_names.get(number) != namespace.name:
             index.name_namespace(namespace)
 
@@ -237,14 +261,17 @@ def _copied(
     copies: Sequence[Copy],
     new: NewItem,
     content: ItemContent,
-    first_due_at: int,
+    times: tuple[int, int],
     shard: ShardState,
     namespace: Namespace,
     now_ms: int,
     found: dict[str, ShardTopic | FoqsError],
     new_topic: NewTopic,
 ) -> list[ShardItem]:
-    """Return the copies of a checked item, with keys in a row. Raises FoqsError, without any copy."""
+    """Return the copies of a checked item, with keys in a row. Raises FoqsError, without any copy.
+
+    `times` are the due time of a copy without a delay, and the time at which its TTL begins.
+    """
     if not copies:
         raise InvalidArgumentError(f"topic {new.topic!r} has no group that gets its items: create one first")
     index, number, settings = shard.index, namespace.number, namespace.settings
@@ -258,7 +285,7 @@ def _copied(
     items: list[ShardItem] = []
     priority, own_ttl_ms = new.priority or 0, new.ttl_ms or settings.ttl_ms_default
     for (_, ttl_ms, delay_ms), topic in zip(copies, topics, strict=True):
-        key, due_at = index.next_key(), first_due_at + delay_ms
+        key, due_at, expires_from = index.next_key(), times[0] + delay_ms, times[1] + delay_ms
         items.append(
             ShardItem(
                 key,
@@ -268,13 +295,21 @@ def _copied(
                 order.sort_key(priority, due_at, key, shard.shard_id),
                 Phase.INSERTING,
                 now_ms,
-                due_at + (min(ttl_ms, own_ttl_ms) if ttl_ms else own_ttl_ms),
+                expires_from + (min(ttl_ms, own_ttl_ms) if ttl_ms else own_ttl_ms),
                 new.lease_ms or 0,
                 new.delivery == AT_MOST_ONCE,
                 content,
             )
         )
     return items
+
+
+def _follow(settings: SettingsTable, items: Iterable[ShardItem], copies: Mapping[int, Sequence[ShardItem]]) -> None:
+    """Let topics that have been empty follow the policy by which these items were made."""
+    for topic in {one.topic for item in items for one in (item, *copies.get(item.key, ()))}:
+        policy = settings.serial_policy(topic.namespace, topic.name)
+        if topic.is_serial != (policy is not None):
+            topic.follow(policy)
 
 
 def _topic_paused(name: str, policy: TopicPolicy) -> PausedError:

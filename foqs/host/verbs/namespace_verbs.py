@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from foqs.contract import requests as of
@@ -18,6 +19,7 @@ from foqs.model.namespace import Namespace, NamespaceSettings, check_namespace_n
 from foqs.model.policy import NOTHING_SAID, TopicPolicyEntry, TopicPolicyPage, place_of, policy_page
 from foqs.model.policy_book import NamedChange
 from foqs.model.principal import Principal
+from foqs.storage.meta.meta_policies import Changed, PolicyCensus
 
 ReadPage = Callable[[str, str, int], list[Namespace]]
 """Reads the next namespaces of a prefix behind a name, up to a count."""
@@ -101,10 +103,9 @@ class NamespaceVerbs:
         namespace_name = check_namespace_name(request.namespace_name)
         wanted = _named(request)
         self._namespaces.require_durable()
-        (changed,) = await self._namespaces.calls.run(lambda meta: meta.policies.set(namespace_name, [wanted]))
+        (changed,) = await self._set_policies(namespace_name, [wanted])
         if isinstance(changed, FoqsError):
             raise changed
-        await self._namespaces.refresh()
         return changed
 
     async def set_topic_policies(self, request: of.SetTopicPoliciesRequest) -> PositionErrors:
@@ -119,12 +120,21 @@ class NamespaceVerbs:
             except InvalidArgumentError as error:
                 errors[position] = error.with_traceback(None)
         self._namespaces.require_durable()
-        work = list(wanted.values())
-        changed = await self._namespaces.calls.run(lambda meta: meta.policies.set(namespace_name, work))
+        changed = await self._set_policies(namespace_name, list(wanted.values()))
         found = zip(wanted, changed, strict=True)
         errors.update({position: one for position, one in found if isinstance(one, FoqsError)})
-        await self._namespaces.refresh()
         return dict(sorted(errors.items()))
+
+    async def _set_policies(self, namespace_name: str, wanted: list[NamedChange]) -> Changed:
+        """Make the changes, and let this host follow. Those that make topics serial need the answers of all shards."""
+        changed = await self._namespaces.calls.run(lambda meta: meta.policies.set(namespace_name, wanted))
+        if isinstance(changed, PolicyCensus):
+            asked = changed
+            return await self._namespace_calls.finish(
+                asked.census, lambda meta: meta.policies.finish(asked), "no policy was changed"
+            )
+        await self._namespaces.refresh()
+        return changed
 
     async def get_topic_policy(self, request: of.GetTopicPolicyRequest) -> TopicPolicyEntry:
         number = self._namespaces.get(request.namespace_name).number
@@ -132,7 +142,11 @@ class NamespaceVerbs:
         settings, is_prefix = self._namespaces.settings, request.is_prefix or False
         said = settings.prefix_policies if is_prefix else settings.policies
         own = said.get(number, {}).get(name, NOTHING_SAID)
-        return TopicPolicyEntry.of(name, own if is_prefix else settings.policy(number, name), own, is_prefix=is_prefix)
+        policy = own if is_prefix else settings.policy(number, name)
+        if request.group:
+            of_topic = settings.policy(number, request.topic)
+            policy = replace(policy, serial=of_topic.serial, on_dead=of_topic.on_dead)
+        return TopicPolicyEntry.of(name, policy, own, is_prefix=is_prefix)
 
     async def list_topic_policies(self, request: of.ListTopicPoliciesRequest) -> TopicPolicyPage:
         limit = arguments.check_range("limit", request.limit, 1, limits.PAGE_ITEMS_MAX)
@@ -152,5 +166,10 @@ def _named(change: of.SetTopicPolicyRequest | of.TopicPolicyChange) -> NamedChan
     if change.group and change.enqueue_paused:
         raise InvalidArgumentError(
             f"enqueue_paused is of topic {change.topic!r}, whose items all groups get: set it without a group"
+        )
+    if change.group and (change.serial is not None or change.on_dead is not None):
+        raise InvalidArgumentError(
+            f"serial and on_dead are of topic {change.topic!r}, and hold for each of its groups by itself: set them "
+            "without a group"
         )
     return NamedChange(name, is_prefix, change)

@@ -20,6 +20,7 @@ from foqs.model import ids, limits, order
 from foqs.model.calls import DeliveryPolicy, ItemState, StoredItem
 from foqs.model.clock import Now
 from foqs.model.errors import OverloadedError, UnavailableError
+from foqs.model.serial import shown_due_at
 from foqs.model.topic_name import parts
 from foqs.shard import mysql_server
 from foqs.shard.port import ItemRow
@@ -198,7 +199,7 @@ def stored_item(shard: ShardState, row: ItemRow, topic_name: str, now: Now) -> S
         name,
         state,
         row.priority,
-        row.due_at if not is_dead else row.enqueued_at,
+        shown_due_at(row.due_at, row.enqueued_at) if not is_dead else row.enqueued_at,
         row.enqueued_at,
         row.expires_at,
         row.failed_attempts,

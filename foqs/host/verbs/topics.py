@@ -110,8 +110,9 @@ class Topics:
         claiming = [part.claim_head for part in parts if part.claim_head != order.LAST]
         sort_keys = [prefetched.first, *claiming, *[part.window.head for part in parts]]
         first = min([sort_key for sort_key in sort_keys if order.FIRST < sort_key < order.LAST], default=order.LAST)
-        oldest = [part.window.oldest_due_at() for part in parts] + [prefetched.oldest_due_at()]
-        oldest += map(order.due_at_of, claiming)
+        oldest = [part.oldest_due_at() for part in parts]
+        if not any(part.is_serial for part in parts):
+            oldest += [prefetched.oldest_due_at(), *map(order.due_at_of, claiming)]
         topic, group = parts[0].shown
         return TopicStats(
             topic=topic,
@@ -122,6 +123,7 @@ class Topics:
             most_urgent_priority=order.urgency_of(first) if ready and first != order.LAST else 0,
             oldest_ready_at_ms=min([due_at for due_at in oldest if due_at is not None], default=0) if ready else 0,
             group=group,
+            serial=any(part.is_serial for part in parts),
         )
 
 

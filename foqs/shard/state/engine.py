@@ -8,7 +8,7 @@ state lives on one thread, so it needs no locks; it runs unchanged in a simulati
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from mypy_extensions import mypyc_attr
 
@@ -140,9 +140,21 @@ class ShardState:
         topic = self.index.topics.get((namespace, name))
         if topic is not None and not topic.empty:
             return True
+        return any((one.namespace, one.name) == (namespace, name) for one in self._topics_waiting())
+
+    def topics_that_can_hold(self, namespace: int) -> list[tuple[ShardTopic, bool]]:
+        """Return the topics of a namespace, or of all for 0, each with True if items of it wait to be inserted."""
+        waiting = self._topics_waiting()
+        known: Iterable[ShardTopic] = self.index.topics.values()
+        if namespace:
+            waiting = {topic for topic in waiting if topic.namespace == namespace}
+            of_namespace = self.index.namespaces.get(namespace)
+            known = of_namespace.by_name.values() if of_namespace is not None else ()
+        return [(topic, True) for topic in waiting] + [(topic, False) for topic in known]
+
+    def _topics_waiting(self) -> set[ShardTopic]:
         waiting = {item.topic for batch in self.inserts.batches() for item in batch.items}
-        waiting |= self.dedup.topics_waiting()
-        return any((one.namespace, one.name) == (namespace, name) for one in waiting)
+        return waiting | self.dedup.topics_waiting()
 
     def waits_up_to(self, key: int) -> bool:
         """Return True if an item with this key or an earlier one waits to be inserted."""
@@ -344,6 +356,8 @@ class ShardState:
                     rows_came(topic, TIMER_LANE, delayed)
             yield
         self.index.counted = True
+        for topic in self.index.serial_topics:  # They had no room before.
+            self.index.events.topics_changed[topic] = None
 
     def _forget_idle_topics(self, steady_ms: int) -> None:
         """Forget topics that were empty for a while: they leave the topic table.

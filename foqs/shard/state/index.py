@@ -60,14 +60,27 @@ class ShardIndex:
         """No TTL ends before it, except of dead letters and of rows that the TTL scan has not read yet; 0 while
         unknown.
         """
-        self.counted = False
-        """True if the topics' counts are exact."""
         self._resident_bytes = 0
         self.last_key = image.last_key
         for number, namespace, name in image.topics:
             topic = ShardTopic(shard_id, number, namespace, name.decode(), self.budget, self.leases, stored=True)
+            topic.follow(settings.serial_policy(namespace, topic.name))
             self.topic_table.add(topic)
         self.budget.share(len(self.topics))
+
+    @property
+    def counted(self) -> bool:
+        """True if the topics' counts are exact."""
+        return self.topic_table.counted
+
+    @counted.setter
+    def counted(self, counted: bool) -> None:
+        self.topic_table.counted = counted
+
+    @property
+    def serial_topics(self) -> list[ShardTopic]:
+        """The topics that deliver one item at a time."""
+        return list(self.topic_table.serial)
 
     @property
     def counts(self) -> ItemCounts:
@@ -131,11 +144,15 @@ class ShardIndex:
                 f"shard {self.shard_id} has named {limits.TOPIC_NUMBER_MAX} topics in its life, which is its limit: "
                 "use topics that are there, and let an operator drain the shard and make it anew"
             )
-        return ShardTopic(self.shard_id, number, namespace, name, self.budget, self.leases, stored=False)
+        return self._made(ShardTopic(self.shard_id, number, namespace, name, self.budget, self.leases, stored=False))
+
+    def _made(self, topic: ShardTopic) -> ShardTopic:
+        topic.follow(self.settings.serial_policy(topic.namespace, topic.name))
+        return topic
 
     def draft_topic(self, namespace: int, name: str) -> ShardTopic:
         """Make a topic without a number, for items that might not be made; `add_drafts` replaces it by the real one."""
-        return ShardTopic(self.shard_id, 0, namespace, name, self.budget, self.leases, stored=False)
+        return self._made(ShardTopic(self.shard_id, 0, namespace, name, self.budget, self.leases, stored=False))
 
     def add_drafts(self, items: Sequence[ShardItem]) -> dict[ShardTopic, FoqsError]:
         """Move items, which are now made, from drafts to real topics. Returns the drafts for which no room is left."""

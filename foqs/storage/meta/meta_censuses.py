@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from typing import Any
 
-from sqlalchemy import Connection, delete, func, select
+from sqlalchemy import Connection, Row, delete, func, select
 from sqlalchemy.dialects.mysql import insert
 
 from foqs.model import limits
-from foqs.model.census import Census, CensusAnswer, unanswered
+from foqs.model.census import Census, CensusAnswer, Closed, of_old_builds, pack_closed, unanswered, unpack_closed
 from foqs.model.cluster import ShardUse
 from foqs.model.errors import OverloadedError, UnavailableError
 from foqs.storage.meta.meta_sessions import MetaSessions, in_transaction
@@ -40,7 +41,7 @@ class MetaCensuses:
             given, kept = statement.inserted, CENSUS_ANSWER.c
             is_later = given.epoch >= kept.epoch
             # The order matters, because the comparison needs the old epoch.
-            columns = ("items_count", "number_max", "slots_version", "epoch")
+            columns = ("items_count", "number_max", "slots_version", "held", "epoch")
             changes = [(name, func.if_(is_later, given[name], kept[name])) for name in columns]
             connection.execute(statement.on_duplicate_key_update(changes))
 
@@ -50,7 +51,13 @@ class MetaCensuses:
         delete_census(connection, census)
 
 
-def insert_census(connection: Connection, namespace: int, topic_namespace: int = 0, topic: str = "") -> Census:
+def insert_census(
+    connection: Connection,
+    namespace: int,
+    topic_namespace: int = 0,
+    topic: str = "",
+    closes: tuple[Closed, ...] = (),
+) -> Census:
     count: int = connection.execute(select(func.count()).select_from(CENSUS)).scalar_one()
     if count >= limits.CENSUSES_MAX:
         raise OverloadedError(
@@ -58,8 +65,8 @@ def insert_census(connection: Connection, namespace: int, topic_namespace: int =
             "again",
             retry_after_ms=limits.META_CALLS_RETRY_MS,
         )
-    census = Census(secrets.randbits(_ID_BITS), namespace, topic_namespace, topic)
-    row = {**census._asdict(), "topic": topic.encode()}
+    census = Census(secrets.randbits(_ID_BITS), namespace, topic_namespace, topic, closes)
+    row = {**census._asdict(), "topic": topic.encode(), "closes": pack_closed(closes) if closes else None}
     connection.execute(CENSUS.insert().values(row | {"expires_at": SERVER_NOW_MS + limits.CENSUS_EXPIRY_MS}))
     return census
 
@@ -67,7 +74,11 @@ def insert_census(connection: Connection, namespace: int, topic_namespace: int =
 def open_censuses(connection: Connection) -> list[tuple[Census, bool]]:
     """Read the open censuses, each with True if it has expired."""
     found = connection.execute(select(CENSUS, CENSUS.c.expires_at < SERVER_NOW_MS)).all()
-    return [(Census(row.id, row.namespace, row.topic_namespace, row.topic.decode()), bool(row[-1])) for row in found]
+    return [(_census_of(row), bool(row[-1])) for row in found]
+
+
+def _census_of(row: Row[Any]) -> Census:
+    return Census(row.id, row.namespace, row.topic_namespace, row.topic.decode(), unpack_closed(row.closes or b""))
 
 
 def _lock_census(connection: Connection, census: Census) -> bool:
@@ -77,7 +88,10 @@ def _lock_census(connection: Connection, census: Census) -> bool:
 
 
 def counted(connection: Connection, census: Census) -> tuple[list[CensusAnswer], list[int]]:
-    """Return the answers, and the shards that have not answered."""
+    """Return the answers, and the shards that have not answered.
+
+    An owner of a build that does not close what the census closes has not answered.
+    """
     if not _lock_census(connection, census):
         raise UnavailableError(
             "this took too long or was given up by another call, or the meta database was restored meanwhile: "
@@ -88,7 +102,8 @@ def counted(connection: Connection, census: Census) -> tuple[list[CensusAnswer],
     columns = [CENSUS_ANSWER.c[name] for name in CensusAnswer._fields]
     found = connection.execute(select(*columns).where(CENSUS_ANSWER.c.census == census.id)).all()
     answers = [CensusAnswer(*row) for row in found]
-    return answers, unanswered(_epochs(connection), answers)
+    missing = {*unanswered(_epochs(connection), answers), *of_old_builds(census, answers)}
+    return answers, sorted(missing)
 
 
 def _epochs(connection: Connection) -> dict[int, int]:

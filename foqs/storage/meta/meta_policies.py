@@ -5,17 +5,21 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, RowMapping, and_, delete, func, insert, select, update
 
+from foqs.model.census import Census, Closed, held_of
 from foqs.model.errors import FoqsError, UnknownNamespaceError
 from foqs.model.policies import NamespacePolicies
-from foqs.model.policy import FIELDS, NOTHING_SAID, OwnPolicy, TopicPolicyEntry, TriState
-from foqs.model.policy_book import NamedChange, PolicyBook, PolicyCounts
+from foqs.model.policy import FIELDS, NOTHING_SAID, OwnPolicy, TopicPolicyEntry, TriState, check_delay
+from foqs.model.policy_book import Emptied, NamedChange, PolicyBook, PolicyCounts
+from foqs.model.serial import OnDead
+from foqs.model.topic_name import parts
+from foqs.storage.meta.meta_censuses import counted, delete_census, insert_census
 from foqs.storage.meta.meta_rows import Blocks, Kind
 from foqs.storage.meta.meta_sessions import MetaSessions, in_transaction
-from foqs.storage.meta.meta_tables import NAMESPACE, TOPIC_POLICY, TOPIC_PREFIX_POLICY
+from foqs.storage.meta.meta_tables import NAMESPACE, TOPIC_GROUP, TOPIC_POLICY, TOPIC_PREFIX_POLICY
 
 _VERSION_BITS = 63
 
@@ -23,14 +27,15 @@ _VERSION_BITS = 63
 def _policy_of(row: RowMapping) -> OwnPolicy:
     values = {field: row[field] for field in (*FIELDS, "explicit")}
     values["reason"] = row["reason"].decode()
-    for field in ("enqueue_paused", "dequeue_paused"):
+    for field in ("enqueue_paused", "dequeue_paused", "serial"):
         values[field] = bool(row[field])
     values["dead_letter_on_expiry"] = TriState(row["dead_letter_on_expiry"])
+    values["on_dead"] = OnDead(row["on_dead"])
     return OwnPolicy(**values)
 
 
 def _row_of(kind: Kind[OwnPolicy], number: int, name: str, policy: OwnPolicy) -> dict[str, Any]:
-    values = {**asdict(policy), "reason": policy.reason.encode()}
+    values = {**asdict(policy), "reason": policy.reason.encode(), "on_dead": int(policy.on_dead)}
     values["dead_letter_on_expiry"] = int(policy.dead_letter_on_expiry)
     return {"namespace": number, kind.name_column: name.encode(), **values}
 
@@ -47,6 +52,18 @@ def prefix_policy_blocks() -> Blocks[OwnPolicy]:
     return Blocks(_PREFIXES)
 
 
+class PolicyCensus(NamedTuple):
+    """Changes that make topics serial, which are made after this census of the topics."""
+
+    census: Census
+    namespace_name: str
+    changes: Sequence[NamedChange]
+
+
+Changed = Sequence[TopicPolicyEntry | FoqsError]
+"""Each resulting policy, or the error of its change, in the order of the changes."""
+
+
 class MetaPolicies:
     """The tables of policies."""
 
@@ -56,29 +73,35 @@ class MetaPolicies:
     @in_transaction
     def set(
         self, connection: Connection, namespace_name: str, changes: Sequence[NamedChange]
-    ) -> list[TopicPolicyEntry | FoqsError]:
+    ) -> Changed | PolicyCensus:
         """Change policies in order in one transaction, and return each resulting policy, or the error of its change.
 
-        A failing change has no effect, and the others are made. Raises UnknownNamespaceError.
+        A failing change has no effect, and the others are made. If one makes topics serial, nothing is changed yet:
+        `finish` makes all changes after the census. Raises UnknownNamespaceError.
         """
         number = lock_number(connection, namespace_name)
-        names = [wanted.name for wanted in changes if not wanted.is_prefix]
-        topics, prefixes = _those_named(connection, number, names), _all_prefixes(connection, number)
-        counts = PolicyCounts()
-        if any(wanted.name not in (prefixes if wanted.is_prefix else topics) for wanted in changes):
-            counts = _counts(connection, number)
-        book = PolicyBook(namespace_name, topics, prefixes, counts)
-        results: list[TopicPolicyEntry | FoqsError] = []
-        for wanted in changes:
-            try:
-                results.append(book.change(wanted))
-            except FoqsError as error:
-                results.append(error)
-        is_changed = _store(connection, _TOPICS, number, topics, book.topics_changed)
-        is_changed = _store(connection, _PREFIXES, number, prefixes, book.prefixes_changed) or is_changed
-        if is_changed:
-            note_change(connection, number)
-        return results
+        changed, made_serial = _change(connection, namespace_name, number, changes, None)
+        if made_serial:
+            return PolicyCensus(insert_census(connection, 0, number, "", made_serial), namespace_name, changes)
+        return changed
+
+    @in_transaction
+    def finish(
+        self, connection: Connection, wanted: PolicyCensus
+    ) -> tuple[TopicPolicyEntry | FoqsError, ...] | list[int]:
+        """Make the changes if the topics that become serial hold no items, or return the shards without an answer.
+
+        Raises UnknownNamespaceError, and UnavailableError if the census is over.
+        """
+        census = wanted.census
+        number = lock_number(connection, wanted.namespace_name)
+        answers, missing = counted(connection, census)
+        if missing:
+            return missing
+        emptied = Emptied(frozenset(census.closes), frozenset(held_of(census, answers)), _delayed(connection, number))
+        changed, _ = _change(connection, wanted.namespace_name, number, wanted.changes, emptied)
+        delete_census(connection, census)
+        return tuple(changed)
 
     @in_transaction
     def page(
@@ -114,6 +137,50 @@ class MetaPolicies:
         return found + [
             TopicPolicyEntry.of(name, in_force.of(name), own, is_prefix=False) for name, own in topics.items()
         ]
+
+
+def _change(
+    connection: Connection,
+    namespace_name: str,
+    number: int,
+    changes: Sequence[NamedChange],
+    emptied: Emptied | None,
+) -> tuple[list[TopicPolicyEntry | FoqsError], tuple[Closed, ...]]:
+    """Make the changes, and return their results. If some need a census first, make none, and return their topics."""
+    names = [wanted.name for wanted in changes if not wanted.is_prefix]
+    topics, prefixes = _those_named(connection, number, names), _all_prefixes(connection, number)
+    counts = PolicyCounts()
+    if any(wanted.name not in (prefixes if wanted.is_prefix else topics) for wanted in changes):
+        counts = _counts(connection, number)
+    book = PolicyBook(namespace_name, topics, prefixes, counts, emptied)
+    results: list[TopicPolicyEntry | FoqsError] = []
+    for wanted in changes:
+        try:
+            results.append(book.change(wanted))
+        except FoqsError as error:
+            results.append(error)
+    if book.made_serial and emptied is None:
+        return results, tuple(dict.fromkeys(book.made_serial))
+    is_changed = _store(connection, _TOPICS, number, topics, book.topics_changed)
+    is_changed = _store(connection, _PREFIXES, number, prefixes, book.prefixes_changed) or is_changed
+    if is_changed:
+        note_change(connection, number)
+    return results, ()
+
+
+def _delayed(connection: Connection, number: int) -> dict[str, str]:
+    """Return the topics with a group that delays its copies, each with one such group."""
+    mine = and_(TOPIC_GROUP.c.namespace == number, TOPIC_GROUP.c.delay_ms > 0, TOPIC_GROUP.c.is_deleted == 0)
+    return dict(
+        [parts(name.decode()) for name in connection.execute(select(TOPIC_GROUP.c.topic).where(mine)).scalars()]
+    )
+
+
+def check_can_delay(connection: Connection, number: int, topic: str, delay_ms: int) -> None:
+    """Raise InvalidArgumentError if the topic is serial and its group would delay copies."""
+    if delay_ms:
+        topics, prefixes = _those_named(connection, number, [topic]), _all_prefixes(connection, number)
+        check_delay(NamespacePolicies(topics, prefixes).of(topic), topic, delay_ms)
 
 
 def lock_number(connection: Connection, namespace_name: str) -> int:

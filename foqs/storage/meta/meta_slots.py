@@ -7,14 +7,14 @@ slots that is under way stands beside it: docs/decisions/0036-moving-slots.md.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from sqlalchemy import Connection, delete, func, insert, select, text, update
 
 from foqs.model import limits
-from foqs.model.census import Census, CensusAnswer
+from foqs.model.census import Census, CensusAnswer, Closed, ClosedKind, held_of
 from foqs.model.cluster import ShardUse
-from foqs.model.errors import UnavailableError
+from foqs.model.errors import SlotsBusyError, UnavailableError
 from foqs.model.slots import NO_SLOTS, MovePhase, SlotMove, SlotTable, first_table, pack_slots, unpack_slots
 from foqs.storage.meta import meta_statements as sql
 from foqs.storage.meta.meta_censuses import counted, delete_census, insert_census
@@ -51,9 +51,12 @@ class MetaSlots:
         self._sessions = sessions
 
     @in_transaction
-    def begin(self, connection: Connection) -> Census:
-        """Ask every shard for its version of the slot table. Raises OverloadedError."""
-        return insert_census(connection, 0)
+    def begin(self, connection: Connection, slots: Sequence[int] = ()) -> Census:
+        """Ask every shard for its version of the slot table, and close `slots` for items of serial topics meanwhile.
+
+        Raises OverloadedError.
+        """
+        return insert_census(connection, 0, closes=closed_slots(slots))
 
     @in_transaction
     def finish(self, connection: Connection, census: Census) -> list[int]:
@@ -72,12 +75,14 @@ class MetaSlots:
     def begin_move(self, connection: Connection, census: Census, move: SlotMove) -> list[int]:
         """Note a move for the table that all shards know, or return the shards that have not answered yet.
 
-        Raises UnavailableError if the shard that is to receive the slots drains, if this database has another table or
-        a move, if a shard knows a newer table, which is then restored here, or if the census is over.
+        Raises SlotsBusyError if the slots have items of serial topics. Raises UnavailableError if the shard that is to
+        receive the slots drains, if this database has another table or a move, if a shard knows a newer table, which is
+        then restored here, or if the census is over.
         """
         answers, missing = counted(connection, census)
         if missing:
             return missing
+        check_slots_free(census, answers)
         connection.execute(select(NAMESPACE_NUMBER.c.last).with_for_update())
         version = connection.execute(select(func.max(SLOT.c.version))).scalar() or 0
         taker = select(SHARD.c.state).where(SHARD.c.shard_id == move.to_shard).with_for_update()
@@ -115,6 +120,16 @@ class MetaSlots:
     def restore(self, connection: Connection, table: SlotTable) -> None:
         """Write the table unless this database has the same or a newer one, and end the move that leads to it."""
         _write(connection, table)
+
+
+def closed_slots(slots: Sequence[int]) -> tuple[Closed, ...]:
+    return tuple([Closed(ClosedKind.SLOT, str(slot)) for slot in slots])
+
+
+def check_slots_free(census: Census, answers: Iterable[CensusAnswer]) -> None:
+    """Raise SlotsBusyError if a shard holds items of serial topics of the slots that the census closes."""
+    if busy := held_of(census, answers):
+        raise SlotsBusyError(frozenset([int(one.name) for one in busy]))
 
 
 def make_slots(connection: Connection, answers: Iterable[CensusAnswer]) -> None:

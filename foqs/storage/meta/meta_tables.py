@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from sqlalchemy import BigInteger, Column, Integer, MetaData, SmallInteger, Table, literal_column
-from sqlalchemy.dialects.mysql import BIGINT, DOUBLE, VARBINARY
+from sqlalchemy.dialects.mysql import BIGINT, DOUBLE, MEDIUMBLOB, VARBINARY
 
 from foqs.model.namespace import SETTING_RATES, SETTING_TEXTS, NamespaceSettings
 
@@ -43,6 +43,7 @@ CENSUS = Table(
     Column("expires_at", BigInteger, nullable=False),
     Column("topic_namespace", Integer, nullable=False),
     Column("topic", VARBINARY(255), nullable=False),
+    Column("closes", MEDIUMBLOB, nullable=True),
 )
 CENSUS_ANSWER = Table(
     "census_answer",
@@ -53,6 +54,7 @@ CENSUS_ANSWER = Table(
     Column("items_count", BigInteger, nullable=False),
     Column("number_max", Integer, nullable=False),
     Column("slots_version", BigInteger, nullable=False),
+    Column("held", VARBINARY(160), nullable=False),
 )
 SHARD = Table(
     "shard",
@@ -137,6 +139,8 @@ TOPIC_POLICY, TOPIC_PREFIX_POLICY = [
         Column("dead_letter_on_expiry", SmallInteger, nullable=False),
         Column("backoff_ms", BigInteger, nullable=False),
         Column("backoff_ms_max", BigInteger, nullable=False),
+        Column("serial", SmallInteger, nullable=False),
+        Column("on_dead", SmallInteger, nullable=False),
         Column("explicit", Integer, nullable=False),
     )
     for name, key in (("topic_policy", "topic"), ("topic_prefix_policy", "prefix"))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from foqs.model.serial import SERIAL_DUE_AT
 from foqs.shard.port import ClaimedRow, FetchedRow
 from foqs.storage.schema.item_columns import CONTENT_COLUMNS, INSERTED_COLUMNS, ITEM_COLUMNS, names
 from foqs.storage.sessions.whole_reads import ended
@@ -287,6 +288,10 @@ RECOUNT_ITEMS = (
     "UPDATE item FORCE INDEX (PRIMARY) SET deliveries = {}, failed_attempts = {} WHERE {} ORDER BY id LIMIT {}"
 )
 WAKE_ITEMS = "UPDATE item FORCE INDEX (PRIMARY) SET lane = topic, urgency = priority WHERE {} ORDER BY id LIMIT {}"
+WAKE_IN_PLACE = (
+    "UPDATE item FORCE INDEX (PRIMARY) SET lane = topic, urgency = priority, "
+    f"due_at = {SERIAL_DUE_AT} WHERE {{}} ORDER BY id LIMIT {{}}"
+)
 DELETE_ITEMS = "DELETE FROM item WHERE {} ORDER BY id LIMIT {}"
 DELETE_CLAIMS = "DELETE FROM claim WHERE {} ORDER BY id LIMIT {}"
 DELETE_TOPICS = "DELETE FROM topic WHERE {} ORDER BY number LIMIT {}"

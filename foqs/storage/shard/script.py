@@ -233,6 +233,8 @@ def write_script(
         script.append(filled(sql.INSERT_TOMBSTONE, plan.tombstone.id, pack_keys(plan.tombstone.keys)))
     if transaction.wakes:
         changed_count += _add_by_keys(script, sql.WAKE_ITEMS, transaction.wakes)
+    if transaction.wakes_in_place:
+        changed_count += _add_by_keys(script, sql.WAKE_IN_PLACE, transaction.wakes_in_place)
     if plan.deletes:
         changed_count += _add_by_keys(script, sql.DELETE_ITEMS, plan.deletes)
     if plan.packs_gone:

@@ -9,6 +9,7 @@ from foqs.model.calls import ItemState
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError
 from foqs.model.item import ItemEvent, Outcome, Phase, ShardItem, rows_came
+from foqs.model.serial import SERIAL_DUE_AT
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import TIMER_LANE, ItemRow, Rewrite, Transaction, TransactionResult
 from foqs.shard.state.events import Completion, Ends
@@ -125,7 +126,8 @@ class Changes:
         if row.at_most_once:
             raise InvalidArgumentError("an at-most-once item cannot be redriven: it would be delivered twice")
         expires_at = now_ms + min(row.expires_at - row.enqueued_at, ttl_ms_max)
-        rewrite = Rewrite(row.key, row.topic, row.priority, now_ms, row.deliveries, 0, None, b"", expires_at=expires_at)
+        due_at = SERIAL_DUE_AT if self.topic_of(row).is_serial else now_ms
+        rewrite = Rewrite(row.key, row.topic, row.priority, due_at, row.deliveries, 0, None, b"", expires_at=expires_at)
         self._change(RowChange(row, rewrite, completion, position))
 
     def _change(self, change: RowChange) -> None:
@@ -192,6 +194,8 @@ class Changing(Operation):
             row, topic = change.row, self._index.by_number[change.row.topic]
             self._timers.changed(row.key)
             rows_came(topic, row.lane, -1)
+            if topic.is_serial:
+                self._index.events.topics_changed[topic] = None  # It has possibly waited for the row.
             if change.rewrite is not None:
                 expires_at = change.rewrite.expires_at or row.expires_at
                 self._index.expires_first_ms = min(self._index.expires_first_ms, expires_at)

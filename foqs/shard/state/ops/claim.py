@@ -79,6 +79,8 @@ class Claims:
     def claim_fresh(self, topic: ShardTopic, items: list[ShardItem]) -> None:
         """Flow-through: claim, with the next transaction, those of its inserted items that consumers wait for."""
         items.sort(key=_sort_key)
+        if topic.is_serial and items[0].sort_key > topic.window.head:
+            return  # With the claim of a later item, the topic would have no room for the earlier one.
         wanted = self.demand[topic].count_of([item.sort_key for item in items])
         # Half of a transaction is for claims that wait already, of other topics, perhaps of other namespaces.
         kept = min(len(self.waiting_for_calls) + len(self.waiting), limits.TRANSACTION_CLAIMS_MAX // 2)
@@ -227,6 +229,8 @@ class Claiming(Operation):
             item.prefetched_at = now.steady_ms
         if prefetched:
             move_all(topic, prefetched, old, Phase.PREFETCHED)
+        if topic.is_serial and claimed:
+            topic.first_enqueued_at = claimed[0].enqueued_at
         if expired:
             self._settlements.expire_all(expired, now.server_ms)
         self._source.end(topic, items, prefetched)

@@ -245,6 +245,8 @@ class Inserting(Operation):
             self._source.end(batch)
             for topic, items in batch.ready.items():
                 # The claims of the other items are in the same transaction.
+                if topic.is_serial and topic.empty:
+                    topic.first_enqueued_at = items[0].enqueued_at
                 index.make_ready(topic, [item for item in items if item.phase is Phase.INSERTING], Phase.INSERTING)
                 events.topics_changed[topic] = None
             if index.settings.has_event_log:

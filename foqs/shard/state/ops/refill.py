@@ -45,7 +45,7 @@ class Refills:
         for _ in range(min(len(self._cold), WARM_UPS_PER_TICK)):
             topic = self._cold.popleft()
             if topic.window.wants_refill and not topic.window.sort_keys and not self.is_gone(topic):
-                self.want(topic, with_payload=False)
+                self.want(topic, with_payload=topic.is_serial)  # Only a row tells since when its items wait.
         return bool(self.wanted)
 
     def is_gone(self, topic: ShardTopic) -> bool:
@@ -145,6 +145,8 @@ class Refilling(Operation):
                 item = ShardItem(key, topic, urgency, due_at, order.sort_key(urgency, due_at, key, index.shard_id))
                 fill(item, contents[key])
                 read.append(item)
+        if topic.is_serial and read and not topic.first_enqueued_at:
+            topic.first_enqueued_at = read[0].enqueued_at
         index.keep_resident(read)
 
     def rolled_back(self, error: FoqsError) -> None:

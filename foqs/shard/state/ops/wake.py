@@ -12,6 +12,7 @@ from foqs.model import limits, order
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
 from foqs.model.item import rows_came
+from foqs.model.serial import SERIAL_DUE_AT
 from foqs.model.topic import ReadyWindow, ShardTopic, WindowBudget
 from foqs.shard.port import TIMER_LANE, Refill, Transaction, TransactionResult
 from foqs.shard.state.index import ShardIndex
@@ -140,18 +141,23 @@ class Timers:
 class Waking(Operation):
     """Delayed items that one transaction makes ready, and the rows of the timer lane that it reads."""
 
-    __slots__ = ("_index", "_refill", "_source", "_timers")
+    __slots__ = ("_in_place", "_index", "_refill", "_source", "_timers")
 
     def __init__(self, source: Timers, index: ShardIndex, timers: list[Timer], refill: Refill | None) -> None:
         self._source = source
         self._index = index
         self._timers = timers
         self._refill = refill
+        self._in_place: set[int] = set()
+        """Keys of items of serial topics."""
 
     def write(self, transaction: Transaction, now: Now) -> None:
         if self._refill is not None:
             transaction.refills.append(self._refill)
-        transaction.wakes = [timer.key for timer in self._timers]
+        # An item of a serial topic comes back to its place, before all later ones.
+        self._in_place = {timer.key for timer in self._timers if timer.topic.is_serial}
+        transaction.wakes = [timer.key for timer in self._timers if timer.key not in self._in_place]
+        transaction.wakes_in_place = sorted(self._in_place)
 
     def committed(self, result: TransactionResult, now: Now) -> None:
         if self._refill is not None:
@@ -159,7 +165,8 @@ class Waking(Operation):
         for key, topic, priority, due_at in self._timers:
             rows_came(topic, TIMER_LANE, -1)
             rows_came(topic, topic.number, 1)
-            topic.window.add(order.sort_key(priority, due_at, key, self._index.shard_id))
+            place = SERIAL_DUE_AT if key in self._in_place else due_at
+            topic.window.add(order.sort_key(priority, place, key, self._index.shard_id))
             self._index.events.topics_changed[topic] = None
 
     def rolled_back(self, error: FoqsError) -> None:

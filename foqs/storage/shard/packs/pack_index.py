@@ -114,7 +114,8 @@ class PackIndex:
             self._plan_packs(plan)
         else:
             plan.inserts = transaction.inserts
-        changed_count = len(plan.rewrites) + len(transaction.wakes) + len(plan.deletes)
+        wakes_count = len(transaction.wakes) + len(transaction.wakes_in_place)
+        changed_count = len(plan.rewrites) + wakes_count + len(plan.deletes)
         plan.rows_count = len(plan.inserts) + len(plan.promoted) + changed_count + len(plan.fetches)
         for refill in transaction.refills:
             plan.rows_count += refill.limit

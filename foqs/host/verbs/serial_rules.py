@@ -1,0 +1,37 @@
+"""The rules for items of serial topics in an enqueue."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from foqs.contract.requests import NewItem
+from foqs.model import limits
+from foqs.model.errors import FoqsError, InvalidArgumentError, UnavailableError
+from foqs.model.serial import SERIAL_DUE_AT, Serials
+
+
+def serial_fault(serials: Serials, topic: str, placed: Collection[str]) -> FoqsError | None:
+    """Return the error for items of a topic that is about to become serial, or has become serial just now.
+
+    `placed` are the serial topics that were placed by their slots.
+    """
+    if (fault := serials.closed_fault(topic)) is not None:
+        return fault
+    if topic in placed or not serials.is_serial(topic):
+        return None
+    return UnavailableError(
+        f"topic {topic!r} has just become serial: nothing was enqueued, try again",
+        retry_after_ms=limits.TICK_MS,
+        nothing_done=True,
+    )
+
+
+def serial_due_at(new: NewItem) -> int:
+    """Return the due time of an item of a serial topic. Raises InvalidArgumentError for an item with a delay."""
+    given = "deliver_after_ms" if new.deliver_after_ms is not None else "delay_ms" if new.delay_ms else ""
+    if given:
+        raise InvalidArgumentError(
+            f"{given} {getattr(new, given)} is not possible in topic {new.topic!r}, which is serial and delivers its "
+            "items in the order in which they came: leave it out, or use another topic"
+        )
+    return SERIAL_DUE_AT
