@@ -47,8 +47,8 @@ def set_policies(remote: Remote, namespace: str, file: TextIO) -> None:
     The first line names columns: topic, and any of prefix, group, enqueue_paused, dequeue_paused (true or false),
     reason, items_per_second (a rate, or none), weight, attempts, depth (0: no limit), expiry (dead-letter, delete or
     namespace), backoff_ms, backoff_ms_max, serial (true or false) and on_dead (continue or hold). If prefix is true,
-    topic is a prefix. An empty cell leaves its field unchanged. Lines are applied in order, 1,000 in one transaction. An
-    invalid line fails alone. The command can be run again.
+    topic is a prefix. An empty cell leaves its field unchanged. Lines are applied in order, 1,000 in one transaction.
+    An invalid line fails alone. The command can be run again.
     """
     done_count, failed_count, codes = 0, 0, set[Exit]()
     if hasattr(file, "reconfigure"):

@@ -20,8 +20,16 @@ from tests.sim.run import run_seed
 @click.option("-v", "--verbose", is_flag=True, help="Print everything that happens.")
 @click.option("--keep-going", is_flag=True, help="Do not stop at the first run that fails.")
 @click.option("--cluster", "is_cluster", is_flag=True, help="Several hosts that share shards.")
+@click.option("--serial", "is_serial", is_flag=True, help="With serial topics.")
 def main(
-    seed: int | None, first: int, seeds: int, load_s: float, verbose: bool, keep_going: bool, is_cluster: bool
+    seed: int | None,
+    first: int,
+    seeds: int,
+    load_s: float,
+    verbose: bool,
+    keep_going: bool,
+    is_cluster: bool,
+    is_serial: bool,
 ) -> None:
     """Simulate the queue with faults, once per seed."""
     began_s = time.monotonic()
@@ -29,7 +37,7 @@ def main(
     counts: Counter[str] = Counter()
     failed = 0
     for number in chosen:
-        outcome = run_seed(number, load_s_max=load_s, verbose=verbose, is_cluster=is_cluster)
+        outcome = run_seed(number, load_s_max=load_s, verbose=verbose, is_cluster=is_cluster, is_serial=is_serial)
         counts.update(outcome.tally())
         if outcome.complaints:
             failed += 1

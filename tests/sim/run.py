@@ -38,6 +38,7 @@ from tests.sim.loop import VirtualLoop
 from tests.sim.nemesis import Nemesis
 from tests.sim.quotas import quota_problems, quota_times
 from tests.sim.reach import Reach
+from tests.sim.serials import SERIAL_NAMESPACE
 from tests.sim.shared_caps import checked_ledger, rush
 from tests.sim.slots import checked_placement, restless_mover
 from tests.sim.tier_trials import TierTrials
@@ -69,6 +70,7 @@ class Outcome:
     virtual_s: float
     counts: Counter[str] = field(default_factory=Counter)
     is_cluster: bool = False
+    is_serial: bool = False
 
     def tally(self) -> Counter[str]:
         """What sums of many runs are made of."""
@@ -78,6 +80,7 @@ class Outcome:
         shown = "\n".join([f"  {complaint}" for complaint in self.complaints[:_COMPLAINTS_SHOWN_MAX]])
         short = "" if math.isinf(self.load_s_max) else f" --load-s {self.load_s_max}"
         cluster = " --cluster" if self.is_cluster else ""
+        cluster += " --serial" if self.is_serial else ""
         replay = f"python -m tests.sim --seed {self.seed}{short}{cluster} -v"
         return f"seed {self.seed}: {len(self.complaints)} complaints (replay: {replay})\n{shown}"
 
@@ -94,12 +97,14 @@ def run_seed(
     verbose: bool = False,
     is_cluster: bool = False,
     is_unique: bool = False,
+    is_serial: bool = False,
     script: Callable[[Any], Awaitable[None]] | None = None,
 ) -> Outcome:
     """Repeatable by the seed. The cyclic garbage collector rests meanwhile: when it runs is not up to the seed.
 
     What happens is drawn, unless there is a `script`, which does it to the world. `is_unique`: items with ids that are
-    taken as long as they live come as well, which makes the seed another run.
+    taken as long as they live come as well, which makes the seed another run. `is_serial`: with serial topics beside the
+    other load, which does so as well.
     """
     chance = random.Random(seed)
     profile = make_profile(chance)
@@ -112,6 +117,7 @@ def run_seed(
     kind = ClusterWorld if is_cluster else World
     world = kind(seed, profile, loop, delays, verbose=verbose)
     world.uniques = UniqueLoad(world) if is_unique else None
+    world.serials.is_there = is_serial
     if verbose:
         print(profile)
     every = chance.choice([1, 5, 25])
@@ -153,7 +159,7 @@ def run_seed(
     for failure in loop.failures:
         if "exception" in failure and not world.complaints:
             world.complaints.append(f"nobody handled {failure['exception']!r}")
-    return Outcome(seed, load_s_max, world.complaints, loop.steps_count, loop.time(), counts, is_cluster)
+    return Outcome(seed, load_s_max, world.complaints, loop.steps_count, loop.time(), counts, is_cluster, is_serial)
 
 
 async def _watch(world: World, living: Awaitable[None]) -> None:
@@ -195,6 +201,7 @@ async def _live(world: World, chance: random.Random) -> None:
         rush(world, rushing, until_s),
         groups.run(until_s),
         *([] if world.uniques is None else [world.uniques.run(until_s)]),
+        world.serials.run(until_s),
         *clients,
         *([world.liar.run(until_s)] if isinstance(world, ClusterWorld) and world.liar.is_there else []),
         *([world.rotations.run(until_s)] if isinstance(world, ClusterWorld) and world.rotations.is_there else []),
@@ -204,12 +211,10 @@ async def _live(world: World, chance: random.Random) -> None:
     groups.check()
     if world.uniques is not None:
         await world.uniques.check()
+    world.serials.check()
     if isinstance(world, ClusterWorld) and isinstance(nemesis, ClusterNemesis):
-        with tuned(_LIMITS_AT_REST):
-            await AnyHost(world).run(nemesis.is_even)
-            await Changes(world).run()
-            await TierTrials(world, nemesis.is_even).run()
-            await Reach(world).run(nemesis.is_even)
+        if not world.serials.is_there:  # Each of these trials takes longer than the load.
+            await _trials(world, nemesis)
     host = world.primary
     hosts = world.ready if isinstance(world, ClusterWorld) else [host] if host is not None else []
     assert hosts
@@ -228,6 +233,15 @@ async def _live(world: World, chance: random.Random) -> None:
             world.complain(f"shard {shard_id}: nothing is leased after the drain, and the journal says {left}")
 
 
+async def _trials(world: ClusterWorld, nemesis: ClusterNemesis) -> None:
+    """What is tried while all is calm."""
+    with tuned(_LIMITS_AT_REST):
+        await AnyHost(world).run(nemesis.is_even)
+        await Changes(world).run()
+        await TierTrials(world, nemesis.is_even).run()
+        await Reach(world).run(nemesis.is_even)
+
+
 async def _work_off(world: World, keeper: Keeper, groups: GroupLoad) -> None:
     """Consume until nothing live is left."""
     deadline_s = world.loop.time() + _WORK_OFF_S_MAX
@@ -240,12 +254,13 @@ async def _work_off(world: World, keeper: Keeper, groups: GroupLoad) -> None:
         await world.cap_keeper.lift()
         stored = world.namespaces_stored()
         found = [one.name for one in world.meta.tables.namespaces.values() if one.number in stored]
-        names = [name for name in found if name not in (GROUPS_NAMESPACE, UNIQUE_NAMESPACE)]
+        names = [name for name in found if name not in (GROUPS_NAMESPACE, SERIAL_NAMESPACE, UNIQUE_NAMESPACE)]
         for name in names or [NAMESPACE]:
             await asyncio.gather(*[client.work_off(TOPICS, name) for client in world.clients])
         await groups.work_off()
         if world.uniques is not None:
             await world.uniques.work_off()
+        await world.serials.work_off()
         await asyncio.sleep(0.02)
 
 
@@ -313,8 +328,8 @@ def _check_history(world: World) -> Counter[str]:
     bounded = any(world.profile.limits[name] < getattr(limits, name) for name in bounds) or world.cap_keeper.is_there
     report = check(
         world.calls,
-        # The history has no calls of items that hold their ids, of which dead letters are left.
-        [one for one in world.stored() if not one.uid.startswith(f"{UNIQUE_NAMESPACE}:")],
+        # The history has no calls of items that hold their ids or of serial topics, of which dead letters are left.
+        [one for one in world.stored() if not one.uid.startswith((f"{UNIQUE_NAMESPACE}:", f"{SERIAL_NAMESPACE}:"))],
         drained=True,
         tolerance_ms=world.profile.tolerance_ms,
         lease_tolerance_ms=_LEASE_TOLERANCE_MS,

@@ -19,6 +19,7 @@ from foqs.model.slots import NO_SLOTS, SLOTS_COUNT, SlotMove, SlotTable, slot_of
 from foqs.shard.writer.shard_writer import ShardWriter
 from foqs.testing.fake_server import Script
 from tests.histories.history import uid_of
+from tests.sim.serials import SERIAL_NAMESPACE
 
 if TYPE_CHECKING:
     from tests.sim.host import SimHost
@@ -79,6 +80,8 @@ class SlotWatch:
         for namespace in self._world.meta.tables.namespaces.values():
             first = slot_of(namespace.name, "", 1)
             found |= dict.fromkeys([(first + at) % SLOTS_COUNT for at in range(namespace.settings.key_spread)])
+        if self._world.serials.is_there:
+            found |= dict.fromkeys(self._world.serials.slots)
         return list(found)
 
     def some_settings(self) -> NamespaceSettings:
@@ -224,6 +227,8 @@ class SlotWatch:
             for key in row.keys:
                 uid = uids[key]
                 slot = slot_of(uid.partition(":")[0], world.dedup_ids[uid], key_spread)
+                if uid.startswith(f"{SERIAL_NAMESPACE}:"):
+                    continue  # Its slot is that of the topic (tests.sim.serials).
                 if not self.has(shard_id, slot):
                     right = self.leads_to(uid.partition(":")[0], world.dedup_ids[uid], key_spread)
                     world.complain(f"P13: {uid} with the id {world.dedup_ids[uid]} is on shard {shard_id}, not {right}")
@@ -319,7 +324,8 @@ def restless_mover(world_of: Callable[[], World]) -> type[SlotMover]:
             if world.loop.time() >= world.profile.load_s or len(serving) < 2 or not table.version:
                 return super()._next(serving, draining)
             chance = world.slots.move_chance
-            wanted = [slot for slot in world.slots.used() if table.shards[slot] in serving]
+            busy = self._busy()
+            wanted = [slot for slot in world.slots.used() if table.shards[slot] in serving and slot not in busy]
             if not wanted:
                 return None
             giver = table.shards[chance.choice(wanted)]

@@ -38,6 +38,7 @@ from tests.sim.meta_locks import MetaLocks
 from tests.sim.ownership import MetaTables, Tenures
 from tests.sim.raising import Raising
 from tests.sim.script_words import shown
+from tests.sim.serials import SerialLoad
 from tests.sim.shared_caps import SharedCapCheck
 from tests.sim.slots import SlotWatch
 from tests.sim.tiers import TierWatch
@@ -118,6 +119,7 @@ class World:
         self.cap_check = SharedCapCheck(self)
         self.cap_keeper = CapKeeper(self, NAMESPACE, TOPICS)
         self.events = EventBook(self)
+        self.serials = SerialLoad(self, is_there=False)
         self.claims_left: dict[str, set[int]] = {}
         """By uid: deliveries that a new owner takes for delivered and that the last one gave to nobody."""
         self._states: dict[int, ShardState] = {}
@@ -470,6 +472,7 @@ class World:
             self._watch_keys(server.shard_id, script)
             self.slots.committed(server.shard_id, script)
             self.tiers.committed(server.shard_id, script)
+            self.serials.committed(server.shard_id, script)
             self.events.committed(server, script)
             if self.uniques is not None:
                 self.uniques.committed(server, script)

@@ -11,6 +11,7 @@ from foqs.client.sync.base import BaseClient
 from foqs.model.calls import PositionErrors
 from foqs.model.namespace import DedupScope, DedupWhenAway, Namespace
 from foqs.model.policy import TopicPolicyChange, TopicPolicyEntry, TriState
+from foqs.model.serial import OnDead
 
 
 class NamespaceVerbs(BaseClient):
@@ -211,6 +212,8 @@ class NamespaceVerbs(BaseClient):
         dead_letter_on_expiry: TriState | bool | None = None,
         backoff_ms: int | None = None,
         backoff_ms_max: int | None = None,
+        serial: bool | None = None,
+        on_dead: OnDead | None = None,
         is_prefix: bool = False,
         group: str | None = None,
         deadline_ms: int | None = None,
@@ -231,6 +234,10 @@ class NamespaceVerbs(BaseClient):
         backoff_ms: the delay of an item after its first failed attempt, which is a nack without a delay or a lost
             lease; it doubles with each further one. Up to 90 days; 0 (default) for none.
         backoff_ms_max: the longest such delay, up to 90 days; 0 (default) for 90 days.
+        serial: True to deliver one item at a time, in the order of priority and commit. The topic, or all topics of the
+            prefix, must hold no items, which all shards are asked; else InvalidArgumentError. False applies at once.
+        on_dead: OnDead.HOLD to deliver nothing of a serial topic that has a dead letter; OnDead.CONTINUE (default) to
+            deliver the next item.
         is_prefix: True for the policy of all topics that begin with `topic`, each on its own. The longest prefix of a
             topic applies, as a whole; the topic's own policy overrides it, field by field.
         group: the policy of this consumer group of the topic: its pause of dequeues, its cap, its weight.
@@ -246,6 +253,8 @@ class NamespaceVerbs(BaseClient):
             "dead_letter_on_expiry": dead_letter_on_expiry,
             "backoff_ms": backoff_ms,
             "backoff_ms_max": backoff_ms_max,
+            "serial": serial,
+            "on_dead": on_dead,
         }
         terms = self._within(deadline_ms, deadline)
         return self._run(policy_verbs.set_topic_policy(terms, namespace, topic, changes, is_prefix, group))

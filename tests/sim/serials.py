@@ -1,0 +1,395 @@
+"""Serial topics under load and faults: one item out at a time, in the order of priority and commit.
+
+Producers, consumers and an operator of a few serial topics, in a namespace of their own, by generators of their own.
+Part of the topics have groups, in part a dead letter holds the topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from foqs.client.client_errors import NotSentError
+from foqs.client.queue_items import NewItem
+from foqs.model import limits
+from foqs.model.calls import Delivery
+from foqs.model.errors import AlreadyExistsError, FoqsError, InvalidArgumentError
+from foqs.model.namespace import NamespaceSettings
+from foqs.model.serial import OnDead, serial_slot
+from foqs.testing.fake_server import Script
+from tests.histories.history import make_payload, uid_of
+from tests.sim.caller import Demand
+from tests.sim.clients import SimNack
+
+if TYPE_CHECKING:
+    from tests.sim.host import FakeDoor
+    from tests.sim.world import World
+
+SERIAL_NAMESPACE = "serial"
+_PREFIX = "s"
+_TOPICS = ("s0", "s1", "held")
+_GROUPS = (("s0", ""), ("s0", "audit"), ("s1", ""), ("held", ""))
+"""Topics with the groups whose items are consumed."""
+_PAUSE_S_MAX = 0.06
+_ITEMS_MAX = 4
+_DEDUP_SHARE = 0.2
+_TTL_SHARE = 0.1
+_TOLERANCE_MS = 5
+"""The time by which a lease can end earlier than its receipt says, in whole milliseconds and by the wheel's slots."""
+
+
+@dataclass
+class _Taken:
+    """One delivery, by the clock of the world."""
+
+    uid: str
+    invoked_ms: float
+    returned_ms: float
+    lease_ends_ms: float
+    ended_ms: float = float("inf")
+    """The call that can have ended it was made then."""
+
+
+@dataclass
+class _Put:
+    """An item in one group: its enqueue, and the times at which calls were made that can have ended it."""
+
+    uid: str
+    topic: str
+    priority: int
+    position: int
+    invoked_ms: float
+    returned_ms: float = float("inf")
+    has_ttl: bool = False
+    has_id: bool = False
+    """True if it was enqueued with a dedup id, in a call whose other items do not wait for the look-up."""
+    ends_ms: list[float] = field(default_factory=list)
+    redrives_ms: list[float] = field(default_factory=list)
+    """The times at which it certainly was alive again, after it was dead."""
+    holds_ms: list[float] = field(default_factory=list)
+    """The times from which it certainly was a dead letter."""
+    frees_ms: list[float] = field(default_factory=list)
+    """The times at which calls were made that can have taken it out of the dead letters."""
+    acked: bool = False
+
+
+class SerialLoad:
+    """Producers, consumers and an operator of serial topics."""
+
+    def __init__(self, world: World, *, is_there: bool) -> None:
+        self._world = world
+        self._chance = random.Random(f"serial {world.seed}")
+        self.is_there = is_there
+        self._void = ""
+        """The reason for which nothing is promised any more: the meta database has lost the policies."""
+        self._ready = False
+        self._puts: dict[tuple[str, str], _Put] = {}
+        """By group and uid."""
+        self._taken: dict[tuple[str, str], list[_Taken]] = {}
+        """By topic and group."""
+        self._number = 0
+
+        self.slots = [serial_slot(SERIAL_NAMESPACE, topic) for topic in _TOPICS]
+
+    # ---- life ----
+
+    async def run(self, until_s: float) -> None:
+        if not self.is_there:
+            return
+        while self._now_s() < until_s and not self._ready:
+            self._ready = await self._begin()
+            await asyncio.sleep(0.02)
+        if not self._ready:
+            return
+        consumers = [self._consume(until_s, *one) for one in _GROUPS for _ in range(2)]
+        await asyncio.gather(*consumers, self._operate(until_s), *[self._produce(until_s) for _ in range(2)])
+
+    async def _begin(self) -> bool:
+        """Make the namespace, a group, and the topics serial. Each step can be repeated."""
+        made = NamespaceSettings(attempts_max=limits.ATTEMPTS_MAX)
+        prefix = SimpleNamespace(serial=True)
+        held = SimpleNamespace(serial=True, on_dead=int(OnDead.HOLD))
+        steps: list[Callable[[FakeDoor], Awaitable[Any]]] = [
+            lambda door: door.admin.create_namespace(SERIAL_NAMESPACE, made),
+            lambda door: door.admin.create_group(SERIAL_NAMESPACE, "s0", "audit", 0, 0),
+            lambda door: door.admin.set_topic_policy(SERIAL_NAMESPACE, _PREFIX, is_prefix=True, **vars(prefix)),
+            lambda door: door.admin.set_topic_policy(SERIAL_NAMESPACE, "held", **vars(held)),
+        ]
+        for step in steps:
+            try:
+                await self._call(step)
+            except AlreadyExistsError:
+                continue
+            except FoqsError as error:
+                self._world.trace("serial", f"not begun: {error!r}")
+                return False
+        return True
+
+    async def work_off(self) -> None:
+        """Consume what is left, and free what dead letters hold."""
+        if not self.is_there:
+            return
+        if self._void:  # The group is lost as well, and its items are there.
+            with suppress(FoqsError):
+                await self._call(lambda door: door.admin.create_group(SERIAL_NAMESPACE, "s0", "audit", 0, 0))
+        await asyncio.gather(*[self._take(*one) for one in _GROUPS])
+        await self._redrive("held", "")
+
+    def look(self) -> None:
+        """Note if the meta database has lost the policies, and where the items are."""
+        if not self.is_there or not self._ready or self._void:
+            return
+        tables = self._world.meta.tables
+        namespace = tables.namespaces.get(SERIAL_NAMESPACE)
+        number = 0 if namespace is None else namespace.number
+        is_prefix_there = _PREFIX in tables.prefix_policies.get(number, {})
+        if not is_prefix_there or "held" not in tables.policies.get(number, {}):
+            self._void = "the meta database has lost the policies"
+            self._world.counts["serial topics that the meta database has lost"] += 1
+
+    def committed(self, shard_id: int, script: Script) -> None:
+        """All items of a serial topic are written to the shard of its slot."""
+        self.look()
+        if not self.is_there or not self._ready or self._void:
+            return
+        for row in script.rows_new:
+            uid = uid_of(row.content.payload)
+            put = self._puts.get(("", uid))
+            if put is None:
+                continue
+            slot = serial_slot(SERIAL_NAMESPACE, put.topic)
+            if not self._world.slots.has(shard_id, slot):
+                self._world.complain(f"O1: {uid} of {put.topic} came to shard {shard_id}, and slot {slot} leads elsewhere")
+
+    # ---- calls ----
+
+    def _now_s(self) -> float:
+        return self._world.loop.time()
+
+    def _now_ms(self) -> float:
+        return self._world.exact_now_ms()
+
+    async def _call(self, work: Callable[[FakeDoor], Awaitable[Any]]) -> Any:
+        self.look()
+        host = self._world.pick_host(self._chance)
+        if host is None:
+            await asyncio.sleep(0.05)
+            raise NotSentError("no host listens")
+        try:
+            return await self._world.call(host, work, limits.CALL_MS_MAX / 1000 + 2)
+        except InvalidArgumentError as error:
+            if not self._void and not self._world.restored:
+                self._world.complain(f"a valid call of serial topics was refused: {error!r}")
+            raise
+
+    async def _produce(self, until_s: float) -> None:
+        while self._now_s() < until_s:
+            await asyncio.sleep(self._chance.random() * _PAUSE_S_MAX)
+            await self._enqueue()
+
+    async def _enqueue(self) -> None:
+        chance, items, puts = self._chance, [], []
+        for position in range(chance.randint(1, _ITEMS_MAX)):
+            self._number += 1
+            uid, topic = f"{SERIAL_NAMESPACE}:{self._number}", chance.choice(_TOPICS)
+            dedup_id = f"{self._number}" if chance.random() < _DEDUP_SHARE else None
+            priority = chance.choice([0, 0, 0, 1, -1])
+            ttl_ms = chance.choice([50, 400]) if chance.random() < _TTL_SHARE else None
+            items.append(NewItem(topic, make_payload(uid, 40), priority, ttl_ms=ttl_ms, dedup_id=dedup_id))
+            if dedup_id is not None:
+                self._world.dedup_ids[uid] = dedup_id
+            for group in [group for name, group in _GROUPS if name == topic]:
+                put = _Put(uid, topic, priority, position, self._now_ms())
+                put.has_ttl, put.has_id = ttl_ms is not None, dedup_id is not None
+                self._puts[group, uid] = put
+                puts.append((position, put))
+        for _, put in puts:
+            put.invoked_ms = self._now_ms()
+        try:
+            result = await self._call(partial(_put, items))
+        except FoqsError as error:
+            self._world.trace("serial", f"enqueue failed: {error!r}")
+            return
+        for position, put in puts:
+            if position not in result.errors:
+                put.returned_ms = self._now_ms()
+
+    async def _consume(self, until_s: float, topic: str, group: str) -> None:
+        while self._now_s() < until_s:
+            await asyncio.sleep(self._chance.random() * _PAUSE_S_MAX)
+            await self._take(topic, group)
+
+    async def _take(self, topic: str, group: str) -> None:
+        chance, invoked_ms = self._chance, self._now_ms()
+        demand = Demand(topic, chance.randint(1, 4), group or None)
+        wait_ms, lease_ms = chance.choice([0, 50, 300]), chance.choice([None, 150, 2_000])
+        try:
+            items: list[Delivery] = await self._call(
+                lambda door: door.queue.dequeue(SERIAL_NAMESPACE, [demand], lease_ms, wait_ms)
+            )
+        except FoqsError:
+            return
+        if len(items) > 1 and not self._void:
+            self._world.complain(f"O1: {len(items)} items of serial topic {topic} in one answer")
+        for item in items:
+            uid = uid_of(item.payload)
+            if self._puts[group, uid].acked and not self._world.restored:
+                self._world.complain(f"P5: {uid} was delivered in group {group!r} after its ack there")
+            ends_ms = self._world.clocks.lease_end_ms(item.receipt)
+            taken = _Taken(uid, invoked_ms, self._now_ms(), ends_ms - _TOLERANCE_MS)
+            self._taken.setdefault((topic, group), []).append(taken)
+            await self._settle(group, item, taken)
+
+    async def _settle(self, group: str, item: Delivery, taken: _Taken) -> None:
+        chance, put = self._chance, self._puts[group, taken.uid]
+        if not self._world.delays.calm:
+            await asyncio.sleep(chance.choice([0.0, 0.02, 0.1]))
+        kinds = ["ack"] * 6 + ["nack", "delay", "dead", "release", "forget", "forget"]
+        kind = "ack" if self._world.delays.calm else chance.choice(kinds)
+        if kind == "forget":
+            return
+        taken.ended_ms = self._now_ms()
+        if kind == "ack":
+            put.ends_ms.append(taken.ended_ms)
+            await self._ack(put, item)
+            return
+        if kind == "dead":
+            put.ends_ms.append(taken.ended_ms)
+        delay_ms = chance.choice([20, 250]) if kind == "delay" else 0
+        nack = SimNack(item.receipt, delay_ms=delay_ms, release=kind == "release", dead_letter=kind == "dead")
+        try:
+            errors = await self._call(lambda door: door.queue.nack(SERIAL_NAMESPACE, [nack]))
+        except FoqsError:
+            return
+        if not errors:
+            self._world.counts[f"{kind} of an item of a serial topic"] += 1
+        if kind == "dead" and not errors:
+            put.holds_ms.append(self._now_ms())
+
+    async def _ack(self, put: _Put, item: Delivery) -> None:
+        try:
+            errors = await self._call(lambda door: door.queue.ack(SERIAL_NAMESPACE, [item.receipt]))
+        except FoqsError:
+            return
+        put.acked = put.acked or not errors
+        self._world.counts["items of serial topics acked"] += not errors
+
+    async def _operate(self, until_s: float) -> None:
+        while self._now_s() < until_s:
+            await asyncio.sleep(self._chance.random() * 3 * _PAUSE_S_MAX)
+            topic, group = self._chance.choice(_GROUPS)
+            await self._redrive(topic, group)
+
+    async def _redrive(self, topic: str, group: str) -> None:
+        """Redrive the dead letters of a topic, each alone, or purge them."""
+        try:
+            page = await self._call(
+                lambda door: door.admin.list_dead_letters(SERIAL_NAMESPACE, topic, 5, "", group=group or None)
+            )
+        except FoqsError:
+            return
+        for item in page.items:
+            await self._free(topic, group, item.id, uid_of(item.payload))
+
+    async def _free(self, topic: str, group: str, item_id: str, uid: str) -> None:
+        put, is_purge = self._puts[group, uid], self._chance.random() < 0.3
+        began_ms = self._now_ms()
+        put.frees_ms.append(began_ms)
+        name = "purge_dead_letters" if is_purge else "redrive_dead_letters"
+        try:
+            result = await self._call(
+                lambda door: getattr(door.admin, name)(SERIAL_NAMESPACE, topic, [item_id], 1, group=group or None)
+            )
+        except FoqsError:
+            return
+        if not is_purge and not result.errors:
+            self._world.counts["dead letters of serial topics redriven"] += 1
+            put.redrives_ms.append(self._now_ms())
+
+    # ---- checks ----
+
+    def check(self) -> None:
+        """Hold what was seen against the promises."""
+        self.look()
+        if not self.is_there or self._void:
+            return
+        for (topic, group), taken in self._taken.items():
+            puts = [put for (of, _), put in self._puts.items() if of == group and put.topic == topic]
+            self._world.counts["deliveries of serial topics"] += len(taken)
+            for problem in (*_overlaps(taken), *_order_problems(puts, taken), *self._held_problems(puts, taken)):
+                self._world.complain(f"{problem} (topic {topic}, group {group!r})")
+            delivered = {one.uid for one in taken}
+            for put in puts:
+                is_there = put.returned_ms < float("inf") and not put.has_ttl and not put.frees_ms
+                if is_there and put.uid not in delivered and not self._world.restored:
+                    self._world.complain(f"P2: {put.uid} was never delivered (topic {topic}, group {group!r})")
+
+    def _held_problems(self, puts: list[_Put], taken: list[_Taken]) -> Iterator[str]:
+        """Nothing of a topic that a dead letter holds is delivered before a call that can have freed it."""
+        for put in puts if puts and puts[0].topic == "held" else ():
+            for held_ms in put.holds_ms:
+                freed_ms = min([at for at in put.frees_ms if at >= held_ms], default=float("inf"))
+                if any(at < held_ms for at in put.frees_ms[-1:]) and freed_ms == float("inf"):
+                    continue
+                for one in taken:
+                    if held_ms < one.invoked_ms and one.returned_ms < freed_ms and not put.has_ttl:
+                        yield f"O3: {one.uid} was delivered at {one.returned_ms}, and {put.uid} is dead since {held_ms}"
+
+
+def _overlaps(taken: list[_Taken]) -> Iterator[str]:
+    """No two deliveries of a topic are live at one time for certain."""
+    live = [(one.returned_ms, min(one.lease_ends_ms, one.ended_ms), one) for one in taken]
+    some = sorted([one for one in live if one[0] < one[1]], key=lambda one: one[:2])
+    latest = None
+    for earlier, later in pairwise(some):
+        latest = earlier if latest is None or earlier[1] > latest[1] else latest
+        if later[0] < latest[1]:
+            until = f"{latest[2].uid} is live from {latest[0]} to {latest[1]}"
+            yield f"O1: two live deliveries: {until}, {later[2].uid} from {later[0]} to {later[1]}"
+
+
+def _order_problems(puts: list[_Put], taken: list[_Taken]) -> Iterator[str]:
+    """No item is delivered before a call that can have ended an item that is before it for certain."""
+    by_uid = {put.uid: put for put in puts}
+    for a in puts:
+        if a.has_ttl or a.returned_ms == float("inf"):
+            continue
+        for since_ms, until_ms in _alive(a):
+            passed = [
+                one for one in taken
+                if until_ms > one.returned_ms and one.invoked_ms > since_ms and _is_before(a, by_uid[one.uid])
+            ]  # fmt: skip
+            # The one that is out when an item is redriven may be delivered again.
+            allowed = 1 if since_ms > 0 else 0
+            if len({one.uid for one in passed}) > allowed:
+                one = passed[-1]
+                yield f"O1: {one.uid} was delivered at {one.returned_ms}, and {a.uid} before it ended at {until_ms}"
+
+
+def _alive(a: _Put) -> Iterator[tuple[float, float]]:
+    """Yield the times between which the item is certainly not ended: since its enqueue, and since each redrive."""
+    yield 0, min(a.ends_ms, default=float("inf"))
+    for since_ms in a.redrives_ms:
+        later = [at for at in (*a.ends_ms, *a.frees_ms) if at > since_ms]
+        yield since_ms, min(later, default=float("inf"))
+
+
+def _is_before(a: _Put, b: _Put) -> bool:
+    """Return True if the first item is before the second one for certain."""
+    if a is b or a.priority > b.priority:
+        return False
+    if a.returned_ms < b.invoked_ms:
+        return True
+    of_one_call = a.invoked_ms == b.invoked_ms and a.returned_ms == b.returned_ms < float("inf")
+    return of_one_call and not (a.has_id or b.has_id) and a.position < b.position
+
+
+async def _put(items: list[NewItem], door: FakeDoor) -> Any:
+    return await door.queue.enqueue(SERIAL_NAMESPACE, items)
