@@ -214,9 +214,8 @@ class NamespaceTopics(ItemCounts):
                 return
             yield by_name[found]
 
-    @property
-    def counted(self) -> bool:
-        """True if the counts are exact."""
+    def is_counted(self) -> bool:
+        """Return True if the counts are exact."""
         return self._table.counted
 
     def note_order(self, topic: ShardTopic) -> None:
@@ -368,19 +367,18 @@ class ShardTopic(ItemCounts):
         others (dynamic thresholds, Choudhury and Hahne 1998).
         """
         if self.is_serial:
-            return self._serial_room
+            return self._serial_room()
         ratio, free = OPEN_LEASES_OF_TOPIC_RATIO, limits.OPEN_LEASES_MAX - len(self._leases)
         spare = ratio * free - self.leased - self.claiming_count
         return (spare + ratio) // (ratio + 1) if spare > 0 else 0  # Each claim also reduces the free leases by one.
 
-    @property
     def _serial_room(self) -> int:
         """1 if no item is out or waits for its next attempt, nor keeps the topic back as a dead letter; else 0.
 
         Until the rows are counted, an item can wait unknown.
         """
         namespace = self.of_namespace
-        if namespace is None or not namespace.counted or self.out_count or self.delayed:
+        if namespace is None or not namespace.is_counted() or self.out_count or self.delayed:
             return 0
         is_held = self.holds_on_dead and self.dead
         return int(not is_held and len(self._leases) < limits.OPEN_LEASES_MAX)

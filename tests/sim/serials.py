@@ -1,7 +1,7 @@
 """Serial topics under load and faults: one item out at a time, in the order of priority and commit.
 
 Producers, consumers and an operator of a few serial topics, in a namespace of their own, by generators of their own.
-Part of the topics have groups, in part a dead letter holds the topic.
+Part of the topics have groups, in part a dead letter holds the topic, and one is made serial and not serial by turns.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ if TYPE_CHECKING:
 
 SERIAL_NAMESPACE = "serial"
 _PREFIX = "s"
-_TOPICS = ("s0", "s1", "held")
-_GROUPS = (("s0", ""), ("s0", "audit"), ("s1", ""), ("held", ""))
+_FLIPPING = "flip"
+"""The topic that is serial for some times."""
+_TOPICS = ("s0", "s1", "held", _FLIPPING)
+_GROUPS = (("s0", ""), ("s0", "audit"), ("s1", ""), ("held", ""), (_FLIPPING, ""))
 """Topics with the groups whose items are consumed."""
 _PAUSE_S_MAX = 0.06
 _ITEMS_MAX = 4
@@ -95,6 +97,8 @@ class SerialLoad:
         self._taken: dict[tuple[str, str], list[_Taken]] = {}
         """By topic and group."""
         self._number = 0
+        self._times: list[list[float]] = []
+        """The times for which the flipping topic is certainly serial: from the answer to the call that ends it."""
 
         self.slots = [serial_slot(SERIAL_NAMESPACE, topic) for topic in _TOPICS]
 
@@ -109,7 +113,7 @@ class SerialLoad:
         if not self._ready:
             return
         consumers = [self._consume(until_s, *one) for one in _GROUPS for _ in range(2)]
-        await asyncio.gather(*consumers, self._operate(until_s), *[self._produce(until_s) for _ in range(2)])
+        await asyncio.gather(*consumers, self._operate(until_s), self._flip(until_s), *[self._produce(until_s) for _ in range(2)])
 
     async def _begin(self) -> bool:
         """Make the namespace, a group, and the topics serial. Each step can be repeated."""
@@ -162,7 +166,7 @@ class SerialLoad:
         for row in script.rows_new:
             uid = uid_of(row.content.payload)
             put = self._puts.get(("", uid))
-            if put is None:
+            if put is None or not self._is_serial(put.topic, self._now_ms()):
                 continue
             slot = serial_slot(SERIAL_NAMESPACE, put.topic)
             if not self._world.slots.has(shard_id, slot):
@@ -236,7 +240,8 @@ class SerialLoad:
             )
         except FoqsError:
             return
-        if len(items) > 1 and not self._void:
+        is_serial = self._is_serial(topic, invoked_ms) and self._is_serial(topic, self._now_ms())
+        if len(items) > 1 and is_serial and not self._void:
             self._world.complain(f"O1: {len(items)} items of serial topic {topic} in one answer")
         for item in items:
             uid = uid_of(item.payload)
@@ -313,6 +318,28 @@ class SerialLoad:
             self._world.counts["dead letters of serial topics redriven"] += 1
             put.redrives_ms.append(self._now_ms())
 
+    async def _flip(self, until_s: float) -> None:
+        """Try to make a topic serial, which needs a moment without items of it, and end that soon."""
+        while self._now_s() < until_s:
+            await asyncio.sleep(self._chance.random() * _PAUSE_S_MAX)
+            host = self._world.pick_host(self._chance)
+            if host is None:
+                continue
+            with suppress(FoqsError):
+                await self._world.call(host, partial(_set_serial, True), limits.CALL_MS_MAX / 1000 + 2)
+                times = [self._now_ms(), float("inf")]
+                self._times.append(times)
+                self._world.counts["topics made serial"] += 1
+                await asyncio.sleep(self._chance.choice([0.1, 0.5]))
+                times[1] = self._now_ms()
+                await self._call(partial(_set_serial, False))
+
+    def _is_serial(self, topic: str, at_ms: float) -> bool:
+        """Return True if the topic is certainly serial at that time."""
+        if topic != _FLIPPING:
+            return True
+        return not self._world.restored and any(since_ms < at_ms < until_ms for since_ms, until_ms in self._times)
+
     # ---- checks ----
 
     def check(self) -> None:
@@ -320,16 +347,27 @@ class SerialLoad:
         self.look()
         if not self.is_there or self._void:
             return
-        for (topic, group), taken in self._taken.items():
+        for (topic, group), taken in self._taken_while_serial():
             puts = [put for (of, _), put in self._puts.items() if of == group and put.topic == topic]
             self._world.counts["deliveries of serial topics"] += len(taken)
             for problem in (*_overlaps(taken), *_order_problems(puts, taken), *self._held_problems(puts, taken)):
                 self._world.complain(f"{problem} (topic {topic}, group {group!r})")
             delivered = {one.uid for one in taken}
             for put in puts:
+                if topic == _FLIPPING:
+                    continue
                 is_there = put.returned_ms < float("inf") and not put.has_ttl and not put.frees_ms
                 if is_there and put.uid not in delivered and not self._world.restored:
                     self._world.complain(f"P2: {put.uid} was never delivered (topic {topic}, group {group!r})")
+
+    def _taken_while_serial(self) -> Iterator[tuple[tuple[str, str], list[_Taken]]]:
+        """Yield the deliveries of each topic and group, of those times alone in which the topic is certainly serial."""
+        for (topic, group), taken in self._taken.items():
+            if topic != _FLIPPING:
+                yield (topic, group), taken
+                continue
+            for since_ms, until_ms in [] if self._world.restored else self._times:
+                yield (topic, group), [one for one in taken if since_ms < one.invoked_ms and one.returned_ms < until_ms]
 
     def _held_problems(self, puts: list[_Put], taken: list[_Taken]) -> Iterator[str]:
         """Nothing of a topic that a dead letter holds is delivered before a call that can have freed it."""
@@ -389,6 +427,10 @@ def _is_before(a: _Put, b: _Put) -> bool:
         return True
     of_one_call = a.invoked_ms == b.invoked_ms and a.returned_ms == b.returned_ms < float("inf")
     return of_one_call and not (a.has_id or b.has_id) and a.position < b.position
+
+
+async def _set_serial(serial: bool, door: FakeDoor) -> Any:
+    return await door.admin.set_topic_policy(SERIAL_NAMESPACE, _FLIPPING, serial=serial)
 
 
 async def _put(items: list[NewItem], door: FakeDoor) -> Any:
