@@ -271,6 +271,20 @@ def test_items_show_their_enqueue_as_the_time_from_which_they_are_ready(world: W
     assert [one.serial for one in world.client.topics(NS)] == [True, False]
 
 
+def test_pages_of_a_serial_topic_have_all_items_in_order(world: World) -> None:
+    make_serial(world)
+    world.client.enqueue_many(NS, [NewItem("t", b"2", 1), NewItem("t", b"0"), NewItem("t", b"1")])
+    put(world, b"3", topic="u")
+    found: list[foqs.StoredItem] = []
+    page = world.admin.peek_items(NS, "t", 1)
+    while page.next_page_token:
+        found += page.items
+        page = world.admin.peek_items(NS, "t", 1, page.next_page_token)
+    found += page.items
+    assert [item.payload for item in found] == [b"0", b"1", b"2"]
+    assert [item.deliver_after_ms for item in found] == [item.enqueued_at_ms for item in found]
+
+
 def test_a_call_for_any_topic_gets_one_item_of_each_serial_topic(world: World) -> None:
     make_serial(world, "s", is_prefix=True)
     for topic in ("s1", "s2"):

@@ -53,6 +53,7 @@ def test_a_topic_is_paused_limited_and_weighed(shell: Shell) -> None:
         "",
         "",
         "",
+        "no",
         "a move",
     ]
     shell.run("topic", "limit", "ns", "t", "none")
@@ -60,6 +61,10 @@ def test_a_topic_is_paused_limited_and_weighed(shell: Shell) -> None:
     shell.run("topic", "attempts", "ns", "t", "4")
     assert shell.json("topic", "policies", "ns")[0]["attempts_max"] == 4
     shell.run("topic", "attempts", "ns", "t", "0")
+    shell.run("topic", "serial", "ns", "t", "on", "--on-dead", "hold")
+    assert shell.run("topic", "policies", "ns").stdout.splitlines()[1].split("\t")[5] == "yes, dead letters hold it"
+    told = shell.json("topic", "serial", "ns", "t", "off", "--on-dead", "continue")
+    assert (told["serial"], told["own_fields"]) == (False, ["dequeue_paused", "reason"])
     resumed = shell.json("topic", "resume", "ns", "t")
     assert (resumed["dequeue_paused"], resumed["reason"]) == (False, "")
     assert shell.json("topic", "policies", "ns") == []

@@ -34,6 +34,7 @@ _OUTPUTS = {
     "Workers": [["sending to: ann@example.org"], ["resized cat.png", "1 acked"]],
     "Consuming in a loop": [["3 3"], ["0 1 item of topic 'alarms' is not due yet"]],
     "Several consumers of each item": [["None payment 17", "audit payment 17", "search payment 17"]],
+    "One at a time, in order": [["2 open", "1 deposit", "1 close"]],
     "Errors": [["1 InvalidArgumentError", "2 stored, [True, False, True]", "{0: 'StaleLeaseError'}"]],
     "Retries": [["nothing was done: True"]],
     "Deadlines": [["stored"]],

@@ -107,12 +107,15 @@ CASES: dict[str, list[Case]] = {
         for name in ("READ_HEADS", "READ_CLAIMED", "READ_ITEMS", "FETCH_ITEMS", "DELETE_ITEMS")
     },
     # MySQL notes the ids aside first, because the statement has an order.
-    "WAKE_ITEMS": [
-        Case("PRIMARY", 3 * len(ITEM_IDS) + SLACK, fill=lambda text: spread(text, ITEM_IDS), notes=True),
-        Case("PRIMARY", 3 * len(RANGE_IDS) + SLACK, fill=lambda text: spread(text, RANGE_IDS), notes=True),
-        Case("PRIMARY", SLACK, fill=lambda text: spread(text, ITEM_IDS[:1]), notes=True),
-        Case("PRIMARY", SLACK, fill=lambda text: spread(text, [10**12, 10**12 + 1]), notes=True),
-    ],
+    **{
+        name: [
+            Case("PRIMARY", 3 * len(ITEM_IDS) + SLACK, fill=lambda text: spread(text, ITEM_IDS), notes=True),
+            Case("PRIMARY", 3 * len(RANGE_IDS) + SLACK, fill=lambda text: spread(text, RANGE_IDS), notes=True),
+            Case("PRIMARY", SLACK, fill=lambda text: spread(text, ITEM_IDS[:1]), notes=True),
+            Case("PRIMARY", SLACK, fill=lambda text: spread(text, [10**12, 10**12 + 1]), notes=True),
+        ]
+        for name in ("WAKE_ITEMS", "WAKE_IN_PLACE")
+    },
     **{
         name: [
             Case("lane_order", PAGE + SLACK, (1, *edge_arguments(order.FIRST), PAGE)),
@@ -291,7 +294,7 @@ WITHOUT_TABLE = {
     "ONLY_CHANGED",
 }
 SMALL_TABLE = {
-    "WAKE_ITEMS", "RECOUNT_ITEMS", "DELETE_ITEMS", "DELETE_PACKS", "DELETE_TOMBSTONES", "DELETE_CLAIMS",
+    "WAKE_ITEMS", "WAKE_IN_PLACE", "RECOUNT_ITEMS", "DELETE_ITEMS", "DELETE_PACKS", "DELETE_TOMBSTONES", "DELETE_CLAIMS",
     "DELETE_TOPICS", "DELETE_NAMESPACES", "READ_ITEMS", "REFILL", "READ_SORT_KEY", "REFILL_TIMERS",
 }  # fmt: skip
 """What runs all the time, also when the tables hold next to nothing."""

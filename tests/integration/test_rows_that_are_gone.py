@@ -23,6 +23,7 @@ RECOUNTED, GONE_RECOUNTED = replace(MOVED, is_in_place=True), replace(GONE_MOVED
 CHANGES: dict[str, dict[str, Any]] = {
     "the only statement": {"deletes": [1, 2, GONE]},
     "the first of two": {"wakes": [1, GONE], "deletes": [2]},
+    "a wake in place": {"wakes": [1], "wakes_in_place": [2, GONE]},
     "the last of two": {"wakes": [1], "deletes": [2, GONE]},
     "before look-ups": {"deletes": [1, GONE], "look_ups": [2]},
     "the only rewrite": {"rewrites": [GONE_MOVED]},

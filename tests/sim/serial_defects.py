@@ -116,4 +116,3 @@ def moves_slots_and_makes_topics_serial_with_their_items(self: HeldTopics, numbe
 @in_place_of(Namespaces, "_close", _has_shards)
 def takes_items_while_a_topic_becomes_serial(self: Namespaces, listed: NamespaceList) -> None:
     _close(self, listed._replace(censuses=[]))
-

@@ -113,7 +113,9 @@ class SerialLoad:
         if not self._ready:
             return
         consumers = [self._consume(until_s, *one) for one in _GROUPS for _ in range(2)]
-        await asyncio.gather(*consumers, self._operate(until_s), self._flip(until_s), *[self._produce(until_s) for _ in range(2)])
+        await asyncio.gather(
+            *consumers, self._operate(until_s), self._flip(until_s), *[self._produce(until_s) for _ in range(2)]
+        )
 
     async def _begin(self) -> bool:
         """Make the namespace, a group, and the topics serial. Each step can be repeated."""
@@ -170,7 +172,9 @@ class SerialLoad:
                 continue
             slot = serial_slot(SERIAL_NAMESPACE, put.topic)
             if not self._world.slots.has(shard_id, slot):
-                self._world.complain(f"O1: {uid} of {put.topic} came to shard {shard_id}, and slot {slot} leads elsewhere")
+                self._world.complain(
+                    f"O1: {uid} of {put.topic} came to shard {shard_id}, and slot {slot} leads elsewhere"
+                )
 
     # ---- calls ----
 
