@@ -748,7 +748,7 @@ struct ForgetDedupIdsRequest {
   1: required string namespace_name,
   /** Up to 1,000. */
   2: required list<string> dedup_ids,
-  /** The topic of the ids, where the dedup_scope of the namespace is TOPIC. Otherwise it is refused. */
+  /** The topic of the ids, if it is serial, or if the dedup_scope of the namespace is TOPIC. Otherwise it is refused. */
   3: optional string topic
 }
 

@@ -225,9 +225,19 @@ def rate_problem(name: str, value: object) -> str:
     return f"{name} {value!r} is neither 0, which is no cap, nor within {low}..{high}"
 
 
-def check_delay(policy: TopicPolicy, topic: str, delay_ms: int) -> None:
-    """Check that a group can delay the copies of a topic. Raises InvalidArgumentError for a serial one."""
-    if delay_ms and policy.serial:
+def check_group_of(policy: TopicPolicy, topic: str, delay_ms: int, *, is_copied: bool) -> None:
+    """Check that a topic can have a group that delays its copies, or begins with the items that wait.
+
+    Raises InvalidArgumentError for a serial topic, whose copies would not keep their order.
+    """
+    if not policy.serial:
+        return
+    if delay_ms:
         raise InvalidArgumentError(
             f"delay_ms {delay_ms} is not possible for a group of topic {topic!r}, which is serial: leave it out"
+        )
+    if is_copied:
+        raise InvalidArgumentError(
+            f"from_queued is not possible for a group of topic {topic!r}, which is serial: new items would come before "
+            "the copies; leave it out"
         )

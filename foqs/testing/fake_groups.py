@@ -8,7 +8,7 @@ from dataclasses import replace
 from foqs.model.groups import GROUPS_COPYING_MAX, GroupBook, TopicGroup
 from foqs.model.jobs import JobState
 from foqs.model.policies import NamespacePolicies
-from foqs.model.policy import check_delay
+from foqs.model.policy import check_group_of
 from foqs.storage.meta.meta_group_copies import CopyView, ShardCopy, copy_detail, too_many_copies
 from foqs.storage.meta.meta_groups import GroupChange, still_held
 from foqs.storage.meta.meta_jobs import JobKey
@@ -29,7 +29,8 @@ class FakeGroups:
         number, book = self._book(name, wanted.topic)
         tables = self._reach().tables
         topics, prefixes = tables.policies.get(number, {}), tables.prefix_policies.get(number, {})
-        check_delay(NamespacePolicies(topics, prefixes).of(wanted.topic), wanted.topic, wanted.delay_ms)
+        policy, is_copied = NamespacePolicies(topics, prefixes).of(wanted.topic), bool(wanted.copy_job)
+        check_group_of(policy, wanted.topic, wanted.delay_ms, is_copied=is_copied)
         stored = book.create(wanted)
         if stored is wanted and wanted.copy_job:
             running = [one for some in tables.groups.values() for one in some.values() if one.is_copying]

@@ -310,3 +310,68 @@ def test_topics_become_serial_together_and_one_with_items_fails_alone(world: Wor
 def test_a_wrong_order_is_refused(world: World, changes: dict[str, Any]) -> None:
     with pytest.raises(foqs.InvalidArgumentError, match=next(iter(changes))):
         world.admin.set_topic_policy(NS, "t", **changes)
+
+
+def test_a_full_serial_topic_refuses_items_and_takes_them_again_when_one_is_acked(world: World) -> None:
+    make_serial(world, depth_max=2)
+    put(world, b"0", b"1")
+    with pytest.raises(foqs.PausedError, match="is full: it has 2 items"):
+        world.client.enqueue(NS, "t", b"2", deadline_ms=500)
+    with pytest.raises(foqs.PausedError, match="is full"):
+        world.client.enqueue(NS, "t", b"2", dedup_id="two", deadline_ms=500)
+    world.client.ack(NS, next_item(world))
+    world.client.enqueue(NS, "t", b"2")
+    assert rest(world) == [b"1", b"2"]
+    put(world, b"3", b"4")
+    assert rest(world) == [b"3", b"4"]
+
+
+def test_a_backoff_holds_the_topic_as_a_delay_does(world: World) -> None:
+    make_serial(world, backoff_ms=1_500)
+    put(world, b"0", b"1")
+    world.client.nack(NS, next_item(world))
+    assert world.payloads() == []
+    world.pass_ms(2_000)
+    assert rest(world) == [b"0", b"1"]
+
+
+def test_an_id_that_an_item_of_a_serial_topic_holds_is_free_when_the_item_ends(world: World) -> None:
+    make_serial(world)
+    ids = [
+        world.client.enqueue(NS, "t", payload, dedup_id="one", dedup_until=foqs.DedupUntil.ACKED)
+        for payload in (b"0", b"1")
+    ]
+    assert ids[0] == ids[1]
+    assert rest(world) == [b"0"]
+    world.client.enqueue(NS, "t", b"2", dedup_id="one", dedup_until=foqs.DedupUntil.ACKED)
+    assert rest(world) == [b"2"]
+
+
+def test_ids_of_a_serial_topic_are_forgotten_by_their_topic(world: World) -> None:
+    make_serial(world)
+    world.client.enqueue(NS, "t", b"0", dedup_id="one")
+    with pytest.raises(foqs.InvalidArgumentError, match="'u' is not serial"):
+        world.admin.forget_dedup_ids(NS, ["one"], topic="u")
+    world.admin.forget_dedup_ids(NS, ["one"], topic="t")
+    world.client.enqueue(NS, "t", b"1", dedup_id="one")
+    assert rest(world) == [b"0", b"1"]
+
+
+def test_a_group_of_a_serial_topic_cannot_begin_with_the_items_that_wait(world: World) -> None:
+    make_serial(world)
+    put(world, b"0")
+    with pytest.raises(foqs.InvalidArgumentError, match="from_queued is not possible"):
+        world.admin.create_group(NS, "t", "audit", from_queued=True)
+    world.admin.create_group(NS, "t", "audit")
+    assert rest(world, group="audit") == []
+
+
+def test_a_dequeue_of_a_group_by_prefix_takes_one_item_of_a_serial_topic(world: World) -> None:
+    make_serial(world, "orders/1")
+    world.admin.create_group(NS, "orders/1", "audit")
+    put(world, b"0", b"1", topic="orders/1")
+    taken = world.client.dequeue(NS, topic_prefix="orders/", group="audit", max_items=10, wait_ms=SECOND_MS)
+    assert [item.payload for item in taken] == [b"0"]
+    world.client.ack(NS, taken)
+    taken = world.client.dequeue(NS, topic_prefix="orders/", group="audit", max_items=10, wait_ms=SECOND_MS)
+    assert [item.payload for item in taken] == [b"1"]

@@ -103,8 +103,8 @@ def run_seed(
     """Repeatable by the seed. The cyclic garbage collector rests meanwhile: when it runs is not up to the seed.
 
     What happens is drawn, unless there is a `script`, which does it to the world. `is_unique`: items with ids that are
-    taken as long as they live come as well, which makes the seed another run. `is_serial`: with serial topics beside the
-    other load, which does so as well.
+    taken as long as they live come as well, which makes the seed another run. `is_serial`: with serial topics beside
+    the other load, which does so as well.
     """
     chance = random.Random(seed)
     profile = make_profile(chance)
@@ -212,9 +212,9 @@ async def _live(world: World, chance: random.Random) -> None:
     if world.uniques is not None:
         await world.uniques.check()
     world.serials.check()
-    if isinstance(world, ClusterWorld) and isinstance(nemesis, ClusterNemesis):
-        if not world.serials.is_there:  # Each of these trials takes longer than the load.
-            await _trials(world, nemesis)
+    # Each of these trials takes longer than the load.
+    if isinstance(world, ClusterWorld) and isinstance(nemesis, ClusterNemesis) and not world.serials.is_there:
+        await _trials(world, nemesis)
     host = world.primary
     hosts = world.ready if isinstance(world, ClusterWorld) else [host] if host is not None else []
     assert hosts

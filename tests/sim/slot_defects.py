@@ -12,7 +12,7 @@ from foqs.host.admission.account import Charge
 from foqs.host.admission.placement import Placement
 from foqs.host.registry.known_slots import Slots
 from foqs.host.registry.namespace_calls import NamespaceCalls
-from foqs.host.verbs import enqueues
+from foqs.host.verbs import enqueues, serial_part
 from foqs.host.verbs.enqueues import Enqueues
 from foqs.model.calls import EnqueueResult, PositionErrors
 from foqs.model.errors import FoqsError, NotWrittenError
@@ -27,7 +27,7 @@ def _has_shards(profile: Profile) -> bool:
     return profile.shard_count > 1
 
 
-_place_ids, _enqueue_once, _of_slot = Placement.place_ids, Enqueues._enqueue_once, enqueues.of_slot
+_place_ids, _enqueue_once, _of_slot = Placement.place_ids, Enqueues._enqueue_once, serial_part.of_slot
 _keep = Slots._keep
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from foqs.contract import requests as of
 from foqs.host import arguments
 from foqs.host.admission.placement import Placement
 from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import NO_SHARD_RETRY_MS
 from foqs.host.shards.waiting import Answer, Waiting
-from foqs.host.verbs.enqueues import slots_of
+from foqs.host.verbs.serial_part import NO_NAMES, digests_for, serial_names
 from foqs.model import limits
 from foqs.model.calls import PositionErrors
 from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError
 from foqs.model.namespace import DedupScope, Namespace
-from foqs.model.seen import digests_of
+from foqs.shard.writer.shard_writer import ShardWriter
 
 
 class DedupCalls:
@@ -32,7 +34,9 @@ class DedupCalls:
         namespace, ids = self._namespaces.serving(request.namespace_name), request.dedup_ids
         if len(ids) > limits.BATCH_ITEMS_MAX:
             raise arguments.too_many("dedup_ids", len(ids), limits.BATCH_ITEMS_MAX)
-        scope = _scope(namespace, request.topic)
+        items = [of.NewItem(topic=request.topic or "", dedup_id=dedup_id) for dedup_id in ids]
+        serial = serial_names(self._namespaces.settings, namespace.number, items[:1]) if request.topic else NO_NAMES
+        _check_scope(namespace, request.topic, is_serial=bool(serial))
         errors: PositionErrors = {}
         for position, dedup_id in enumerate(ids):
             try:
@@ -44,16 +48,19 @@ class DedupCalls:
             # The cluster never had an item with a dedup id.
             errors.update(dict.fromkeys(valid, NotFoundError("no dedup id was ever given: it is free already")))
             return errors
-        items = [of.NewItem(dedup_id=dedup_id) for dedup_id in ids]
         elsewhere: PositionErrors = {}
-        placed, anywhere = self._placement.place_ids(namespace, items, valid, elsewhere)
+        placed: Mapping[ShardWriter, Sequence[int]]
+        anywhere: Sequence[int] = ()
+        if serial:
+            placed = self._placement.place_serial(namespace, {request.topic or "": valid}, elsewhere)
+        else:
+            placed, anywhere = self._placement.place_ids(namespace, items, valid, elsewhere)
         errors |= elsewhere | dict.fromkeys(anywhere, _away())
         answer = Answer(self._waiting)
         for writer, positions in placed.items():
             shard = writer.shard
             assert shard is not None, "it has just been chosen"
-            some = [ids[position] for position in positions]
-            digests = digests_of(namespace.number, [scope], slots_of(namespace, some), some)
+            digests = digests_for(namespace, items, positions, serial)
             shard.free_dedup_ids(namespace.number, digests, positions, answer)
             writer.wake()
         if placed:
@@ -62,19 +69,19 @@ class DedupCalls:
         return errors
 
 
-def _scope(namespace: Namespace, topic: str | None) -> bytes:
-    """Return the scope of the ids in their digests. Raises InvalidArgumentError for a topic that must not be there."""
-    if namespace.settings.dedup_scope is DedupScope.TOPIC:
-        if not topic:
-            raise InvalidArgumentError(
-                f"the dedup ids of namespace {namespace.name!r} are of their topics (dedup_scope): give the topic"
-            )
-        return arguments.check_topic(topic).encode()
+def _check_scope(namespace: Namespace, topic: str | None, *, is_serial: bool) -> None:
+    """Raise InvalidArgumentError for a topic that is missing or must not be there."""
     if topic:
+        arguments.check_topic(topic)
+    if namespace.settings.dedup_scope is DedupScope.TOPIC and not topic:
         raise InvalidArgumentError(
-            f"the dedup ids of namespace {namespace.name!r} are of the whole namespace (dedup_scope): give no topic"
+            f"the dedup ids of namespace {namespace.name!r} are of their topics (dedup_scope): give the topic"
         )
-    return b""
+    if namespace.settings.dedup_scope is not DedupScope.TOPIC and topic and not is_serial:
+        raise InvalidArgumentError(
+            f"the dedup ids of namespace {namespace.name!r} are of the whole namespace (dedup_scope), but for those of "
+            f"serial topics, and {topic!r} is not serial: give no topic"
+        )
 
 
 def _away() -> UnavailableError:

@@ -15,7 +15,7 @@ from foqs.model.jobs import JobState
 from foqs.model.topic_name import group_range, parts
 from foqs.storage.meta.meta_censuses import counted, delete_census, insert_census
 from foqs.storage.meta.meta_group_copies import begin_copy, end_copy, lock_jobs
-from foqs.storage.meta.meta_policies import check_can_delay, lock_number, note_change
+from foqs.storage.meta.meta_policies import check_new_group, lock_number, note_change
 from foqs.storage.meta.meta_rows import Blocks, Kind
 from foqs.storage.meta.meta_sessions import MetaSessions, in_transaction
 from foqs.storage.meta.meta_tables import GROUP_COPY, TOPIC_GROUP
@@ -67,7 +67,7 @@ class MetaGroups:
         if wanted.copy_job:
             lock_jobs(connection)
         number = lock_number(connection, namespace_name)
-        check_can_delay(connection, number, wanted.topic, wanted.delay_ms)
+        check_new_group(connection, number, wanted.topic, wanted.delay_ms, is_copied=bool(wanted.copy_job))
         book = GroupBook(_of_topic(connection, number, wanted.topic), _count(connection, number))
         stored = book.create(wanted)
         if stored is wanted and wanted.copy_job:

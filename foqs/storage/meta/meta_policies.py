@@ -12,7 +12,7 @@ from sqlalchemy import Connection, RowMapping, and_, delete, func, insert, selec
 from foqs.model.census import Census, Closed, held_of
 from foqs.model.errors import FoqsError, UnknownNamespaceError
 from foqs.model.policies import NamespacePolicies
-from foqs.model.policy import FIELDS, NOTHING_SAID, OwnPolicy, TopicPolicyEntry, TriState, check_delay
+from foqs.model.policy import FIELDS, NOTHING_SAID, OwnPolicy, TopicPolicyEntry, TriState, check_group_of
 from foqs.model.policy_book import Emptied, NamedChange, PolicyBook, PolicyCounts
 from foqs.model.serial import OnDead
 from foqs.model.topic_name import parts
@@ -176,11 +176,11 @@ def _delayed(connection: Connection, number: int) -> dict[str, str]:
     )
 
 
-def check_can_delay(connection: Connection, number: int, topic: str, delay_ms: int) -> None:
-    """Raise InvalidArgumentError if the topic is serial and its group would delay copies."""
-    if delay_ms:
+def check_new_group(connection: Connection, number: int, topic: str, delay_ms: int, *, is_copied: bool) -> None:
+    """Raise InvalidArgumentError if the topic is serial and its group would delay copies, or copy what waits."""
+    if delay_ms or is_copied:
         topics, prefixes = _those_named(connection, number, [topic]), _all_prefixes(connection, number)
-        check_delay(NamespacePolicies(topics, prefixes).of(topic), topic, delay_ms)
+        check_group_of(NamespacePolicies(topics, prefixes).of(topic), topic, delay_ms, is_copied=is_copied)
 
 
 def lock_number(connection: Connection, namespace_name: str) -> int:
