@@ -8,17 +8,14 @@ from functools import partial
 from foqs.host.admission.placement import Placement
 from foqs.host.registry.held_topics import HeldTopics
 from foqs.host.registry.namespaces import Namespaces
-from foqs.model import order
 from foqs.model.calls import PositionErrors
 from foqs.model.clock import Now
 from foqs.model.errors import NoShardError, UnavailableError
-from foqs.model.item import ShardItem
 from foqs.model.namespace import Namespace
-from foqs.model.topic import NamespaceTopics, ShardTopic
+from foqs.model.topic import ShardTopic
 from foqs.shard.port import ItemRow, Transaction
 from foqs.shard.state.events import Completion
 from foqs.shard.state.ops.change import Changes
-from foqs.shard.state.ops.claim import Claims
 from foqs.shard.state.ops.wake import Waking
 from foqs.shard.writer.shard_writer import ShardWriter
 from foqs.storage.meta.meta_namespaces import NamespaceList
@@ -28,16 +25,12 @@ from tests.sim.run import run_seed
 
 runs_with(__name__, partial(run_seed, is_serial=True, load_s_max=2.0))
 
-_claim_fresh, _redrive, _place_serial = Claims.claim_fresh, Changes.redrive, Placement.place_serial
+_redrive, _place_serial = Changes.redrive, Placement.place_serial
 _close, _write = Namespaces._close, Waking.write
 
 
 def _has_shards(profile: Profile) -> bool:
     return profile.shard_count > 1
-
-
-def _is_killed(profile: Profile) -> bool:
-    return profile.host_fault_rate > 0
 
 
 @in_place_of(ShardTopic, "_serial_room")
@@ -57,11 +50,6 @@ def has_room_behind_a_dead_letter_that_holds_the_topic(self: ShardTopic) -> int:
     return int(not (self.out_count or self.delayed))
 
 
-@in_place_of(NamespaceTopics, "is_counted", _is_killed)
-def has_room_before_the_rows_are_counted(self: NamespaceTopics) -> bool:
-    return True
-
-
 @in_place_of(Waking, "write")
 def wakes_an_item_behind_later_ones(self: Waking, transaction: Transaction, now: Now) -> None:
     _write(self, transaction, now)
@@ -79,16 +67,6 @@ def redrives_an_item_behind_later_ones(
         _redrive(self, row, now_ms, ttl_ms_max, completion, position)
     finally:
         topic.is_serial = is_serial
-
-
-@in_place_of(Claims, "claim_fresh")
-def claims_an_arriving_item_before_earlier_ones(self: Claims, topic: ShardTopic, items: list[ShardItem]) -> None:
-    edge, sort_keys = topic.window.edge, topic.window.sort_keys
-    topic.window.edge, topic.window.sort_keys = order.LAST, []
-    try:
-        _claim_fresh(self, topic, items)
-    finally:
-        topic.window.edge, topic.window.sort_keys = edge, sort_keys
 
 
 @in_place_of(Placement, "place_serial", _has_shards)
