@@ -398,7 +398,8 @@ class ForgetDedupIdsRequest:
     dedup_ids: Sequence[str] = ...
     """Up to 1,000."""
     topic: str | None = ...
-    """The topic of the ids, where the dedup_scope of the namespace is TOPIC. Otherwise it is refused."""
+    """The topic of the ids, if it is serial, or if the dedup_scope of the namespace is TOPIC. Otherwise it is
+    refused."""
 
 @dataclass
 class ListDeadLettersRequest:

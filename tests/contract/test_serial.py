@@ -331,7 +331,7 @@ def test_a_backoff_holds_the_topic_as_a_delay_does(world: World) -> None:
     put(world, b"0", b"1")
     world.client.nack(NS, next_item(world))
     assert world.payloads() == []
-    world.pass_ms(2_000)
+    world.let_pass(2_000)
     assert rest(world) == [b"0", b"1"]
 
 
@@ -370,8 +370,8 @@ def test_a_dequeue_of_a_group_by_prefix_takes_one_item_of_a_serial_topic(world: 
     make_serial(world, "orders/1")
     world.admin.create_group(NS, "orders/1", "audit")
     put(world, b"0", b"1", topic="orders/1")
-    taken = world.client.dequeue(NS, topic_prefix="orders/", group="audit", max_items=10, wait_ms=SECOND_MS)
+    taken = world.client.dequeue(NS, topic_prefix="orders/", group="audit", count=10, wait_ms=SECOND_MS)
     assert [item.payload for item in taken] == [b"0"]
     world.client.ack(NS, taken)
-    taken = world.client.dequeue(NS, topic_prefix="orders/", group="audit", max_items=10, wait_ms=SECOND_MS)
+    taken = world.client.dequeue(NS, topic_prefix="orders/", group="audit", count=10, wait_ms=SECOND_MS)
     assert [item.payload for item in taken] == [b"1"]
