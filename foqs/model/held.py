@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 FREED: Final = 0
 """The `first` of an id of an item on another shard that an operator has made free. The row stays, so that the item does
-not hold the id again when the slot goes back to its shard.
+not hold the id again when the slot returns to its shard.
 """
 
 

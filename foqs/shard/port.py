@@ -263,7 +263,7 @@ class CopyStep(NamedTuple):
 
 
 class CopyPlace(NamedTuple):
-    """The stored state of a copy: the key up to which items are copied in the end, and now, and the copies so far."""
+    """The stored state of a copy: the key up to which items are copied in the end, and now, and the count of copies."""
 
     up_to: int
     position: int

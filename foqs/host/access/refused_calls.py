@@ -7,7 +7,7 @@ from typing import Final
 from foqs.model.access import RefusalRow
 
 REFUSALS_MAX: Final = 1_000
-"""The number of callers, verbs and namespaces that are remembered. The one that was refused longest ago goes first."""
+"""The number of callers, verbs and namespaces that are remembered. The one refused longest ago is dropped first."""
 
 
 class Refusals:

@@ -108,7 +108,7 @@ class RecordedAddresses:
         self._addresses: set[str] = set()
         self._since_ms = 0
 
-    def told(self, address: str) -> str:
+    def recorded(self, address: str) -> str:
         """Return the address to record, which is OTHER_NAMES once ADDRESSES_MAX others were recorded."""
         if address not in self._addresses:
             if len(self._addresses) >= ADDRESSES_MAX:

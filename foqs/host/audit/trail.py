@@ -136,7 +136,7 @@ class Audit(Service):
         Those of one address and outcome are summed up, and so are all addresses beyond the first ADDRESSES_MAX of a
         minute.
         """
-        record = replace(note.record(self._wall_ms(), self._host_id), address=self._addresses.told(note.address))
+        record = replace(note.record(self._wall_ms(), self._host_id), address=self._addresses.recorded(note.address))
         self._sum(_kind_key(record), record, SIGN_INS_WINDOW_MS)
 
     def noted(self, note: AuditNote) -> None:
@@ -175,7 +175,7 @@ class Audit(Service):
             self._publish(*summed)
 
     def _publish(self, record: AuditRecord, count: int, took_ms: int, waiting_max: int = WAITING_SUMS_MAX) -> None:
-        """Log a record, and have it written unless so many wait."""
+        """Log a record, and have it written unless `waiting_max` records wait."""
         if record.verb == SIGN_IN:
             waiting_max = WAITING_SIGN_INS_MAX
         self._number += 1

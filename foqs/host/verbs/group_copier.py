@@ -42,12 +42,12 @@ class _Work:
     def __init__(self, shard: ShardState) -> None:
         self.shard = shard
         self.place: CopyPlace | None = None
-        """As it was read, or written since."""
+        """Its stored state, as it was read or written last."""
         self.read_to = 0
         """The key up to which items are read and copied."""
 
-    def told(self) -> ShardCopy:
-        """Return what is reported of it."""
+    def report(self) -> ShardCopy:
+        """Return the progress of the copy, for the meta database."""
         place = self.place
         return ShardCopy(0, False) if place is None else ShardCopy(place.copied_count, self.read_to >= place.up_to)
 
@@ -55,7 +55,7 @@ class _Work:
 class GroupCopier(Service):
     """Copies the items that waited when a group was created, on the shards of this host, in small steps with pauses.
 
-    The position of a step is committed with its copies. So a new owner of the shard goes on behind the last copy.
+    The position of a step is committed with its copies. So a new owner of the shard continues behind the last copy.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class GroupCopier(Service):
                 work.place = None  # It is read again: the outcome of a step can be unknown.
                 failures.append(error)
             if work.place is not None:
-                await self._report(copy, group, {shard.shard_id: work.told()})
+                await self._report(copy, group, {shard.shard_id: work.report()})
         if failures:
             raise failures[0]
 
@@ -183,7 +183,7 @@ class GroupCopier(Service):
                 topic=group.topic,
                 group=group.group,
                 shard=shard.shard_id,
-                count=work.told().copied_count,
+                count=work.report().copied_count,
             )
         return len(items)
 

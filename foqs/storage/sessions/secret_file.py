@@ -118,7 +118,7 @@ _files_lock = threading.Lock()
 
 
 def secret_file(named: str) -> SecretFile:
-    """Return the file of this name. All sessions share it, so that one of them reads a new version for all."""
+    """Return the file of this name. All sessions share it, so that one session reads a new version for all."""
     with _files_lock:
         if named not in _files:
             if len(_files) >= _FILES_MAX:
