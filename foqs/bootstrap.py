@@ -57,7 +57,7 @@ from foqs.host.verbs.host_stocks import Stocks
 from foqs.host.verbs.inspection import Inspection
 from foqs.host.verbs.job_calls import JobCalls, JobEnqueues
 from foqs.host.verbs.known_reasons import KnownReasons
-from foqs.host.verbs.namespace_verbs import NamespacePages, NamespaceVerbs
+from foqs.host.verbs.namespace_verbs import NamespaceCreation, NamespacePages, NamespaceVerbs
 from foqs.host.verbs.page_reads import PageBudget, Slices
 from foqs.host.verbs.place_check import PlaceCheck
 from foqs.host.verbs.settlements import Leases
@@ -458,6 +458,7 @@ class Host(Service):
             self._inspection,
             self._exports,
             NamespacePages(namespaces),
+            NamespaceCreation(self._namespace_calls),
             without_context=[
                 Leases(namespaces, shards, self._inspection, self._waiting, count_event, undelivered),
                 ShardMaps(namespaces, self._namespace_calls, shards, self._advertised),

@@ -66,6 +66,11 @@ COSTLY_SETTINGS: Final = tuple(name for name, check in FIELDS["NamespaceSettings
 """Settings of a namespace that cost the hosts, so that MANAGE alone does not permit them."""
 
 
+def needed_by_recovery(request: Any) -> Permission:
+    """Return ACCESS if a lost namespace is to have another name than it had, because its name decides who reads it."""
+    return NOTHING if request.name is None else Permission.ACCESS
+
+
 def needed_by_settings(request: Any) -> Permission:
     """Return OPERATE if the request sets, to any value, a setting that costs the hosts resources, and else nothing."""
     settings = request.settings

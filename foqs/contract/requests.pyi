@@ -243,7 +243,8 @@ class RecoverNamespaceRequest:
     was restored from an old backup. The log of the host has its number. The namespace gets its old name, or `name`,
     and these settings, or the defaults where they are absent. Its name, key_spread and dedup_scope have to be what
     they were, or dedup_ids that its shards hold are not known again. NOT_FOUND says that no shard of this host
-    knows the number."""
+    knows the number. Another name needs the permissions OPERATE and ACCESS, because it decides who reads the
+    items."""
 
     number: int = ...
     name: str | None = ...

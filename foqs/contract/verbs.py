@@ -8,7 +8,7 @@ from enum import Enum, auto
 from typing import Any, NamedTuple
 
 from foqs.contract import requests as of
-from foqs.contract.permissions import NOTHING, Permission, needed_by_settings
+from foqs.contract.permissions import NOTHING, Permission, needed_by_recovery, needed_by_settings
 from foqs.model import access_calls as access
 from foqs.model import calls
 from foqs.model.audit import AuditPage
@@ -123,7 +123,9 @@ VERBS: dict[str, VerbRow] = {
         of.ListNamespacesRequest, calls.NamespacePage, Whole.HERE, Permission.OBSERVE, costs="namespaces"
     ),
     "deleteNamespace": VerbRow(of.DeleteNamespaceRequest, None, Whole.HERE, Permission.MANAGE),
-    "recoverNamespace": VerbRow(of.RecoverNamespaceRequest, Namespace, Whole.HERE, Permission.OPERATE),
+    "recoverNamespace": VerbRow(
+        of.RecoverNamespaceRequest, Namespace, Whole.HERE, Permission.OPERATE, needs_also=needed_by_recovery
+    ),
     "setTopicPolicy": VerbRow(of.SetTopicPolicyRequest, TopicPolicyEntry, Whole.HERE, Permission.ALTER),
     "setTopicPolicies": VerbRow(of.SetTopicPoliciesRequest, calls.PositionErrors, Whole.HERE, Permission.ALTER),
     "getTopicPolicy": VerbRow(of.GetTopicPolicyRequest, TopicPolicyEntry, Whole.HERE, Permission.OBSERVE),

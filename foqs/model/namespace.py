@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 
@@ -18,6 +18,8 @@ from foqs.model.serial import NONE_CLOSED, ClosedTopics, Serials
 
 _DOUBLINGS_MAX = limits.DELAY_MS_MAX.bit_length()
 """Doublings after which a backoff of 1 ms is longer than any delay."""
+NAMESPACES_PER_PREFIX_MAX = 2_000
+"""Namespaces that a grant of a prefix can make: a tenth of all, so that one tenant does not use up the cluster's."""
 _NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{limits.NAMESPACE_NAME_CHARS_MAX}}}", re.ASCII)
 
 
@@ -345,6 +347,18 @@ def check_namespace_name(name: object) -> str:
             f"use 1 to {limits.NAMESPACE_NAME_CHARS_MAX} of A-Z a-z 0-9 . _ -"
         )
     return name
+
+
+def check_room_under(prefixes: Sequence[str], count_of: Callable[[str], int]) -> None:
+    """Raise InvalidArgumentError if grants of these prefixes are all that permit one more namespace, and each is full.
+
+    `count_of` returns the number of namespaces whose names begin with a prefix.
+    """
+    if prefixes and all(count_of(prefix) >= NAMESPACES_PER_PREFIX_MAX for prefix in prefixes):
+        raise InvalidArgumentError(
+            f"there are {NAMESPACES_PER_PREFIX_MAX} namespaces whose names begin with {shown(prefixes[0])}, which is "
+            "the limit for a grant of a prefix: delete some, use topics, or let an operator create more"
+        )
 
 
 def with_changes(settings: NamespaceSettings, changes: object | None) -> NamespaceSettings:

@@ -47,6 +47,12 @@ class Principal:
                 held |= bits
         return held
 
+    def prefixes_of(self, namespace_name: str, bit: int) -> tuple[str, ...]:
+        """Return the prefixes of grants that give a bit in a namespace of this name; none if its name alone does."""
+        if self._names.get(namespace_name, 0) & bit:
+            return ()
+        return tuple(prefix for prefix, bits in self._prefixes if bits & bit and namespace_name.startswith(prefix))
+
     def match_all(self, name_prefix: str) -> int:
         """Return the bits that it holds in every possible namespace whose name begins so."""
         return reduce(or_, (bits for prefix, bits in self._prefixes if name_prefix.startswith(prefix)), 0)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from foqs.model.census import Census
 from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, UnavailableError
-from foqs.model.namespace import Namespace, NamespaceSettings, updated
+from foqs.model.namespace import Namespace, NamespaceSettings, check_room_under, updated
 from foqs.storage.meta.meta_namespaces import NamespaceList
 from foqs.testing.fake_access import FakeAccess
 from foqs.testing.fake_censuses import FakeCensuses, FakeSlots
@@ -71,9 +72,11 @@ class FakeNamespaces:
         tables.number_last = max(tables.number_last, number)
         return self._insert(Namespace(number, name, settings, now_ms, former_name=former_name))
 
-    def begin_creation(self, name: str) -> Census:
-        if name in self._reach().tables.namespaces:
+    def begin_creation(self, name: str, prefixes: Sequence[str] = ()) -> Census:
+        names = self._reach().tables.namespaces
+        if name in names:
             raise AlreadyExistsError(f"namespace {name} exists already")
+        check_room_under(prefixes, lambda prefix: sum(one.startswith(prefix) for one in names))
         return self._censuses.begin(0)
 
     def begin_deletion(self, name: str) -> Census:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from foqs.host.access.book import AccessBook
-from foqs.model import access_tokens
+from foqs.model import access_tokens, namespace
 from foqs.model.access import (
     CREDENTIALS_MAX,
     AccessGrant,
@@ -205,6 +205,24 @@ def test_a_deleted_namespace_leaves_no_grant_to_one_of_the_same_name(meta: Any) 
         found = {one.name: [grant.namespaces for grant in one.grants] for one in rows.principals}
         assert found == {"mailer": ["*", "mail*", "mails"], "other": []}
         assert rows.version == 3, "hosts see it, and see nothing where there was no grant"
+
+
+def test_a_prefix_has_room_for_a_bounded_number_of_namespaces(meta: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(namespace, "NAMESPACES_PER_PREFIX_MAX", 2)
+
+    def make(name: str, *prefixes: str) -> None:
+        census = meta.namespaces.begin_creation(name, prefixes)
+        meta.namespaces.finish_creation(census, name, NamespaceSettings(), NOW)
+
+    for name in ("mail", "mail-1", "mails"):
+        make(name, "mail-")
+    make("mail-2", "mail-")
+    for prefixes in (("mail-",), ("mail-", "mail"), ("mail",)):
+        with pytest.raises(InvalidArgumentError, match=f"2 namespaces whose names begin with '{prefixes[0]}'"):
+            meta.namespaces.begin_creation("mail-3", prefixes)
+    make("mail-3", "mail-", "mail-3")
+    make("mail-4")
+    make("other", "o")
 
 
 def test_enforced_access_always_has_an_administrator_that_can_show_it(meta: Any) -> None:

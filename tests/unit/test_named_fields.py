@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from foqs.contract.names import FIELDS, Checked, field_of
-from foqs.contract.permissions import COSTLY_SETTINGS, NOTHING, OF_NAMESPACE, Permission
+from foqs.contract.permissions import COSTLY_SETTINGS, NOTHING, OF_NAMESPACE, Permission, needed_by_settings
 from foqs.contract.verbs import VERBS
 from foqs.model.namespace import NamespaceSettings
 from scripts.generate_requests import SOURCE
@@ -72,10 +72,18 @@ def test_what_names_things_of_the_cluster_needs_operate_and_what_names_principal
             assert row.needs == Permission.OPERATE, verb
 
 
+def test_a_name_for_the_items_of_a_lost_namespace_needs_access_whatever_it_is() -> None:
+    also = VERBS["recoverNamespace"].needs_also
+    assert also is not None
+    assert also(VERBS["recoverNamespace"].request(1)) == NOTHING
+    assert [also(VERBS["recoverNamespace"].request(1, name)) for name in ("orders", "")] == [Permission.ACCESS] * 2
+
+
 def test_whatever_has_settings_of_a_namespace_needs_operate_for_those_that_cost_the_hosts() -> None:
     with_settings = {verb for verb, row in VERBS.items() if "settings" in FIELDS[row.request.__name__]}
     assert with_settings == {"createNamespace", "updateNamespace", "recoverNamespace"}
-    assert {verb for verb, row in VERBS.items() if row.needs_also is not None} == with_settings - {"recoverNamespace"}
+    of_settings = {verb for verb, row in VERBS.items() if row.needs_also is needed_by_settings}
+    assert of_settings == with_settings - {"recoverNamespace"}
     assert set(COSTLY_SETTINGS) == {
         "enqueues_per_minute_max", "payload_bytes_max", "metadata_bytes_max", "batch_items_max", "dedup_ms",
         "dedup_ids", "key_spread", "delay_ms_max", "ttl_ms_max", "events_per_mille", "tier",

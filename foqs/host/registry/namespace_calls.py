@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -41,10 +41,13 @@ class NamespaceCalls:
         self._calls = namespaces.calls
         self._wall_ms = wall_ms
 
-    async def create(self, name: str, settings: NamespaceSettings) -> Namespace:
-        """Create the namespace under a number that no shard has ever seen."""
+    async def create(self, name: str, settings: NamespaceSettings, prefixes: Sequence[str] = ()) -> Namespace:
+        """Create the namespace under a number that no shard has ever seen.
+
+        If `prefixes` are given, there has to be room under one of these.
+        """
         self._namespaces.require_durable()
-        census = await self._calls.run(lambda meta: meta.namespaces.begin_creation(name))
+        census = await self._calls.run(lambda meta: meta.namespaces.begin_creation(name, prefixes))
 
         def finish(meta: MetaStore) -> Namespace | list[int]:
             return meta.namespaces.finish_creation(census, name, settings, self._wall_ms())

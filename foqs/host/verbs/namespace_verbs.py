@@ -25,6 +25,8 @@ ReadPage = Callable[[str, str, int], list[Namespace]]
 """Reads the next namespaces of a prefix behind a name, up to a count."""
 
 _OBSERVE: Final = int(Permission.OBSERVE)
+_MANAGE: Final = int(Permission.MANAGE)
+_OPERATE: Final = int(Permission.OPERATE)
 
 
 class NamespacePages:
@@ -58,6 +60,31 @@ def observed(page: ReadPage, prefix: str, after: str, count: int, who: Principal
     return found[:count]
 
 
+class NamespaceCreation:
+    """Creates namespaces: as many as the cluster has room for, or as the grant of a prefix makes."""
+
+    def __init__(self, namespace_calls: NamespaceCalls) -> None:
+        self._namespace_calls = namespace_calls
+
+    async def create_namespace(self, context: CallContext, request: of.CreateNamespaceRequest) -> Namespace:
+        name = check_namespace_name(request.name)
+        wanted = with_changes(NamespaceSettings(), request.settings)
+        return await self._namespace_calls.create(name, wanted, bounding_prefixes(context, name))
+
+
+def bounding_prefixes(context: CallContext, name: str) -> tuple[str, ...]:
+    """Return the prefixes by which the caller can create a namespace of this name; none if nothing but the cluster's
+    bound holds for it.
+
+    That is so for an exact name, for all namespaces, and for an operator, who can change settings that cost more.
+    """
+    who = context.principal
+    if context.is_permissive or who.cluster & _OPERATE:
+        return ()
+    prefixes = who.prefixes_of(name, _MANAGE)
+    return () if "" in prefixes else prefixes
+
+
 class NamespaceVerbs:
     """Checks changes of namespaces and policies, has the meta database make them, and lets this host follow at once."""
 
@@ -68,11 +95,6 @@ class NamespaceVerbs:
         self._namespaces = namespaces
         self._namespace_calls = namespace_calls
         self._follow_access = follow_access
-
-    async def create_namespace(self, request: of.CreateNamespaceRequest) -> Namespace:
-        check_namespace_name(request.name)
-        wanted = with_changes(NamespaceSettings(), request.settings)
-        return await self._namespace_calls.create(request.name, wanted)
 
     async def update_namespace(self, request: of.UpdateNamespaceRequest) -> Namespace:
         check_namespace_name(request.name)
@@ -93,7 +115,8 @@ class NamespaceVerbs:
     async def recover_namespace(self, request: of.RecoverNamespaceRequest) -> Namespace:
         number = arguments.check_range("number", request.number, 1, limits.NAMESPACE_NUMBER_MAX)
         wanted = with_changes(NamespaceSettings(), request.settings)
-        name = check_namespace_name(request.name) if request.name else ""
+        # Any text is another name, which needs a permission more, so an empty one is refused, not taken for none.
+        name = "" if request.name is None else check_namespace_name(request.name)
         return await self._namespace_calls.recover(number, name, wanted)
 
     # ---- policies of topics, and of all topics that begin with a prefix ----

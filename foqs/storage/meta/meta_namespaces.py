@@ -5,6 +5,7 @@ Why a creation and a deletion ask every shard, and why the answers suffice: docs
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ from foqs.model.namespace import (
     Namespace,
     NamespaceSettings,
     check_namespace_name,
+    check_room_under,
     updated,
 )
 from foqs.model.policies import Policies
@@ -146,14 +148,15 @@ class MetaNamespaces:
         return _insert(connection, namespace)
 
     @in_transaction
-    def begin_creation(self, connection: Connection, name: str) -> Census:
+    def begin_creation(self, connection: Connection, name: str, prefixes: Sequence[str] = ()) -> Census:
         """Ask every shard for the greatest number it has seen.
 
-        Raises AlreadyExistsError, InvalidArgumentError (a bad name, or NAMESPACES_MAX namespaces already) and
-        OverloadedError.
+        Raises AlreadyExistsError, InvalidArgumentError (a bad name, NAMESPACES_MAX namespaces already, or
+        NAMESPACES_PER_PREFIX_MAX with each of `prefixes` if any is given) and OverloadedError.
         """
         check_namespace_name(name)
         _check_room_for(connection, name)
+        check_room_under(prefixes, lambda prefix: _count_under(connection, prefix))
         return insert_census(connection, 0)
 
     @in_transaction
@@ -232,6 +235,14 @@ def _check_room_for(connection: Connection, name: str) -> None:
         raise InvalidArgumentError(
             f"there are {count} namespaces, and the limit is {limits.NAMESPACES_MAX}: delete some, or use topics"
         )
+
+
+def _count_under(connection: Connection, prefix: str) -> int:
+    """The number of namespaces whose names begin with a prefix. It reads a range of the index of names."""
+    name, first = NAMESPACE.c.name, prefix.encode()
+    mine = select(func.count()).select_from(NAMESPACE).where(name >= first, name < first + b"\xff")
+    count: int = connection.execute(mine).scalar_one()
+    return count
 
 
 def _next_number(connection: Connection, above: int) -> int:
