@@ -222,7 +222,9 @@ class SignIn:
         refused = METHODS_BY_NAME_BYTES.get(name) if self.is_barred and not is_hidden else None
         if refused is not None and (is_for_hosts or name not in OF_SIGN_IN):
             return self.refuse(refused, seqid_of(message))
-        if name != AUTHENTICATE.name_bytes or self.credential is not None:
+        # Thousands of clients log in at once after a restart. A login that fails is counted where it does.
+        is_first_login = name == AUTHENTICATE.name_bytes and self.credential is None
+        if not is_first_login:
             self._count_call()
         codec = self._server.codec
         try:
@@ -230,10 +232,17 @@ class SignIn:
                 codec.refuse_call(message)
             method, seqid, request, _ = codec.decode_call(message)
         except UnreadableCallError as error:
+            if is_first_login:
+                self._count_unread_login()
             self._server.metrics.call_finished(error.method_name, error.outcome, 0.0)
             return error.response
         try:
             check_required(method, request)
+        except FoqsError as error:
+            if is_first_login:
+                self._count_unread_login()
+            return self._server.failed(method, error, seqid)
+        try:
             identity = self._authenticate(request.token) if method is AUTHENTICATE else self.who()
         except FoqsError as error:
             return self._server.failed(method, error, seqid)
@@ -314,6 +323,7 @@ class SignIn:
                 )
             )
         if not self._is_counted(found.principal):
+            self._count_refusal()
             raise self._no_room(found.principal)
         self.credential = found
         self._follow(snapshot)
@@ -345,6 +355,11 @@ class SignIn:
         """Note the end of a connection that has made too many calls about logins."""
         self._shared.refused(self.address, f"{_OVERLOADED}, {reason}", self.context.principal.name)
         return FrameError(reason, detail)
+
+    def _count_unread_login(self) -> None:
+        """Count a login without a token that can be read. Raises FrameError."""
+        self._shared.refused(self.address, _denied("no token"))
+        self._count_refusal()
 
     def _count_call(self) -> None:
         """Count a call that is neither refused nor the first login. Raises FrameError.

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 from structlog.testing import capture_logs
 
+from foqs.model.access import AccessMode
 from foqs.transport.bounds import LOGIN_FRAME_BYTES_MAX, SIGN_IN_CALLS_PER_SWEEP_MAX, TransportLimits
 from foqs.wire.codec import Codec, structs
 from tests.support.front_door import enqueue_request
@@ -62,6 +63,28 @@ async def test_an_address_without_a_login_gets_few_answers_over_many_connections
         assert 0 < answered <= 150, "50 in a second, and two seconds may end in between"
         assert set(w.counts.errors) == {"refusals"}
         assert (await log_in(elsewhere, "x")).error is not None, "another address has its own"
+
+
+@pytest.mark.parametrize("mode", [AccessMode.OPEN, AccessMode.ENFORCED])
+@pytest.mark.parametrize("call", ["no token", "a token that is no text", "a broken struct"])
+async def test_a_login_that_cannot_be_read_is_counted_as_a_refusal_is(call: str, mode: AccessMode) -> None:
+    """The first login of a connection is not counted, so one that fails for its form must be."""
+    bounds = TransportLimits(sign_in_calls_per_address_max=50)
+    whole = Codec().encode_call("authenticate", structs.AuthenticateRequest("x" * 40), 1)
+    match call:
+        case "no token":
+            sent = Codec().encode_call("authenticate", structs.AuthenticateRequest(None), 1)
+        case "a token that is no text":
+            sent = whole.replace(b"x" * 40, b"\xff" * 40)
+        case _:
+            sent = whole.replace(b"\x0b\x00\x01", b"\x63\x00\x01")
+    assert sent != whole
+    async with sign_in_world(mode, bounds=bounds) as w, w.connect() as elsewhere:
+        w.book.grant("mailer", {})
+        token = w.book.token("mailer")
+        answered = await answers_of_many(w, sent * 100, count=20)
+        assert answered <= 150, "50 in a second, and two seconds may end in between"
+        assert (await log_in(elsewhere, token)).error is None
 
 
 async def test_a_principal_that_asks_without_end_who_it_is_keeps_the_loop_from_nobody() -> None:
