@@ -267,7 +267,7 @@ def test_a_role_of_a_later_version_gives_nothing() -> None:
     assert (principal.cluster, principal.match("ns")) == (0, Permission.OBSERVE)
 
 
-def test_refusals_are_counted_by_caller_verb_and_namespace_and_the_oldest_goes_first() -> None:
+def test_refusals_are_counted_by_caller_verb_and_namespace_and_the_caller_with_most_loses_its_oldest() -> None:
     refusals = Refusals()
     refusals.note("nobody", "ack", "ns", 1)
     for at in range(REFUSALS_MAX - 1):
@@ -275,9 +275,26 @@ def test_refusals_are_counted_by_caller_verb_and_namespace_and_the_oldest_goes_f
     refusals.note("nobody", "ack", "ns", 5_000)
     assert len(refusals.rows()) == REFUSALS_MAX
     assert refusals.rows()[0] == RefusalRow("nobody", "ack", "ns", 2, 5_000)
-    refusals.note("nobody", "listHosts", "", 5_001)
+    refusals.note("new", "ack", "ns", 5_001)
     kept = {(one.who, one.verb) for one in refusals.rows()}
     assert len(kept) == REFUSALS_MAX
-    assert ("p0", "ack") not in kept
-    assert ("p1", "ack") in kept
-    assert ("nobody", "ack") in kept
+    assert kept >= {("p1", "ack"), ("nobody", "ack"), ("new", "ack")}
+    assert ("p0", "ack") not in kept, "each has one row, and it was refused longest ago"
+    refusals.note("p1", "listHosts", "", 5_002)
+    kept = {(one.who, one.verb) for one in refusals.rows()}
+    assert ("p1", "ack") not in kept
+    assert kept >= {("p1", "listHosts"), ("p2", "ack")}
+
+
+def test_a_caller_that_makes_up_names_does_not_push_out_the_refusals_of_others() -> None:
+    """Operators read the table before they enforce access: a row that is gone is a program that will fail."""
+    refusals = Refusals()
+    for at in range(10):
+        refusals.note(f"p{at}", "ack", "ns", at)
+    for at in range(5 * REFUSALS_MAX):
+        refusals.note("hostile", "ack", f"made-up-{at}", 100 + at)
+    rows = refusals.rows()
+    assert len(rows) == REFUSALS_MAX
+    assert {one.who for one in rows} == {"hostile", *[f"p{at}" for at in range(10)]}
+    assert rows[0].namespace_name == f"made-up-{5 * REFUSALS_MAX - 1}"
+    assert [one.last_at_ms for one in rows] == sorted([one.last_at_ms for one in rows], reverse=True)

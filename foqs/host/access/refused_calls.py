@@ -7,24 +7,41 @@ from typing import Final
 from foqs.model.access import RefusalRow
 
 REFUSALS_MAX: Final = 1_000
-"""The number of callers, verbs and namespaces that are remembered. The one refused longest ago is dropped first."""
+"""The number of callers, verbs and namespaces that are remembered.
+
+For one more, the caller with the most rows loses its oldest one. So nobody pushes out the rows of others with names
+that it makes up.
+"""
 
 
 class Refusals:
     """Counts refusals by caller, verb and namespace."""
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[str, str, str], RefusalRow] = {}
+        self._by_caller: dict[str, dict[tuple[str, str], RefusalRow]] = {}
+        """The rows of each caller."""
+        self._count = 0
 
     def note(self, who: str, verb: str, namespace: str, now_ms: int) -> None:
         """Count one refusal. `namespace` is empty for a verb of the cluster."""
-        key = (who, verb, namespace)
-        before = self._rows.pop(key, None)
-        # It goes to the end of the table, whose beginning was refused longest ago.
-        self._rows[key] = RefusalRow(who, verb, namespace, before.times_count + 1 if before else 1, now_ms)
-        if len(self._rows) > REFUSALS_MAX:
-            del self._rows[next(iter(self._rows))]
+        rows = self._by_caller.pop(who, {})
+        # The caller, and its row, are put at the end: those at the beginning were refused longest ago.
+        self._by_caller[who] = rows
+        before = rows.pop((verb, namespace), None)
+        rows[verb, namespace] = RefusalRow(who, verb, namespace, before.times_count + 1 if before else 1, now_ms)
+        self._count += before is None
+        if self._count > REFUSALS_MAX:
+            self._drop_one()
 
     def rows(self) -> list[RefusalRow]:
         """Return the table, the last refusal first."""
-        return list(reversed(self._rows.values()))
+        rows = [row for rows in self._by_caller.values() for row in reversed(rows.values())]
+        return sorted(rows, key=lambda row: row.last_at_ms, reverse=True)
+
+    def _drop_one(self) -> None:
+        who = max(self._by_caller, key=lambda one: len(self._by_caller[one]))
+        rows = self._by_caller[who]
+        del rows[next(iter(rows))]
+        if not rows:
+            del self._by_caller[who]
+        self._count -= 1
