@@ -31,6 +31,8 @@ from loadtest.fuzz.mutations import Mutator
 BATCH_FRAMES = 20_000
 HANG_S_MAX = 10.0
 """So long one message may keep the child, on a machine with other work."""
+START_S_MAX = 120.0
+"""So long the child may take before its first message, because it imports foqs."""
 GROWTH_MIB_MAX = 32.0
 """Of resident memory, from the second batch to the last."""
 _ADDRESS_SPACE_SPARE_BYTES = 1 << 30
@@ -110,7 +112,7 @@ def _answers(pipe: Connection, progress: Any) -> bool:
     seen = -2
     while progress.value != seen:
         seen = progress.value
-        if pipe.poll(HANG_S_MAX):
+        if pipe.poll(HANG_S_MAX if seen >= 0 else START_S_MAX):
             return True
     return False
 

@@ -10,11 +10,12 @@ from unittest.mock import patch
 from foqs.contract import audited
 from foqs.contract.audited import AUDITED, AuditKind
 from foqs.host.audit import sums, trail
-from foqs.host.audit.sums import AuditSums, RecordedNames
+from foqs.host.audit.sums import AuditSums, RecordedAddresses, RecordedNames
 from foqs.host.audit.trail import Audit
-from foqs.model.audit import AuditRecord
+from foqs.model.audit import AuditNote, AuditRecord
 from foqs.model.calls import CallContext
 from foqs.model.errors import InvalidArgumentError, PermissionDeniedError
+from foqs.transport.sign_ins import SignIns
 from tests.attack.seeding import a_test, found_by, in_place_of, of_audit
 
 _audited = Audit.audited
@@ -133,3 +134,36 @@ def lets_sums_take_the_places_of_changes() -> AbstractContextManager[Any]:
         _publish(self, record, count, took_ms, trail.WAITING_MAX)
 
     return patch.object(Audit, "_publish", tell)
+
+
+@in_place_of(
+    RecordedAddresses,
+    "recorded",
+    a_test(
+        "attack.test_audited_sign_ins:"
+        "test_strangers_with_any_number_of_addresses_fill_neither_the_log_nor_the_table_nor_the_memory"
+    ),
+)
+def names_every_address(self: RecordedAddresses, address: str) -> str:
+    return address
+
+
+@in_place_of(
+    Audit,
+    "_publish",
+    a_test("attack.test_audited_sign_ins:test_refused_sign_ins_leave_room_for_the_records_of_callers_who_are_somebody"),
+)
+def lets_strangers_take_the_places_of_changes(self: Audit, record: AuditRecord, *_: object) -> None:
+    if len(self._waiting) < trail.WAITING_MAX:
+        self._waiting.append(record)
+
+
+@in_place_of(
+    SignIns,
+    "refused",
+    a_test("attack.test_audited_sign_ins:test_each_kind_of_refused_sign_in_is_recorded_with_its_reason"),
+)
+def records_no_principal_of_a_refused_token(
+    self: SignIns, address: str, outcome: str, principal: str = "", shown: str = "", subject: str = ""
+) -> None:
+    self._note_refusal(AuditNote("signIn", outcome, "nobody", shown, address, subject))
