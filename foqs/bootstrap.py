@@ -470,7 +470,7 @@ class Host(Service):
                 JobCalls(namespaces, self._jobs),
                 ShardCalls(namespaces, shards, self._slots, self._waiting, self._sharing.tiers_of, places),
                 StatusOfHost(self._config.host_name, shards, self._is_draining, self._peer_advertised),
-                AuditList(namespaces.calls.run),
+                AuditList(namespaces.access_calls.run),
             ],
         )
         return {**table, **{verb: self._lane.beside(table[verb]) for verb in ("dequeue", "ack", "nack", "extendLease")}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,14 +14,17 @@ from structlog.testing import capture_logs
 
 from foqs import AccessGrant, AccessMode
 from foqs.client.queue_items import NewItem
+from foqs.host.registry import meta_calls
+from foqs.model import limits
 from foqs.model.errors import ErrorCode, InvalidArgumentError
 from foqs.model.host_addresses import is_loopback
 from foqs.model.principal import EVERYBODY, NOBODY
+from foqs.storage.meta.meta_jobs import MetaJobs
 from foqs.wire.codec import Reply, structs
 from tests.support.raw_client import RawClient
 from tests.support.running_host import RunningHost, running_host
 from tests.support.sign_in_world import log_in, who
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.database
 DENIED = ErrorCode.PERMISSION_DENIED
@@ -204,3 +208,34 @@ async def test_metrics_are_for_other_machines_only_with_a_token_or_if_that_is_al
 )  # fmt: skip
 def test_only_addresses_of_the_machine_itself_are_taken_for_its_own(address: str, *, is_of_this_machine: bool) -> None:
     assert is_loopback(address) is is_of_this_machine
+
+
+async def test_a_tenant_that_asks_without_end_does_not_keep_its_token_from_being_revoked(
+    meta_url: str, shard_urls: dict[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All calls on the meta database had 18 places together, which one caller with any token could take."""
+    gate = threading.Event()
+    pages = MetaJobs.page
+
+    def stands_still(self: MetaJobs, *arguments: Any) -> Any:
+        assert gate.wait(PATIENCE_S)
+        return pages(self, *arguments)
+
+    monkeypatch.setattr(MetaJobs, "page", stands_still)
+    async with running_host(meta_url, {0: shard_urls[0]}) as host:
+        root, tenant = await token_of(host, "root", {"*": "admin"}), await token_of(host, "tenant", {"jobs": "viewer"})
+        await host.admin.set_access_mode(AccessMode.ENFORCED)
+        async with caller(host, root.token) as admin, caller(host, tenant.token) as client:
+            try:
+                for seqid in range(meta_calls.META_CALL_THREADS + limits.META_CALLS_WAITING_MAX + 1):
+                    client.send("listJobs", structs.ListJobsRequest("jobs"), seqid)
+                refused = await client.receive()
+                assert refused.error.code is ErrorCode.OVERLOADED, "all places are taken"
+                for verb, request in (
+                    ("getAccess", structs.GetAccessRequest()), ("listAudit", structs.ListAuditRequest()),
+                    ("revokeToken", structs.RevokeTokenRequest(tenant.info.id)),
+                    ("setAccessMode", structs.SetAccessModeRequest(AccessMode.OPEN)),
+                ):  # fmt: skip
+                    assert (await admin.call(verb, request)).error is None, verb
+            finally:
+                gate.set()

@@ -18,11 +18,11 @@ T = TypeVar("T")
 class MetaCalls:
     """A pool of threads of its own, so that no heartbeat waits behind an admin call."""
 
-    def __init__(self, meta: MetaStore) -> None:
+    def __init__(self, meta: MetaStore, name: str = "meta-call", threads_count: int = META_CALL_THREADS) -> None:
         self._meta = meta
         self._lane = Lane(
-            "meta-call",
-            META_CALL_THREADS,
+            name,
+            threads_count,
             LaneBounds(
                 limits.META_CALLS_WAITING_MAX, limits.META_CALL_MS_MAX, limits.META_CALLS_RETRY_MS, "the meta database"
             ),

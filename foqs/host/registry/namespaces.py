@@ -91,6 +91,8 @@ class Namespaces(Service):
         """
         super().__init__("namespaces")
         self.calls = MetaCalls(meta)
+        self.access_calls = MetaCalls(meta, "access-call", 1)
+        """Calls about access, which wait for none of those that every tenant can make: a token must be revoked then."""
         self._shards = shards
         self._slots = slots
         self._on_slot_move = on_slot_move
@@ -283,6 +285,7 @@ class Namespaces(Service):
     async def _stop(self) -> None:
         # Both can wait for a database that hangs.
         await self.calls.stop()
+        await self.access_calls.stop()
         await self._lane.stop()
         self._meta.close()
 

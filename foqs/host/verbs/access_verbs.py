@@ -87,7 +87,7 @@ class AccessVerbs:
     async def list_principals(self, context: CallContext, request: of.ListPrincipalsRequest) -> PrincipalPage:
         limit = arguments.check_range("limit", request.limit, 1, PAGE_PRINCIPALS_MAX)
         prefix, after = request.prefix, request.page_token
-        found = await self._namespaces.calls.run(lambda meta: meta.access.principals(prefix, after, limit + 1))
+        found = await self._namespaces.access_calls.run(lambda meta: meta.access.principals(prefix, after, limit + 1))
         return PrincipalPage(found[:limit], found[limit - 1].name if len(found) > limit else "")
 
     async def create_token(self, context: CallContext, request: of.CreateTokenRequest) -> NewToken:
@@ -110,7 +110,7 @@ class AccessVerbs:
     async def list_tokens(self, context: CallContext, request: of.ListTokensRequest) -> TokenPage:
         limit = arguments.check_range("limit", request.limit, 1, limits.PAGE_ITEMS_MAX)
         principal, after = request.principal, request.page_token
-        rows = await self._namespaces.calls.run(lambda meta: meta.access.tokens(principal, after, limit + 1))
+        rows = await self._namespaces.access_calls.run(lambda meta: meta.access.tokens(principal, after, limit + 1))
         found = [AccessToken.of(row) for row in rows]
         return TokenPage(found[:limit], found[limit - 1].id if len(found) > limit else "")
 
@@ -141,7 +141,7 @@ class AccessVerbs:
 
     async def get_access(self, context: CallContext, request: of.GetAccessRequest) -> AccessState:
         now_ms = self._wall_ms()
-        return await self._namespaces.calls.run(lambda meta: meta.access.state(now_ms))
+        return await self._namespaces.access_calls.run(lambda meta: meta.access.state(now_ms))
 
     async def list_refusals(self, context: CallContext, request: of.ListRefusalsRequest) -> RefusalList:
         return RefusalList(self._refusals.rows())
@@ -149,7 +149,7 @@ class AccessVerbs:
     async def _change(self, work: Callable[[MetaStore], T]) -> T:
         """Make a change, and know it here before the caller gets the response."""
         self._namespaces.require_durable()
-        done = await self._namespaces.calls.run(work)
+        done = await self._namespaces.access_calls.run(work)
         # The change is made, and a token that is not returned is lost. The follower reads it as soon as it can.
         with suppress(UnavailableError):
             await self._follower.refresh()
