@@ -300,6 +300,24 @@ async def test_a_caller_that_makes_up_namespaces_fills_neither_the_log_nor_the_t
     assert world.refusals[-1] == ("mailer", "getItem", "later"), "a minute later names are told again"
 
 
+async def test_a_caller_that_makes_up_namespaces_with_every_verb_leaves_no_place_to_spare_either(world: World) -> None:
+    """All verbs with the same names were 3,000 records a minute of one caller, which is more than can wait."""
+    verbs = [name for name, row in VERBS.items() if "namespace_name" in FIELDS[row.request.__name__]]
+    assert len(verbs) >= 20
+    with capture_logs() as logged:
+        for number in range(NAMES_PER_CALLER_MAX):
+            for verb in verbs:
+                request = VERBS[verb].request()
+                request.namespace_name = f"made-up-{number}"
+                world.audit.refused(MAILER, verb, request, PermissionDeniedError("mailer may not"))
+        world.now_s += trail.REFUSALS_WINDOW_MS / 1000
+        await world.audit._end_windows()
+    told = [entry for entry in logged if entry["event"] == "audit"]
+    assert len(told) <= NAMES_PER_CALLER_MAX + 2 * len(verbs)
+    assert sum(entry["count"] for entry in told) == NAMES_PER_CALLER_MAX * len(verbs)
+    assert {entry["verb"] for entry in told} == set(verbs), "each verb is told"
+
+
 def test_the_callers_whose_names_are_kept_are_bounded() -> None:
     names, told = RecordedNames(), set[str]()
     for number in range(2 * CALLERS_MAX):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from foqs.model.audit import AuditRecord
 
 NAMES_PER_CALLER_MAX = 50
-"""Namespaces that one caller can have named in refusals of a minute. All others are one."""
+"""Namespaces that one caller can have named in refusals of a minute, once for each verb. All others are one."""
 CALLERS_MAX = 1_000
 """Callers of whom that is kept in a minute. The names of further ones are not told."""
 ADDRESSES_MAX = 100
@@ -78,12 +78,13 @@ class RecordedNames:
     """The names of namespaces in refusals. A caller without permissions makes them up, so they are bounded."""
 
     def __init__(self) -> None:
-        self._by_caller: dict[tuple[str, str], set[str]] = {}
+        self._by_caller: dict[tuple[str, str], set[tuple[str, str]]] = {}
+        """The verbs and names of each principal and address."""
         self._since_ms = 0
 
     def name_of(self, record: AuditRecord) -> str:
         """Return the name to record, which is OTHER_NAMES once its caller has named too many."""
-        caller, name = (record.principal, record.address), record.namespace_name
+        caller, name = (record.principal, record.address), (record.verb, record.namespace_name)
         names = self._by_caller.get(caller)
         if names is None:
             if len(self._by_caller) >= CALLERS_MAX:
@@ -92,7 +93,7 @@ class RecordedNames:
         if name not in names and len(names) >= NAMES_PER_CALLER_MAX:
             return OTHER_NAMES
         names.add(name)
-        return name
+        return record.namespace_name
 
     def begin_anew(self, now_ms: int) -> None:
         """Forget the names of the last minute, once it is over. A clock that went back ends it as well."""
