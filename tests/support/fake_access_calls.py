@@ -18,7 +18,7 @@ class _MetaAlone:
 
     def __init__(self, meta: FakeMeta) -> None:
         self._meta = meta
-        self.calls = self
+        self.access_calls = self
 
     async def run(self, work: Callable[[Any], Any]) -> Any:
         return work(self._meta)
