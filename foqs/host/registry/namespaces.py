@@ -92,7 +92,7 @@ class Namespaces(Service):
         super().__init__("namespaces")
         self.calls = MetaCalls(meta)
         self.access_calls = MetaCalls(meta, "access-call", 1)
-        """Calls about access. They do not wait for calls that tenants can make, so that a token can always be revoked."""
+        """Calls about access. They do not wait for calls that tenants can make, so a token can always be revoked."""
         self._shards = shards
         self._slots = slots
         self._on_slot_move = on_slot_move
