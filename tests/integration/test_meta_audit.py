@@ -142,4 +142,4 @@ async def test_the_command_lists_records_and_the_schema_user_prunes_them(
     pruned = CliRunner().invoke(cli, ["schema", "prune-audit", "--before", "0s"], env={"FOQS_META_URL": meta_url})
     assert pruned.exit_code == 0, pruned.output
     with closing(MetaStore(meta_url)) as meta:
-        assert meta.audit.page(START, 1 << 60, 10) == []
+        assert [record.verb for record in meta.audit.page(START, 1 << 60, 10)] == ["pruneAudit"]
