@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,18 +11,17 @@ from foqs.client.sync import AdminClient
 from foqs.model.access import AccessGrant, AccessMode
 from foqs.model.slots import SLOTS_COUNT, slot_of
 from tests.e2e.conftest import StartHost
-from tests.support.certificates import write_certificate
+from tests.support.certificates import Authority
 from tests.support.faults.load import NAMESPACE
 from tests.support.faults.programs import free_port
-from tests.support.other_languages import CppClient, example, generate, run, run_node
-from tests.support.tls_proxy import tls_proxy
+from tests.support.other_languages import CppClient, JavaClient, example, generate, run, run_node
 
 pytestmark = [pytest.mark.database, pytest.mark.slow]
 
 HERE = Path(__file__).parent
 CPP_STEPS, NODE_STEPS = 11, 13
-CPP_SIGN_IN_STEPS, NODE_SIGN_IN_STEPS = 6, 5
-SAID_BY_EXAMPLES = "hello, attempt 1\n"
+CPP_SIGN_IN_STEPS, NODE_SIGN_IN_STEPS, JAVA_SIGN_IN_STEPS = 7, 5, 8
+SAID_BY_EXAMPLES = "group '': hello, attempt 1\ngroup 'archive': hello, attempt 1\n"
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +36,7 @@ def port(start_host: StartHost) -> int:
     host = start_host("host-1", port)
     with AdminClient(host.address) as admin:
         admin.create_namespace("default")
+        admin.create_group("default", "emails", "archive")
     return port
 
 
@@ -53,18 +52,27 @@ def test_a_node_client_does_the_whole_life_of_items(tmp_path: Path, port: int) -
     assert said.count("ok: ") == NODE_STEPS, said
 
 
+@pytest.fixture(scope="module")
+def java_client(tmp_path_factory: pytest.TempPathFactory) -> JavaClient:
+    return JavaClient(tmp_path_factory.mktemp("java"))
+
+
 @pytest.fixture
-def protected(port: int, tmp_path: Path) -> Iterator[list[str]]:
-    """What a client needs for a host with access enforced, behind TLS: host, port, trusted certificate, token."""
-    with AdminClient(f"127.0.0.1:{port}") as admin:
+def protected(start_host: StartHost, tmp_path: Path) -> list[str]:
+    """What a client needs for a host that requires TLS and enforces access: host, port, authority, token, namespace."""
+    authority, port = Authority(tmp_path), free_port()
+    issued = authority.issue("host", hosts=["localhost"])
+    variables = {"TLS": "required", "TLS_CERT_FILE": issued.cert_file, "TLS_KEY_FILE": issued.key_file}
+    start_host("host-1", port, variables={f"FOQS_{name}": value for name, value in variables.items()})
+    with AdminClient(f"localhost:{port}", ca_file=authority.ca_file, tls=True) as admin:
+        for topic in ("cpp", "js", "java"):
+            admin.create_group(NAMESPACE, topic, "archive")
         admin.create_principal("mailer", [AccessGrant(NAMESPACE, ["worker"])])
         (tmp_path / "mailer.token").write_text(admin.create_token("mailer").token + "\n")
         admin.create_principal("boss", [AccessGrant("*", ["admin"])])
         admin.create_token("boss")
         admin.set_access_mode(AccessMode.ENFORCED)
-    write_certificate(tmp_path, "localhost")
-    with tls_proxy(tmp_path, port) as tls_port:
-        yield ["localhost", str(tls_port), str(tmp_path / "cert.pem"), str(tmp_path / "mailer.token"), NAMESPACE]
+    return ["localhost", str(port), str(authority.ca_file), str(tmp_path / "mailer.token"), NAMESPACE]
 
 
 @pytest.mark.deep
@@ -77,6 +85,19 @@ def test_a_node_client_signs_in_over_tls(tmp_path: Path, protected: list[str]) -
     generate("js:node,es6", tmp_path)
     said = run_node(HERE / "node/sign_in.js", str(tmp_path / "gen-nodejs"), *protected)
     assert said.count("ok: ") == NODE_SIGN_IN_STEPS, said
+
+
+@pytest.mark.deep
+def test_a_java_client_signs_in_over_tls(java_client: JavaClient, protected: list[str]) -> None:
+    said = java_client.run(HERE / "java/SignIn.java", *protected)
+    assert said.count("ok: ") == JAVA_SIGN_IN_STEPS, said
+
+
+@pytest.mark.deep
+def test_the_java_program_of_the_docs_runs(java_client: JavaClient, port: int, tmp_path: Path) -> None:
+    source = tmp_path / "Example.java"
+    source.write_text(example("java"))
+    assert java_client.run(source, "127.0.0.1", str(port)) == SAID_BY_EXAMPLES
 
 
 @pytest.mark.deep

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,41 @@ class CppClient:
         command = ["g++", "-std=c++17", "-O0", f"-I{self._generated}", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROGRAM_S_MAX, check=False)
         assert done.returncode == 0, f"{done.stderr[-4_000:]}\n(scripts/test-tools.sh installs what is missing)"
+
+
+class JavaClient:
+    """The generated code of Java, compiled with the Thrift library that Spark brings along."""
+
+    def __init__(self, directory: Path) -> None:
+        """Skips the test on a machine without a Java compiler, or without that library."""
+        jars = java_jars()
+        if shutil.which("javac") is None or not jars:
+            pytest.skip("there is no Java compiler here, or no libthrift among the jars of pyspark")
+        generate("java:generated_annotations=suppress", directory)
+        self._directory = directory
+        self._classes = os.pathsep.join([str(directory), *map(str, jars)])
+        self._compile(*sorted((directory / "gen-java/foqs").glob("*.java")))
+
+    def run(self, source: Path, *arguments: str) -> str:
+        """Compile the program, and return what it printed, which has to end well."""
+        self._compile(source)
+        return _run(["java", "-cp", self._classes, source.stem, *arguments])
+
+    def _compile(self, *sources: Path) -> None:
+        options = ["-nowarn", "-cp", self._classes, "-d", str(self._directory)]
+        command = ["javac", *options, *map(str, sources)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PROGRAM_S_MAX, check=False)
+        assert done.returncode == 0, done.stderr[-4_000:]
+
+
+def java_jars() -> list[Path]:
+    """The jars that generated clients need, of the package pyspark; empty without it."""
+    spark = find_spec("pyspark")
+    if spark is None or spark.origin is None:
+        return []
+    jars = Path(spark.origin).with_name("jars")
+    found = [[*jars.glob(f"{name}-*.jar")] for name in ("libthrift", "slf4j-api")]
+    return [jar for some in found for jar in some] if all(found) else []
 
 
 def _run(command: list[str], variables: dict[str, str] | None = None) -> str:

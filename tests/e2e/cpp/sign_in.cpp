@@ -50,6 +50,27 @@ struct Connection {
     return stored;
   }
 
+  /** The payload of the copy that a consumer group has, which is acked; empty without one. */
+  std::string taken_by(const std::string& group, const std::string& name) {
+    foqs::TopicDemand demand;
+    demand.topic = "cpp";
+    demand.count = 1;
+    demand.__set_group(group);
+    foqs::DequeueRequest request;
+    request.namespace_name = name;
+    request.topics = {demand};
+    request.wait_ms = 5'000;
+    foqs::DequeueResponse got;
+    client->dequeue(got, request);
+    if (got.items.empty() || got.items[0].group != group) return "";
+    foqs::AckRequest ack;
+    ack.namespace_name = name;
+    ack.receipts = {got.items[0].receipt};
+    foqs::BatchResponse acked;
+    client->ack(acked, ack);
+    return acked.errors.empty() ? got.items[0].payload : "";
+  }
+
   std::shared_ptr<transport::TSSLSocketFactory> factory;
   std::shared_ptr<transport::TFramedTransport> frames;
   std::unique_ptr<foqs::FoqsClient> client;
@@ -97,6 +118,7 @@ int main(int, char** arguments) {
     Connection known(host, port, ca_file);
     done(known.sign_in(token).principal == "mailer", "a caller with a token is known");
     done(known.enqueue(name).errors.empty(), "it does what its permissions say");
+    done(known.taken_by("archive", name) == "hello", "a consumer group has a copy of the item");
     done(is_denied([&] { known.enqueue("other"); }), "and nothing else");
   } catch (const TException& error) {
     std::cerr << error.what() << "\n";

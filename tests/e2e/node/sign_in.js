@@ -67,6 +67,10 @@ const steps = {
     const { items } = await client.dequeue(new t.DequeueRequest(request));
     assert.equal(items[0].payload.toString(), 'hello');
     await client.ack(new t.AckRequest({ namespace_name: namespace, receipts: [items[0].receipt] }));
+    const ofGroup = [new t.TopicDemand({ topic: 'js', count: 1, group: 'archive' })];
+    const copies = (await client.dequeue(new t.DequeueRequest({ ...request, topics: ofGroup }))).items;
+    assert.deepEqual(copies.map((copy) => [copy.payload.toString(), copy.group]), [['hello', 'archive']]);
+    await client.ack(new t.AckRequest({ namespace_name: namespace, receipts: [copies[0].receipt] }));
     await denied(client.dequeue(new t.DequeueRequest({ ...request, namespace_name: 'other' })));
   },
 };
