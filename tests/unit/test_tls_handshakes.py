@@ -39,6 +39,10 @@ class Caller:
     address: str
     takes_s: float = 0.002
     steps_at_s: list[float] = field(default_factory=list)
+    is_turned_away: bool = False
+
+    def turn_away(self) -> None:
+        self.is_turned_away = True
 
     def shake(self) -> None:
         self.steps_at_s.append(self.loop.now_s)
@@ -99,6 +103,32 @@ def test_beyond_the_bound_a_handshake_is_refused(monkeypatch: Any) -> None:
     monkeypatch.setattr(module, "WAITING_MAX", 2)
     loop, handshakes = made()
     assert [handshakes.ask(Caller(loop, "a", takes_s=0.1)) for _ in range(4)] == [True, True, True, False]
+
+
+def test_an_address_that_fills_all_places_gives_one_to_another(monkeypatch: Any) -> None:
+    monkeypatch.setattr(module, "WAITING_MAX", 3)
+    loop, handshakes = made()
+    flood = [Caller(loop, "flood", takes_s=0.1) for _ in range(4)]
+    assert all(handshakes.ask(caller) for caller in flood)
+    others = [Caller(loop, "other"), Caller(loop, "third")]
+    assert [handshakes.ask(caller) for caller in others] == [True, True]
+    assert [caller.is_turned_away for caller in flood] == [False, False, True, True], "its newest ones give way"
+    assert handshakes.waiting_count == 3
+    assert not handshakes.ask(Caller(loop, "fourth")), "no address has more than one"
+    assert not handshakes.ask(Caller(loop, "flood"))
+    loop.run(110.0)
+    assert [len(caller.steps_at_s) for caller in [*flood, *others]] == [1, 1, 0, 0, 1, 1]
+    assert handshakes.waiting_count == 0
+
+
+def test_a_process_that_stood_still_within_a_step_serves_handshakes_again_at_once() -> None:
+    loop, handshakes = made()
+    handshakes.ask(Caller(loop, "a", takes_s=60.0))
+    other = Caller(loop, "b")
+    assert handshakes.ask(other)
+    began_s = loop.now_s
+    loop.run(began_s + 1.0)
+    assert len(other.steps_at_s) == 1
 
 
 def test_a_step_that_fails_does_not_end_the_turns() -> None:

@@ -12,7 +12,9 @@ SHARE_OF_LOOP_MAX = 0.25
 AHEAD_S_MAX = 0.01
 """Time of the first handshakes after a pause, which do not wait for a turn."""
 WAITING_MAX = 1_000
-"""Handshakes that wait for a turn. Any further one is refused."""
+"""Handshakes that wait for a turn. A further one takes a place of the address that has the most, or is refused."""
+STEP_COUNTED_S_MAX = 0.1
+"""The most that one step counts. A longer one was measured while the process stood still, and owes no time to others."""
 _ROUNDING_S = 1e-6
 
 
@@ -25,6 +27,9 @@ class Shaker(Protocol):
 
     def shake(self) -> None:
         """Do the next step of the handshake."""
+
+    def turn_away(self) -> None:
+        """Give the handshake up, because it has lost its place to another address."""
 
 
 class Handshakes:
@@ -47,18 +52,28 @@ class Handshakes:
         self.waiting_count = 0
 
     def ask(self, shaker: Shaker) -> bool:
-        """Have the next step of a handshake done, now or in its turn. False if too many wait.
+        """Have the next step of a handshake done, now or in its turn. False if too many wait, of this address as well.
 
         A shaker does not ask again before that.
         """
         if not self.waiting_count and self._time_left_s() > 0:
             self._step(shaker)
             return True
-        if self.waiting_count >= WAITING_MAX:
+        if self.waiting_count >= WAITING_MAX and not self._has_made_room(shaker.address):
             return False
         self._by_address.setdefault(shaker.address, deque()).append(shaker)
         self.waiting_count += 1
         self._set_timer()
+        return True
+
+    def _has_made_room(self, address: str) -> bool:
+        """Turn the newest handshake of the address with the most away. False if that would leave it with fewer."""
+        most = max(self._by_address, key=lambda one: len(self._by_address[one]))
+        if len(self._by_address[most]) <= len(self._by_address.get(address, ())) + 1:
+            return False
+        last = self._by_address[most].pop()
+        self.waiting_count -= 1
+        last.turn_away()
         return True
 
     def leave(self, shaker: Shaker) -> None:
@@ -99,7 +114,7 @@ class Handshakes:
         try:
             shaker.shake()
         finally:
-            self._left_s -= self._perf_s() - began_s
+            self._left_s -= min(STEP_COUNTED_S_MAX, self._perf_s() - began_s)
 
     def _time_left_s(self) -> float:
         now_s = self._loop.time()

@@ -299,9 +299,13 @@ class TlsLayer(asyncio.Protocol):
         self._waits_for_turn = True
         self._read_or_not()
         if not self._door.handshakes.ask(self):
-            self._waits_for_turn = False
-            self._end_handshake("refused")
-            self._fail(HANDSHAKE_BREACH, "too many handshakes wait")
+            self.turn_away()
+
+    def turn_away(self) -> None:
+        """Refuse the handshake, because too many wait. `Handshakes` calls this as well."""
+        self._waits_for_turn = False
+        self._end_handshake("refused")
+        self._fail(HANDSHAKE_BREACH, "too many handshakes wait")
 
     def shake(self) -> None:
         """Do the next step of the handshake. `Handshakes` calls this."""
