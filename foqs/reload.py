@@ -46,21 +46,10 @@ class Reload:
             self._refused("configuration", "; ".join(error.problems))
             return self._config
         before = self._config
-        meta_url = self._url_of("meta_url", before.meta_url, wanted.meta_url)
-        shards = {
-            shard_id: self._url_of(f"shard {shard_id}", url, wanted.shards.get(shard_id, ""))
-            for shard_id, url in before.shards.items()
-        }
-        taken = {
-            "log_level": wanted.log_level,
-            "database_tls": wanted.database_tls,
-            "database_ca_file": wanted.database_ca_file,
-            "meta_url": meta_url,
-            "shards": shards,
-            "shard_places": wanted.shard_places,
-        }
-        if before.shard_login:
-            taken["shard_login"] = self._url_of("shard_login", before.shard_login, wanted.shard_login)
+        taken: dict[str, object] = {"log_level": wanted.log_level, "shard_places": wanted.shard_places}
+        # The default of database_tls follows tls, which waits for the next start, and the URLs follow database_tls.
+        if wanted.tls == before.tls or wanted.database_tls == before.database_tls:
+            taken |= self._of_databases(before, wanted)
         after = before.model_copy(update=taken)
         self._config = after
         changed, needs_restart = _differences(before, after), _differences(after, wanted)
@@ -68,6 +57,22 @@ class Reload:
         said = f"changed={','.join(changed)} needs_restart={','.join(needs_restart)}"
         self._note(AuditNote(RELOAD_CONFIGURATION, subject="configuration", changes=said))
         return after
+
+    def _of_databases(self, before: HostConfig, wanted: HostConfig) -> dict[str, object]:
+        """Return the settings of databases that can change."""
+        shards = {
+            shard_id: self._url_of(f"shard {shard_id}", url, wanted.shards.get(shard_id, ""))
+            for shard_id, url in before.shards.items()
+        }
+        taken: dict[str, object] = {
+            "database_tls": wanted.database_tls,
+            "database_ca_file": wanted.database_ca_file,
+            "meta_url": self._url_of("meta_url", before.meta_url, wanted.meta_url),
+            "shards": shards,
+        }
+        if before.shard_login:
+            taken["shard_login"] = self._url_of("shard_login", before.shard_login, wanted.shard_login)
+        return taken
 
     def _url_of(self, name: str, url: str, wanted: str) -> str:
         """The URL with the password and TLS options of `wanted`, if it is for the same user of the same database.

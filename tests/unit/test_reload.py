@@ -171,3 +171,25 @@ def test_a_log_without_a_reader_ends_nothing(monkeypatch):
         structlog.get_logger().info("anything")
     finally:
         structlog.reset_defaults()
+
+
+@pytest.mark.parametrize(("running", "wanted"), [("accepted", "required"), ("required", "accepted")])
+def test_a_change_of_tls_takes_the_verification_of_databases_along_at_the_next_start(running: str, wanted: str) -> None:
+    """Else the default of a setting that is not taken would end sessions that are not verified, or verify no more."""
+    files = {"tls_cert_file": "/cert.pem", "tls_key_file": "/key.pem"}
+    before = config(tls=running, **files)
+    after = config(tls=wanted, log_level="debug", shard_places="db:3306", **files)
+    with capture_logs() as logs:
+        found = Reload(before, lambda: after).run()
+    assert (found.database_tls, found.meta_url, found.shards) == (before.database_tls, before.meta_url, before.shards)
+    assert (found.log_level, found.shard_places) == ("debug", ("db:3306",))
+    (log,) = logs
+    assert log["changed"] == ["shard_places", "log_level"]
+    assert {"tls", "database_tls", "meta_url"} <= set(log["needs_restart"])
+    kept = config(tls=wanted, database_tls=before.database_tls, meta_url="mysql://app:new@db/meta", **files)
+    assert "database_tls" not in _changed(Reload(before, lambda: kept).run(), before)
+    assert "meta_url" in _changed(Reload(before, lambda: kept).run(), before), "a password is taken all the same"
+
+
+def _changed(after: HostConfig, before: HostConfig) -> list[str]:
+    return [key for key in HostConfig.model_fields if getattr(after, key) != getattr(before, key)]

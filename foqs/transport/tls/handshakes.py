@@ -14,7 +14,7 @@ AHEAD_S_MAX = 0.01
 WAITING_MAX = 1_000
 """Handshakes that wait for a turn. A further one takes a place of the address that has the most, or is refused."""
 STEP_COUNTED_S_MAX = 0.1
-"""The most that one step counts. A longer one was measured while the process stood still, and owes no time to others."""
+"""The most that one step counts, in seconds. The process stood still in a longer one, which owes others no time."""
 _ROUNDING_S = 1e-6
 
 
