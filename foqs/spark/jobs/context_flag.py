@@ -72,7 +72,7 @@ def _from_context(name: str | None, arguments: Mapping[str, Any], *, needs_hosts
 
 
 def _context_for(name: str | None, given: Mapping[str, Any], *, needs_hosts: bool) -> NamedContext | None:
-    """Return the context of a command, or None. The token of the default one goes to no other addresses."""
+    """Return the context of a command, or None. The token of the default one is sent to no other addresses."""
     if name is not None:
         return ContextFile.of_user().read().named(name)
     if "addresses" in given or not needs_hosts:
