@@ -8,6 +8,7 @@ from tests.sim import (
     copy_defects,
     dedup_defects,
     defects,
+    depth_defects,
     event_defects,
     group_defects,
     load_defects,
@@ -46,8 +47,8 @@ _OF_ONE_HOST = (
     unique_defects,
 )
 _OF_CLUSTERS = (
-    cluster_defects, copy_defects, group_defects, peer_defects, reach_defects, routing_defects, secret_defects,
-    shared_cap_defects, tier_defects,
+    cluster_defects, copy_defects, depth_defects, group_defects, peer_defects, reach_defects, routing_defects,
+    secret_defects, shared_cap_defects, tier_defects,
 )  # fmt: skip
 
 

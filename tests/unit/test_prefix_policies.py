@@ -14,7 +14,16 @@ from foqs.model import limits
 from foqs.model.errors import InvalidArgumentError
 from foqs.model.namespace import SettingsTable
 from foqs.model.policies import Prefixes
-from foqs.model.policy import FIELDS, NO_POLICY, NOTHING_SAID, OwnPolicy, TopicPolicyEntry, place_of, policy_page
+from foqs.model.policy import (
+    FIELDS,
+    NO_POLICY,
+    NOTHING_SAID,
+    OwnPolicy,
+    TopicPolicyEntry,
+    TriState,
+    place_of,
+    policy_page,
+)
 from foqs.model.policy_book import NamedChange, PolicyBook, PolicyCounts
 
 NAMES = st.text("ab*é\U0001f600", min_size=1, max_size=5)
@@ -24,6 +33,8 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "reason": st.sampled_from(["", "why", "how"]),
     "deliveries_per_second_max": st.sampled_from([0.0, 1.0, 7.0]),
     "weight": st.sampled_from([1, 2, 3]),
+    "depth_max": st.sampled_from([0, 5]),
+    "dead_letter_on_expiry": st.sampled_from(TriState),
 }
 CHANGES = st.fixed_dictionaries({}, optional=VALUES)
 STEPS = st.lists(st.tuples(NAMES, st.booleans(), CHANGES), max_size=25)
@@ -86,6 +97,9 @@ def test_a_topic_has_its_own_words_over_those_of_the_longest_prefix(steps: list[
         pausing = table.enqueue_pauses(1)
         paused = {one for one in names if oracle.holds(one)["enqueue_paused"]}
         assert paused == {one for one in names if pausing is not None and pausing.of(one).enqueue_paused}
+        limiting = table.depth_limits(1)
+        limited = {one for one in names if oracle.holds(one)["depth_max"]}
+        assert limited == {one for one in names if limiting is not None and limiting.of(one).depth_max}
         changed = {one for one in names if values_of(before[one]) != oracle.holds(one)}
         assert changed <= told_of(table, names)
 

@@ -109,15 +109,15 @@ class Routing(Service):
         )
         self._rounds = HostRounds(me, owners, guarded, table["getHostStatus"], now_s)
         table = {**table, **self.door.table, **_surveyed(table, self._rounds)}
-        table["enqueue"] = self._depths.around(table["enqueue"])
+        enqueue = self._depths.around(table["enqueue"])
         merged = MergedCalls(table, routes, owners)
         divided = DividedCalls(table, routes, partial(merged.call, "listDeadLetters"))
         nack = partial(divided.by_shard, "nack")
         number_of, serves_any = local.number_of, local.serves_any
         self._pulls = Pulls(table["dequeue"], self._topic_homes, guarded.find, number_of, serves_any, nack)
-        enqueues = RoutedEnqueue(table["enqueue"], routes, chance.choose, now_s)
+        enqueues = RoutedEnqueue(enqueue, routes, chance.choose, now_s)
         why = WhyEmpty(merged.ask_all, reasons, owners, self._rounds)
-        served = {**table, "dequeue": self._pulls.serve}
+        served = {**table, "dequeue": self._pulls.serve, "enqueue": enqueue}
         by_verb = ways(divided, merged, enqueues.enqueue, self._pulls.dequeue)
         self.router = Router(table, served, by_verb, routes, owners, why, audit)
         self.sources = RoutingSources(peers, self._pulls, self._topic_homes, guarded.claims, owners.claims)

@@ -33,11 +33,6 @@ class Depths:
         """The items that are being written, by topic."""
         self._owned = owned
 
-    def room(self, number: int) -> Room | None:
-        """Return the room for items of one call in topics of the namespace; None without a limit there."""
-        policies = self.settings.depth_limits(number)
-        return None if policies is None else Room(self, number, policies)
-
     def limited(self, number: int, names: Iterable[str]) -> list[Topic]:
         """Return the topics with a limit among those of these names and their consumer groups."""
         policies = self.settings.depth_limits(number)

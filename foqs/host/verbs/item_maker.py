@@ -160,7 +160,6 @@ class ItemMaker:
         items, or holds it until they are stored. Raises FoqsError when the shard takes no items.
         """
         result = Made()
-        result.room = self._depths.room(namespace.number)
         try:
             self._fill(
                 result, writer, shard, namespace, new_items, positions, new_topic, errors, serial, takes_room=takes_room
@@ -190,12 +189,14 @@ class ItemMaker:
         index, shard_id, number, settings = shard.index, shard.shard_id, namespace.number, namespace.settings
         topics, now_ms = index.topics, writer.now_ms()
         check_item, next_key, sort_key, phase = arguments.check_item, index.next_key, order.sort_key, Phase.INSERTING
-        room = result.room if takes_room else None
         made, groups = result.items, self._settings.groups.get(number)
         if groups is not None and groups.copying:
             for one in groups.copying:
                 shard.group_copies.begin(CopyKey(number, one.copy_job))
         pauses, serials = self._settings.enqueue_pauses(number), self._settings.serials(number)
+        if (depths := self._settings.depth_limits(number)) is not None:
+            result.room = Room(self._depths, number, depths)
+        room = result.room if takes_room else None
         found: dict[str, ShardTopic | FoqsError] = {}
         """The topic of each name, or the error of the name, found once for all its items."""
         for position in positions:
