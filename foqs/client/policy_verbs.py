@@ -36,7 +36,11 @@ def set_topic_policy(
     request = wire.structs.SetTopicPolicyRequest(
         namespace_name=namespace, topic=topic, is_prefix=is_prefix or None, group=group, **_wire_values(changes)
     )
-    policy = _topic_policy((yield from call_flow(terms, Call("setTopicPolicy", request, Repeat.ALWAYS))))
+    response = yield from call_flow(terms, Call("setTopicPolicy", request, Repeat.ALWAYS))
+    ignored = [name for name, value in changes.items() if value is not None and getattr(response, name) is None]
+    if ignored:
+        raise InternalError(f"the host is too old for {', '.join(ignored)}, and has ignored them: upgrade all hosts")
+    policy = _topic_policy(response)
     if is_prefix and not policy.is_prefix:
         raise InternalError(f"the host is too old for prefixes, and has changed the policy of the topic {shown(topic)}")
     return policy

@@ -167,7 +167,7 @@ class AlreadyExistsError(FoqsError):
 
 
 class PausedError(FoqsError):
-    """An operator has paused the namespace or the topic, or the namespace is being deleted."""
+    """An operator has paused the namespace or the topic, the topic is full, or the namespace is being deleted."""
 
     code = ErrorCode.PAUSED
     retryable = True
