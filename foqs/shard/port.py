@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 from foqs.model.calls import ItemContent
 from foqs.model.cluster import ShardRow
+from foqs.model.group_copy import CopyKey, CopyStep
 from foqs.model.held import HeldChanges, Holder, NamespaceDigest
 from foqs.model.item import ShardItem
 from foqs.model.seen_image import ImageKey
@@ -245,29 +246,6 @@ class Transaction:
     """Keys to look up. They are read last, so that the rows are as this transaction leaves them."""
     look_ups_with_payload: bool = False
     """True if content and reason of death are read; otherwise they are empty."""
-
-
-class CopyKey(NamedTuple):
-    """Names the copy of waiting items for a new consumer group."""
-
-    namespace: int
-    job: str
-
-
-class CopyStep(NamedTuple):
-    """Copied items: the key up to which items are copied now, and the number of copies."""
-
-    copy: CopyKey
-    position: int
-    copied_count: int
-
-
-class CopyPlace(NamedTuple):
-    """The stored state of a copy: the key up to which items are copied in the end, and now, and the count of copies."""
-
-    up_to: int
-    position: int
-    copied_count: int
 
 
 class ItemRow(NamedTuple):

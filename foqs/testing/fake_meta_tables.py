@@ -74,7 +74,7 @@ class MetaTables:
     groups: Groups = field(default_factory=dict)
     """Consumer groups, replaced with every change."""
     group_copies: dict[tuple[int, str], dict[int, tuple[int, bool]]] = field(default_factory=dict)
-    """The count of copies, and True for a shard that has copied all, by namespace and hidden name, and by shard."""
+    """The copies, and True for a shard that has copied all, by namespace and hidden name, and by shard."""
     access: AccessRows = NO_ACCESS_ROWS
     """Principals and their credentials, replaced with every change."""
     audit: dict[AuditPlace, AuditRecord] = field(default_factory=dict)

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from foqs.model import limits
 from foqs.model.errors import UnavailableError
+from foqs.model.group_copy import CopyKey, CopyPlace
 from foqs.model.slots import SlotTable
-from foqs.shard.port import CopyKey, CopyPlace, ItemRow, SlotArrival
+from foqs.shard.port import ItemRow, SlotArrival
 from foqs.storage.shard.export_pages import Cell, ExportCriteria, KeyPage, is_wanted, merged_by_key, without_contents
 from foqs.storage.shard.packs.pack_index import ExpiredPage, PackIndex, Page, merged_pages, with_packed
 from foqs.testing.fake_server import FakeServer

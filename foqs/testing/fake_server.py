@@ -12,6 +12,7 @@ from enum import Enum
 
 from foqs.model import limits
 from foqs.model.calls import NO_CONTENT
+from foqs.model.group_copy import CopyKey, CopyStep
 from foqs.model.held import HeldChanges
 from foqs.model.item import ShardItem
 from foqs.model.seen import BLOCK_IDS
@@ -20,8 +21,6 @@ from foqs.model.serial import SERIAL_DUE_AT
 from foqs.shard.port import (
     TIMER_LANE,
     ClaimedRow,
-    CopyKey,
-    CopyStep,
     FetchedRow,
     ItemRow,
     OwnershipLostError,

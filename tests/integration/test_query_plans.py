@@ -73,6 +73,9 @@ CASES: dict[str, list[Case]] = {
     "READ_ARRIVED": [Case("", ARRIVED_COUNT + SLACK, with_payload=True)],
     "END_ARRIVAL": [Case("PRIMARY", 3)],
     "FORGET_ARRIVED": [Case("PRIMARY", 3, (5,))],
+    "READ_COPY": [Case("PRIMARY", 2, (1, b"job-7"))],
+    "MOVE_COPY": [Case("PRIMARY", 3, (9, 1, 1, b"job-7"))],
+    "END_COPY": [Case("PRIMARY", 3, (1, b"job-7"))],
     "READ_CHANGED": [Case("PRIMARY", 2)],
     "READ_STEADY": [Case("PRIMARY", 2)],
     "TAKE_WRITER": [Case("PRIMARY", 3, (9, b"me", 9))],
@@ -265,6 +268,7 @@ INSERTS: dict[str, Case] = {
     "KEEP_SLOTS": Case("", 2, (2, b"slots")),
     "BEGIN_ARRIVAL": Case("", 2, (2, 3, b"slots")),
     "NOTE_ARRIVED": Case("", 2, (5, 2, b"slots", 1, 2, 3)),
+    "BEGIN_COPY": Case("", 2, (1, b"job", 7)),
 }
 """They read nothing."""
 WITHOUT_TABLE = {
@@ -358,6 +362,7 @@ def _fill(url: str, share: int) -> None:
         cursor.execute(statements.BEGIN_ARRIVAL, (1, 2, b"slots"))
         arrived = [(n, 1, b"slots", 0, 0, 128) for n in range(ARRIVED_COUNT)]
         cursor.executemany(statements.NOTE_ARRIVED, arrived)
+        cursor.executemany(statements.BEGIN_COPY, [(n % 3, b"job-%d" % n, 9) for n in range(100)])
         session.commit()
 
 

@@ -18,8 +18,10 @@ from foqs.client.queue_items import NewItem
 from foqs.model import limits
 from foqs.model.calls import Delivery
 from foqs.model.errors import AlreadyExistsError, FoqsError, InvalidArgumentError
+from foqs.model.groups import TopicGroup
 from foqs.model.namespace import NamespaceSettings
 from tests.histories.history import make_payload, uid_of
+from tests.sim.group_copies import CopyLoad
 
 if TYPE_CHECKING:
     from tests.sim.host import FakeDoor
@@ -59,6 +61,7 @@ class GroupLoad:
         """The groups that may exist, or hold items."""
         self._items: dict[str, _Copies] = {}
         self._number = 0
+        self._backlog = CopyLoad(world, GROUPS_NAMESPACE, self._call)
 
     async def run(self, until_s: float) -> None:
         if not self.is_there:
@@ -66,12 +69,16 @@ class GroupLoad:
         while self._world.loop.time() < until_s and not await self._create_namespace():  # noqa: ASYNC110 - a retry
             await asyncio.sleep(_PAUSE_S_MAX)
         consumers = [self._consume(until_s, name) for name in ("", *_NAMES)]
-        await asyncio.gather(self._operate(until_s), self._produce(until_s), *consumers)
+        backlog = self._backlog.run(until_s)
+        await asyncio.gather(self._operate(until_s), self._produce(until_s), backlog, *consumers)
 
     async def work_off(self) -> None:
         """Consume what is left of all groups that can have something."""
         if self.is_there:
+            for name in sorted(self._possible - self._known()):
+                await self._create(name)  # A restore of the meta database has lost it, and its items wait.
             await asyncio.gather(*[self._take(name) for name in ("", *sorted(self._possible))])
+            await self._backlog.work_off()
 
     def check(self) -> None:
         """Every item was delivered in every group that existed from before its enqueue to after it."""
@@ -81,6 +88,7 @@ class GroupLoad:
             if missing:
                 self._world.complain(f"G1: {uid} was never delivered in the groups {sorted(missing)}")
         if self.is_there:
+            self._backlog.check()
             made_count = sum(bool(copies.needed) for copies in self._items.values())
             self._world.counts["items of topics with groups"] += made_count
             needed_count = sum(len(copies.needed) for copies in self._items.values())
@@ -88,11 +96,18 @@ class GroupLoad:
 
     def _stored(self) -> set[str]:
         """Return the groups that exist for certain, and that no restore of the meta database has lost."""
+        self._exists &= {row.group for row in self._rows() if not row.is_deleted}
+        return set(self._exists)
+
+    def _known(self) -> set[str]:
+        """Return the groups with a row in the meta database, deleted ones included."""
+        return {row.group for row in self._rows()}
+
+    def _rows(self) -> list[TopicGroup]:
         tables = self._world.meta.tables
         namespace = tables.namespaces.get(GROUPS_NAMESPACE)
         rows = {} if namespace is None else tables.groups.get(namespace.number, {})
-        self._exists &= {row.group for row in rows.values() if not row.is_deleted}
-        return set(self._exists)
+        return [row for row in rows.values() if row.topic == _TOPIC]
 
     # ---- the operator ----
 
@@ -176,7 +191,7 @@ class GroupLoad:
         count, wait_ms = self._chance.randint(1, 8), self._chance.choice([0, 50])
         fields: dict[str, Any] = {"topics": [SimpleNamespace(topic=_TOPIC, count=count, group=name or None)]}
         if self._any.random() < _ANY_SHARE:
-            fields = {"topics": [], "topic_prefix": self._any.choice(["", _TOPIC]), "count": count, "group": name}
+            fields = {"topics": [], "topic_prefix": _TOPIC, "count": count, "group": name}
         try:
             items: list[Delivery] = await self._call(
                 lambda door: door.queue.dequeue(GROUPS_NAMESPACE, wait_ms=wait_ms, **fields)

@@ -20,7 +20,7 @@ class Turn(NamedTuple):
     """A call for any topic, and the host whose turn it is."""
 
     topic: Topic
-    """The one that stands for all topics of the namespace, or for one group of all topics."""
+    """The one that stands for all topics of the namespace, or for one group of all."""
     host_id: str
     pointer: Pointer | None
     """None if it is the turn of this host."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class ReadyRing:
     """A round of the topics of a namespace that begin with a prefix and possibly have items to deliver.
 
-    Each of them stands for one consumer group, the same for all of a ring.
+    All topics of a ring stand for the same consumer group.
 
     The topic in turn delivers as many items as it has credit. Its credit grows by its weight with each turn (weighted
     deficit round robin, Shreedhar and Varghese 1996). A topic without items, or one that is held back, is in no ring.

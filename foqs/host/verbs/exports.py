@@ -22,10 +22,11 @@ from foqs.host.verbs.page_reads import PageBudget, Slices, lost, read_parts, sto
 from foqs.model import limits
 from foqs.model.calls import CallContext, ExportPage, ExportPlan, ExportSplit, ItemState, StoredItem
 from foqs.model.errors import InvalidArgumentError, OverloadedError, UnavailableError, shown
+from foqs.model.group_copy import CopyKey, CopyPlace
 from foqs.model.item import Phase
 from foqs.model.namespace import Namespace
 from foqs.shard.mysql_server import CommitScheduler
-from foqs.shard.port import CopyKey, CopyPlace, ItemRow
+from foqs.shard.port import ItemRow
 from foqs.shard.state.engine import ShardState
 from foqs.storage.shard.export_pages import ExportCriteria, even_bounds
 
@@ -171,7 +172,7 @@ class Exports:
             return [row.key for row in rows], up_to if up_to < to_key else 0
 
     async def copy_place(self, shard_id: int, copy: CopyKey) -> CopyPlace | None:
-        """Read how far a copy for a new consumer group is; None if its beginning is not committed yet.
+        """Read the state of a copy for a new consumer group; None if its beginning is not committed yet.
 
         Raises the errors of `keys_of_topic`.
         """

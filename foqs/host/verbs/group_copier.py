@@ -15,10 +15,11 @@ from foqs.host.shards.waiting import Answer, Waiting
 from foqs.host.verbs.exports import Exports
 from foqs.model import limits, order
 from foqs.model.errors import FoqsError
+from foqs.model.group_copy import CopyKey, CopyPlace, CopyStep
 from foqs.model.groups import NO_GROUPS, TopicGroup
 from foqs.model.item import Phase, ShardItem
 from foqs.model.namespace import Namespace
-from foqs.shard.port import CopyKey, CopyPlace, CopyStep, ItemRow
+from foqs.shard.port import ItemRow
 from foqs.shard.state.engine import ShardState
 from foqs.storage.meta.meta_group_copies import CopyView, ShardCopy
 
@@ -42,12 +43,12 @@ class _Work:
     def __init__(self, shard: ShardState) -> None:
         self.shard = shard
         self.place: CopyPlace | None = None
-        """Its stored state, as it was read or written last."""
+        """Its state, which was read or written here."""
         self.read_to = 0
         """The key up to which items are read and copied."""
 
     def report(self) -> ShardCopy:
-        """Return the progress of the copy, for the meta database."""
+        """Return the totals to report."""
         place = self.place
         return ShardCopy(0, False) if place is None else ShardCopy(place.copied_count, self.read_to >= place.up_to)
 

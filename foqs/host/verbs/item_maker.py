@@ -11,12 +11,12 @@ from foqs.host.verbs.serial_rules import serial_due_at, serial_fault
 from foqs.model import ids, limits, order
 from foqs.model.calls import DeliveryPolicy, ItemContent, PositionErrors
 from foqs.model.errors import FoqsError, InvalidArgumentError, PausedError, TooLargeError
+from foqs.model.group_copy import CopyKey
 from foqs.model.groups import COPIES_PER_CALL_MAX, Copy, NamespaceGroups
 from foqs.model.item import Phase, ShardItem
 from foqs.model.namespace import Namespace, SettingsTable
 from foqs.model.policy import TopicPolicy
 from foqs.model.topic import ShardTopic
-from foqs.shard.port import CopyKey
 from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.shard_writer import ShardWriter
 

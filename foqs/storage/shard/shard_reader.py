@@ -15,8 +15,9 @@ import structlog
 
 from foqs.model import limits
 from foqs.model.errors import UnavailableError
+from foqs.model.group_copy import CopyKey, CopyPlace
 from foqs.model.slots import NO_SLOTS, SlotMove, SlotTable, unpack_slots, unpacked
-from foqs.shard.port import CopyKey, CopyPlace, ItemRow, SlotArrival
+from foqs.shard.port import ItemRow, SlotArrival
 from foqs.storage.schema import statements as sql
 from foqs.storage.schema.item_columns import stored_row
 from foqs.storage.sessions.session import connect, interrupt, is_lost
@@ -170,7 +171,7 @@ class ShardReader:
         return None
 
     def read_copy(self, copy: CopyKey) -> CopyPlace | None:
-        """Read how far a copy for a new consumer group is; None if it has not begun. Raises UnavailableError."""
+        """Read the state of a copy for a new consumer group; None if it has not begun. Raises UnavailableError."""
         found = self._read(lambda: self._rows(sql.READ_COPY, (copy.namespace, copy.job.encode())))
         return CopyPlace(*found[0]) if found else None
 

@@ -1,11 +1,12 @@
-"""Copies of waiting items for a new consumer group: where they begin and end, and how far they are."""
+"""Copies of waiting items for new consumer groups: their beginnings, their positions and their ends."""
 
 from __future__ import annotations
 
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
+from foqs.model.group_copy import CopyKey, CopyStep
 from foqs.model.item import ShardItem
-from foqs.shard.port import CopyKey, CopyStep, Transaction, TransactionResult
+from foqs.shard.port import Transaction, TransactionResult
 from foqs.shard.state.events import Completion
 from foqs.shard.state.index import ShardIndex
 from foqs.shard.state.ops.insert import EnqueuedBatch, Inserts

@@ -9,9 +9,10 @@ from typing import Protocol
 from foqs.model import limits, order
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError, NotWrittenError, OverloadedError
+from foqs.model.group_copy import CopyStep
 from foqs.model.item import Phase, ShardItem, by_topic, rows_came
 from foqs.model.topic import ShardTopic
-from foqs.shard.port import TIMER_LANE, CopyStep, Transaction, TransactionResult
+from foqs.shard.port import TIMER_LANE, Transaction, TransactionResult
 from foqs.shard.state.events import Completion, Enqueued
 from foqs.shard.state.index import ENQUEUE_BUFFER_RETRY_MS, ShardIndex
 from foqs.shard.state.ops.claim import Claims
