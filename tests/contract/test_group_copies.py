@@ -63,6 +63,7 @@ def test_copies_keep_the_times_at_which_their_items_are_due_and_expire_and_begin
     before = {one: world.admin.get_item(NS, one) for one in (delayed, failed)}
     until_copied(world, create(world))
     copies = {one.payload: one for one in world.admin.iterate_items(NS) if one.group == "audit"}
+    assert copies.keys() == {b"delayed", b"failed"}
     for one in before.values():
         copy = copies[one.payload]
         assert (copy.deliver_after_ms, copy.expires_at_ms, copy.metadata) == (

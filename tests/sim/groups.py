@@ -188,13 +188,18 @@ class GroupLoad:
             await self._take(name)
 
     async def _take(self, name: str) -> None:
-        count, wait_ms = self._chance.randint(1, 8), self._chance.choice([0, 50])
+        count = self._chance.randint(1, 8)
         fields: dict[str, Any] = {"topics": [SimpleNamespace(topic=_TOPIC, count=count, group=name or None)]}
         if self._any.random() < _ANY_SHARE:
-            fields = {"topics": [], "topic_prefix": _TOPIC, "count": count, "group": name}
+            fields = {
+                "topics": [],
+                "topic_prefix": self._any.choice(["", _TOPIC]) if not self._backlog.is_there else _TOPIC,
+                "count": count,
+                "group": name,
+            }
         try:
             items: list[Delivery] = await self._call(
-                lambda door: door.queue.dequeue(GROUPS_NAMESPACE, wait_ms=wait_ms, **fields)
+                lambda door: door.queue.dequeue(GROUPS_NAMESPACE, wait_ms=self._chance.choice([0, 50]), **fields)
             )
         except FoqsError:
             return

@@ -29,6 +29,8 @@ STEP_ITEMS_MAX = 100
 """The most items of one step, whose transaction interactive calls can have to wait for."""
 STEP_BYTES_MAX = 64 * 1024
 """The most bytes of one step, unless one item alone has more."""
+BUFFER_PARTS = 4
+"""The ratio of the buffer of a shard's enqueued items to the part that a step takes at most."""
 TURN_MS = 1 * limits.SECOND_MS
 """The time after which another shard or group has its turn."""
 STEP_PAUSE_RATIO = 1.0
@@ -161,8 +163,11 @@ class GroupCopier(Service):
         """Copy the next items, and return their number."""
         shard, place = work.shard, work.place
         assert place is not None, "it was read"
+        # A part of the buffer of the shard, or a step would wait until nobody else enqueues.
+        count_max = max(1, min(STEP_ITEMS_MAX, limits.ENQUEUE_BUFFER_ITEMS_MAX // BUFFER_PARTS))
+        bytes_max = max(1, min(STEP_BYTES_MAX, limits.ENQUEUE_BUFFER_BYTES_MAX // BUFFER_PARTS))
         rows, up_to = await self._exports.rows_to_copy(
-            shard, namespace, group.topic, work.read_to, place.up_to, STEP_ITEMS_MAX, STEP_BYTES_MAX
+            shard, namespace, group.topic, work.read_to, place.up_to, count_max, bytes_max
         )
         # Checked behind the read: no copy is made once the group is deleted, or its job is over.
         if not self._is_copying(copy, group):
