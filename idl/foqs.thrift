@@ -741,7 +741,7 @@ struct StoredItemsResponse { 1: list<StoredItem> items, 2: string next_page_toke
 /** Deletes items in any state. A later ack of their receipts gets STALE_LEASE. */
 struct DeleteItemsRequest { 1: required string namespace_name, 2: required list<string> ids }
 /**
- * Makes dedup_ids free at once: the next enqueue with one of them makes an item, whether the id is known from the dedup
+ * Makes dedup_ids free at once: the next enqueue with one of these makes an item, whether the id is known from the dedup
  * window or an item holds it until it ends. Items stay as they are. NOT_FOUND says that an id was free already.
  */
 struct ForgetDedupIdsRequest {

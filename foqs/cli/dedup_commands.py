@@ -20,7 +20,7 @@ def dedup() -> None:
 @remote_command
 @confirmed()
 def forget(remote: Remote, namespace: str, dedup_ids: tuple[str, ...], topic: str | None) -> None:
-    """Make dedup ids free at once: the next enqueue with such an id stores an item.
+    """Make dedup ids free at once: the next enqueue with one of these stores an item.
 
     Stored items stay as they are. The exit code is 3 if an id was free already.
     """

@@ -391,7 +391,7 @@ class DeleteItemsRequest:
 
 @dataclass
 class ForgetDedupIdsRequest:
-    """Makes dedup_ids free at once: the next enqueue with one of them makes an item, whether the id is known from
+    """Makes dedup_ids free at once: the next enqueue with one of these makes an item, whether the id is known from
     the dedup window or an item holds it until it ends. Items stay as they are. NOT_FOUND says that an id was free
     already."""
 

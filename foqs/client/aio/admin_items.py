@@ -176,7 +176,7 @@ class AsyncItemVerbs(AsyncBaseClient):
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> PositionErrors:
-        """Make dedup ids free at once: the next enqueue with such an id stores an item. Stored items stay.
+        """Make dedup ids free at once: the next enqueue with one of these stores an item. Stored items stay.
 
         dedup_ids: one, whose error is raised, or many: then BatchError has the errors by position. NotFoundError is the
         error of an id that was free already. topic: that of the ids, in a namespace whose dedup_scope is TOPIC.

@@ -302,7 +302,7 @@ class SlotMover:
         return reads_count
 
     async def _copy_held(self, writer: ShardWriter, shard: ShardState, move: SlotMove, source: Source) -> None:
-        """Copy the ids of the slots that items hold, once the other shard takes no more.
+        """Copy the ids of the slots that items hold, once the other shard takes no more such ids.
 
         The items stay, so this shard does not learn of their ends: `DistantHolders` asks for them.
         """

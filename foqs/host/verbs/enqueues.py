@@ -429,7 +429,7 @@ class Enqueues:
         serial: frozenset[str],
         refused: PositionErrors,
     ) -> Mapping[ShardWriter, Sequence[int]]:
-        """Place items once more after a wait, in which their shards or their namespace can have disappeared."""
+        """Place items once more after a wait, in which their shards or their namespace can have become unavailable."""
         try:
             self._namespaces.check_open(namespace.number)
         except FoqsError as error:
