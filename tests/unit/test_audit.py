@@ -32,7 +32,7 @@ from foqs.host.audit.trail import Audit
 from foqs.model import access_tokens
 from foqs.model.audit import CHANGES_BYTES_MAX, SUBJECT_BYTES_MAX, AuditFilter, AuditRecord, clipped
 from foqs.model.calls import CallContext
-from foqs.model.errors import InvalidArgumentError, PermissionDeniedError, UnavailableError
+from foqs.model.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError, UnavailableError
 from foqs.model.namespace import NamespaceSettings
 from foqs.model.principal import Principal
 from foqs.wire.codec import structs
@@ -109,7 +109,7 @@ def test_every_verb_that_changes_something_or_shows_payloads_is_audited() -> Non
         if row.needs & (changes | Permission.READ) and not name.startswith(("get", "list")):
             assert name in AUDITED, name
     assert {name for name in AUDITED if name.startswith(("get", "list"))} == {"getItem", "listDeadLetters"}
-    assert AUDITED["deleteItems"] is AuditKind.OF_ITEMS
+    assert AUDITED["deleteItems"] is AUDITED["forgetDedupIds"] is AuditKind.OF_ITEMS
     assert not {"enqueue", "dequeue", "ack", "nack", "extendLease", "getActiveTopics"} & AUDITED.keys()
 
 
@@ -176,6 +176,14 @@ async def test_the_refused_part_of_a_batch_is_counted(world: World) -> None:
     await world.call("deleteItems", of.DeleteItemsRequest("orders", ["1-1", "1-2", "1-3"]))
     (record,) = await world.written(1)
     assert (record.subject, record.outcome) == ("ids[3]='1-1'", "OK, 2 refused")
+
+
+async def test_a_record_has_the_topic_and_the_first_of_the_dedup_ids_that_are_forgotten(world: World) -> None:
+    world.result = {1: NotFoundError("it was free")}
+    await world.call("forgetDedupIds", of.ForgetDedupIdsRequest("orders", ["a", "b"], "t"))
+    (record,) = await world.written(1)
+    assert (record.verb, record.subject) == ("forgetDedupIds", "dedup_ids[2]='a' topic='t'")
+    assert record.outcome == "OK, 1 refused"
 
 
 async def test_reads_of_one_caller_are_one_record_at_once_and_one_sum_a_minute(world: World) -> None:

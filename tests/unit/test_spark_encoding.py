@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs import DeliveryPolicy, NewItem
+from foqs import DedupUntil, DeliveryPolicy, NewItem
 from foqs.client.encoded import EncodedItems
 from foqs.spark import json_numbers, json_times
 from foqs.spark.dedup_ids import ContentIds
@@ -79,6 +79,13 @@ def test_the_columns_become_the_fields_of_the_items() -> None:
     )
     assert list(rows.numbers) == [0, 1]
     assert not rows.refused
+
+
+def test_keys_are_taken_as_long_as_the_items_live_if_the_option_says_so() -> None:
+    rows = batch(payload=pa.array([b"1", b"2"]), key=pa.array([7, 8]))
+    made = encoded(rows, topic="t", key_column="key", dedup_until=DedupUntil.ACKED)
+    items = [NewItem("t", b"%d" % at, dedup_id=f"{at + 6}", dedup_until=DedupUntil.ACKED) for at in (1, 2)]
+    assert decoded(made.items) == told(*items)
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

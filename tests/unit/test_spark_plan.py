@@ -60,6 +60,8 @@ def test_names_are_taken_in_any_case() -> None:
         ({"batchsise": "5"}, "did you mean batchSize?"),
         ({"path": "/data"}, "path '/data' means nothing here"),
         ({"dedupIdColumn": "id"}, "dedupIdColumn is set, and dedup is none"),
+        ({"dedupUntil": "ever"}, "dedupUntil 'ever' is not window or acked"),
+        ({"dedupUntil": "acked"}, "dedupUntil is acked, and dedup is none"),
         ({"maxInvalidRows": "3"}, "maxInvalidRows allows invalid rows, and onInvalidRow is fail"),
         ({"onInvalidRow": "sideOutput"}, "onInvalidRow=sideOutput needs rejectedRowsPath"),
         ({"rejectedRowsPath": "/r"}, "rejectedRowsPath is for onInvalidRow=sideOutput alone"),
