@@ -55,7 +55,3 @@ class HeldChanges:
     """The ids that no item holds from now on, by order of an operator."""
     released: list[tuple[NamespaceDigest, Holder]] = field(default_factory=list)
     """The ids of items on other shards that have ended."""
-
-    @property
-    def writes(self) -> bool:
-        return bool(self.new or self.ended or self.freed or self.released)

@@ -28,7 +28,12 @@ _OUTPUTS = {
         ]
     ],
     "Exactly once into the queue": [
-        ["the same item: True", "3 orders; stored before: [1]", "3 reminders, no duplicates: True"],
+        ["the same item: True", "3 orders; stored before: [1]", "3 reminders, no duplicates: True"]
+    ],
+    "Unique while queued": [
+        ["queued once: True", "also while it runs: True", "again after the ack: True", "and once forgotten: True"]
+    ],
+    "Settings for ids": [
         ["stored before: 100", "spread over 4 of 1024 slots", "ids forgotten so far: False"],
     ],
     "Workers": [["sending to: ann@example.org"], ["resized cat.png", "1 acked"]],

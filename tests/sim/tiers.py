@@ -20,6 +20,7 @@ from foqs.storage.sessions.places import place_of
 from foqs.testing.fake_server import Script
 from tests.histories.history import uid_of
 from tests.sim.serials import SERIAL_NAMESPACE
+from tests.sim.uniques import UNIQUE_NAMESPACE
 
 if TYPE_CHECKING:
     from tests.sim.host import SimHost
@@ -143,8 +144,10 @@ class TierWatch:
         topics, now_s = world.servers[shard_id].tables.topics, world.loop.time()
         for row in script.rows_new:
             uid = uid_of(row.content.payload)
-            if row.topic not in topics or uid in world.dedup_ids or uid.startswith(f"{SERIAL_NAMESPACE}:"):
-                continue  # The items of serial topics go where the slot of the topic leads.
+            if row.topic not in topics or uid in world.dedup_ids:
+                continue
+            if uid.startswith((f"{SERIAL_NAMESPACE}:", f"{UNIQUE_NAMESPACE}:")):
+                continue  # The items of serial topics, and those with ids that they hold, are placed by slots.
             tiers = self._of_namespace[topics[row.topic][0]].names(now_s)
             world.counts["items held against a tier"] += 1
             if tiers.isdisjoint(self._of_shard[shard_id].names(now_s)):

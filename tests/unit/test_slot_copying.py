@@ -9,9 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from foqs.host.registry.slot_moves import COPY_PASSES_MAX, COPY_READS_MAX, MOVED_IDS, SlotMover
+from foqs.host.registry.slot_moves import COPY_PASSES_MAX, COPY_READS_MAX, HELD_IDS, MOVED_IDS, SlotMover
 from foqs.host.shards.waiting import Waiting
 from foqs.model.errors import UnavailableError
+from foqs.model.held import FREED, HeldId
 from foqs.model.seen import digest_of
 from foqs.model.slots import MovePhase, SlotMove, SlotTable, first_table, moved
 from foqs.shard.port import SeenName, SeenRow, SlotArrival
@@ -22,6 +23,10 @@ pytestmark = pytest.mark.interpreted
 OTHER, SLOT = 5, 9
 TABLE = first_table([0, OTHER])
 MOVE = SlotMove(2, OTHER, 0, (SLOT,))
+
+
+def held(key: int, text: str, *, first: int | None = None, slot: int = SLOT, shard_id: int = OTHER) -> HeldId:
+    return HeldId(key, shard_id, NUMBER, digest_of(NUMBER, b"", slot, text), key if first is None else first)
 
 
 class BusyShard:
@@ -36,6 +41,9 @@ class BusyShard:
         self.closed_reads_count = 0
         self.most_read = 0
         self._ids_per_read = ids_per_read
+        self.held_rows: list[HeldId] = []
+        """The ids that items hold, by key and shard."""
+        self.held_reads_count = 0
 
     def slots(self) -> SlotTable:
         return moved(TABLE, MOVE) if self.is_giving else TABLE
@@ -53,6 +61,11 @@ class BusyShard:
         return 0, [
             SeenRow(namespace, at, 0, [digest_of(namespace, b"", SLOT, f"id-{at}")], [(OTHER, at)]) for at in found
         ]
+
+    def held(self, after: tuple[int, int], limit: int) -> list[HeldId]:
+        assert self.is_giving, "the shard takes no more of them"
+        self.held_reads_count += 1
+        return [row for row in self.held_rows if (row.key, row.shard_id) > after][:limit]
 
     def close(self) -> None:
         return None
@@ -135,6 +148,23 @@ async def test_what_the_other_shard_has_forgotten_is_passed_over() -> None:
     await receiver.follow()
     assert receiver.knows_all()
     assert source.reads == [1_000]
+
+
+async def test_ids_that_items_hold_come_page_by_page_with_the_shards_of_their_items() -> None:
+    source = BusyShard(ids_count=0, ids_per_read=0)
+    count = 2 * HELD_IDS
+    source.held_rows = [held(key, f"id-{key}") for key in range(1, count)]
+    # A second copy, an item of another slot, one that is made free, and items of the receiving shard.
+    source.held_rows += [held(count, "id-1", first=1), held(count + 1, "other", slot=SLOT + 1)]
+    source.held_rows += [held(count + 2, "free", first=FREED), held(count + 3, "mine", shard_id=0)]
+    source.held_rows += [held(count + 4, "lost", shard_id=0, first=FREED)]
+    receiver = Receiver(source)
+    tables = receiver.shard.stored.tables
+    tables.held = {(at, 0): held(at, text, shard_id=0) for at, text in ((count + 3, "mine"), (count + 4, "lost"))}
+    await receiver.follow()
+    assert source.held_reads_count == 4
+    kept = {(row.key, row.shard_id): row for row in source.held_rows[: count - 1] + source.held_rows[count + 1 : -2]}
+    assert tables.held == kept | {(count + 3, 0): held(count + 3, "mine", shard_id=0)}
 
 
 async def test_a_shard_gives_no_slots_on_while_it_waits_for_ids_of_others() -> None:

@@ -14,10 +14,8 @@ _ROWS_MAX: Final = 1_000
 """Rows of one insert: about 90 KiB."""
 
 
-def held_reads(held: HeldChanges | None) -> list[str]:
+def held_reads(held: HeldChanges) -> list[str]:
     """Return the reads of the holders of ids."""
-    if held is None or not held.reads:
-        return []
     return [sql.READ_HELD.format(namespace, digests) for namespace, digests in _listed(held.reads)]
 
 
@@ -35,10 +33,8 @@ def take_held(rows: Iterable[Sequence[Any]], holders: dict[NamespaceDigest, Hold
             holders[one] = Holder(shard_id, first)
 
 
-def held_writes(held: HeldChanges | None, shard_id: int) -> list[str]:
+def held_writes(held: HeldChanges, shard_id: int) -> list[str]:
     """Return the changes of held ids. The ones that end are not counted, because most items hold no id."""
-    if held is None or not held.writes:
-        return []
     script = [sql.DELETE_HELD.format(shard_id, f"id IN ({keys})", count) for keys, count in _keys(held.ended)]
     for namespace, digests in _listed(held.freed):
         script += [one.format(namespace, digests, shard_id) for one in (sql.FREE_HELD, sql.FREE_DISTANT)]

@@ -119,7 +119,7 @@ def seen_statements(transaction: Transaction) -> list[str]:
     by_namespace: dict[int, list[int]] = {}
     for namespace, block in transaction.seen_reads:
         by_namespace.setdefault(namespace, []).append(block)
-    script = held_reads(transaction.held)
+    script = [] if transaction.held is None else held_reads(transaction.held)
     for namespace, blocks in by_namespace.items():
         conditions = [
             f"first BETWEEN {first * BLOCK_IDS:d} AND {last * BLOCK_IDS + BLOCK_IDS - 1:d}"
@@ -134,7 +134,7 @@ def seen_statements(transaction: Transaction) -> list[str]:
 
 def take_seen(transaction: Transaction, rows: list[Rows], result: TransactionResult, shard_id: int) -> None:
     """Take the rows that `seen_statements` found. Raises ShortReadError if any are missing."""
-    held_count = len(held_reads(transaction.held))
+    held_count = 0 if transaction.held is None else len(held_reads(transaction.held))
     for found in rows[:held_count]:
         take_held(without_end(found), result.held, shard_id)
     for found in rows[held_count:]:
@@ -216,13 +216,7 @@ def write_script(
         script += [filled(sql.INSERT_PACK.format("%s", "%s"), pack.id, pack.contents) for pack in plan.packs_new]
         script += [filled(_INSERT_SEEN, *values) for values in seen]
     script += _copy_statements(transaction)
-    script += held_writes(transaction.held, shard_id)
-    script += [filled(sql.DELETE_SEEN, *span) for span in transaction.seen_gone]
-    script += [filled(sql.FORGET_ARRIVED, namespace) for namespace in transaction.seen_over]
-    script += [filled(sql.DELETE_SEEN_PARTS, *key, *span) for key, *span in transaction.seen_parts_gone]
-    script += [filled(sql.INSERT_SEEN_PART, *key, number, body) for key, number, body in transaction.seen_parts_new]
-    if transaction.slot_changes is not None:
-        script += _slot_statements(transaction.slot_changes)
+    script += _dedup_statements(transaction, shard_id)
     for claim in transaction.claims:
         entries = _entries(claim, result)
         script.append(filled(sql.INSERT_CLAIM, claim.id, claim.due_at, int(claim.is_ahead), entries))
@@ -277,6 +271,22 @@ def _copy_statements(transaction: Transaction) -> Iterator[str]:
         yield filled(sql.BEGIN_COPY, namespace, job.encode(), up_to)
     for (namespace, job), position, count in transaction.copy_steps:
         yield filled(sql.MOVE_COPY, position, count, namespace, job.encode())
+
+
+def _dedup_statements(transaction: Transaction, shard_id: int) -> Iterator[str]:
+    """Yield the changes of dedup ids and their slots, besides the new ids of the log."""
+    if transaction.held is not None:
+        yield from held_writes(transaction.held, shard_id)
+    for span in transaction.seen_gone:
+        yield filled(sql.DELETE_SEEN, *span)
+    for namespace in transaction.seen_over:
+        yield filled(sql.FORGET_ARRIVED, namespace)
+    for image, first, end in transaction.seen_parts_gone:
+        yield filled(sql.DELETE_SEEN_PARTS, *image, first, end)
+    for key, number, body in transaction.seen_parts_new:
+        yield filled(sql.INSERT_SEEN_PART, *key, number, body)
+    if transaction.slot_changes is not None:
+        yield from _slot_statements(transaction.slot_changes)
 
 
 def _slot_statements(changes: SlotChanges) -> Iterator[str]:
