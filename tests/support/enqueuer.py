@@ -44,6 +44,7 @@ class Enqueuer:
             lambda: asyncio.sleep(0),
             RepeatLookUps(loop.time),
             Depths(shards.settings, lambda: [(None, shard) for shard in shards.states.values()]),
+            cast(Any, None),  # No slot has moved.
         )
 
     async def enqueue(self, namespace: Namespace, items: list[NewItem]) -> EnqueueResult:
