@@ -96,7 +96,7 @@ def held_of(census: Census, answers: Iterable[CensusAnswer]) -> set[Closed]:
 
 
 def of_old_builds(census: Census, answers: Iterable[CensusAnswer]) -> list[int]:
-    """Return the shards whose owners know nothing of closed things, if the census closes any."""
+    """Return the shards whose owners know no closed things, if the census closes any."""
     return [answer.shard_id for answer in answers if census.closes and not answer.held]
 
 

@@ -69,7 +69,7 @@ class PolicyBook:
     ) -> None:
         """`topics` has the existing entries of the topics to change, and `prefixes` all prefixes of the namespace.
 
-        A change that makes topics serial needs `emptied`. Without it the changes are on trial if there is one.
+        A change that makes topics serial needs `emptied`. Without it, such changes are a trial.
         """
         self._namespace_name = namespace_name
         self._topics = dict(topics)

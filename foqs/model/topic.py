@@ -341,7 +341,7 @@ class ShardTopic(ItemCounts):
         self.holds_on_dead = False
         """True if it delivers nothing while it has a dead letter, being serial."""
         self.first_enqueued_at = 0
-        """In a serial topic, a time before which no waiting item was enqueued; 0 if unknown."""
+        """A time before which no waiting item of a serial topic was enqueued; 0 if unknown."""
 
     def follow(self, serial: TopicPolicy | None) -> None:
         """Set the order of its deliveries by the policy of its topic, which is None unless it is serial."""

@@ -238,8 +238,8 @@ class AsyncNamespaceVerbs(AsyncBaseClient):
         backoff_ms_max: the longest such delay, up to 90 days; 0 (default) for 90 days.
         serial: True to deliver one item at a time, in the order of priority and commit. The topic, or all topics of the
             prefix, must hold no items, which all shards are asked; else InvalidArgumentError. False applies at once.
-        on_dead: OnDead.HOLD to deliver nothing of a serial topic that has a dead letter; OnDead.CONTINUE (default) to
-            deliver the next item.
+        on_dead: OnDead.HOLD to hold a serial topic while it has a dead letter; OnDead.CONTINUE (default) to deliver the
+            next item.
         is_prefix: True for the policy of all topics that begin with `topic`, each on its own. The longest prefix of a
             topic applies, as a whole; the topic's own policy overrides it, field by field.
         group: the policy of this consumer group of the topic: its pause of dequeues, its cap, its weight.

@@ -182,7 +182,7 @@ class Censuses:
 async def _held(census: Census, shard: ShardState, namespaces: Namespaces) -> bytes:
     """Return a bit for each closed topic, prefix and slot: 1 if the shard holds items of it.
 
-    The topics of the shard are read in slices: none of these gets items meanwhile.
+    The topics of the shard are read in slices, because their items are refused meanwhile.
     """
     found = HeldTopics(census, namespaces.settings)
     size = max(1, limits.TOPICS_PER_TICK_MAX // len(census.closes))

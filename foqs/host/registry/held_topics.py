@@ -16,7 +16,7 @@ from foqs.shard.state.engine import ShardState
 
 
 class HeldTopics:
-    """Finds what a census closes among the topics of a shard that hold items, which it sees one by one."""
+    """Finds the closed things of a census among the topics of a shard that hold items, which it sees one by one."""
 
     def __init__(self, census: Census, settings: SettingsTable) -> None:
         self._census = census

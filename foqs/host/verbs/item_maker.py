@@ -206,10 +206,9 @@ class ItemMaker:
             if topic is None:
                 if pauses is not None and (policy := pauses.of(name)).enqueue_paused:
                     topic = _topic_paused(name, policy)
-                elif serials is not None and (fault := serial_fault(serials, name, serial)) is not None:
-                    topic = fault
                 else:
-                    topic = topics.get((number, name)) or arguments.topic_fault(name)
+                    topic = None if serials is None else serial_fault(serials, name, serial)
+                    topic = topic or topics.get((number, name)) or arguments.topic_fault(name)
                 if topic is not None:
                     found[name] = topic
             if isinstance(topic, FoqsError):

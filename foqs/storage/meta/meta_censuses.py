@@ -90,7 +90,7 @@ def _lock_census(connection: Connection, census: Census) -> bool:
 def counted(connection: Connection, census: Census) -> tuple[list[CensusAnswer], list[int]]:
     """Return the answers, and the shards that have not answered.
 
-    An owner of a build that does not close what the census closes has not answered.
+    An owner of a build that knows no closed things has not answered a census that closes some.
     """
     if not _lock_census(connection, census):
         raise UnavailableError(

@@ -225,10 +225,8 @@ def write_script(
     script += rewrites
     if plan.tombstone is not None:
         script.append(filled(sql.INSERT_TOMBSTONE, plan.tombstone.id, pack_keys(plan.tombstone.keys)))
-    if transaction.wakes:
-        changed_count += _add_by_keys(script, sql.WAKE_ITEMS, transaction.wakes)
-    if transaction.wakes_in_place:
-        changed_count += _add_by_keys(script, sql.WAKE_IN_PLACE, transaction.wakes_in_place)
+    for wake, keys in ((sql.WAKE_ITEMS, transaction.wakes), (sql.WAKE_IN_PLACE, transaction.wakes_in_place)):
+        changed_count += _add_by_keys(script, wake, keys) if keys else 0
     if plan.deletes:
         changed_count += _add_by_keys(script, sql.DELETE_ITEMS, plan.deletes)
     if plan.packs_gone:
