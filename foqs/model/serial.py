@@ -34,7 +34,7 @@ class OnDead(IntEnum):
 
 
 class ClosedTopics:
-    """The topics of a namespace that take no items, because a census of them is open. It is immutable."""
+    """The topics of a namespace that take no items during a census. It is immutable."""
 
     __slots__ = ("names", "prefixes")
 

@@ -7,7 +7,6 @@ from functools import partial
 
 from foqs.host.admission.placement import Placement
 from foqs.host.registry.held_topics import HeldTopics
-from foqs.host.registry.namespaces import Namespaces
 from foqs.model.calls import PositionErrors
 from foqs.model.clock import Now
 from foqs.model.errors import NoShardError, UnavailableError
@@ -18,7 +17,6 @@ from foqs.shard.state.events import Completion
 from foqs.shard.state.ops.change import Changes
 from foqs.shard.state.ops.wake import Waking
 from foqs.shard.writer.shard_writer import ShardWriter
-from foqs.storage.meta.meta_namespaces import NamespaceList
 from tests.sim.chance import Profile
 from tests.sim.planting import in_place_of, runs_with
 from tests.sim.run import run_seed
@@ -26,7 +24,7 @@ from tests.sim.run import run_seed
 runs_with(__name__, partial(run_seed, is_serial=True, load_s_max=2.0))
 
 _redrive, _place_serial = Changes.redrive, Placement.place_serial
-_close, _write = Namespaces._close, Waking.write
+_write = Waking.write
 
 
 def _has_shards(profile: Profile) -> bool:
@@ -89,8 +87,3 @@ def takes_another_shard_while_that_of_the_slot_is_away(
 @in_place_of(HeldTopics, "see", _has_shards)
 def moves_slots_and_makes_topics_serial_with_their_items(self: HeldTopics, number: int, name: str) -> None:
     """Nothing is held."""
-
-
-@in_place_of(Namespaces, "_close", _has_shards)
-def takes_items_while_a_topic_becomes_serial(self: Namespaces, listed: NamespaceList) -> None:
-    _close(self, listed._replace(censuses=[]))

@@ -32,7 +32,7 @@ class Slots:
         self.arrivals: dict[int, SlotArrival] = {}
         """The slots that move to owned shards, by shard, as read when the shard was opened or when the move began."""
         self.closed: frozenset[int] = frozenset()
-        """The slots whose serial topics take no items, because a move of them begins or is under way."""
+        """The slots whose serial topics take no items, because these slots move or are about to."""
         self._kept: dict[int, tuple[ShardState, SlotTable]] = {}
         """The table of slots that each shard keeps, and the state of the shard by which it was found."""
         self._tasks = Tasks("slot copy")
