@@ -11,7 +11,7 @@ import pytest
 
 from foqs.model import limits, seen_image
 from foqs.shard.state import engine, ops
-from foqs.shard.state.ops import forget, image, wake
+from foqs.shard.state.ops import check, forget, image, wake
 from tests.support.sources import parsed
 
 OPERATIONS = Path(ops.__file__).parent
@@ -19,9 +19,10 @@ PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
 _ROW = re.compile(r"\| `(\w+)` \| `(\w+\.py)` \| .+? \| (.+?) \|")
 
 BOUNDS = {
-    "Checking": [limits.TRANSACTION_DEDUP_BLOCKS_MAX],
+    "Checking": [limits.TRANSACTION_DEDUP_BLOCKS_MAX, check.CHECKS_MAX],
     "Remembering": [],
     "SlotMoving": [],
+    "Freeing": [limits.BATCH_ITEMS_MAX],
     "Forgetting": [forget.FORGET_IDS],
     "Refilling": [limits.TRANSACTION_REFILLS_MAX],
     "Waking": [wake.SWEEP_CHUNK_ITEMS],
