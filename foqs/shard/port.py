@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 from foqs.model.calls import ItemContent
 from foqs.model.cluster import ShardRow
-from foqs.model.group_copy import CopyKey, CopyStep
+from foqs.model.copy_steps import CopyKey, CopyStep
 from foqs.model.held import HeldChanges, Holder, NamespaceDigest
 from foqs.model.item import ShardItem
 from foqs.model.seen_image import ImageKey

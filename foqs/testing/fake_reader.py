@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from foqs.model import limits
+from foqs.model.copy_steps import CopyKey, CopyPlace
 from foqs.model.errors import UnavailableError
-from foqs.model.group_copy import CopyKey, CopyPlace
 from foqs.model.slots import SlotTable
 from foqs.shard.port import ItemRow, SlotArrival
 from foqs.storage.shard.export_pages import Cell, ExportCriteria, KeyPage, is_wanted, merged_by_key, without_contents

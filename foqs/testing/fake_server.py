@@ -12,7 +12,7 @@ from enum import Enum
 
 from foqs.model import limits
 from foqs.model.calls import NO_CONTENT
-from foqs.model.group_copy import CopyKey, CopyStep
+from foqs.model.copy_steps import CopyKey, CopyStep
 from foqs.model.held import HeldChanges
 from foqs.model.item import ShardItem
 from foqs.model.seen import BLOCK_IDS

@@ -10,7 +10,7 @@ from sortedcontainers import SortedDict, SortedList
 
 from foqs.model import order
 from foqs.model.cluster import ShardIdentity
-from foqs.model.group_copy import CopyKey, CopyPlace, CopyStep
+from foqs.model.copy_steps import CopyKey, CopyPlace, CopyStep
 from foqs.model.held import FREED, HeldChanges, HeldId, Holder, NamespaceDigest
 from foqs.model.seen_image import ImageKey
 from foqs.model.slots import NO_SLOTS, SlotMove, SlotTable

@@ -11,7 +11,7 @@ import pytest
 from foqs.host.dispatch.tenant import Tenant
 from foqs.host.verbs.exports import Exports
 from foqs.host.verbs.group_copier import GroupCopier
-from foqs.model.group_copy import CopyKey
+from foqs.model.copy_steps import CopyKey
 from foqs.model.groups import NamespaceGroups
 from foqs.shard.state.ops.group_copy import GroupCopies
 from tests.contract import test_group_copies as copies

@@ -21,8 +21,8 @@ from foqs.host.shards.shards import OwnedShard, Shards
 from foqs.host.verbs.page_reads import PageBudget, Slices, lost, read_parts, stored_item
 from foqs.model import limits
 from foqs.model.calls import CallContext, ExportPage, ExportPlan, ExportSplit, ItemState, StoredItem
+from foqs.model.copy_steps import CopyKey, CopyPlace
 from foqs.model.errors import InvalidArgumentError, OverloadedError, UnavailableError, shown
-from foqs.model.group_copy import CopyKey, CopyPlace
 from foqs.model.item import Phase
 from foqs.model.namespace import Namespace
 from foqs.shard.mysql_server import CommitScheduler

@@ -14,8 +14,8 @@ from foqs.host.shards.shards import Shards
 from foqs.host.shards.waiting import Answer, Waiting
 from foqs.host.verbs.exports import Exports
 from foqs.model import limits, order
+from foqs.model.copy_steps import CopyKey, CopyPlace, CopyStep
 from foqs.model.errors import FoqsError
-from foqs.model.group_copy import CopyKey, CopyPlace, CopyStep
 from foqs.model.groups import NO_GROUPS, TopicGroup
 from foqs.model.item import Phase, ShardItem
 from foqs.model.namespace import Namespace

@@ -10,8 +10,8 @@ from foqs.host.admission.depths import Depths, Room
 from foqs.host.verbs.serial_rules import serial_due_at, serial_fault
 from foqs.model import ids, limits, order
 from foqs.model.calls import DeliveryPolicy, ItemContent, PositionErrors
+from foqs.model.copy_steps import CopyKey
 from foqs.model.errors import FoqsError, InvalidArgumentError, PausedError, TooLargeError
-from foqs.model.group_copy import CopyKey
 from foqs.model.groups import COPIES_PER_CALL_MAX, Copy, NamespaceGroups
 from foqs.model.item import Phase, ShardItem
 from foqs.model.namespace import Namespace, SettingsTable

@@ -14,8 +14,8 @@ import pymysql
 import structlog
 
 from foqs.model import limits
+from foqs.model.copy_steps import CopyKey, CopyPlace
 from foqs.model.errors import UnavailableError
-from foqs.model.group_copy import CopyKey, CopyPlace
 from foqs.model.slots import NO_SLOTS, SlotMove, SlotTable, unpack_slots, unpacked
 from foqs.shard.port import ItemRow, SlotArrival
 from foqs.storage.schema import statements as sql

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from foqs.model.clock import Now
+from foqs.model.copy_steps import CopyKey, CopyStep
 from foqs.model.errors import FoqsError
-from foqs.model.group_copy import CopyKey, CopyStep
 from foqs.model.item import ShardItem
 from foqs.shard.port import Transaction, TransactionResult
 from foqs.shard.state.events import Completion

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from foqs.model import limits, order
 from foqs.model.clock import Now
+from foqs.model.copy_steps import CopyStep
 from foqs.model.errors import FoqsError, NotWrittenError, OverloadedError
-from foqs.model.group_copy import CopyStep
 from foqs.model.item import Phase, ShardItem, by_topic, rows_came
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import TIMER_LANE, Transaction, TransactionResult
