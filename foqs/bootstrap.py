@@ -28,6 +28,7 @@ from foqs.host.admission.bulk_lane import BulkEnqueues, BulkLane
 from foqs.host.admission.depths import Depths
 from foqs.host.admission.hosted_jobs import Jobs
 from foqs.host.admission.hosted_quota import RepeatLookUps
+from foqs.host.admission.permit_asks import PermitAsks
 from foqs.host.admission.placement import Placement
 from foqs.host.admission.quotas import Quotas
 from foqs.host.dispatch.dispatcher import Dispatcher
@@ -144,6 +145,7 @@ class Host(Service):
         self._group_purge = self._make_group_purge()
         self._group_copier = GroupCopier(self._namespaces, self._shards, self._exports, self._waiting, self._loop.time)
         self._quotas = self._make_quotas()
+        self._permit_asks = PermitAsks(self._meta.permits, self._dispatcher, self._loop.time)
         self._dequeues = Dequeues(
             self._namespaces, self._shards, self._dispatcher, self._loop.time, self.metrics.items.count_event
         )
@@ -233,6 +235,7 @@ class Host(Service):
         check_is_guarded(self._config, self.access.snapshot.mode)
         await self._jobs.start()
         await self._quotas.start()
+        await self._permit_asks.start()
         await self._audit.start()
         if self._event_log is not None:
             await self._event_log.start()
@@ -279,6 +282,7 @@ class Host(Service):
         await self._censuses.stop()
         await self._jobs.stop()
         await self._quotas.stop()
+        await self._permit_asks.stop()
         await self._audit.stop()
         await self._follower.stop()
         await self._namespaces.stop()

@@ -568,7 +568,9 @@ struct TopicPolicy {
    * is serial by itself. Its items cannot have deliver_after_ms or delay_ms.
    */
   16: optional bool serial,
-  17: optional OnDead on_dead
+  17: optional OnDead on_dead,
+  /** The most items under lease at the same time on all hosts together, 1 to 1,000,000; 0 for no limit. */
+  15: optional i32 in_flight_max
 }
 /**
  * Changes what is given, and returns what holds then. It holds on every host within 2 s, also for calls that wait. A field
@@ -597,7 +599,8 @@ struct SetTopicPolicyRequest {
    * shards are asked, and enqueues of these topics get PAUSED meanwhile. False holds at once. Not of a group.
    */
   16: optional bool serial,
-  17: optional OnDead on_dead
+  17: optional OnDead on_dead,
+  15: optional i32 in_flight_max
 }
 /** A change of one policy, as in SetTopicPolicyRequest. */
 struct TopicPolicyChange {
@@ -615,8 +618,9 @@ struct TopicPolicyChange {
   11: optional TriState dead_letter_on_expiry,
   12: optional i64 backoff_ms,
   13: optional i64 backoff_ms_max,
-  16: optional bool serial,
-  17: optional OnDead on_dead
+  15: optional bool serial,
+  16: optional OnDead on_dead,
+  14: optional i32 in_flight_max
 }
 /**
  * Makes up to 1,000 changes, one after the other, in one transaction. One that cannot be made has its error at its position

@@ -33,6 +33,7 @@ COLUMNS = (
     "backoff_ms_max",
     "serial",
     "on_dead",
+    "in_flight",
 )
 _FLAGS = {"true": True, "false": False}
 
@@ -45,10 +46,10 @@ def set_policies(remote: Remote, namespace: str, file: TextIO) -> None:
     """Set policies of topics of NAMESPACE from FILE, a CSV file of UTF-8, or - for stdin.
 
     The first line names columns: topic, and any of prefix, group, enqueue_paused, dequeue_paused (true or false),
-    reason, items_per_second (a rate, or none), weight, attempts, depth (0: no limit), expiry (dead-letter, delete or
-    namespace), backoff_ms, backoff_ms_max, serial (true or false) and on_dead (continue or hold). If prefix is true,
-    topic is a prefix. An empty cell leaves its field unchanged. Lines are applied in order, 1,000 in one transaction.
-    An invalid line fails alone. The command can be run again.
+    reason, items_per_second (a rate, or none), weight, attempts, in_flight (0: no limit), depth (0: no limit), expiry
+    (dead-letter, delete or namespace), backoff_ms, backoff_ms_max, serial (true or false) and on_dead (continue or
+    hold). If prefix is true, topic is a prefix. An empty cell leaves its field unchanged. Lines are applied in order,
+    1,000 in one transaction. An invalid line fails alone. The command can be run again.
     """
     done_count, failed_count, codes = 0, 0, set[Exit]()
     if hasattr(file, "reconfigure"):
@@ -109,6 +110,7 @@ def _change_of(columns: list[str], row: list[str]) -> TopicPolicyChange | FoqsEr
             deliveries_per_second_max=_number(cells, "items_per_second", float),
             weight=_number(cells, "weight", int),
             attempts_max=_number(cells, "attempts", int),
+            in_flight_max=_number(cells, "in_flight", int),
             group=cells.get("group") or None,
             depth_max=_number(cells, "depth", int),
             dead_letter_on_expiry=_expiry(cells),

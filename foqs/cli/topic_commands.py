@@ -13,7 +13,19 @@ from foqs.cli.item_commands import states_of
 from foqs.cli.output import exit_of, leave_for, note
 from foqs.cli.policy_file import set_policies
 from foqs.cli.remote import Remote, remote_command
-from foqs.cli.topic_policy import attempts, backoff, depth, expiry, limit, pause, policies, resume, serial, weight
+from foqs.cli.topic_policy import (
+    attempts,
+    backoff,
+    depth,
+    expiry,
+    in_flight,
+    limit,
+    pause,
+    policies,
+    resume,
+    serial,
+    weight,
+)  # fmt: skip
 from foqs.client.sync import AdminClient
 from foqs.model import limits
 from foqs.model.calls import ExportPlan, ItemState, TopicStats
@@ -41,6 +53,7 @@ topic.add_command(depth)
 topic.add_command(expiry)
 topic.add_command(backoff)
 topic.add_command(serial)
+topic.add_command(in_flight)
 topic.add_command(policies)
 topic.add_command(set_policies)
 

@@ -12,13 +12,25 @@ from foqs.cli.group_commands import group_option
 from foqs.cli.numbers import WholeNumber
 from foqs.cli.remote import Remote, remote_command
 from foqs.model import limits
-from foqs.model.policy import DEPTH_MAX, TopicPolicyEntry, TriState
+from foqs.model.policy import DEPTH_MAX, IN_FLIGHT_MAX, TopicPolicyEntry, TriState
 from foqs.model.serial import OnDead
 
 NO_CAP = "none"
 EXPIRY = {"dead-letter": TriState.ON, "delete": TriState.OFF, "namespace": TriState.UNSET}
 """The fates of expired items that never failed."""
-_COLUMNS = ("topic", "paused", "items/s", "weight", "attempts", "depth", "expiry", "backoff ms", "serial", "reason")
+_COLUMNS = (
+    "topic",
+    "paused",
+    "items/s",
+    "weight",
+    "attempts",
+    "in flight",
+    "depth",
+    "expiry",
+    "backoff ms",
+    "serial",
+    "reason",
+)
 
 
 class Rate(click.ParamType):  # type: ignore[type-arg]
@@ -154,6 +166,21 @@ def attempts(remote: Remote, namespace: str, topic_name: str, is_prefix: bool, g
     _set(remote, namespace, topic_name, is_prefix, group, attempts_max=number)
 
 
+@click.command("in-flight")
+@click.argument("namespace")
+@click.argument("topic_name", metavar="TOPIC")
+@click.argument("number", metavar="ITEMS", type=WholeNumber(0, IN_FLIGHT_MAX))
+@prefix_option
+@group_option
+@remote_command
+def in_flight(remote: Remote, namespace: str, topic_name: str, is_prefix: bool, group: str | None, number: int) -> None:
+    """Let at most ITEMS of TOPIC be under lease at the same time, on all hosts together; 0 for no limit.
+
+    With --prefix each topic has this limit by itself. If it is lowered, leases that run go on.
+    """
+    _set(remote, namespace, topic_name, is_prefix, group, in_flight_max=number)
+
+
 @click.command()
 @click.argument("namespace")
 @click.argument("topic_name", metavar="TOPIC")
@@ -259,10 +286,8 @@ def _row(policy: TopicPolicyEntry) -> tuple[object, ...]:
     expires = {state: fate for fate, state in EXPIRY.items() if state}.get(policy.dead_letter_on_expiry, "")
     holds = policy.on_dead is OnDead.HOLD
     order = ("yes, dead letters hold it" if holds else "yes") if policy.serial else "no"
-    return (
-        name, ", ".join(paused) or "no", cap, policy.weight, policy.attempts_max or "", policy.depth_max or "", expires,
-        _backoff(policy), order, policy.reason,
-    )  # fmt: skip
+    counts = policy.weight, policy.attempts_max or "", policy.in_flight_max or "", policy.depth_max or ""
+    return name, ", ".join(paused) or "no", cap, *counts, expires, _backoff(policy), order, policy.reason
 
 
 def _backoff(policy: TopicPolicyEntry) -> str:

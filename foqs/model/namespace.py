@@ -130,6 +130,7 @@ class SettingsTable:
         "groups",
         "has_event_log",
         "item_bytes_seen",
+        "limits_in_flight",
         "policies",
         "policy_changes",
         "prefix_changes",
@@ -156,6 +157,8 @@ class SettingsTable:
         """The namespaces that have serial topics, or topics that are about to become serial; replaced as a whole."""
         self.closed_topics: Mapping[int, ClosedTopics] = {}
         """The topics that are about to become serial, by namespace; replaced as a whole."""
+        self.limits_in_flight = False
+        """True if topics of any namespace have a limit of items under lease."""
         self.declared_groups: Groups = {}
         """The groups of topics that were declared, by namespace and hidden name; replaced as a whole."""
         self.groups: Mapping[int, NamespaceGroups] = {}
@@ -199,6 +202,7 @@ class SettingsTable:
                 del in_force[number]
         self.policies, self.prefix_policies, self._policies_in_force = policies, prefix_policies, in_force
         self._find_serials()
+        self.limits_in_flight = any(found.limits_in_flight for found in in_force.values())
         self.version += 1
         for number in changed:
             known, found = before.get(number, NO_POLICIES_IN_FORCE), in_force.get(number, NO_POLICIES_IN_FORCE)

@@ -1,4 +1,4 @@
-"""The policy of a topic: its pauses, cap and weight, the limit on its depth, its attempts, their backoff, its order."""
+"""The policy of a topic: its pauses, cap and weight, its limits on depth and leases, its attempts, its order."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from foqs.model.errors import InvalidArgumentError
 from foqs.model.serial import OnDead
 from foqs.model.topic_name import hidden, parts
 
+IN_FLIGHT_MAX = 1_000_000
+"""The highest number of items under lease at the same time that a topic can set."""
 DEPTH_MAX = 1_000_000_000
 """The largest limit on the depth of a topic, in items."""
 
@@ -50,6 +52,8 @@ class TopicPolicy:
     """True if it delivers one item at a time, in the order of priority and commit."""
     on_dead: OnDead = OnDead.CONTINUE
     """The effect of a dead letter on a serial topic."""
+    in_flight_max: int = 0
+    """The most items under lease at the same time in the cluster; 0 for no limit."""
 
 
 NO_POLICY = TopicPolicy()
@@ -126,6 +130,7 @@ class TopicPolicyChange:
     deliveries_per_second_max: float | None = None
     weight: int | None = None
     attempts_max: int | None = None
+    in_flight_max: int | None = None
     group: str | None = None
     depth_max: int | None = None
     dead_letter_on_expiry: TriState | bool | None = None
@@ -182,6 +187,7 @@ def policy_changes_of(changes: object) -> dict[str, Any]:
 _NUMBERS = {
     "weight": (1, limits.TOPIC_WEIGHT_MAX),
     "attempts_max": (0, limits.ATTEMPTS_MAX),
+    "in_flight_max": (0, IN_FLIGHT_MAX),
     "depth_max": (0, DEPTH_MAX),
     "dead_letter_on_expiry": (min(TriState), max(TriState)),
     "backoff_ms": (0, limits.DELAY_MS_MAX),

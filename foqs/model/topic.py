@@ -289,6 +289,7 @@ class ShardTopic(ItemCounts):
     __slots__ = (
         "_leases",
         "claim_head",
+        "claimed_count",
         "claiming_count",
         "first_enqueued_at",
         "holds_on_dead",
@@ -298,6 +299,8 @@ class ShardTopic(ItemCounts):
         "number",
         "of_namespace",
         "out_count",
+        "permits",
+        "permits_granted",
         "shard_id",
         "shown",
         "stored",
@@ -349,6 +352,14 @@ class ShardTopic(ItemCounts):
         self.holds_on_dead = serial is not None and serial.on_dead is OnDead.HOLD
         if self.of_namespace is not None:
             self.of_namespace.note_order(self)
+        self.claimed_count = 0
+        """Its items in the shard's table of leases: those claimed, prefetched, under lease or being settled."""
+        self.permits: int | None = None
+        """The bound of `claimed_count` for further claims; None if the topic has no limit of items in flight."""
+        self.permits_granted = 0
+        """The permits that the book of the topic has noted for this shard, as far as this host knows: never less than
+        the book has.
+        """
 
     def count(self, rows: int = 0, leased: int = 0, delayed: int = 0, dead: int = 0) -> None:
         super().count(rows, leased, delayed, dead)
@@ -370,7 +381,13 @@ class ShardTopic(ItemCounts):
             return self._serial_room()
         ratio, free = OPEN_LEASES_OF_TOPIC_RATIO, limits.OPEN_LEASES_MAX - len(self._leases)
         spare = ratio * free - self.leased - self.claiming_count
-        return (spare + ratio) // (ratio + 1) if spare > 0 else 0  # Each claim also reduces the free leases by one.
+        room = (spare + ratio) // (ratio + 1) if spare > 0 else 0  # Each claim also reduces the free leases by one.
+        return room if self.permits is None else max(0, min(room, self.permits - self.claimed_count))
+
+    @property
+    def lacks_permits(self) -> bool:
+        """True if it has ready items, none of which can be claimed without another permit."""
+        return self.permits is not None and self.permits <= self.claimed_count and self.window.head != order.LAST
 
     def _serial_room(self) -> int:
         """1 if no item is out or waits for its next attempt, nor keeps the topic back as a dead letter; else 0.

@@ -13,6 +13,7 @@ from foqs.testing.fake_groups import FakeGroups
 from foqs.testing.fake_jobs import FakeJobs
 from foqs.testing.fake_meta_tables import MetaDatabase, Reach
 from foqs.testing.fake_namespaces import FakeNamespaces
+from foqs.testing.fake_permits import FakePermits
 from foqs.testing.fake_policies import FakePolicies
 from foqs.testing.fake_quotas import FakeQuotas
 
@@ -37,6 +38,7 @@ class FakeMeta:
             reach, self.censuses, self.slots, self.jobs, self.policies, self.groups, self.access
         )
         self.quotas = FakeQuotas(reach, process_id)
+        self.permits = FakePermits(reach)
         self.audit = FakeAudit(reach)
 
     def check_durable(self) -> list[str]:

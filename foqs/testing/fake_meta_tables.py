@@ -17,6 +17,7 @@ from foqs.model.jobs import Job
 from foqs.model.namespace import Namespace
 from foqs.model.policies import Policies
 from foqs.model.slots import NO_SLOTS, SlotMove, SlotTable
+from foqs.model.stocks import Topic
 from foqs.storage.meta.meta_jobs import JobCounts, JobKey
 from foqs.testing.fake_sessions import FakeSessions
 
@@ -67,6 +68,8 @@ class MetaTables:
     slot_move: SlotMove | None = None
     quotas: dict[int, bytes] = field(default_factory=dict)
     """The packed books of quotas, by namespace."""
+    permits: dict[Topic, bytes] = field(default_factory=dict)
+    """The packed books of permits, by topic."""
     policies: Policies = field(default_factory=dict)
     """Policies of topics, replaced with every change."""
     prefix_policies: Policies = field(default_factory=dict)

@@ -110,7 +110,9 @@ class FakeNamespaces:
         if not missing:
             del self._reach().tables.namespaces[name]
             self._jobs.forget_all_of(census.namespace)
-            self._reach().tables.quotas.pop(census.namespace, None)
+            tables = self._reach().tables
+            tables.quotas.pop(census.namespace, None)
+            tables.permits = {key: book for key, book in tables.permits.items() if key[0] != census.namespace}
             self._policies.forget_all_of(census.namespace)
             self._groups.forget_all_of(census.namespace)
             self._access.forget_all_of(name)

@@ -214,6 +214,7 @@ class NamespaceVerbs(BaseClient):
         backoff_ms_max: int | None = None,
         serial: bool | None = None,
         on_dead: OnDead | None = None,
+        in_flight_max: int | None = None,
         is_prefix: bool = False,
         group: str | None = None,
         deadline_ms: int | None = None,
@@ -238,6 +239,8 @@ class NamespaceVerbs(BaseClient):
             prefix, must hold no items, which all shards are asked; else InvalidArgumentError. False applies at once.
         on_dead: OnDead.HOLD to hold a serial topic while it has a dead letter; OnDead.CONTINUE (default) to deliver the
             next item.
+        in_flight_max: the most items under lease at the same time on all hosts together, up to 1,000,000; 0 (default)
+            for no limit. Leases that run when it is lowered go on.
         is_prefix: True for the policy of all topics that begin with `topic`, each on its own. The longest prefix of a
             topic applies, as a whole; the topic's own policy overrides it, field by field.
         group: the policy of this consumer group of the topic: its pause of dequeues, its cap, its weight.
@@ -255,6 +258,7 @@ class NamespaceVerbs(BaseClient):
             "backoff_ms_max": backoff_ms_max,
             "serial": serial,
             "on_dead": on_dead,
+            "in_flight_max": in_flight_max,
         }
         terms = self._within(deadline_ms, deadline)
         return self._run(policy_verbs.set_topic_policy(terms, namespace, topic, changes, is_prefix, group))

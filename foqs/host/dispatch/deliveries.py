@@ -132,6 +132,8 @@ class Deliveries:
                 break
         self._prefetch.release_for_calls(queue)
         self._prefetch.claim(queue)
+        if queue.in_flight_max:
+            self._tokens.permits.settle(queue)
         self._rings.settle(queue)
 
     def serve_any(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from foqs.host.dispatch.deliveries import Deliveries, DispatchObserver
+from foqs.host.dispatch.permits import Permits
 from foqs.host.dispatch.prefetch import Prefetch
 from foqs.host.dispatch.prefix_sweep import PrefixSweep
 from foqs.host.dispatch.queues import Queues
@@ -15,6 +16,7 @@ from foqs.host.dispatch.topic_queue import DequeueCall, TopicQueue
 from foqs.model import limits, order
 from foqs.model.caps import TokenBucket
 from foqs.model.namespace import SettingsTable
+from foqs.model.permit_book import PermitAnswer, PermitAsk
 from foqs.model.stocks import Topic
 from foqs.model.topic import ShardTopic
 from foqs.shard.state.events import Demand, Events
@@ -47,7 +49,8 @@ class Dispatcher:
         self.settings = settings
         self.queues = queues = Queues(on_changed)
         self.prefetch = prefetch = Prefetch(queues, writers, settings)
-        self.tokens = tokens = Tokens(queues, prefetch, clock, settings, new_cap)
+        self.permits = permits = Permits(queues, prefetch, writers, clock, settings)
+        self.tokens = tokens = Tokens(queues, prefetch, permits, clock, settings, new_cap)
         self.rings = rings = Rings(queues, prefetch, tokens, clock, settings)
         self.deliveries = Deliveries(queues, prefetch, tokens, rings, writers, clock, settings, observer)
         self._clock = clock
@@ -76,6 +79,8 @@ class Dispatcher:
             if queue is None or queue not in queues.active:
                 continue
             self.tokens.refresh(queue)
+            if queue.in_flight_max and topic.permits is None:
+                topic.permits = 0
             if queue.is_throttled:
                 self.tokens.admit_arriving(queue, queue.tokens_wanted())
             demand = self.prefetch.demand(queue)
@@ -111,6 +116,7 @@ class Dispatcher:
             if queue in queues.active:
                 self.deliveries.serve(queue)
         for topic in events.topics_gone:
+            self.permits.gone(topic)
             if (gone := queues.remove(topic)) is not None:
                 self._part_gone(gone)
         if self.rings.fed or self.rings.due:
@@ -211,6 +217,16 @@ class Dispatcher:
                     self.queues.on_changed(queue.topic)  # Its items were reserved for this call.
             self.deliveries.serve_any()
 
+    # ---- permits ----
+
+    def permits_answered(self, asks: Mapping[Topic, PermitAsk], answers: Mapping[Topic, PermitAnswer]) -> None:
+        """Take the answers of books, and deliver items with the permits that they bring."""
+        for topic, ask in asks.items():
+            queue = self.permits.answered(topic, ask, answers.get(topic))
+            if queue is not None:
+                self.deliveries.resume(queue)
+        self.deliveries.serve_any()
+
     # ---- effects of time, and settings of operators ----
 
     def tick(self) -> None:
@@ -222,6 +238,8 @@ class Dispatcher:
             self._wake_tenant(tenant)
         self.deliveries.serve_lingering()
         self.rings.renew_calls()
+        for topic in self.permits.tick():
+            self.queues.on_changed(topic)
         self.deliveries.serve_any()
         self._sweep_some()
 

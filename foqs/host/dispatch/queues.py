@@ -54,6 +54,8 @@ class Queues:
         elif queue.parts.get(topic.shard_id) is not topic:
             queue.parts[topic.shard_id] = topic
             queue.sick_parts.pop(topic.shard_id, None)
+        if queue.in_flight_max and topic.permits is None:
+            topic.permits = 0
         return queue
 
     def tenant(self, namespace: int) -> Tenant:

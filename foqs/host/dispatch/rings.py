@@ -72,6 +72,8 @@ class Rings:
         if not queue.has_something():
             if queue.lacks_room():
                 self._waiting_for_room[queue] = None
+                if queue.in_flight_max:
+                    self._tokens.permits.look(queue)
             return
         queue.tenant.enter(queue)
         if queue.tenant.waiting_any_count:
@@ -162,6 +164,7 @@ class Rings:
         """Let a call wait for up to `count` items of any topic of a ring."""
         call.ring, call.count_left = ring, count
         self._wait(ring, call)
+        self._tokens.permits.look_any(ring.tenant)
         if ring.entries:
             self.fed[ring.tenant] = None
 

@@ -57,7 +57,8 @@ class Tenant:
     """One namespace on this host: its state for the choice of items and calls. The dispatcher makes it."""
 
     __slots__ = (
-        "cap", "is_any_first", "namespace", "of_groups", "prefix_lengths", "queues_count", "ring", "rings",
+        "asking_permits_count", "cap", "is_any_first", "namespace", "of_groups", "prefix_lengths", "queues_count",
+        "ring", "rings",
         "token_wait_slot", "turn_count", "version", "waiting_any_count", "waiting_topics",
     )  # fmt: skip
 
@@ -66,6 +67,8 @@ class Tenant:
         self.version = -1
         """The version of the settings that it has applied."""
         self.cap: Cap | None = None
+        self.asking_permits_count = 0
+        """Its topics whose books of permits are being asked."""
         self.queues_count = 0
         self.ring = ReadyRing(self, "")
         """The ring of all its topics, for the group "" of each."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
+from foqs.host.dispatch.permits import Permits
 from foqs.host.dispatch.prefetch import Prefetch
 from foqs.host.dispatch.queues import Queues
 from foqs.host.dispatch.tenant import Tenant
@@ -126,11 +127,18 @@ class Tokens:
     """
 
     def __init__(
-        self, queues: Queues, prefetch: Prefetch, clock: Callable[[], float], settings: SettingsTable, new_cap: NewCap
+        self,
+        queues: Queues,
+        prefetch: Prefetch,
+        permits: Permits,
+        clock: Callable[[], float],
+        settings: SettingsTable,
+        new_cap: NewCap,
     ) -> None:
         """`clock` is monotonic, in seconds."""
         self._queues = queues
         self._prefetch = prefetch
+        self.permits = permits
         self._clock = clock
         self._settings = settings
         self._new_cap = new_cap
@@ -154,6 +162,8 @@ class Tokens:
         is_paused = policy.dequeue_paused or not self._settings.is_read(queue.namespace, queue.name)
         queue.weight = policy.weight
         self._refresh_order(queue)
+        if queue.in_flight_max != policy.in_flight_max:
+            self.permits.limit(queue, policy.in_flight_max)
         self.refresh_tenant(queue.tenant)
         cap = self._cap_of(queue.namespace, queue.name, policy.deliveries_per_second_max)
         shared_cap = queue.tenant.cap
@@ -202,6 +212,7 @@ class Tokens:
         self._refund(queue, queue.allowed_count)
         queue.tenant.waiting_topics.pop(queue, None)
         self.topic_wheel.leave(queue)
+        self.permits.forget(queue)
 
     def forget_cap(self, namespace: int, name: str) -> None:
         """Drop the cap of a topic or namespace that this host does not know now, if no setting asks for it."""

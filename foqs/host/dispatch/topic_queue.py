@@ -76,6 +76,8 @@ class DequeueCall:
             cap = ring.tenant.cap
             if not ring.tenant.token_wait_slot or (cap is not None and cap.is_asking):
                 return True
+        if ring is not None and self.count_left and ring.tenant.asking_permits_count:
+            return True
         if self.passed is not None and self.passed.can_bring():
             return True  # Earlier calls want all its known items, and can leave some.
         return any(queue.can_bring() for queue in self.wants)
@@ -141,9 +143,9 @@ class TopicQueue:
     __slots__ = (
         "_rate", "_rated_at_s", "_served_count", "allowed_count", "base", "buffer", "calls", "cap", "claiming_last",
         "claims_ended_count", "expired_claims_in_row", "group", "has_claims_for_calls", "has_prefetched_for_calls",
-        "in_ring", "is_paused", "is_serial", "is_throttled", "name", "namespace", "parts", "pausing", "shared_cap",
-        "sick_parts", "tenant",
-        "token_wait_slot", "topic", "version", "waiting_count", "weight",
+        "in_flight_max", "in_ring", "is_asking_permits", "is_paused", "is_serial", "is_throttled", "lacks_permits",
+        "name", "namespace", "parts", "pausing", "shared_cap", "sick_parts", "tenant", "token_wait_slot", "topic",
+        "version", "waiting_count", "weight",
     )  # fmt: skip
 
     def __init__(self, tenant: Tenant, name: str) -> None:
@@ -198,6 +200,13 @@ class TopicQueue:
         # Written by the wheel of Tokens.
         self.token_wait_slot = 0
         """The slot of the wheel until which it waits for a token; 0 when it does not."""
+        # Written by Permits.
+        self.in_flight_max = 0
+        """The limit of its items in flight; 0 for none. Then nothing of it is claimed ahead of calls."""
+        self.is_asking_permits = False
+        """True while its book is being asked."""
+        self.lacks_permits = False
+        """True if ready items of it waited for permits when it was last served."""
         # Written by Rings.
         self.in_ring = False
         """True if it is in the rings of its namespace that match its name."""
@@ -251,6 +260,8 @@ class TopicQueue:
                 return 0
             allowed = self.allowed_count + (self.expired_claims_in_row if self.calls else 0)
             return min(self.waiting_count, limits.TRANSACTION_CLAIMS_MAX, allowed)
+        if self.in_flight_max:
+            return min(self.waiting_count, limits.TRANSACTION_CLAIMS_MAX)
         at_rate = int(self._rate * PREFETCH_HORIZON_MS / 1000)
         begun = min(self._served_count, PREFETCH_BEGIN_ITEMS_MAX)
         ahead = min(max(at_rate, begun), PREFETCH_ITEMS_PER_TOPIC_MAX)
@@ -314,7 +325,7 @@ class TopicQueue:
         """True if items that are ready or being claimed can still come for a call."""
         if self.is_throttled and not self.allowed_count:
             return not self.is_paused and self.asks_for_tokens() and self.has_something()
-        return self.coming_count > 0 or self.has_something()
+        return self.coming_count > 0 or self.has_something() or (self.is_asking_permits and self.lacks_permits)
 
     def caps(self) -> list[Cap]:
         """Return its own cap and that of its namespace, as far as they exist."""

@@ -118,6 +118,9 @@ class Stocks:
         if queue is None or queue.is_paused or queue.token_wait_slot:
             return NO_STOCK
         first = min(queue.first_unclaimed(), queue.buffer.first)
+        if first == order.LAST and queue.in_flight_max and not self._dispatcher.permits.is_short(topic):
+            # A call that comes for its items asks for permits.
+            first = min([part.window.head for part in queue.parts.values()], default=order.LAST)
         if first == order.LAST:
             return NO_STOCK
         ready_count = max(1, sum([part.ready for part in queue.parts.values()])) - queue.waiting_count

@@ -38,6 +38,7 @@ from foqs.storage.meta.meta_blocks import NamespaceBlocks
 from foqs.storage.meta.meta_censuses import counted, delete_census, end_expired, insert_census, open_censuses
 from foqs.storage.meta.meta_groups import delete_groups_of, group_blocks
 from foqs.storage.meta.meta_jobs import delete_jobs_of
+from foqs.storage.meta.meta_permits import delete_permits_of
 from foqs.storage.meta.meta_policies import delete_policies_of, prefix_policy_blocks, topic_policy_blocks
 from foqs.storage.meta.meta_quotas import delete_quota_of
 from foqs.storage.meta.meta_sessions import MetaSessions, in_transaction
@@ -211,6 +212,7 @@ class MetaNamespaces:
             return missing
         delete_jobs_of(connection, census.namespace)
         delete_quota_of(connection, census.namespace)
+        delete_permits_of(connection, census.namespace)
         delete_policies_of(connection, census.namespace)
         delete_groups_of(connection, census.namespace)
         delete_grants_of(connection, census.namespace)

@@ -90,3 +90,12 @@ MAKE_BOOKS = (
     "SELECT number, '' FROM namespace WHERE number IN ({}) FOR UPDATE SKIP LOCKED"
 )
 """The lock keeps out a deletion in between, which would leave the book behind."""
+
+# --- permits ---
+
+LOCK_PERMITS = "SELECT topic, book FROM permit WHERE topic IN ({}) ORDER BY topic FOR UPDATE SKIP LOCKED"
+FIND_PERMITS = "SELECT topic FROM permit WHERE topic IN ({})"
+MAKE_PERMITS = "INSERT IGNORE INTO permit (topic, book, waited_until) VALUES {}"
+WRITE_PERMITS = "UPDATE permit SET book = %s, waited_until = %s WHERE topic = %s"
+DELETE_PERMITS = "DELETE FROM permit WHERE topic = %s"
+READ_WAITED = f"SELECT topic, book FROM permit WHERE waited_until > {NOW_MS} ORDER BY waited_until LIMIT %s"

@@ -16,6 +16,7 @@ from foqs.storage.meta.meta_groups import MetaGroups
 from foqs.storage.meta.meta_hosts import MetaHosts
 from foqs.storage.meta.meta_jobs import MetaJobs
 from foqs.storage.meta.meta_namespaces import MetaNamespaces
+from foqs.storage.meta.meta_permits import MetaPermits
 from foqs.storage.meta.meta_policies import MetaPolicies
 from foqs.storage.meta.meta_quotas import MetaQuotas
 from foqs.storage.meta.meta_secrets import MetaSecrets
@@ -47,6 +48,7 @@ class MetaStore:
         self.group_copies = MetaGroupCopies(sessions)
         self.jobs = MetaJobs(sessions)
         self.quotas = MetaQuotas(sessions)
+        self.permits = MetaPermits(sessions)
         self.access = MetaAccess(sessions)
         self.audit = MetaAudit(sessions)
 

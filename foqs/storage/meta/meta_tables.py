@@ -141,6 +141,7 @@ TOPIC_POLICY, TOPIC_PREFIX_POLICY = [
         Column("backoff_ms_max", BigInteger, nullable=False),
         Column("serial", SmallInteger, nullable=False),
         Column("on_dead", SmallInteger, nullable=False),
+        Column("in_flight_max", Integer, nullable=False),
         Column("explicit", Integer, nullable=False),
     )
     for name, key in (("topic_policy", "topic"), ("topic_prefix_policy", "prefix"))
