@@ -321,7 +321,9 @@ struct TopicStats {
   7: i64 oldest_ready_at_ms,
   8: optional string group,
   /** Whether the topic is serial, as its policy says. */
-  9: optional bool serial
+  9: optional bool serial,
+  /** The most items under lease at the same time on all hosts together; absent if the topic has no such limit. */
+  10: optional i32 in_flight_max
 }
 
 struct ActiveTopicsResponse {

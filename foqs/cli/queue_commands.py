@@ -96,12 +96,13 @@ def _show_topics(remote: Remote, stats: Iterable[TopicStats]) -> None:
         remote.output.document(list(stats))
     else:
         remote.output.table(
-            ["READY", "DELAYED", "LEASED", "DEAD", "URGENT", "OLDEST READY", "TOPIC"],
+            ["READY", "DELAYED", "LEASED", "LIMIT", "DEAD", "URGENT", "OLDEST READY", "TOPIC"],
             (
                 (
                     s.ready,
                     s.delayed,
                     s.leased,
+                    s.in_flight_max,
                     s.dead,
                     s.most_urgent_priority if s.ready else None,
                     time_of(s.oldest_ready_at_ms),

@@ -317,7 +317,7 @@ def topic_page(terms: Terms, namespace: str, prefix: str, page_token: str, parti
     stats = [
         TopicStats(
             t.topic, t.ready, t.delayed, t.leased, t.dead, t.most_urgent_priority, t.oldest_ready_at_ms, t.group,
-            bool(t.serial),
+            bool(t.serial), t.in_flight_max,
         )
         for t in response.topics or ()
     ]  # fmt: skip

@@ -114,7 +114,7 @@ class TopicStats:
     most_urgent_priority: of its ready items; 0 without ready items. oldest_ready_at_ms: the smallest deliver_after of
     the ready items of the 16 most urgent priorities, in milliseconds since the epoch; 0 without ready items. group: the
     consumer group whose copies are counted; None for the topic's own items. serial: True if the topic delivers one item
-    at a time.
+    at a time. in_flight_max: the limit of `leased`; None without a limit.
     """
 
     topic: str
@@ -126,6 +126,7 @@ class TopicStats:
     oldest_ready_at_ms: int
     group: str | None = None
     serial: bool = False
+    in_flight_max: int | None = None
 
 
 @dataclass(slots=True)

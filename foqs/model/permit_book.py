@@ -11,7 +11,7 @@ whose turn it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from struct import Struct
 from typing import NamedTuple
 
@@ -143,14 +143,14 @@ class PermitBook:
         """
         return limit // max(1, len(self.shards))
 
-    def needy_count(self, limit: int, shard_ids: Sequence[int], now_ms: int) -> int:
-        """Return how many permits shards other than these wait for within their shares, and are not free."""
+    def needy_count(self, limit: int, now_ms: int) -> int:
+        """Return how many permits shards wait for within their shares, beyond those that are free."""
         self._forget_waits(now_ms)
         share = max(1, self.share(limit))
         needed = [
             min(entry.wanted_count, share - entry.permits)
-            for shard_id, entry in self.shards.items()
-            if shard_id not in shard_ids and entry.wanted_count and entry.permits < share
+            for entry in self.shards.values()
+            if entry.wanted_count and entry.permits < share
         ]
         return max(0, sum(needed) - max(0, self.free_count(limit)))
 

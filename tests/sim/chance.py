@@ -13,7 +13,7 @@ from foqs.model.limits import KIB, MIB
 _PAUSE_MS_MAX = 450
 """A host that is stopped while it reads a clock reads it wrong by as much (tests.sim.nemesis)."""
 _FAR_SHARE = 0.1
-_META_THREADS = ("membership", "namespaces", "meta-call", "quotas")
+_META_THREADS = ("membership", "namespaces", "meta-call", "quotas", "permits")
 
 
 class Layout(Enum):

@@ -109,6 +109,7 @@ class _AnswerCheck:
         for problem in chain(
             self._cap_check.delivered(items, world.loop.time(), is_shared=self._shares_caps()),
             world.cap_check.delivered(items),
+            world.in_flight.delivered(items),
         ):
             world.complain(problem)
         world.clocks.handed_out(call, items)

@@ -27,6 +27,7 @@ from foqs.testing.fake_meta_tables import MetaTables as Tables
 from foqs.testing.fake_namespaces import FakeNamespaces
 from foqs.testing.fake_quotas import FakeQuotas
 from foqs.testing.fake_store import FakeStore
+from tests.sim.in_flight import SimPermits
 from tests.sim.loads import tables_with_job
 from tests.sim.loop import current_process
 
@@ -149,6 +150,8 @@ def sim_meta(world: World, process_id: str) -> FakeMeta:
     meta.slots = SimSlots(world, meta, host_name)
     meta.namespaces = SimNamespaces(world, meta)
     meta.quotas = SimQuotas(world, meta, host_name, process_id)
+    if world.in_flight.is_there:
+        meta.permits = SimPermits(world, meta.reach)
     return meta
 
 

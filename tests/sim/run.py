@@ -98,13 +98,14 @@ def run_seed(
     is_cluster: bool = False,
     is_unique: bool = False,
     is_serial: bool = False,
+    limits_in_flight: bool = False,
     script: Callable[[Any], Awaitable[None]] | None = None,
 ) -> Outcome:
     """Repeatable by the seed. The cyclic garbage collector rests meanwhile: when it runs is not up to the seed.
 
     What happens is drawn, unless there is a `script`, which does it to the world. `is_unique`: items with ids that are
     taken as long as they live come as well, which makes the seed another run. `is_serial`: with serial topics beside
-    the other load, which does so as well.
+    the other load, which does so as well, and `limits_in_flight`: with limits of items in flight.
     """
     chance = random.Random(seed)
     profile = make_profile(chance)
@@ -118,6 +119,8 @@ def run_seed(
     world = kind(seed, profile, loop, delays, verbose=verbose)
     world.uniques = UniqueLoad(world) if is_unique else None
     world.serials.is_there = is_serial
+    if limits_in_flight:
+        world.in_flight.begin(TOPICS)
     if verbose:
         print(profile)
     every = chance.choice([1, 5, 25])
@@ -136,6 +139,7 @@ def run_seed(
         with ExitStack() as patches:
             for one in [
                 tuned(profile.limits | quota_times(profile)), tuned(event_sizes(seed)), hosts, ledgers, _logs(world),
+                world.in_flight.patches(),
                 *(world.liar.limits() if isinstance(world, ClusterWorld) else []),
                 # On a busy machine a page takes so long that its reader pauses, and a seed would be another run.
                 patch.object(page_reads, "perf_counter", loop.time),
@@ -198,6 +202,7 @@ async def _live(world: World, chance: random.Random) -> None:
         nemesis.run(until_s),
         keeper.run(until_s),
         world.cap_keeper.run(until_s),
+        world.in_flight.run(until_s, TOPICS),
         rush(world, rushing, until_s),
         groups.run(until_s),
         *([] if world.uniques is None else [world.uniques.run(until_s)]),
@@ -326,6 +331,7 @@ def _check_history(world: World) -> Counter[str]:
     # With few leases, no room for what was prefetched, or a cap, an empty answer is right although something is ready.
     bounds = ("OPEN_LEASES_MAX", "PREFETCH_BYTES_MAX")
     bounded = any(world.profile.limits[name] < getattr(limits, name) for name in bounds) or world.cap_keeper.is_there
+    bounded = bounded or world.in_flight.is_there
     report = check(
         world.calls,
         # The history has no calls of items that hold their ids or of serial topics, of which dead letters are left.

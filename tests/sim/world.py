@@ -31,6 +31,7 @@ from tests.sim.clients import OTHERS, TOPICS, SimClient
 from tests.sim.clocks import SimClocks
 from tests.sim.events import EventBook
 from tests.sim.host import FakeDoor, SimHost, shard_urls
+from tests.sim.in_flight import InFlight
 from tests.sim.links import Links
 from tests.sim.loads import Loads
 from tests.sim.loop import ProcessState, VirtualLoop
@@ -118,6 +119,7 @@ class World:
         self.loads = Loads()
         self.cap_check = SharedCapCheck(self)
         self.cap_keeper = CapKeeper(self, NAMESPACE, TOPICS)
+        self.in_flight = InFlight(self, NAMESPACE)
         self.events = EventBook(self)
         self.serials = SerialLoad(self, is_there=False)
         self.claims_left: dict[str, set[int]] = {}

@@ -48,6 +48,7 @@ def _summed(parts: Sequence[TopicStats]) -> TopicStats:
         min(oldest, default=0),
         parts[0].group,
         any(part.serial for part in parts),
+        parts[0].in_flight_max,
     )
 
 

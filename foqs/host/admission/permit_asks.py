@@ -11,7 +11,6 @@ from foqs.background.outage_log import OutageLog
 from foqs.background.service import Service
 from foqs.host.dispatch.dispatcher import Dispatcher
 from foqs.host.dispatch.permits import RETRY_MS
-from foqs.model import limits
 from foqs.model.errors import FoqsError
 from foqs.storage.meta.meta_permits import MetaPermits
 
@@ -19,8 +18,6 @@ ASKS_MAX = 100
 """Topics of one transaction of the meta database."""
 LOOK_MS = 250
 """Pause between two looks for books in which shards of other hosts wait."""
-IDLE_MS = limits.SECOND_MS
-"""Pause between two checks whether any topic has a limit."""
 FAILED_MS = 500
 """Pause after the meta database has failed to answer."""
 
@@ -58,9 +55,10 @@ class PermitAsks(Service):
         if permits.has_wanted:
             return
         self._rung.clear()
-        pause_ms = IDLE_MS if not settings.limits_in_flight else RETRY_MS if permits.has_short else LOOK_MS
+        pause_s = (RETRY_MS if permits.has_short else LOOK_MS) / 1000
         with suppress(TimeoutError):
-            async with asyncio.timeout(pause_ms / 1000):
+            # Without limits it waits until there is one.
+            async with asyncio.timeout(pause_s if settings.limits_in_flight else None):
                 await self._rung.wait()
 
     async def _work(self) -> None:

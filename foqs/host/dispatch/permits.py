@@ -26,6 +26,8 @@ KEPT_MS = 2 * limits.SECOND_MS
 """Time for which a topic waits for permits after the last call for its items: consumers of other hosts come again."""
 RETRY_MS = 50
 """Pause between two asks of a topic that waits for permits."""
+TURN_MS = 200
+"""Time for which a host keeps new permits, though others wait for them."""
 AGAIN_MS = WANT_MS / 3
 """A topic that waits asks again after this time, or its book forgets that it waits."""
 LOOKS_MAX = 100
@@ -67,8 +69,10 @@ class Permits:
         self._writers = writers
         self._clock = clock
         self._settings = settings
+        self._is_limiting = False
+        """True if a topic had a limit at the last tick."""
         self.on_wanted: Callable[[], None] = lambda: None
-        """Is called when there is an ask to send."""
+        """Is called when asks are to be sent, and when books are to be looked into for the first time."""
         self._wanted: dict[Topic, None] = {}
         """Topics whose books are to be asked."""
         self._asking: dict[Topic, None] = {}
@@ -76,6 +80,8 @@ class Permits:
         self._short: dict[Topic, _Short] = {}
         self._lacking: dict[int, dict[TopicQueue, None]] = {}
         """Topics with ready items and without permits, by namespace, in which calls for any topic find nothing."""
+        self._refused: dict[int, int] = {}
+        """Shards for which a book knows a later owner, or has no room, with the epoch of the ask."""
         self._noted: dict[Topic, set[int]] = {}
         """Shards without the topic for which its book possibly has permits."""
 
@@ -230,7 +236,7 @@ class Permits:
         lacking = [
             (part.window.head, shard_id, part)
             for shard_id, part in parts.items()
-            if part is not None and part.lacks_permits and shard_id not in self._queues.sick
+            if part is not None and part.lacks_permits and self._can_have(shard_id)
         ]
         left_count, wanted = short.count, dict[int, int]()
         for _, shard_id, part in sorted(lacking, key=_head_of):
@@ -239,6 +245,12 @@ class Permits:
                 wanted[shard_id] = count
                 left_count -= count
         return wanted
+
+    def _can_have(self, shard_id: int) -> bool:
+        """True if the shard is healthy, and no book has refused its owner."""
+        shard = self._writers[shard_id].shard
+        is_refused = shard is not None and self._refused.get(shard_id) == shard.epoch
+        return not is_refused and shard_id not in self._queues.sick
 
     def answered(self, topic: Topic, ask: PermitAsk, answer: PermitAnswer | None) -> TopicQueue | None:
         """Take the answer of a book, or None if it is unknown. Returns the queue, which can have more permits."""
@@ -256,11 +268,15 @@ class Permits:
             if answer is None:
                 part.permits_granted = max(part.permits_granted, one.kept_count, one.used_count) + one.wanted_count
                 continue
+            if one.shard_id not in answer.permits:
+                self._refused[one.shard_id] = one.epoch
             permits = part.permits_granted = answer.permits.get(one.shard_id, 0)
             # What is in use above the number that was kept is not used again.
             usable = permits if permits > one.used_count else min(one.kept_count, permits)
             if not is_current:
                 usable = min(usable, part.permits)
+            if usable > part.permits and (got := self._queues.by_topic.get(topic)) is not None:
+                got.permits_got_s = self._clock()
             part.permits = usable
         short = self._short.get(topic)
         if short is not None:
@@ -283,15 +299,21 @@ class Permits:
         """Take the books in which shards wait: give permits back that others need, and ask for those that are free."""
         for topic, book in books.items():
             limit = self._settings.policy(*topic).in_flight_max
-            mine = [shard_id for shard_id in book.shards if self._writers.get(shard_id) is not None]
-            mine = [shard_id for shard_id in mine if self._writers[shard_id].shard is not None]
+            mine = [shard_id for shard_id, entry in book.shards.items() if self._owns(shard_id, entry.epoch)]
             if not limit or not mine or topic in self._asking:
                 continue
-            if needed_count := book.needy_count(limit, mine, now_ms):
+            queue = self._queues.by_topic.get(topic)
+            has_turn = queue is not None and self._clock() < queue.permits_got_s + TURN_MS / 1000
+            if not has_turn and (needed_count := book.needy_count(limit, now_ms)):
                 self._share_out(topic, book, mine, needed_count, limit)
             asked_ms = [book.shards[shard_id].asked_at_ms for shard_id in mine if book.shards[shard_id].wanted_count]
             if asked_ms and (book.free_count(limit) > 0 or now_ms - min(asked_ms) > AGAIN_MS):
                 self._want(topic)
+
+    def _owns(self, shard_id: int, epoch: int) -> bool:
+        """True if this host owns the shard, and a book that has noted this epoch knows no later owner."""
+        writer = self._writers.get(shard_id)
+        return writer is not None and writer.shard is not None and writer.shard.epoch >= epoch
 
     def _share_out(self, topic: Topic, book: PermitBook, mine: list[int], needed_count: int, limit: int) -> None:
         """Use fewer permits, so that others get up to `needed_count` as soon as leases end."""
@@ -319,6 +341,9 @@ class Permits:
 
         Returns the latter.
         """
+        if self._settings.limits_in_flight is not self._is_limiting:
+            self._is_limiting = self._settings.limits_in_flight
+            self.on_wanted()
         now_s, ended = self._clock(), list[Topic]()
         for topic in list(islice(self._short, limits.SWEEP_QUEUES_MAX)):
             short = self._short.pop(topic)

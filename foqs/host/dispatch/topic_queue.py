@@ -144,7 +144,8 @@ class TopicQueue:
         "_rate", "_rated_at_s", "_served_count", "allowed_count", "base", "buffer", "calls", "cap", "claiming_last",
         "claims_ended_count", "expired_claims_in_row", "group", "has_claims_for_calls", "has_prefetched_for_calls",
         "in_flight_max", "in_ring", "is_asking_permits", "is_paused", "is_serial", "is_throttled", "lacks_permits",
-        "name", "namespace", "parts", "pausing", "shared_cap", "sick_parts", "tenant", "token_wait_slot", "topic",
+        "name", "namespace", "parts", "pausing", "permits_got_s", "shared_cap", "sick_parts", "tenant",
+        "token_wait_slot", "topic",
         "version", "waiting_count", "weight",
     )  # fmt: skip
 
@@ -207,6 +208,8 @@ class TopicQueue:
         """True while its book is being asked."""
         self.lacks_permits = False
         """True if ready items of it waited for permits when it was last served."""
+        self.permits_got_s = 0.0
+        """The time at which it last got permits."""
         # Written by Rings.
         self.in_ring = False
         """True if it is in the rings of its namespace that match its name."""

@@ -114,6 +114,7 @@ class Topics:
         if not any(part.is_serial for part in parts):
             oldest += [prefetched.oldest_due_at(), *map(order.due_at_of, claiming)]
         topic, group = parts[0].shown
+        settings = self._dispatcher.settings
         return TopicStats(
             topic=topic,
             ready=ready,
@@ -124,6 +125,7 @@ class Topics:
             oldest_ready_at_ms=min([due_at for due_at in oldest if due_at is not None], default=0) if ready else 0,
             group=group,
             serial=any(part.is_serial for part in parts),
+            in_flight_max=settings.policy(parts[0].namespace, parts[0].name).in_flight_max or None,
         )
 
 

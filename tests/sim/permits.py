@@ -1,0 +1,274 @@
+"""Permits of hosts and the book of a topic, step by step: answers are lost or late, shards move, hosts freeze.
+
+A run of its own kind without databases and loops, so that thousands of seeds take seconds. It has the real book, the
+real permits of hosts and the real topics of shards. In each step one thing happens, and then no more leases run than the
+highest limit under which one of them began.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
+
+from foqs.host.dispatch.permits import Permits
+from foqs.host.dispatch.queues import Queues
+from foqs.model import order
+from foqs.model.namespace import SettingsTable
+from foqs.model.permit_book import PermitAnswer, PermitAsk, PermitBook
+from foqs.model.policy import OwnPolicy
+from foqs.model.topic import ShardTopic, WindowBudget
+from tests.sim.run import Outcome
+
+_TOPIC = (1, "t")
+_STEPS = 250
+_ROUNDS_MAX = 200
+_BACKLOG_ITEMS = 150
+_TURN_MS_MAX = 3_000
+"""Within this time each shard with items gets a permit, if nothing goes wrong."""
+_STEP_MS = 30
+_LIMITS = (1, 1, 2, 3, 5)
+
+
+class _Message(NamedTuple):
+    """An ask on its way, and its answer once the book has given it."""
+
+    asks: dict[tuple[int, str], PermitAsk]
+    answer: PermitAnswer | None
+
+
+class _Host:
+    """A host with the permits of its shards."""
+
+    def __init__(self, run: _Run) -> None:
+        self.run = run
+        self.settings = SettingsTable()
+        self.writers: dict[int, Any] = {shard_id: SimpleNamespace(shard=None) for shard_id in run.leases}
+        self.queues = Queues(lambda _: None)
+        prefetch = cast(Any, SimpleNamespace(unclaim=lambda queue, items: None))
+        self.permits = Permits(self.queues, prefetch, self.writers, lambda: run.now_ms / 1000, self.settings)
+        self.message: _Message | None = None
+        self.queue = self.queues.get(*_TOPIC)
+
+    def follow(self, limit: int) -> None:
+        """Follow the policy, as far as this host has read it."""
+        self.settings.replace_policies({1: {"t": OwnPolicy(in_flight_max=limit)}})
+        self.permits.limit(self.queue, limit)
+
+    def part(self, shard_id: int) -> ShardTopic | None:
+        shard = self.writers[shard_id].shard
+        return None if shard is None else cast(ShardTopic, shard.index.topics[_TOPIC])
+
+    def open(self, shard_id: int, epoch: int, ready: int, leases: int) -> None:
+        """Own a shard from now on."""
+        part = ShardTopic(shard_id, 1, *_TOPIC, WindowBudget(), [], stored=False)
+        for number in range(ready):
+            part.window.add(order.sort_key(1, number, number + 1, shard_id))
+        part.claimed_count = leases
+        self.writers[shard_id].shard = SimpleNamespace(epoch=epoch, index=SimpleNamespace(topics={_TOPIC: part}))
+        self.queues.of(part)
+
+    def close(self, shard_id: int) -> None:
+        part = self.part(shard_id)
+        if part is not None:
+            self.queues.remove(part)
+            self.writers[shard_id].shard = None
+
+    def claim(self, shard_id: int) -> None:
+        """Claim what there is room for. An owner of an earlier epoch fails, and then knows that it is none."""
+        part, run = self.part(shard_id), self.run
+        if part is None or not self.queue.waiting_count:
+            return
+        count = min(part.room, len(part.window), self.queue.waiting_count)
+        if not count:
+            return
+        if self.writers[shard_id].shard.epoch != run.epochs[shard_id]:
+            self.close(shard_id)
+            return
+        part.window.take(count)
+        part.claimed_count += count
+        self.queue.waiting_count -= count
+        run.ready[shard_id] -= count
+        run.leases[shard_id] += [self.settings.policy(*_TOPIC).in_flight_max] * count
+        run.counts["leases"] += count
+        run.last_claim[shard_id] = run.now_ms
+
+    def end_lease(self, shard_id: int) -> None:
+        part, run = self.part(shard_id), self.run
+        if part is None or not run.leases[shard_id] or self.writers[shard_id].shard.epoch != run.epochs[shard_id]:
+            return
+        run.leases[shard_id].pop(run.chance.randrange(len(run.leases[shard_id])))
+        part.claimed_count -= 1
+        self.permits.look(self.queue)
+
+
+class _Run:
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.now_ms = 1_000_000
+        self.counts: Counter[str] = Counter()
+        shards = range(self.chance.choice([1, 2, 2, 3]))
+        self.leases: dict[int, list[int]] = {shard_id: [] for shard_id in shards}
+        """The limit under which each lease of a shard began."""
+        self.ready = {shard_id: self.chance.randrange(12) for shard_id in shards}
+        self.epochs = dict.fromkeys(shards, 0)
+        self.last_claim: dict[int, int] = {}
+        self.limit = self.chance.choice(_LIMITS)
+        self.changes = self.chance.random() < 0.4
+        self.book = b""
+        self.hosts = [_Host(self) for _ in range(self.chance.choice([1, 2, 3]))]
+        for host in self.hosts:
+            host.follow(self.limit)
+        for shard_id in shards:
+            self.move(shard_id, self.chance.choice(self.hosts))
+
+    def move(self, shard_id: int, to: _Host, *, is_frozen: bool = False) -> None:
+        """Give a shard to another host. The owner before knows it, or is frozen and finds out by its next claim."""
+        if not is_frozen:
+            for host in self.hosts:
+                host.close(shard_id)
+        else:
+            to.close(shard_id)
+        self.epochs[shard_id] += 1
+        to.open(shard_id, self.epochs[shard_id], self.ready[shard_id], len(self.leases[shard_id]))
+
+    # ---- messages ----
+
+    def send(self, host: _Host) -> None:
+        if host.message is None and (asks := host.permits.take_asks(10)):
+            host.message = _Message(asks, None)
+
+    def arrive(self, host: _Host) -> None:
+        """Let the book answer the ask of a host."""
+        if host.message is None or host.message.answer is not None:
+            return
+        book = PermitBook.unpack(self.book)
+        answer = book.ask(host.message.asks[_TOPIC], self.now_ms)
+        self.book = book.pack()
+        host.message = host.message._replace(answer=answer)
+        self.counts["asks"] += 1
+
+    def answer(self, host: _Host, *, is_lost: bool = False) -> None:
+        if host.message is not None and (is_lost or host.message.answer is not None):
+            message, host.message = host.message, None
+            host.permits.answered(_TOPIC, message.asks[_TOPIC], None if is_lost else message.answer)
+            host.permits.look(host.queue)
+            self.counts["answers lost"] += is_lost
+
+    def look(self, host: _Host) -> None:
+        book = PermitBook.unpack(self.book)
+        if host.message is None and book.waited_until_ms() > self.now_ms:
+            host.permits.saw({_TOPIC: book}, self.now_ms)
+
+    # ---- steps ----
+
+    def step(self) -> None:
+        chance = self.chance
+        self.now_ms += chance.randrange(_STEP_MS)
+        host, shard_id = chance.choice(self.hosts), chance.choice(list(self.leases))
+        kinds = {
+            "claim": 6, "end": 4, "want": 4, "send": 6, "arrive": 6, "answer": 6, "lose": 1, "look": 3, "tick": 1,
+            "move": 1, "freeze": 1, "kill": 0.5, "change": self.changes, "follow": 3 * self.changes, "enqueue": 1,
+        }  # fmt: skip
+        kind = chance.choices(list(kinds), list(kinds.values()))[0]
+        if kind == "claim":
+            host.claim(shard_id)
+        elif kind == "end":
+            host.end_lease(shard_id)
+        elif kind == "want":
+            host.queue.waiting_count = chance.randrange(6)
+            host.permits.look(host.queue)
+        elif kind == "send":
+            self.send(host)
+        elif kind == "arrive":
+            self.arrive(host)
+        elif kind == "answer":
+            self.answer(host)
+        elif kind == "lose":
+            self.answer(host, is_lost=True)
+        elif kind == "look":
+            self.look(host)
+        elif kind == "enqueue":
+            self.add_ready(shard_id, 5)
+        elif kind == "tick":
+            host.permits.tick()
+        elif kind in ("move", "freeze"):
+            self.move(shard_id, host, is_frozen=kind == "freeze")
+        elif kind == "kill":
+            self.kill(host)
+        elif kind == "change":
+            self.limit = chance.choice(_LIMITS)
+        elif host.settings.policy(*_TOPIC).in_flight_max != self.limit:
+            host.follow(self.limit)
+
+    def kill(self, host: _Host) -> None:
+        """Let another process take the place of a host. What it asked can still arrive at the book."""
+        self.arrive(host) if self.chance.random() < 0.5 else None
+        other = _Host(self)
+        other.follow(self.limit)
+        self.hosts[self.hosts.index(host)] = other
+        for shard_id in self.leases:
+            if host.part(shard_id) is not None and host.writers[shard_id].shard.epoch == self.epochs[shard_id]:
+                self.move(shard_id, self.chance.choice(self.hosts))
+
+    def problem(self) -> str:
+        limits = [limit for leases in self.leases.values() for limit in leases]
+        if len(limits) > max(limits, default=0):
+            return f"{len(limits)} leases run under limits of {sorted(set(limits))}: {self.leases}"
+        return ""
+
+    def calm(self) -> str:
+        """Let all items be consumed. Every shard has its turns, and frozen hosts know what they have lost."""
+        for host in self.hosts:
+            host.follow(self.limit)
+            for shard_id, epoch in self.epochs.items():
+                if host.part(shard_id) is not None and host.writers[shard_id].shard.epoch < epoch:
+                    host.close(shard_id)
+        since_ms = dict.fromkeys(self.leases, self.now_ms)
+        for shard_id in self.leases:
+            self.add_ready(shard_id, _BACKLOG_ITEMS)
+        for _ in range(_ROUNDS_MAX):
+            self.now_ms += _STEP_MS
+            for host in self.hosts:
+                host.queue.waiting_count = 3 * len(self.leases)
+                host.permits.tick()
+                for shard_id in self.leases:
+                    host.claim(shard_id)
+                host.permits.look(host.queue)
+                self.send(host)
+                self.arrive(host)
+                self.answer(host)
+                self.look(host)
+                for shard_id in self.leases:
+                    host.end_lease(shard_id)
+            if problem := self.problem():
+                return problem
+            for shard_id, began_ms in since_ms.items():
+                waited_ms = self.now_ms - max(began_ms, self.last_claim.get(shard_id, 0))
+                if waited_ms > _TURN_MS_MAX and self.ready[shard_id]:
+                    return f"shard {shard_id} has waited for {waited_ms} ms, and others have had their turns"
+        return ""
+
+    def add_ready(self, shard_id: int, count: int) -> None:
+        """Enqueue items."""
+        for host in self.hosts:
+            part = host.part(shard_id)
+            if part is not None and host.writers[shard_id].shard.epoch == self.epochs[shard_id]:
+                for number in range(count):
+                    part.window.add(order.sort_key(1, 100 + number, 100 + number, shard_id))
+                self.ready[shard_id] += count
+
+
+def run_permits(seed: int) -> Outcome:
+    """One run. Repeatable by the seed."""
+    run = _Run(seed)
+    complaints: list[str] = []
+    for _ in range(_STEPS):
+        run.step()
+        if problem := run.problem():
+            complaints.append(problem)
+            break
+    if not complaints and (problem := run.calm()):
+        complaints.append(problem)
+    return Outcome(seed, 0.0, complaints, _STEPS, 0.0, run.counts)
