@@ -176,7 +176,7 @@ def attempts(remote: Remote, namespace: str, topic_name: str, is_prefix: bool, g
 def in_flight(remote: Remote, namespace: str, topic_name: str, is_prefix: bool, group: str | None, number: int) -> None:
     """Let at most ITEMS of TOPIC be under lease at the same time, on all hosts together; 0 for no limit.
 
-    With --prefix each topic has this limit by itself. If it is lowered, leases that run go on.
+    With --prefix each topic has this limit by itself. A lower limit ends no lease.
     """
     _set(remote, namespace, topic_name, is_prefix, group, in_flight_max=number)
 

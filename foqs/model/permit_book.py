@@ -138,8 +138,8 @@ class PermitBook:
         return limit - sum([entry.permits for entry in self.shards.values()])
 
     def share(self, limit: int) -> int:
-        """Return the permits that each shard can keep while another one waits: 0 if there are more shards than permits.
-        Then shards have turns.
+        """Return the permits that each shard can keep while another one waits: 0 for more shards than permits. Then
+        shards have turns.
         """
         return limit // max(1, len(self.shards))
 

@@ -386,7 +386,7 @@ class ShardTopic(ItemCounts):
 
     @property
     def lacks_permits(self) -> bool:
-        """True if it has ready items, none of which can be claimed without another permit."""
+        """True if it has ready items and no permit to claim one."""
         return self.permits is not None and self.permits <= self.claimed_count and self.window.head != order.LAST
 
     def _serial_room(self) -> int:

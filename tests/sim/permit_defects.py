@@ -75,7 +75,7 @@ def gives_nothing_to_those_that_wait(self: Permits, *_: object) -> None:
     return None
 
 
-@in_place_of(Permits, "saw")
+@in_place_of(Permits, "books_read")
 def does_not_look_into_the_books(self: Permits, books: Mapping[Topic, PermitBook], now_ms: int) -> None:
     return None
 

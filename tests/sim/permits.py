@@ -1,8 +1,8 @@
 """Permits of hosts and the book of a topic, step by step: answers are lost or late, shards move, hosts freeze.
 
-A run of its own kind without databases and loops, so that thousands of seeds take seconds. It has the real book, the
-real permits of hosts and the real topics of shards. In each step one thing happens, and then no more leases run than the
-highest limit under which one of them began.
+A run of its own kind without databases and loops, so that thousands of seeds take minutes. It has the real book, the
+real permits of hosts and the real topics of shards. In each step one thing happens, and then no more leases run than
+the highest limit under which one of them began.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class _Host:
             return
         run.leases[shard_id].pop(run.chance.randrange(len(run.leases[shard_id])))
         part.claimed_count -= 1
-        self.permits.look(self.queue)
+        self.permits.check(self.queue)
 
 
 class _Run:
@@ -153,13 +153,13 @@ class _Run:
         if host.message is not None and (is_lost or host.message.answer is not None):
             message, host.message = host.message, None
             host.permits.answered(_TOPIC, message.asks[_TOPIC], None if is_lost else message.answer)
-            host.permits.look(host.queue)
+            host.permits.check(host.queue)
             self.counts["answers lost"] += is_lost
 
     def look(self, host: _Host) -> None:
         book = PermitBook.unpack(self.book)
         if host.message is None and book.waited_until_ms() > self.now_ms:
-            host.permits.saw({_TOPIC: book}, self.now_ms)
+            host.permits.books_read({_TOPIC: book}, self.now_ms)
 
     # ---- steps ----
 
@@ -178,7 +178,7 @@ class _Run:
             host.end_lease(shard_id)
         elif kind == "want":
             host.queue.waiting_count = chance.randrange(6)
-            host.permits.look(host.queue)
+            host.permits.check(host.queue)
         elif kind == "send":
             self.send(host)
         elif kind == "arrive":
@@ -235,7 +235,7 @@ class _Run:
                 host.permits.tick()
                 for shard_id in self.leases:
                     host.claim(shard_id)
-                host.permits.look(host.queue)
+                host.permits.check(host.queue)
                 self.send(host)
                 self.arrive(host)
                 self.answer(host)

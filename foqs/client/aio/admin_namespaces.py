@@ -242,7 +242,7 @@ class AsyncNamespaceVerbs(AsyncBaseClient):
         on_dead: OnDead.HOLD to hold a serial topic while it has a dead letter; OnDead.CONTINUE (default) to deliver the
             next item.
         in_flight_max: the most items under lease at the same time on all hosts together, up to 1,000,000; 0 (default)
-            for no limit. Leases that run when it is lowered go on.
+            for no limit. A lower limit ends no lease.
         is_prefix: True for the policy of all topics that begin with `topic`, each on its own. The longest prefix of a
             topic applies, as a whole; the topic's own policy overrides it, field by field.
         group: the policy of this consumer group of the topic: its pause of dequeues, its cap, its weight.

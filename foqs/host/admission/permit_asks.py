@@ -16,16 +16,16 @@ from foqs.storage.meta.meta_permits import MetaPermits
 
 ASKS_MAX = 100
 """Topics of one transaction of the meta database."""
-LOOK_MS = 250
-"""Pause between two looks for books in which shards of other hosts wait."""
+READ_MS = 250
+"""Pause between two reads of the books in which shards of other hosts wait."""
 FAILED_MS = 500
 """Pause after the meta database has failed to answer."""
 
 
 class PermitAsks(Service):
-    """Asks the books for permits at once when items wait for them, and looks for books in which others wait.
+    """Asks the books for permits at once when items wait for them, and reads the books in which others wait.
 
-    Without the meta database every shard goes on with the permits that it has.
+    Without the meta database every shard uses the permits that it has.
     """
 
     def __init__(self, books: MetaPermits, dispatcher: Dispatcher, now_s: Callable[[], float]) -> None:
@@ -36,7 +36,7 @@ class PermitAsks(Service):
         self._now_s = now_s
         self._lane = Lane(self.name)
         self._rung = asyncio.Event()
-        self._looked_s = now_s()
+        self._read_s = now_s()
         self._pause_ms = 0
         self._outage = OutageLog(now_s, "permits_away", "permits_back")
         dispatcher.permits.on_wanted = self._rung.set
@@ -55,16 +55,16 @@ class PermitAsks(Service):
         if permits.has_wanted:
             return
         self._rung.clear()
-        pause_s = (RETRY_MS if permits.has_short else LOOK_MS) / 1000
+        pause_s = (RETRY_MS if permits.has_short else READ_MS) / 1000
         with suppress(TimeoutError):
-            # Without limits it waits until there is one.
+            # Without limits it waits for the first one.
             async with asyncio.timeout(pause_s if settings.limits_in_flight else None):
                 await self._rung.wait()
 
     async def _work(self) -> None:
         try:
             await self._ask()
-            await self._look()
+            await self._read()
         except FoqsError:
             self._pause_ms = FAILED_MS
             raise
@@ -80,11 +80,11 @@ class PermitAsks(Service):
             raise
         self._dispatcher.permits_answered(asks, answers)
 
-    async def _look(self) -> None:
-        """Look into the books in which shards wait, unless that was done just now."""
+    async def _read(self) -> None:
+        """Read the books in which shards wait, unless that was done just now."""
         permits, now_s = self._dispatcher.permits, self._now_s()
-        pause_ms = RETRY_MS if permits.has_short else LOOK_MS
-        if not self._dispatcher.settings.limits_in_flight or now_s - self._looked_s < pause_ms / 1000:
+        pause_ms = RETRY_MS if permits.has_short else READ_MS
+        if not self._dispatcher.settings.limits_in_flight or now_s - self._read_s < pause_ms / 1000:
             return
-        self._looked_s = now_s
-        permits.saw(*await self._lane.run(self._books.waited))
+        self._read_s = now_s
+        permits.books_read(*await self._lane.run(self._books.waited))

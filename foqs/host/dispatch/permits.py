@@ -1,4 +1,4 @@
-"""Limits of items in flight: the permits of topics on the shards of this host, and the asks for more of them.
+"""Limits of items in flight: the permits of topics on the shards of this host, and the asks for more.
 
 Every topic with a limit has a book in the meta database (foqs.model.permit_book), which notes each shard's permits. A
 shard claims no more items of the topic than it has permits. docs/decisions/0067-items-in-flight.md.
@@ -30,7 +30,7 @@ TURN_MS = 200
 """Time for which a host keeps new permits, though others wait for them."""
 AGAIN_MS = WANT_MS / 3
 """A topic that waits asks again after this time, or its book forgets that it waits."""
-LOOKS_MAX = 100
+ANY_TOPICS_MAX = 100
 """Topics that a call for any topic asks for permits of."""
 
 
@@ -134,9 +134,9 @@ class Permits:
         excess = len(queue.buffer) - queue.waiting_count
         if excess > 0:
             self._prefetch.unclaim(queue, queue.buffer.least_urgent(excess))
-        self.look(queue)
+        self.check(queue)
 
-    def look(self, queue: TopicQueue) -> None:
+    def check(self, queue: TopicQueue) -> None:
         """Ask for permits that calls lack, and give those back that others wait for."""
         lacks = any(part.lacks_permits for part in queue.parts.values())
         if lacks and not is_of_group(queue.name):
@@ -158,10 +158,10 @@ class Permits:
         if has_more or (count > 0 and short is not None and now_s >= short.again_s):
             self._want(queue.topic)
 
-    def look_any(self, tenant: Tenant) -> None:
+    def check_any(self, tenant: Tenant) -> None:
         """Ask for permits of topics that a call for any topic can have items of."""
-        for queue in list(islice(self._lacking.get(tenant.namespace, ()), LOOKS_MAX)):
-            self.look(queue)
+        for queue in list(islice(self._lacking.get(tenant.namespace, ()), ANY_TOPICS_MAX)):
+            self.check(queue)
 
     def is_short(self, topic: Topic) -> bool:
         """True if the topic waits for permits here, so that nobody need come for its items."""
@@ -293,9 +293,9 @@ class Permits:
             queue.is_asking_permits = False
             queue.tenant.asking_permits_count -= 1
 
-    # ---- looks into the books ----
+    # ---- books in which shards wait ----
 
-    def saw(self, books: Mapping[Topic, PermitBook], now_ms: int) -> None:
+    def books_read(self, books: Mapping[Topic, PermitBook], now_ms: int) -> None:
         """Take the books in which shards wait: give permits back that others need, and ask for those that are free."""
         for topic, book in books.items():
             limit = self._settings.policy(*topic).in_flight_max

@@ -73,7 +73,7 @@ class Rings:
             if queue.lacks_room():
                 self._waiting_for_room[queue] = None
                 if queue.in_flight_max:
-                    self._tokens.permits.look(queue)
+                    self._tokens.permits.check(queue)
             return
         queue.tenant.enter(queue)
         if queue.tenant.waiting_any_count:
@@ -164,7 +164,7 @@ class Rings:
         """Let a call wait for up to `count` items of any topic of a ring."""
         call.ring, call.count_left = ring, count
         self._wait(ring, call)
-        self._tokens.permits.look_any(ring.tenant)
+        self._tokens.permits.check_any(ring.tenant)
         if ring.entries:
             self.fed[ring.tenant] = None
 

@@ -203,7 +203,7 @@ class TopicQueue:
         """The slot of the wheel until which it waits for a token; 0 when it does not."""
         # Written by Permits.
         self.in_flight_max = 0
-        """The limit of its items in flight; 0 for none. Then nothing of it is claimed ahead of calls."""
+        """The limit of its items in flight; 0 for none. With a limit no item is claimed ahead of calls."""
         self.is_asking_permits = False
         """True while its book is being asked."""
         self.lacks_permits = False
