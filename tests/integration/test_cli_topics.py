@@ -65,6 +65,9 @@ def test_a_topic_is_paused_limited_and_weighed(shell: Shell) -> None:
     assert shell.run("topic", "policies", "ns").stdout.splitlines()[1].split("\t")[5] == "yes, dead letters hold it"
     told = shell.json("topic", "serial", "ns", "t", "off", "--on-dead", "continue")
     assert (told["serial"], told["own_fields"]) == (False, ["dequeue_paused", "reason"])
+    shell.run("topic", "in-flight", "ns", "t", "7")
+    assert shell.json("topic", "policies", "ns")[0]["in_flight_max"] == 7
+    shell.run("topic", "in-flight", "ns", "t", "0")
     resumed = shell.json("topic", "resume", "ns", "t")
     assert (resumed["dequeue_paused"], resumed["reason"]) == (False, "")
     assert shell.json("topic", "policies", "ns") == []

@@ -78,6 +78,8 @@ class PermitAsks(Service):
         except BaseException:
             self._dispatcher.permits_answered(asks, {})
             raise
+        if len(answers) < len(asks):
+            self._pause_ms = RETRY_MS  # Other sessions have locked some books.
         self._dispatcher.permits_answered(asks, answers)
 
     async def _read(self) -> None:

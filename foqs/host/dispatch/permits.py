@@ -72,7 +72,7 @@ class Permits:
         self._is_limiting = False
         """True if a topic had a limit at the last tick."""
         self.on_wanted: Callable[[], None] = lambda: None
-        """Is called when asks are to be sent, and when books are to be looked into for the first time."""
+        """Is called when asks are to be sent, and when the first topic has a limit."""
         self._wanted: dict[Topic, None] = {}
         """Topics whose books are to be asked."""
         self._asking: dict[Topic, None] = {}
@@ -255,6 +255,7 @@ class Permits:
     def answered(self, topic: Topic, ask: PermitAsk, answer: PermitAnswer | None) -> TopicQueue | None:
         """Take the answer of a book, or None if it is unknown. Returns the queue, which can have more permits."""
         self._asking.pop(topic, None)
+        queue = self._queues.by_topic.get(topic)
         is_current = self._settings.policy(*topic).in_flight_max == ask.limit
         for one in ask.shards:
             writer = self._writers.get(one.shard_id)
@@ -275,15 +276,14 @@ class Permits:
             usable = permits if permits > one.used_count else min(one.kept_count, permits)
             if not is_current:
                 usable = min(usable, part.permits)
-            if usable > part.permits and (got := self._queues.by_topic.get(topic)) is not None:
-                got.permits_got_s = self._clock()
+            if usable > part.permits and queue is not None:
+                queue.permits_got_s = self._clock()
             part.permits = usable
         short = self._short.get(topic)
         if short is not None:
             short.again_s = self._clock() + RETRY_MS / 1000
         if not is_current:
             self._want(topic)
-        queue = self._queues.by_topic.get(topic)
         if queue is not None and topic not in self._wanted:
             self._asked(queue)
         return queue
