@@ -107,14 +107,14 @@ class PermitBook:
                 entry.since_ms = now_ms
             entry.wanted_count, entry.asked_at_ms = one.wanted_count, now_ms
             mine[one.shard_id] = entry
-        self._grant(mine, ask.limit)
+        self._grant(mine, ask.limit, now_ms)
         answer = PermitAnswer({shard_id: entry.permits for shard_id, entry in mine.items()})
         for shard_id, entry in list(self.shards.items()):
             if not (entry.permits or entry.wanted_count):
                 del self.shards[shard_id]
         return answer
 
-    def _grant(self, mine: Mapping[int, ShardPermits], limit: int) -> None:
+    def _grant(self, mine: Mapping[int, ShardPermits], limit: int, now_ms: int) -> None:
         """Grant free permits: first to each shard up to its share, in the order in which they began to wait."""
         free_count = self.free_count(limit)
         share = max(1, self.share(limit))
@@ -130,6 +130,7 @@ class PermitBook:
                 if shard_id in mine:
                     entry.permits += count
                     entry.wanted_count -= count
+                    entry.since_ms = now_ms  # For more it waits behind the others.
 
     # ---- looks ----
 
