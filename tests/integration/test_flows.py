@@ -131,11 +131,11 @@ async def _leased(host: RunningHost) -> str:
 @pytest.mark.parametrize(
     ("trace", "files_max", "returns_max"),
     [
-        (_enqueue, 39, 45),
-        (_enqueue_for_a_waiting_consumer, 53, 119),  # Two calls, and between them the dispatcher.
-        (_dequeue, 32, 39),
+        (_enqueue, 40, 47),
+        (_enqueue_for_a_waiting_consumer, 55, 121),  # Two calls, and between them the dispatcher.
+        (_dequeue, 33, 39),
         (_ack, 30, 29),
-        (_nack_with_delay, 33, 37),
+        (_nack_with_delay, 33, 38),
     ],
 )
 async def test_a_call_passes_through_few_files_and_seldom_comes_back_to_one(
