@@ -53,6 +53,7 @@ def test_a_topic_is_paused_limited_and_weighed(shell: Shell) -> None:
         "",
         "",
         "",
+        "",
         "no",
         "a move",
     ]
@@ -61,10 +62,10 @@ def test_a_topic_is_paused_limited_and_weighed(shell: Shell) -> None:
     shell.run("topic", "attempts", "ns", "t", "4")
     assert shell.json("topic", "policies", "ns")[0]["attempts_max"] == 4
     shell.run("topic", "attempts", "ns", "t", "0")
-    shell.run("topic", "serial", "ns", "t", "on", "--on-dead", "hold")
-    assert shell.run("topic", "policies", "ns").stdout.splitlines()[1].split("\t")[5] == "yes, dead letters hold it"
-    told = shell.json("topic", "serial", "ns", "t", "off", "--on-dead", "continue")
-    assert (told["serial"], told["own_fields"]) == (False, ["dequeue_paused", "reason"])
+    shell.run("topic", "serial", "ns", "ledger", "on", "--on-dead", "hold")
+    assert shell.run("topic", "policies", "ns").stdout.splitlines()[1].split("\t")[9] == "yes, dead letters hold it"
+    told = shell.json("topic", "serial", "ns", "ledger", "off", "--on-dead", "continue")
+    assert (told["serial"], told["own_fields"]) == (False, [])
     shell.run("topic", "in-flight", "ns", "t", "7")
     assert shell.json("topic", "policies", "ns")[0]["in_flight_max"] == 7
     shell.run("topic", "in-flight", "ns", "t", "0")
@@ -121,9 +122,9 @@ def test_a_prefix_has_a_policy_that_a_topic_overrides(shell: Shell) -> None:
     shell.run("topic", "weight", "ns", "mail/*", "3")
     rows = [line.split("\t") for line in shell.run("topic", "policies", "ns").stdout.splitlines()[1:]]
     assert rows == [
-        ["mail/*", "enqueue, dequeue", "7", "1", "", "", "", "", "a move"],
-        ["mail/*", "enqueue, dequeue", "7", "3", "", "", "", "", "a move"],
-        ["mail/1", "no", "7", "1", "", "", "", "", ""],
+        ["mail/*", "enqueue, dequeue", "7", "1", "", "", "", "", "", "no", "a move"],
+        ["mail/*", "enqueue, dequeue", "7", "3", "", "", "", "", "", "no", "a move"],
+        ["mail/1", "no", "7", "1", "", "", "", "", "", "no", ""],
     ]
     prefix, odd, own = shell.json("topic", "policies", "ns")
     assert [(one["topic"], one["is_prefix"]) for one in (prefix, odd, own)] == [
