@@ -144,12 +144,11 @@ class Host(Service):
         self._exports = Exports(self._namespaces, self._shards, pages, slices, parts.wall_ms)
         self._group_purge = self._make_group_purge()
         self._group_copier = GroupCopier(self._namespaces, self._shards, self._exports, self._waiting, self._loop.time)
-        self._quotas = self._make_quotas()
+        self._quotas, self._depths = self._make_quotas(), Depths(self._namespaces.settings, self._shards.owned)
         self._permit_asks = PermitAsks(self._meta.permits, self._dispatcher, self._loop.time)
         self._dequeues = Dequeues(
             self._namespaces, self._shards, self._dispatcher, self._loop.time, self.metrics.items.count_event
         )
-        self._depths = Depths(self._namespaces.settings, self._shards.owned)
         self._routing = self._make_routing(self._make_verbs(slices))
         self._server = make_server(
             config, parts, self._routing, self.access, self._namespaces, self.metrics.transport, self.certificates,

@@ -436,10 +436,7 @@ class PrivilegeMissingError(NewSessionError):
 
 
 class SessionLostError(Exception):
-    """The session is lost, or useless. The outcome of the transaction shows after reopening.
-
-    With `nothing_done` the transaction has certainly not happened, because its COMMIT was not sent.
-    """
+    """The session is lost. The outcome shows after reopening; with `nothing_done` no COMMIT was sent."""
 
     def __init__(self, message: str, *, nothing_done: bool = False) -> None:
         super().__init__(message)

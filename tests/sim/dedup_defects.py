@@ -15,8 +15,9 @@ from foqs.model.seen_shrink import TableShrink
 from foqs.shard.port import SeenDigests, StoredImage, Transaction, TransactionResult
 from foqs.shard.state.events import Completion, OnceOutcome
 from foqs.shard.state.ops import check, forget
-from foqs.shard.state.ops.dedup import Dedup, Remembering
+from foqs.shard.state.ops.dedup import Dedup
 from foqs.shard.state.ops.image import Images, Imaging
+from foqs.shard.state.ops.remember import Remembering
 from tests.sim.chance import Profile
 from tests.sim.planting import in_place_of
 

@@ -150,9 +150,7 @@ class TopicQueue:
     )  # fmt: skip
 
     def __init__(self, tenant: Tenant, name: str) -> None:
-        self.tenant = tenant
-        self.namespace = tenant.namespace
-        self.name = name
+        self.tenant, self.namespace, self.name = tenant, tenant.namespace, name
         self.topic: Topic = tenant.namespace, name
         self.base, self.group = parts(name)
         """The topic and the consumer group that callers see."""
@@ -178,9 +176,8 @@ class TopicQueue:
         """True if prefetched items were possibly claimed for a call."""
         self._rate = 0.0
         """The recent rate of deliveries, in items per second."""
-        self._rated_at_s = 0.0
-        self._served_count = 0
-        """Items delivered since then."""
+        self._rated_at_s, self._served_count = 0.0, 0
+        """The time of that rate, and the items delivered since then."""
         # Written by Tokens.
         self.version = -1
         """The version of the settings that it has applied."""

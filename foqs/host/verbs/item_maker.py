@@ -193,7 +193,7 @@ class ItemMaker:
         if groups is not None and groups.copying:
             for one in groups.copying:
                 shard.group_copies.begin(CopyKey(number, one.copy_job))
-        pauses, serials = self._settings.enqueue_pauses(number), self._settings.serials(number)
+        serials = self._settings.serials(number)
         if (depths := self._settings.depth_limits(number)) is not None:
             result.room = Room(self._depths, number, depths)
         room = result.room if takes_room else None
@@ -204,11 +204,8 @@ class ItemMaker:
             name = new.topic or ""
             topic = found.get(name)
             if topic is None:
-                if pauses is not None and (policy := pauses.of(name)).enqueue_paused:
-                    topic = _topic_paused(name, policy)
-                else:
-                    topic = None if serials is None else serial_fault(serials, name, serial)
-                    topic = topic or topics.get((number, name)) or arguments.topic_fault(name)
+                fault = self._fault_of(number, name, serial)
+                topic = fault or topics.get((number, name)) or arguments.topic_fault(name)
                 if topic is not None:
                     found[name] = topic
             if isinstance(topic, FoqsError):
@@ -239,22 +236,21 @@ class ItemMaker:
             key, priority = next_key(), new.priority
             assert priority is not None, "it was checked"
             made[position] = ShardItem(
-                key,
-                topic,
-                priority,
-                due_at,
-                sort_key(priority, due_at, key, shard_id),
-                phase,
-                now_ms,
-                expires_from + (new.ttl_ms or settings.ttl_ms_default),
-                new.lease_ms or 0,
-                new.delivery == AT_MOST_ONCE,
-                content,
-            )
+                key, topic, priority, due_at, sort_key(priority, due_at, key, shard_id), phase, now_ms,
+                expires_from + (new.ttl_ms or settings.ttl_ms_default), new.lease_ms or 0,
+                new.delivery == AT_MOST_ONCE, content,
+            )  # fmt: skip
         if serials is not None:
             _follow(self._settings, made.values(), result.copies)
         if made and index.namespace_names.get(number) != namespace.name:
             index.name_namespace(namespace)
+
+    def _fault_of(self, number: int, name: str, serial: Collection[str]) -> FoqsError | None:
+        """Return the error of all items of a topic that takes none now."""
+        pauses, serials = self._settings.enqueue_pauses(number), self._settings.serials(number)
+        if pauses is not None and (policy := pauses.of(name)).enqueue_paused:
+            return _topic_paused(name, policy)
+        return None if serials is None else serial_fault(serials, name, serial)
 
 
 def _copied(

@@ -19,7 +19,7 @@ from foqs.model.item import ShardItem
 from foqs.model.seen import BLOCK_IDS, DIGEST_BYTES, SeenTable, SeenWindow, hashes_in, slot_of_digest
 from foqs.model.seen_image import Mark
 from foqs.model.topic import ShardTopic
-from foqs.shard.port import SeenDigests, SeenExtent, SeenIds, StoredImage, Transaction, TransactionResult
+from foqs.shard.port import SeenDigests, SeenExtent, StoredImage, Transaction
 from foqs.shard.state.events import Completion, OnceOutcome
 from foqs.shard.state.index import ENQUEUE_BUFFER_RETRY_MS, ShardIndex
 from foqs.shard.state.ops.check import Check, Checks
@@ -27,7 +27,7 @@ from foqs.shard.state.ops.forget import Forgetfulness
 from foqs.shard.state.ops.hold import Holds
 from foqs.shard.state.ops.image import Images
 from foqs.shard.state.ops.insert import EnqueuedBatch, Inserts
-from foqs.shard.state.ops.operation import Operation
+from foqs.shard.state.ops.remember import Remembering
 
 SLOT_MOVE_RETRY_MS = 100
 """The retry_after_ms of an enqueue with ids whose slot is just moving."""
@@ -442,73 +442,3 @@ def with_copies(items: Sequence[ShardItem], outcome: OnceOutcome) -> list[ShardI
 def _fault_of(item: ShardItem, outcome: OnceOutcome, refused: Mapping[ShardTopic, FoqsError]) -> FoqsError | None:
     """Return the error of the first topic without room of the item and its copies, or None."""
     return next((refused[one.topic] for one in with_copies([item], outcome) if one.topic in refused), None)
-
-
-class Remembering(Operation):
-    """The dedup ids of the items that a transaction inserts and logs together."""
-
-    __slots__ = ("_by_namespace", "_index", "_rows", "_source")
-
-    def __init__(self, source: Dedup, index: ShardIndex, firsts: list[Firsts]) -> None:
-        self._source = source
-        self._index = index
-        self._by_namespace: dict[int, list[Firsts]] = {}
-        self._rows: list[SeenIds] = []
-        for some in firsts:
-            self._by_namespace.setdefault(some.items[0].topic.namespace, []).append(some)
-
-    def write(self, transaction: Transaction, now: Now) -> None:
-        windows = self._source.windows
-        for namespace, firsts in self._by_namespace.items():
-            digests, keys = self._logged(transaction, firsts)
-            if not digests:
-                continue
-            window = windows.get(namespace)
-            if window is None:
-                window = windows[namespace] = SeenWindow(namespace)
-            start, number = 0, window.end
-            while start < len(digests):
-                stop = start + BLOCK_IDS - number % BLOCK_IDS
-                part = digests[start:stop]
-                self._rows.append(SeenIds(namespace, number, now.steady_ms, part, keys[start:stop]))
-                start, number = stop, number + len(part)
-        transaction.seen_new = self._rows
-
-    def _logged(self, transaction: Transaction, firsts: Sequence[Firsts]) -> tuple[list[bytes], list[int]]:
-        """Return the digests for the log, with the keys of their items. All other items hold their ids instead."""
-        digests: list[bytes] = []
-        keys: list[int] = []
-        for some in firsts:
-            holding = some.outcome.holding
-            if not holding:
-                digests += some.digests
-                keys += [item.key for item in some.items]
-                continue
-            for digest, item in zip(some.digests, some.items, strict=True):
-                if item.key in holding:
-                    copies = some.outcome.copies.get(item.key, ())
-                    self._source.held.hold(transaction, digest, [item, *copies])
-                else:
-                    digests.append(digest)
-                    keys.append(item.key)
-        return digests, keys
-
-    def committed(self, result: TransactionResult, now: Now) -> None:
-        source, shard_id = self._source, self._index.shard_id
-        for row in self._rows:
-            window = source.windows[row.namespace]
-            window.add(row.digests, row.at_ms, source.forgetfulness.table_ids_max(window))
-            window.last_first = row.first
-            source.forgetfulness.added(window, row.at_ms, len(row.digests))
-        for firsts in self._by_namespace.values():
-            for some in firsts:
-                keys = [item.key for item in some.items]
-                some.outcome.made += keys
-                source.note_firsts(some.digests, shard_id, keys)
-                source.firsts_count -= 1
-
-    def rolled_back(self, error: FoqsError) -> None:
-        """Do nothing: the operation that inserts the batches refused them, and their ids with them."""
-
-    def lost(self, unknown: FoqsError, undone: FoqsError) -> None:
-        """Do nothing, for the same reason."""
