@@ -458,7 +458,7 @@ def test_each_command_has_help_and_those_that_call_hosts_take_a_context(path: tu
     assert result.exit_code == 0
     assert result.stdout.startswith("Usage: foqs")
     options = {name for parameter in ALL[path].params for name in parameter.opts}
-    assert ("--context" in options) is ("--address" in options)
+    assert ("--context" in options) is bool(options & {"--address", "--addresses"})
 
 
 def test_the_commands_were_found() -> None:
