@@ -53,7 +53,7 @@ def test_a_field_of_a_queue_is_written_by_one_part() -> None:
         for field in _written(tree):
             writers[field].add(module)
     assert {field: of for field, of in writers.items() if len(of) > 1} == {}
-    own = {"name", "namespace", "topic", "tenant", "_rate", "_rated_at_s", "_served_count"}
+    own = {"name", "base", "group", "namespace", "topic", "tenant", "_rate", "_rated_at_s", "_served_count"}
     assert set(writers) == set(TopicQueue.__slots__) - own, "the others are written by the queue's own methods"
 
 

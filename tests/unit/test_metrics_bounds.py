@@ -134,13 +134,13 @@ class World:
         self.now_s = 0.0
         self.looks = 0
         self.due_ats = due_ats
-        topics = {number: SimpleNamespace(window=self._window(number)) for number in range(len(due_ats))}
+        topics = {number: self._topic(number) for number in range(len(due_ats))}
         shard = SimpleNamespace(index=SimpleNamespace(topics=topics), sweep_lag_ms=lambda now_ms: now_ms - 5)
         writer = SimpleNamespace(shard_id=4, now_ms=lambda: 12)
         shards: Any = SimpleNamespace(owned=lambda: iter([(writer, shard)]))
         self.ages = Ages(shards, lambda: self.now_s)
 
-    def _window(self, number: int) -> Any:
+    def _topic(self, number: int) -> Any:
         def oldest_due_at() -> int | None:
             self.looks += 1
             return self.due_ats[number]

@@ -13,6 +13,7 @@ from foqs.host.registry.slot_moves import COPY_PASSES_MAX, COPY_READS_MAX, HELD_
 from foqs.host.shards.waiting import Waiting
 from foqs.model.errors import UnavailableError
 from foqs.model.held import FREED, HeldId
+from foqs.model.namespace import SettingsTable
 from foqs.model.seen import digest_of
 from foqs.model.slots import MovePhase, SlotMove, SlotTable, first_table, moved
 from foqs.shard.port import SeenName, SeenRow, SlotArrival
@@ -183,8 +184,8 @@ async def test_a_shard_gives_no_slots_on_while_it_waits_for_ids_of_others() -> N
         has_kept=lambda shard, table: kept.update({"": table}),
     )  # fmt: skip
     mover = SlotMover(
-        cast(Any, None), cast(Any, None), cast(Any, None), cast(Any, receiver.slots),
-        Waiting(asyncio.get_running_loop()), cast(Any, None),
+        cast(Any, SimpleNamespace(settings=SettingsTable())), cast(Any, None), cast(Any, None),
+        cast(Any, receiver.slots), Waiting(asyncio.get_running_loop()), cast(Any, None),
     )  # fmt: skip
     with pytest.raises(UnavailableError, match="have not come"):
         await mover._give(cast(Any, receiver.writer), state, onward)
