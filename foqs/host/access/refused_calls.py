@@ -35,7 +35,7 @@ class Refusals:
 
     def rows(self) -> list[RefusalRow]:
         """Return the table, the last refusal first."""
-        rows = [row for rows in self._by_caller.values() for row in reversed(rows.values())]
+        rows = [row for rows in reversed(self._by_caller.values()) for row in reversed(rows.values())]
         return sorted(rows, key=lambda row: row.last_at_ms, reverse=True)
 
     def _drop_one(self) -> None:
