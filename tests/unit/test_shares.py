@@ -26,6 +26,7 @@ BOUNDS = {
     "Forgetting": [forget.FORGET_IDS],
     "Refilling": [limits.TRANSACTION_REFILLS_MAX],
     "Waking": [wake.SWEEP_CHUNK_ITEMS],
+    "GroupCopying": [],
     "Inserting": [limits.TRANSACTION_INSERTS_MAX, limits.TRANSACTION_INSERT_BYTES_MAX // limits.MIB],
     "Imaging": [seen_image.IMAGE_PART_BUCKETS, image.IMAGE_PARTS_GONE],
     "Claiming": [limits.TRANSACTION_CLAIMS_MAX],
@@ -56,7 +57,10 @@ def test_the_table_has_every_operation_in_the_order_of_a_plan() -> None:
     }
     assert {name: file for name, file, _ in rows()} == defined
     planned = re.findall(r"batch(?:\.append\(| \+= )self\.(\w+)\.begin", inspect.getsource(engine.ShardState._plan))
-    files = {"settlements": "settle.py", "timers": "wake.py", "extensions": "extend.py", "forgetfulness": "forget.py"}
+    files = {
+        "settlements": "settle.py", "timers": "wake.py", "extensions": "extend.py", "forgetfulness": "forget.py",
+        "group_copies": "group_copy.py",
+    }  # fmt: skip
     assert [files.get(kind, kind.removesuffix("s") + ".py") for kind in planned] == [
         file for _, file, _ in rows() if file != "journal.py"
     ]
