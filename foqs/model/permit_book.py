@@ -89,7 +89,7 @@ class PermitBook:
     # ---- asks ----
 
     def ask(self, ask: PermitAsk, now_ms: int) -> PermitAnswer:
-        """Take back the permits that the owner of these shards does not keep, and grant what it wants and is free."""
+        """Take back the permits that the owner of these shards does not keep, and grant it free ones that it wants."""
         self._forget_waits(now_ms)
         mine: dict[int, ShardPermits] = {}
         for one in ask.shards:

@@ -48,11 +48,11 @@ class _Short:
 
 
 class Permits:
-    """The part of the dispatcher that knows the permits. It writes those of each topic of a shard, and what a queue
-    knows of its limit.
+    """The part of the dispatcher that knows the permits. It writes those of each topic of a shard, and the fields
+    of a queue about its limit.
 
     Before it gives permits back, it claims no more with them; it uses new ones only when the book has answered. So the
-    book never has fewer permits for a shard than the shard uses, whatever happens to the ask.
+    book never has fewer permits for a shard than the shard uses, even if the ask fails.
     """
 
     def __init__(

@@ -177,7 +177,7 @@ def _delayed(connection: Connection, number: int) -> dict[str, str]:
 
 
 def check_new_group(connection: Connection, number: int, topic: str, delay_ms: int, *, is_copied: bool) -> None:
-    """Raise InvalidArgumentError if the topic is serial and its group would delay copies, or copy what waits."""
+    """Raise InvalidArgumentError if the topic is serial and its group would delay copies, or copy waiting items."""
     if delay_ms or is_copied:
         topics, prefixes = _those_named(connection, number, [topic]), _all_prefixes(connection, number)
         check_group_of(NamespacePolicies(topics, prefixes).of(topic), topic, delay_ms, is_copied=is_copied)
