@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from foqs.client.aio.worker import AsyncWorker
     from foqs.client.client_errors import BatchError, ClientClosedError, NotSentError, OutcomeUnknownError
     from foqs.client.dequeued import Dequeued
+    from foqs.client.policy_change import TopicPolicyChange
     from foqs.client.queue_items import Item, Nack, NewItem
     from foqs.client.retry import RetryPolicy
     from foqs.client.settling import DeadLetter, NackBackoff, Release, Retry, SettleStats
@@ -67,7 +68,7 @@ if TYPE_CHECKING:
     from foqs.model.groups import TopicGroup
     from foqs.model.jobs import Job, JobPage, JobState
     from foqs.model.namespace import DedupScope, DedupWhenAway, Namespace, NamespaceSettings
-    from foqs.model.policy import TopicPolicyChange, TopicPolicyEntry, TriState
+    from foqs.model.policy import TopicPolicyEntry, TriState
     from foqs.model.reasons import Reason, ReasonCode
     from foqs.model.serial import OnDead
 
@@ -78,6 +79,7 @@ _HOME = {
     "foqs.client.aio.worker": ("AsyncWorker",),
     "foqs.client.dequeued": ("Dequeued",),
     "foqs.client.client_errors": ("BatchError", "ClientClosedError", "NotSentError", "OutcomeUnknownError"),
+    "foqs.client.policy_change": ("TopicPolicyChange",),
     "foqs.client.queue_items": ("Item", "Nack", "NewItem"),
     "foqs.client.retry": ("RetryPolicy",),
     "foqs.client.settling": ("DeadLetter", "NackBackoff", "Release", "Retry", "SettleStats"),
@@ -129,7 +131,7 @@ _HOME = {
     "foqs.model.groups": ("TopicGroup",),
     "foqs.model.jobs": ("Job", "JobPage", "JobState"),
     "foqs.model.namespace": ("DedupScope", "DedupWhenAway", "Namespace", "NamespaceSettings"),
-    "foqs.model.policy": ("TopicPolicyChange", "TopicPolicyEntry", "TriState"),
+    "foqs.model.policy": ("TopicPolicyEntry", "TriState"),
     "foqs.model.reasons": ("Reason", "ReasonCode"),
     "foqs.model.serial": ("OnDead",),
 }

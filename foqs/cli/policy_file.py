@@ -12,9 +12,10 @@ import click
 from foqs.cli.output import Exit, exit_of, leave_for, note
 from foqs.cli.remote import Remote, remote_command
 from foqs.cli.topic_policy import EXPIRY, NO_CAP
+from foqs.client.policy_change import TopicPolicyChange
 from foqs.model import limits
 from foqs.model.errors import FoqsError, InvalidArgumentError, shown
-from foqs.model.policy import TopicPolicyChange, TriState
+from foqs.model.policy import TriState
 from foqs.model.serial import OnDead
 
 COLUMNS = (

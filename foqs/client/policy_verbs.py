@@ -10,13 +10,14 @@ from foqs.client.admin_verbs import Setting
 from foqs.client.checks import check_many, check_request
 from foqs.client.entries import Verb
 from foqs.client.flows import Call, Flow, Terms, call_flow
+from foqs.client.policy_change import TopicPolicyChange
 from foqs.client.queue_items import ENQUEUE_BYTES_MAX, entries_of
 from foqs.client.queue_verbs import errors_of, settle
 from foqs.client.retry import Repeat
 from foqs.model import limits
 from foqs.model.calls import PositionErrors
 from foqs.model.errors import InternalError, InvalidArgumentError, TooLargeError, shown
-from foqs.model.policy import TopicPolicyChange, TopicPolicyEntry, TopicPolicyPage, TriState
+from foqs.model.policy import TopicPolicyEntry, TopicPolicyPage, TriState
 from foqs.model.serial import OnDead
 from foqs.wire import codec as wire
 

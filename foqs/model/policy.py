@@ -43,7 +43,7 @@ class TopicPolicy:
     depth_max: int = 0
     """The ready, delayed and leased items in the cluster from which on enqueues are refused; 0 for no limit."""
     dead_letter_on_expiry: TriState = TriState.UNSET
-    """Whether its items that expire and never failed become dead letters; UNSET for the setting of its namespace."""
+    """ON if its items that expire and never failed become dead letters; UNSET for the setting of its namespace."""
     backoff_ms: int = 0
     """The delay after the first failed attempt of an item, doubled with each further one; 0 for no delay."""
     backoff_ms_max: int = 0
@@ -115,29 +115,6 @@ class TopicPolicyEntry(TopicPolicy):
         name, group = parts(topic)
         own_fields = own.own_fields if own else ()
         return cls(topic=name, is_prefix=is_prefix, group=group or None, own_fields=own_fields, **values)
-
-
-@dataclass(frozen=True, slots=True)
-class TopicPolicyChange:
-    """A change of the policy of a topic, of one of its groups, or of a prefix. Fields that are None are unchanged."""
-
-    topic: str
-    """The name of the topic, or the prefix."""
-    is_prefix: bool = False
-    enqueue_paused: bool | None = None
-    dequeue_paused: bool | None = None
-    reason: str | None = None
-    deliveries_per_second_max: float | None = None
-    weight: int | None = None
-    attempts_max: int | None = None
-    in_flight_max: int | None = None
-    group: str | None = None
-    depth_max: int | None = None
-    dead_letter_on_expiry: TriState | bool | None = None
-    backoff_ms: int | None = None
-    backoff_ms_max: int | None = None
-    serial: bool | None = None
-    on_dead: OnDead | None = None
 
 
 @dataclass(slots=True)

@@ -88,6 +88,7 @@ BOTH: dict[str, Callable[[], object]] = {
     "lease": lambda: foqs.NewItem("t", b"", lease_ms=1, lease=timedelta(1)),
     "deadline": lambda: foqs.RetryPolicy(deadline_ms=1, deadline=timedelta(1)),
     "backoff_max": lambda: foqs.RetryPolicy(backoff_ms_max=1, backoff_max=timedelta(1)),
+    "backoff": lambda: foqs.TopicPolicyChange("t", backoff_ms=1, backoff=timedelta(1)),
     "delay_max": lambda: foqs.NackBackoff(delay_ms_max=1, delay_max=timedelta(1)),
     "timeout": lambda: foqs.Client(timeout_ms=1, timeout=timedelta(1)),
     "connect_timeout": lambda: foqs.AdminClient(connect_timeout_ms=1, connect_timeout=timedelta(1)),
@@ -121,6 +122,9 @@ def test_both_forms_make_the_same_values() -> None:
     assert foqs.Release(delay=minute).delay_ms == foqs.Release(60_000).delay_ms == 60_000
     assert foqs.RetryPolicy(deadline=minute, backoff=minute, backoff_max=minute) == foqs.RetryPolicy(
         deadline_ms=60_000, backoff_ms=60_000, backoff_ms_max=60_000
+    )
+    assert foqs.TopicPolicyChange("t", backoff=minute, backoff_max=minute) == foqs.TopicPolicyChange(
+        "t", backoff_ms=60_000, backoff_ms_max=60_000
     )
     assert foqs.NackBackoff(delay=minute, delay_max=minute) == foqs.NackBackoff(delay_ms=60_000, delay_ms_max=60_000)
     options = foqs.Client(timeout=minute, connect_timeout=minute).options

@@ -7,10 +7,12 @@ from collections.abc import Iterable, Iterator
 from datetime import timedelta
 
 from foqs.client import admin_verbs, policy_verbs
+from foqs.client.durations import duration_ms
+from foqs.client.policy_change import TopicPolicyChange
 from foqs.client.sync.base import BaseClient
 from foqs.model.calls import PositionErrors
 from foqs.model.namespace import DedupScope, DedupWhenAway, Namespace
-from foqs.model.policy import TopicPolicyChange, TopicPolicyEntry, TriState
+from foqs.model.policy import TopicPolicyEntry, TriState
 from foqs.model.serial import OnDead
 
 
@@ -211,7 +213,9 @@ class NamespaceVerbs(BaseClient):
         depth_max: int | None = None,
         dead_letter_on_expiry: TriState | bool | None = None,
         backoff_ms: int | None = None,
+        backoff: timedelta | None = None,
         backoff_ms_max: int | None = None,
+        backoff_max: timedelta | None = None,
         serial: bool | None = None,
         on_dead: OnDead | None = None,
         in_flight_max: int | None = None,
@@ -232,9 +236,9 @@ class NamespaceVerbs(BaseClient):
             exceed it by the items of about a second.
         dead_letter_on_expiry: True if an item that expires and never failed becomes a dead letter, False if it is
             deleted, TriState.UNSET (default) for the setting of the namespace.
-        backoff_ms: the delay of an item after its first failed attempt, which is a nack without a delay or a lost
-            lease; it doubles with each further one. Up to 90 days; 0 (default) for none.
-        backoff_ms_max: the longest such delay, up to 90 days; 0 (default) for 90 days.
+        backoff or backoff_ms: the delay of an item after its first failed attempt, which is a nack without a delay or a
+            lost lease; it doubles with each further one. Up to 90 days; 0 (default) for none.
+        backoff_max or backoff_ms_max: the longest such delay, up to 90 days; 0 (default) for 90 days.
         serial: True to deliver one item at a time, in the order of priority and commit. The topic, or all topics of the
             prefix, must hold no items, which all shards are asked; else InvalidArgumentError. False applies at once.
         on_dead: OnDead.HOLD to hold a serial topic while it has a dead letter; OnDead.CONTINUE (default) to deliver the
@@ -254,8 +258,8 @@ class NamespaceVerbs(BaseClient):
             "attempts_max": attempts_max,
             "depth_max": depth_max,
             "dead_letter_on_expiry": dead_letter_on_expiry,
-            "backoff_ms": backoff_ms,
-            "backoff_ms_max": backoff_ms_max,
+            "backoff_ms": duration_ms("backoff_ms", backoff_ms, backoff),
+            "backoff_ms_max": duration_ms("backoff_ms_max", backoff_ms_max, backoff_max),
             "serial": serial,
             "on_dead": on_dead,
             "in_flight_max": in_flight_max,
