@@ -345,13 +345,6 @@ class ShardTopic(ItemCounts):
         """True if it delivers nothing while it has a dead letter, being serial."""
         self.first_enqueued_at = 0
         """A time before which no waiting item of a serial topic was enqueued; 0 if unknown."""
-
-    def follow(self, serial: TopicPolicy | None) -> None:
-        """Set the order of its deliveries by the policy of its topic, which is None unless it is serial."""
-        self.is_serial = serial is not None
-        self.holds_on_dead = serial is not None and serial.on_dead is OnDead.HOLD
-        if self.of_namespace is not None:
-            self.of_namespace.note_order(self)
         self.claimed_count = 0
         """Its items in the shard's table of leases: those claimed, prefetched, under lease or being settled."""
         self.permits: int | None = None
@@ -360,6 +353,13 @@ class ShardTopic(ItemCounts):
         """The permits that the book of the topic has noted for this shard, as far as this host knows: never less than
         the book has.
         """
+
+    def follow(self, serial: TopicPolicy | None) -> None:
+        """Set the order of its deliveries by the policy of its topic, which is None unless it is serial."""
+        self.is_serial = serial is not None
+        self.holds_on_dead = serial is not None and serial.on_dead is OnDead.HOLD
+        if self.of_namespace is not None:
+            self.of_namespace.note_order(self)
 
     def count(self, rows: int = 0, leased: int = 0, delayed: int = 0, dead: int = 0) -> None:
         super().count(rows, leased, delayed, dead)

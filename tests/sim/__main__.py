@@ -6,10 +6,15 @@ import math
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import click
 
-from tests.sim.run import run_seed
+from tests.sim.depth_runs import run_depths
+from tests.sim.permits import run_permits
+from tests.sim.run import Outcome, run_seed
 
 
 @click.command()
@@ -21,23 +26,21 @@ from tests.sim.run import run_seed
 @click.option("--keep-going", is_flag=True, help="Do not stop at the first run that fails.")
 @click.option("--cluster", "is_cluster", is_flag=True, help="Several hosts that share shards.")
 @click.option("--serial", "is_serial", is_flag=True, help="With serial topics.")
+@click.option("--unique", "is_unique", is_flag=True, help="With items whose ids are taken as long as they live.")
+@click.option("--in-flight", "limits_in_flight", is_flag=True, help="With limits of items in flight.")
+@click.option("--depths", is_flag=True, help="Runs of another kind: a cluster that keeps the depth of a topic.")
+@click.option("--permits", is_flag=True, help="Runs of another kind: only books of permits, step by step.")
 def main(
-    seed: int | None,
-    first: int,
-    seeds: int,
-    load_s: float,
-    verbose: bool,
-    keep_going: bool,
-    is_cluster: bool,
-    is_serial: bool,
+    seed: int | None, first: int, seeds: int, verbose: bool, keep_going: bool, depths: bool, permits: bool, **kind: Any
 ) -> None:
     """Simulate the queue with faults, once per seed."""
     began_s = time.monotonic()
+    run = _run_of(kind, depths=depths, permits=permits, verbose=verbose)
     chosen = range(first, first + seeds) if seed is None else [seed]
     counts: Counter[str] = Counter()
     failed = 0
     for number in chosen:
-        outcome = run_seed(number, load_s_max=load_s, verbose=verbose, is_cluster=is_cluster, is_serial=is_serial)
+        outcome = run(number)
         counts.update(outcome.tally())
         if outcome.complaints:
             failed += 1
@@ -48,6 +51,15 @@ def main(
     click.echo(f"{len(chosen)} seeds from {chosen[0]}: {failed} failed, {elapsed_s:.0f} s")
     click.echo(", ".join(f"{name} {count:,}" for name, count in sorted(counts.items())))
     sys.exit(1 if failed else 0)
+
+
+def _run_of(kind: dict[str, Any], *, depths: bool, permits: bool, verbose: bool) -> Callable[[int], Outcome]:
+    load_s = kind.pop("load_s")
+    if not depths and not permits:
+        return partial(run_seed, load_s_max=load_s, verbose=verbose, **kind)
+    if (depths and permits) or any(kind.values()) or not math.isinf(load_s):
+        raise click.UsageError("--depths and --permits are runs of their own kind, which no other option changes")
+    return partial(run_depths, verbose=verbose) if depths else run_permits
 
 
 main()

@@ -53,7 +53,7 @@ def run_depths(seed: int, *, verbose: bool = False) -> Outcome:
         await DepthRun(world, random.Random(f"{seed}/depths")).run()
 
     outcome = run_seed(_BASE_SEED, is_cluster=True, script=script, verbose=verbose)
-    return replace(outcome, seed=seed)
+    return replace(outcome, seed=seed, kinds=("depths",))
 
 
 class DepthRun:

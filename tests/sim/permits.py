@@ -271,4 +271,4 @@ def run_permits(seed: int) -> Outcome:
             break
     if not complaints and (problem := run.calm()):
         complaints.append(problem)
-    return Outcome(seed, 0.0, complaints, _STEPS, 0.0, run.counts)
+    return Outcome(seed, 0.0, complaints, _STEPS, 0.0, run.counts, ("permits",))

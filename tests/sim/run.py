@@ -69,8 +69,8 @@ class Outcome:
     steps_count: int
     virtual_s: float
     counts: Counter[str] = field(default_factory=Counter)
-    is_cluster: bool = False
-    is_serial: bool = False
+    kinds: tuple[str, ...] = ()
+    """The options of `python -m tests.sim` that make it this kind of run."""
 
     def tally(self) -> Counter[str]:
         """What sums of many runs are made of."""
@@ -79,9 +79,8 @@ class Outcome:
     def __str__(self) -> str:
         shown = "\n".join([f"  {complaint}" for complaint in self.complaints[:_COMPLAINTS_SHOWN_MAX]])
         short = "" if math.isinf(self.load_s_max) else f" --load-s {self.load_s_max}"
-        cluster = " --cluster" if self.is_cluster else ""
-        cluster += " --serial" if self.is_serial else ""
-        replay = f"python -m tests.sim --seed {self.seed}{short}{cluster} -v"
+        kinds = "".join(f" --{kind}" for kind in self.kinds)
+        replay = f"python -m tests.sim --seed {self.seed}{short}{kinds} -v"
         return f"seed {self.seed}: {len(self.complaints)} complaints (replay: {replay})\n{shown}"
 
 
@@ -163,7 +162,9 @@ def run_seed(
     for failure in loop.failures:
         if "exception" in failure and not world.complaints:
             world.complaints.append(f"nobody handled {failure['exception']!r}")
-    return Outcome(seed, load_s_max, world.complaints, loop.steps_count, loop.time(), counts, is_cluster, is_serial)
+    chosen = {"cluster": is_cluster, "unique": is_unique, "serial": is_serial, "in-flight": limits_in_flight}
+    kinds = tuple(kind for kind, is_chosen in chosen.items() if is_chosen)
+    return Outcome(seed, load_s_max, world.complaints, loop.steps_count, loop.time(), counts, kinds)
 
 
 async def _watch(world: World, living: Awaitable[None]) -> None:
