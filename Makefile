@@ -1,6 +1,6 @@
 # foqs: `make` lists what there is to make.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-tools spark demo demo-spark test test-deep checks lint types imports unit test-mysql sim sim-clusters power chaos caps caps-of-hosts overload bulk export isolation any-host shares sick-shard take-over rolling rotation revocation reload dedup lease-ends long-life fuzz front-door connections bench bench-dedup bench-protected bench-spark spark-exact peers bench-peers scale compiled test-compiled locks audit sbom clean
+.PHONY: help setup test-tools spark demo demo-spark test test-deep checks lint types imports unit test-mysql sim sim-clusters sim-serial sim-unique sim-in-flight sim-permits sim-depths power chaos caps caps-of-hosts overload bulk export isolation any-host shares sick-shard take-over rolling rotation revocation reload dedup lease-ends long-life fuzz front-door connections bench bench-dedup bench-protected bench-spark spark-exact peers bench-peers scale compiled test-compiled locks audit sbom clean
 BIN := .venv/bin
 # What the tests found, for scripts/test_counts.py.
 RESULTS := build/tests
@@ -68,6 +68,21 @@ sim: setup ## the whole host in virtual time with faults: make sim SEEDS=N
 
 sim-clusters: setup ## whole clusters of it, in parts: it goes on where it was broken off: make sim-clusters SEEDS=N
 	@$(BIN)/python -m tests.sim.parts --seeds $${SEEDS:-100000}
+
+sim-serial: setup ## the same of one host with serial topics: make sim-serial SEEDS=N
+	@$(BIN)/python -m tests.sim --serial --load-s 1.2 --seeds $${SEEDS:-500} --keep-going
+
+sim-unique: setup ## the same with dedup ids that are taken as long as their items live: make sim-unique SEEDS=N
+	@$(BIN)/python -m tests.sim --unique --load-s 1 --seeds $${SEEDS:-500} --keep-going
+
+sim-in-flight: setup ## the same with limits of items in flight: make sim-in-flight SEEDS=N
+	@$(BIN)/python -m tests.sim --in-flight --load-s 0.5 --seeds $${SEEDS:-2000} --keep-going
+
+sim-permits: setup ## only the books of permits behind these limits, step by step: make sim-permits SEEDS=N
+	@$(BIN)/python -m tests.sim --permits --seeds $${SEEDS:-5000} --keep-going
+
+sim-depths: setup ## clusters that keep the depth of a topic while hosts are killed: make sim-depths SEEDS=N
+	@$(BIN)/python -m tests.sim --depths --seeds $${SEEDS:-100} --keep-going
 
 power: setup ## the power of a MySQL server cut under load: make power CUTS=N (as root, for the mounts)
 	@$(BIN)/python -m loadtest.power --cuts $${CUTS:-100}

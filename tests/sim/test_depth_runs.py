@@ -7,7 +7,8 @@ import pytest
 from tests.sim.depth_runs import run_depths
 from tests.support.deep import deep_but
 
-SEEDS = 20
+SEEDS = 10
+"""`make sim-depths` runs more."""
 CHUNK = 2
 
 

@@ -9,13 +9,14 @@ from tests.sim.permits import run_permits
 from tests.support.deep import deep_but
 
 CHUNK = 100
-SEEDS = 5_000
-QUICK_SEEDS = 300
+SEEDS = 300
+"""`make sim-permits` runs more."""
+QUICK_SEEDS = 100
 """All others run in `make test-deep`."""
-HOST_SEEDS = 2_000
+HOST_SEEDS = 60
 HOST_CHUNK = 20
 QUICK_HOST_SEEDS = 20
-CLUSTER_SEEDS = 300
+CLUSTER_SEEDS = 10
 CLUSTER_CHUNK = 2
 QUICK_CLUSTER_SEEDS = 2
 LOAD_S_MAX = 0.5

@@ -7,9 +7,10 @@ import pytest
 from tests.sim.run import run_seed
 from tests.support.deep import deep_but
 
-SEEDS = 500
-CHUNK = 20
-CLUSTER_SEEDS = 200
+SEEDS = 60
+"""`make sim-serial` runs more."""
+CHUNK = 10
+CLUSTER_SEEDS = 20
 CLUSTER_CHUNK = 5
 LOAD_S_MAX = 1.2
 
