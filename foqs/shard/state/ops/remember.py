@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from foqs.model.clock import Now
+from foqs.model.errors import FoqsError
 from foqs.model.seen import BLOCK_IDS, SeenWindow
 from foqs.shard.port import SeenIds, Transaction, TransactionResult
 from foqs.shard.state.index import ShardIndex
