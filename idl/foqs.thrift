@@ -564,15 +564,15 @@ struct TopicPolicy {
   13: optional i64 backoff_ms,
   /** The longest such delay; 0 for the longest delay of any item. */
   14: optional i64 backoff_ms_max,
+  /** The most items under lease at the same time on all hosts together, 1 to 1,000,000; 0 for no limit. */
+  15: optional i32 in_flight_max,
   /**
    * Whether the topic is serial: at most one of its items is out in the whole cluster, the next one is delivered when that
    * one was acked, deleted, has expired or is dead, and items come in the order of priority and commit. Each of its groups
    * is serial by itself. Its items cannot have deliver_after_ms or delay_ms.
    */
   16: optional bool serial,
-  17: optional OnDead on_dead,
-  /** The most items under lease at the same time on all hosts together, 1 to 1,000,000; 0 for no limit. */
-  15: optional i32 in_flight_max
+  17: optional OnDead on_dead
 }
 /**
  * Changes what is given, and returns what holds then. It holds on every host within 2 s, also for calls that wait. A field
@@ -596,13 +596,13 @@ struct SetTopicPolicyRequest {
   12: optional TriState dead_letter_on_expiry,
   13: optional i64 backoff_ms,
   14: optional i64 backoff_ms_max,
+  15: optional i32 in_flight_max,
   /**
    * True needs a topic, or topics of the prefix, without any items: INVALID_ARGUMENT says that a shard holds some. All
    * shards are asked, and enqueues of these topics get PAUSED meanwhile. False holds at once. Not of a group.
    */
   16: optional bool serial,
-  17: optional OnDead on_dead,
-  15: optional i32 in_flight_max
+  17: optional OnDead on_dead
 }
 /** A change of one policy, as in SetTopicPolicyRequest. */
 struct TopicPolicyChange {
@@ -620,9 +620,9 @@ struct TopicPolicyChange {
   11: optional TriState dead_letter_on_expiry,
   12: optional i64 backoff_ms,
   13: optional i64 backoff_ms_max,
+  14: optional i32 in_flight_max,
   15: optional bool serial,
-  16: optional OnDead on_dead,
-  14: optional i32 in_flight_max
+  16: optional OnDead on_dead
 }
 /**
  * Makes up to 1,000 changes, one after the other, in one transaction. One that cannot be made has its error at its position

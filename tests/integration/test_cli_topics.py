@@ -80,7 +80,7 @@ def test_a_topic_has_a_depth_an_expiry_and_a_backoff(shell: Shell) -> None:
     shell.run("topic", "expiry", "ns", "t", "dead-letter")
     shell.run("topic", "backoff", "ns", "t", "500", "--max-ms", "60000")
     row = shell.run("topic", "policies", "ns").stdout.splitlines()[1].split("\t")
-    assert row == ["t", "no", "none", "1", "", "1", "dead-letter", "500..60000", ""]
+    assert row == ["t", "no", "none", "1", "", "", "1", "dead-letter", "500..60000", "no", ""]
     shell.run("enqueue", "ns", "t", "x")
     assert "topic 't' is full" in shell.run("enqueue", "ns", "t", "x").stderr
     shell.run("topic", "depth", "ns", "t", "0")

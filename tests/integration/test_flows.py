@@ -131,8 +131,8 @@ async def _leased(host: RunningHost) -> str:
 @pytest.mark.parametrize(
     ("trace", "files_max", "returns_max"),
     [
-        (_enqueue, 40, 47),
-        (_enqueue_for_a_waiting_consumer, 55, 121),  # Two calls, and between them the dispatcher.
+        (_enqueue, 40, 49),
+        (_enqueue_for_a_waiting_consumer, 55, 123),  # Two calls, and between them the dispatcher.
         (_dequeue, 33, 39),
         (_ack, 30, 29),
         (_nack_with_delay, 33, 38),
@@ -168,7 +168,7 @@ async def _pulled_dequeue(hosts: list[RunningHost], peer: _Peer, codec: Codec) -
     ("trace", "files_max", "returns_max"),
     [
         (_routed_ack, 45, 90),
-        (_pulled_dequeue, 56, 350),
+        (_pulled_dequeue, 62, 350),
     ],
 )
 async def test_a_call_that_another_host_does_passes_through_few_files(
