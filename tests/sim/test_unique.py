@@ -9,10 +9,10 @@ import pytest
 from tests.sim.run import run_seed
 from tests.support.deep import deep_but
 
-SEEDS, CHUNK = 60, 10
+SEEDS, CHUNK = 60, 20
 """`make sim-unique` runs more."""
 CLUSTER_SEEDS, CLUSTER_CHUNK = 4, 2
-QUICK_SEEDS, QUICK_CLUSTER_SEEDS = 10, 0
+QUICK_SEEDS, QUICK_CLUSTER_SEEDS = 20, 0
 LOAD_S_MAX = 1.0
 
 
