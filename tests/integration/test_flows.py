@@ -131,11 +131,11 @@ async def _leased(host: RunningHost) -> str:
 @pytest.mark.parametrize(
     ("trace", "files_max", "returns_max"),
     [
-        (_enqueue, 40, 49),
+        (_enqueue, 41, 50),
         (_enqueue_for_a_waiting_consumer, 55, 123),  # Two calls, and between them the dispatcher.
-        (_dequeue, 33, 39),
-        (_ack, 30, 29),
-        (_nack_with_delay, 33, 38),
+        (_dequeue, 33, 44),
+        (_ack, 31, 33),
+        (_nack_with_delay, 34, 41),
     ],
 )
 async def test_a_call_passes_through_few_files_and_seldom_comes_back_to_one(
@@ -167,8 +167,8 @@ async def _pulled_dequeue(hosts: list[RunningHost], peer: _Peer, codec: Codec) -
 @pytest.mark.parametrize(
     ("trace", "files_max", "returns_max"),
     [
-        (_routed_ack, 45, 90),
-        (_pulled_dequeue, 62, 350),
+        (_routed_ack, 50, 130),
+        (_pulled_dequeue, 66, 450),
     ],
 )
 async def test_a_call_that_another_host_does_passes_through_few_files(

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 
 from foqs.cli.main import cli
+from foqs.model.shown_text import one_line
 from foqs.testing import MemoryQueue
 from foqs.wire.codec import structs
 from tests.support.names import ODD_NAMES, names
@@ -36,15 +37,16 @@ async def _run(host: RunningHost, *arguments: str) -> Result:
     return result
 
 
-async def test_commands_for_programs_tell_names_as_they_are(host: RunningHost) -> None:
+async def test_documents_have_names_as_they_are_and_tables_without_unsafe_characters(host: RunningHost) -> None:
+    shown = sorted(map(one_line, ODD_NAMES))
     lines = (await _run(host, "topics", "jobs")).stdout.split("\n")[1:-1]
-    assert sorted(line.split("\t")[-1] for line in lines) == sorted(ODD_NAMES)
+    assert sorted(line.split("\t")[-1] for line in lines) == shown
     document = json.loads((await _run(host, "topics", "jobs", "--output", "json")).stdout)
     assert sorted(one["topic"] for one in document) == sorted(ODD_NAMES)
     lines = (await _run(host, "item", "list", "jobs")).stdout.split("\n")[1:-1]
-    assert sorted(line.split("\t")[1] for line in lines) == sorted(ODD_NAMES)
+    assert sorted(line.split("\t")[1] for line in lines) == shown
     lines = (await _run(host, "topic", "policies", "jobs")).stdout.split("\n")[1:-1]
-    assert sorted(line.split("\t")[0] for line in lines) == sorted(ODD_NAMES)
+    assert sorted(line.split("\t")[0] for line in lines) == shown
 
 
 async def test_commands_take_names_as_they_are(host: RunningHost) -> None:
