@@ -59,7 +59,7 @@ def test_the_table_has_every_operation_in_the_order_of_a_plan() -> None:
     planned = re.findall(r"batch(?:\.append\(| \+= )self\.(\w+)\.begin", inspect.getsource(engine.ShardState._plan))
     files = {
         "settlements": "settle.py", "timers": "wake.py", "extensions": "extend.py", "forgetfulness": "forget.py",
-        "group_copies": "group_copy.py",
+        "group_copies": "group_copy.py", "dedup": "remember.py",
     }  # fmt: skip
     assert [files.get(kind, kind.removesuffix("s") + ".py") for kind in planned] == [
         file for _, file, _ in rows() if file != "journal.py"
