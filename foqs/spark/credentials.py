@@ -163,10 +163,13 @@ def located(path: str) -> str:
     if os.path.isabs(path) or os.path.exists(path):
         return path
     try:
+        from py4j.protocol import Py4JError
         from pyspark import SparkFiles
-
+    except ImportError:
+        return path
+    try:
         copied = SparkFiles.get(path)
-    except (ImportError, AssertionError, TypeError):  # There is neither a Spark session nor a task here.
+    except (AssertionError, TypeError, Py4JError):  # A Spark session is not here, or is over, and this is no task.
         return path
     return copied if os.path.exists(copied) else path
 

@@ -168,6 +168,17 @@ def test_a_relative_name_is_one_of_the_working_directory_or_of_sparks_files(
     assert Credentials(token_file="shipped").client_arguments()["token_file"] == str(copied / "shipped")
 
 
+def test_a_name_stays_as_it_is_after_the_session_of_a_process_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    from py4j.protocol import Py4JError
+    from pyspark import SparkFiles
+
+    def fail(_: object) -> str:
+        raise Py4JError("SparkEnv.get() is null")
+
+    monkeypatch.setattr(SparkFiles, "getRootDirectory", classmethod(fail))
+    assert located("shipped") == "shipped"
+
+
 def test_a_file_that_is_replaced_or_gone_or_there_again_is_noticed_once(tmp_path: Path) -> None:
     file, made = tmp_path / "t", tmp_path / "made"
     file.write_text("a")
