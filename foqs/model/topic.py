@@ -289,7 +289,6 @@ class ShardTopic(ItemCounts):
     __slots__ = (
         "_leases",
         "claim_head",
-        "claimed_count",
         "claiming_count",
         "first_enqueued_at",
         "holds_on_dead",
@@ -338,17 +337,15 @@ class ShardTopic(ItemCounts):
         self.claiming_count = 0
         """Claims on the way to the database."""
         self.out_count = 0
-        """Items that are claimed, held, under lease, or being settled."""
+        """Its items in the shard's table of leases: those claimed, prefetched, under lease or being settled."""
         self.is_serial = False
         """True if it delivers one item at a time."""
         self.holds_on_dead = False
         """True if it delivers nothing while it has a dead letter, being serial."""
         self.first_enqueued_at = 0
         """A time before which no waiting item of a serial topic was enqueued; 0 if unknown."""
-        self.claimed_count = 0
-        """Its items in the shard's table of leases: those claimed, prefetched, under lease or being settled."""
         self.permits: int | None = None
-        """The bound of `claimed_count` for further claims; None if the topic has no limit of items in flight."""
+        """The bound of `out_count` for further claims; None if the topic has no limit of items in flight."""
         self.permits_granted = 0
         """The permits that the book of the topic has noted for this shard, as far as this host knows: never less than
         the book has.
@@ -382,12 +379,12 @@ class ShardTopic(ItemCounts):
         ratio, free = OPEN_LEASES_OF_TOPIC_RATIO, limits.OPEN_LEASES_MAX - len(self._leases)
         spare = ratio * free - self.leased - self.claiming_count
         room = (spare + ratio) // (ratio + 1) if spare > 0 else 0  # Each claim also reduces the free leases by one.
-        return room if self.permits is None else max(0, min(room, self.permits - self.claimed_count))
+        return room if self.permits is None else max(0, min(room, self.permits - self.out_count))
 
     @property
     def lacks_permits(self) -> bool:
         """True if it has ready items and no permit to claim one."""
-        return self.permits is not None and self.permits <= self.claimed_count and self.window.head != order.LAST
+        return self.permits is not None and self.permits <= self.out_count and self.window.head != order.LAST
 
     def _serial_room(self) -> int:
         """1 if no item is out or waits for its next attempt, nor keeps the topic back as a dead letter; else 0.

@@ -65,7 +65,7 @@ class _Host:
         part = ShardTopic(shard_id, 1, *_TOPIC, WindowBudget(), [], stored=False)
         for number in range(ready):
             part.window.add(order.sort_key(1, number, number + 1, shard_id))
-        part.claimed_count = leases
+        part.out_count = leases
         self.writers[shard_id].shard = SimpleNamespace(epoch=epoch, index=SimpleNamespace(topics={_TOPIC: part}))
         self.queues.of(part)
 
@@ -87,7 +87,7 @@ class _Host:
             self.close(shard_id)
             return
         part.window.take(count)
-        part.claimed_count += count
+        part.out_count += count
         self.queue.waiting_count -= count
         run.ready[shard_id] -= count
         run.leases[shard_id] += [self.settings.policy(*_TOPIC).in_flight_max] * count
@@ -99,7 +99,7 @@ class _Host:
         if part is None or not run.leases[shard_id] or self.writers[shard_id].shard.epoch != run.epochs[shard_id]:
             return
         run.leases[shard_id].pop(run.chance.randrange(len(run.leases[shard_id])))
-        part.claimed_count -= 1
+        part.out_count -= 1
         self.permits.check(self.queue)
 
 

@@ -107,7 +107,7 @@ class Permits:
                 part.permits = 0
         if not in_flight_max:
             self._forget(queue)
-        if any(part.claimed_count or part.permits_granted for part in parts):
+        if any(part.out_count or part.permits_granted for part in parts):
             self._want(queue.topic)
 
     def gone(self, topic: ShardTopic) -> None:
@@ -154,7 +154,7 @@ class Permits:
         elif short is not None and not lacks:
             del self._short[queue.topic]
             short = None
-        has_more = any(part.permits_granted > max(part.permits or 0, part.claimed_count) for part in self._parts(queue))
+        has_more = any(part.permits_granted > max(part.permits or 0, part.out_count) for part in self._parts(queue))
         if has_more or (count > 0 and short is not None and now_s >= short.again_s):
             self._want(queue.topic)
 
@@ -220,12 +220,12 @@ class Permits:
             if part is None or part.permits is None:
                 if shard_id in noted or part is not None:
                     asks.append(
-                        ShardAsk(shard_id, epoch, 0, part.claimed_count if part is not None and limit else 0, 0)
+                        ShardAsk(shard_id, epoch, 0, part.out_count if part is not None and limit else 0, 0)
                     )
                 continue
             if wanted and shard_id not in wanted:
-                part.permits = min(part.permits, part.claimed_count)  # What it has free is for the others here.
-            asks.append(ShardAsk(shard_id, epoch, part.permits, part.claimed_count, wanted.get(shard_id, 0)))
+                part.permits = min(part.permits, part.out_count)  # What it has free is for the others here.
+            asks.append(ShardAsk(shard_id, epoch, part.permits, part.out_count, wanted.get(shard_id, 0)))
         return PermitAsk(limit, tuple(asks))
 
     def _wanted_counts(self, topic: Topic, parts: Mapping[int, ShardTopic | None]) -> dict[int, int]:
@@ -329,11 +329,11 @@ class Permits:
                 continue
             part.permits_granted = max(part.permits_granted, entry.permits)
             given_count += max(0, entry.permits - part.permits)  # It was given before, and some leases run yet.
-            kept_count = share if topic in self._short or part.permits <= part.claimed_count else part.claimed_count
+            kept_count = share if topic in self._short or part.permits <= part.out_count else part.out_count
             count = max(0, min(part.permits - kept_count, needed_count - given_count))
             part.permits -= count
             given_count += count
-            if part.permits_granted > max(part.permits, part.claimed_count):
+            if part.permits_granted > max(part.permits, part.out_count):
                 self._want(topic)
 
     def tick(self) -> list[Topic]:

@@ -418,6 +418,5 @@ class ShardState:
         item = ShardItem(row.key, self.index.by_number[row.topic], row.priority, row.due_at, sort_key)
         fill_head(item, row)
         self.index.leases[row.key] = item
-        item.topic.claimed_count += 1
         self.leases.begin(item, due_at)
         return item

@@ -205,7 +205,6 @@ class ShardIndex:
         self.events.topics_changed[item.topic] = None
         self.drop_resident(item)
         self.leases[row.key] = item
-        item.topic.claimed_count += 1
         return item
 
     def drop_resident(self, item: ShardItem) -> None:

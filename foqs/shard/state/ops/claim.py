@@ -56,7 +56,6 @@ class Claims:
             index.leases[key] = item
             self.waiting[key] = item
             items.append(item)
-        topic.claimed_count += len(items)
         move_all(topic, items, Phase.READY, Phase.CLAIMING)
         self._started(topic, sort_keys)
 
@@ -93,7 +92,6 @@ class Claims:
         for item in claimed:
             self._index.leases[item.key] = item
         self.fresh += claimed
-        topic.claimed_count += count
         topic.claiming_count += count
         self._index.events.claims_started.append(ClaimsStarted(topic, count, items[count - 1].sort_key))
 
@@ -243,7 +241,6 @@ class Claiming(Operation):
             move_all(topic, items, Phase.ARRIVING, Phase.INSERTING)
             for item in items:
                 del self._index.leases[item.key]
-            topic.claimed_count -= len(items)
             self._source.end(topic, items, [])
         for topic, items in by_topic(self._items).items():
             for item in items:

@@ -154,7 +154,6 @@ class Settlements:
             self.settle([item], [Rewrite(item.key, *sort_key, *counts, is_in_place=True)])
             return True
         del self._index.leases[item.key]
-        item.topic.claimed_count -= 1
         self._journal.leave([item])
         self._index.make_ready(item.topic, [item], item.phase)
         return False
@@ -164,7 +163,6 @@ class Settlements:
         ahead = [item for item in items if item.is_claimed_ahead]
         for item in ahead:
             del self._index.leases[item.key]
-        topic.claimed_count -= len(ahead)
         self._journal.leave(ahead)
         self._index.make_ready(topic, ahead, Phase.PREFETCHED)
         for item in items:
@@ -314,7 +312,6 @@ class Settling(Operation):
                 del leases[item.key]
             for topic, some in settlement.topics.items():
                 move_all(topic, some, Phase.SETTLING, Phase.GONE)
-                topic.claimed_count -= len(some)
                 if was_crowded or topic.is_serial or topic.permits is not None:  # Topics might have had no room.
                     events.topics_changed[topic] = None
             for rewrite, item in zip(settlement.rewrites or (), settlement.items, strict=False):
