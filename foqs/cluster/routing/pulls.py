@@ -244,9 +244,11 @@ class Pulls:
 
     async def _release_here(self, wanted: _Wanted, here: asyncio.Task[list[Delivery]]) -> None:
         """Release items that this host delivered at the moment at which the caller left."""
-        with suppress(asyncio.CancelledError, FoqsError):
-            if items := await here:
-                await self._nack(wanted.context, _releases_of(wanted, items))
+        items: list[Delivery] = []
+        with suppress(asyncio.CancelledError, FoqsError):  # Then this host has delivered nothing.
+            items = await here
+        if items:
+            await self._release_unseen(None, wanted, items)
 
     async def _pull_best(self, wanted: _Wanted, wait: Wait) -> list[Delivery] | None:
         """Take items of the best host. None if no host can be asked, because homes would only name it again at once."""
@@ -359,24 +361,30 @@ class Pulls:
 
     async def _release(self, remote: Peer, wanted: _Wanted, pull: asyncio.Task[list[Delivery]]) -> None:
         """Release the items of a pull whose caller has left or has its answer; other waiting calls get these."""
-        items: list[Delivery] = []
         try:
             items = await pull
+        except FoqsError as error:
+            _log_not_released(remote, error)
+        except asyncio.CancelledError:
+            _log_not_released(remote, "this host stops")
+            raise
+        else:
             if items:
                 self.pulls_total["given_back"] += 1
-                errors: PositionErrors = await self._nack(wanted.context, _releases_of(wanted, items))
-                if errors:
-                    self._log_not_released(remote, next(iter(errors.values())), count=len(errors))
-        except FoqsError as error:
-            self._log_not_released(remote, error, count=len(items))
-        except asyncio.CancelledError:
-            self._log_not_released(remote, "this host stops", count=len(items))
-            raise
+                await self._release_unseen(remote, wanted, items)
 
-    @staticmethod
-    def _log_not_released(remote: Peer, error: FoqsError | str, *, count: int) -> None:
-        """Log that the leases of these items must expire. The count is unknown if the pull failed."""
-        _log.warning("pull_not_given_back", peer=remote.host_id, count=count or None, error=str(error))
+    async def _release_unseen(self, remote: Peer | None, wanted: _Wanted, items: Sequence[Delivery]) -> None:
+        """Release items that no caller has seen. The leases of those that cannot be released have to expire."""
+        try:
+            errors: PositionErrors = await self._nack(wanted.context, _releases_of(wanted, items))
+        except FoqsError as error:
+            _log_not_released(remote, error, len(items))
+        except asyncio.CancelledError:
+            _log_not_released(remote, "this host stops", len(items))
+            raise
+        else:
+            if errors:
+                _log_not_released(remote, next(iter(errors.values())), len(errors))
 
     async def stop(self) -> None:
         """End the waits that are left, release the items of late pulls, and cancel the remaining work.
@@ -386,6 +394,12 @@ class Pulls:
         self.drain()
         await self._tasks.finish(STOP_MS_MAX)
         await self._tasks.stop()
+
+
+def _log_not_released(remote: Peer | None, error: FoqsError | str, count: int | None = None) -> None:
+    """Log that the leases of items of a host, or of this one, must expire. The count is None if the pull failed."""
+    peer = None if remote is None else remote.host_id
+    _log.warning("pull_not_given_back", peer=peer, count=count, error=str(error))
 
 
 def _releases_of(wanted: _Wanted, items: Sequence[Delivery]) -> NackRequest:
