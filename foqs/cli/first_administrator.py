@@ -68,15 +68,15 @@ def init(loaded: LoadedConfig, token_file: Path, days: int | None, no_expiry: bo
 @_NO_EXPIRY
 @host_command
 def reset_admin(loaded: LoadedConfig, token_file: Path, days: int | None, no_expiry: bool) -> None:
-    """Make the principal `admin` anew, with role admin alone and one new token; its other credentials end.
+    """Reset the principal `admin` to role admin alone with one new token; its other credentials end.
 
-    For when every administrator has lost its token. It uses the login to the meta database (`meta_url`) and no host.
+    Use it when every administrator has lost its token. It uses the login to the meta database (`meta_url`) and no host.
     """
     _make(loaded, token_file, life_ms(days, no_expiry), anew=True)
 
 
 def make_administrator(meta: MetaStore, token_file: Path, token_ms: int, *, anew: bool) -> AccessToken:
-    """Make the principal ADMINISTRATOR with a token in a new file; `token_ms` 0 is one that does not expire.
+    """Create the principal ADMINISTRATOR with a token in a new file; with `token_ms` 0 the token does not expire.
 
     Raises AlreadyExistsError for the file and, unless `anew`, for the principal, and OSError if the file cannot be
     written.

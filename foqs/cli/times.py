@@ -1,4 +1,4 @@
-"""Times of the command line: so long ago, or a moment in UTC."""
+"""Times of the command line: a duration before now, or a date and time in UTC."""
 
 from __future__ import annotations
 

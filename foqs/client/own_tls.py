@@ -50,10 +50,10 @@ class _Loaded:
 
 
 class OwnTls:
-    """How a client speaks TLS; it is false for a client that does not. Safe for threads.
+    """The TLS settings of a client; they are false for a client without TLS. Safe for threads.
 
-    The files are looked at for each new connection, and read anew if one was replaced. If that fails, because the
-    certificate is there before its key for example, new connections use those that were read before.
+    Each new connection checks the files, and reads them again if one was replaced. If that fails, because the
+    certificate is there before its key for example, new connections use the files that were read before.
     """
 
     def __init__(

@@ -82,7 +82,7 @@ class OwnToken:
                 )
 
     def call(self) -> Call:
-        """Make the call that signs a connection in; the file is read anew. Raises InvalidArgumentError."""
+        """Make the call that signs a connection in, with the present text of the file. Raises InvalidArgumentError."""
         request = wire.structs.AuthenticateRequest(token=self._read())
         return Call(AUTHENTICATE, request, Repeat.READ)
 

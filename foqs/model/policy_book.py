@@ -48,7 +48,7 @@ class Emptied(NamedTuple):
     asked: frozenset[Closed]
     """The topics and prefixes that took no items meanwhile."""
     held: frozenset[Closed]
-    """Those of which a shard holds items."""
+    """The topics and prefixes of which a shard holds items."""
     delayed: Mapping[str, str]
     """The topics with a group that delays its copies, each with one such group."""
 

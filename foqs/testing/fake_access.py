@@ -1,4 +1,4 @@
-"""Who can call, in a meta database in memory: foqs.storage.meta.meta_access on one immutable value."""
+"""Principals and credentials of a meta database in memory: foqs.storage.meta.meta_access on one immutable value."""
 
 from __future__ import annotations
 

@@ -78,10 +78,9 @@ class JavaClient:
     """The generated code of Java, compiled with the Thrift library that Spark brings along."""
 
     def __init__(self, directory: Path) -> None:
-        """Skips the test on a machine without a Java compiler, or without that library."""
         jars = java_jars()
-        if shutil.which("javac") is None or not jars:
-            pytest.skip("there is no Java compiler here, or no libthrift among the jars of pyspark")
+        assert shutil.which("javac"), "there is no Java compiler (scripts/test-tools.sh installs what is missing)"
+        assert jars, "there is no libthrift among the jars of pyspark"
         generate("java:generated_annotations=suppress", directory)
         self._directory = directory
         self._classes = os.pathsep.join([str(directory), *map(str, jars)])

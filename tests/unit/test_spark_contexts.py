@@ -79,7 +79,6 @@ def _no_session(name: str, master: str | None) -> Iterator[Any]:
 
 @pytest.fixture
 def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Jobs:
-    pytest.importorskip("pyspark")
     return Jobs(tmp_path, monkeypatch)
 
 

@@ -219,9 +219,7 @@ class Permits:
             epoch = shards[shard_id].epoch
             if part is None or part.permits is None:
                 if shard_id in noted or part is not None:
-                    asks.append(
-                        ShardAsk(shard_id, epoch, 0, part.out_count if part is not None and limit else 0, 0)
-                    )
+                    asks.append(ShardAsk(shard_id, epoch, 0, part.out_count if part is not None and limit else 0, 0))
                 continue
             if wanted and shard_id not in wanted:
                 part.permits = min(part.permits, part.out_count)  # What it has free is for the others here.

@@ -16,12 +16,12 @@ from foqs.shard.port import Transaction
 
 
 class Holds:
-    """Knows in which namespaces items might hold ids, and which items a transaction ends."""
+    """Knows the namespaces in which items might hold ids, and writes the ends of held ids with those of their items."""
 
     def __init__(self, shard_id: int, namespaces: Iterable[int]) -> None:
         self.shard_id = shard_id
         self.namespaces = set(namespaces)
-        """Those with items that hold ids, and some whose items have ended since the shard was opened."""
+        """The namespaces with items that hold ids, and some whose items have ended since the shard was opened."""
 
     def hold(self, transaction: Transaction, digest: bytes, copies: Sequence[ShardItem]) -> None:
         """Let an inserted item hold its id, as long as one of its copies lives."""
