@@ -54,12 +54,18 @@ def links_of(host: RunningHost) -> dict[str, Any]:
 
 
 async def until_called_by(new_id: str, *hosts: RunningHost) -> None:
-    """Ask hosts for what is on others until each uses the secret for all of its connections."""
+    """Ask hosts for what is on others until each uses the secret for all of its connections.
+
+    A shard that moves meanwhile is served by nobody for a moment, and the question is refused.
+    """
 
     async def ask() -> bool:
-        for host in hosts:
-            await host.admin.host_status()
-            assert [topic async for topic in host.client.topics("jobs")] == []
+        try:
+            for host in hosts:
+                await host.admin.host_status()
+                assert [topic async for topic in host.client.topics("jobs")] == []
+        except UnavailableError:
+            return False
         links = [link for host in hosts for link in links_of(host).values()]
         return bool(links) and all(link.secret_id == new_id for link in links)
 
