@@ -26,6 +26,7 @@ from tests.sim.run import Outcome, run_seed
 @click.option("--keep-going", is_flag=True, help="Do not stop at the first run that fails.")
 @click.option("--cluster", "is_cluster", is_flag=True, help="Several hosts that share shards.")
 @click.option("--serial", "is_serial", is_flag=True, help="With serial topics.")
+@click.option("--groups", "has_groups", is_flag=True, help="With consumer groups, which some seeds have anyway.")
 @click.option("--unique", "is_unique", is_flag=True, help="With items whose ids are taken as long as they live.")
 @click.option("--in-flight", "limits_in_flight", is_flag=True, help="With limits of items in flight.")
 @click.option("--depths", is_flag=True, help="Runs of another kind: a cluster that keeps the depth of a topic.")

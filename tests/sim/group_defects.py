@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from foqs.host.dispatch.tenant import ReadyRing, Tenant
 from foqs.host.registry.group_calls import GroupCalls
 from foqs.host.verbs.item_maker import Made
 from foqs.model.groups import Copy, NamespaceGroups, TopicGroup
 from foqs.model.item import ShardItem
-from tests.sim.planting import in_place_of
+from tests.sim.planting import in_place_of, runs_with
+from tests.sim.run import run_seed
 
+runs_with(__name__, partial(run_seed, is_cluster=True, has_groups=True))
 _COPIES = NamespaceGroups.copies
 
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -97,6 +98,7 @@ def run_seed(
     is_cluster: bool = False,
     is_unique: bool = False,
     is_serial: bool = False,
+    has_groups: bool = False,
     limits_in_flight: bool = False,
     script: Callable[[Any], Awaitable[None]] | None = None,
 ) -> Outcome:
@@ -104,7 +106,8 @@ def run_seed(
 
     What happens is drawn, unless there is a `script`, which does it to the world. `is_unique`: items with ids that are
     taken as long as they live come as well, which makes the seed another run. `is_serial`: with serial topics beside
-    the other load, which does so as well, and `limits_in_flight`: with limits of items in flight.
+    the other load, which does so as well, and `limits_in_flight`: with limits of items in flight. `has_groups`: with
+    consumer groups, which some seeds have by themselves.
     """
     chance = random.Random(seed)
     profile = make_profile(chance)
@@ -130,41 +133,48 @@ def run_seed(
         "Placement": checked_placement(lambda: world),
         "BulkLane": checked_lane(lambda: world),
     }
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        ledgers = patch.object(cap_homes, "CapLedger", checked_ledger(lambda: world))
-        hosts = simulated(lambda: world, state, checked)
-        with ExitStack() as patches:
-            for one in [
-                tuned(profile.limits | quota_times(profile)), tuned(event_sizes(seed)), hosts, ledgers, _logs(world),
-                world.in_flight.patches(),
-                *(world.liar.limits() if isinstance(world, ClusterWorld) else []),
-                # On a busy machine a page takes so long that its reader pauses, and a seed would be another run.
-                patch.object(page_reads, "perf_counter", loop.time),
-            ]:  # fmt: skip
-                patches.enter_context(one)
-            try:
-                loop.run_until_complete(_watch(world, _live(world, chance) if script is None else script(world)))
-            except Exception as error:
-                world.complain(f"the run ended with {error!r}")
-                if verbose:
-                    raise
-            finally:
-                loop.end_tasks()
-                loop.close()
-    finally:
-        if collecting:
-            gc.enable()
+    ledgers = patch.object(cap_homes, "CapLedger", checked_ledger(lambda: world))
+    hosts = simulated(lambda: world, state, checked)
+    with _without_collections(), ExitStack() as patches:
+        for one in [
+            tuned(profile.limits | quota_times(profile)), tuned(event_sizes(seed)), hosts, ledgers, _logs(world),
+            world.in_flight.patches(),
+            *(world.liar.limits() if isinstance(world, ClusterWorld) else []),
+            # On a busy machine a page takes so long that its reader pauses, and a seed would be another run.
+            patch.object(page_reads, "perf_counter", loop.time),
+        ]:  # fmt: skip
+            patches.enter_context(one)
+        try:
+            life = partial(_live, chance=chance, has_groups=has_groups) if script is None else script
+            loop.run_until_complete(_watch(world, life(world)))
+        except Exception as error:
+            world.complain(f"the run ended with {error!r}")
+            if verbose:
+                raise
+        finally:
+            loop.end_tasks()
+            loop.close()
     counts: Counter[str] = Counter()
     if not world.complaints:
         counts = _check_history(world) + world.counts
     for failure in loop.failures:
         if "exception" in failure and not world.complaints:
             world.complaints.append(f"nobody handled {failure['exception']!r}")
-    chosen = {"cluster": is_cluster, "unique": is_unique, "serial": is_serial, "in-flight": limits_in_flight}
+    chosen = {"cluster": is_cluster, "unique": is_unique, "serial": is_serial, "groups": has_groups}
+    chosen["in-flight"] = limits_in_flight
     kinds = tuple(kind for kind, is_chosen in chosen.items() if is_chosen)
     return Outcome(seed, load_s_max, world.complaints, loop.steps_count, loop.time(), counts, kinds)
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 async def _watch(world: World, living: Awaitable[None]) -> None:
@@ -184,7 +194,7 @@ async def _watch(world: World, living: Awaitable[None]) -> None:
         await asyncio.wait([live])
 
 
-async def _live(world: World, chance: random.Random) -> None:
+async def _live(world: World, *, chance: random.Random, has_groups: bool) -> None:
     until_s = world.profile.load_s
     nemesis: Nemesis | ClusterNemesis
     if isinstance(world, ClusterWorld):
@@ -198,6 +208,7 @@ async def _live(world: World, chance: random.Random) -> None:
     keeper = Keeper(world, random.Random(world.seed ^ 0xBEEF))
     clients = [client.run(until_s) for client in world.clients]
     groups = GroupLoad(world)
+    groups.is_there |= has_groups
     rushing = [SimClient(world, f"r{at}", random.Random(f"rush {world.seed} {at}")) for at in range(_RUSHING_COUNT)]
     await asyncio.gather(
         nemesis.run(until_s),
