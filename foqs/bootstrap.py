@@ -139,8 +139,9 @@ class Host(Service):
         self._distant = DistantHolders(self._namespaces, self._shards, self._waiting, self._slot_source)
         self._lane, slices, pages = BulkLane(self._loop), Slices(self._loop), PageBudget()
         self._inspection = Inspection(
-            self._namespaces, self._shards, self._waiting, self._dispatcher.on_events, slices, pages
-        )
+            self._namespaces, self._shards, self._waiting, self._dispatcher.on_events, slices, pages,
+            self._slot_moves.gates,
+        )  # fmt: skip
         self._exports = Exports(self._namespaces, self._shards, pages, slices, parts.wall_ms)
         self._group_purge = self._make_group_purge()
         self._group_copier = GroupCopier(self._namespaces, self._shards, self._exports, self._waiting, self._loop.time)

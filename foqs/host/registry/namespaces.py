@@ -230,6 +230,7 @@ class Namespaces(Service):
             if listed.namespaces is not self._listed:
                 self._listed, self._read_view = listed.namespaces, NamespaceView(listed.namespaces)
             self._slots.note(listed.slots, "the meta database")
+            self._slots.gates = listed.gates
             view = self._read_view
             self.number_max = max(self.number_max, max(view.by_number, default=0))
             self._conflicts = self._shards.conflicts(view)
