@@ -10,8 +10,8 @@ from tests.support.deep import deep_but
 
 _DEFECTS = all_defects()
 _SLOW_KINDS = {
-    "depth_defects", "peer_defects", "policy_defects", "reach_defects", "routing_defects", "shared_cap_defects",
-    "short_read_defects", "slot_move_defects",
+    "depth_defects", "gate_defects", "peer_defects", "policy_defects", "reach_defects", "routing_defects",
+    "shared_cap_defects", "short_read_defects", "slot_move_defects",
 }  # fmt: skip
 """Kinds whose first defect takes a whole cluster more than ten seconds to show."""
 _QUICK = {one.module: one for one in reversed(_DEFECTS) if one.module not in _SLOW_KINDS}.values()
