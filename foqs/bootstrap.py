@@ -345,6 +345,7 @@ class Host(Service):
             self._namespaces.name_of,
             self._is_draining,
             lambda: len(self._censuses.unknown),
+            self._slot_moves.gates.ages_s,
         )
         self.metrics.watch(OF_HOST, sources)
         self.metrics.watch(OF_AUDIT, self._audit)

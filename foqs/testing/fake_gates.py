@@ -16,6 +16,9 @@ class FakeGates:
     def __init__(self, reach: Reach) -> None:
         self._reach = reach
 
+    def read(self) -> tuple[SlotGate, ...]:
+        return self._reach().tables.gates
+
     def make(self, move: SlotMove, held: Collection[int]) -> None:
         tables = self._reach().tables
         if tables.slot_move is None or not tables.slot_move.is_same(move):

@@ -44,14 +44,6 @@ def delivers_behind_a_gate(self: Slots, shard: ShardState) -> None:
     shard.shut_slots(shut_slots(shard.shard_id, table, earlier))
 
 
-@in_place_of(Slots, "apply_gates")
-def delivers_items_that_stayed_behind_without_a_gate(self: Slots, shard: ShardState) -> None:
-    table, mine = self.kept_by(shard), shard.shard_id
-    waiting = {gate.slot for gate in self.gates if gate.to_shard == mine}
-    shut = shut_slots(mine, table, self.gates)
-    shard.shut_slots(frozenset(waiting) if table is not None and table.version else shut)
-
-
 @in_place_of(SlotGates, "_has_turn")
 async def redrives_a_dead_letter_beside_the_gate(self: SlotGates, shard_id: int, slot: int) -> bool:
     return True

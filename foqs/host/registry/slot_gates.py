@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
+from heapq import nsmallest
 from itertools import islice
 
 import structlog
@@ -31,6 +32,8 @@ LOOK_MS = limits.SECOND_MS
 """The pause between two looks at the gates of this host's shards, unless an earlier shard asks."""
 GATES_PER_CALL_MAX = 64
 """Gates that one call of the meta database changes."""
+GATES_SHOWN_MAX = 64
+"""Gates, the oldest ones, that the metrics of a host show."""
 TURN_MS_MAX = 5 * limits.SECOND_MS
 """Timeout of a redrive that waits until a later shard has stopped to deliver."""
 TURN_POLL_MS = 50
@@ -68,6 +71,20 @@ class SlotGates:
 
     async def stop(self) -> None:
         await self._tasks.stop()
+
+    def ages_s(self) -> dict[tuple[str, ...], float]:
+        """Return the ages of the oldest gates behind which shards of this host wait, by slot and shards. Thread-safe.
+
+        A host that owns no such shard any more has none.
+        """
+        mine = {writer.shard_id for writer in list(self._shards.writers.values()) if writer.held is not None}
+        waiting = [gate for gate in self._slots.gates if gate.to_shard in mine]
+        now_ms = self._namespaces.wall_ms()
+        return {
+            (str(gate.slot), str(gate.from_shard), str(gate.to_shard)): max(0, now_ms - gate.since_ms)
+            / limits.SECOND_MS
+            for gate in nsmallest(GATES_SHOWN_MAX, waiting, key=lambda gate: gate.since_ms)
+        }
 
     @asynccontextmanager
     async def turn(self, shard_ids: Iterable[int], slot: int | None) -> AsyncIterator[dict[int, FoqsError]]:

@@ -30,6 +30,11 @@ class MetaGates:
         self._sessions = sessions
 
     @in_transaction
+    def read(self, connection: Connection) -> tuple[SlotGate, ...]:
+        """Return all gates, by slot. Hosts read them with the namespaces."""
+        return read_gates(connection)
+
+    @in_transaction
     def make(self, connection: Connection, move: SlotMove, held: Collection[int]) -> None:
         """Make the gates of a move under way, for the slots in `held`, and for those for which its giver waits itself.
 
@@ -87,7 +92,7 @@ class MetaGates:
 
     @in_transaction
     def remove(self, connection: Connection, slot: int) -> tuple[SlotGate, ...]:
-        """Remove all gates of a slot, whatever its shards hold. Returns them."""
+        """Remove all gates of a slot, also if its shards have items. Returns them."""
         _lock(connection)
         found = [gate for gate in read_gates(connection) if gate.slot == slot]
         connection.execute(delete(SLOT_GATE).where(SLOT_GATE.c.slot == slot))
