@@ -137,10 +137,14 @@ class Host(Service):
         self._namespace_calls = NamespaceCalls(self._namespaces, self._censuses, self._slots, parts.wall_ms)
         self._slot_moves = self._make_slot_moves()
         self._distant = DistantHolders(self._namespaces, self._shards, self._waiting, self._slot_source)
-        self._lane, slices, pages = BulkLane(self._loop), Slices(self._loop), PageBudget()
-        self._inspection = Inspection(
-            self._namespaces, self._shards, self._waiting, self._dispatcher.on_events, slices, pages,
+        self._lane, slices, pages, gates = (
+            BulkLane(self._loop),
+            Slices(self._loop),
+            PageBudget(),
             self._slot_moves.gates,
+        )
+        self._inspection = Inspection(
+            self._namespaces, self._shards, self._waiting, self._dispatcher.on_events, slices, pages, gates
         )  # fmt: skip
         self._exports = Exports(self._namespaces, self._shards, pages, slices, parts.wall_ms)
         self._group_purge = self._make_group_purge()

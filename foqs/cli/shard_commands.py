@@ -141,10 +141,10 @@ def remove(remote: Remote, shard_id: int) -> None:
 @click.option("--force", is_flag=True, help="Do it, although older items can be delivered after later ones.")
 @remote_command
 def ungate(remote: Remote, slot: int, force: bool) -> None:
-    """Let serial topics of the slot SLOT go on without the items that an earlier shard still has of them.
+    """Let serial topics of the slot SLOT continue without the items that an earlier shard still has.
 
-    A slot moves with a gate: its next shard delivers nothing of its serial topics while the earlier shard has some. Use
-    this if the database of the earlier shard is gone. If it comes back, its items are delivered out of order. Without
+    A slot moves with a gate: its next shard delivers no item of its serial topics while the earlier shard has some. Use
+    this if the database of the earlier shard is lost. If it comes back, its items are delivered out of order. Without
     --force an error names the gates of the slot.
     """
     with remote.admin() as admin:

@@ -1,7 +1,7 @@
 """Gates of slots: a slot's serial topics deliver from one shard at a time while their items are on several.
 
-A slot moves with its serial topics. The items that came before stay on the former shard, and new ones go to the next
-shard, which waits behind a gate until the former shard has delivered all of its own (docs/decisions/0073-gates.md).
+A slot moves with its serial topics. The items that came before stay on the former shard, and new ones come to the
+next shard, which waits behind a gate until the former one has delivered all of its own (docs/decisions/0073-gates.md).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class GateState(IntEnum):
     SHUT = 1
     """The later shard claims nothing more. It can have an item under lease, or one that waits for its next attempt."""
     OPEN = 2
-    """Nothing of the later shard is out, so the earlier shard delivers."""
+    """The later shard has no item out, so the earlier shard delivers."""
 
 
 class SlotGate(NamedTuple):
-    """A gate of one slot: `to_shard` delivers no item of its serial topics until the gate is gone."""
+    """A gate of one slot: `to_shard` delivers no item of its serial topics while it stands."""
 
     slot: int
     from_shard: int

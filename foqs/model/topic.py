@@ -225,7 +225,7 @@ class NamespaceTopics(ItemCounts):
         self._table.note_order(topic)
 
     def is_shut(self, slot: int) -> bool:
-        """Return True if the shard delivers nothing of the serial topics of this slot now."""
+        """Return True if the shard delivers no item of the serial topics of this slot now."""
         return slot in self._table.shut_slots
 
     def emptied(self, topic: ShardTopic) -> None:
@@ -304,7 +304,7 @@ class TopicTable:
         topic.slot = NO_SLOT
 
     def shut(self, slots: frozenset[int]) -> list[ShardTopic]:
-        """Deliver nothing of the serial topics of these slots alone. Returns the topics that deliver again."""
+        """Deliver no item of the serial topics of these slots, and of no others. Returns those that deliver again."""
         opened, self.shut_slots = self.shut_slots - slots, slots
         if not opened or not self.serial_by_slot:
             return []
@@ -440,7 +440,7 @@ class ShardTopic(ItemCounts):
 
     @property
     def is_idle(self) -> bool:
-        """True if none of its items is out or waits for its next attempt."""
+        """True if it has no item that is out or waits for its next attempt."""
         return not (self.out_count or self.delayed)
 
     @property

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from foqs.host.registry.kept_gates import SlotGates
 from foqs.host.registry.known_slots import Slots
-from foqs.host.registry.slot_gates import SlotGates
 from foqs.host.registry.slot_moves import SlotMover
 from foqs.model.census import Census
 from foqs.model.slot_gates import GateState, shut_slots

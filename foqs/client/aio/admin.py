@@ -178,7 +178,7 @@ class AsyncAdminClient(AsyncNamespaceVerbs, AsyncGroupVerbs, AsyncItemVerbs, Asy
     ) -> None:
         """Let the shard of a slot deliver serial topics although an earlier shard still has older items of them.
 
-        It is for an earlier shard whose database is gone: if that comes back, its items are delivered out of order.
+        It is for an earlier shard whose database is lost: if that comes back, its items are delivered out of order.
         slot: 0 to 1,023. force: True to do it; otherwise it raises InvalidArgumentError, which names the gates. Raises
         NotFoundError if the slot has no gate.
         """

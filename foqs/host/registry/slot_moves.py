@@ -17,10 +17,10 @@ from foqs.background.lane import Lane
 from foqs.background.tasks import Tasks
 from foqs.host.registry.censuses import Censuses
 from foqs.host.registry.held_topics import held_slots
+from foqs.host.registry.kept_gates import SlotGates
 from foqs.host.registry.known_slots import Slots
 from foqs.host.registry.namespace_calls import CENSUS_POLL_MS
 from foqs.host.registry.namespaces import Namespaces
-from foqs.host.registry.slot_gates import SlotGates
 from foqs.host.shards.shards import Shards
 from foqs.host.shards.waiting import Answer, Waiting
 from foqs.model import limits

@@ -11,8 +11,8 @@ from functools import partial
 
 from foqs.contract import requests as of
 from foqs.host import arguments
+from foqs.host.registry.kept_gates import SlotGates
 from foqs.host.registry.namespaces import Namespaces
-from foqs.host.registry.slot_gates import SlotGates
 from foqs.host.shards.shards import Shards
 from foqs.host.shards.ttl_scan import ask, in_parts
 from foqs.host.shards.waiting import Answer, Waiting

@@ -143,7 +143,7 @@ class ShardState:
         return any((one.namespace, one.name) == (namespace, name) for one in self._topics_waiting())
 
     def shut_slots(self, slots: frozenset[int]) -> None:
-        """Deliver nothing of the serial topics of these slots from now on, and again of those of all others."""
+        """Deliver no item of the serial topics of these slots from now on, and again of all other slots."""
         for topic in self.index.topic_table.shut(slots):
             self.index.events.topics_changed[topic] = None
 

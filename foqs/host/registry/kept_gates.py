@@ -28,8 +28,8 @@ from foqs.model.topic import ShardTopic
 from foqs.shard.state.engine import ShardState
 from foqs.storage.meta.meta_store import MetaStore
 
-LOOK_MS = limits.SECOND_MS
-"""The pause between two looks at the gates of this host's shards, unless an earlier shard asks."""
+CHECK_MS = limits.SECOND_MS
+"""The pause between two checks of the gates of this host's shards, unless an earlier shard asks."""
 GATES_PER_CALL_MAX = 64
 """Gates that one call of the meta database changes."""
 GATES_SHOWN_MAX = 64
@@ -37,7 +37,7 @@ GATES_SHOWN_MAX = 64
 TURN_MS_MAX = 5 * limits.SECOND_MS
 """Timeout of a redrive that waits until a later shard has stopped to deliver."""
 TURN_POLL_MS = 50
-"""The pause between two looks of such a redrive at what this host knows."""
+"""The pause between two checks of such a redrive by the facts that this host knows."""
 
 _log = structlog.get_logger(__name__)
 
@@ -50,24 +50,24 @@ class SlotGates:
         self._shards = shards
         self._slots = slots
         self._tasks = Tasks("slot gates")
-        self._look: asyncio.Task[None] | None = None
-        self._look_from_s = 0.0
+        self._checking: asyncio.Task[None] | None = None
+        self._check_from_s = 0.0
         self._outage: OutageLog | None = None
 
     def refresh(self) -> None:
-        """Apply the gates that the host has read, and begin a look if it is time for one. On the event loop."""
+        """Apply the gates that the host has read, and begin a check if it is time for one. On the event loop."""
         slots = self._slots
         for _, shard in self._shards.owned():
             slots.apply_gates(shard)
-        if self._look is not None and not self._look.done():
+        if self._checking is not None and not self._checking.done():
             return
         slots.ending &= {gate.id for gate in slots.gates}
         loop = asyncio.get_running_loop()
         mine = {shard.shard_id for _, shard in self._shards.owned()}
         is_asked = any(gate.to_shard in mine and gate.state is GateState.ASKED for gate in slots.gates)
-        if (is_asked or loop.time() >= self._look_from_s) and any(self._work_of(shard) for shard in self._owned()):
-            self._look_from_s = loop.time() + LOOK_MS / 1000
-            self._look = self._tasks.spawn(self._do_look(), "slot gates")
+        if (is_asked or loop.time() >= self._check_from_s) and any(self._work_of(shard) for shard in self._owned()):
+            self._check_from_s = loop.time() + CHECK_MS / 1000
+            self._checking = self._tasks.spawn(self._check_all(), "slot gates")
 
     async def stop(self) -> None:
         await self._tasks.stop()
@@ -90,7 +90,7 @@ class SlotGates:
     async def turn(self, shard_ids: Iterable[int], slot: int | None) -> AsyncIterator[dict[int, FoqsError]]:
         """Give these shards of this host the turn to deliver items of a slot again, for redrives within the context.
 
-        Yields the errors of shards that cannot have it now. Nothing is done for a topic without a slot.
+        Yields the errors of shards that cannot have it now. It does nothing without a slot.
         """
         errors: dict[int, FoqsError] = {}
         holds = [] if slot is None else [(shard_id, slot) for shard_id in shard_ids]
@@ -108,7 +108,7 @@ class SlotGates:
                 if not self._slots.redriving[hold]:
                     del self._slots.redriving[hold]
 
-    # ---- looks ----
+    # ---- checks ----
 
     def _owned(self) -> list[ShardState]:
         return [shard for _, shard in self._shards.owned() if shard.index.counted]
@@ -128,8 +128,8 @@ class SlotGates:
         gated = {gate.slot for gate in self._slots.gates}
         return [slot for slot in known if kept.shards[slot] != shard.shard_id and slot not in gated]
 
-    async def _do_look(self) -> None:
-        """Look after the gates of each shard. The next `refresh` begins a failed look again."""
+    async def _check_all(self) -> None:
+        """Do the part of each shard in its gates. The next `refresh` begins a failed check again."""
         try:
             for shard in self._owned():
                 await self._wait_behind(shard)
