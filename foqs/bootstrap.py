@@ -137,15 +137,9 @@ class Host(Service):
         self._namespace_calls = NamespaceCalls(self._namespaces, self._censuses, self._slots, parts.wall_ms)
         self._slot_moves = self._make_slot_moves()
         self._distant = DistantHolders(self._namespaces, self._shards, self._waiting, self._slot_source)
-        self._lane, slices, pages, gates = (
-            BulkLane(self._loop),
-            Slices(self._loop),
-            PageBudget(),
-            self._slot_moves.gates,
-        )
-        self._inspection = Inspection(
-            self._namespaces, self._shards, self._waiting, self._dispatcher.on_events, slices, pages, gates
-        )  # fmt: skip
+        self._lane, slices, pages = BulkLane(self._loop), Slices(self._loop), PageBudget()
+        on_events, gates = self._dispatcher.on_events, self._slot_moves.gates
+        self._inspection = Inspection(self._namespaces, self._shards, self._waiting, on_events, slices, pages, gates)
         self._exports = Exports(self._namespaces, self._shards, pages, slices, parts.wall_ms)
         self._group_purge = self._make_group_purge()
         self._group_copier = GroupCopier(self._namespaces, self._shards, self._exports, self._waiting, self._loop.time)

@@ -57,10 +57,3 @@ def shut_slots(shard_id: int, table: SlotTable | None, gates: Iterable[SlotGate]
         elif gate.from_shard == shard_id:
             (delivering if gate.state is GateState.OPEN else waiting).add(gate.slot)
     return ALL_SLOTS - (delivering - waiting)
-
-
-def first_of(slot: int, gates: Iterable[SlotGate]) -> SlotGate | None:
-    """Return the gate of the slot whose earlier shard waits for no other one, or None without a gate."""
-    of_slot = [gate for gate in gates if gate.slot == slot]
-    later = {gate.to_shard for gate in of_slot}
-    return next((gate for gate in of_slot if gate.from_shard not in later), None)

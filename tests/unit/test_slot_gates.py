@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 
@@ -47,5 +48,5 @@ def test_never_two_shards_deliver_whatever_the_chain() -> None:
     for _ in range(500):
         chain = [*chance.sample([0, 1, 3], chance.randint(0, 3)), 2]
         states = [GateState.OPEN, GateState.ASKED, GateState.SHUT]
-        gates = [gate(a, b, chance.choice(states)) for a, b in zip(chain, chain[1:], strict=False)]
+        gates = [gate(a, b, chance.choice(states)) for a, b in pairwise(chain)]
         assert set(delivering(*gates)) <= {chain[0]}
