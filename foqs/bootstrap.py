@@ -138,9 +138,8 @@ class Host(Service):
         self._slot_moves = self._make_slot_moves()
         self._distant = DistantHolders(self._namespaces, self._shards, self._waiting, self._slot_source)
         self._lane, slices, pages = BulkLane(self._loop), Slices(self._loop), PageBudget()
-        self._inspection = Inspection(
-            self._namespaces, self._shards, self._waiting, self._dispatcher.on_events, slices, pages
-        )
+        on_events, gates = self._dispatcher.on_events, self._slot_moves.gates
+        self._inspection = Inspection(self._namespaces, self._shards, self._waiting, on_events, slices, pages, gates)
         self._exports = Exports(self._namespaces, self._shards, pages, slices, parts.wall_ms)
         self._group_purge = self._make_group_purge()
         self._group_copier = GroupCopier(self._namespaces, self._shards, self._exports, self._waiting, self._loop.time)
@@ -344,6 +343,7 @@ class Host(Service):
             self._namespaces.name_of,
             self._is_draining,
             lambda: len(self._censuses.unknown),
+            self._slot_moves.gates.ages_s,
         )
         self.metrics.watch(OF_HOST, sources)
         self.metrics.watch(OF_AUDIT, self._audit)

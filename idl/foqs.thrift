@@ -1021,6 +1021,19 @@ struct RemoveShardRequest {
 }
 struct RemoveShardResponse {}
 
+/**
+ * Removes the gates of a slot, so that its present shard delivers the items of its serial topics although an earlier shard
+ * still has older ones. For an earlier shard whose database is gone: if it comes back, its items are delivered after all,
+ * out of order. NOT_FOUND if the slot has no gate. INVALID_ARGUMENT without force, with the gates in its message.
+ */
+struct UngateSlotRequest {
+  /** 0 to 1,023. */
+  1: required i32 slot,
+  /** Do it, although the earlier shard can still have older items. */
+  2: optional bool force
+}
+struct UngateSlotResponse {}
+
 /** What a host that lives does, as it says itself. */
 enum HostState {
   /** It has not said so in time, or cannot be asked: detail says why. */
@@ -1098,6 +1111,7 @@ service FoqsAdmin {
   ClusterShard addShard(1: AddShardRequest request) throws (1: FoqsError error)
   ClusterShard updateShard(1: UpdateShardRequest request) throws (1: FoqsError error)
   RemoveShardResponse removeShard(1: RemoveShardRequest request) throws (1: FoqsError error)
+  UngateSlotResponse ungateSlot(1: UngateSlotRequest request) throws (1: FoqsError error)
   ListHostsResponse listHosts(1: ListHostsRequest request) throws (1: FoqsError error)
   HostStatus getHostStatus(1: HostStatusRequest request) throws (1: FoqsError error)
   /** The same as in Foqs. */

@@ -15,6 +15,7 @@ from foqs.model import limits
 from foqs.model.calls import ClusterShard
 from foqs.model.cluster import ShardHealth, ShardUse
 from foqs.model.errors import FoqsError, NotFoundError
+from foqs.model.slots import SLOTS_COUNT
 
 _PROBLEMS = {
     ShardHealth.UNKNOWN: "it is not known who serves it",
@@ -133,6 +134,22 @@ def remove(remote: Remote, shard_id: int) -> None:
         admin.remove_shard(shard_id)
     remote.output.document({"removed": shard_id})
     note(f"shard {shard_id} was removed; drop its database when it is not needed any more")
+
+
+@shard.command()
+@click.argument("slot", type=click.IntRange(0, SLOTS_COUNT - 1))
+@click.option("--force", is_flag=True, help="Do it, although older items can be delivered after later ones.")
+@remote_command
+def ungate(remote: Remote, slot: int, force: bool) -> None:
+    """Let serial topics of the slot SLOT continue without the items that an earlier shard still has.
+
+    A slot moves with a gate: its next shard delivers no item of its serial topics while the earlier shard has some. Use
+    this if the database of the earlier shard is lost. If it comes back, its items are delivered out of order. Without
+    --force an error names the gates of the slot.
+    """
+    with remote.admin() as admin:
+        admin.ungate_slot(slot, force=force)
+    remote.output.document({"ungated": slot})
 
 
 def _note_who_is_missing(admin: AdminClient, shard_id: int, *, host_name: str = "", tier: str | None = None) -> None:

@@ -255,6 +255,11 @@ def remove_shard(terms: Terms, shard_id: int) -> Flow[None]:
     yield from call_flow(terms, Call("removeShard", request, Repeat.UNLESS_UNKNOWN))
 
 
+def ungate_slot(terms: Terms, slot: int, force: bool) -> Flow[None]:
+    request = wire.structs.UngateSlotRequest(slot=slot, force=force or None)
+    yield from call_flow(terms, Call("ungateSlot", request, Repeat.UNLESS_UNKNOWN))
+
+
 def list_hosts(terms: Terms) -> Flow[list[ClusterHost]]:
     response = yield from call_flow(terms, Call("listHosts", wire.structs.ListHostsRequest(), Repeat.ALWAYS))
     return [_host(decoded) for decoded in response.hosts or ()]

@@ -134,6 +134,7 @@ FIELDS: Mapping[str, Mapping[str, Checked]] = {
     "AddShardRequest": _fields(CLUSTER="shard_id place tier"),
     "UpdateShardRequest": _fields(CLUSTER="shard_id pinned_to tier", CONTENT="state last"),
     "RemoveShardRequest": _fields(CLUSTER="shard_id"),
+    "UngateSlotRequest": _fields(CLUSTER="slot", CONTENT="force"),
     "ListHostsRequest": _fields(),
     "HostStatusRequest": _fields(),
     # Who can call.

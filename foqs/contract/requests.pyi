@@ -576,6 +576,18 @@ class RemoveShardRequest:
     shard_id: int = ...
 
 @dataclass
+class UngateSlotRequest:
+    """Removes the gates of a slot, so that its present shard delivers the items of its serial topics although an
+    earlier shard still has older ones. For an earlier shard whose database is gone: if it comes back, its items are
+    delivered after all, out of order. NOT_FOUND if the slot has no gate. INVALID_ARGUMENT without force, with the
+    gates in its message."""
+
+    slot: int = ...
+    """0 to 1,023."""
+    force: bool | None = ...
+    """Do it, although the earlier shard can still have older items."""
+
+@dataclass
 class ListHostsRequest:
     """Asks all hosts that live, for 2 s at most."""
 

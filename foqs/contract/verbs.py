@@ -161,6 +161,7 @@ VERBS: dict[str, VerbRow] = {
     "addShard": VerbRow(of.AddShardRequest, calls.ClusterShard, Whole.SURVEYED, Permission.OPERATE),
     "updateShard": VerbRow(of.UpdateShardRequest, calls.ClusterShard, Whole.SURVEYED, Permission.OPERATE),
     "removeShard": VerbRow(of.RemoveShardRequest, None, OfShard(shard_id="shard_id"), Permission.OPERATE),
+    "ungateSlot": VerbRow(of.UngateSlotRequest, None, Whole.HERE, Permission.OPERATE),
     "listHosts": VerbRow(of.ListHostsRequest, ClusterHosts, Whole.SURVEYED, Permission.WATCH, costs="hosts"),
     "getHostStatus": VerbRow(of.HostStatusRequest, calls.HostStatus, Whole.STATUS, Permission.WATCH, costs="shards"),
     # Who can call.

@@ -135,10 +135,13 @@ class HostUnreachableError(UnavailableError):
 
 
 class SlotsBusyError(UnavailableError):
-    """Some slots cannot move, because they have items of serial topics."""
+    """Some slots cannot move, because the shard that would receive them has older items of their serial topics."""
 
-    def __init__(self, slots: frozenset[int]) -> None:
-        super().__init__(f"{len(slots)} slots have items of serial topics: they were not moved", nothing_done=True)
+    def __init__(self, slots: frozenset[int], to_shard: int) -> None:
+        super().__init__(
+            f"shard {to_shard} still has older items of serial topics of {len(slots)} slots: these do not move there",
+            nothing_done=True,
+        )
         self.slots = slots
 
 

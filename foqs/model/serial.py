@@ -15,6 +15,7 @@ from foqs.model.slots import SLOTS_COUNT, slot_of
 from foqs.model.topic_name import parts
 
 if TYPE_CHECKING:
+    from foqs.model.namespace import SettingsTable
     from foqs.model.policies import NamespacePolicies
     from foqs.model.policy import TopicPolicy
 
@@ -78,6 +79,13 @@ class Serials:
 def serial_slot(namespace_name: str, topic: str) -> int:
     """Return the slot whose shard has all items of a serial topic, and of its groups."""
     return slot_of(namespace_name, topic, SLOTS_COUNT)
+
+
+def slot_of_serial(settings: SettingsTable, number: int, name: str) -> int | None:
+    """Return the slot of a serial topic, or of the topic of a group, by its hidden name; None for another topic."""
+    if settings.serial_policy(number, name) is None or (namespace := settings.by_number.get(number)) is None:
+        return None
+    return serial_slot(namespace.name, parts(name)[0])
 
 
 def shown_due_at(due_at: int, enqueued_at: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 
 from sortedcontainers import SortedDict
 
@@ -19,6 +19,9 @@ OPEN_LEASES_OF_TOPIC_RATIO = 4
 """Ratio of a topic's leases to the free leases of the shard: one topic can have 200,000 leases, two can have 111,111
 each.
 """
+
+NO_SLOT = -1
+"""The slot of a topic that is not serial."""
 
 _FEW = 16
 """Sort keys are inserted one by one if fewer than one in this many of the list; more are sorted with it."""
@@ -221,6 +224,10 @@ class NamespaceTopics(ItemCounts):
     def note_order(self, topic: ShardTopic) -> None:
         self._table.note_order(topic)
 
+    def is_shut(self, slot: int) -> bool:
+        """Return True if the shard delivers no item of the serial topics of this slot now."""
+        return slot in self._table.shut_slots
+
     def emptied(self, topic: ShardTopic) -> None:
         self._table.note_empty(topic)
 
@@ -228,9 +235,13 @@ class NamespaceTopics(ItemCounts):
 class TopicTable:
     """All topics of one shard."""
 
-    __slots__ = ("by_number", "counted", "counts", "empty_since_ms", "namespaces", "serial", "steady_ms", "topics")
+    __slots__ = (
+        "by_number", "counted", "counts", "empty_since_ms", "namespaces", "serial", "serial_by_slot", "shut_slots",
+        "slot_of", "steady_ms", "topics",
+    )  # fmt: skip
 
-    def __init__(self, steady_ms: int) -> None:
+    def __init__(self, steady_ms: int, slot_of: Callable[[int, str], int | None]) -> None:
+        """`slot_of` returns the slot of a serial topic, by its namespace and hidden name."""
         self.topics: dict[tuple[int, str], ShardTopic] = {}
         """Topics by namespace and name."""
         self.by_number: dict[int, ShardTopic] = {}
@@ -243,6 +254,11 @@ class TopicTable:
         """The time at which a topic was last empty, the earliest first; it can hold items again."""
         self.serial: dict[ShardTopic, None] = {}
         """The topics that deliver one item at a time."""
+        self.serial_by_slot: dict[int, dict[ShardTopic, None]] = {}
+        """The same topics, by slot."""
+        self.shut_slots: frozenset[int] = frozenset()
+        """The slots of whose serial topics another shard delivers."""
+        self.slot_of = slot_of
         self.steady_ms = steady_ms
         """The time of the last tick."""
 
@@ -262,7 +278,7 @@ class TopicTable:
         del self.topics[topic.namespace, topic.name]
         del self.by_number[topic.number]
         self.empty_since_ms.pop(topic, None)
-        self.serial.pop(topic, None)
+        self._forget_order(topic)
         namespace = self.namespaces[topic.namespace]
         del namespace.by_name[topic.name]
         if not namespace.by_name:
@@ -270,10 +286,29 @@ class TopicTable:
 
     def note_order(self, topic: ShardTopic) -> None:
         """Note if the topic is serial."""
+        self._forget_order(topic)
         if topic.is_serial:
             self.serial[topic] = None
-        else:
-            self.serial.pop(topic, None)
+            slot = self.slot_of(topic.namespace, topic.name)
+            if slot is not None:
+                topic.slot = slot
+                self.serial_by_slot.setdefault(slot, {})[topic] = None
+
+    def _forget_order(self, topic: ShardTopic) -> None:
+        self.serial.pop(topic, None)
+        of_slot = self.serial_by_slot.get(topic.slot)
+        if of_slot is not None:
+            of_slot.pop(topic, None)
+            if not of_slot:
+                del self.serial_by_slot[topic.slot]
+        topic.slot = NO_SLOT
+
+    def shut(self, slots: frozenset[int]) -> list[ShardTopic]:
+        """Deliver no item of the serial topics of these slots, and of no others. Returns those that deliver again."""
+        opened, self.shut_slots = self.shut_slots - slots, slots
+        if not opened or not self.serial_by_slot:
+            return []
+        return [topic for slot in opened for topic in self.serial_by_slot.get(slot, ())]
 
     def note_empty(self, topic: ShardTopic) -> None:
         """Note that the topic is empty, as far as is known."""
@@ -302,6 +337,7 @@ class ShardTopic(ItemCounts):
         "permits_granted",
         "shard_id",
         "shown",
+        "slot",
         "stored",
         "window",
     )
@@ -340,6 +376,8 @@ class ShardTopic(ItemCounts):
         """Its items in the shard's table of leases: those claimed, prefetched, under lease or being settled."""
         self.is_serial = False
         """True if it delivers one item at a time."""
+        self.slot = NO_SLOT
+        """Its slot while it is a serial topic of the shard."""
         self.holds_on_dead = False
         """True if it delivers nothing while it has a dead letter, being serial."""
         self.first_enqueued_at = 0
@@ -387,15 +425,28 @@ class ShardTopic(ItemCounts):
         return self.permits is not None and self.permits <= self.out_count and self.window.head != order.LAST
 
     def _serial_room(self) -> int:
-        """1 if no item is out or waits for its next attempt, nor keeps the topic back as a dead letter; else 0.
+        """1 if no item is out or waits for its next attempt, and nothing keeps the topic back: no dead letter, and no
+        other shard; else 0.
 
         Until the rows are counted, an item can wait unknown.
         """
         namespace = self.of_namespace
         if namespace is None or not namespace.is_counted() or self.out_count or self.delayed:
             return 0
+        if namespace.is_shut(self.slot):
+            return 0
         is_held = self.holds_on_dead and self.dead
         return int(not is_held and len(self._leases) < limits.OPEN_LEASES_MAX)
+
+    @property
+    def is_idle(self) -> bool:
+        """True if it has no item that is out or waits for its next attempt."""
+        return not (self.out_count or self.delayed)
+
+    @property
+    def is_live(self) -> bool:
+        """True if it has items that can be delivered without a redrive, or a dead letter that keeps it back."""
+        return bool(self.rows or self.out_count or self.delayed or (self.holds_on_dead and self.dead))
 
     def oldest_due_at(self) -> int | None:
         """Return the earliest due time of the ready items in its window, or None."""

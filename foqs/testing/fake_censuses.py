@@ -70,8 +70,8 @@ class FakeSlots:
     def begin_move(self, census: Census, move: SlotMove) -> list[int]:
         answers, missing = self._censuses.counted(census)
         if not missing:
-            check_slots_free(census, answers)
             tables = self._reach().tables
+            check_slots_free(census, move, answers, tables.gates)
             version = tables.slots.version
             known = max([answer.slots_version for answer in answers], default=0)
             taker = tables.cluster.shards.get(move.to_shard)

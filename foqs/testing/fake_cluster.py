@@ -14,7 +14,7 @@ from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, Unavaila
 from foqs.model.secret import Secret
 from foqs.model.shard_place import FOUND_NOTHING, EpochAsk, EpochGiven, FoundShard, nobody_is_dead
 from foqs.storage.meta.meta_hosts import EndedSessions
-from foqs.storage.meta.meta_shards import check_place, not_known
+from foqs.storage.meta.meta_shards import check_place, gated, not_known
 from foqs.testing.fake_meta_tables import ClusterTables, Reach
 
 
@@ -205,4 +205,7 @@ class FakeShards:
         row = self._cluster.shards.get(shard_id)
         if row is None or row.use is not ShardUse.DRAINING or row.epoch != epoch:
             raise UnavailableError(f"shard {shard_id} has another owner now", nothing_done=True)
+        for gate in self._reach().tables.gates:
+            if shard_id in (gate.from_shard, gate.to_shard):
+                raise gated(shard_id, gate.slot, gate.from_shard, gate.to_shard)
         self._cluster.shards[shard_id] = row._replace(use=ShardUse.REMOVED, moving_to="", pinned_to="")

@@ -9,6 +9,7 @@ from foqs.testing.fake_access import FakeAccess
 from foqs.testing.fake_audit import FakeAudit
 from foqs.testing.fake_censuses import FakeCensuses, FakeSlots
 from foqs.testing.fake_cluster import FakeCluster, FakeHosts, FakeSecrets, FakeShards
+from foqs.testing.fake_gates import FakeGates
 from foqs.testing.fake_groups import FakeGroups
 from foqs.testing.fake_jobs import FakeJobs
 from foqs.testing.fake_meta_tables import MetaDatabase, Reach
@@ -30,6 +31,7 @@ class FakeMeta:
         self.shards = FakeShards(reach)
         self.censuses = FakeCensuses(reach)
         self.slots = FakeSlots(reach, self.censuses)
+        self.gates = FakeGates(reach)
         self.policies = FakePolicies(reach, self.censuses)
         self.jobs = FakeJobs(reach)
         self.access = FakeAccess(reach)

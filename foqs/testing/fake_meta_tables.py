@@ -16,6 +16,7 @@ from foqs.model.groups import Groups
 from foqs.model.jobs import Job
 from foqs.model.namespace import Namespace
 from foqs.model.policies import Policies
+from foqs.model.slot_gates import NO_GATES, SlotGate
 from foqs.model.slots import NO_SLOTS, SlotMove, SlotTable
 from foqs.model.stocks import Topic
 from foqs.storage.meta.meta_jobs import JobCounts, JobKey
@@ -66,6 +67,8 @@ class MetaTables:
     jobs: JobTables = field(default_factory=JobTables)
     slots: SlotTable = NO_SLOTS
     slot_move: SlotMove | None = None
+    gates: tuple[SlotGate, ...] = NO_GATES
+    """Gates of slots, replaced with every change."""
     quotas: dict[int, bytes] = field(default_factory=dict)
     """The packed books of quotas, by namespace."""
     permits: dict[Topic, bytes] = field(default_factory=dict)

@@ -49,8 +49,9 @@ class FakeNamespaces:
         epochs = {row.shard_id: row.epoch for row in tables.cluster.shards.values()}
         slots, move = tables.slots, tables.slot_move
         listed = NamespaceList(
-            namespaces, censuses, epochs, slots, move, tables.policies, tables.prefix_policies, tables.groups
-        )
+            namespaces, censuses, epochs, slots, move, tables.policies, tables.prefix_policies, tables.groups,
+            tables.gates,
+        )  # fmt: skip
         for census, expires_at in list(tables.censuses.values()):
             if expires_at < self._reach().now_ms():
                 self._censuses.end(census)

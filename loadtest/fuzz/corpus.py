@@ -103,6 +103,7 @@ def _plain() -> list[tuple[str, Any]]:
         ("addShard", s.AddShardRequest(70, "mysql://nowhere/shard")),
         ("updateShard", s.UpdateShardRequest(70)),
         ("removeShard", s.RemoveShardRequest(70)),
+        ("ungateSlot", s.UngateSlotRequest(7, True)),
         ("setTopicPolicy", s.SetTopicPolicyRequest(NAMESPACE, "topic", weight=2)),
         ("setTopicPolicies", s.SetTopicPoliciesRequest(NAMESPACE, [s.TopicPolicyChange("topic", True, weight=2)])),
         ("getTopicPolicy", s.GetTopicPolicyRequest(NAMESPACE, "topic")),

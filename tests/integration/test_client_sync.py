@@ -110,6 +110,7 @@ SILENT_CALLS: dict[str, Callable[[foqs.Client, foqs.AdminClient, Any], object]] 
     "add_shard": lambda _, admin, within: admin.add_shard(1, "mysql://h/s1", **within),
     "update_shard": lambda _, admin, within: admin.update_shard(1, **within),
     "remove_shard": lambda _, admin, within: admin.remove_shard(1, **within),
+    "ungate_slot": lambda _, admin, within: admin.ungate_slot(7, force=True, **within),
     "list_hosts": lambda _, admin, within: admin.list_hosts(**within),
     "host_status": lambda _, admin, within: admin.host_status(**within),
     "list_audit": lambda _, admin, within: admin.list_audit(**within),

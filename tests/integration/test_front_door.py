@@ -139,6 +139,7 @@ async def _call_the_verbs_on_shards(client: RawClient) -> None:
     assert (changed.response.state, changed.response.pinned_to) == (ShardUse.DRAINING, "host-2")
     assert (await client.call("listShards", s.ListShardsRequest())).response.shards == [changed.response]
     assert (await client.call("removeShard", s.RemoveShardRequest(7))).response == s.RemoveShardResponse()
+    assert (await client.call("ungateSlot", s.UngateSlotRequest(7, True))).response == s.UngateSlotResponse()
     absent = await client.call("removeShard", s.RemoveShardRequest(8))
     assert absent.error.code == ErrorCode.NOT_FOUND
 

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from tests.sim.depth_runs import run_depths
+from tests.sim.gate_runs import run_gates
 from tests.sim.permits import run_permits
 from tests.sim.run import Outcome, run_seed
 
@@ -30,13 +31,22 @@ from tests.sim.run import Outcome, run_seed
 @click.option("--unique", "is_unique", is_flag=True, help="With items whose ids are taken as long as they live.")
 @click.option("--in-flight", "limits_in_flight", is_flag=True, help="With limits of items in flight.")
 @click.option("--depths", is_flag=True, help="Runs of another kind: a cluster that keeps the depth of a topic.")
+@click.option("--gates", is_flag=True, help="Runs of another kind: slots move with items of serial topics.")
 @click.option("--permits", is_flag=True, help="Runs of another kind: only books of permits, step by step.")
 def main(
-    seed: int | None, first: int, seeds: int, verbose: bool, keep_going: bool, depths: bool, permits: bool, **kind: Any
+    seed: int | None,
+    first: int,
+    seeds: int,
+    verbose: bool,
+    keep_going: bool,
+    depths: bool,
+    gates: bool,
+    permits: bool,
+    **kind: Any,
 ) -> None:
     """Simulate the queue with faults, once per seed."""
     began_s = time.monotonic()
-    run = _run_of(kind, depths=depths, permits=permits, verbose=verbose)
+    run = _run_of(kind, depths=depths, gates=gates, permits=permits, verbose=verbose)
     chosen = range(first, first + seeds) if seed is None else [seed]
     counts: Counter[str] = Counter()
     failed = 0
@@ -54,13 +64,19 @@ def main(
     sys.exit(1 if failed else 0)
 
 
-def _run_of(kind: dict[str, Any], *, depths: bool, permits: bool, verbose: bool) -> Callable[[int], Outcome]:
+def _run_of(
+    kind: dict[str, Any], *, depths: bool, gates: bool, permits: bool, verbose: bool
+) -> Callable[[int], Outcome]:
     load_s = kind.pop("load_s")
-    if not depths and not permits:
+    if not depths and not gates and not permits:
         return partial(run_seed, load_s_max=load_s, verbose=verbose, **kind)
-    if (depths and permits) or any(kind.values()) or not math.isinf(load_s):
-        raise click.UsageError("--depths and --permits are runs of their own kind, which no other option changes")
-    return partial(run_depths, verbose=verbose) if depths else run_permits
+    if depths + gates + permits > 1 or any(kind.values()) or not math.isinf(load_s):
+        raise click.UsageError(
+            "--depths, --gates and --permits are runs of their own kind: no other option changes them"
+        )
+    if permits:
+        return run_permits
+    return partial(run_depths if depths else run_gates, verbose=verbose)
 
 
 main()

@@ -264,7 +264,10 @@ class Nemesis:
         kind = self._apart.choice(["restored", "promoted", "lost"])
         kept = {"restored": self._past, "promoted": self._past[-1:], "lost": [MetaTables()]}[kind]
         world.trace("meta", f"is {kind}")
+        before = world.meta.tables.gates
         world.meta.tables = self._apart.choice(kept).copy()
+        if world.meta.tables.gates != before:
+            world.serials.lose("the meta database has other gates than before")
         world.restored = True
         world.numbers_deleted.clear()
         world.counts[f"meta databases {kind}"] += 1

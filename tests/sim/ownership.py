@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -14,13 +14,15 @@ from foqs.model.errors import UnavailableError
 from foqs.model.grants import Ask
 from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.model.shard_place import EpochAsk, EpochGiven
-from foqs.model.slots import SlotTable
+from foqs.model.slot_gates import GateState, SlotGate
+from foqs.model.slots import SlotMove, SlotTable
 from foqs.shard.port import ShardImage, Tenure, Transaction, TransactionResult
 from foqs.storage.shard.packs.pack import PackPlan
 from foqs.storage.shard.packs.pack_index import PackIndex
 from foqs.storage.shard.shard_store import ShardAccess
 from foqs.testing.fake_censuses import FakeSlots
 from foqs.testing.fake_cluster import FakeShards
+from foqs.testing.fake_gates import FakeGates
 from foqs.testing.fake_meta import FakeMeta
 from foqs.testing.fake_meta_tables import MetaDatabase
 from foqs.testing.fake_meta_tables import MetaTables as Tables
@@ -122,6 +124,36 @@ class SimSlots(FakeSlots):
         super().restore(table)
 
 
+class SimGates(FakeGates):
+    def __init__(self, world: World, meta: FakeMeta) -> None:
+        super().__init__(meta.reach)
+        self._world = world
+
+    def make(self, move: SlotMove, held: Collection[int]) -> None:
+        before = self._reach().tables.gates
+        super().make(move, held)
+        self._count("gates made by moves", before)
+        chained = {gate.slot for gate in before if gate.to_shard == move.from_shard}
+        self._world.counts["gates behind other gates"] += len(chained.intersection(move.slots))
+
+    def ask(self, shard_id: int, epoch: int, slots: Collection[int]) -> None:
+        before = self._reach().tables.gates
+        super().ask(shard_id, epoch, slots)
+        self._count("gates asked for by earlier shards", before)
+
+    def advance(self, shard_id: int, epoch: int, gates: Sequence[SlotGate], state: GateState) -> None:
+        super().advance(shard_id, epoch, gates, state)
+        self._world.counts[f"gates that became {state.name}"] += len(gates)
+
+    def end(self, shard_id: int, epoch: int, gates: Sequence[SlotGate]) -> None:
+        count = len(self._reach().tables.gates)
+        super().end(shard_id, epoch, gates)
+        self._world.counts["gates that ended"] += count - len(self._reach().tables.gates)
+
+    def _count(self, what: str, before: tuple[SlotGate, ...]) -> None:
+        self._world.counts[what] += len(self._reach().tables.gates) - len(before)
+
+
 class SimQuotas(FakeQuotas):
     def __init__(self, world: World, meta: FakeMeta, host_name: str, process_id: str) -> None:
         super().__init__(meta.reach, process_id)
@@ -148,6 +180,7 @@ def sim_meta(world: World, process_id: str) -> FakeMeta:
     meta = FakeMeta(reach, process_id)
     meta.shards = SimShards(world, meta)
     meta.slots = SimSlots(world, meta, host_name)
+    meta.gates = SimGates(world, meta)
     meta.namespaces = SimNamespaces(world, meta)
     meta.quotas = SimQuotas(world, meta, host_name, process_id)
     if world.in_flight.is_there:

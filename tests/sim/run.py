@@ -224,7 +224,7 @@ async def _live(world: World, *, chance: random.Random, has_groups: bool) -> Non
         *([world.rotations.run(until_s)] if isinstance(world, ClusterWorld) and world.rotations.is_there else []),
     )
     world.trace("sim", "load is over")
-    await _work_off(world, keeper, groups)
+    await work_off(world, keeper, groups)
     groups.check()
     if world.uniques is not None:
         await world.uniques.check()
@@ -259,7 +259,7 @@ async def _trials(world: ClusterWorld, nemesis: ClusterNemesis) -> None:
         await Reach(world).run(nemesis.is_even)
 
 
-async def _work_off(world: World, keeper: Keeper, groups: GroupLoad) -> None:
+async def work_off(world: World, keeper: Keeper, groups: GroupLoad) -> None:
     """Consume until nothing live is left."""
     deadline_s = world.loop.time() + _WORK_OFF_S_MAX
     while world.live_count() or not world.is_served():

@@ -84,6 +84,6 @@ def takes_another_shard_while_that_of_the_slot_is_away(
     return placed
 
 
-@in_place_of(HeldTopics, "see", _has_shards)
-def moves_slots_and_makes_topics_serial_with_their_items(self: HeldTopics, number: int, name: str) -> None:
+@in_place_of(HeldTopics, "see")
+def makes_topics_serial_with_their_items(self: HeldTopics, number: int, name: str, *, is_live: bool) -> None:
     """Nothing is held."""

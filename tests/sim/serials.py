@@ -89,6 +89,8 @@ class SerialLoad:
         self._world = world
         self._chance = random.Random(f"serial {world.seed}")
         self.is_there = is_there
+        self._slowness = random.Random(f"slow serial {world.seed}").choice([1, 1, 6])
+        """Slow consumers and operators leave items, and dead letters, for slots to move with."""
         self._void = ""
         """The reason for which nothing is promised any more: the meta database has lost the policies."""
         self._ready = False
@@ -159,6 +161,10 @@ class SerialLoad:
         if not is_prefix_there or "held" not in tables.policies.get(number, {}):
             self._void = "the meta database has lost the policies"
             self._world.counts["serial topics that the meta database has lost"] += 1
+
+    def lose(self, why: str) -> None:
+        """Nothing is promised any more."""
+        self._void = self._void or why
 
     def committed(self, shard_id: int, script: Script) -> None:
         """All items of a serial topic are written to the shard of its slot."""
@@ -231,7 +237,7 @@ class SerialLoad:
 
     async def _consume(self, until_s: float, topic: str, group: str) -> None:
         while self._now_s() < until_s:
-            await asyncio.sleep(self._chance.random() * _PAUSE_S_MAX)
+            await asyncio.sleep(self._chance.random() * _PAUSE_S_MAX * self._slowness)
             await self._take(topic, group)
 
     async def _take(self, topic: str, group: str) -> None:
@@ -292,7 +298,7 @@ class SerialLoad:
 
     async def _operate(self, until_s: float) -> None:
         while self._now_s() < until_s:
-            await asyncio.sleep(self._chance.random() * 3 * _PAUSE_S_MAX)
+            await asyncio.sleep(self._chance.random() * 3 * _PAUSE_S_MAX * self._slowness)
             topic, group = self._chance.choice(_GROUPS)
             await self._redrive(topic, group)
 

@@ -19,6 +19,7 @@ from foqs.model.slots import NO_SLOTS, SLOTS_COUNT, SlotMove, SlotTable, slot_of
 from foqs.shard.writer.shard_writer import ShardWriter
 from foqs.testing.fake_server import Script
 from tests.histories.history import uid_of
+from tests.sim.gates import standing_gates
 from tests.sim.serials import SERIAL_NAMESPACE
 
 if TYPE_CHECKING:
@@ -272,6 +273,7 @@ class SlotWatch:
         table, tables = self.table, self._world.meta.tables
         if tables.slot_move is not None:
             yield f"the meta database has {tables.slot_move}, which should have ended"
+        yield from standing_gates(self._world)
         if tables.slots != table:
             yield f"the meta database has slot table {tables.slots.version}, not {table.version}"
         if host.host._slots.table != table:

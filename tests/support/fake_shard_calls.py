@@ -52,6 +52,10 @@ class FakeShardCalls:
     async def remove_shard(self, context: CallContext, request: of.RemoveShardRequest) -> None:
         self.shards[request.shard_id] = replace(self._shard(request.shard_id), state=ShardUse.REMOVED)
 
+    async def ungate_slot(self, context: CallContext, request: of.UngateSlotRequest) -> None:
+        if not request.force:
+            raise InvalidArgumentError(f"slot {request.slot} has gates: give force")
+
     def _shard(self, shard_id: int) -> ClusterShard:
         if shard_id not in self.shards:
             raise NotFoundError(f"there is no shard {shard_id}")

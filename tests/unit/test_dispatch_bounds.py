@@ -305,8 +305,9 @@ def test_a_call_for_which_too_many_look_ups_wait_is_told_so(monkeypatch: pytest.
         waiting, on_events = Waiting(asyncio.get_running_loop()), shards.dispatcher.on_events
         namespace = Namespace(NAMESPACE, "n", NamespaceSettings(), 0)
         inspection = Inspection(
-            cast(Any, NamespacesOf(namespace)), cast(Any, shards), waiting, on_events, cast(Any, None), cast(Any, None)
-        )
+            cast(Any, NamespacesOf(namespace)), cast(Any, shards), waiting, on_events, cast(Any, None), cast(Any, None),
+            cast(Any, None),
+        )  # fmt: skip
         with monkeypatch.context() as patched:
             patched.setattr(limits, "LOOK_UPS_WAITING_MAX", 0)
             errors = await asyncio.wait_for(

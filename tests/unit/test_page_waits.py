@@ -49,6 +49,7 @@ async def test_calls_behind_a_read_that_hangs_are_answered_in_time_and_not_read_
         Mock(),
         Slices(asyncio.get_running_loop()),
         PageBudget(),
+        Mock(),
     )
     calls = [inspection.peek_items(CALL, PeekItemsRequest("jobs", "a", 10)) for _ in range(3)]
     answers = await asyncio.gather(*calls, return_exceptions=True)
@@ -107,6 +108,7 @@ async def test_a_page_of_a_sick_shard_fails_at_once_and_one_that_waits_for_it_as
         Mock(),
         Slices(asyncio.get_running_loop()),
         PageBudget(),
+        Mock(),
     )
     calls = [
         asyncio.create_task(inspection.peek_items(CALL, PeekItemsRequest("jobs", "a", 10))) for _ in range(150)

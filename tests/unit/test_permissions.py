@@ -114,7 +114,7 @@ def test_each_verb_needs_the_bits_that_the_decision_gives_it() -> None:
         "ALTER": "deleteItems forgetDedupIds redriveDeadLetters purgeDeadLetters setTopicPolicy setTopicPolicies",
         "MANAGE": "createNamespace updateNamespace deleteNamespace createGroup deleteGroup",
         "WATCH": "listShards listHosts getHostStatus",
-        "OPERATE": "addShard updateShard removeShard recoverNamespace",
+        "OPERATE": "addShard updateShard removeShard ungateSlot recoverNamespace",
         "ACCESS": "createPrincipal updatePrincipal deletePrincipal listPrincipals createToken revokeToken listTokens"
         " addCertificate removeCertificate setAccessMode getAccess listRefusals listAudit",
     }

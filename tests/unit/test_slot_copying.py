@@ -79,11 +79,12 @@ class Receiver:
         self.shard, self.source = OneShard(), source
         self.shard.stored.tables.slots = TABLE
         self.shard.set_window(ids=1_000_000)
-        self.slots = SimpleNamespace(arrivals={}, has_kept=lambda shard, table: None)
+        self.slots = SimpleNamespace(arrivals={}, has_kept=lambda shard, table: None, gates=(), ending=set())
+        self.reads_after_giving_count = 0
         self.writer = SimpleNamespace(wake=self._run)
 
     async def follow(self) -> SlotTable:
-        namespaces = SimpleNamespace(run_in_lane=self._on_meta, view=SimpleNamespace(by_number={}))
+        namespaces = SimpleNamespace(run_in_lane=self._on_meta, view=SimpleNamespace(by_number={}), read=self._read)
         shards = SimpleNamespace(owned=list)
         waiting = Waiting(asyncio.get_running_loop())
         mover = SlotMover(
@@ -97,6 +98,10 @@ class Receiver:
 
     async def _on_meta(self, work: Callable[[Any], Any]) -> Any:
         return work(SimpleNamespace(slots=SimpleNamespace(set_phase=self._set)))
+
+    def _read(self, meta: object) -> None:
+        """The gates are there before the slots are given."""
+        self.reads_after_giving_count += self.source.slots().version == MOVE.version
 
     def _set(self, move: SlotMove) -> bool:
         assert move.phase is MovePhase.GIVING
@@ -128,6 +133,7 @@ async def test_slots_are_given_when_little_is_left_whatever_the_load(ids_per_rea
     source = BusyShard(ids_count=40_000, ids_per_read=ids_per_read)
     receiver = Receiver(source)
     assert await receiver.follow() == moved(TABLE, MOVE)
+    assert receiver.reads_after_giving_count == 1
     assert receiver.knows_all()
     assert source.closed_reads_count <= COPY_READS_MAX
     assert max(source.reads) <= MOVED_IDS
@@ -138,6 +144,7 @@ async def test_slots_are_given_even_if_ids_come_faster_than_they_are_copied() ->
     source = BusyShard(ids_count=2 * COPY_READS_MAX * MOVED_IDS, ids_per_read=MOVED_IDS)
     receiver = Receiver(source)
     assert await receiver.follow() == moved(TABLE, MOVE)
+    assert receiver.reads_after_giving_count == 1
     assert receiver.knows_all()
     assert len(source.reads) == (COPY_PASSES_MAX + 1) * 2 * COPY_READS_MAX
 
@@ -181,7 +188,7 @@ async def test_a_shard_gives_no_slots_on_while_it_waits_for_ids_of_others() -> N
 
     receiver.slots = SimpleNamespace(
         arrivals={0: SlotArrival(MOVE, {})}, ask=ask, kept_by=lambda shard: kept[""], refresh=lambda: None,
-        has_kept=lambda shard, table: kept.update({"": table}),
+        has_kept=lambda shard, table: kept.update({"": table}), redriving={}, gates=(), ending=set(),
     )  # fmt: skip
     mover = SlotMover(
         cast(Any, SimpleNamespace(settings=SettingsTable())), cast(Any, None), cast(Any, None),

@@ -168,6 +168,22 @@ class AsyncAdminClient(AsyncNamespaceVerbs, AsyncGroupVerbs, AsyncItemVerbs, Asy
         """
         return await self._run(admin_verbs.remove_shard(self._within(deadline_ms, deadline), shard_id))
 
+    async def ungate_slot(
+        self,
+        slot: int,
+        *,
+        force: bool = False,
+        deadline_ms: int | None = None,
+        deadline: timedelta | None = None,
+    ) -> None:
+        """Let the shard of a slot deliver serial topics although an earlier shard still has older items of them.
+
+        It is for an earlier shard whose database is lost: if that comes back, its items are delivered out of order.
+        slot: 0 to 1,023. force: True to do it; otherwise it raises InvalidArgumentError, which names the gates. Raises
+        NotFoundError if the slot has no gate.
+        """
+        return await self._run(admin_verbs.ungate_slot(self._within(deadline_ms, deadline), slot, force))
+
     async def list_hosts(
         self, *, deadline_ms: int | None = None, deadline: timedelta | None = None
     ) -> list[ClusterHost]:

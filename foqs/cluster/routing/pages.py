@@ -56,7 +56,7 @@ def merged_items(pages: Sequence[StoredItemPage], limit: int) -> StoredItemPage:
     """Merge the first items of a topic in its order, from pages of one request."""
     holding = [page for page in pages if page.items]
     if len(holding) == 1:
-        return holding[0]  # The items of a serial topic are on one host, and their times do not have their order.
+        return holding[0]  # Those of a serial topic, mostly: their times do not have their order.
     keyed = [
         ([(_sort_key(item), item) for item in page.items], bool(page.items and page.next_page_token)) for page in pages
     ]

@@ -42,6 +42,8 @@ class Sources(NamedTuple):
     is_draining: Callable[[], bool]
     unknown_count: Callable[[], int]
     """Returns the number of namespaces that the meta database lacks."""
+    gate_ages_s: Callable[[], dict[tuple[str, ...], float]]
+    """Returns the ages of the gates behind which shards of this host wait, by slot and shards."""
 
 
 _STATES: tuple[tuple[str, Callable[[ItemCounts], int]], ...] = (
@@ -221,6 +223,10 @@ OF_HOST: tuple[MetricRow[Sources], ...] = (
         "after its restore. Their items are kept but not served; the log has their numbers for foqs namespace "
         "recover.",
         lambda of: of.unknown_count()),
+    gauge("foqs_slot_gated_seconds",
+        "How long the serial topics of the slot have waited on their shard, which this host owns, for the items that "
+        "the shard from_shard still has of them. The 64 oldest are shown.",
+        lambda of: of.gate_ages_s(), "slot", "from_shard", "to_shard"),
     gauge("foqs_host_draining", "1 while the host finishes accepted work and takes no new calls, else 0.",
         lambda of: float(of.is_draining())),
     gauge("foqs_dequeues_waiting", "Dequeue calls that are waiting for items.",

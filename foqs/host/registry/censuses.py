@@ -186,8 +186,8 @@ async def _held(census: Census, shard: ShardState, namespaces: Namespaces) -> by
     """
     found = HeldTopics(census, namespaces.settings)
     size = max(1, limits.TOPICS_PER_TICK_MAX // len(census.closes))
-    async for topic in topics_holding(shard, census.topic_namespace, size):
-        found.see(topic.namespace, topic.name)
+    async for topic, is_live in topics_holding(shard, census.topic_namespace, size):
+        found.see(topic.namespace, topic.name, is_live=is_live)
     return found.bits()
 
 

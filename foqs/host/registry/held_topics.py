@@ -9,7 +9,7 @@ from itertools import islice
 from foqs.model import limits
 from foqs.model.census import Census, ClosedKind, bits_of
 from foqs.model.namespace import SettingsTable
-from foqs.model.serial import serial_slot
+from foqs.model.serial import slot_of_serial
 from foqs.model.topic import ShardTopic
 from foqs.model.topic_name import parts
 from foqs.shard.state.engine import ShardState
@@ -26,45 +26,41 @@ class HeldTopics:
         self._slots = frozenset(map(int, census.closed(ClosedKind.SLOT)))
         self._held: set[tuple[ClosedKind, str]] = set()
 
-    def see(self, number: int, name: str) -> None:
-        """Note that the shard holds items of a topic, by its namespace and hidden name."""
+    def see(self, number: int, name: str, *, is_live: bool) -> None:
+        """Note that the shard holds items of a topic, by its namespace and hidden name.
+
+        A slot is held only by topics that are live, or about to be: other shards wait for these alone.
+        """
         if number == self._census.topic_namespace:
             topic, _ = parts(name)
             if topic in self._topics:
                 self._held.add((ClosedKind.TOPIC, topic))
             self._held |= {(ClosedKind.PREFIX, one) for one in self._prefixes if topic.startswith(one)}
-        if self._slots and (slot := slot_of_serial(self._settings, number, name)) in self._slots:
+        if is_live and self._slots and (slot := slot_of_serial(self._settings, number, name)) in self._slots:
             self._held.add((ClosedKind.SLOT, str(slot)))
 
     def bits(self) -> bytes:
         return bits_of([(one.kind, one.name) in self._held for one in self._census.closes])
 
 
-def slot_of_serial(settings: SettingsTable, number: int, name: str) -> int | None:
-    """Return the slot of a serial topic, or of the topic of a group, by its hidden name; None for another topic."""
-    if settings.serial_policy(number, name) is None or (namespace := settings.by_number.get(number)) is None:
-        return None
-    return serial_slot(namespace.name, parts(name)[0])
-
-
 async def held_slots(shard: ShardState, settings: SettingsTable, slots: Collection[int]) -> set[int]:
     """Return the slots among these that have items of serial topics on the shard, which takes no more meanwhile."""
     found: set[int] = set()
-    async for topic in topics_holding(shard, 0, limits.TOPICS_PER_TICK_MAX):
-        slot = slot_of_serial(settings, topic.namespace, topic.name)
+    async for topic, is_live in topics_holding(shard, 0, limits.TOPICS_PER_TICK_MAX):
+        slot = slot_of_serial(settings, topic.namespace, topic.name) if is_live else None
         if slot is not None and slot in slots:
             found.add(slot)
     return found
 
 
-async def topics_holding(shard: ShardState, namespace: int, at_a_time: int) -> AsyncIterator[ShardTopic]:
+async def topics_holding(shard: ShardState, namespace: int, at_a_time: int) -> AsyncIterator[tuple[ShardTopic, bool]]:
     """Yield the topics of a namespace, or of all for 0, that have items on the shard, also items not inserted yet.
 
-    Each turn of the event loop reads `at_a_time` topics.
+    Each comes with True if it is live. Each turn of the event loop reads `at_a_time` topics.
     """
     topics = iter(shard.topics_that_can_hold(namespace))
     while some := list(islice(topics, at_a_time)):
         for topic, is_waited_for in some:
             if is_waited_for or not topic.empty:
-                yield topic
+                yield topic, is_waited_for or topic.is_live
         await asyncio.sleep(0)

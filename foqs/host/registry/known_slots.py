@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from functools import partial
 
 import structlog
@@ -11,6 +12,7 @@ import structlog
 from foqs.background.tasks import Tasks
 from foqs.host.shards.shards import Shards
 from foqs.model.errors import FoqsError
+from foqs.model.slot_gates import NO_GATES, SlotGate, shut_slots
 from foqs.model.slots import NO_SLOTS, SlotTable
 from foqs.shard.port import SlotArrival
 from foqs.shard.state.engine import ShardState
@@ -33,8 +35,16 @@ class Slots:
         """The slots that move to owned shards, by shard, as read when the shard was opened or when the move began."""
         self.closed: frozenset[int] = frozenset()
         """The slots whose serial topics take no items, because these slots move or are about to."""
+        self.gates: tuple[SlotGate, ...] = NO_GATES
+        """The gates of serial topics, as last read from the meta database."""
+        self.ending: set[int] = set()
+        """The ids of gates of shards of this host that are being ended, and open for these no longer."""
+        self.redriving: Counter[tuple[int, int]] = Counter()
+        """The redrives under way of dead letters of serial topics, by shard and slot."""
         self._kept: dict[int, tuple[ShardState, SlotTable]] = {}
         """The table of slots that each shard keeps, and the state of the shard by which it was found."""
+        self._applied: dict[int, tuple[ShardState, tuple[object, ...]]] = {}
+        """The facts by which each shard's deliveries of serial topics were last decided."""
         self._tasks = Tasks("slot copy")
         self._reads: dict[ShardState, asyncio.Task[None]] = {}
         """The reads of copies that are under way."""
@@ -73,18 +83,30 @@ class Slots:
         """Note that the shard's owner has written the table, in which slots have left or reached the shard."""
         self.note(table, f"shard {shard.shard_id}")
         self._kept[shard.shard_id] = (shard, table)
+        self.apply_gates(shard)
+
+    def apply_gates(self, shard: ShardState) -> None:
+        """Let the shard deliver the serial topics of those slots alone for which it has the turn. On the event loop."""
+        known = self.kept_by(shard), self.gates, frozenset(self.ending)
+        before = self._applied.get(shard.shard_id)
+        if before is None or before[0] is not shard or before[1] != known:
+            self._applied[shard.shard_id] = (shard, known)
+            table, gates, ending = known
+            shard.shut_slots(shut_slots(shard.shard_id, table, [gate for gate in gates if gate.id not in ending]))
 
     def refresh(self) -> None:
         """Make every owned shard keep a copy. Called repeatedly on the event loop, as a server can be unreachable."""
         for shard_id in self._kept.keys() - self._shards.by_id.keys():
             del self._kept[shard_id]
             self.arrivals.pop(shard_id, None)
+            self._applied.pop(shard_id, None)
         for _, shard in self._shards.owned():
             if self.kept_by(shard) != self.table:
                 self._begin(shard)
 
     def opened(self, shard: ShardState) -> None:
-        """Begin to read the copy of a shard that was taken over."""
+        """Begin to read the copy of a shard that was taken over. It delivers no serial topics before."""
+        self.apply_gates(shard)
         self._begin(shard)
 
     async def ask(self, shard: ShardState) -> None:
@@ -128,6 +150,7 @@ class Slots:
         self.note(kept, f"shard {shard.shard_id}")
         if before is None or before.version <= kept.version:
             self._kept[shard.shard_id] = (shard, kept)
+        self.apply_gates(shard)
 
     def _ended(self, shard: ShardState, task: asyncio.Task[None]) -> None:
         del self._reads[shard]

@@ -103,7 +103,8 @@ class Namespaces(Service):
         """The highest number of a namespace that this process has ever seen."""
         self._meta = meta
         self._host_id = host_id
-        self._wall_ms = wall_ms
+        self.wall_ms = wall_ms
+        """The time of day."""
         self._allow_undurable = allow_undurable
         self._lane = Lane(self.name)
         self._reading = threading.Lock()
@@ -217,7 +218,7 @@ class Namespaces(Service):
     def _restore(self, meta: MetaStore, epochs: dict[int, int], servers: dict[int, str]) -> None:
         """Write missing records to the meta database. The id comes first: with the epochs it seems to have all."""
         self._restore_id()
-        meta.shards.raise_epochs(self._host_id, epochs, self._wall_ms(), servers)
+        meta.shards.raise_epochs(self._host_id, epochs, self.wall_ms(), servers)
 
     def read(self, meta: MetaStore) -> NamespaceList:
         """Read the namespaces, on a worker thread, and serve them from now on.
@@ -230,6 +231,7 @@ class Namespaces(Service):
             if listed.namespaces is not self._listed:
                 self._listed, self._read_view = listed.namespaces, NamespaceView(listed.namespaces)
             self._slots.note(listed.slots, "the meta database")
+            self._slots.gates = listed.gates
             view = self._read_view
             self.number_max = max(self.number_max, max(view.by_number, default=0))
             self._conflicts = self._shards.conflicts(view)

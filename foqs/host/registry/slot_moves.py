@@ -17,6 +17,7 @@ from foqs.background.lane import Lane
 from foqs.background.tasks import Tasks
 from foqs.host.registry.censuses import Censuses
 from foqs.host.registry.held_topics import held_slots
+from foqs.host.registry.kept_gates import SlotGates
 from foqs.host.registry.known_slots import Slots
 from foqs.host.registry.namespace_calls import CENSUS_POLL_MS
 from foqs.host.registry.namespaces import Namespaces
@@ -47,7 +48,7 @@ GIVEN_POLL_MS = 50
 GIVEN_MS_MAX = 30 * limits.SECOND_MS
 """Timeout of the wait for given slots. The next refresh of the namespaces begins it again."""
 BUSY_MS = 30 * limits.SECOND_MS
-"""The time for which a slot with items of serial topics is left out of moves, before its shard is asked again."""
+"""The time for which a slot whose next shard has older items of serial topics is left out of moves."""
 PROPOSE_MS = 3 * limits.SECOND_MS
 """The pause after a failed attempt to begin a move."""
 
@@ -87,6 +88,7 @@ class SlotMover:
         """`source` makes the reader of a shard by its id, its place, and the server on which it is served."""
         self.move: SlotMove | None = None
         """The last move seen in the meta database."""
+        self.gates = SlotGates(namespaces, shards, slots)
         self._namespaces = namespaces
         self._censuses = censuses
         self._shards = shards
@@ -98,13 +100,14 @@ class SlotMover:
         """The parts of a move that are under way."""
         self._propose_from_s = 0.0
         self._busy_until_s: dict[int, float] = {}
-        """The slots that had items of serial topics when they were last asked about, and the end of that knowledge."""
+        """The slots that could not move when they were last asked about, and the end of that knowledge."""
         self._lane = Lane("slot-moves")
         """Other shards are read there."""
 
     def refresh(self, move: SlotMove | None) -> None:
         """Begin this host's parts of the move in the meta database, or of one that it has lost. On the event loop."""
         self.move = move
+        self.gates.refresh()
         owned = {shard.shard_id: (writer, shard) for writer, shard in self._shards.owned()}
         for shard_id, arrival in list(self._slots.arrivals.items()):
             if shard_id in owned:
@@ -118,6 +121,7 @@ class SlotMover:
             self._begin("give", *owned[move.from_shard], self._give, move)
 
     async def stop(self) -> None:
+        await self.gates.stop()
         await self._tasks.stop()
         self._lane.end()
 
@@ -220,14 +224,24 @@ class SlotMover:
         kept = slots.kept_by(shard)
         if kept is None or kept.version != move.version - 1:
             return
-        # Else the meta database has lost the move for a while, in which the slots took such items.
-        if busy := await held_slots(shard, self._namespaces.settings, move.slots):
-            raise UnavailableError(f"slots {sorted(busy)[:10]} of shard {shard.shard_id} have items of serial topics")
+        await self._make_gates(shard, move)
         table = moved(kept, move)
         await self._write(writer, partial(shard.slot_moves.give, table, frozenset(move.slots)))
         slots.has_kept(shard, table)
         _log.info("slots_given", shard=shard.shard_id, to_shard=move.to_shard, slots=len(move.slots))
         slots.refresh()
+
+    async def _make_gates(self, shard: ShardState, move: SlotMove) -> None:
+        """Let the other shard wait for the items of serial topics that stay here, before it gets their slots.
+
+        It reads the gates once it sees that the slots are given. They take no new items of serial topics meanwhile.
+        """
+        held = await held_slots(shard, self._namespaces.settings, move.slots)
+        held |= {slot for of_shard, slot in self._slots.redriving if of_shard == shard.shard_id}
+        gates = self._slots.gates
+        if held.intersection(move.slots) or any(gate.to_shard == shard.shard_id for gate in gates):
+            await self._namespaces.run_in_lane(lambda meta: meta.gates.make(move, held))
+            await self._namespaces.run_in_lane(self._namespaces.read)
 
     # ---- the receiving shard ----
 
@@ -270,6 +284,8 @@ class SlotMover:
             table = await self._given(move, source)
         await self._copy(writer, shard, arrival, source)
         await self._copy_held(writer, shard, move, source)
+        # The gates of the slots, behind which it waits from the first moment.
+        await self._namespaces.run_in_lane(self._namespaces.read)
         await self._write(writer, partial(shard.slot_moves.arrived, table, frozenset(move.slots)))
         self._slots.arrivals.pop(shard.shard_id, None)
         self._slots.has_kept(shard, table)

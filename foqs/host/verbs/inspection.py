@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 from foqs.contract import requests as of
 from foqs.host import arguments
+from foqs.host.registry.kept_gates import SlotGates
 from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import Shards
 from foqs.host.shards.ttl_scan import ask, in_parts
@@ -22,6 +24,7 @@ from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, sh
 from foqs.model.groups import COPIES_PER_CALL_MAX
 from foqs.model.item import Outcome
 from foqs.model.namespace import Namespace
+from foqs.model.serial import slot_of_serial
 from foqs.model.topic import ShardTopic
 from foqs.model.topic_name import parts
 from foqs.shard.port import ItemRow
@@ -53,6 +56,7 @@ class Inspection:
         on_events: Callable[[Events], None],
         slices: Slices,
         budget: PageBudget,
+        gates: SlotGates,
     ) -> None:
         """`on_events` gets the events of deletions before any further delivery.
 
@@ -64,6 +68,7 @@ class Inspection:
         self._shards = shards
         self._budget = budget
         self._slices = slices
+        self._gates = gates
 
     async def peek_items(self, context: CallContext, request: of.PeekItemsRequest) -> StoredItemPage:
         """Ready items of a topic, those under lease included."""
@@ -203,27 +208,35 @@ class Inspection:
         """Dead letters by their ids; without them the oldest of the topic."""
         topic_name = arguments.check_topic_of(request.topic, request.group)
         if request.ids is not None:
-            return await self._on_dead_ids(namespace, topic_name, request.ids, act)
+            return await self._on_dead_ids(namespace, topic_name, request.ids, act, for_redrive=for_redrive)
         asked = of.ListDeadLettersRequest(request.namespace_name, request.topic, request.limit, group=request.group)
         found, next_token = await choose(
             lambda token: self._page(None, of.changed(asked, page_token=token), dead=True),
             request.page_token,
             for_redrive=for_redrive,
         )
-        result = await self._on_dead_ids(namespace, topic_name, found, act) if found else DeadLettersResult(0)
+        result = DeadLettersResult(0)
+        if found:
+            result = await self._on_dead_ids(namespace, topic_name, found, act, for_redrive=for_redrive)
         return replace(result, ids=found, next_page_token=next_token)
 
     async def _on_dead_ids(
-        self, namespace: Namespace, topic_name: str, item_ids: Sequence[str], act: Act
+        self, namespace: Namespace, topic_name: str, item_ids: Sequence[str], act: Act, *, for_redrive: bool
     ) -> DeadLettersResult:
-        def act_in_topic(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
+        def act_in_topic(
+            not_now: Mapping[int, FoqsError], shard: ShardState, row: ItemRow, completion: Completion, position: int
+        ) -> None:
             if shard.topic_of(row).name != topic_name:
                 topic, group = parts(topic_name)
                 of_group = f", group {group!r}" if group else ""
                 raise NotFoundError(f"the item is not one of topic {topic!r}{of_group}")
+            if shard.shard_id in not_now:
+                raise not_now[shard.shard_id]
             act(shard, row, completion, position)
 
-        errors = await self._on_ids(namespace, item_ids, act_in_topic)
+        slot = slot_of_serial(self._namespaces.settings, namespace.number, topic_name) if for_redrive else None
+        async with self._gates.turn(_shards_of(item_ids), slot) as not_now:
+            errors = await self._on_ids(namespace, item_ids, partial(act_in_topic, not_now))
         return DeadLettersResult(len(item_ids) - len(errors), errors)
 
     async def _on_ids(
@@ -340,6 +353,15 @@ class Inspection:
     def _stored_item(self, shard_id: int, row: ItemRow, topic_name: str) -> StoredItem:
         writer, shard = self._shards.serving(shard_id)
         return stored_item(shard, row, topic_name, writer.now())
+
+
+def _shards_of(item_ids: Sequence[str]) -> set[int]:
+    """Return the shards of the items whose ids are valid."""
+    found: set[int] = set()
+    for item_id in item_ids:
+        with suppress(InvalidArgumentError):
+            found.add(ids.parse(item_id)[0])
+    return found
 
 
 def _delete(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:

@@ -6,6 +6,8 @@ import asyncio
 import re
 from collections.abc import Callable, Collection, Iterator
 
+import structlog
+
 from foqs.contract import requests as of
 from foqs.host import arguments
 from foqs.host.registry.known_slots import Slots
@@ -17,9 +19,11 @@ from foqs.model import limits
 from foqs.model.calls import ClusterShard, ClusterShards
 from foqs.model.cluster import ShardRow, ShardUse, host_name_of, tier_problem
 from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError, shown
+from foqs.model.slots import SLOTS_COUNT
 from foqs.storage.meta.meta_shards import not_known
 from foqs.storage.sessions.places import check_place
 
+_log = structlog.get_logger(__name__)
 _HOST_NAME = re.compile(r"[A-Za-z0-9._:-]{0,112}")
 
 
@@ -173,6 +177,26 @@ class ShardCalls:
         epoch = shard.epoch
         await self._calls.run(lambda meta: meta.shards.remove(shard_id, epoch))
 
+    async def ungate_slot(self, request: of.UngateSlotRequest) -> None:
+        """Remove the gates of a slot, also if its earlier shards still have items.
+
+        Raises NotFoundError if it has none, and InvalidArgumentError without `force`.
+        """
+        slot = arguments.check_range("slot", request.slot, 0, SLOTS_COUNT - 1)
+        if not request.force:
+            gates = [gate for gate in await self._calls.run(lambda meta: meta.gates.read()) if gate.slot == slot]
+            if not gates:
+                raise _no_gate(slot)
+            waits = ", ".join([f"shard {gate.to_shard} waits for shard {gate.from_shard}" for gate in gates])
+            raise InvalidArgumentError(
+                f"slot {slot} has gates: {waits}. Without them, items that an earlier shard still has are delivered "
+                "after later ones: give force if that shard is gone for good"
+            )
+        removed = await self._calls.run(lambda meta: meta.gates.remove(slot))
+        if not removed:
+            raise _no_gate(slot)
+        _log.warning("slot_ungated", slot=slot, from_shards=[gate.from_shard for gate in removed])
+
     def _cluster_shard(self, row: ShardRow) -> ClusterShard:
         return ClusterShard(
             shard_id=row.shard_id,
@@ -198,12 +222,18 @@ class ShardCalls:
             yield f"{slots_count} slots"
         if row.shard_id in self._slots.arrivals:
             yield "slots on their way to it"
+        if gates_count := sum(row.shard_id in (gate.from_shard, gate.to_shard) for gate in self._slots.gates):
+            yield f"{gates_count} gates of slots"
         writer = self._shards.writers.get(row.shard_id)
         shard = writer.shard if writer is not None else None
         if shard is None or not shard.index.counted:
             yield "items that its owner counts"
         elif items_count := shard.items_count + shard.buffered_count:
             yield f"{items_count} items"
+
+
+def _no_gate(slot: int) -> NotFoundError:
+    return NotFoundError(f"slot {slot} has no gate: foqs_slot_gated_seconds shows the slots that have one")
 
 
 def _check_tier(tier: str) -> None:

@@ -142,6 +142,15 @@ class ShardState:
             return True
         return any((one.namespace, one.name) == (namespace, name) for one in self._topics_waiting())
 
+    def shut_slots(self, slots: frozenset[int]) -> None:
+        """Deliver no item of the serial topics of these slots from now on, and again of all other slots."""
+        for topic in self.index.topic_table.shut(slots):
+            self.index.events.topics_changed[topic] = None
+
+    def serial_topics_of(self, slot: int) -> Collection[ShardTopic]:
+        """Return the serial topics of a slot that the shard knows."""
+        return self.index.topic_table.serial_by_slot.get(slot, ())
+
     def topics_that_can_hold(self, namespace: int) -> list[tuple[ShardTopic, bool]]:
         """Return the topics of a namespace, or of all for 0, each with True if items of it wait to be inserted."""
         waiting = self._topics_waiting()

@@ -9,6 +9,7 @@ from foqs.model import ids, limits, order
 from foqs.model.errors import FoqsError, OverloadedError
 from foqs.model.item import Phase, ShardItem, move_all
 from foqs.model.namespace import Namespace, SettingsTable, number_in_use
+from foqs.model.serial import slot_of_serial
 from foqs.model.topic import ItemCounts, NamespaceTopics, ShardTopic, TopicTable, WindowBudget
 from foqs.shard.port import ClaimedRow, FetchedRow, ItemRow, ShardImage
 from foqs.shard.state.events import Events
@@ -42,7 +43,9 @@ class ShardIndex:
         self.settings = settings
         self.events = Events()
         """The events since they were last taken."""
-        self.topic_table = TopicTable(image.steady_ms)
+        self.topic_table = TopicTable(
+            image.steady_ms, lambda namespace, name: slot_of_serial(self.settings, namespace, name)
+        )
         self.topics = self.topic_table.topics
         """Topics by namespace and name."""
         self.by_number = self.topic_table.by_number

@@ -32,6 +32,7 @@ from foqs.model.namespace import (
     updated,
 )
 from foqs.model.policies import Policies
+from foqs.model.slot_gates import NO_GATES, SlotGate
 from foqs.model.slots import SlotMove, SlotTable
 from foqs.storage.meta.meta_access import delete_grants_of
 from foqs.storage.meta.meta_blocks import NamespaceBlocks
@@ -42,7 +43,7 @@ from foqs.storage.meta.meta_permits import delete_permits_of
 from foqs.storage.meta.meta_policies import delete_policies_of, prefix_policy_blocks, topic_policy_blocks
 from foqs.storage.meta.meta_quotas import delete_quota_of
 from foqs.storage.meta.meta_sessions import MetaSessions, in_transaction
-from foqs.storage.meta.meta_slots import SlotRows, make_slots, read_move
+from foqs.storage.meta.meta_slots import SlotRows, make_slots, read_gates, read_move
 from foqs.storage.meta.meta_tables import CENSUS, NAMESPACE, NAMESPACE_NUMBER, SHARD
 
 _SETTING_TYPES = {field.name: type(getattr(NamespaceSettings(), field.name)) for field in fields(NamespaceSettings)}
@@ -63,6 +64,8 @@ class NamespaceList(NamedTuple):
     """Policies of topic prefixes, likewise."""
     groups: Groups
     """Consumer groups of topics, likewise."""
+    gates: tuple[SlotGate, ...] = NO_GATES
+    """The gates behind which slots of serial topics wait."""
 
 
 class MetaNamespaces:
@@ -104,13 +107,14 @@ class MetaNamespaces:
             policies = self._policies.read(connection, namespaces)
             prefix_policies = self._prefix_policies.read(connection, namespaces)
             groups = self._groups.read(connection, namespaces)
+            gates = read_gates(connection)
         if any(is_over for _, is_over in censuses):
             self._sessions.run(end_expired)  # It counts as open up to here: clocks can step.
         open_ = [census for census, _ in censuses]
         closing = {census.namespace for census in open_ if census.namespace}
         if closing:
             namespaces = [replace(one, closing=True) if one.number in closing else one for one in namespaces]
-        return NamespaceList(namespaces, open_, epochs, slots, slot_move, policies, prefix_policies, groups)
+        return NamespaceList(namespaces, open_, epochs, slots, slot_move, policies, prefix_policies, groups, gates)
 
     @in_transaction
     def update(self, connection: Connection, name: str, changes: object) -> Namespace:

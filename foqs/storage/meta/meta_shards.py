@@ -28,7 +28,7 @@ from foqs.shard.port import ElsewhereError
 from foqs.storage.meta import meta_statements as sql
 from foqs.storage.meta.meta_scripts import RunScript, Statement
 from foqs.storage.meta.meta_sessions import MetaSessions, in_transaction
-from foqs.storage.meta.meta_tables import SERVER_NOW_MS, SHARD, SLOT_MOVE
+from foqs.storage.meta.meta_tables import SERVER_NOW_MS, SHARD, SLOT_GATE, SLOT_MOVE
 
 _TAKE_TRIES_MAX = 100
 """Number of tries to take an epoch; a try fails if another host takes one between the read and the write."""
@@ -216,7 +216,7 @@ class MetaShards:
         """Remove a draining shard that its owner of this epoch has found empty; no host serves it from now on.
 
         Raises UnavailableError if it has another owner meanwhile or no longer drains, and InvalidArgumentError if a
-        move of slots to or from it is under way.
+        move of slots to or from it is under way, or a gate of it stands.
         """
         found = _lock_shard(connection, shard_id)
         if found is None or found.use is not ShardUse.DRAINING or found.epoch != epoch:
@@ -232,8 +232,19 @@ class MetaShards:
                 f"slots of shard {move.from_shard} are on their way to shard {move.to_shard}: wait until they have "
                 f"come, and have left shard {shard_id}"
             )
+        has_gate = or_(SLOT_GATE.c.from_shard == shard_id, SLOT_GATE.c.to_shard == shard_id)
+        if (gate := connection.execute(select(SLOT_GATE).where(has_gate)).first()) is not None:
+            raise gated(shard_id, gate.slot, gate.from_shard, gate.to_shard)
         values = {"state": int(ShardUse.REMOVED), "moving_to": b"", "pinned_to": b"", "changed_at": SERVER_NOW_MS}
         connection.execute(update(SHARD).where(SHARD.c.shard_id == shard_id).values(**values))
+
+
+def gated(shard_id: int, slot: int, from_shard: int, to_shard: int) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"shard {shard_id} has a gate of slot {slot}, behind which shard {to_shard} waits for items of serial topics "
+        f"of shard {from_shard}: wait until these are consumed; or, if shard {from_shard} is gone for good, see foqs "
+        "shard ungate"
+    )
 
 
 def not_known(shard_id: int) -> NotFoundError:

@@ -15,11 +15,12 @@ from foqs.model import limits
 from foqs.model.census import Census, CensusAnswer, Closed, ClosedKind, held_of
 from foqs.model.cluster import ShardUse
 from foqs.model.errors import SlotsBusyError, UnavailableError
+from foqs.model.slot_gates import NO_GATES, GateState, SlotGate
 from foqs.model.slots import NO_SLOTS, MovePhase, SlotMove, SlotTable, first_table, pack_slots, unpack_slots
 from foqs.storage.meta import meta_statements as sql
 from foqs.storage.meta.meta_censuses import counted, delete_census, insert_census
 from foqs.storage.meta.meta_sessions import MetaSessions, in_transaction
-from foqs.storage.meta.meta_tables import NAMESPACE_NUMBER, SHARD, SLOT, SLOT_MOVE
+from foqs.storage.meta.meta_tables import NAMESPACE_NUMBER, SHARD, SLOT, SLOT_GATE, SLOT_MOVE
 
 _STAMP = select(func.count(), func.max(SLOT.c.version))
 
@@ -75,15 +76,15 @@ class MetaSlots:
     def begin_move(self, connection: Connection, census: Census, move: SlotMove) -> list[int]:
         """Note a move for the table that all shards know, or return the shards that have not answered yet.
 
-        Raises SlotsBusyError if the slots have items of serial topics. Raises UnavailableError if the shard that is to
-        receive the slots drains, if this database has another table or a move, if a shard knows a newer table, which is
-        then restored here, or if the census is over.
+        Raises SlotsBusyError if the shard that is to receive the slots has older items of their serial topics. Raises
+        UnavailableError if it drains, if this database has another table or a move, if a shard knows a newer table,
+        which is then restored here, or if the census is over.
         """
         answers, missing = counted(connection, census)
         if missing:
             return missing
-        check_slots_free(census, answers)
         connection.execute(select(NAMESPACE_NUMBER.c.last).with_for_update())
+        check_slots_free(census, move, answers, read_gates(connection))
         version = connection.execute(select(func.max(SLOT.c.version))).scalar() or 0
         taker = select(SHARD.c.state).where(SHARD.c.shard_id == move.to_shard).with_for_update()
         if connection.execute(taker).scalar() != int(ShardUse.SERVING):
@@ -126,10 +127,18 @@ def closed_slots(slots: Sequence[int]) -> tuple[Closed, ...]:
     return tuple([Closed(ClosedKind.SLOT, str(slot)) for slot in slots])
 
 
-def check_slots_free(census: Census, answers: Iterable[CensusAnswer]) -> None:
-    """Raise SlotsBusyError if a shard holds items of serial topics of the slots that the census closes."""
-    if busy := held_of(census, answers):
-        raise SlotsBusyError(frozenset([int(one.name) for one in busy]))
+def check_slots_free(
+    census: Census, move: SlotMove, answers: Iterable[CensusAnswer], gates: Iterable[SlotGate]
+) -> None:
+    """Raise SlotsBusyError if slots would return to a shard that still has items of their serial topics.
+
+    These items are older than those of the shard that has the slots now, so no order of the two shards would be right.
+    """
+    of_taker = [answer for answer in answers if answer.shard_id == move.to_shard]
+    busy = {int(one.name) for one in held_of(census, of_taker) if one.kind is ClosedKind.SLOT}
+    busy |= {gate.slot for gate in gates if gate.from_shard == move.to_shard}
+    if busy := busy.intersection(move.slots):
+        raise SlotsBusyError(frozenset(busy), move.to_shard)
 
 
 def make_slots(connection: Connection, answers: Iterable[CensusAnswer]) -> None:
@@ -157,6 +166,15 @@ def read_move(connection: Connection) -> SlotMove | None:
     if row is None:
         return None
     return SlotMove(row.version, row.from_shard, row.to_shard, unpack_slots(row.slots), MovePhase(row.phase))
+
+
+def read_gates(connection: Connection) -> tuple[SlotGate, ...]:
+    rows = connection.execute(select(SLOT_GATE).order_by(SLOT_GATE.c.slot, SLOT_GATE.c.from_shard)).all()
+    if not rows:
+        return NO_GATES
+    return tuple(
+        SlotGate(row.slot, row.from_shard, row.to_shard, row.id, GateState(row.state), row.since_ms) for row in rows
+    )
 
 
 def _columns_of(move: SlotMove) -> dict[str, object]:

@@ -11,6 +11,7 @@ from foqs.storage.meta.meta_access import MetaAccess
 from foqs.storage.meta.meta_audit import MetaAudit
 from foqs.storage.meta.meta_censuses import MetaCensuses
 from foqs.storage.meta.meta_cluster import MetaCluster
+from foqs.storage.meta.meta_gates import MetaGates
 from foqs.storage.meta.meta_group_copies import MetaGroupCopies
 from foqs.storage.meta.meta_groups import MetaGroups
 from foqs.storage.meta.meta_hosts import MetaHosts
@@ -43,6 +44,7 @@ class MetaStore:
         self.namespaces = MetaNamespaces(sessions)
         self.censuses = MetaCensuses(sessions)
         self.slots = MetaSlots(sessions)
+        self.gates = MetaGates(sessions)
         self.policies = MetaPolicies(sessions)
         self.groups = MetaGroups(sessions)
         self.group_copies = MetaGroupCopies(sessions)

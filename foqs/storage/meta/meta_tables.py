@@ -117,6 +117,16 @@ SLOT_MOVE = Table(
     Column("slots", VARBINARY(2048), nullable=False),
     Column("phase", SmallInteger, nullable=False),
 )
+SLOT_GATE = Table(
+    "slot_gate",
+    METADATA,
+    Column("slot", SmallInteger, primary_key=True, autoincrement=False),
+    Column("from_shard", SmallInteger, primary_key=True, autoincrement=False),
+    Column("to_shard", SmallInteger, nullable=False),
+    Column("id", BIGINT(unsigned=True), nullable=False),
+    Column("state", SmallInteger, nullable=False),
+    Column("since_ms", BigInteger, nullable=False),
+)
 QUOTA = Table(
     "quota",
     METADATA,
