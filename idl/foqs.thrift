@@ -97,7 +97,8 @@ struct NewItem {
   /** 1 to 255 bytes of UTF-8, compared byte by byte. Of the items of a namespace with the same dedup_id only the first
       one is made, as long as its dedup window lasts; the others get its id. */
   10: optional string dedup_id,
-  /** Reserved: refused with INVALID_ARGUMENT for now. */
+  /** 1 to 128 bytes of UTF-8 without control characters. Items of a topic with the same key are delivered one at a time,
+      in the order of priority and commit, in each consumer group by itself. Not with deliver_after_ms or delay_ms. */
   11: optional string ordering_key,
   /** Returned with every delivery, for instance a W3C traceparent: up to 128 bytes of UTF-8, or "" for none. */
   12: optional string trace_context,
@@ -183,6 +184,7 @@ struct Item {
   /** 1 on the first delivery. It grows by one with each failed attempt, but not with a release. */
   10: i32 attempt,
   11: optional string group,
+  /** The one that the enqueue gave. */
   12: optional string ordering_key,
   /** The value that the enqueue gave. */
   13: optional string trace_context,

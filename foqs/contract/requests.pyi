@@ -32,7 +32,9 @@ class NewItem:
     """1 to 255 bytes of UTF-8, compared byte by byte. Of the items of a namespace with the same dedup_id only the
     first one is made, as long as its dedup window lasts; the others get its id."""
     ordering_key: str | None = ...
-    """Reserved: refused with INVALID_ARGUMENT for now."""
+    """1 to 128 bytes of UTF-8 without control characters. Items of a topic with the same key are delivered one at a
+    time, in the order of priority and commit, in each consumer group by itself. Not with deliver_after_ms or
+    delay_ms."""
     trace_context: str | None = ...
     """Returned with every delivery, for instance a W3C traceparent: up to 128 bytes of UTF-8, or "" for none."""
     dedup_until: int | None = ...

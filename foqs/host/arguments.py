@@ -10,7 +10,7 @@ from foqs.model import limits
 from foqs.model.calls import DedupUntil, DeliveryPolicy, ItemContent
 from foqs.model.errors import InvalidArgumentError, TooLargeError, shown
 from foqs.model.namespace import NamespaceSettings
-from foqs.model.topic_name import check_group, hidden
+from foqs.model.topic_name import check_group, hidden, ordering_key_fault
 
 _DELIVERIES = frozenset(DeliveryPolicy)
 _DEDUP_UNTIL = frozenset(DedupUntil)
@@ -90,7 +90,10 @@ def check_item(item: NewItem, settings: NamespaceSettings, now_ms: int) -> tuple
     if item.dedup_until is not None:
         _check_dedup_until(item)
     if item.ordering_key is not None:
-        raise InvalidArgumentError("ordering_key is not supported yet: leave it out")
+        # A valid one has become a part of the topic.
+        raise ordering_key_fault(item.ordering_key, item.topic or "") or InvalidArgumentError(
+            "ordering_key is not valid"
+        )
     if item.lease_ms is not None:
         check_range("lease_ms", item.lease_ms, limits.LEASE_MS_MIN, settings.lease_ms_max)
     if item.ttl_ms is not None:

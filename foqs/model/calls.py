@@ -89,7 +89,7 @@ class Delivery:
     """One item delivered under a lease.
 
     suspect: set only for consumers that report the items that they begin. group: the consumer group whose copy it is;
-    None for the topic's own.
+    None for the topic's own. ordering_key: the key whose items are delivered one at a time, in order; None without one.
     """
 
     id: str
@@ -105,6 +105,7 @@ class Delivery:
     trace_context: str | None = None
     suspect: bool | None = None
     group: str | None = None
+    ordering_key: str | None = None
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from sortedcontainers import SortedDict
 from foqs.model import limits, order
 from foqs.model.policy import TopicPolicy
 from foqs.model.serial import OnDead, oldest_shown
-from foqs.model.topic_name import parts
+from foqs.model.topic_name import base_of, is_keyed, is_ordered, ordering_key_of, parts
 
 OLDEST_URGENCIES_MAX = 16
 """Priorities of a topic that are checked for its oldest item."""
@@ -19,6 +19,8 @@ OPEN_LEASES_OF_TOPIC_RATIO = 4
 """Ratio of a topic's leases to the free leases of the shard: one topic can have 200,000 leases, two can have 111,111
 each.
 """
+KEYED_TOPIC_IDLE_MS = 2 * limits.SECOND_MS
+"""Time after which an empty keyed topic is forgotten: there can be many, each with an item now and then."""
 
 _FEW = 16
 """Sort keys are inserted one by one if fewer than one in this many of the list; more are sorted with it."""
@@ -214,6 +216,13 @@ class NamespaceTopics(ItemCounts):
                 return
             yield by_name[found]
 
+    def all(self) -> Iterator[ShardTopic]:
+        """Yield its topics, each with its keyed topics behind it."""
+        for topic in self.by_name.values():
+            yield topic
+            if topic.keyed is not None:
+                yield from topic.keyed.by_name.values()
+
     def is_counted(self) -> bool:
         """Return True if the counts are exact."""
         return self._table.counted
@@ -225,10 +234,24 @@ class NamespaceTopics(ItemCounts):
         self._table.note_empty(topic)
 
 
+class KeyedTopics(ItemCounts):
+    """The keyed topics of one base on one shard: their counts together, and the topics by name, in order."""
+
+    __slots__ = ("by_name",)
+
+    def __init__(self, namespace: NamespaceTopics) -> None:
+        super().__init__(namespace)
+        self.by_name: SortedDict = SortedDict()
+        """ShardTopic by name."""
+
+
 class TopicTable:
     """All topics of one shard."""
 
-    __slots__ = ("by_number", "counted", "counts", "empty_since_ms", "namespaces", "serial", "steady_ms", "topics")
+    __slots__ = (
+        "by_number", "counted", "counts", "empty_keyed_since_ms", "empty_since_ms", "namespaces", "serial", "steady_ms",
+        "topics",
+    )  # fmt: skip
 
     def __init__(self, steady_ms: int) -> None:
         self.topics: dict[tuple[int, str], ShardTopic] = {}
@@ -241,6 +264,8 @@ class TopicTable:
         """True if the counts are exact."""
         self.empty_since_ms: OrderedDict[ShardTopic, int] = OrderedDict()
         """The time at which a topic was last empty, the earliest first; it can hold items again."""
+        self.empty_keyed_since_ms: OrderedDict[ShardTopic, int] = OrderedDict()
+        """The same of keyed topics, which are forgotten sooner."""
         self.serial: dict[ShardTopic, None] = {}
         """The topics that deliver one item at a time."""
         self.steady_ms = steady_ms
@@ -250,19 +275,37 @@ class TopicTable:
         namespace = self.namespaces.get(topic.namespace)
         if namespace is None:
             namespace = self.namespaces[topic.namespace] = NamespaceTopics(self)
-        namespace.by_name[topic.name] = topic
         topic.parent = topic.of_namespace = namespace
+        if is_keyed(topic.name):
+            self._add_keyed(topic, namespace)
+        else:
+            namespace.by_name[topic.name] = topic
         self.topics[topic.namespace, topic.name] = topic
         self.by_number[topic.number] = topic
         self.note_order(topic)
         self.note_empty(topic)
 
+    def _add_keyed(self, topic: ShardTopic, namespace: NamespaceTopics) -> None:
+        base = self.topics[topic.namespace, base_of(topic.name)]
+        if base.keyed is None:
+            base.keyed = KeyedTopics(namespace)
+        base.keyed.by_name[topic.name] = topic
+        topic.parent, topic.base = base.keyed, base
+
     def remove(self, topic: ShardTopic) -> None:
-        """Forget a topic that holds no items."""
+        """Forget a topic that holds no items, and has no keyed topics."""
         del self.topics[topic.namespace, topic.name]
         del self.by_number[topic.number]
         self.empty_since_ms.pop(topic, None)
+        self.empty_keyed_since_ms.pop(topic, None)
         self.serial.pop(topic, None)
+        if topic.base is not None:
+            assert topic.base.keyed is not None, "it has this topic"
+            del topic.base.keyed.by_name[topic.name]
+            if not topic.base.keyed.by_name:
+                topic.base.keyed = None
+                self.note_empty(topic.base)
+            return
         namespace = self.namespaces[topic.namespace]
         del namespace.by_name[topic.name]
         if not namespace.by_name:
@@ -277,8 +320,9 @@ class TopicTable:
 
     def note_empty(self, topic: ShardTopic) -> None:
         """Note that the topic is empty, as far as is known."""
-        self.empty_since_ms.pop(topic, None)
-        self.empty_since_ms[topic] = self.steady_ms
+        since_ms = self.empty_since_ms if topic.base is None else self.empty_keyed_since_ms
+        since_ms.pop(topic, None)
+        since_ms[topic] = self.steady_ms
 
 
 class ShardTopic(ItemCounts):
@@ -288,15 +332,18 @@ class ShardTopic(ItemCounts):
 
     __slots__ = (
         "_leases",
+        "base",
         "claim_head",
         "claiming_count",
         "first_enqueued_at",
         "holds_on_dead",
         "is_serial",
+        "keyed",
         "name",
         "namespace",
         "number",
         "of_namespace",
+        "ordering_key",
         "out_count",
         "permits",
         "permits_granted",
@@ -327,6 +374,12 @@ class ShardTopic(ItemCounts):
         base, group = parts(name)
         self.shown = base, group or None
         """The topic and the group that callers see; the group is None for the topic's own."""
+        self.ordering_key = ordering_key_of(name)
+        """The key that all its items have in common; None unless it is the keyed topic of one."""
+        self.base: ShardTopic | None = None
+        """The topic whose keyed topic it is, if it is one and is known to its shard."""
+        self.keyed: KeyedTopics | None = None
+        """Its own keyed topics, if it has some."""
         self.stored = stored
         """True if its row is in the topic table."""
         self._leases = leases
@@ -338,7 +391,7 @@ class ShardTopic(ItemCounts):
         """Claims on the way to the database."""
         self.out_count = 0
         """Its items in the shard's table of leases: those claimed, prefetched, under lease or being settled."""
-        self.is_serial = False
+        self.is_serial = is_ordered(name)
         """True if it delivers one item at a time."""
         self.holds_on_dead = False
         """True if it delivers nothing while it has a dead letter, being serial."""
@@ -366,6 +419,17 @@ class ShardTopic(ItemCounts):
     @property
     def empty(self) -> bool:
         return not (self.rows or self.delayed or self.dead)
+
+    @property
+    def depth(self) -> int:
+        """Its ready, delayed and leased items, and those of its keyed topics."""
+        own = self.rows + self.delayed
+        return own if self.keyed is None else own + self.keyed.rows + self.keyed.delayed
+
+    @property
+    def ready_with_keyed(self) -> int:
+        """Its ready items, and those of its keyed topics."""
+        return self.ready if self.keyed is None else self.ready + self.keyed.ready
 
     @property
     def room(self) -> int:

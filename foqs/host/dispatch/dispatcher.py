@@ -110,7 +110,7 @@ class Dispatcher:
             queue = queues.by_topic.get((topic.namespace, topic.name))
             if queue is None or queue.parts.get(topic.shard_id) is not topic:
                 queue = queues.of(topic)
-            queues.on_changed(queue.topic)
+            queues.changed(queue)
             if not queue.in_ring and (queue.buffer.sort_keys or topic.window.head != order.LAST):
                 self.rings.enter(queue)
             if queue in queues.active:
@@ -119,7 +119,7 @@ class Dispatcher:
             self.permits.gone(topic)
             if (gone := queues.remove(topic)) is not None:
                 self._part_gone(gone)
-        if self.rings.fed or self.rings.due:
+        if self.rings.fed or self.rings.fed_keyed or self.rings.due:
             self.deliveries.serve_any()
 
     def _part_gone(self, queue: TopicQueue) -> None:
@@ -135,12 +135,12 @@ class Dispatcher:
             if topic.shard_id in queues.sick:
                 self.prefetch.forget_claims(topic)
                 if (aside := queues.set_aside(topic)) is not None:
-                    queues.on_changed(aside.topic)
+                    queues.changed(aside)
                     self.deliveries.serve(aside)
                 continue
             queue = queues.of(topic)
             self.rings.enter(queue)
-            queues.on_changed(queue.topic)
+            queues.changed(queue)
             if queue.calls:
                 self.deliveries.serve(queue)
         self.deliveries.serve_any()
@@ -155,7 +155,7 @@ class Dispatcher:
             queue = self.queues.remove(topic)
             self.prefetch.lose_claims(topic, queue)
             if queue is not None:
-                self.queues.on_changed(queue.topic)
+                self.queues.changed(queue)
                 queues[queue] = None
         # Served only now, because a call for several topics takes items of all its topics.
         for queue in queues:
@@ -189,15 +189,20 @@ class Dispatcher:
         for name, count in wants.items():
             queue = self.queues.get(namespace, name)
             self.tokens.refresh(queue)
-            self.queues.want(call, queue, count)
+            if queue.keyed_ring is None:
+                self.queues.want(call, queue, count)
+            else:
+                self.rings.start(queue.keyed_ring, count, call)
             self.tokens.call_begins(queue, call)
         if len(wants) > 1:
             for queue in call.wants:
                 self.prefetch.claim(queue)  # Before any is served: the first ones can be enough for an answer.
-        for queue in call.wants:
+        for queue in list(call.wants):
             if call.items is not None:
                 break
             self.deliveries.serve(queue)
+        if call.lacks:
+            self.deliveries.serve_any()
 
     def start_any(self, ring: ReadyRing, count: int, call: DequeueCall) -> None:
         """Serve a call for up to `count` items of any topic of a ring now, or make it wait."""
@@ -214,7 +219,7 @@ class Dispatcher:
                 if queue.calls and queue.buffer.sort_keys:
                     self.deliveries.serve(queue)
                 if queue.has_something():
-                    self.queues.on_changed(queue.topic)  # Its items were reserved for this call.
+                    self.queues.changed(queue)  # Its items were reserved for this call.
             self.deliveries.serve_any()
 
     # ---- permits ----

@@ -9,7 +9,7 @@ from itertools import islice
 from foqs.model import limits
 from foqs.model.census import Census, ClosedKind, bits_of
 from foqs.model.namespace import SettingsTable
-from foqs.model.serial import serial_slot
+from foqs.model.serial import slot_of_hidden
 from foqs.model.topic import ShardTopic
 from foqs.model.topic_name import parts
 from foqs.shard.state.engine import ShardState
@@ -41,10 +41,10 @@ class HeldTopics:
 
 
 def slot_of_serial(settings: SettingsTable, number: int, name: str) -> int | None:
-    """Return the slot of a serial topic, or of the topic of a group, by its hidden name; None for another topic."""
+    """Return the slot of a serial topic, of a group or a key of one too, by its hidden name; None for another topic."""
     if settings.serial_policy(number, name) is None or (namespace := settings.by_number.get(number)) is None:
         return None
-    return serial_slot(namespace.name, parts(name)[0])
+    return slot_of_hidden(namespace.name, name)
 
 
 async def held_slots(shard: ShardState, settings: SettingsTable, slots: Collection[int]) -> set[int]:

@@ -8,6 +8,7 @@ from foqs.contract.requests import NewItem
 from foqs.model import limits
 from foqs.model.errors import FoqsError, InvalidArgumentError, UnavailableError
 from foqs.model.serial import SERIAL_DUE_AT, Serials
+from foqs.model.topic_name import described, is_ordered, ordering_key_of
 
 
 def serial_fault(serials: Serials, topic: str, placed: Collection[str]) -> FoqsError | None:
@@ -17,6 +18,11 @@ def serial_fault(serials: Serials, topic: str, placed: Collection[str]) -> FoqsE
     """
     if (fault := serials.closed_fault(topic)) is not None:
         return fault
+    if is_ordered(topic) and serials.is_serial(topic):
+        return InvalidArgumentError(
+            f"{described(topic)} is not possible, since the topic is serial: all its items have one order, leave the "
+            "key out"
+        )
     if topic in placed or not serials.is_serial(topic):
         return None
     return UnavailableError(
@@ -29,6 +35,11 @@ def serial_fault(serials: Serials, topic: str, placed: Collection[str]) -> FoqsE
 def serial_due_at(new: NewItem) -> int:
     """Return the due time of an item of a serial topic. Raises InvalidArgumentError for an item with a delay."""
     given = "deliver_after_ms" if new.deliver_after_ms is not None else "delay_ms" if new.delay_ms else ""
+    if given and (key := ordering_key_of(new.topic or "")) is not None:
+        raise InvalidArgumentError(
+            f"{given} {getattr(new, given)} is not possible with ordering_key {key!r}, whose items are delivered in "
+            "the order in which they came: leave one of them out"
+        )
     if given:
         raise InvalidArgumentError(
             f"{given} {getattr(new, given)} is not possible in topic {new.topic!r}, which is serial and delivers its "

@@ -90,7 +90,7 @@ class Topics:
             some = list(parts)
             scanned_count += len(some)
             after = name
-            if any(part.total for part in some):
+            if any(part.total or part.keyed is not None for part in some):
                 found.append(self._stats(some))
         return None
 

@@ -17,7 +17,7 @@ from foqs.model.clock import Now
 from foqs.model.errors import UnavailableError
 from foqs.model.item import ShardItem, rows_came
 from foqs.model.namespace import SettingsTable
-from foqs.model.topic import ShardTopic
+from foqs.model.topic import KEYED_TOPIC_IDLE_MS, ShardTopic
 from foqs.shard.port import TIMER_LANE, ClaimedRow, LaneCounts, ShardImage, StoredClaim, Transaction, TransactionResult
 from foqs.shard.state.events import Demand, Events
 from foqs.shard.state.index import ShardIndex, fill_head
@@ -149,7 +149,7 @@ class ShardState:
         if namespace:
             waiting = {topic for topic in waiting if topic.namespace == namespace}
             of_namespace = self.index.namespaces.get(namespace)
-            known = of_namespace.by_name.values() if of_namespace is not None else ()
+            known = of_namespace.all() if of_namespace is not None else ()
         return [(topic, True) for topic in waiting] + [(topic, False) for topic in known]
 
     def _topics_waiting(self) -> set[ShardTopic]:
@@ -369,23 +369,27 @@ class ShardState:
         index.topic_table.steady_ms = steady_ms
         if not index.counted:
             return
-        empty_since_ms = index.topic_table.empty_since_ms
+        table = index.topic_table
         arriving: set[ShardTopic] | None = None
-        for _ in range(min(len(empty_since_ms), limits.TOPICS_PER_TICK_MAX)):
-            topic, since_ms = next(iter(empty_since_ms.items()))
-            is_full = len(self._topics_gone) >= limits.TRANSACTION_TOPICS_GONE_MAX
-            if is_full or steady_ms - since_ms <= limits.TOPIC_IDLE_MS:
-                break
-            del empty_since_ms[topic]
-            if not topic.empty:
-                continue
-            if arriving is None:
-                arriving = {item.topic for batch in self.inserts.batches() for item in batch.items}
-                arriving |= self.dedup.topics_waiting()
-            if topic in arriving:
-                index.topic_table.note_empty(topic)
-            else:
-                self._forget_topic(topic)
+        for empty_since_ms, idle_ms in (
+            (table.empty_keyed_since_ms, KEYED_TOPIC_IDLE_MS),
+            (table.empty_since_ms, limits.TOPIC_IDLE_MS),
+        ):
+            for _ in range(min(len(empty_since_ms), limits.TOPICS_PER_TICK_MAX)):
+                topic, since_ms = next(iter(empty_since_ms.items()))
+                is_full = len(self._topics_gone) >= limits.TRANSACTION_TOPICS_GONE_MAX
+                if is_full or steady_ms - since_ms <= idle_ms:
+                    break
+                del empty_since_ms[topic]
+                if not topic.empty or topic.keyed is not None:
+                    continue  # It is noted again when it is empty, or its last keyed topic is forgotten.
+                if arriving is None:
+                    arriving = {item.topic for batch in self.inserts.batches() for item in batch.items}
+                    arriving |= self.dedup.topics_waiting()
+                if topic in arriving:
+                    table.note_empty(topic)
+                else:
+                    self._forget_topic(topic)
 
     def _forget_topic(self, topic: ShardTopic) -> None:
         self.index.remove_topic(topic)

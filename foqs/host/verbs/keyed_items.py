@@ -1,0 +1,40 @@
+"""The items of an enqueue that have an ordering key: each goes to the keyed topic of its topic and key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter
+
+from foqs.contract.requests import NewItem, changed
+from foqs.host import arguments
+from foqs.model.topic_name import ordered, ordering_key_fault
+
+NO_KEYS: frozenset[str] = frozenset()
+_ordering_key = attrgetter("ordering_key")
+
+
+def with_keyed_topics(items: Sequence[NewItem]) -> tuple[Sequence[NewItem], frozenset[str]]:
+    """Return the items of a call, those with a valid ordering key in their keyed topics, and the names of these.
+
+    An item with an invalid topic or key stays as it is, and `check_item` refuses it.
+    """
+    if not any(map(_ordering_key, items)):
+        return items, NO_KEYS
+    names: dict[tuple[str | None, str], str | None] = {}
+    found: list[NewItem] = []
+    for new in items:
+        key = new.ordering_key
+        if key is None:
+            found.append(new)
+            continue
+        if (new.topic, key) not in names:
+            names[new.topic, key] = _keyed_topic(new.topic, key)
+        name = names[new.topic, key]
+        found.append(new if name is None else changed(new, topic=name, ordering_key=None))
+    return found, frozenset([name for name in names.values() if name is not None])
+
+
+def _keyed_topic(topic: str | None, ordering_key: str) -> str | None:
+    if arguments.topic_fault(topic) or topic is None or ordering_key_fault(ordering_key, topic):
+        return None
+    return ordered(topic, ordering_key)
