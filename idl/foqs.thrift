@@ -325,7 +325,9 @@ struct TopicStats {
   /** Whether the topic is serial, as its policy says. */
   9: optional bool serial,
   /** The most items under lease at the same time on all hosts together; absent if the topic has no such limit. */
-  10: optional i32 in_flight_max
+  10: optional i32 in_flight_max,
+  /** How many ordering keys have items, which are part of all counts above; absent without any. */
+  11: optional i64 ordering_keys
 }
 
 struct ActiveTopicsResponse {
@@ -730,10 +732,12 @@ struct StoredItem {
   15: optional i64 lease_ms,
   16: optional string trace_context,
   /** The consumer group that has this copy of the item; absent for the topic's own. */
-  17: optional string group
+  17: optional string group,
+  18: optional string ordering_key
 }
 
-/** Lists the ready and leased items of one topic, the most urgent first. */
+/** Lists the ready and leased items of one topic, the most urgent first: those without an ordering_key, and behind them
+    those of one key after the other. */
 struct PeekItemsRequest {
   1: required string namespace_name,
   2: required string topic,
@@ -742,7 +746,9 @@ struct PeekItemsRequest {
   /** Only these shards, all of which the host must serve: UNAVAILABLE says that it does not. From hosts alone. */
   5: optional list<i32> shard_ids,
   /** The consumer group of the topic; "" or absent for its own. */
-  6: optional string group
+  6: optional string group,
+  /** Only the items with this key. */
+  7: optional string ordering_key
 }
 struct GetItemRequest   { 1: required string namespace_name, 2: required string id }
 struct StoredItemsResponse { 1: list<StoredItem> items, 2: string next_page_token }
@@ -757,7 +763,9 @@ struct ForgetDedupIdsRequest {
   /** Up to 1,000. */
   2: required list<string> dedup_ids,
   /** The topic of the ids, if it is serial, or if the dedup_scope of the namespace is TOPIC. Otherwise it is refused. */
-  3: optional string topic
+  3: optional string topic,
+  /** The key of the items, if they have one, which needs the topic: an id is known in its key alone. */
+  4: optional string ordering_key
 }
 
 struct ListDeadLettersRequest {
@@ -768,7 +776,9 @@ struct ListDeadLettersRequest {
   /** Only these shards, all of which the host must serve: UNAVAILABLE says that it does not. From hosts alone. */
   5: optional list<i32> shard_ids,
   /** The consumer group of the topic; "" or absent for its own. */
-  6: optional string group
+  6: optional string group,
+  /** Only the items with this key. Without it, those without a key come first, and those of one key after the other. */
+  7: optional string ordering_key
 }
 /** Makes dead letters ready again, with no failed attempts and a new TTL: those with these ids, or the oldest of the topic,
     up to limit. Without ids it passes over items that are delivered at most once, which it cannot redrive. */
@@ -780,7 +790,9 @@ struct RedriveDeadLettersRequest {
   /** Without ids: go on behind an earlier call, as its next_page_token says. */
   5: optional string page_token,
   /** The consumer group of the topic; "" or absent for its own. */
-  6: optional string group
+  6: optional string group,
+  /** Only items with this key. */
+  7: optional string ordering_key
 }
 /** Deletes dead letters: those with these ids, or the oldest of the topic, up to limit. */
 struct PurgeDeadLettersRequest {
@@ -791,7 +803,9 @@ struct PurgeDeadLettersRequest {
   /** Without ids: go on behind an earlier call, as its next_page_token says. */
   5: optional string page_token,
   /** The consumer group of the topic; "" or absent for its own. */
-  6: optional string group
+  6: optional string group,
+  /** Only items with this key. */
+  7: optional string ordering_key
 }
 struct DeadLettersResponse {
   /** How many were redriven or purged. */

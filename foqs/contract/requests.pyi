@@ -370,7 +370,8 @@ class ListGroupsRequest:
 
 @dataclass
 class PeekItemsRequest:
-    """Lists the ready and leased items of one topic, the most urgent first."""
+    """Lists the ready and leased items of one topic, the most urgent first: those without an ordering_key, and
+    behind them those of one key after the other."""
 
     namespace_name: str = ...
     topic: str = ...
@@ -380,6 +381,8 @@ class PeekItemsRequest:
     """Only these shards, all of which the host must serve: UNAVAILABLE says that it does not. From hosts alone."""
     group: str | None = ...
     """The consumer group of the topic; "" or absent for its own."""
+    ordering_key: str | None = ...
+    """Only the items with this key."""
 
 @dataclass
 class GetItemRequest:
@@ -405,6 +408,8 @@ class ForgetDedupIdsRequest:
     topic: str | None = ...
     """The topic of the ids, if it is serial, or if the dedup_scope of the namespace is TOPIC. Otherwise it is
     refused."""
+    ordering_key: str | None = ...
+    """The key of the items, if they have one, which needs the topic: an id is known in its key alone."""
 
 @dataclass
 class ListDeadLettersRequest:
@@ -416,6 +421,9 @@ class ListDeadLettersRequest:
     """Only these shards, all of which the host must serve: UNAVAILABLE says that it does not. From hosts alone."""
     group: str | None = ...
     """The consumer group of the topic; "" or absent for its own."""
+    ordering_key: str | None = ...
+    """Only the items with this key. Without it, those without a key come first, and those of one key after the
+    other."""
 
 @dataclass
 class RedriveDeadLettersRequest:
@@ -431,6 +439,8 @@ class RedriveDeadLettersRequest:
     """Without ids: go on behind an earlier call, as its next_page_token says."""
     group: str | None = ...
     """The consumer group of the topic; "" or absent for its own."""
+    ordering_key: str | None = ...
+    """Only items with this key."""
 
 @dataclass
 class PurgeDeadLettersRequest:
@@ -444,6 +454,8 @@ class PurgeDeadLettersRequest:
     """Without ids: go on behind an earlier call, as its next_page_token says."""
     group: str | None = ...
     """The consumer group of the topic; "" or absent for its own."""
+    ordering_key: str | None = ...
+    """Only items with this key."""
 
 @dataclass
 class CreateJobRequest:

@@ -10,7 +10,7 @@ from foqs.model import limits
 from foqs.model.calls import DedupUntil, DeliveryPolicy, ItemContent
 from foqs.model.errors import InvalidArgumentError, TooLargeError, shown
 from foqs.model.namespace import NamespaceSettings
-from foqs.model.topic_name import check_group, hidden, ordering_key_fault
+from foqs.model.topic_name import check_group, hidden, ordered, ordering_key_fault
 
 _DELIVERIES = frozenset(DeliveryPolicy)
 _DEDUP_UNTIL = frozenset(DedupUntil)
@@ -39,10 +39,16 @@ def check_topic(topic: str | None) -> str:
     return topic
 
 
-def check_topic_of(topic: str | None, group: str | None) -> str:
-    """Check the names of a topic and of its group, and return the hidden name of the group's topic."""
+def check_topic_of(topic: str | None, group: str | None, ordering_key: str | None = None) -> str:
+    """Check the names of a topic, of its group and of its key, and return the hidden name of their topic."""
     name = check_topic(topic)
-    return hidden(name, check_group(group, name)) if group else name
+    if group:
+        name = hidden(name, check_group(group, name))
+    if ordering_key is None:
+        return name
+    if fault := ordering_key_fault(ordering_key, name):
+        raise fault
+    return ordered(name, ordering_key)
 
 
 def check_range(name: str, value: object, low: int, high: int) -> int:

@@ -237,12 +237,14 @@ class NamespaceTopics(ItemCounts):
 class KeyedTopics(ItemCounts):
     """The keyed topics of one base on one shard: their counts together, and the topics by name, in order."""
 
-    __slots__ = ("by_name",)
+    __slots__ = ("by_name", "holding_count")
 
     def __init__(self, namespace: NamespaceTopics) -> None:
         super().__init__(namespace)
         self.by_name: SortedDict = SortedDict()
         """ShardTopic by name."""
+        self.holding_count = 0
+        """The topics that have items."""
 
 
 class TopicTable:
@@ -286,7 +288,7 @@ class TopicTable:
         self.note_empty(topic)
 
     def _add_keyed(self, topic: ShardTopic, namespace: NamespaceTopics) -> None:
-        base = self.topics[topic.namespace, base_of(topic.name)]
+        base = self.topics[topic.namespace, topic.base_name]
         if base.keyed is None:
             base.keyed = KeyedTopics(namespace)
         base.keyed.by_name[topic.name] = topic
@@ -333,6 +335,7 @@ class ShardTopic(ItemCounts):
     __slots__ = (
         "_leases",
         "base",
+        "base_name",
         "claim_head",
         "claiming_count",
         "first_enqueued_at",
@@ -374,6 +377,8 @@ class ShardTopic(ItemCounts):
         base, group = parts(name)
         self.shown = base, group or None
         """The topic and the group that callers see; the group is None for the topic's own."""
+        self.base_name = base_of(name)
+        """Its hidden name without its key, if it is a keyed topic."""
         self.ordering_key = ordering_key_of(name)
         """The key that all its items have in common; None unless it is the keyed topic of one."""
         self.base: ShardTopic | None = None
@@ -390,7 +395,9 @@ class ShardTopic(ItemCounts):
         self.claiming_count = 0
         """Claims on the way to the database."""
         self.out_count = 0
-        """Its items in the shard's table of leases: those claimed, prefetched, under lease or being settled."""
+        """Its items in the shard's table of leases: those claimed, prefetched, under lease or being settled. Those of
+        its keyed topics count as well.
+        """
         self.is_serial = is_ordered(name)
         """True if it delivers one item at a time."""
         self.holds_on_dead = False
@@ -412,13 +419,29 @@ class ShardTopic(ItemCounts):
             self.of_namespace.note_order(self)
 
     def count(self, rows: int = 0, leased: int = 0, delayed: int = 0, dead: int = 0) -> None:
+        base = self.base
+        if base is not None and base.keyed is not None:
+            base.keyed.holding_count -= not self.empty
         super().count(rows, leased, delayed, dead)
+        if base is not None and base.keyed is not None:
+            base.keyed.holding_count += not self.empty
         if self.of_namespace is not None and self.empty:
             self.of_namespace.emptied(self)
+
+    def count_out(self, count: int) -> None:
+        """Add a change of the items in the table of leases."""
+        self.out_count += count
+        if self.base is not None:
+            self.base.out_count += count
 
     @property
     def empty(self) -> bool:
         return not (self.rows or self.delayed or self.dead)
+
+    @property
+    def holds_any(self) -> bool:
+        """True if it has items, or a keyed topic of it possibly has some."""
+        return not self.empty or self.keyed is not None
 
     @property
     def depth(self) -> int:
@@ -448,7 +471,22 @@ class ShardTopic(ItemCounts):
     @property
     def lacks_permits(self) -> bool:
         """True if it has ready items and no permit to claim one."""
-        return self.permits is not None and self.permits <= self.out_count and self.window.head != order.LAST
+        if self.permits is None or self.permits > self.out_count:
+            return False
+        return self.window.head != order.LAST or (self.keyed is not None and self.keyed.ready > 0)
+
+    @property
+    def permits_wanted_count(self) -> int:
+        """The permits that its known ready items need."""
+        # A window without items has its first ones in the database.
+        return max(1, len(self.window) + (0 if self.keyed is None else self.keyed.ready))
+
+    @property
+    def waits_for_base(self) -> bool:
+        """True for a keyed topic that has room for an item, if only its base had a permit for it."""
+        base = self.base
+        is_short = base is not None and base.permits is not None and base.permits <= base.out_count
+        return is_short and not (self.out_count or self.delayed) and self.window.head != order.LAST
 
     def _serial_room(self) -> int:
         """1 if no item is out or waits for its next attempt, nor keeps the topic back as a dead letter; else 0.
@@ -459,7 +497,10 @@ class ShardTopic(ItemCounts):
         if namespace is None or not namespace.is_counted() or self.out_count or self.delayed:
             return 0
         is_held = self.holds_on_dead and self.dead
-        return int(not is_held and len(self._leases) < limits.OPEN_LEASES_MAX)
+        base = self.base
+        if is_held or (base is not None and base.permits is not None and base.permits <= base.out_count):
+            return 0
+        return int(len(self._leases) < limits.OPEN_LEASES_MAX)
 
     def oldest_due_at(self) -> int | None:
         """Return the earliest due time of the ready items in its window, or None."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import islice
 
 from foqs.host.dispatch.deliveries import Deliveries, DispatchObserver
 from foqs.host.dispatch.permits import Permits
@@ -59,6 +61,8 @@ class Dispatcher:
         self._unswept: list[TopicQueue] = []
         """Topics that the current sweep has still to check."""
         self._prefix_sweep = PrefixSweep()
+        self._keyed_sweeps: deque[Iterator[TopicQueue]] = deque()
+        """The keyed topics whose base has another policy."""
         self._namespaces_paused: frozenset[int] = frozenset()
         """The paused namespaces that calls for any topic have followed."""
         self._caps_known: Mapping[int, float] = {}
@@ -113,6 +117,9 @@ class Dispatcher:
             queues.changed(queue)
             if not queue.in_ring and (queue.buffer.sort_keys or topic.window.head != order.LAST):
                 self.rings.enter(queue)
+            base = queue.base_queue or queue
+            if base.in_flight_max and base.keyed_ring is not None:
+                self.rings.retry_lacking(base)
             if queue in queues.active:
                 self.deliveries.serve(queue)
         for topic in events.topics_gone:
@@ -278,9 +285,22 @@ class Dispatcher:
             self.settings.prefix_changes, lambda: [*self.queues.by_topic, *self.tokens.caps]
         ):
             self._follow_policy(topic)
+        self._follow_bases()
         self._follow_namespaces()
         if self._observer is not None:
             self._observer.settings_followed()
+
+    def _follow_bases(self) -> None:
+        """Apply the policies of bases to some of their keyed topics."""
+        left_count = limits.SWEEP_QUEUES_MAX
+        while self._keyed_sweeps and left_count:
+            some = list(islice(self._keyed_sweeps[0], left_count))
+            left_count -= len(some)
+            if left_count:
+                self._keyed_sweeps.popleft()
+            for queue in some:
+                if queue.base_queue is not None and queue in queue.base_queue.keyed:
+                    self._follow_policy(queue.topic)
 
     def _follow_namespaces(self) -> None:
         paused, caps = self.settings.dequeue_paused, self.settings.caps
@@ -310,6 +330,8 @@ class Dispatcher:
         self.tokens.topic_wheel.leave(queue)
         self.tokens.refresh(queue)
         self.deliveries.resume(queue)
+        if queue.keyed:
+            self._keyed_sweeps.append(iter(list(queue.keyed)))
 
     def _wake_tenant(self, tenant: Tenant) -> None:
         """Give the tokens of a namespace to topics that wait for them, in their order, and to calls for any topic."""

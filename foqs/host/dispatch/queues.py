@@ -60,7 +60,7 @@ class Queues:
     def _join(self, base: TopicQueue, queue: TopicQueue) -> None:
         """Make a queue one of the keyed topics of a base, which has a ring from then on."""
         queue.base_queue = base
-        base.keyed_count += 1
+        base.keyed[queue] = None
         if base.keyed_ring is None:
             ring = base.keyed_ring = ReadyRing(base.tenant, "", base.group, base)
             if base.in_ring:
@@ -200,8 +200,8 @@ class Queues:
         if self.by_topic.pop(queue.topic, None) is not None:
             queue.tenant.queues_count -= 1
             if (base := queue.base_queue) is not None:
-                base.keyed_count -= 1
-                if not base.keyed_count:
+                del base.keyed[queue]
+                if not base.keyed:
                     self.unkeyed[base] = None
         return True
 

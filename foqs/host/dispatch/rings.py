@@ -79,9 +79,7 @@ class Rings:
             return
         if not queue.has_something():
             if queue.lacks_room():
-                self._waiting_for_room[queue] = None
-                if queue.in_flight_max:
-                    self._tokens.permits.check(queue)
+                self._wait_for_room(queue)
             return
         queue.tenant.enter(queue)
         base = queue.base_queue or queue
@@ -92,11 +90,37 @@ class Rings:
         if queue.tenant.waiting_any_count:
             self.fed[queue.tenant] = None
 
+    def _wait_for_room(self, queue: TopicQueue) -> None:
+        """Note a topic that has ready items and no room, or no permits, for their leases."""
+        base = queue.base_queue or queue
+        ring = base.keyed_ring
+        if base is queue or ring is None or not any(part.waits_for_base for part in queue.parts.values()):
+            self._waiting_for_room[queue] = None
+        else:
+            ring.lacking[queue] = None
+        if base.in_flight_max:
+            self._tokens.permits.check(base)
+
+    def retry_lacking(self, base: TopicQueue) -> None:
+        """Let keyed topics enter the ring again, as many as their base has free permits for."""
+        ring = base.keyed_ring
+        if ring is None or not ring.lacking:
+            return
+        free = [max(0, part.permits - part.out_count) for part in base.parts.values() if part.permits is not None]
+        count = sum(free) if base.in_flight_max else limits.SWEEP_QUEUES_MAX
+        for _ in range(min(count, len(ring.lacking), limits.SWEEP_QUEUES_MAX)):
+            queue, _ = ring.lacking.popitem(last=False)
+            self.enter(queue)
+        if base.in_flight_max:
+            self._tokens.permits.check(base)
+
     def _offer(self, base: TopicQueue) -> None:
         """Let the keyed topics of a base have their turns, if nothing holds it back any more."""
         ring, tenant = base.keyed_ring, base.tenant
         assert ring is not None, "the caller has checked it"
         self._tokens.refresh(base)
+        if ring.lacking:
+            self.retry_lacking(base)
         if base.is_held or not ring.entries:
             return
         if not ring.is_offered:
@@ -129,6 +153,8 @@ class Rings:
         """Take a queue that is forgotten out of its rings, and forget its namespace if nothing refers to it."""
         queue.tenant.leave(queue)
         self._waiting_for_room.pop(queue, None)
+        if queue.base_queue is not None and queue.base_queue.keyed_ring is not None:
+            queue.base_queue.keyed_ring.lacking.pop(queue, None)
         self._queues.forget_tenant_if_unused(queue.tenant)
 
     def ring(self, namespace: int, prefix: str, group: str = "") -> ReadyRing:
@@ -200,7 +226,7 @@ class Rings:
         for base in list(islice(unkeyed, limits.SWEEP_QUEUES_MAX)):
             del unkeyed[base]
             ring = base.keyed_ring
-            if base.keyed_count or ring is None:
+            if base.keyed or ring is None:
                 continue
             if ring.callers_count:
                 unkeyed[base] = None
@@ -359,7 +385,7 @@ class Rings:
                 tenant.leave(queue)  # It has no more items.
                 call.passed = queue
                 if queue.lacks_room():
-                    self._waiting_for_room[queue] = None
+                    self._wait_for_room(queue)
             for of, entry, credit in turns:
                 if entry in of.entries:
                     of.end_turn(entry, max(0, credit - want))

@@ -23,8 +23,8 @@ class ReadyRing:
     """
 
     __slots__ = (
-        "base", "callers_count", "current", "entries", "group", "is_offered", "prefix", "tenant", "unfilled", "used_s",
-        "waiting",
+        "base", "callers_count", "current", "entries", "group", "is_offered", "lacking", "prefix", "tenant", "unfilled",
+        "used_s", "waiting",
     )  # fmt: skip
 
     def __init__(self, tenant: Tenant, prefix: str, group: str = "", base: TopicQueue | None = None) -> None:
@@ -41,6 +41,8 @@ class ReadyRing:
         """The topic whose turn has begun."""
         self.callers_count = 0
         """Calls that take items of any of these topics, and are not over."""
+        self.lacking: OrderedDict[TopicQueue, None] = OrderedDict()
+        """Keyed topics that are in no ring while their base has no permit for their items."""
         self.waiting: dict[DequeueCall, None] = {}
         """Calls that want items of any of these topics, the oldest first."""
         self.unfilled: list[list[TopicQueue]] = []

@@ -168,7 +168,7 @@ class TopicQueue:
         "_rate", "_rated_at_s", "_served_count", "allowed_count", "base", "base_queue", "buffer", "calls", "cap",
         "claiming_last", "claims_ended_count", "expired_claims_in_row", "group", "has_claims_for_calls",
         "has_prefetched_for_calls", "in_flight_max", "in_ring", "is_asking_permits", "is_paused", "is_serial",
-        "is_throttled", "keyed_count", "keyed_ring", "lacks_permits",
+        "is_throttled", "keyed", "keyed_ring", "lacks_permits",
         "name", "namespace", "parts", "pausing", "permits_got_s", "shared_cap", "sick_parts", "tenant",
         "token_wait_slot", "topic",
         "version", "waiting_count", "weight",
@@ -182,7 +182,7 @@ class TopicQueue:
         # Written by Queues.
         self.base_queue: TopicQueue | None = None
         """The queue of its base, if it is a keyed topic."""
-        self.keyed_count = 0
+        self.keyed: dict[TopicQueue, None] = {}
         """The queues of its own keyed topics."""
         self.keyed_ring: ReadyRing | None = None
         """The ring of the topic and its keyed topics; None if it had none for some time."""

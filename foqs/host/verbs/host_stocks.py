@@ -120,7 +120,8 @@ class Stocks:
         if queue is None or queue.is_held:
             return NO_STOCK
         if queue.keyed_ring is not None:
-            return _stock_of_ring(queue, queue.keyed_ring)
+            is_short = bool(queue.in_flight_max) and self._dispatcher.permits.is_short(topic)
+            return _stock_of_ring(queue, queue.keyed_ring, is_short=is_short)
         first = min(queue.first_unclaimed(), queue.buffer.first)
         if first == order.LAST and queue.in_flight_max and not self._dispatcher.permits.is_short(topic):
             # A call that comes for its items asks for permits.
@@ -156,10 +157,14 @@ class Stocks:
         )
 
 
-def _stock_of_ring(base: TopicQueue, ring: ReadyRing) -> Stock:
-    """Return the ready items of a base and its keyed topics, as far as the first one in turn tells."""
+def _stock_of_ring(base: TopicQueue, ring: ReadyRing, *, is_short: bool) -> Stock:
+    """Return the ready items of a base and its keyed topics, as far as the first one in turn tells.
+
+    A call that comes for items without permits asks for some, unless the base waits for permits already.
+    """
     if not ring.entries:
-        return NO_STOCK
+        lacks = base.in_flight_max and not is_short and any(part.lacks_permits for part in base.parts.values())
+        return Stock(1) if lacks else NO_STOCK
     first = next(iter(ring.entries))
     sort_key = min(first.first_unclaimed(), first.buffer.first)
     keyed_count = len(ring.entries) - (base in ring.entries)

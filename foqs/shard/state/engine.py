@@ -136,11 +136,14 @@ class ShardState:
         return 0 if counts is None else counts.total
 
     def holds_topic(self, namespace: int, name: str) -> bool:
-        """Return True if the topic has items here, or items of it wait to be inserted; exact once rows are counted."""
+        """Return True if the topic or a keyed topic of it has items here, or items of it wait to be inserted.
+
+        Exact once rows are counted.
+        """
         topic = self.index.topics.get((namespace, name))
-        if topic is not None and not topic.empty:
+        if topic is not None and topic.holds_any:
             return True
-        return any((one.namespace, one.name) == (namespace, name) for one in self._topics_waiting())
+        return any((one.namespace, one.base_name) == (namespace, name) for one in self._topics_waiting())
 
     def topics_that_can_hold(self, namespace: int) -> list[tuple[ShardTopic, bool]]:
         """Return the topics of a namespace, or of all for 0, each with True if items of it wait to be inserted."""
