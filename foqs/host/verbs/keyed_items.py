@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from operator import attrgetter
 
-from foqs.contract.requests import NewItem, changed
+from foqs.contract.requests import NewItem
 from foqs.host import arguments
 from foqs.model.topic_name import ordered, ordering_key_fault
 
@@ -30,8 +31,14 @@ def with_keyed_topics(items: Sequence[NewItem]) -> tuple[Sequence[NewItem], froz
         if (new.topic, key) not in names:
             names[new.topic, key] = _keyed_topic(new.topic, key)
         name = names[new.topic, key]
-        found.append(new if name is None else changed(new, topic=name, ordering_key=None))
+        found.append(new if name is None else _in_topic(new, name))
     return found, frozenset([name for name in names.values() if name is not None])
+
+
+def _in_topic(new: NewItem, name: str) -> NewItem:
+    other = copy(new)
+    other.topic, other.ordering_key = name, None
+    return other
 
 
 def _keyed_topic(topic: str | None, ordering_key: str) -> str | None:
