@@ -99,19 +99,25 @@ FIELDS: Mapping[str, Mapping[str, Checked]] = {
     "ListGroupsRequest": _fields(NAMESPACE="namespace_name", INSIDE="prefix page_token", CONTENT="limit"),
     # Stored items.
     "PeekItemsRequest": _fields(
-        NAMESPACE="namespace_name", INSIDE="topic page_token group", FROM_PEERS="shard_ids", CONTENT="limit"
+        NAMESPACE="namespace_name",
+        INSIDE="topic page_token group ordering_key",
+        FROM_PEERS="shard_ids",
+        CONTENT="limit",
     ),
     "GetItemRequest": _fields(NAMESPACE="namespace_name", INSIDE="id"),
     "DeleteItemsRequest": _fields(NAMESPACE="namespace_name", INSIDE="ids"),
-    "ForgetDedupIdsRequest": _fields(NAMESPACE="namespace_name", INSIDE="dedup_ids topic"),
+    "ForgetDedupIdsRequest": _fields(NAMESPACE="namespace_name", INSIDE="dedup_ids topic ordering_key"),
     "ListDeadLettersRequest": _fields(
-        NAMESPACE="namespace_name", INSIDE="topic page_token group", FROM_PEERS="shard_ids", CONTENT="limit"
+        NAMESPACE="namespace_name",
+        INSIDE="topic page_token group ordering_key",
+        FROM_PEERS="shard_ids",
+        CONTENT="limit",
     ),
     "RedriveDeadLettersRequest": _fields(
-        NAMESPACE="namespace_name", INSIDE="topic ids page_token group", CONTENT="limit"
+        NAMESPACE="namespace_name", INSIDE="topic ids page_token group ordering_key", CONTENT="limit"
     ),
     "PurgeDeadLettersRequest": _fields(
-        NAMESPACE="namespace_name", INSIDE="topic ids page_token group", CONTENT="limit"
+        NAMESPACE="namespace_name", INSIDE="topic ids page_token group ordering_key", CONTENT="limit"
     ),
     # Jobs and exports.
     "CreateJobRequest": _fields(NAMESPACE="namespace_name", INSIDE="id", CONTENT="items_per_second_max detail"),

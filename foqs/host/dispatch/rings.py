@@ -8,6 +8,7 @@ from operator import attrgetter
 
 from foqs.host.dispatch.prefetch import Prefetch
 from foqs.host.dispatch.queues import Queues
+from foqs.host.dispatch.ring_bounds import check_room_for_ring
 from foqs.host.dispatch.tenant import ReadyRing, Tenant
 from foqs.host.dispatch.tokens import Tokens
 from foqs.host.dispatch.topic_queue import DequeueCall, TopicQueue
@@ -166,7 +167,7 @@ class Rings:
         ring = tenant.rings.get((group, prefix)) if prefix or group else tenant.ring
         if ring is None:
             try:
-                self._check_room_for_ring(tenant, prefix, group)
+                check_room_for_ring(tenant, sum(self._prefixed.values()), prefix, group)
             except OverloadedError:
                 self._queues.forget_tenant_if_unused(tenant)
                 raise
@@ -188,26 +189,6 @@ class Rings:
             self._filling.pop(ring, None)
         if ring.waiting:
             self.fed[ring.tenant] = None
-
-    def _check_room_for_ring(self, tenant: Tenant, prefix: str, group: str) -> None:
-        of_namespace, of_host = len(tenant.rings), sum(self._prefixed.values())
-        if of_namespace >= limits.TOPIC_PREFIXES_MAX or of_host >= limits.TOPIC_PREFIXES_OF_HOST_MAX:
-            raise OverloadedError(
-                f"dequeues of this host have named {of_namespace} prefixes of topics, or groups, of the namespace in "
-                f"{limits.TOPIC_PREFIX_IDLE_MS} ms, and {of_host} of all: {limits.TOPIC_PREFIXES_MAX} and "
-                f"{limits.TOPIC_PREFIXES_OF_HOST_MAX} may be: use fewer, or try again",
-                retry_after_ms=limits.TOPIC_PREFIX_IDLE_MS,
-            )
-        of_group = [one for name, one in tenant.rings if name == group]
-        nested = [one for one in of_group if one.startswith(prefix) or prefix.startswith(one)]
-        if len(nested) >= limits.TOPIC_PREFIXES_NESTED_MAX:
-            chain = max(sum(one.startswith(other) for other in nested) for one in [*nested, prefix])
-            if chain >= limits.TOPIC_PREFIXES_NESTED_MAX:
-                raise OverloadedError(
-                    f"topic_prefix {prefix!r:.80} and others named within {limits.TOPIC_PREFIX_IDLE_MS} ms begin with "
-                    f"one another, {chain} of them, and {limits.TOPIC_PREFIXES_NESTED_MAX} may: use fewer prefixes",
-                    retry_after_ms=limits.TOPIC_PREFIX_IDLE_MS,
-                )
 
     def forget_prefixes(self) -> None:
         """Forget the prefixes that no call has named for limits.TOPIC_PREFIX_IDLE_MS."""

@@ -181,11 +181,9 @@ class TopicQueue:
         """The topic and the consumer group that callers see."""
         # Written by Queues.
         self.base_queue: TopicQueue | None = None
-        """The queue of its base, if it is a keyed topic."""
         self.keyed: dict[TopicQueue, None] = {}
-        """The queues of its own keyed topics."""
         self.keyed_ring: ReadyRing | None = None
-        """The ring of the topic and its keyed topics; None if it had none for some time."""
+        """The base of a keyed topic; its own keyed topics; and its ring with these, if it had some lately."""
         self.parts: dict[int, ShardTopic] = {}
         """The topic on each healthy shard."""
         self.sick_parts: dict[int, ShardTopic] = {}
@@ -201,10 +199,8 @@ class TopicQueue:
         """An upper bound of the sort keys of claims in flight."""
         self.expired_claims_in_row = 0
         """The number of the last claims in a row that brought no item, because it had expired or the claim failed."""
-        self.has_claims_for_calls = False
-        """True if claims in flight are possibly for a call, which can be over when they arrive."""
-        self.has_prefetched_for_calls = False
-        """True if prefetched items were possibly claimed for a call."""
+        self.has_claims_for_calls = self.has_prefetched_for_calls = False
+        """True if claims in flight, or prefetched items, are possibly for a call, which can be over by now."""
         self._rate = 0.0
         """The recent rate of deliveries, in items per second."""
         self._rated_at_s, self._served_count = 0.0, 0
@@ -232,10 +228,8 @@ class TopicQueue:
         # Written by Permits.
         self.in_flight_max = 0
         """The limit of its items in flight; 0 for none. With a limit no item is claimed ahead of calls."""
-        self.is_asking_permits = False
-        """True while its book is being asked."""
-        self.lacks_permits = False
-        """True if ready items of it waited for permits when it was last served."""
+        self.is_asking_permits = self.lacks_permits = False
+        """True while its book is being asked; and if ready items waited for permits when it was last served."""
         self.permits_got_s = 0.0
         """The time at which it last got permits."""
         # Written by Rings.
