@@ -103,7 +103,7 @@ def test_each_key_is_delivered_in_order_through_kills_of_hosts(start_host: Start
 def _wait_for(order: Order, count: int) -> None:
     """Wait until so many items were acked."""
     idle = threading.Event()
-    for _ in range(3 * PATIENCE_S * 10):
+    for _ in range(int(3 * PATIENCE_S * 10)):
         if order.done_count >= count or order.problems:
             return
         idle.wait(0.1)
