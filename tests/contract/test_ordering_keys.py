@@ -144,3 +144,24 @@ def test_a_dedup_id_is_known_in_its_key_alone(world: World) -> None:
     put(world, b"other", key="other", dedup_id="d")
     put(world, b"1")
     assert sorted(rest(world)) == [b"0", b"1", b"other"]
+
+
+def test_a_call_for_several_topics_gets_items_with_keys_of_each(world: World) -> None:
+    put(world, b"t k", topic="t")
+    put(world, b"u k", b"u k again", topic="u")
+    put(world, b"v", b"v", key=None, topic="v")
+    found: list[foqs.Item] = []
+    while items := world.client.dequeue(NS, {"t": 5, "u": 5, "v": 1}, wait_ms=SECOND_MS // 2):
+        assert sum([item.topic == "v" for item in items]) <= 1
+        found += items
+    assert sorted([item.payload for item in found]) == [b"t k", b"u k", b"v", b"v"]
+
+
+def test_a_call_gets_no_more_items_than_it_asks_for(world: World) -> None:
+    for number in range(20):
+        put(world, b"x", key=f"k{number}")
+    put(world, *[b"x"] * 20, key=None)
+    counts: list[int] = []
+    while items := world.client.dequeue(NS, "t", 7, wait_ms=SECOND_MS // 2):
+        counts.append(len(items))
+    assert (max(counts), sum(counts)) == (7, 40)

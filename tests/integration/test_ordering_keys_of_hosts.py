@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from foqs import NewItem
+from foqs.model.errors import NotFoundError, PausedError
 from tests.support.cluster import cluster, shards_of
 from tests.support.running_host import RunningHost, shard_of
 from tests.support.waiting import PATIENCE_S, until
@@ -87,3 +88,78 @@ async def test_a_call_that_waits_gets_the_first_item_of_a_new_key_of_any_host(ho
         items = await waits
         assert [(item.payload, item.ordering_key) for item in items] == [(key.encode(), key)]
         await hosts[0].client.ack("jobs", items)
+
+
+async def test_a_pause_ends_the_calls_that_wait_for_keys(hosts: Hosts) -> None:
+    await put(hosts[0], 3, 1)
+    items = await hosts[0].client.dequeue("jobs", "t", 10, wait_ms=5_000)
+    while len(items) < 3:
+        items += await hosts[0].client.dequeue("jobs", "t", 10, wait_ms=5_000)
+    for host in hosts:
+        waits = asyncio.create_task(host.client.dequeue("jobs", "t", 10, wait_ms=30_000))
+        await until(lambda host=host: host.host._dispatcher.queues.waiting_count == 1)
+        await hosts[0].admin.set_topic_policy("jobs", "t", dequeue_paused=True)
+        with pytest.raises(PausedError, match="topic 't' are paused"):
+            await waits
+        await hosts[0].admin.set_topic_policy("jobs", "t", dequeue_paused=False)
+        number = host.host._namespaces.number_by_name[b"jobs"]
+        settings = [one.host._namespaces.settings for one in hosts]
+        await until(
+            lambda settings=settings, number=number: not any(one.policy(number, "t").dequeue_paused for one in settings)
+        )
+
+
+async def test_a_wait_for_keys_of_a_group_ends_when_the_group_is_deleted(hosts: Hosts) -> None:
+    await hosts[0].admin.create_group("jobs", "t", "audit")
+    await put(hosts[0], 2, 1)
+    taken = 0
+    while taken < 2:
+        taken += len(await hosts[1].client.dequeue("jobs", "t", 10, group="audit", wait_ms=5_000))
+    waits = asyncio.create_task(hosts[1].client.dequeue("jobs", "t", group="audit", wait_ms=30_000))
+    await until(lambda: hosts[1].host._dispatcher.queues.waiting_count == 1)
+    await hosts[0].admin.delete_group("jobs", "t", "audit")
+    with pytest.raises(NotFoundError):
+        await waits
+
+
+async def test_keys_without_items_are_forgotten_and_their_ring_with_them(hosts: Hosts) -> None:
+    await put(hosts[0], 20, 1)
+    done = 0
+    while done < 20:
+        items = await hosts[0].client.dequeue("jobs", "t", 10, wait_ms=5_000)
+        done += len(items)
+        await hosts[0].client.ack("jobs", items)
+
+    def rows() -> int:
+        return sum([count for (count,) in hosts[0].rows("SELECT COUNT(*) FROM topic WHERE name LIKE 't%'")])
+
+    await until(lambda: not rows())
+    for host in hosts:
+        queues = host.host._dispatcher.queues
+        await until(lambda queues=queues: not any(queue.base_queue is not None for queue in queues.by_topic.values()))
+        host.host._dispatcher.rings.forget_prefixes()
+        assert not any(queue.keyed_ring is not None for queue in queues.by_topic.values())
+
+
+async def test_items_in_flight_of_keys_on_all_hosts_have_one_limit(hosts: Hosts) -> None:
+    await hosts[0].admin.set_topic_policy("jobs", "t", in_flight_max=4)
+    number = hosts[0].host._namespaces.number_by_name[b"jobs"]
+    settings = [host.host._namespaces.settings for host in hosts]
+    await until(lambda: all(one.policy(number, "t").in_flight_max == 4 for one in settings))
+    await put(hosts[0], 30, 2)
+    out = most = done = 0
+
+    async def consume(host: RunningHost) -> None:
+        nonlocal out, most, done
+        async with asyncio.timeout(PATIENCE_S):
+            while done < 60:
+                items = await host.client.dequeue("jobs", "t", 3, wait_ms=200)
+                out += len(items)
+                most = max(most, out)
+                await asyncio.sleep(0)
+                out -= len(items)  # Before the ack, whose answer can come after the next delivery.
+                await host.client.ack("jobs", items)
+                done += len(items)
+
+    await asyncio.gather(*[consume(host) for host in hosts for _ in range(3)])
+    assert (most <= 4, done) == (True, 60)

@@ -151,7 +151,7 @@ class Deliveries:
 
     def resume(self, queue: TopicQueue) -> None:
         """Resume a topic that waited for a token or for an operator."""
-        if queue.calls:
+        if queue.calls or queue.pausing:  # Calls for a base wait in its ring.
             self._queues.activate(queue)
         if queue in self._queues.active:
             self.serve(queue)

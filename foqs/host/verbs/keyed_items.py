@@ -36,7 +36,12 @@ def with_keyed_topics(items: Sequence[NewItem]) -> tuple[Sequence[NewItem], froz
 
 
 def _in_topic(new: NewItem, name: str) -> NewItem:
-    other = copy(new)
+    values = getattr(new, "__dict__", None)
+    if values is None:
+        other = copy(new)
+    else:  # It came over the wire. This takes a tenth of the time.
+        other = object.__new__(type(new))
+        other.__dict__.update(values)
     other.topic, other.ordering_key = name, None
     return other
 

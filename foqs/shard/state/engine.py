@@ -38,6 +38,8 @@ from foqs.shard.state.ops.settle import Settlements
 from foqs.shard.state.ops.slot_move import SlotMoves
 from foqs.shard.state.ops.wake import Timers
 
+ROOM_REPORTED_PER_TICK = 500
+"""Serial topics of which a tick reports that they can deliver, which takes the dispatcher some milliseconds."""
 STEADY_WRITE_MS = 2 * limits.SECOND_MS
 """How often a shard with open leases writes its steady clock. After a takeover, leases can run this much longer."""
 
@@ -106,6 +108,8 @@ class ShardState:
         self._transaction_number = image.transaction_number
         self._steady_written_ms = image.steady_ms
         self._topics_gone: list[int] = []
+        self._had_no_room: list[ShardTopic] = []
+        """Serial topics that have not been reported since the rows were counted."""
         self._adopt_claims(image)
         for key in unseen:
             if key in index.leases:
@@ -177,6 +181,7 @@ class ShardState:
         ended = self.settlements.tick(now)
         warmed = self.refills.warm_up()
         self._forget_idle_topics(now.steady_ms)
+        self._report_room()
         is_due = False
         if self.dedup.loading:
             self.dedup.tick()
@@ -359,8 +364,15 @@ class ShardState:
                     rows_came(topic, TIMER_LANE, delayed)
             yield
         self.index.counted = True
-        for topic in self.index.serial_topics:  # They had no room before.
-            self.index.events.topics_changed[topic] = None
+        self._had_no_room = self.index.serial_topics[::-1]
+        self._report_room()
+
+    def _report_room(self) -> None:
+        """Report some of the serial topics that had no room before the rows were counted."""
+        for _ in range(min(len(self._had_no_room), ROOM_REPORTED_PER_TICK)):
+            topic = self._had_no_room.pop()
+            if self.index.by_number.get(topic.number) is topic:
+                self.index.events.topics_changed[topic] = None
 
     def _forget_idle_topics(self, steady_ms: int) -> None:
         """Forget topics that were empty for a while: they leave the topic table.
