@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from foqs.model import limits
 from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, PausedError
-from foqs.model.topic_name import base_of, hidden, in_group, is_of_group, parts
+from foqs.model.topic_name import base_of, hidden, in_group, is_keyed, is_of_group, parts
 
 GROUPS_PER_TOPIC_MAX = 16
 """The most consumer groups of a topic, beside its own."""
@@ -90,9 +90,8 @@ class NamespaceGroups:
 
         Those of an item of a keyed topic have the same key.
         """
-        base = base_of(topic)
-        found = self._copies.get(base)
-        if found is None or base == topic:
+        found = self._copies.get(topic)
+        if found is not None or not is_keyed(topic) or (found := self._copies.get(base_of(topic))) is None:
             return found
         return tuple([one._replace(name=in_group(topic, one.name)) for one in found])
 

@@ -13,7 +13,7 @@ from foqs.model.errors import PausedError
 from foqs.model.namespace import SettingsTable
 from foqs.model.policies import NamespacePolicies
 from foqs.model.stocks import Topic
-from foqs.model.topic_name import base_of, described
+from foqs.model.topic_name import base_of, described, is_keyed
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Completion
 
@@ -76,7 +76,8 @@ class Room:
 
         Keyed topics take the room of their base.
         """
-        names = list(map(base_of, names))
+        if names and is_keyed(names[0]):
+            names = list(map(base_of, names))
         for name in names:
             left = self._left[name] if name in self._left else self._find(name)
             if left is not None and left <= 0:

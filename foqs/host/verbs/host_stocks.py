@@ -105,7 +105,7 @@ class Stocks:
             await self._namespaces.refresh()
 
     def known_topics(self) -> Collection[Topic]:
-        return self._dispatcher.queues.by_topic.keys()
+        return [topic for topic, queue in self._dispatcher.queues.by_topic.items() if queue.base_queue is None]
 
     def cap_rate(self, key: CapKey) -> float:
         settings, (number, name) = self._dispatcher.settings, key
