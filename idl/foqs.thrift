@@ -576,7 +576,12 @@ struct TopicPolicy {
    * is serial by itself. Its items cannot have deliver_after_ms or delay_ms.
    */
   16: optional bool serial,
-  17: optional OnDead on_dead
+  17: optional OnDead on_dead,
+  /**
+   * 0: each ordering_key is a sequence by itself. 1 to 4,096: keys share this many sequences, by their CRC-32, so that very
+   * many keys cost no more than these, and a slow key delays those of its bucket. Its items do not show their keys.
+   */
+  19: optional i32 key_buckets
 }
 /**
  * Changes what is given, and returns what holds then. It holds on every host within 2 s, also for calls that wait. A field
@@ -606,7 +611,9 @@ struct SetTopicPolicyRequest {
    * shards are asked, and enqueues of these topics get PAUSED meanwhile. False holds at once. Not of a group.
    */
   16: optional bool serial,
-  17: optional OnDead on_dead
+  17: optional OnDead on_dead,
+  /** Another number needs a topic without any items, as `serial` does. Not of a group. */
+  19: optional i32 key_buckets
 }
 /** A change of one policy, as in SetTopicPolicyRequest. */
 struct TopicPolicyChange {
@@ -626,7 +633,8 @@ struct TopicPolicyChange {
   13: optional i64 backoff_ms_max,
   14: optional i32 in_flight_max,
   15: optional bool serial,
-  16: optional OnDead on_dead
+  16: optional OnDead on_dead,
+  18: optional i32 key_buckets
 }
 /**
  * Makes up to 1,000 changes, one after the other, in one transaction. One that cannot be made has its error at its position
@@ -733,7 +741,9 @@ struct StoredItem {
   16: optional string trace_context,
   /** The consumer group that has this copy of the item; absent for the topic's own. */
   17: optional string group,
-  18: optional string ordering_key
+  18: optional string ordering_key,
+  /** The bucket of its ordering_key, which the item does not show then, if the topic has key_buckets: "17/64" of 64. */
+  19: optional string key_bucket
 }
 
 /** Lists the ready and leased items of one topic, the most urgent first: those without an ordering_key, and behind them

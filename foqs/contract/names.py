@@ -80,13 +80,15 @@ FIELDS: Mapping[str, Mapping[str, Checked]] = {
         NAMESPACE="namespace_name",
         INSIDE="topic group",
         CONTENT="enqueue_paused dequeue_paused reason deliveries_per_second_max weight attempts_max is_prefix"
-        " depth_max dead_letter_on_expiry backoff_ms backoff_ms_max serial on_dead in_flight_max",
+        " depth_max dead_letter_on_expiry backoff_ms backoff_ms_max serial on_dead in_flight_max"
+        " key_buckets",
     ),
     "SetTopicPoliciesRequest": _fields(NAMESPACE="namespace_name", CONTENT="changes"),
     "TopicPolicyChange": _fields(
         INSIDE="topic group",
         CONTENT="is_prefix enqueue_paused dequeue_paused reason deliveries_per_second_max weight attempts_max"
-        " depth_max dead_letter_on_expiry backoff_ms backoff_ms_max serial on_dead in_flight_max",
+        " depth_max dead_letter_on_expiry backoff_ms backoff_ms_max serial on_dead in_flight_max"
+        " key_buckets",
     ),
     "GetTopicPolicyRequest": _fields(NAMESPACE="namespace_name", INSIDE="topic group", CONTENT="is_prefix"),
     "ListTopicPoliciesRequest": _fields(

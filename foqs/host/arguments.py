@@ -10,7 +10,7 @@ from foqs.model import limits
 from foqs.model.calls import DedupUntil, DeliveryPolicy, ItemContent
 from foqs.model.errors import InvalidArgumentError, TooLargeError, shown
 from foqs.model.namespace import NamespaceSettings
-from foqs.model.topic_name import check_group, hidden, ordered, ordering_key_fault
+from foqs.model.topic_name import bucketed, check_group, hidden, ordered, ordering_key_fault
 
 _DELIVERIES = frozenset(DeliveryPolicy)
 _DEDUP_UNTIL = frozenset(DedupUntil)
@@ -39,7 +39,7 @@ def check_topic(topic: str | None) -> str:
     return topic
 
 
-def check_topic_of(topic: str | None, group: str | None, ordering_key: str | None = None) -> str:
+def check_topic_of(topic: str | None, group: str | None, ordering_key: str | None = None, key_buckets: int = 0) -> str:
     """Check the names of a topic, of its group and of its key, and return the hidden name of their topic."""
     name = check_topic(topic)
     if group:
@@ -48,7 +48,7 @@ def check_topic_of(topic: str | None, group: str | None, ordering_key: str | Non
         return name
     if fault := ordering_key_fault(ordering_key, name):
         raise fault
-    return ordered(name, ordering_key)
+    return bucketed(name, ordering_key, key_buckets) if key_buckets else ordered(name, ordering_key)
 
 
 def check_range(name: str, value: object, low: int, high: int) -> int:

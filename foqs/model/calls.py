@@ -157,6 +157,7 @@ class StoredItem:
     lease_ms: the lease that the enqueue asked for; None when it asked for none.
     lease_expires_at_ms: while it is leased.  died_at_ms, death_reason: of a dead letter.
     group: the consumer group whose copy it is; None for the topic's own. ordering_key: of the enqueue, if it gave one.
+    key_bucket: the bucket of its key, which it does not show then, if its topic has key_buckets: "17/64" of 64 buckets.
     """
 
     id: str
@@ -177,6 +178,7 @@ class StoredItem:
     death_reason: str | None = None
     group: str | None = None
     ordering_key: str | None = None
+    key_bucket: str | None = None
 
 
 @dataclass(slots=True)

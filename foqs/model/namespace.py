@@ -15,7 +15,7 @@ from foqs.model.groups import NO_GROUPS, Groups, NamespaceGroups
 from foqs.model.policies import NO_POLICIES, NO_POLICIES_IN_FORCE, NamespacePolicies, Policies
 from foqs.model.policy import NO_POLICY, TopicPolicy, TriState, rate_problem, reason_problem
 from foqs.model.serial import NONE_CLOSED, ClosedTopics, Serials
-from foqs.model.topic_name import base_of, is_ordered
+from foqs.model.topic_name import base_of, is_ordered, parts
 
 _DOUBLINGS_MAX = limits.DELAY_MS_MAX.bit_length()
 """Doublings after which a backoff of 1 ms is longer than any delay."""
@@ -233,7 +233,7 @@ class SettingsTable:
         The keyed topic of an ordering key is serial by its name.
         """
         if is_ordered(name):
-            return self.policy(number, name)
+            return self.policy(number, parts(name)[0])
         serials = self._serials.get(number)
         if serials is None:
             return None

@@ -7,6 +7,7 @@ callers have no control characters, so these are free for the parts of a hidden 
 from __future__ import annotations
 
 import re
+from zlib import crc32
 
 from foqs.model import limits
 from foqs.model.errors import InvalidArgumentError, shown
@@ -15,6 +16,8 @@ GROUP_BYTES_MAX = 64
 """The longest name of a group, in bytes of UTF-8."""
 _GROUP_MARK = "\x1f"
 """Separates a topic from its group."""
+KEY_BUCKETS_MAX = 4_096
+"""The most buckets that the ordering keys of a topic can share."""
 ORDERING_KEY_BYTES_MAX = 128
 """The longest ordering key, in bytes of UTF-8."""
 _ORDERED_MARK = "\x1d"
@@ -58,6 +61,12 @@ def ordered(base: str, ordering_key: str) -> str:
     return f"{base}{_ORDERED_MARK}{ordering_key}"
 
 
+def bucketed(base: str, ordering_key: str, key_buckets: int) -> str:
+    """Return the name of the keyed topic that has the items of the bucket of an ordering key, of so many buckets."""
+    bucket = crc32(ordering_key.encode()) % key_buckets
+    return ordered(base, sequence_named(None, f"{bucket}/{key_buckets}"))
+
+
 def is_keyed(name: str) -> bool:
     """Return True for the name of a keyed topic."""
     return _KEY_MARKS.search(name) is not None
@@ -85,10 +94,32 @@ def of_topic(name: str) -> str:
     return in_group(name, parts(name)[0])
 
 
+def sequence_of(name: str) -> str:
+    """Return the text by which the keyed topics of a base differ and are sorted: a key, or a bucket of keys."""
+    return name.partition(_ORDERED_MARK)[2]
+
+
 def ordering_key_of(name: str) -> str | None:
-    """Return the ordering key of a keyed topic, or None."""
-    _, mark, ordering_key = name.partition(_ORDERED_MARK)
-    return ordering_key if mark else None
+    """Return the ordering key of a keyed topic, or None, also for a bucket of keys."""
+    sequence = sequence_of(name)
+    return sequence if sequence and not sequence.startswith(_ORDERED_MARK) else None
+
+
+def bucket_of(name: str) -> str | None:
+    """Return the bucket of a keyed topic, as "17/64" of 64 buckets; None for another topic."""
+    mark, has_mark, bucket = sequence_of(name).partition(_ORDERED_MARK)
+    return bucket if has_mark and not mark else None
+
+
+def key_buckets_of(name: str) -> int:
+    """Return the number of buckets by which a keyed topic was chosen; 0 for one of a single key."""
+    bucket = bucket_of(name)
+    return 0 if bucket is None else int(bucket.partition("/")[2])
+
+
+def sequence_named(ordering_key: str | None, bucket: str | None) -> str:
+    """Return the text of `sequence_of` for the key or the bucket of an item; "" for an item without one."""
+    return ordering_key or ("" if bucket is None else f"{_ORDERED_MARK}{bucket}")
 
 
 def check_length(name: str) -> None:

@@ -20,7 +20,7 @@ from foqs.model.calls import (
     TopicStats,
 )
 from foqs.model.serial import SERIAL_DUE_AT
-from foqs.model.topic_name import hidden
+from foqs.model.topic_name import hidden, sequence_named
 
 
 def merged_topics(pages: Sequence[TopicPage], limit: int) -> TopicPage:
@@ -85,11 +85,11 @@ def merged_maps(maps: Sequence[ShardMap], owners: Iterable[ShardOwner]) -> Shard
 def _place_of(item: StoredItem) -> Place:
     """Return the place of the item; dead letters are ordered by their time of death, and those of keys have no time."""
     shard_id, key, _ = ids.parse(item.id)
-    ordering_key = item.ordering_key or ""
+    sequence = sequence_named(item.ordering_key, item.key_bucket)
     if item.died_at_ms is not None:
-        return Place(ordering_key, order.sort_key(0, item.died_at_ms, key, shard_id))
-    due_at = SERIAL_DUE_AT if ordering_key else item.deliver_after_ms
-    return Place(ordering_key, order.sort_key(item.priority, due_at, key, shard_id))
+        return Place(sequence, order.sort_key(0, item.died_at_ms, key, shard_id))
+    due_at = SERIAL_DUE_AT if sequence else item.deliver_after_ms
+    return Place(sequence, order.sort_key(item.priority, due_at, key, shard_id))
 
 
 def _name(topic: TopicStats) -> str:

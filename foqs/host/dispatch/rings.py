@@ -438,7 +438,7 @@ class Rings:
     def _rings_of(self, tenant: Tenant, topic: ShardTopic) -> list[ReadyRing]:
         """Return the rings whose calls can have items of a topic of a shard, that of its base first."""
         rings = tenant.rings_of(topic.shown[0], topic.shown[1] or "")
-        if topic.ordering_key is not None:
+        if topic.base is not None:
             base = self._queues.of(topic).base_queue
             assert base is not None, "it is a keyed topic"
             self._convert(base)

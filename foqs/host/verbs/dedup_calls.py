@@ -37,7 +37,8 @@ class DedupCalls:
         keyed = NO_NAMES
         topic = request.topic or ""
         if request.ordering_key is not None:
-            topic = arguments.check_topic_of(request.topic, None, request.ordering_key)
+            policy = self._namespaces.settings.policy(namespace.number, topic)
+            topic = arguments.check_topic_of(request.topic, None, request.ordering_key, policy.key_buckets)
             keyed = frozenset([topic])
         items = [of.NewItem(topic=topic, dedup_id=dedup_id) for dedup_id in ids]
         serial = serial_names(self._namespaces.settings, namespace.number, items[:1], keyed) if topic else NO_NAMES

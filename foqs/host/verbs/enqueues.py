@@ -146,7 +146,7 @@ class Enqueues:
             self._namespaces.serving(namespace_name)
             return EnqueueResult([])
         result = EnqueueResult([""] * len(items))
-        items, keyed = with_keyed_topics(items)
+        items, keyed = with_keyed_topics(items, partial(self._key_buckets, namespace_name))
         has_ids = any(map(_dedup_id, items))
         try:
             namespace, charge, costs = await self._admit(namespace_name, items, is_bound=has_ids or bool(keyed))
@@ -168,6 +168,10 @@ class Enqueues:
             raise
         charge.refund(costs.of(result.errors))
         return result
+
+    def _key_buckets(self, namespace_name: str, topic: str) -> int:
+        number = self._namespaces.number_of(namespace_name)
+        return 0 if number is None else self._namespaces.settings.policy(number, topic).key_buckets
 
     async def _enqueue_anywhere(
         self,

@@ -23,7 +23,7 @@ from foqs.model.groups import COPIES_PER_CALL_MAX
 from foqs.model.item import Outcome
 from foqs.model.namespace import Namespace
 from foqs.model.topic import ShardTopic
-from foqs.model.topic_name import base_of, described, ordered
+from foqs.model.topic_name import base_of, described, ordered, sequence_of
 from foqs.shard.port import ItemRow
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Completion, Events, LookUp
@@ -79,7 +79,7 @@ class Inspection:
     ) -> StoredItemPage:
         """Return ready items (also leased ones) or dead letters of a topic, in order over all wanted shards."""
         namespace = self._namespaces.get(request.namespace_name)
-        topic_name = arguments.check_topic_of(request.topic, request.group, request.ordering_key)
+        topic_name = self._topic_name(namespace, request)
         limit = arguments.check_range("limit", request.limit, 1, limits.PAGE_ITEMS_MAX)
         place = place_of(request.page_token)
         self._parts(namespace, topic_name, wanted)  # Who waits in vain need not wait.
@@ -94,6 +94,18 @@ class Inspection:
             pages = await read_parts(self._shards, reads)
             chosen, token = merged(pages, limit, lambda row: row.content.size_bytes)
             return StoredItemPage(await self._slices.each(partial(self._stored_items, topic_name), chosen), token)
+
+    def _topic_name(
+        self,
+        namespace: Namespace,
+        request: of.PeekItemsRequest
+        | of.ListDeadLettersRequest
+        | of.RedriveDeadLettersRequest
+        | of.PurgeDeadLettersRequest,
+    ) -> str:
+        """Return the hidden name of the topic, or of that of the key, which a request is about, after a check."""
+        policy = self._namespaces.settings.policy(namespace.number, request.topic or "")
+        return arguments.check_topic_of(request.topic, request.group, request.ordering_key, policy.key_buckets)
 
     def _parts(
         self, namespace: Namespace, topic_name: str, wanted: Collection[int] | None
@@ -199,7 +211,7 @@ class Inspection:
         for_redrive: bool,
     ) -> DeadLettersResult:
         """Dead letters by their ids; without them the oldest of the topic."""
-        topic_name = arguments.check_topic_of(request.topic, request.group, request.ordering_key)
+        topic_name = self._topic_name(namespace, request)
         if request.ids is not None:
             return await self._on_dead_ids(namespace, topic_name, request.ids, act)
         asked = of.ListDeadLettersRequest(
@@ -333,7 +345,7 @@ class Inspection:
         async for one, edge in lanes(topic, place, dead=dead):
             lane = -one.number if dead else one.number
             rows, more = await self._read_lane(shard, lane, edge, limit - len(found), bytes_max)
-            key, shard_id = one.ordering_key or "", shard.shard_id
+            key, shard_id = sequence_of(one.name), shard.shard_id
             found += [(Place(key, order.sort_key(row.urgency, row.due_at, row.key, shard_id)), row) for row in rows]
             bytes_max -= sum([row.content.size_bytes for row in rows])
             lanes_count += 1
@@ -388,4 +400,4 @@ def _named_once(places: list[tuple[int, int, int]], errors: PositionErrors) -> l
 
 
 def _name_at(topic_name: str, place: Place) -> str:
-    return ordered(base_of(topic_name), place.ordering_key) if place.ordering_key else topic_name
+    return ordered(base_of(topic_name), place.sequence) if place.sequence else topic_name

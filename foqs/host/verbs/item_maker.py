@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from foqs.contract.requests import NewItem
 from foqs.host import arguments
 from foqs.host.admission.depths import Depths, Room
-from foqs.host.verbs.serial_rules import serial_due_at, serial_fault
+from foqs.host.verbs.serial_rules import bucket_fault, serial_due_at, serial_fault
 from foqs.model import ids, limits, order
 from foqs.model.calls import DeliveryPolicy, ItemContent, PositionErrors
 from foqs.model.copy_steps import CopyKey
@@ -248,8 +248,11 @@ class ItemMaker:
 
     def _fault_of(self, number: int, name: str, serial: Collection[str]) -> FoqsError | None:
         """Return the error of all items of a topic that takes none now."""
-        if is_hidden(name) and name not in serial:
-            return arguments.topic_fault(name)
+        if is_hidden(name):
+            if name not in serial:
+                return arguments.topic_fault(name)
+            if (fault := bucket_fault(self._settings.policy(number, name), name)) is not None:
+                return fault
         pauses, serials = self._settings.enqueue_pauses(number), self._settings.serials(number)
         if pauses is not None and (policy := pauses.of(name)).enqueue_paused:
             return _topic_paused(name, policy)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from operator import attrgetter
 
 from foqs.contract.requests import NewItem
 from foqs.host import arguments
-from foqs.model.topic_name import ordered, ordering_key_fault
+from foqs.model.topic_name import bucketed, ordered, ordering_key_fault
 
 NO_KEYS: frozenset[str] = frozenset()
 _ordering_key = attrgetter("ordering_key")
 
 
-def with_keyed_topics(items: Sequence[NewItem]) -> tuple[Sequence[NewItem], frozenset[str]]:
+def with_keyed_topics(
+    items: Sequence[NewItem], buckets_of: Callable[[str], int]
+) -> tuple[Sequence[NewItem], frozenset[str]]:
     """Return the items of a call, those with a valid ordering key in their keyed topics, and the names of these.
 
-    An item with an invalid topic or key stays as it is, and `check_item` refuses it.
+    `buckets_of` returns the key_buckets of a topic. An item with an invalid topic or key stays as it is, and
+    `check_item` refuses it.
     """
     if not any(map(_ordering_key, items)):
         return items, NO_KEYS
@@ -29,7 +32,7 @@ def with_keyed_topics(items: Sequence[NewItem]) -> tuple[Sequence[NewItem], froz
             found.append(new)
             continue
         if (new.topic, key) not in names:
-            names[new.topic, key] = _keyed_topic(new.topic, key)
+            names[new.topic, key] = _keyed_topic(new.topic, key, buckets_of)
         name = names[new.topic, key]
         found.append(new if name is None else _in_topic(new, name))
     return found, frozenset([name for name in names.values() if name is not None])
@@ -46,7 +49,8 @@ def _in_topic(new: NewItem, name: str) -> NewItem:
     return other
 
 
-def _keyed_topic(topic: str | None, ordering_key: str) -> str | None:
+def _keyed_topic(topic: str | None, ordering_key: str, buckets_of: Callable[[str], int]) -> str | None:
     if arguments.topic_fault(topic) or topic is None or ordering_key_fault(ordering_key, topic):
         return None
-    return ordered(topic, ordering_key)
+    buckets = buckets_of(topic)
+    return bucketed(topic, ordering_key, buckets) if buckets else ordered(topic, ordering_key)

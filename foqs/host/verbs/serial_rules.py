@@ -7,8 +7,9 @@ from collections.abc import Collection
 from foqs.contract.requests import NewItem
 from foqs.model import limits
 from foqs.model.errors import FoqsError, InvalidArgumentError, UnavailableError
+from foqs.model.policy import TopicPolicy
 from foqs.model.serial import SERIAL_DUE_AT, Serials
-from foqs.model.topic_name import described, is_ordered, ordering_key_of
+from foqs.model.topic_name import base_of, described, is_ordered, key_buckets_of, ordering_key_of
 
 
 def serial_fault(serials: Serials, topic: str, placed: Collection[str]) -> FoqsError | None:
@@ -32,12 +33,25 @@ def serial_fault(serials: Serials, topic: str, placed: Collection[str]) -> FoqsE
     )
 
 
+def bucket_fault(policy: TopicPolicy, name: str) -> UnavailableError | None:
+    """Return the error for items of a keyed topic that was chosen by an earlier number of buckets, or None."""
+    if key_buckets_of(name) == policy.key_buckets:
+        return None
+    return UnavailableError(
+        f"key_buckets of {described(base_of(name))} has just changed: nothing was enqueued, try again",
+        retry_after_ms=limits.TICK_MS,
+        nothing_done=True,
+    )
+
+
 def serial_due_at(new: NewItem) -> int:
     """Return the due time of an item of a serial topic. Raises InvalidArgumentError for an item with a delay."""
     given = "deliver_after_ms" if new.deliver_after_ms is not None else "delay_ms" if new.delay_ms else ""
-    if given and (key := ordering_key_of(new.topic or "")) is not None:
+    if given and is_ordered(new.topic or ""):
+        key = ordering_key_of(new.topic or "")
+        of_key = "" if key is None else f" {key!r}"
         raise InvalidArgumentError(
-            f"{given} {getattr(new, given)} is not possible with ordering_key {key!r}, whose items are delivered in "
+            f"{given} {getattr(new, given)} is not possible with ordering_key{of_key}, whose items are delivered in "
             "the order in which they came: leave one of them out"
         )
     if given:
