@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Sized
 from sortedcontainers import SortedDict
 
 from foqs.model import limits, order
-from foqs.model.item_counts import ItemCounts, KeyedTopics
 from foqs.model.policy import TopicPolicy
 from foqs.model.serial import OnDead, oldest_shown
 from foqs.model.topic_name import base_of, is_keyed, is_ordered, ordering_key_of, parts
+from foqs.model.window_budget import WindowBudget
 
 OLDEST_URGENCIES_MAX = 16
 """Priorities of a topic that are checked for its oldest item."""
@@ -27,27 +27,48 @@ _FEW = 16
 """Sort keys are inserted one by one if fewer than one in this many of the list; more are sorted with it."""
 
 
-class WindowBudget:
-    """The bound of each window of a shard, by which all windows together stay within the shard's bound."""
+class ItemCounts:
+    """The number of items in each state, of a topic, of a namespace on a shard, or of a shard.
 
-    __slots__ = ("items_max",)
+    Counts of a part are added to its parent as well, so that no reader has to sum over all topics.
+    """
 
-    def __init__(self) -> None:
-        self.items_max = limits.WINDOW_ITEMS_MAX
+    __slots__ = ("dead", "delayed", "leased", "parent", "rows")
 
-    def share(self, window_count: int) -> None:
-        """Divide the shard's bound among its windows; each adapts when it next grows."""
-        fair = limits.WINDOWS_OF_SHARD_ITEMS_MAX // max(1, window_count)
-        self.items_max = max(limits.WINDOW_ITEMS_MIN, min(limits.WINDOW_ITEMS_MAX, fair))
+    def __init__(self, parent: ItemCounts | None) -> None:
+        self.parent = parent
+        """The counts of which these are a part."""
+        self.rows = 0
+        """Items that are ready, claimed or under lease."""
+        self.leased = 0
+        self.delayed = 0
+        self.dead = 0
 
     @property
-    def items_low(self) -> int:
-        """A window with fewer items that is not complete is refilled."""
-        return self.items_max // 4
+    def ready(self) -> int:
+        return self.rows - self.leased
 
     @property
-    def refill_items(self) -> int:
-        return self.items_max // 4
+    def total(self) -> int:
+        """The number of items in all states."""
+        return self.rows + self.delayed + self.dead
+
+    def count(self, rows: int = 0, leased: int = 0, delayed: int = 0, dead: int = 0) -> None:
+        """Add these changes to the counts, of this part and its parents."""
+        part: ItemCounts | None = self
+        while part is not None:
+            part.rows += rows
+            part.leased += leased
+            part.delayed += delayed
+            part.dead += dead
+            part = part.parent
+
+    def count_leased(self, count: int) -> None:
+        """Add a change of leases, which begin and end most often."""
+        part: ItemCounts | None = self
+        while part is not None:
+            part.leased += count
+            part = part.parent
 
 
 class ReadyWindow:
@@ -189,6 +210,19 @@ class NamespaceTopics(ItemCounts):
 
     def emptied(self, topic: ShardTopic) -> None:
         self._table.note_empty(topic)
+
+
+class KeyedTopics(ItemCounts):
+    """The keyed topics of one base on one shard: their counts together, and the topics by name, in order."""
+
+    __slots__ = ("by_name", "holding_count")
+
+    def __init__(self, namespace: ItemCounts) -> None:
+        super().__init__(namespace)
+        self.by_name: SortedDict = SortedDict()
+        """ShardTopic by name."""
+        self.holding_count = 0
+        """The topics that have items."""
 
 
 class TopicTable:
@@ -371,12 +405,6 @@ class ShardTopic(ItemCounts):
             base.keyed.holding_count += not self.empty
         if self.of_namespace is not None and self.empty:
             self.of_namespace.emptied(self)
-
-    def count_out(self, count: int) -> None:
-        """Add a change of the items in the table of leases."""
-        self.out_count += count
-        if self.base is not None:
-            self.base.out_count += count
 
     @property
     def empty(self) -> bool:

@@ -120,3 +120,11 @@ def test_a_dead_letter_on_expiry_is_made_of_an_item_with_a_key(world: World) -> 
             break
         world.let_pass(SECOND_MS)
     assert [(one.payload, one.ordering_key) for one in world.dead()] == [(b"0", "k")]
+
+
+def test_a_topic_with_many_keys_has_the_share_of_one_topic(world: World) -> None:
+    put_keys(world, 40)
+    put(world, *[b"u"] * 40, key=None, topic="u")
+    items = world.client.dequeue(NS, count=20, topic_prefix="", wait_ms=SECOND_MS)
+    assert 8 <= sum([item.topic == "u" for item in items]) <= 12
+    assert len(items) == 20

@@ -18,9 +18,8 @@ from foqs.model import order
 from foqs.model.clock import Now
 from foqs.model.errors import NotFoundError, StaleLeaseError, UnavailableError
 from foqs.model.item import Phase, ShardItem
-from foqs.model.item_counts import ItemCounts
 from foqs.model.namespace import Namespace
-from foqs.model.topic import ReadyWindow, TopicTable
+from foqs.model.topic import ItemCounts, ReadyWindow, TopicTable
 from foqs.shard.port import Rewrite, Transaction, TransactionResult
 from foqs.shard.state import index
 from foqs.shard.state.engine import ShardState

@@ -9,8 +9,7 @@ from foqs.host.dispatch.dispatcher import Dispatcher
 from foqs.host.dispatch.topic_queue import TopicQueue
 from foqs.model import limits, order
 from foqs.model.item import Phase, ShardItem
-from foqs.model.item_counts import ItemCounts
-from foqs.model.topic import ShardTopic
+from foqs.model.topic import ItemCounts, ShardTopic
 from foqs.shard.port import TIMER_LANE, StoredClaim, Transaction
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.index import ShardIndex

@@ -16,7 +16,7 @@ from foqs.host.metrics.meters import BOUNDS_S, OTHER_NAMESPACES, Distribution, I
 from foqs.host.metrics.metric_rows import RowCollector
 from foqs.model import limits
 from foqs.model.item import ItemEvent
-from foqs.model.item_counts import ItemCounts
+from foqs.model.topic import ItemCounts
 
 
 def name_of(number: int) -> str:

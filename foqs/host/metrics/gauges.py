@@ -21,7 +21,7 @@ from foqs.host.shards.shards import Shards
 from foqs.model import limits
 from foqs.model.cluster import ShardUse
 from foqs.model.event_log import LIVES, ROLLUPS
-from foqs.model.item_counts import ItemCounts
+from foqs.model.topic import ItemCounts
 from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.shard_writer import ShardWriter
 from foqs.storage.shard.packs.pack_index import PackIndex

@@ -39,6 +39,7 @@ from foqs.shard.writer.shard_writer import ShardWriter
 
 _size_bytes = attrgetter("size_bytes")
 _dedup_id = attrgetter("dedup_id")
+_ordering_key = attrgetter("ordering_key")
 
 
 class _OncePart:
@@ -146,7 +147,9 @@ class Enqueues:
             self._namespaces.serving(namespace_name)
             return EnqueueResult([])
         result = EnqueueResult([""] * len(items))
-        items, keyed = with_keyed_topics(items, partial(self._key_buckets, namespace_name))
+        keyed = NO_NAMES
+        if any(map(_ordering_key, items)):
+            items, keyed = with_keyed_topics(items, self._namespaces, namespace_name)
         has_ids = any(map(_dedup_id, items))
         try:
             namespace, charge, costs = await self._admit(namespace_name, items, is_bound=has_ids or bool(keyed))
@@ -168,10 +171,6 @@ class Enqueues:
             raise
         charge.refund(costs.of(result.errors))
         return result
-
-    def _key_buckets(self, namespace_name: str, topic: str) -> int:
-        number = self._namespaces.number_of(namespace_name)
-        return 0 if number is None else self._namespaces.settings.policy(number, topic).key_buckets
 
     async def _enqueue_anywhere(
         self,

@@ -248,7 +248,7 @@ class ItemMaker:
 
     def _fault_of(self, number: int, name: str, serial: Collection[str]) -> FoqsError | None:
         """Return the error of all items of a topic that takes none now."""
-        if is_hidden(name):
+        if not name.isprintable() and is_hidden(name):  # The first test is quick, and hardly any name fails it.
             if name not in serial:
                 return arguments.topic_fault(name)
             if (fault := bucket_fault(self._settings.policy(number, name), name)) is not None:

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from operator import attrgetter
 
 from foqs.contract.requests import NewItem
 from foqs.host import arguments
+from foqs.host.registry.namespaces import Namespaces
 from foqs.model.topic_name import bucketed, ordered, ordering_key_fault
-
-NO_KEYS: frozenset[str] = frozenset()
-_ordering_key = attrgetter("ordering_key")
 
 
 def with_keyed_topics(
-    items: Sequence[NewItem], buckets_of: Callable[[str], int]
+    items: Sequence[NewItem], namespaces: Namespaces, namespace_name: str
 ) -> tuple[Sequence[NewItem], frozenset[str]]:
     """Return the items of a call, those with a valid ordering key in their keyed topics, and the names of these.
 
-    `buckets_of` returns the key_buckets of a topic. An item with an invalid topic or key stays as it is, and
-    `check_item` refuses it.
+    An item with an invalid topic or key stays as it is, and `check_item` refuses it.
     """
-    if not any(map(_ordering_key, items)):
-        return items, NO_KEYS
+    number = namespaces.number_of(namespace_name)
+
+    def buckets_of(topic: str) -> int:
+        return 0 if number is None else namespaces.settings.policy(number, topic).key_buckets
+
     names: dict[tuple[str | None, str], str | None] = {}
     found: list[NewItem] = []
     for new in items:

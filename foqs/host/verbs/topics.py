@@ -17,8 +17,7 @@ from foqs.host.verbs.page_reads import Slices
 from foqs.model import limits, order
 from foqs.model.calls import CallContext, TopicPage, TopicStats
 from foqs.model.errors import UnavailableError
-from foqs.model.item_counts import ItemCounts, KeyedTopics
-from foqs.model.topic import ShardTopic
+from foqs.model.topic import ItemCounts, KeyedTopics, ShardTopic
 from foqs.model.topic_name import hidden
 
 SLICE_TOPICS_MAX = 125

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from foqs.model import ids, limits, order
 from foqs.model.errors import FoqsError, OverloadedError
 from foqs.model.item import Phase, ShardItem, move_all
-from foqs.model.item_counts import ItemCounts
 from foqs.model.namespace import Namespace, SettingsTable, number_in_use
-from foqs.model.topic import NamespaceTopics, ShardTopic, TopicTable, WindowBudget
+from foqs.model.topic import ItemCounts, NamespaceTopics, ShardTopic, TopicTable
 from foqs.model.topic_name import base_of, is_keyed
+from foqs.model.window_budget import WindowBudget
 from foqs.shard.port import ClaimedRow, FetchedRow, ItemRow, ShardImage
 from foqs.shard.state.events import Events
 
