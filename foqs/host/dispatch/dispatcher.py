@@ -114,10 +114,10 @@ class Dispatcher:
             queue = queues.by_topic.get((topic.namespace, topic.name))
             if queue is None or queue.parts.get(topic.shard_id) is not topic:
                 queue = queues.of(topic)
-            queues.changed(queue)
+            base = queue.base_queue or queue
+            queues.on_changed(base.topic)
             if not queue.in_ring and (queue.buffer.sort_keys or topic.window.head != order.LAST):
                 self.rings.enter(queue)
-            base = queue.base_queue or queue
             if base.in_flight_max and base.keyed_ring is not None:
                 self.rings.retry_lacking(base)
             if queue in queues.active:
