@@ -97,7 +97,8 @@ struct NewItem {
   /** 1 to 255 bytes of UTF-8, compared byte by byte. Of the items of a namespace with the same dedup_id only the first
       one is made, as long as its dedup window lasts; the others get its id. */
   10: optional string dedup_id,
-  /** Reserved: refused with INVALID_ARGUMENT for now. */
+  /** 1 to 128 bytes of UTF-8 without control characters. Items of a topic with the same key are delivered one at a time,
+      in the order of priority and commit, in each consumer group by itself. Not with deliver_after_ms or delay_ms. */
   11: optional string ordering_key,
   /** Returned with every delivery, for instance a W3C traceparent: up to 128 bytes of UTF-8, or "" for none. */
   12: optional string trace_context,
@@ -183,6 +184,7 @@ struct Item {
   /** 1 on the first delivery. It grows by one with each failed attempt, but not with a release. */
   10: i32 attempt,
   11: optional string group,
+  /** The one that the enqueue gave. */
   12: optional string ordering_key,
   /** The value that the enqueue gave. */
   13: optional string trace_context,
@@ -323,7 +325,9 @@ struct TopicStats {
   /** Whether the topic is serial, as its policy says. */
   9: optional bool serial,
   /** The most items under lease at the same time on all hosts together; absent if the topic has no such limit. */
-  10: optional i32 in_flight_max
+  10: optional i32 in_flight_max,
+  /** How many ordering keys have items, which are part of all counts above; absent without any. */
+  11: optional i64 ordering_keys
 }
 
 struct ActiveTopicsResponse {
@@ -572,7 +576,12 @@ struct TopicPolicy {
    * is serial by itself. Its items cannot have deliver_after_ms or delay_ms.
    */
   16: optional bool serial,
-  17: optional OnDead on_dead
+  17: optional OnDead on_dead,
+  /**
+   * 0: each ordering_key is a sequence by itself. 1 to 4,096: keys share this many sequences, by their CRC-32, so that very
+   * many keys cost no more than these, and a slow key delays those of its bucket. Its items do not show their keys.
+   */
+  19: optional i32 key_buckets
 }
 /**
  * Changes what is given, and returns what holds then. It holds on every host within 2 s, also for calls that wait. A field
@@ -602,7 +611,9 @@ struct SetTopicPolicyRequest {
    * shards are asked, and enqueues of these topics get PAUSED meanwhile. False holds at once. Not of a group.
    */
   16: optional bool serial,
-  17: optional OnDead on_dead
+  17: optional OnDead on_dead,
+  /** Another number needs a topic without any items, as `serial` does. Not of a group. */
+  19: optional i32 key_buckets
 }
 /** A change of one policy, as in SetTopicPolicyRequest. */
 struct TopicPolicyChange {
@@ -622,7 +633,8 @@ struct TopicPolicyChange {
   13: optional i64 backoff_ms_max,
   14: optional i32 in_flight_max,
   15: optional bool serial,
-  16: optional OnDead on_dead
+  16: optional OnDead on_dead,
+  18: optional i32 key_buckets
 }
 /**
  * Makes up to 1,000 changes, one after the other, in one transaction. One that cannot be made has its error at its position
@@ -728,10 +740,14 @@ struct StoredItem {
   15: optional i64 lease_ms,
   16: optional string trace_context,
   /** The consumer group that has this copy of the item; absent for the topic's own. */
-  17: optional string group
+  17: optional string group,
+  18: optional string ordering_key,
+  /** The bucket of its ordering_key, which the item does not show then, if the topic has key_buckets: "17/64" of 64. */
+  19: optional string key_bucket
 }
 
-/** Lists the ready and leased items of one topic, the most urgent first. */
+/** Lists the ready and leased items of one topic, the most urgent first: those without an ordering_key, and behind them
+    those of one key after the other. */
 struct PeekItemsRequest {
   1: required string namespace_name,
   2: required string topic,
@@ -740,7 +756,9 @@ struct PeekItemsRequest {
   /** Only these shards, all of which the host must serve: UNAVAILABLE says that it does not. From hosts alone. */
   5: optional list<i32> shard_ids,
   /** The consumer group of the topic; "" or absent for its own. */
-  6: optional string group
+  6: optional string group,
+  /** Only the items with this key. */
+  7: optional string ordering_key
 }
 struct GetItemRequest   { 1: required string namespace_name, 2: required string id }
 struct StoredItemsResponse { 1: list<StoredItem> items, 2: string next_page_token }
@@ -755,7 +773,9 @@ struct ForgetDedupIdsRequest {
   /** Up to 1,000. */
   2: required list<string> dedup_ids,
   /** The topic of the ids, if it is serial, or if the dedup_scope of the namespace is TOPIC. Otherwise it is refused. */
-  3: optional string topic
+  3: optional string topic,
+  /** The key of the items, if they have one, which needs the topic: an id is known in its key alone. */
+  4: optional string ordering_key
 }
 
 struct ListDeadLettersRequest {
@@ -766,7 +786,9 @@ struct ListDeadLettersRequest {
   /** Only these shards, all of which the host must serve: UNAVAILABLE says that it does not. From hosts alone. */
   5: optional list<i32> shard_ids,
   /** The consumer group of the topic; "" or absent for its own. */
-  6: optional string group
+  6: optional string group,
+  /** Only the items with this key. Without it, those without a key come first, and those of one key after the other. */
+  7: optional string ordering_key
 }
 /** Makes dead letters ready again, with no failed attempts and a new TTL: those with these ids, or the oldest of the topic,
     up to limit. Without ids it passes over items that are delivered at most once, which it cannot redrive. */
@@ -778,7 +800,9 @@ struct RedriveDeadLettersRequest {
   /** Without ids: go on behind an earlier call, as its next_page_token says. */
   5: optional string page_token,
   /** The consumer group of the topic; "" or absent for its own. */
-  6: optional string group
+  6: optional string group,
+  /** Only items with this key. */
+  7: optional string ordering_key
 }
 /** Deletes dead letters: those with these ids, or the oldest of the topic, up to limit. */
 struct PurgeDeadLettersRequest {
@@ -789,7 +813,9 @@ struct PurgeDeadLettersRequest {
   /** Without ids: go on behind an earlier call, as its next_page_token says. */
   5: optional string page_token,
   /** The consumer group of the topic; "" or absent for its own. */
-  6: optional string group
+  6: optional string group,
+  /** Only items with this key. */
+  7: optional string ordering_key
 }
 struct DeadLettersResponse {
   /** How many were redriven or purged. */

@@ -20,6 +20,10 @@ def group_option(command: Callable[..., None]) -> Callable[..., None]:
     return click.option("--group", help="A consumer group of TOPIC; by default its own items.")(command)
 
 
+def ordering_key_option(command: Callable[..., None]) -> Callable[..., None]:
+    return click.option("--ordering-key", metavar="KEY", help="Only items with this ordering key.")(command)
+
+
 @click.group("group")
 def group() -> None:
     """Declare, list and delete the consumer groups of topics."""

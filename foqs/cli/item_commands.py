@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from foqs.cli.group_commands import group_option
+from foqs.cli.group_commands import group_option, ordering_key_option
 from foqs.cli.numbers import WholeNumber
 from foqs.cli.output import Exit, leave, note, plain, report_failures, time_of
 from foqs.cli.remote import Remote, confirmed, named, remote_command
@@ -113,7 +113,7 @@ def states_of(names: Iterable[str]) -> list[ItemState]:
 def _list_row(one: StoredItem, *, has_payload: bool) -> tuple[object, ...]:
     row = (
         one.id,
-        f"{one.topic} (group {one.group})" if one.group else one.topic,
+        _topic_of(one),
         one.state.name.lower(),
         one.priority,
         time_of(one.deliver_after_ms),
@@ -121,6 +121,13 @@ def _list_row(one: StoredItem, *, has_payload: bool) -> tuple[object, ...]:
         one.death_reason,
     )
     return (*row, one.payload) if has_payload else row
+
+
+def _topic_of(one: StoredItem) -> str:
+    notes = [f"group {one.group}"] if one.group else []
+    if one.ordering_key is not None:
+        notes.append(f"key {one.ordering_key}")
+    return f"{one.topic} ({', '.join(notes)})" if notes else one.topic
 
 
 @item.command()
@@ -160,12 +167,21 @@ def dead_letter() -> None:
 @click.argument("namespace")
 @click.argument("topic")
 @group_option
+@ordering_key_option
 @_page_options
 @remote_command
-def list_(remote: Remote, namespace: str, topic: str, group: str | None, limit: int, page_token: str) -> None:
-    """List the dead letters of TOPIC, oldest first."""
+def list_(
+    remote: Remote,
+    namespace: str,
+    topic: str,
+    group: str | None,
+    ordering_key: str | None,
+    limit: int,
+    page_token: str,
+) -> None:
+    """List the dead letters of TOPIC, oldest first; behind them those of one ordering key after the other."""
     with remote.admin() as admin:
-        page = admin.list_dead_letters(namespace, topic, limit, page_token, group=group)
+        page = admin.list_dead_letters(namespace, topic, limit, page_token, group=group, ordering_key=ordering_key)
     _print_page(remote, page)
 
 
@@ -180,6 +196,7 @@ def _choice_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("namespace")
 @click.argument("topic")
 @group_option
+@ordering_key_option
 @_choice_options
 @remote_command
 def redrive(
@@ -187,6 +204,7 @@ def redrive(
     namespace: str,
     topic: str,
     group: str | None,
+    ordering_key: str | None,
     ids: tuple[str, ...],
     limit: int | None,
     takes_all: bool,
@@ -196,12 +214,13 @@ def redrive(
     Without IDs, items that are delivered at most once are skipped, because they cannot be redriven.
     """
     with remote.admin() as admin:
-        change = partial(admin.redrive_dead_letters, namespace, topic, group=group)
+        change = partial(admin.redrive_dead_letters, namespace, topic, group=group, ordering_key=ordering_key)
         _change_dead(remote, change, ids, limit, takes_all, "redriven")
 
 
 def _purged(remote: Remote, arguments: dict[str, Any]) -> str:
-    chosen = {key: arguments[key] for key in ("namespace", "topic", "group", "ids") if arguments[key] is not None}
+    names = ("namespace", "topic", "group", "ordering_key", "ids")
+    chosen = {key: arguments[key] for key in names if arguments[key] is not None}
     if arguments["ids"]:
         return named(remote, chosen)
     most = arguments["limit"] or limits.PAGE_ITEMS_MAX
@@ -212,6 +231,7 @@ def _purged(remote: Remote, arguments: dict[str, Any]) -> str:
 @click.argument("namespace")
 @click.argument("topic")
 @group_option
+@ordering_key_option
 @_choice_options
 @remote_command
 @confirmed(_purged)
@@ -220,13 +240,14 @@ def purge(
     namespace: str,
     topic: str,
     group: str | None,
+    ordering_key: str | None,
     ids: tuple[str, ...],
     limit: int | None,
     takes_all: bool,
 ) -> None:
     """Delete dead letters: the IDs, or the oldest of TOPIC."""
     with remote.admin() as admin:
-        change = partial(admin.purge_dead_letters, namespace, topic, group=group)
+        change = partial(admin.purge_dead_letters, namespace, topic, group=group, ordering_key=ordering_key)
         _change_dead(remote, change, ids, limit, takes_all, "purged")
 
 

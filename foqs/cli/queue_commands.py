@@ -57,6 +57,7 @@ _ITEM_OPTIONS = (
     click.option("--metadata", help="Small text beside the payload."),
     click.option("--dedup-id", help="Stored only if no item with this id was, in the namespace's dedup_ms."),
     click.option("--unique", is_flag=True, help="With --dedup-id: stored only if no item with this id lives."),
+    click.option("--ordering-key", metavar="KEY", help="Items with one key are delivered one at a time, in order."),
     click.option("--trace-context", help="Text that comes with every delivery."),
     click.option("--at-most-once", is_flag=True, help="Delivered once or never."),
 )
@@ -96,7 +97,7 @@ def _show_topics(remote: Remote, stats: Iterable[TopicStats]) -> None:
         remote.output.document(list(stats))
     else:
         remote.output.table(
-            ["READY", "DELAYED", "LEASED", "LIMIT", "DEAD", "URGENT", "OLDEST READY", "TOPIC"],
+            ["READY", "DELAYED", "LEASED", "LIMIT", "DEAD", "KEYS", "URGENT", "OLDEST READY", "TOPIC"],
             (
                 (
                     s.ready,
@@ -104,6 +105,7 @@ def _show_topics(remote: Remote, stats: Iterable[TopicStats]) -> None:
                     s.leased,
                     s.in_flight_max,
                     s.dead,
+                    s.ordering_keys,
                     s.most_urgent_priority if s.ready else None,
                     time_of(s.oldest_ready_at_ms),
                     f"{s.topic} (group {s.group})" if s.group else s.topic,

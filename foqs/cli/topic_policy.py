@@ -14,6 +14,7 @@ from foqs.cli.remote import Remote, remote_command
 from foqs.model import limits
 from foqs.model.policy import DEPTH_MAX, IN_FLIGHT_MAX, TopicPolicyEntry, TriState
 from foqs.model.serial import OnDead
+from foqs.model.topic_name import KEY_BUCKETS_MAX
 
 NO_CAP = "none"
 EXPIRY = {"dead-letter": TriState.ON, "delete": TriState.OFF, "namespace": TriState.UNSET}
@@ -252,6 +253,20 @@ def serial(remote: Remote, namespace: str, topic_name: str, is_on: str, on_dead:
     _set(remote, namespace, topic_name, is_prefix, None, serial=is_on == "on", **changes)
 
 
+@click.command("key-buckets")
+@click.argument("namespace")
+@click.argument("topic_name", metavar="TOPIC")
+@click.argument("number", metavar="BUCKETS", type=WholeNumber(0, KEY_BUCKETS_MAX))
+@prefix_option
+@remote_command
+def key_buckets(remote: Remote, namespace: str, topic_name: str, number: int, is_prefix: bool) -> None:
+    """Let the ordering keys of TOPIC share BUCKETS sequences; 0 for one sequence for each key.
+
+    TOPIC must hold no items. The items of a bucket are delivered one at a time, and do not show their keys.
+    """
+    _set(remote, namespace, topic_name, is_prefix, None, key_buckets=number)
+
+
 @click.command()
 @click.argument("namespace")
 @click.option("--prefix", default="", help="Only topics and prefixes with this prefix.")
@@ -286,6 +301,8 @@ def _row(policy: TopicPolicyEntry) -> tuple[object, ...]:
     expires = {state: fate for fate, state in EXPIRY.items() if state}.get(policy.dead_letter_on_expiry, "")
     holds = policy.on_dead is OnDead.HOLD
     order = ("yes, dead letters hold it" if holds else "yes") if policy.serial else "no"
+    if policy.key_buckets:
+        order += f", keys in {policy.key_buckets} buckets"
     counts = policy.weight, policy.attempts_max or "", policy.in_flight_max or "", policy.depth_max or ""
     return name, ", ".join(paused) or "no", cap, *counts, expires, _backoff(policy), order, policy.reason
 

@@ -89,19 +89,41 @@ def recover_namespace(
 
 
 def peek_items(
-    terms: Terms, namespace: str, topic: str, limit: int, page_token: str, group: str | None = None
+    terms: Terms,
+    namespace: str,
+    topic: str,
+    limit: int,
+    page_token: str,
+    group: str | None = None,
+    ordering_key: str | None = None,
 ) -> Flow[StoredItemPage]:
     request = wire.structs.PeekItemsRequest(
-        namespace_name=namespace, topic=topic, limit=limit, page_token=page_token, group=group
+        namespace_name=namespace,
+        topic=topic,
+        limit=limit,
+        page_token=page_token,
+        group=group,
+        ordering_key=ordering_key,
     )
     return _stored_items_call(terms, Call("peekItems", request, Repeat.READ))
 
 
 def list_dead_letters(
-    terms: Terms, namespace: str, topic: str, limit: int, page_token: str, group: str | None = None
+    terms: Terms,
+    namespace: str,
+    topic: str,
+    limit: int,
+    page_token: str,
+    group: str | None = None,
+    ordering_key: str | None = None,
 ) -> Flow[StoredItemPage]:
     request = wire.structs.ListDeadLettersRequest(
-        namespace_name=namespace, topic=topic, limit=limit, page_token=page_token, group=group
+        namespace_name=namespace,
+        topic=topic,
+        limit=limit,
+        page_token=page_token,
+        group=group,
+        ordering_key=ordering_key,
     )
     return _stored_items_call(terms, Call("listDeadLetters", request, Repeat.READ))
 
@@ -173,6 +195,7 @@ def change_dead_letters(
     page_token: str,
     return_errors: bool = False,
     group: str | None = None,
+    ordering_key: str | None = None,
 ) -> Flow[DeadLettersResult]:
     """Redrive or purge dead letters, by `method`. Raises BatchError for other ids, unless errors are returned."""
     entries, faults = (None, {}) if ids is None else id_entries(ids)
@@ -183,7 +206,13 @@ def change_dead_letters(
         return DeadLettersResult(0, faults)  # A request without ids would mean all dead letters.
     sent = None if entries is None else [entries[place] for place in places]
     request = wire.METHODS[method].request(
-        namespace_name=namespace, topic=topic, ids=sent, limit=limit, page_token=page_token or None, group=group
+        namespace_name=namespace,
+        topic=topic,
+        ids=sent,
+        limit=limit,
+        page_token=page_token or None,
+        group=group,
+        ordering_key=ordering_key,
     )
     response = yield from call_flow(terms, Call(method, request, Repeat.UNLESS_UNKNOWN))
     chosen = response.ids or []

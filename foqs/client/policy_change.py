@@ -29,6 +29,7 @@ class TopicPolicyChange:
     weight: int | None
     attempts_max: int | None
     in_flight_max: int | None
+    key_buckets: int | None
     group: str | None
     depth_max: int | None
     dead_letter_on_expiry: TriState | bool | None
@@ -48,6 +49,7 @@ class TopicPolicyChange:
         weight: int | None = None,
         attempts_max: int | None = None,
         in_flight_max: int | None = None,
+        key_buckets: int | None = None,
         group: str | None = None,
         depth_max: int | None = None,
         dead_letter_on_expiry: TriState | bool | None = None,
@@ -69,6 +71,7 @@ class TopicPolicyChange:
         set_field(self, "weight", weight)
         set_field(self, "attempts_max", attempts_max)
         set_field(self, "in_flight_max", in_flight_max)
+        set_field(self, "key_buckets", key_buckets)
         set_field(self, "group", group)
         set_field(self, "depth_max", depth_max)
         set_field(self, "dead_letter_on_expiry", dead_letter_on_expiry)

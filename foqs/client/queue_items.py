@@ -49,6 +49,10 @@ class NewItem:
         is stored. A later enqueue returns the first item's id, even if that item is done or deleted.
     dedup_until: DedupUntil.ACKED for a dedup_id that is taken as long as the item lives, and free once it is acked,
         deleted, expired or dead. None for the window above. Needs a dedup_id.
+    ordering_key: 1..128 bytes of UTF-8 without control characters. Items of the topic with the same key are delivered
+        one at a time in each group, in the order of priority and commit; a failed one comes again before all later
+        ones. Other keys, and items without one, continue. Not with deliver_after or delay. A dedup_id is known in its
+        key alone.
     trace_context: up to 128 bytes of UTF-8 that every delivery carries, such as a W3C traceparent.
 
     Raises InvalidArgumentError if an argument and its twin in milliseconds are both given, and for a datetime without a
@@ -189,6 +193,7 @@ class Item:
     group: the consumer group whose copy it is; None for the topic's own.
     suspect: True if a lease expired during work on the item, which possibly crashed the program. Known only for
         dequeues that report the beginning of work.
+    ordering_key: of the enqueue, if it gave one: items with the same key are delivered one at a time, in order.
     """
 
     id: str
@@ -204,15 +209,16 @@ class Item:
     trace_context: str | None
     group: str | None = field(default=None, kw_only=True)
     suspect: bool = field(default=False, kw_only=True)
+    ordering_key: str | None = field(default=None, kw_only=True)
 
 
 field_values = attrgetter(*[one.name for one in fields(Item) if not one.kw_only])
-"""Return the values of an Item's fields except `group` and `suspect`, for an Item or a decoded delivery."""
+"""Return the values of an Item's positional fields, for an Item or a decoded delivery."""
 
 
 def decoded_item(decoded: Any) -> Item:
     """Make an Item from a decoded delivery."""
-    item = Item(*field_values(decoded), group=decoded.group)
+    item = Item(*field_values(decoded), group=decoded.group, ordering_key=decoded.ordering_key)
     if decoded.suspect:
         item.suspect = True
     return item

@@ -317,7 +317,7 @@ def topic_page(terms: Terms, namespace: str, prefix: str, page_token: str, parti
     stats = [
         TopicStats(
             t.topic, t.ready, t.delayed, t.leased, t.dead, t.most_urgent_priority, t.oldest_ready_at_ms, t.group,
-            bool(t.serial), t.in_flight_max,
+            bool(t.serial), t.in_flight_max, t.ordering_keys,
         )
         for t in response.topics or ()
     ]  # fmt: skip
@@ -378,12 +378,19 @@ def delete(terms: Terms, namespace: str, ids: str | Iterable[str], return_errors
 
 
 def forget(
-    terms: Terms, namespace: str, dedup_ids: str | Iterable[str], topic: str | None, return_errors: bool
+    terms: Terms,
+    namespace: str,
+    dedup_ids: str | Iterable[str],
+    topic: str | None,
+    return_errors: bool,
+    ordering_key: str | None = None,
 ) -> Flow[PositionErrors]:
     """Make dedup ids free."""
 
     def make_call(pending: Sequence[str], repeated: bool) -> Call:
-        request = wire.structs.ForgetDedupIdsRequest(namespace_name=namespace, dedup_ids=pending, topic=topic)
+        request = wire.structs.ForgetDedupIdsRequest(
+            namespace_name=namespace, dedup_ids=pending, topic=topic, ordering_key=ordering_key
+        )
         return Call("forgetDedupIds", request, Repeat.ALWAYS)
 
     given = [dedup_ids] if isinstance(dedup_ids, str) else dedup_ids

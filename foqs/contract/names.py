@@ -80,13 +80,15 @@ FIELDS: Mapping[str, Mapping[str, Checked]] = {
         NAMESPACE="namespace_name",
         INSIDE="topic group",
         CONTENT="enqueue_paused dequeue_paused reason deliveries_per_second_max weight attempts_max is_prefix"
-        " depth_max dead_letter_on_expiry backoff_ms backoff_ms_max serial on_dead in_flight_max",
+        " depth_max dead_letter_on_expiry backoff_ms backoff_ms_max serial on_dead in_flight_max"
+        " key_buckets",
     ),
     "SetTopicPoliciesRequest": _fields(NAMESPACE="namespace_name", CONTENT="changes"),
     "TopicPolicyChange": _fields(
         INSIDE="topic group",
         CONTENT="is_prefix enqueue_paused dequeue_paused reason deliveries_per_second_max weight attempts_max"
-        " depth_max dead_letter_on_expiry backoff_ms backoff_ms_max serial on_dead in_flight_max",
+        " depth_max dead_letter_on_expiry backoff_ms backoff_ms_max serial on_dead in_flight_max"
+        " key_buckets",
     ),
     "GetTopicPolicyRequest": _fields(NAMESPACE="namespace_name", INSIDE="topic group", CONTENT="is_prefix"),
     "ListTopicPoliciesRequest": _fields(
@@ -99,19 +101,25 @@ FIELDS: Mapping[str, Mapping[str, Checked]] = {
     "ListGroupsRequest": _fields(NAMESPACE="namespace_name", INSIDE="prefix page_token", CONTENT="limit"),
     # Stored items.
     "PeekItemsRequest": _fields(
-        NAMESPACE="namespace_name", INSIDE="topic page_token group", FROM_PEERS="shard_ids", CONTENT="limit"
+        NAMESPACE="namespace_name",
+        INSIDE="topic page_token group ordering_key",
+        FROM_PEERS="shard_ids",
+        CONTENT="limit",
     ),
     "GetItemRequest": _fields(NAMESPACE="namespace_name", INSIDE="id"),
     "DeleteItemsRequest": _fields(NAMESPACE="namespace_name", INSIDE="ids"),
-    "ForgetDedupIdsRequest": _fields(NAMESPACE="namespace_name", INSIDE="dedup_ids topic"),
+    "ForgetDedupIdsRequest": _fields(NAMESPACE="namespace_name", INSIDE="dedup_ids topic ordering_key"),
     "ListDeadLettersRequest": _fields(
-        NAMESPACE="namespace_name", INSIDE="topic page_token group", FROM_PEERS="shard_ids", CONTENT="limit"
+        NAMESPACE="namespace_name",
+        INSIDE="topic page_token group ordering_key",
+        FROM_PEERS="shard_ids",
+        CONTENT="limit",
     ),
     "RedriveDeadLettersRequest": _fields(
-        NAMESPACE="namespace_name", INSIDE="topic ids page_token group", CONTENT="limit"
+        NAMESPACE="namespace_name", INSIDE="topic ids page_token group ordering_key", CONTENT="limit"
     ),
     "PurgeDeadLettersRequest": _fields(
-        NAMESPACE="namespace_name", INSIDE="topic ids page_token group", CONTENT="limit"
+        NAMESPACE="namespace_name", INSIDE="topic ids page_token group ordering_key", CONTENT="limit"
     ),
     # Jobs and exports.
     "CreateJobRequest": _fields(NAMESPACE="namespace_name", INSIDE="id", CONTENT="items_per_second_max detail"),

@@ -32,7 +32,9 @@ class NewItem:
     """1 to 255 bytes of UTF-8, compared byte by byte. Of the items of a namespace with the same dedup_id only the
     first one is made, as long as its dedup window lasts; the others get its id."""
     ordering_key: str | None = ...
-    """Reserved: refused with INVALID_ARGUMENT for now."""
+    """1 to 128 bytes of UTF-8 without control characters. Items of a topic with the same key are delivered one at a
+    time, in the order of priority and commit, in each consumer group by itself. Not with deliver_after_ms or
+    delay_ms."""
     trace_context: str | None = ...
     """Returned with every delivery, for instance a W3C traceparent: up to 128 bytes of UTF-8, or "" for none."""
     dedup_until: int | None = ...
@@ -278,6 +280,8 @@ class SetTopicPolicyRequest:
     some. All shards are asked, and enqueues of these topics get PAUSED meanwhile. False holds at once. Not of a
     group."""
     on_dead: int | None = ...
+    key_buckets: int | None = ...
+    """Another number needs a topic without any items, as `serial` does. Not of a group."""
 
 @dataclass
 class TopicPolicyChange:
@@ -300,6 +304,7 @@ class TopicPolicyChange:
     in_flight_max: int | None = ...
     serial: bool | None = ...
     on_dead: int | None = ...
+    key_buckets: int | None = ...
 
 @dataclass
 class SetTopicPoliciesRequest:
@@ -368,7 +373,8 @@ class ListGroupsRequest:
 
 @dataclass
 class PeekItemsRequest:
-    """Lists the ready and leased items of one topic, the most urgent first."""
+    """Lists the ready and leased items of one topic, the most urgent first: those without an ordering_key, and
+    behind them those of one key after the other."""
 
     namespace_name: str = ...
     topic: str = ...
@@ -378,6 +384,8 @@ class PeekItemsRequest:
     """Only these shards, all of which the host must serve: UNAVAILABLE says that it does not. From hosts alone."""
     group: str | None = ...
     """The consumer group of the topic; "" or absent for its own."""
+    ordering_key: str | None = ...
+    """Only the items with this key."""
 
 @dataclass
 class GetItemRequest:
@@ -403,6 +411,8 @@ class ForgetDedupIdsRequest:
     topic: str | None = ...
     """The topic of the ids, if it is serial, or if the dedup_scope of the namespace is TOPIC. Otherwise it is
     refused."""
+    ordering_key: str | None = ...
+    """The key of the items, if they have one, which needs the topic: an id is known in its key alone."""
 
 @dataclass
 class ListDeadLettersRequest:
@@ -414,6 +424,9 @@ class ListDeadLettersRequest:
     """Only these shards, all of which the host must serve: UNAVAILABLE says that it does not. From hosts alone."""
     group: str | None = ...
     """The consumer group of the topic; "" or absent for its own."""
+    ordering_key: str | None = ...
+    """Only the items with this key. Without it, those without a key come first, and those of one key after the
+    other."""
 
 @dataclass
 class RedriveDeadLettersRequest:
@@ -429,6 +442,8 @@ class RedriveDeadLettersRequest:
     """Without ids: go on behind an earlier call, as its next_page_token says."""
     group: str | None = ...
     """The consumer group of the topic; "" or absent for its own."""
+    ordering_key: str | None = ...
+    """Only items with this key."""
 
 @dataclass
 class PurgeDeadLettersRequest:
@@ -442,6 +457,8 @@ class PurgeDeadLettersRequest:
     """Without ids: go on behind an earlier call, as its next_page_token says."""
     group: str | None = ...
     """The consumer group of the topic; "" or absent for its own."""
+    ordering_key: str | None = ...
+    """Only items with this key."""
 
 @dataclass
 class CreateJobRequest:

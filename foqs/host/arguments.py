@@ -10,7 +10,7 @@ from foqs.model import limits
 from foqs.model.calls import DedupUntil, DeliveryPolicy, ItemContent
 from foqs.model.errors import InvalidArgumentError, TooLargeError, shown
 from foqs.model.namespace import NamespaceSettings
-from foqs.model.topic_name import check_group, hidden
+from foqs.model.topic_name import bucketed, check_group, hidden, ordered, ordering_key_fault
 
 _DELIVERIES = frozenset(DeliveryPolicy)
 _DEDUP_UNTIL = frozenset(DedupUntil)
@@ -39,10 +39,16 @@ def check_topic(topic: str | None) -> str:
     return topic
 
 
-def check_topic_of(topic: str | None, group: str | None) -> str:
-    """Check the names of a topic and of its group, and return the hidden name of the group's topic."""
+def check_topic_of(topic: str | None, group: str | None, ordering_key: str | None = None, key_buckets: int = 0) -> str:
+    """Check the names of a topic, of its group and of its key, and return the hidden name of their topic."""
     name = check_topic(topic)
-    return hidden(name, check_group(group, name)) if group else name
+    if group:
+        name = hidden(name, check_group(group, name))
+    if ordering_key is None:
+        return name
+    if fault := ordering_key_fault(ordering_key, name):
+        raise fault
+    return bucketed(name, ordering_key, key_buckets) if key_buckets else ordered(name, ordering_key)
 
 
 def check_range(name: str, value: object, low: int, high: int) -> int:
@@ -90,7 +96,10 @@ def check_item(item: NewItem, settings: NamespaceSettings, now_ms: int) -> tuple
     if item.dedup_until is not None:
         _check_dedup_until(item)
     if item.ordering_key is not None:
-        raise InvalidArgumentError("ordering_key is not supported yet: leave it out")
+        # A valid one has become a part of the topic.
+        raise ordering_key_fault(item.ordering_key, item.topic or "") or InvalidArgumentError(
+            "ordering_key is not valid"
+        )
     if item.lease_ms is not None:
         check_range("lease_ms", item.lease_ms, limits.LEASE_MS_MIN, settings.lease_ms_max)
     if item.ttl_ms is not None:

@@ -89,7 +89,7 @@ class Delivery:
     """One item delivered under a lease.
 
     suspect: set only for consumers that report the items that they begin. group: the consumer group whose copy it is;
-    None for the topic's own.
+    None for the topic's own. ordering_key: the key whose items are delivered one at a time, in order; None without one.
     """
 
     id: str
@@ -105,6 +105,7 @@ class Delivery:
     trace_context: str | None = None
     suspect: bool | None = None
     group: str | None = None
+    ordering_key: str | None = None
 
 
 @dataclass(slots=True)
@@ -114,7 +115,8 @@ class TopicStats:
     most_urgent_priority: of its ready items; 0 without ready items. oldest_ready_at_ms: the smallest deliver_after of
     the ready items of the 16 most urgent priorities, in milliseconds since the epoch; 0 without ready items. group: the
     consumer group whose copies are counted; None for the topic's own items. serial: True if the topic delivers one item
-    at a time. in_flight_max: the limit of `leased`; None without a limit.
+    at a time. in_flight_max: the limit of `leased`; None without a limit. ordering_keys: the number of keys that
+    have items, which are in all counts; None without any.
     """
 
     topic: str
@@ -127,6 +129,7 @@ class TopicStats:
     group: str | None = None
     serial: bool = False
     in_flight_max: int | None = None
+    ordering_keys: int | None = None
 
 
 @dataclass(slots=True)
@@ -153,7 +156,8 @@ class StoredItem:
     expires_at_ms: when its TTL ends.  failed_attempts: deliveries that were nacked or whose lease ended.
     lease_ms: the lease that the enqueue asked for; None when it asked for none.
     lease_expires_at_ms: while it is leased.  died_at_ms, death_reason: of a dead letter.
-    group: the consumer group whose copy it is; None for the topic's own.
+    group: the consumer group whose copy it is; None for the topic's own. ordering_key: of the enqueue, if it gave one.
+    key_bucket: the bucket of its key, which it does not show then, if its topic has key_buckets: "17/64" of 64 buckets.
     """
 
     id: str
@@ -173,6 +177,8 @@ class StoredItem:
     died_at_ms: int | None = None
     death_reason: str | None = None
     group: str | None = None
+    ordering_key: str | None = None
+    key_bucket: str | None = None
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from foqs.model import limits
 from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, PausedError
-from foqs.model.topic_name import hidden, is_of_group, parts
+from foqs.model.topic_name import base_of, hidden, in_group, is_keyed, is_of_group, parts
 
 GROUPS_PER_TOPIC_MAX = 16
 """The most consumer groups of a topic, beside its own."""
@@ -86,8 +86,14 @@ class NamespaceGroups:
         self._copies = {topic: _copies_of(topic, some) for topic, some in of_topic.items()}
 
     def copies(self, topic: str) -> tuple[Copy, ...] | None:
-        """Return the copies that an item of the topic has; None for the item alone, as without groups."""
-        return self._copies.get(topic)
+        """Return the copies that an item of the topic has; None for the item alone, as without groups.
+
+        Those of an item of a keyed topic have the same key.
+        """
+        found = self._copies.get(topic)
+        if found is not None or not is_keyed(topic) or (found := self._copies.get(base_of(topic))) is None:
+            return found
+        return tuple([one._replace(name=in_group(topic, one.name)) for one in found])
 
     def is_read(self, name: str) -> bool:
         """Return True if consumers can get items of the topic of this hidden name."""

@@ -231,7 +231,10 @@ def move(item: ShardItem, new: Phase) -> None:
     assert counts is not None, f"an item that is {item.phase.name} cannot become {new.name}"
     item.phase = new
     if counts[2]:
-        item.topic.out_count += counts[2]
+        topic = item.topic
+        topic.out_count += counts[2]
+        if topic.base is not None:
+            topic.base.out_count += counts[2]
     if counts[0]:
         item.topic.count(rows=counts[0], leased=counts[1])
     elif counts[1]:
@@ -247,6 +250,8 @@ def move_all(topic: ShardTopic, items: Collection[ShardItem], old: Phase, new: P
         item.phase = new
     if counts[2]:
         topic.out_count += counts[2] * len(items)
+        if topic.base is not None:
+            topic.base.out_count += counts[2] * len(items)
     if counts[0]:
         topic.count(rows=counts[0] * len(items), leased=counts[1] * len(items))
     elif counts[1]:

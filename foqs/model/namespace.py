@@ -15,6 +15,7 @@ from foqs.model.groups import NO_GROUPS, Groups, NamespaceGroups
 from foqs.model.policies import NO_POLICIES, NO_POLICIES_IN_FORCE, NamespacePolicies, Policies
 from foqs.model.policy import NO_POLICY, TopicPolicy, TriState, rate_problem, reason_problem
 from foqs.model.serial import NONE_CLOSED, ClosedTopics, Serials
+from foqs.model.topic_name import base_of, is_ordered, parts
 
 _DOUBLINGS_MAX = limits.DELAY_MS_MAX.bit_length()
 """Doublings after which a backoff of 1 ms is longer than any delay."""
@@ -227,7 +228,12 @@ class SettingsTable:
         return self._serials.get(number)
 
     def serial_policy(self, number: int, name: str) -> TopicPolicy | None:
-        """Return the policy of a topic, or of the topic of a group, if it is serial; else None."""
+        """Return the policy of a topic, or of the topic of a group, if it is serial; else None.
+
+        The keyed topic of an ordering key is serial by its name.
+        """
+        if is_ordered(name):
+            return self.policy(number, parts(name)[0])
         serials = self._serials.get(number)
         if serials is None:
             return None
@@ -253,7 +259,7 @@ class SettingsTable:
 
     def is_read(self, number: int, name: str) -> bool:
         """Return True if consumers can get items of a topic: nobody reads a deleted or unknown consumer group."""
-        return self.groups.get(number, NO_GROUPS).is_read(name)
+        return self.groups.get(number, NO_GROUPS).is_read(base_of(name))
 
     def policy(self, number: int, name: str) -> TopicPolicy:
         """Return the policy in force for a topic."""

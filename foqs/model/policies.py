@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 
 from foqs.model.policy import NO_POLICY, OwnPolicy, TopicPolicy
+from foqs.model.topic_name import base_of
 
 Policies = Mapping[int, Mapping[str, OwnPolicy]]
 """The policies that operators have set for topics or prefixes, by the number of the namespace and by name."""
@@ -79,7 +80,8 @@ class NamespacePolicies:
         """True if some topics have a limit of items under lease."""
 
     def of(self, name: str) -> TopicPolicy:
-        """Return the policy in force for a topic."""
+        """Return the policy in force for a topic. Keyed topics have that of their base."""
+        name = base_of(name)
         found = self._in_force.get(name)
         if found is not None:
             return found

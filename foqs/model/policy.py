@@ -10,7 +10,7 @@ from unicodedata import category
 from foqs.model import limits
 from foqs.model.errors import InvalidArgumentError
 from foqs.model.serial import OnDead
-from foqs.model.topic_name import hidden, parts
+from foqs.model.topic_name import KEY_BUCKETS_MAX, hidden, parts
 
 IN_FLIGHT_MAX = 1_000_000
 """The highest number of items under lease at the same time that a topic can set."""
@@ -54,6 +54,8 @@ class TopicPolicy:
     """The effect of a dead letter on a serial topic."""
     in_flight_max: int = 0
     """The most items under lease at the same time in the cluster; 0 for no limit."""
+    key_buckets: int = 0
+    """The sequences that its ordering keys share; 0 for one for each key."""
 
 
 NO_POLICY = TopicPolicy()
@@ -165,6 +167,7 @@ _NUMBERS = {
     "weight": (1, limits.TOPIC_WEIGHT_MAX),
     "attempts_max": (0, limits.ATTEMPTS_MAX),
     "in_flight_max": (0, IN_FLIGHT_MAX),
+    "key_buckets": (0, KEY_BUCKETS_MAX),
     "depth_max": (0, DEPTH_MAX),
     "dead_letter_on_expiry": (min(TriState), max(TriState)),
     "backoff_ms": (0, limits.DELAY_MS_MAX),

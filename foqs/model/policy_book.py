@@ -78,7 +78,7 @@ class PolicyBook:
         self.topics_changed: dict[str, OwnPolicy] = {}
         self.prefixes_changed: dict[str, OwnPolicy] = {}
         self.made_serial: list[Closed] = []
-        """The topics and prefixes that become serial, which need a census."""
+        """The topics and prefixes that become serial, or get other key_buckets, which need a census."""
         self._emptied = emptied
 
     def change(self, wanted: NamedChange) -> TopicPolicyEntry:
@@ -93,9 +93,11 @@ class PolicyBook:
         for field, value in given.items():
             after = after.with_field(field, value, is_set=_is_word(field, value, base, is_prefix=wanted.is_prefix))
         if not is_of_group(wanted.name):
-            was_serial = _in_force(before, base, is_prefix=wanted.is_prefix).serial
-            if _in_force(after, base, is_prefix=wanted.is_prefix).serial and not was_serial:
+            was, now = [_in_force(one, base, is_prefix=wanted.is_prefix) for one in (before, after)]
+            if now.serial and not was.serial:
                 self._admit_serial(wanted)
+            if now.key_buckets != was.key_buckets:
+                self._admit_emptied(wanted, "get another number of key_buckets")
         if before == NOTHING_SAID != after:
             self._take_room(is_prefix=wanted.is_prefix)
         if after != before:
@@ -109,6 +111,16 @@ class PolicyBook:
 
     def _admit_serial(self, wanted: NamedChange) -> None:
         """Raise InvalidArgumentError if a topic that becomes serial holds items, or has a group with a delay."""
+        self._admit_emptied(wanted, "become serial")
+        for topic, group in self._emptied.delayed.items() if self._emptied is not None else ():
+            if topic == wanted.name or (wanted.is_prefix and topic.startswith(wanted.name)):
+                raise InvalidArgumentError(
+                    f"group {group!r} of topic {topic!r} delays its copies, and that of a serial topic cannot: delete "
+                    "it first"
+                )
+
+    def _admit_emptied(self, wanted: NamedChange, effect: str) -> None:
+        """Raise InvalidArgumentError if a topic holds items whose order the change would end."""
         one = Closed(ClosedKind.PREFIX if wanted.is_prefix else ClosedKind.TOPIC, wanted.name)
         self.made_serial.append(one)
         emptied = self._emptied
@@ -117,20 +129,15 @@ class PolicyBook:
         what = f"the topics that begin with {wanted.name!r}" if wanted.is_prefix else f"topic {wanted.name!r}"
         if one not in emptied.asked:
             raise UnavailableError(
-                f"another change came in between, and this one makes {what} serial now: nothing was changed, try again",
+                f"another change came in between, and this one lets {what} {effect} now: nothing was changed, try "
+                "again",
                 nothing_done=True,
             )
         if one in emptied.held:
             raise InvalidArgumentError(
-                f"{what} can become serial only without items, and a shard holds some (ready, delayed, leased or "
-                "dead): consume, delete or purge them, and try again, or use a new topic"
+                f"{what} can {effect} only without items, and a shard holds some (ready, delayed, leased or dead): "
+                "consume, delete or purge them, and try again, or use a new topic"
             )
-        for topic, group in emptied.delayed.items():
-            if topic == wanted.name or (wanted.is_prefix and topic.startswith(wanted.name)):
-                raise InvalidArgumentError(
-                    f"group {group!r} of topic {topic!r} delays its copies, and that of a serial topic cannot: delete "
-                    "it first"
-                )
 
     def _base(self, name: str, *, is_prefix: bool) -> TopicPolicy:
         """Return the policy in force for the topic, or for topics of the prefix, without its own entry."""

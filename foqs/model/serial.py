@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from foqs.model.errors import PausedError
 from foqs.model.slots import SLOTS_COUNT, slot_of
-from foqs.model.topic_name import parts
+from foqs.model.topic_name import base_of, described, of_topic, parts
 
 if TYPE_CHECKING:
     from foqs.model.namespace import SettingsTable
@@ -64,14 +64,16 @@ class Serials:
         return self._policies.of(parts(name)[0])
 
     def is_serial(self, topic: str) -> bool:
+        """True if the topic is serial by its policy."""
         return self._policies.of(topic).serial
 
     def closed_fault(self, topic: str) -> PausedError | None:
         """Return the error for an item of a topic that is about to become serial, or None."""
-        if not self._closed.has(topic):
+        if not self._closed.has(base_of(topic)):
             return None
         return PausedError(
-            f"topic {topic!r} is about to become serial, and takes no items until all shards have answered: try again",
+            f"{described(base_of(topic))} is about to become serial, and takes no items until all shards have "
+            "answered: try again",
             retry_after_ms=CLOSED_RETRY_MS,
         )
 
@@ -82,10 +84,13 @@ def serial_slot(namespace_name: str, topic: str) -> int:
 
 
 def slot_of_serial(settings: SettingsTable, number: int, name: str) -> int | None:
-    """Return the slot of a serial topic, or of the topic of a group, by its hidden name; None for another topic."""
+    """Return the slot of a serial topic by its hidden name; None for another topic.
+
+    Groups have the slot of their topic, ordering keys have their own.
+    """
     if settings.serial_policy(number, name) is None or (namespace := settings.by_number.get(number)) is None:
         return None
-    return serial_slot(namespace.name, parts(name)[0])
+    return serial_slot(namespace.name, of_topic(name))
 
 
 def shown_due_at(due_at: int, enqueued_at: int) -> int:

@@ -11,7 +11,8 @@ from sortedcontainers import SortedDict
 from foqs.model import limits, order
 from foqs.model.policy import TopicPolicy
 from foqs.model.serial import OnDead, oldest_shown
-from foqs.model.topic_name import parts
+from foqs.model.topic_name import base_of, is_keyed, is_ordered, ordering_key_of, parts
+from foqs.model.window_budget import WindowBudget
 
 OLDEST_URGENCIES_MAX = 16
 """Priorities of a topic that are checked for its oldest item."""
@@ -19,6 +20,8 @@ OPEN_LEASES_OF_TOPIC_RATIO = 4
 """Ratio of a topic's leases to the free leases of the shard: one topic can have 200,000 leases, two can have 111,111
 each.
 """
+KEYED_TOPIC_IDLE_MS = 2 * limits.SECOND_MS
+"""Time after which an empty keyed topic is forgotten: there can be many, each with an item now and then."""
 
 NO_SLOT = -1
 """The slot of a topic that is not serial."""
@@ -69,29 +72,6 @@ class ItemCounts:
         while part is not None:
             part.leased += count
             part = part.parent
-
-
-class WindowBudget:
-    """The bound of each window of a shard, by which all windows together stay within the shard's bound."""
-
-    __slots__ = ("items_max",)
-
-    def __init__(self) -> None:
-        self.items_max = limits.WINDOW_ITEMS_MAX
-
-    def share(self, window_count: int) -> None:
-        """Divide the shard's bound among its windows; each adapts when it next grows."""
-        fair = limits.WINDOWS_OF_SHARD_ITEMS_MAX // max(1, window_count)
-        self.items_max = max(limits.WINDOW_ITEMS_MIN, min(limits.WINDOW_ITEMS_MAX, fair))
-
-    @property
-    def items_low(self) -> int:
-        """A window with fewer items that is not complete is refilled."""
-        return self.items_max // 4
-
-    @property
-    def refill_items(self) -> int:
-        return self.items_max // 4
 
 
 class ReadyWindow:
@@ -217,6 +197,13 @@ class NamespaceTopics(ItemCounts):
                 return
             yield by_name[found]
 
+    def all(self) -> Iterator[ShardTopic]:
+        """Yield its topics, each with its keyed topics behind it."""
+        for topic in self.by_name.values():
+            yield topic
+            if topic.keyed is not None:
+                yield from topic.keyed.by_name.values()
+
     def is_counted(self) -> bool:
         """Return True if the counts are exact."""
         return self._table.counted
@@ -232,12 +219,25 @@ class NamespaceTopics(ItemCounts):
         self._table.note_empty(topic)
 
 
+class KeyedTopics(ItemCounts):
+    """The keyed topics of one base on one shard: their counts together, and the topics by name, in order."""
+
+    __slots__ = ("by_name", "holding_count")
+
+    def __init__(self, namespace: ItemCounts) -> None:
+        super().__init__(namespace)
+        self.by_name: SortedDict = SortedDict()
+        """ShardTopic by name."""
+        self.holding_count = 0
+        """The topics that have items."""
+
+
 class TopicTable:
     """All topics of one shard."""
 
     __slots__ = (
-        "by_number", "counted", "counts", "empty_since_ms", "namespaces", "serial", "serial_by_slot", "shut_slots",
-        "slot_of", "steady_ms", "topics",
+        "by_number", "counted", "counts", "empty_keyed_since_ms", "empty_since_ms", "namespaces", "serial",
+        "serial_by_slot", "shut_slots", "slot_of", "steady_ms", "topics",
     )  # fmt: skip
 
     def __init__(self, steady_ms: int, slot_of: Callable[[int, str], int | None]) -> None:
@@ -252,6 +252,8 @@ class TopicTable:
         """True if the counts are exact."""
         self.empty_since_ms: OrderedDict[ShardTopic, int] = OrderedDict()
         """The time at which a topic was last empty, the earliest first; it can hold items again."""
+        self.empty_keyed_since_ms: OrderedDict[ShardTopic, int] = OrderedDict()
+        """The same of keyed topics, which are forgotten sooner."""
         self.serial: dict[ShardTopic, None] = {}
         """The topics that deliver one item at a time."""
         self.serial_by_slot: dict[int, dict[ShardTopic, None]] = {}
@@ -266,19 +268,37 @@ class TopicTable:
         namespace = self.namespaces.get(topic.namespace)
         if namespace is None:
             namespace = self.namespaces[topic.namespace] = NamespaceTopics(self)
-        namespace.by_name[topic.name] = topic
         topic.parent = topic.of_namespace = namespace
+        if is_keyed(topic.name):
+            self._add_keyed(topic, namespace)
+        else:
+            namespace.by_name[topic.name] = topic
         self.topics[topic.namespace, topic.name] = topic
         self.by_number[topic.number] = topic
         self.note_order(topic)
         self.note_empty(topic)
 
+    def _add_keyed(self, topic: ShardTopic, namespace: NamespaceTopics) -> None:
+        base = self.topics[topic.namespace, topic.base_name]
+        if base.keyed is None:
+            base.keyed = KeyedTopics(namespace)
+        base.keyed.by_name[topic.name] = topic
+        topic.parent, topic.base = base.keyed, base
+
     def remove(self, topic: ShardTopic) -> None:
-        """Forget a topic that holds no items."""
+        """Forget a topic that holds no items, and has no keyed topics."""
         del self.topics[topic.namespace, topic.name]
         del self.by_number[topic.number]
         self.empty_since_ms.pop(topic, None)
+        self.empty_keyed_since_ms.pop(topic, None)
         self._forget_order(topic)
+        if topic.base is not None:
+            assert topic.base.keyed is not None, "it has this topic"
+            del topic.base.keyed.by_name[topic.name]
+            if not topic.base.keyed.by_name:
+                topic.base.keyed = None
+                self.note_empty(topic.base)
+            return
         namespace = self.namespaces[topic.namespace]
         del namespace.by_name[topic.name]
         if not namespace.by_name:
@@ -312,8 +332,9 @@ class TopicTable:
 
     def note_empty(self, topic: ShardTopic) -> None:
         """Note that the topic is empty, as far as is known."""
-        self.empty_since_ms.pop(topic, None)
-        self.empty_since_ms[topic] = self.steady_ms
+        since_ms = self.empty_since_ms if topic.base is None else self.empty_keyed_since_ms
+        since_ms.pop(topic, None)
+        since_ms[topic] = self.steady_ms
 
 
 class ShardTopic(ItemCounts):
@@ -323,15 +344,19 @@ class ShardTopic(ItemCounts):
 
     __slots__ = (
         "_leases",
+        "base",
+        "base_name",
         "claim_head",
         "claiming_count",
         "first_enqueued_at",
         "holds_on_dead",
         "is_serial",
+        "keyed",
         "name",
         "namespace",
         "number",
         "of_namespace",
+        "ordering_key",
         "out_count",
         "permits",
         "permits_granted",
@@ -363,6 +388,14 @@ class ShardTopic(ItemCounts):
         base, group = parts(name)
         self.shown = base, group or None
         """The topic and the group that callers see; the group is None for the topic's own."""
+        self.base_name = base_of(name)
+        """Its hidden name without its key, if it is a keyed topic."""
+        self.ordering_key = ordering_key_of(name)
+        """The key that all its items have in common; None unless it is the keyed topic of one."""
+        self.base: ShardTopic | None = None
+        """The topic whose keyed topic it is, if it is one and is known to its shard."""
+        self.keyed: KeyedTopics | None = None
+        """Its own keyed topics, if it has some."""
         self.stored = stored
         """True if its row is in the topic table."""
         self._leases = leases
@@ -373,8 +406,10 @@ class ShardTopic(ItemCounts):
         self.claiming_count = 0
         """Claims on the way to the database."""
         self.out_count = 0
-        """Its items in the shard's table of leases: those claimed, prefetched, under lease or being settled."""
-        self.is_serial = False
+        """Its items in the shard's table of leases: those claimed, prefetched, under lease or being settled. Those of
+        its keyed topics count as well.
+        """
+        self.is_serial = is_ordered(name)
         """True if it delivers one item at a time."""
         self.slot = NO_SLOT
         """Its slot while it is a serial topic of the shard."""
@@ -397,13 +432,34 @@ class ShardTopic(ItemCounts):
             self.of_namespace.note_order(self)
 
     def count(self, rows: int = 0, leased: int = 0, delayed: int = 0, dead: int = 0) -> None:
+        base = self.base
+        if base is not None and base.keyed is not None:
+            base.keyed.holding_count -= not self.empty
         super().count(rows, leased, delayed, dead)
+        if base is not None and base.keyed is not None:
+            base.keyed.holding_count += not self.empty
         if self.of_namespace is not None and self.empty:
             self.of_namespace.emptied(self)
 
     @property
     def empty(self) -> bool:
         return not (self.rows or self.delayed or self.dead)
+
+    @property
+    def holds_any(self) -> bool:
+        """True if it has items, or a keyed topic of it possibly has some."""
+        return not self.empty or self.keyed is not None
+
+    @property
+    def depth(self) -> int:
+        """Its ready, delayed and leased items, and those of its keyed topics."""
+        own = self.rows + self.delayed
+        return own if self.keyed is None else own + self.keyed.rows + self.keyed.delayed
+
+    @property
+    def ready_with_keyed(self) -> int:
+        """Its ready items, and those of its keyed topics."""
+        return self.ready if self.keyed is None else self.ready + self.keyed.ready
 
     @property
     def room(self) -> int:
@@ -422,7 +478,22 @@ class ShardTopic(ItemCounts):
     @property
     def lacks_permits(self) -> bool:
         """True if it has ready items and no permit to claim one."""
-        return self.permits is not None and self.permits <= self.out_count and self.window.head != order.LAST
+        if self.permits is None or self.permits > self.out_count:
+            return False
+        return self.window.head != order.LAST or (self.keyed is not None and self.keyed.ready > 0)
+
+    @property
+    def permits_wanted_count(self) -> int:
+        """The permits that its known ready items need."""
+        # A window without items has its first ones in the database.
+        return max(1, len(self.window) + (0 if self.keyed is None else self.keyed.ready))
+
+    @property
+    def waits_for_base(self) -> bool:
+        """True for a keyed topic that has room for an item, if only its base had a permit for it."""
+        base = self.base
+        is_short = base is not None and base.permits is not None and base.permits <= base.out_count
+        return is_short and not (self.out_count or self.delayed) and self.window.head != order.LAST
 
     def _serial_room(self) -> int:
         """1 if no item is out or waits for its next attempt, and nothing keeps the topic back: no dead letter, and no
@@ -436,7 +507,10 @@ class ShardTopic(ItemCounts):
         if namespace.is_shut(self.slot):
             return 0
         is_held = self.holds_on_dead and self.dead
-        return int(not is_held and len(self._leases) < limits.OPEN_LEASES_MAX)
+        base = self.base
+        if is_held or (base is not None and base.permits is not None and base.permits <= base.out_count):
+            return 0
+        return int(len(self._leases) < limits.OPEN_LEASES_MAX)
 
     @property
     def is_idle(self) -> bool:

@@ -1,12 +1,13 @@
 """The hidden names of topics: a consumer group of a topic is a topic by itself, whose name no caller can give.
 
-Names of callers have no control characters, so these are free for the parts of a hidden name. This module alone knows
-them.
+So is a keyed topic: it has those items of its base, which is a topic or a group, that were given the same key. Names of
+callers have no control characters, so these are free for the parts of a hidden name. This module alone knows them.
 """
 
 from __future__ import annotations
 
 import re
+from zlib import crc32
 
 from foqs.model import limits
 from foqs.model.errors import InvalidArgumentError, shown
@@ -15,6 +16,16 @@ GROUP_BYTES_MAX = 64
 """The longest name of a group, in bytes of UTF-8."""
 _GROUP_MARK = "\x1f"
 """Separates a topic from its group."""
+KEY_BUCKETS_MAX = 4_096
+"""The most buckets that the ordering keys of a topic can share."""
+ORDERING_KEY_BYTES_MAX = 128
+"""The longest ordering key, in bytes of UTF-8."""
+_ORDERED_MARK = "\x1d"
+"""Separates the base from the ordering key of a keyed topic, which is serial."""
+_KEY_MARKS = re.compile(_ORDERED_MARK)
+"""The marks of all kinds of keyed topics. They sort before that of a group, so that a base precedes its keyed topics,
+and these precede all else.
+"""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -24,9 +35,118 @@ def hidden(topic: str, group: str | None) -> str:
 
 
 def parts(name: str) -> tuple[str, str]:
-    """Return the topic and the group of a hidden name."""
-    topic, _, group = name.partition(_GROUP_MARK)
+    """Return the topic and the group of a hidden name, also of that of a keyed topic."""
+    topic, _, group = base_of(name).partition(_GROUP_MARK)
     return topic, group
+
+
+def is_hidden(name: str) -> bool:
+    """Return True for a name that no caller can give."""
+    return _CONTROL.search(name) is not None
+
+
+def described(name: str) -> str:
+    """Return the parts of a hidden name as callers see them, for a message."""
+    topic, group = parts(name)
+    key = ordering_key_of(name)
+    of_key = "" if key is None else f"ordering key {key!r} of "
+    return f"{of_key}group {group!r} of topic {topic!r}" if group else f"{of_key}topic {topic!r}"
+
+
+# ---- keyed topics ----
+
+
+def ordered(base: str, ordering_key: str) -> str:
+    """Return the name of the keyed topic that has the items of this ordering key of a base, by its hidden name."""
+    return f"{base}{_ORDERED_MARK}{ordering_key}"
+
+
+def bucketed(base: str, ordering_key: str, key_buckets: int) -> str:
+    """Return the name of the keyed topic that has the items of the bucket of an ordering key, of so many buckets."""
+    bucket = crc32(ordering_key.encode()) % key_buckets
+    return ordered(base, sequence_named(None, f"{bucket}/{key_buckets}"))
+
+
+def is_keyed(name: str) -> bool:
+    """Return True for the name of a keyed topic."""
+    return _KEY_MARKS.search(name) is not None
+
+
+def is_ordered(name: str) -> bool:
+    """Return True for the name of a keyed topic that is serial, for an ordering key."""
+    return _ORDERED_MARK in name
+
+
+def base_of(name: str) -> str:
+    """Return the base of a keyed topic, by its hidden name; any other name is its own base."""
+    mark = _KEY_MARKS.search(name)
+    return name if mark is None else name[: mark.start()]
+
+
+def in_group(name: str, copy: str) -> str:
+    """Return the name that has the key of the topic `name`, if it has one, and the base `copy`."""
+    mark = _KEY_MARKS.search(name)
+    return copy if mark is None else copy + name[mark.start() :]
+
+
+def of_topic(name: str) -> str:
+    """Return the name without the group: of the topic itself, or of its keyed topic with this key."""
+    return in_group(name, parts(name)[0])
+
+
+def sequence_of(name: str) -> str:
+    """Return the text by which the keyed topics of a base differ and are sorted: a key, or a bucket of keys."""
+    return name.partition(_ORDERED_MARK)[2]
+
+
+def ordering_key_of(name: str) -> str | None:
+    """Return the ordering key of a keyed topic, or None, also for a bucket of keys."""
+    sequence = sequence_of(name)
+    return sequence if sequence and not sequence.startswith(_ORDERED_MARK) else None
+
+
+def bucket_of(name: str) -> str | None:
+    """Return the bucket of a keyed topic, as "17/64" of 64 buckets; None for another topic."""
+    mark, has_mark, bucket = sequence_of(name).partition(_ORDERED_MARK)
+    return bucket if has_mark and not mark else None
+
+
+def key_buckets_of(name: str) -> int:
+    """Return the number of buckets by which a keyed topic was chosen; 0 for one of a single key."""
+    bucket = bucket_of(name)
+    return 0 if bucket is None else int(bucket.partition("/")[2])
+
+
+def sequence_named(ordering_key: str | None, bucket: str | None) -> str:
+    """Return the text of `sequence_of` for the key or the bucket of an item; "" for an item without one."""
+    return ordering_key or ("" if bucket is None else f"{_ORDERED_MARK}{bucket}")
+
+
+def check_length(name: str) -> None:
+    """Check the length of the name of a keyed topic of a group. Raises InvalidArgumentError."""
+    size_bytes = len(name.encode())
+    if size_bytes > limits.TOPIC_BYTES_MAX:
+        raise InvalidArgumentError(
+            f"{described(name)} needs {size_bytes} bytes, with one between each two, and the limit is "
+            f"{limits.TOPIC_BYTES_MAX}: use a shorter key, or shorter names"
+        )
+
+
+def ordering_key_fault(ordering_key: object, topic: str) -> InvalidArgumentError | None:
+    """Return the error of an invalid ordering key of a topic whose name is valid, or None."""
+    most = ORDERING_KEY_BYTES_MAX
+    is_text = isinstance(ordering_key, str) and bool(ordering_key) and not _CONTROL.search(ordering_key)
+    if not isinstance(ordering_key, str) or not is_text or len(ordering_key.encode()) > most:
+        return InvalidArgumentError(
+            f"ordering_key {shown(ordering_key)} must be text of 1 to {most} bytes without control characters"
+        )
+    size_bytes = len(ordered(topic, ordering_key).encode())
+    if size_bytes > limits.TOPIC_BYTES_MAX:
+        return InvalidArgumentError(
+            f"topic and ordering_key need {size_bytes} bytes together, with one between them, and the limit is "
+            f"{limits.TOPIC_BYTES_MAX}: use a shorter key, or a shorter name for the topic"
+        )
+    return None
 
 
 def is_of_group(name: str) -> bool:

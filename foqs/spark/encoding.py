@@ -241,6 +241,7 @@ _CONVERSIONS: dict[str, Callable[[str, Any, dict[int, str]], Any]] = {
     "lease_ms": _whole,
     "delivery": _deliveries,
     "metadata": _optional_bytes,
+    "ordering_key": _optional_text,
     "trace_context": _optional_text,
 }
 _FIELDS: dict[str, Callable[[str, Any], list[Any]]] = {
@@ -249,6 +250,7 @@ _FIELDS: dict[str, Callable[[str, Any], list[Any]]] = {
     "lease_ms": wire.i64_field,
     "delivery": wire.i32_field,
     "metadata": wire.optional_bytes_field,
+    "ordering_key": wire.optional_bytes_field,
     "trace_context": wire.optional_bytes_field,
 }
 

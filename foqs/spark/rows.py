@@ -36,6 +36,7 @@ READ_COLUMNS: dict[str, tuple[str, str, Value]] = {
     "death_reason": ("string", "of a dead letter", lambda one: one.death_reason),
     "trace_context": ("string", "as the enqueue gave it, or null", lambda one: one.trace_context),
     "group": ("string", "the consumer group whose copy it is, or null", lambda one: one.group),
+    "ordering_key": ("string", "its ordering key, or null", lambda one: one.ordering_key),
 }
 """The type in Spark, the meaning and the value of each column of a read, by name."""
 READ_SCHEMA = ", ".join(f"{name} {kind}" for name, (kind, _, _) in READ_COLUMNS.items())

@@ -17,7 +17,8 @@ from typing import Any
 from foqs.dev.local_server import LocalServer
 from foqs.model.calls import ItemContent
 from foqs.model.item import Phase, ShardItem
-from foqs.model.topic import ShardTopic, WindowBudget
+from foqs.model.topic import ShardTopic
+from foqs.model.window_budget import WindowBudget
 from foqs.storage.schema import statements as sql
 from foqs.storage.schema.migrations import SchemaKind, apply
 from foqs.storage.sessions.exchange import run_script

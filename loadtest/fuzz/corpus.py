@@ -167,7 +167,7 @@ def _full() -> list[tuple[str, Any]]:
         ("updateNamespace", s.UpdateNamespaceRequest(NAMESPACE, settings)),
         ("listNamespaces", s.ListNamespacesRequest("n", 10, "n")),
         ("recoverNamespace", s.RecoverNamespaceRequest(7, "other")),
-        ("peekItems", s.PeekItemsRequest(NAMESPACE, "topic", 10, "1")),
+        ("peekItems", s.PeekItemsRequest(NAMESPACE, "topic", 10, "1", ordering_key="key")),
         ("createJob", s.CreateJobRequest(NAMESPACE, "job", _I64, "detail")),
         ("updateJob", s.UpdateJobRequest(NAMESPACE, "job", 1, 5, _I64, "detail")),
         ("listJobs", s.ListJobsRequest(NAMESPACE, 10, "token")),

@@ -15,7 +15,8 @@ from foqs.model.cluster import ShardIdentity
 from foqs.model.errors import UnavailableError
 from foqs.model.item import ShardItem
 from foqs.model.slots import SlotTable
-from foqs.model.topic import ShardTopic, WindowBudget
+from foqs.model.topic import ShardTopic
+from foqs.model.window_budget import WindowBudget
 from foqs.shard.port import (
     ItemRow,
     OwnershipLostError,

@@ -46,10 +46,10 @@ AT_THE_LIMIT_AND_BEYOND = [
     ({"ttl_ms": limits.TTL_MS_MAX}, {"ttl_ms": limits.TTL_MS_MAX + 1}, InvalidArgumentError),
     ({"deliver_after_ms": -(1 << 62)}, {"deliver_after_ms": 1 << 61}, InvalidArgumentError),
     ({"deliver_after_ms": 1}, {"deliver_after_ms": 1 << 62}, InvalidArgumentError),
-    ({"priority": (1 << 31) - 1}, {"ordering_key": "k"}, InvalidArgumentError),
+    ({"priority": (1 << 31) - 1}, {"ordering_key": "k" * 129}, InvalidArgumentError),
     ({"dedup_id": "d" * 255}, {"dedup_id": "d" * 256}, InvalidArgumentError),
     ({"dedup_id": "é" * 127}, {"dedup_id": "é" * 128}, InvalidArgumentError),
-    ({"priority": -(1 << 31)}, {"ordering_key": "k"}, InvalidArgumentError),
+    ({"priority": -(1 << 31)}, {"ordering_key": "k" * 129}, InvalidArgumentError),
 ]  # fmt: skip
 
 

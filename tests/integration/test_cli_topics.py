@@ -165,3 +165,26 @@ def test_policies_come_from_a_file_with_any_names_and_a_bad_line_fails_alone(she
         refused = shell.run("topic", "set-policies", "ns", "-", stdin=wrong)
         assert refused.exit_code == 2, wrong
         assert "line" in refused.stderr
+
+
+def test_items_with_ordering_keys_are_enqueued_counted_and_redriven_by_key(shell: Shell) -> None:
+    for payload, key in (("0", "a"), ("1", "a"), ("2", "b")):
+        assert shell.run("enqueue", "ns", "orders", payload, "--ordering-key", key).exit_code == 0
+    (stats,) = shell.json("topics", "ns")
+    assert (stats["topic"], stats["ready"], stats["ordering_keys"]) == ("orders", 3, 2)
+    assert shell.run("topics", "ns").stdout.splitlines()[1].split("\t")[5] == "2"
+    (item,) = shell.json("dequeue", "ns", "orders", "--count", "1", "--wait-ms", "2000")
+    assert item["ordering_key"] in ("a", "b")
+    assert shell.run("nack", "ns", item["receipt"], "--dead-letter").exit_code == 0
+    assert shell.json("dead-letter", "list", "ns", "orders", "--ordering-key", "other")["items"] == []
+    (dead,) = shell.json("dead-letter", "list", "ns", "orders", "--ordering-key", item["ordering_key"])["items"]
+    assert dead["id"] == item["id"]
+    assert f"orders (key {item['ordering_key']})" in shell.run("item", "list", "ns").stdout
+    redriven = shell.run("dead-letter", "redrive", "ns", "orders", "--ordering-key", item["ordering_key"])
+    assert redriven.stdout == "1 redriven\n"
+    refused = shell.run("topic", "key-buckets", "ns", "orders", "16")
+    assert refused.exit_code != 0
+    assert "only without items" in refused.stderr
+    told = shell.json("topic", "key-buckets", "ns", "events", "16")
+    assert (told["key_buckets"], told["own_fields"]) == (16, ["key_buckets"])
+    assert "no, keys in 16 buckets" in shell.run("topic", "policies", "ns").stdout

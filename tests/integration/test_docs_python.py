@@ -40,6 +40,7 @@ _OUTPUTS = {
     "Consuming in a loop": [["3 3"], ["0 1 item of topic 'alarms' is not due yet"]],
     "Several consumers of each item": [["None payment 17", "audit payment 17", "search payment 17"]],
     "One at a time, in order": [["2 open", "1 deposit", "1 close"]],
+    "The items of each customer in order": [["['open', 'pay', 'close'] ['open', 'pay', 'close']"]],
     "At most so many at a time": [["2 of ann in work", "1 more after an ack", "1 of bob in work beside them"]],
     "Errors": [["1 InvalidArgumentError", "2 stored, [True, False, True]", "{0: 'StaleLeaseError'}"]],
     "Retries": [["nothing was done: True"]],

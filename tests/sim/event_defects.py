@@ -85,7 +85,7 @@ def does_not_tell_what_it_had_no_room_for(self: EventLog, now_ms: int) -> None:
 def counts_a_batch_as_one_item(self: RollUps, enqueued: Enqueued) -> None:
     minute, topic = self._minute(enqueued.at_ms), enqueued.topic
     for priority in set(enqueued.priorities):
-        self._series(minute, (topic.namespace, topic.name, priority, "enqueued"), 1).count += 1
+        self._series(minute, (topic.namespace, topic.base_name, priority, "enqueued"), 1).count += 1
 
 
 @in_place_of(lives, "_text")

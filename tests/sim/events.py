@@ -19,6 +19,7 @@ from foqs.host.event_log.files import LogLock, Moment
 from foqs.host.event_log.log_service import PASS_MS, EventLog, EventLogOptions, EventLogSource
 from foqs.model.event_log import SERIES_ENQUEUED, sample_point_of, threshold_of
 from foqs.model.item import Outcome
+from foqs.model.topic_name import base_of
 from foqs.shard.state.events import Events
 from tests.histories.history import uid_of
 from tests.sim.event_checks import log_problems, told_problems
@@ -103,7 +104,7 @@ class EventBook:
         for row in script.rows_new:
             namespace, topic = tables.topics[row.topic]
             uid = uid_of(row.content.payload)
-            self.born[shard_id, row.key] = Born(uid, namespace, topic.decode(), row.priority, row.enqueued_at)
+            self.born[shard_id, row.key] = Born(uid, namespace, base_of(topic.decode()), row.priority, row.enqueued_at)
             self._inserts.setdefault(place, []).append((shard_id, row.key))
             live.add(row.key)
         if ends:
@@ -174,12 +175,13 @@ class SimEventLog(EventLog):
         for enqueued in events.enqueued:
             topic = enqueued.topic
             series.update(
-                [(topic.namespace, topic.name, priority, SERIES_ENQUEUED) for priority in enqueued.priorities]
+                [(topic.namespace, topic.base_name, priority, SERIES_ENQUEUED) for priority in enqueued.priorities]
             )
         for end in events.ends:
             outcome = end.outcome
             for topic, items in end.items.items():
-                series.update([(topic.namespace, topic.name, item.priority, outcome.name.lower()) for item in items])
+                number, name = topic.namespace, topic.base_name
+                series.update([(number, name, item.priority, outcome.name.lower()) for item in items])
                 ends.update([((topic.shard_id, item.key), outcome) for item in items])
         self.given += series
         self.given_ends += ends

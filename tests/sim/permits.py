@@ -18,7 +18,8 @@ from foqs.model import order
 from foqs.model.namespace import SettingsTable
 from foqs.model.permit_book import PermitAnswer, PermitAsk, PermitBook
 from foqs.model.policy import OwnPolicy
-from foqs.model.topic import ShardTopic, WindowBudget
+from foqs.model.topic import ShardTopic
+from foqs.model.window_budget import WindowBudget
 from tests.sim.run import Outcome
 
 _TOPIC = (1, "t")

@@ -1,7 +1,8 @@
-"""Serial topics under load and faults: one item out at a time, in the order of priority and commit.
+"""Serial topics and ordering keys under load and faults: one item out at a time, in the order of priority and commit.
 
 Producers, consumers and an operator of a few serial topics, in a namespace of their own, by generators of their own.
 Part of the topics have groups, in part a dead letter holds the topic, and one is made serial and not serial by turns.
+One has a few ordering keys: the hidden name of each stands for it here.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from foqs.model.calls import Delivery
 from foqs.model.errors import AlreadyExistsError, FoqsError, InvalidArgumentError
 from foqs.model.namespace import NamespaceSettings
 from foqs.model.serial import OnDead, serial_slot
+from foqs.model.topic_name import base_of, ordered, ordering_key_of
 from foqs.testing.fake_server import Script
 from tests.histories.history import make_payload, uid_of
 from tests.sim.caller import Demand
@@ -36,8 +38,13 @@ SERIAL_NAMESPACE = "serial"
 _PREFIX = "s"
 _FLIPPING = "flip"
 """The topic that is serial for some times."""
-_TOPICS = ("s0", "s1", "held", _FLIPPING)
-_GROUPS = (("s0", ""), ("s0", "audit"), ("s1", ""), ("held", ""), (_FLIPPING, ""))
+_KEYED = "many"
+"""The topic with ordering keys."""
+_KEYS = tuple([ordered(_KEYED, key) for key in ("k0", "k1", "k2")])
+_TOPICS = ("s0", "s1", "held", _FLIPPING, *_KEYS)
+_GROUPS = (
+    ("s0", ""), ("s0", "audit"), ("s1", ""), ("held", ""), (_FLIPPING, ""), (_KEYED, ""), (_KEYED, "audit"),
+)  # fmt: skip
 """Topics with the groups whose items are consumed."""
 _PAUSE_S_MAX = 0.06
 _ITEMS_MAX = 4
@@ -126,7 +133,8 @@ class SerialLoad:
         held = SimpleNamespace(serial=True, on_dead=int(OnDead.HOLD))
         steps: list[Callable[[FakeDoor], Awaitable[Any]]] = [
             lambda door: door.admin.create_namespace(SERIAL_NAMESPACE, made),
-            lambda door: door.admin.create_group(SERIAL_NAMESPACE, "s0", "audit", 0, 0),
+            partial(_create_group, "s0"),
+            partial(_create_group, _KEYED),
             lambda door: door.admin.set_topic_policy(SERIAL_NAMESPACE, _PREFIX, is_prefix=True, **vars(prefix)),
             lambda door: door.admin.set_topic_policy(SERIAL_NAMESPACE, "held", **vars(held)),
         ]
@@ -144,9 +152,9 @@ class SerialLoad:
         """Consume what is left, and free what dead letters hold."""
         if not self.is_there:
             return
-        if self._void:  # The group is lost as well, and its items are there.
+        for topic in ("s0", _KEYED) if self._void else ():  # The group is lost as well, and its items are there.
             with suppress(FoqsError):
-                await self._call(lambda door: door.admin.create_group(SERIAL_NAMESPACE, "s0", "audit", 0, 0))
+                await self._call(partial(_create_group, topic))
         await asyncio.gather(*[self._take(*one) for one in _GROUPS])
         await self._redrive("held", "")
 
@@ -216,10 +224,12 @@ class SerialLoad:
             dedup_id = f"{self._number}" if chance.random() < _DEDUP_SHARE else None
             priority = chance.choice([0, 0, 0, 1, -1])
             ttl_ms = chance.choice([50, 400]) if chance.random() < _TTL_SHARE else None
-            items.append(NewItem(topic, make_payload(uid, 40), priority, ttl_ms=ttl_ms, dedup_id=dedup_id))
+            base, key = base_of(topic), ordering_key_of(topic)
+            new = NewItem(base, make_payload(uid, 40), priority, ttl_ms=ttl_ms, dedup_id=dedup_id, ordering_key=key)
+            items.append(new)
             if dedup_id is not None:
                 self._world.dedup_ids[uid] = dedup_id
-            for group in [group for name, group in _GROUPS if name == topic]:
+            for group in [group for name, group in _GROUPS if name == base]:
                 put = _Put(uid, topic, priority, position, self._now_ms())
                 put.has_ttl, put.has_id = ttl_ms is not None, dedup_id is not None
                 self._puts[group, uid] = put
@@ -251,15 +261,16 @@ class SerialLoad:
         except FoqsError:
             return
         is_serial = self._is_serial(topic, invoked_ms) and self._is_serial(topic, self._now_ms())
-        if len(items) > 1 and is_serial and not self._void:
+        if len(items) > len({item.ordering_key for item in items}) and is_serial and not self._void:
             self._world.complain(f"O1: {len(items)} items of serial topic {topic} in one answer")
         for item in items:
+            name = topic if item.ordering_key is None else ordered(topic, item.ordering_key)
             uid = uid_of(item.payload)
             if self._puts[group, uid].acked and not self._world.restored:
                 self._world.complain(f"P5: {uid} was delivered in group {group!r} after its ack there")
             ends_ms = self._world.clocks.lease_end_ms(item.receipt)
             taken = _Taken(uid, invoked_ms, self._now_ms(), ends_ms - _TOLERANCE_MS)
-            self._taken.setdefault((topic, group), []).append(taken)
+            self._taken.setdefault((name, group), []).append(taken)
             await self._settle(group, item, taken)
 
     async def _settle(self, group: str, item: Delivery, taken: _Taken) -> None:
@@ -304,9 +315,12 @@ class SerialLoad:
 
     async def _redrive(self, topic: str, group: str) -> None:
         """Redrive the dead letters of a topic, each alone, or purge them."""
+        key = self._chance.choice([None, "k1"]) if topic == _KEYED else None
         try:
             page = await self._call(
-                lambda door: door.admin.list_dead_letters(SERIAL_NAMESPACE, topic, 5, "", group=group or None)
+                lambda door: door.admin.list_dead_letters(
+                    SERIAL_NAMESPACE, topic, 5, "", group=group or None, ordering_key=key
+                )
             )
         except FoqsError:
             return
@@ -445,3 +459,7 @@ async def _set_serial(serial: bool, door: FakeDoor) -> Any:
 
 async def _put(items: list[NewItem], door: FakeDoor) -> Any:
     return await door.queue.enqueue(SERIAL_NAMESPACE, items)
+
+
+async def _create_group(topic: str, door: FakeDoor) -> Any:
+    return await door.admin.create_group(SERIAL_NAMESPACE, topic, "audit", 0, 0)

@@ -7,6 +7,7 @@ from collections.abc import Container, Iterator
 from typing import Any
 
 from foqs.host.dispatch.dispatcher import Dispatcher
+from foqs.host.dispatch.tenant import ReadyRing, Tenant
 from foqs.host.dispatch.tokens import UNTIL_FED
 from foqs.host.dispatch.topic_queue import DequeueCall, TopicQueue
 from foqs.model.caps import NEVER_S
@@ -50,8 +51,11 @@ def dispatcher_problems(dispatcher: Dispatcher, shards: list[ShardState]) -> Ite
 
 def calls_waiting_any(dispatcher: Dispatcher) -> set[DequeueCall]:
     """Calls that want something of any topic."""
-    tenants = dispatcher.queues.tenants.values()
-    return {call for tenant in tenants for ring in [tenant.ring, *tenant.rings.values()] for call in ring.waiting}
+    return {call for tenant in dispatcher.queues.tenants.values() for ring in _rings(tenant) for call in ring.waiting}
+
+
+def _rings(tenant: Tenant) -> list[ReadyRing]:
+    return [tenant.ring, *tenant.rings.values(), *tenant.keyed_waiting]
 
 
 def _cap_problems(dispatcher: Dispatcher) -> Iterator[str]:
@@ -95,9 +99,14 @@ def _is_looked_after(cap: Any) -> bool:
 def _ring_problems(dispatcher: Dispatcher, untold: Container[str]) -> Iterator[str]:
     """`untold`: topics of whose changes the dispatcher will soon be told."""
     for name, queue in dispatcher.queues.by_topic.items():
-        for ring in queue.tenant.rings_of(queue.base, queue.group):
-            if (queue in ring.entries) != queue.in_ring and not _is_unfilled(queue):
-                yield f"{name} is {'' if queue.in_ring else 'not '}in rings, but not so in that of {ring.prefix!r}"
+        own = (queue.base_queue or queue).keyed_ring
+        if own is not None and (queue in own.entries) != queue.in_ring:
+            yield f"{name} is {'' if queue.in_ring else 'not '}in the ring of its base, but not so in its entries"
+        for ring in queue.tenant.rings_of(queue.base, queue.group) if queue.base_queue is None else ():
+            if (queue in ring.entries) != queue.is_offered and not _is_unfilled(queue):
+                yield f"{name} is {'' if queue.is_offered else 'not '}in rings, but not so in that of {ring.prefix!r}"
+        if own is not None and own.base is queue and own.entries and not (queue.is_held or own.is_offered):
+            yield f"{name} has keyed topics with items, and is in no ring"
         if queue.in_ring:
             continue
         is_held_back = queue.is_paused or queue.token_wait_slot or queue.name in untold
@@ -109,7 +118,7 @@ def _ring_problems(dispatcher: Dispatcher, untold: Container[str]) -> Iterator[s
             yield f"{name} has something to give, and is in no ring"
     queues_of = Counter([id(queue.tenant) for queue in dispatcher.queues.by_topic.values()])
     for tenant in dispatcher.queues.tenants.values():
-        rings = [tenant.ring, *tenant.rings.values()]
+        rings = _rings(tenant)
         if tenant.waiting_any_count != sum(len(ring.waiting) for ring in rings):
             yield f"namespace {tenant.namespace} counts {tenant.waiting_any_count} calls for any topic"
         if tenant.queues_count != queues_of[id(tenant)]:
@@ -121,11 +130,14 @@ def _ring_problems(dispatcher: Dispatcher, untold: Container[str]) -> Iterator[s
                 ring.waiting
                 and ring.entries
                 and not is_held_back
+                and not (ring.base is not None and ring.base.is_held)
+                and ring not in {**dispatcher.rings.fed_keyed, **dispatcher.rings._fed_keyed_later}
                 and tenant not in {**dispatcher.rings.fed, **dispatcher.rings._fed_later}
             ):
                 ready = [
                     queue
-                    for queue in ring.entries
+                    for entry in ring.entries
+                    for queue in (entry.keyed_ring.entries if entry.keyed_ring is not None else [entry])
                     if queue.spare_count(1) and not (queue.is_paused or queue.coming_count or queue.name in untold)
                 ]
                 if ready:

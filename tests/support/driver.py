@@ -397,7 +397,7 @@ class Driver:
                 self._finish(number)
             self.shards.clock_ms += 20
             self.dispatcher.tick()
-        rings = [call.ring for call in calls_waiting_any(self.dispatcher) if call.ring is not None]
+        rings = [ring for call in calls_waiting_any(self.dispatcher) for ring in call.lacks]
         wanted = {queue for call in self.calls if not call.done for queue in call.wants}
         for queue in self.dispatcher.queues.by_topic.values():
             if any(queue.name.startswith(ring.prefix) for ring in rings):

@@ -14,7 +14,8 @@ from foqs.host.event_log.log_service import EventLog, EventLogOptions, EventLogS
 from foqs.model import ids
 from foqs.model.event_log import BOUNDS_MS, LIFE_COLUMNS, LIVES, ROLLUPS
 from foqs.model.item import Outcome, Phase, ShardItem
-from foqs.model.topic import ShardTopic, WindowBudget
+from foqs.model.topic import ShardTopic
+from foqs.model.window_budget import WindowBudget
 from foqs.shard.state.events import Ends, Enqueued, Events
 
 

@@ -114,9 +114,12 @@ def _count_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
     claimed = Counter(item.topic for item in shard.index.leases.values())
     delayed = Counter(tables.items[key].topic for _, _, key in tables.lanes.get(TIMER_LANE, ()))
     for topic in shard.index.topics.values():
-        if topic.out_count != claimed[topic]:
+        of_keys = [] if topic.keyed is None else topic.keyed.by_name.values()
+        if topic.out_count != claimed[topic] + sum([claimed[one] for one in of_keys]):
             yield f"{topic} counts {topic.out_count} claimed items, there are {claimed[topic]}"
-        if topic.empty and topic not in shard.index.topic_table.empty_since_ms:
+        table = shard.index.topic_table
+        since_ms = table.empty_since_ms if topic.base is None else table.empty_keyed_since_ms
+        if topic.empty and topic.keyed is None and topic not in since_ms:
             yield f"{topic} is empty and will not be forgotten"
         if topic.leased != leased[topic]:
             yield f"{topic} counts {topic.leased} leased, there are {leased[topic]}"

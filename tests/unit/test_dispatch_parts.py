@@ -14,7 +14,7 @@ _FOLDER = Path(dispatcher.__file__).parent
 _MUTATORS = ("add", "append", "appendleft", "clear", "pop", "popleft", "remove", "setdefault", "take", "update")
 _WRITING_METHODS = {"note_served": "prefetch", "enter": "rings", "leave": "rings"}
 """Methods of a queue, or of its namespace, that write fields of the queue, and the part that calls them."""
-_QUEUES = ("queue", "one")
+_QUEUES = ("queue", "one", "base")
 """The names that queues have in the code of the parts."""
 
 

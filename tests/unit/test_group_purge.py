@@ -45,7 +45,7 @@ class World:
                 None,
                 SimpleNamespace(
                     shard_id=shard_id,
-                    index=SimpleNamespace(topics={(1, NAME): SimpleNamespace(empty=not keys)}, counted=True),
+                    index=SimpleNamespace(topics={(1, NAME): SimpleNamespace(holds_any=bool(keys))}, counted=True),
                 ),
             )
             for shard_id, keys in self.items.items()

@@ -13,7 +13,8 @@ import pytest
 import foqs
 from foqs.model import item as life
 from foqs.model.item import Phase, ShardItem, by_topic, move, move_all
-from foqs.model.topic import ShardTopic, WindowBudget
+from foqs.model.topic import ShardTopic
+from foqs.model.window_budget import WindowBudget
 
 FOQS = Path(foqs.__file__).parent
 LIFE_CYCLE = FOQS / "model" / "item.py"

@@ -8,7 +8,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from foqs.host.dispatch.prefetch_buffer import PrefetchBuffer
 from foqs.model import order
 from foqs.model.item import ShardItem
-from foqs.model.topic import ShardTopic, WindowBudget
+from foqs.model.topic import ShardTopic
+from foqs.model.window_budget import WindowBudget
 
 TOPIC = ShardTopic(3, 1, 1, "t", WindowBudget(), {}, stored=True)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from foqs.model.policy import TopicPolicy
-from foqs.model.topic import ShardTopic, WindowBudget
+from foqs.model.topic import ShardTopic
+from foqs.model.window_budget import WindowBudget
 
 
 @pytest.mark.parametrize("policy", [None, TopicPolicy(serial=True)])

@@ -7,7 +7,8 @@ import random
 import pytest
 
 from foqs.model import limits, order
-from foqs.model.topic import OLDEST_URGENCIES_MAX, ReadyWindow, WindowBudget
+from foqs.model.topic import OLDEST_URGENCIES_MAX, ReadyWindow
+from foqs.model.window_budget import WindowBudget
 
 
 @pytest.mark.parametrize("seed", range(30))

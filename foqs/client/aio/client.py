@@ -96,6 +96,7 @@ class AsyncClient(AsyncBaseClient):
         delivery: DeliveryPolicy | None = None,
         dedup_id: str | None = None,
         dedup_until: DedupUntil | None = None,
+        ordering_key: str | None = None,
         trace_context: str | None = None,
         retry_unknown: bool = False,
         job_id: str | None = None,
@@ -107,6 +108,7 @@ class AsyncClient(AsyncBaseClient):
         Enqueues that arrive during a call are sent together in the next one.
         dedup_id: repeat after an unknown outcome; if an item with this id was stored before, its id is returned.
         dedup_until: DedupUntil.ACKED to take the dedup_id as long as the item lives, see NewItem.
+        ordering_key: items of the topic with the same key are delivered one at a time, in order, see NewItem.
         retry_unknown: True to repeat after an unknown outcome even without a dedup_id; the item might then exist twice.
         job_id: the job whose record counts the item and whose rate applies, see `AsyncAdminClient.create_job`.
         Raises the item's error: InvalidArgumentError, TooLargeError, RateLimitedError, OutcomeUnknownError, ...;
@@ -123,7 +125,8 @@ class AsyncClient(AsyncBaseClient):
             metadata,
             delivery,
             dedup_id,
-            trace_context=trace_context,
+            ordering_key,
+            trace_context,
             deliver_after=deliver_after,
             delay=delay,
             ttl=ttl,

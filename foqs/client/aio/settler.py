@@ -82,7 +82,12 @@ class AsyncSettler:
         with self._changed:
             self.stats.received += len(items)
         return [
-            AsyncLeasedItem(*(*field_values(item), self, lease_ms), group=item.group, suspect=item.suspect)
+            AsyncLeasedItem(
+                *(*field_values(item), self, lease_ms),
+                group=item.group,
+                suspect=item.suspect,
+                ordering_key=item.ordering_key,
+            )
             for item in items
         ]
 

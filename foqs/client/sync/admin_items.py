@@ -32,15 +32,18 @@ class ItemVerbs(BaseClient):
         page_token: str = "",
         *,
         group: str | None = None,
+        ordering_key: str | None = None,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> StoredItemPage:
         """Return one page of a topic's ready and leased items, most urgent first. Nothing is leased.
 
+        Items with an ordering key follow those without one, those of one key after the other.
         page_token: `next_page_token` of the previous page.  group: a consumer group of the topic; by default its own.
+        ordering_key: only the items with this key.
         """
         terms = self._within(deadline_ms, deadline)
-        return self._run(admin_verbs.peek_items(terms, namespace, topic, limit, page_token, group))
+        return self._run(admin_verbs.peek_items(terms, namespace, topic, limit, page_token, group, ordering_key))
 
     def get_item(
         self, namespace: str, id: str, *, deadline_ms: int | None = None, deadline: timedelta | None = None
@@ -172,6 +175,7 @@ class ItemVerbs(BaseClient):
         dedup_ids: str | Iterable[str],
         topic: str | None = None,
         *,
+        ordering_key: str | None = None,
         return_errors: bool = False,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
@@ -179,10 +183,11 @@ class ItemVerbs(BaseClient):
         """Make dedup ids free at once: the next enqueue with one of these stores an item. Stored items stay.
 
         dedup_ids: one, whose error is raised, or many: then BatchError has the errors by position. NotFoundError is the
-        error of an id that was free already. topic: that of the ids, in a namespace whose dedup_scope is TOPIC.
+        error of an id that was free already. topic: that of the ids, if it is serial or the namespace's dedup_scope is
+        TOPIC.  ordering_key: that of their items, if these have one; then the topic is needed, too.
         """
         terms = self._within(deadline_ms, deadline)
-        return self._run(queue_verbs.forget(terms, namespace, dedup_ids, topic, return_errors))
+        return self._run(queue_verbs.forget(terms, namespace, dedup_ids, topic, return_errors, ordering_key))
 
     def list_dead_letters(
         self,
@@ -192,12 +197,13 @@ class ItemVerbs(BaseClient):
         page_token: str = "",
         *,
         group: str | None = None,
+        ordering_key: str | None = None,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> StoredItemPage:
-        """Return one page of a topic's dead letters, oldest first. page_token, group: as with `peek_items`."""
+        """Return one page of a topic's dead letters, oldest first. The other arguments are as with `peek_items`."""
         terms = self._within(deadline_ms, deadline)
-        return self._run(admin_verbs.list_dead_letters(terms, namespace, topic, limit, page_token, group))
+        return self._run(admin_verbs.list_dead_letters(terms, namespace, topic, limit, page_token, group, ordering_key))
 
     def redrive_dead_letters(
         self,
@@ -207,6 +213,7 @@ class ItemVerbs(BaseClient):
         limit: int = 1_000,
         *,
         group: str | None = None,
+        ordering_key: str | None = None,
         page_token: str = "",
         return_errors: bool = False,
         deadline_ms: int | None = None,
@@ -214,7 +221,7 @@ class ItemVerbs(BaseClient):
     ) -> DeadLettersResult:
         """Make dead letters ready again, with no attempts counted: the given ones, or up to `limit` of the oldest.
 
-        group: a consumer group of the topic; by default its own dead letters.
+        group: a consumer group of the topic; by default its own dead letters.  ordering_key: only items with this key.
         page_token: `next_page_token` of an earlier result, to continue behind it; as long as it is not empty, more dead
             letters might follow.
         Without ids, items that are delivered at most once are skipped, because they cannot be redriven. Raises
@@ -222,7 +229,7 @@ class ItemVerbs(BaseClient):
         """
         terms = self._within(deadline_ms, deadline)
         flow = admin_verbs.change_dead_letters(
-            terms, "redriveDeadLetters", namespace, topic, ids, limit, page_token, return_errors, group
+            terms, "redriveDeadLetters", namespace, topic, ids, limit, page_token, return_errors, group, ordering_key
         )
         return self._run(flow)
 
@@ -234,6 +241,7 @@ class ItemVerbs(BaseClient):
         limit: int = 1_000,
         *,
         group: str | None = None,
+        ordering_key: str | None = None,
         page_token: str = "",
         return_errors: bool = False,
         deadline_ms: int | None = None,
@@ -241,12 +249,12 @@ class ItemVerbs(BaseClient):
     ) -> DeadLettersResult:
         """Delete dead letters: the given ones, or up to `limit` of the oldest.
 
-        group: a consumer group of the topic; by default its own dead letters.
+        group: a consumer group of the topic; by default its own dead letters.  ordering_key: only items with this key.
         page_token: `next_page_token` of an earlier result, to continue behind it.
         Raises BatchError if some of the given ids are not dead letters of the topic.
         """
         terms = self._within(deadline_ms, deadline)
         flow = admin_verbs.change_dead_letters(
-            terms, "purgeDeadLetters", namespace, topic, ids, limit, page_token, return_errors, group
+            terms, "purgeDeadLetters", namespace, topic, ids, limit, page_token, return_errors, group, ordering_key
         )
         return self._run(flow)

@@ -219,6 +219,7 @@ class NamespaceVerbs(BaseClient):
         serial: bool | None = None,
         on_dead: OnDead | None = None,
         in_flight_max: int | None = None,
+        key_buckets: int | None = None,
         is_prefix: bool = False,
         group: str | None = None,
         deadline_ms: int | None = None,
@@ -245,6 +246,8 @@ class NamespaceVerbs(BaseClient):
             next item.
         in_flight_max: the most items under lease at the same time on all hosts together, up to 1,000,000; 0 (default)
             for no limit. A lower limit ends no lease.
+        key_buckets: the sequences that the ordering keys of the topic share, up to 4,096; 0 (default) for one for each
+            key. The topic must hold no items, as for `serial`.
         is_prefix: True for the policy of all topics that begin with `topic`, each on its own. The longest prefix of a
             topic applies, as a whole; the topic's own policy overrides it, field by field.
         group: the policy of this consumer group of the topic: its pause of dequeues, its cap, its weight.
@@ -263,6 +266,7 @@ class NamespaceVerbs(BaseClient):
             "serial": serial,
             "on_dead": on_dead,
             "in_flight_max": in_flight_max,
+            "key_buckets": key_buckets,
         }
         terms = self._within(deadline_ms, deadline)
         return self._run(policy_verbs.set_topic_policy(terms, namespace, topic, changes, is_prefix, group))

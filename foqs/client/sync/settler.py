@@ -83,7 +83,13 @@ class Settler:
         with self._changed:
             self.stats.received += len(items)
         return [
-            LeasedItem(*(*field_values(item), self, lease_ms), group=item.group, suspect=item.suspect) for item in items
+            LeasedItem(
+                *(*field_values(item), self, lease_ms),
+                group=item.group,
+                suspect=item.suspect,
+                ordering_key=item.ordering_key,
+            )
+            for item in items
         ]
 
     @guarded

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from foqs.cluster.ownership.owner_map import ShardOwner
+from foqs.host.verbs.keyed_pages import Place
 from foqs.host.verbs.page_reads import merged
 from foqs.model import ids, order
 from foqs.model.calls import (
@@ -18,7 +19,8 @@ from foqs.model.calls import (
     TopicPage,
     TopicStats,
 )
-from foqs.model.topic_name import hidden
+from foqs.model.serial import SERIAL_DUE_AT
+from foqs.model.topic_name import hidden, sequence_named
 
 
 def merged_topics(pages: Sequence[TopicPage], limit: int) -> TopicPage:
@@ -49,6 +51,7 @@ def _summed(parts: Sequence[TopicStats]) -> TopicStats:
         parts[0].group,
         any(part.serial for part in parts),
         parts[0].in_flight_max,
+        sum([part.ordering_keys or 0 for part in parts]) or None,
     )
 
 
@@ -58,7 +61,7 @@ def merged_items(pages: Sequence[StoredItemPage], limit: int) -> StoredItemPage:
     if len(holding) == 1:
         return holding[0]  # Those of a serial topic, mostly: their times do not have their order.
     keyed = [
-        ([(_sort_key(item), item) for item in page.items], bool(page.items and page.next_page_token)) for page in pages
+        ([(_place_of(item), item) for item in page.items], bool(page.items and page.next_page_token)) for page in pages
     ]
     chosen, token = merged(keyed, limit, lambda item: len(item.payload) + len(item.metadata))
     return StoredItemPage([item for _, item in chosen], token)
@@ -79,12 +82,14 @@ def merged_maps(maps: Sequence[ShardMap], owners: Iterable[ShardOwner]) -> Shard
     return ShardMap(newest.version, newest.shard_by_slot, addresses, newest.key_spread, min(windows, default=None))
 
 
-def _sort_key(item: StoredItem) -> int:
-    """Return the place of the item in its lane; dead letters are ordered by their time of death."""
+def _place_of(item: StoredItem) -> Place:
+    """Return the place of the item; dead letters are ordered by their time of death, and those of keys have no time."""
     shard_id, key, _ = ids.parse(item.id)
+    sequence = sequence_named(item.ordering_key, item.key_bucket)
     if item.died_at_ms is not None:
-        return order.sort_key(0, item.died_at_ms, key, shard_id)
-    return order.sort_key(item.priority, item.deliver_after_ms, key, shard_id)
+        return Place(sequence, order.sort_key(0, item.died_at_ms, key, shard_id))
+    due_at = SERIAL_DUE_AT if sequence else item.deliver_after_ms
+    return Place(sequence, order.sort_key(item.priority, due_at, key, shard_id))
 
 
 def _name(topic: TopicStats) -> str:

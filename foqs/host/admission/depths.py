@@ -13,7 +13,7 @@ from foqs.model.errors import PausedError
 from foqs.model.namespace import SettingsTable
 from foqs.model.policies import NamespacePolicies
 from foqs.model.stocks import Topic
-from foqs.model.topic_name import parts
+from foqs.model.topic_name import base_of, described, is_keyed
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Completion
 
@@ -49,7 +49,7 @@ class Depths:
     def here(self, topic: Topic) -> int:
         """Return the depth of a topic on this host. A shard that was just taken over counts once it is counted."""
         found = [shard.index.topics.get(topic) for _, shard in self._owned()]
-        stored = sum([max(0, one.rows + one.delayed) for one in found if one is not None])
+        stored = sum([max(0, one.depth) for one in found if one is not None])
         return stored + self.arriving[topic]
 
 
@@ -72,7 +72,12 @@ class Room:
         return Room(self._depths, self._number, self._policies)
 
     def take(self, names: Sequence[str]) -> PausedError | None:
-        """Take room for one item in each of these topics. If one is full, take none, and return its error."""
+        """Take room for one item in each of these topics. If one is full, take none, and return its error.
+
+        Keyed topics take the room of their base.
+        """
+        if names and is_keyed(names[0]):
+            names = list(map(base_of, names))
         for name in names:
             left = self._left[name] if name in self._left else self._find(name)
             if left is not None and left <= 0:
@@ -119,10 +124,8 @@ class Room:
 
 
 def _full(name: str, depth: int, limit: int) -> PausedError:
-    topic, group = parts(name)
-    shown = f"group {group!r} of topic {topic!r}" if group else f"topic {topic!r}"
     return PausedError(
-        f"{shown} is full: it has {depth} items, and its depth_max is {limit}: try again when consumers have acked "
-        "some, or set a higher depth_max",
+        f"{described(name)} is full: it has {depth} items, and its depth_max is {limit}: try again when consumers have "
+        "acked some, or set a higher depth_max",
         retry_after_ms=FULL_RETRY_MS,
     )

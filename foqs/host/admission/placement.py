@@ -14,6 +14,7 @@ from foqs.model.errors import NoShardError, ShardElsewhereError, UnavailableErro
 from foqs.model.namespace import DedupWhenAway, Namespace
 from foqs.model.serial import serial_slot
 from foqs.model.slots import slot_of
+from foqs.model.topic_name import described
 from foqs.shard.writer.shard_writer import ShardWriter
 
 
@@ -202,7 +203,7 @@ class Placement:
 
 def _serial_away(shard_id: int, topic: str, *, is_sick: bool) -> UnavailableError:
     return ShardElsewhereError(
-        f"shard {shard_id}, which has all items of the serial topic {topic!r}, takes no items here now: nothing was "
+        f"shard {shard_id}, which has all items of the serial {described(topic)}, takes no items here now: nothing was "
         "enqueued",
         shard_id=shard_id,
         is_sick=is_sick,
@@ -212,7 +213,7 @@ def _serial_away(shard_id: int, topic: str, *, is_sick: bool) -> UnavailableErro
 
 def _serial_moves(topic: str, slot: int) -> UnavailableError:
     return UnavailableError(
-        f"slot {slot} of the serial topic {topic!r} moves to another shard: nothing was enqueued, try again",
+        f"slot {slot} of the serial {described(topic)} moves to another shard: nothing was enqueued, try again",
         retry_after_ms=NO_SHARD_RETRY_MS,
         nothing_done=True,
     )

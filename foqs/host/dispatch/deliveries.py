@@ -79,8 +79,8 @@ class Deliveries:
                 self.deactivate_if_idle(queue)  # An unknown topic: sweeps would come too late for many names.
         if call.answered is not None and not call.answered.done():
             call.answered.set_result(None)
-        if call.ring is not None:
-            rings.end(call.ring, call, items)
+        if call.lacks:
+            rings.end(call, items)
         for queue in call.wants:
             if queue.parts or queue.buffer.sort_keys:
                 rings.enter(queue)  # Items that the call wanted and did not get are free for other calls.
@@ -116,7 +116,7 @@ class Deliveries:
                 self._tokens.admit(queue)
         while queue.calls:
             call = next(iter(queue.calls))
-            if call.ring is not None:
+            if call.lacks:
                 self._rings.note_due(call)
                 break
             want = call.wants[queue]
@@ -151,13 +151,13 @@ class Deliveries:
 
     def resume(self, queue: TopicQueue) -> None:
         """Resume a topic that waited for a token or for an operator."""
-        if queue.calls:
+        if queue.calls or queue.pausing:  # Calls for a base wait in its ring.
             self._queues.activate(queue)
         if queue in self._queues.active:
             self.serve(queue)
         self._rings.enter(queue)
         if not queue.token_wait_slot:
-            self._queues.on_changed(queue.topic)
+            self._queues.changed(queue)
 
     def deactivate_if_idle(self, queue: TopicQueue) -> None:
         """Let a queue cost no time if it is idle, and no memory if nothing refers to it."""
@@ -179,9 +179,9 @@ class Deliveries:
         Each call is checked once here; if another of its topics is paused later, that topic checks it again.
         """
         for call in self._tokens.paused_calls(queue):
-            if call.ring is not None:
+            if queue in call.attached:
                 self._rings.detach(call, queue)
-            elif all(other.is_paused for other in call.wants):
+            if call.wants_paused_only():
                 call.is_paused = True
                 self.answer(call, [])
         if queue.pausing:

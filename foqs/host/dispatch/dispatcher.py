@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import islice
 
 from foqs.host.dispatch.deliveries import Deliveries, DispatchObserver
 from foqs.host.dispatch.permits import Permits
@@ -59,6 +61,8 @@ class Dispatcher:
         self._unswept: list[TopicQueue] = []
         """Topics that the current sweep has still to check."""
         self._prefix_sweep = PrefixSweep()
+        self._keyed_sweeps: deque[Iterator[TopicQueue]] = deque()
+        """The keyed topics whose base has another policy."""
         self._namespaces_paused: frozenset[int] = frozenset()
         """The paused namespaces that calls for any topic have followed."""
         self._caps_known: Mapping[int, float] = {}
@@ -110,16 +114,19 @@ class Dispatcher:
             queue = queues.by_topic.get((topic.namespace, topic.name))
             if queue is None or queue.parts.get(topic.shard_id) is not topic:
                 queue = queues.of(topic)
-            queues.on_changed(queue.topic)
+            base = queue.base_queue or queue
+            queues.on_changed(base.topic)
             if not queue.in_ring and (queue.buffer.sort_keys or topic.window.head != order.LAST):
                 self.rings.enter(queue)
+            if base.in_flight_max and base.keyed_ring is not None:
+                self.rings.retry_lacking(base)
             if queue in queues.active:
                 self.deliveries.serve(queue)
         for topic in events.topics_gone:
             self.permits.gone(topic)
             if (gone := queues.remove(topic)) is not None:
                 self._part_gone(gone)
-        if self.rings.fed or self.rings.due:
+        if self.rings.fed or self.rings.fed_keyed or self.rings.due:
             self.deliveries.serve_any()
 
     def _part_gone(self, queue: TopicQueue) -> None:
@@ -135,12 +142,12 @@ class Dispatcher:
             if topic.shard_id in queues.sick:
                 self.prefetch.forget_claims(topic)
                 if (aside := queues.set_aside(topic)) is not None:
-                    queues.on_changed(aside.topic)
+                    queues.changed(aside)
                     self.deliveries.serve(aside)
                 continue
             queue = queues.of(topic)
             self.rings.enter(queue)
-            queues.on_changed(queue.topic)
+            queues.changed(queue)
             if queue.calls:
                 self.deliveries.serve(queue)
         self.deliveries.serve_any()
@@ -155,7 +162,7 @@ class Dispatcher:
             queue = self.queues.remove(topic)
             self.prefetch.lose_claims(topic, queue)
             if queue is not None:
-                self.queues.on_changed(queue.topic)
+                self.queues.changed(queue)
                 queues[queue] = None
         # Served only now, because a call for several topics takes items of all its topics.
         for queue in queues:
@@ -189,15 +196,20 @@ class Dispatcher:
         for name, count in wants.items():
             queue = self.queues.get(namespace, name)
             self.tokens.refresh(queue)
-            self.queues.want(call, queue, count)
+            if queue.keyed_ring is None:
+                self.queues.want(call, queue, count)
+            else:
+                self.rings.start(queue.keyed_ring, count, call)
             self.tokens.call_begins(queue, call)
         if len(wants) > 1:
             for queue in call.wants:
                 self.prefetch.claim(queue)  # Before any is served: the first ones can be enough for an answer.
-        for queue in call.wants:
+        for queue in list(call.wants):
             if call.items is not None:
                 break
             self.deliveries.serve(queue)
+        if call.lacks:
+            self.deliveries.serve_any()
 
     def start_any(self, ring: ReadyRing, count: int, call: DequeueCall) -> None:
         """Serve a call for up to `count` items of any topic of a ring now, or make it wait."""
@@ -214,7 +226,7 @@ class Dispatcher:
                 if queue.calls and queue.buffer.sort_keys:
                     self.deliveries.serve(queue)
                 if queue.has_something():
-                    self.queues.on_changed(queue.topic)  # Its items were reserved for this call.
+                    self.queues.changed(queue)  # Its items were reserved for this call.
             self.deliveries.serve_any()
 
     # ---- permits ----
@@ -273,9 +285,22 @@ class Dispatcher:
             self.settings.prefix_changes, lambda: [*self.queues.by_topic, *self.tokens.caps]
         ):
             self._follow_policy(topic)
+        self._follow_bases()
         self._follow_namespaces()
         if self._observer is not None:
             self._observer.settings_followed()
+
+    def _follow_bases(self) -> None:
+        """Apply the policies of bases to some of their keyed topics."""
+        left_count = limits.SWEEP_QUEUES_MAX
+        while self._keyed_sweeps and left_count:
+            some = list(islice(self._keyed_sweeps[0], left_count))
+            left_count -= len(some)
+            if left_count:
+                self._keyed_sweeps.popleft()
+            for queue in some:
+                if queue.base_queue is not None and queue in queue.base_queue.keyed:
+                    self._follow_policy(queue.topic)
 
     def _follow_namespaces(self) -> None:
         paused, caps = self.settings.dequeue_paused, self.settings.caps
@@ -305,6 +330,8 @@ class Dispatcher:
         self.tokens.topic_wheel.leave(queue)
         self.tokens.refresh(queue)
         self.deliveries.resume(queue)
+        if queue.keyed:
+            self._keyed_sweeps.append(iter(list(queue.keyed)))
 
     def _wake_tenant(self, tenant: Tenant) -> None:
         """Give the tokens of a namespace to topics that wait for them, in their order, and to calls for any topic."""

@@ -238,8 +238,7 @@ class Permits:
         ]
         left_count, wanted = short.count, dict[int, int]()
         for _, shard_id, part in sorted(lacking, key=_head_of):
-            # A window without items has its first ones in the database.
-            if count := min(left_count, max(1, len(part.window))):
+            if count := min(left_count, part.permits_wanted_count):
                 wanted[shard_id] = count
                 left_count -= count
         return wanted

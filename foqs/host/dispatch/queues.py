@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from foqs.host.dispatch.prefetch_buffer import PrefetchBuffer
-from foqs.host.dispatch.tenant import Tenant
+from foqs.host.dispatch.tenant import ReadyRing, Tenant
 from foqs.host.dispatch.topic_queue import DequeueCall, TopicQueue
 from foqs.model import limits
 from foqs.model.stocks import Topic
 from foqs.model.topic import ShardTopic
+from foqs.model.topic_name import base_of
 
 
 class Queues:
@@ -35,6 +37,14 @@ class Queues:
         """Dequeue calls that wait."""
         self.waiting_topics_count = 0
         """Topics that they wait for, counted once for each call."""
+        self.calls_before: dict[TopicQueue, deque[DequeueCall]] = {}
+        """The calls that waited for a base when its ring was made. Rings takes them out."""
+        self.unkeyed: dict[TopicQueue, None] = {}
+        """Bases whose last keyed topic was forgotten, perhaps for a moment."""
+
+    def changed(self, queue: TopicQueue) -> None:
+        """Note that the ready items of a topic possibly changed. A base stands for its keyed topics."""
+        self.on_changed((queue.base_queue or queue).topic)
 
     def get(self, namespace: int, name: str) -> TopicQueue:
         """Return the queue of a topic; make it if it is new."""
@@ -43,7 +53,26 @@ class Queues:
             tenant = self.tenant(namespace)
             tenant.queues_count += 1
             queue = self.by_topic[namespace, name] = TopicQueue(tenant, name)
+            if (base := base_of(name)) != name:
+                self._join(self.get(namespace, base), queue)
         return queue
+
+    def _join(self, base: TopicQueue, queue: TopicQueue) -> None:
+        """Make a queue one of the keyed topics of a base, which has a ring from then on."""
+        queue.base_queue = base
+        base.keyed[queue] = None
+        if base.keyed_ring is None:
+            ring = base.keyed_ring = ReadyRing(base.tenant, "", base.group, base)
+            if base.in_ring:
+                ring.entries[base] = 0
+                ring.is_offered = True
+            if base.calls:
+                self.calls_before[base] = deque(base.calls)
+
+    def drop_ring(self, base: TopicQueue) -> None:
+        """Forget the ring of a base that has no keyed topics, and that no call takes items of."""
+        base.keyed_ring = None
+        self.calls_before.pop(base, None)
 
     def of(self, topic: ShardTopic) -> TopicQueue:
         """Return the queue of a shard's topic, which is one of its parts from now on."""
@@ -56,6 +85,8 @@ class Queues:
             queue.sick_parts.pop(topic.shard_id, None)
         if queue.in_flight_max and topic.permits is None:
             topic.permits = 0
+        if topic.base is not None:
+            self.of(topic.base)
         return queue
 
     def tenant(self, namespace: int) -> Tenant:
@@ -164,10 +195,14 @@ class Queues:
         if queue.calls or queue.buffer.sort_keys or queue.claims_count or queue.expects_consumers:
             return False
         self.active.pop(queue, None)
-        if queue.parts or queue.sick_parts:
+        if queue.parts or queue.sick_parts or queue.keyed_ring is not None:
             return False
         if self.by_topic.pop(queue.topic, None) is not None:
             queue.tenant.queues_count -= 1
+            if (base := queue.base_queue) is not None:
+                del base.keyed[queue]
+                if not base.keyed:
+                    self.unkeyed[base] = None
         return True
 
     def forget_tenant_if_unused(self, tenant: Tenant) -> None:

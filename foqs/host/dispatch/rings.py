@@ -8,6 +8,7 @@ from operator import attrgetter
 
 from foqs.host.dispatch.prefetch import Prefetch
 from foqs.host.dispatch.queues import Queues
+from foqs.host.dispatch.ring_bounds import check_room_for_ring
 from foqs.host.dispatch.tenant import ReadyRing, Tenant
 from foqs.host.dispatch.tokens import Tokens
 from foqs.host.dispatch.topic_queue import DequeueCall, TopicQueue
@@ -19,6 +20,8 @@ from foqs.model.topic import ShardTopic
 
 TOPICS_CHECKED_MAX = 1_000
 """Topics that a call checks in one turn of the event loop. It continues in the next tick."""
+KEYED_RINGS_PER_TURN = 100
+"""Rings of bases that have a turn when their namespace has tokens again."""
 RING_SLICE_TOPICS = 5_000
 """Topics that one turn of the event loop compares with a new prefix."""
 
@@ -49,8 +52,12 @@ class Rings:
         """Calls for any topic that can be answered once all events of a turn are applied."""
         self.fed: dict[Tenant, None] = {}
         """Namespaces with calls for any topic and with topics that can have items for them."""
+        self.fed_keyed: dict[ReadyRing, None] = {}
+        """Rings of bases with calls and with topics that can have items for them."""
         self._fed_later: dict[Tenant, None] = {}
         """Namespaces that the next tick continues with."""
+        self._fed_keyed_later: dict[ReadyRing, None] = {}
+        """Rings of bases that the next tick continues with."""
         self.waiting_any_count = 0
         """Calls that want items of any topic."""
         self._waiting_for_room: dict[TopicQueue, None] = {}
@@ -64,30 +71,91 @@ class Rings:
 
     def enter(self, queue: TopicQueue) -> None:
         """Add a topic to the rings if it has items to deliver."""
+        if queue.keyed_ring is not None:
+            self._offer(queue)
         if queue.in_ring:
             return
         self._tokens.refresh(queue)
-        if queue.is_paused or queue.token_wait_slot:
+        if queue.is_held:
             return
         if not queue.has_something():
             if queue.lacks_room():
-                self._waiting_for_room[queue] = None
-                if queue.in_flight_max:
-                    self._tokens.permits.check(queue)
+                self._wait_for_room(queue)
             return
         queue.tenant.enter(queue)
+        base = queue.base_queue or queue
+        if base.keyed_ring is not None:
+            self._convert(base)
+            if base.keyed_ring.waiting:
+                self.fed_keyed[base.keyed_ring] = None
         if queue.tenant.waiting_any_count:
             self.fed[queue.tenant] = None
+
+    def _wait_for_room(self, queue: TopicQueue) -> None:
+        """Note a topic that has ready items and no room, or no permits, for their leases."""
+        base = queue.base_queue or queue
+        ring = base.keyed_ring
+        if base is queue or ring is None or not any(part.waits_for_base for part in queue.parts.values()):
+            self._waiting_for_room[queue] = None
+        else:
+            ring.lacking[queue] = None
+        if base.in_flight_max:
+            self._tokens.permits.check(base)
+
+    def retry_lacking(self, base: TopicQueue) -> None:
+        """Let keyed topics enter the ring again, as many as their base has free permits for."""
+        ring = base.keyed_ring
+        if ring is None or not ring.lacking:
+            return
+        free = [max(0, part.permits - part.out_count) for part in base.parts.values() if part.permits is not None]
+        count = sum(free) if base.in_flight_max else limits.SWEEP_QUEUES_MAX
+        for _ in range(min(count, len(ring.lacking), limits.SWEEP_QUEUES_MAX)):
+            queue, _ = ring.lacking.popitem(last=False)
+            self.enter(queue)
+        if base.in_flight_max:
+            self._tokens.permits.check(base)
+
+    def _offer(self, base: TopicQueue) -> None:
+        """Let the keyed topics of a base have their turns, if nothing holds it back any more."""
+        ring, tenant = base.keyed_ring, base.tenant
+        assert ring is not None, "the caller has checked it"
+        self._tokens.refresh(base)
+        if ring.lacking:
+            self.retry_lacking(base)
+        if base.is_held or not ring.entries:
+            return
+        if not ring.is_offered:
+            tenant.offer(base)
+            if tenant.waiting_any_count:
+                self.fed[tenant] = None
+        if ring.waiting:
+            self.fed_keyed[ring] = None
+
+    def _convert(self, base: TopicQueue) -> None:
+        """Let calls that waited for a base before it had keyed topics take the items of these as well."""
+        before = self._queues.calls_before.get(base)
+        if before is None or base.keyed_ring is None:
+            return
+        for _ in range(min(len(before), limits.DEQUEUES_ENDED_PER_TICK)):
+            call = before.popleft()
+            if call in base.calls and base not in call.attached:
+                count = self._queues.unwant(call, base)
+                self.start(base.keyed_ring, count, call)
+        if not before:
+            del self._queues.calls_before[base]
+            self._prefetch.release_for_calls(base)
 
     def settle(self, queue: TopicQueue) -> None:
         """Hold only what can be delivered now of a throttled topic, which leaves its rings if it waits for tokens."""
         if queue.is_throttled and self._tokens.settle(queue):
-            queue.tenant.leave(queue)
+            queue.tenant.hold_back(queue)
 
     def forget(self, queue: TopicQueue) -> None:
         """Take a queue that is forgotten out of its rings, and forget its namespace if nothing refers to it."""
         queue.tenant.leave(queue)
         self._waiting_for_room.pop(queue, None)
+        if queue.base_queue is not None and queue.base_queue.keyed_ring is not None:
+            queue.base_queue.keyed_ring.lacking.pop(queue, None)
         self._queues.forget_tenant_if_unused(queue.tenant)
 
     def ring(self, namespace: int, prefix: str, group: str = "") -> ReadyRing:
@@ -99,7 +167,7 @@ class Rings:
         ring = tenant.rings.get((group, prefix)) if prefix or group else tenant.ring
         if ring is None:
             try:
-                self._check_room_for_ring(tenant, prefix, group)
+                check_room_for_ring(tenant, sum(self._prefixed.values()), prefix, group)
             except OverloadedError:
                 self._queues.forget_tenant_if_unused(tenant)
                 raise
@@ -115,35 +183,16 @@ class Rings:
         """Add one more slice of topics to a new ring."""
         if ring.unfilled:
             for queue in ring.unfilled.pop():
-                if queue.in_ring and queue.group == ring.group and queue.base.startswith(ring.prefix):
+                if queue.is_offered and queue.group == ring.group and queue.base.startswith(ring.prefix):
                     ring.entries.setdefault(queue, 0)
         if not ring.unfilled:
             self._filling.pop(ring, None)
         if ring.waiting:
             self.fed[ring.tenant] = None
 
-    def _check_room_for_ring(self, tenant: Tenant, prefix: str, group: str) -> None:
-        of_namespace, of_host = len(tenant.rings), sum(self._prefixed.values())
-        if of_namespace >= limits.TOPIC_PREFIXES_MAX or of_host >= limits.TOPIC_PREFIXES_OF_HOST_MAX:
-            raise OverloadedError(
-                f"dequeues of this host have named {of_namespace} prefixes of topics, or groups, of the namespace in "
-                f"{limits.TOPIC_PREFIX_IDLE_MS} ms, and {of_host} of all: {limits.TOPIC_PREFIXES_MAX} and "
-                f"{limits.TOPIC_PREFIXES_OF_HOST_MAX} may be: use fewer, or try again",
-                retry_after_ms=limits.TOPIC_PREFIX_IDLE_MS,
-            )
-        of_group = [one for name, one in tenant.rings if name == group]
-        nested = [one for one in of_group if one.startswith(prefix) or prefix.startswith(one)]
-        if len(nested) >= limits.TOPIC_PREFIXES_NESTED_MAX:
-            chain = max(sum(one.startswith(other) for other in nested) for one in [*nested, prefix])
-            if chain >= limits.TOPIC_PREFIXES_NESTED_MAX:
-                raise OverloadedError(
-                    f"topic_prefix {prefix!r:.80} and others named within {limits.TOPIC_PREFIX_IDLE_MS} ms begin with "
-                    f"one another, {chain} of them, and {limits.TOPIC_PREFIXES_NESTED_MAX} may: use fewer prefixes",
-                    retry_after_ms=limits.TOPIC_PREFIX_IDLE_MS,
-                )
-
     def forget_prefixes(self) -> None:
         """Forget the prefixes that no call has named for limits.TOPIC_PREFIX_IDLE_MS."""
+        self._forget_keyed_rings()
         before_s = self._clock() - limits.TOPIC_PREFIX_IDLE_MS / 1000
         for tenant in list(self._prefixed):
             idle = [key for key, ring in tenant.rings.items() if not ring.waiting and ring.used_s < before_s]
@@ -151,6 +200,24 @@ class Rings:
                 del tenant.rings[key]
             self._note_rings(tenant)
             self._queues.forget_tenant_if_unused(tenant)
+
+    def _forget_keyed_rings(self) -> None:
+        """Forget the rings of bases that have no keyed topics any more."""
+        unkeyed = self._queues.unkeyed
+        for base in list(islice(unkeyed, limits.SWEEP_QUEUES_MAX)):
+            del unkeyed[base]
+            ring = base.keyed_ring
+            if base.keyed or ring is None:
+                continue
+            if ring.callers_count:
+                unkeyed[base] = None
+                continue
+            if not ring.is_offered:
+                base.tenant.leave(base)
+            self._queues.drop_ring(base)
+            if self._queues.deactivate_if_idle(base):
+                self._tokens.forget(base)
+                self.forget(base)
 
     def _note_rings(self, tenant: Tenant) -> None:
         tenant.prefix_lengths = sorted({len(prefix) for _, prefix in tenant.rings})
@@ -162,36 +229,55 @@ class Rings:
 
     def start(self, ring: ReadyRing, count: int, call: DequeueCall) -> None:
         """Let a call wait for up to `count` items of any topic of a ring."""
-        call.ring, call.count_left = ring, count
+        if ring not in call.lacks:
+            ring.callers_count += 1
+        call.lacks[ring] = call.lacks.get(ring, 0) + count
         self._wait(ring, call)
-        self._tokens.permits.check_any(ring.tenant)
+        if ring.base is None:
+            self._tokens.permits.check_any(ring.tenant)
+        elif ring.base.in_flight_max:
+            self._tokens.permits.check(ring.base)
         if ring.entries:
+            self._note_fed(ring)
+
+    def _note_fed(self, ring: ReadyRing) -> None:
+        if ring.base is None:
             self.fed[ring.tenant] = None
+        else:
+            self.fed_keyed[ring] = None
 
     def _wait(self, ring: ReadyRing, call: DequeueCall) -> None:
         if call not in ring.waiting:
             ring.waiting[call] = None
             ring.tenant.waiting_any_count += 1
             self.waiting_any_count += 1
+            if ring.base is not None:
+                ring.tenant.keyed_waiting[ring] = None
 
     def _stop_waiting(self, ring: ReadyRing, call: DequeueCall) -> None:
         if call in ring.waiting:
             del ring.waiting[call]
             ring.tenant.waiting_any_count -= 1
             self.waiting_any_count -= 1
+            if ring.base is not None and not ring.waiting:
+                del ring.tenant.keyed_waiting[ring]
 
-    def end(self, ring: ReadyRing, call: DequeueCall, items: list[ShardItem]) -> None:
-        """Let a call for any topic of a ring that got `items` want no more."""
-        self._stop_waiting(ring, call)
+    def end(self, call: DequeueCall, items: list[ShardItem]) -> None:
+        """Let a call for any topic of rings that got `items` want no more."""
+        for ring in call.lacks:
+            ring.callers_count -= 1
+            self._stop_waiting(ring, call)
         self._busy.pop(call, None)
         self.due.pop(call, None)
-        _refund(ring, call, items)
-        self._queues.forget_tenant_if_unused(ring.tenant)
+        _refund(call, items)
+        for ring in call.lacks:
+            self._queues.forget_tenant_if_unused(ring.tenant)
 
     def waiting_calls(self, tenant: Tenant) -> list[DequeueCall]:
         """Return up to limits.DEQUEUES_ENDED_PER_TICK calls for any topic of a namespace."""
         calls = chain(tenant.ring.waiting, *[ring.waiting for ring in tenant.rings.values()])
-        return list(islice(calls, limits.DEQUEUES_ENDED_PER_TICK))
+        of_bases = chain.from_iterable(ring.waiting for ring in tenant.keyed_waiting)
+        return list(islice(chain(calls, of_bases), limits.DEQUEUES_ENDED_PER_TICK))
 
     def note_due(self, call: DequeueCall) -> None:
         """Note that a call for any topic can be answered now."""
@@ -199,83 +285,130 @@ class Rings:
 
     def take_due(self) -> list[DequeueCall]:
         """Find topics for calls that want any topic. Take out the calls that can be answered, in their order."""
+        keyed, self.fed_keyed = self.fed_keyed, {}
+        for ring in keyed:
+            if ring.tenant.namespace not in self._settings.dequeue_paused:
+                self._tokens.refresh_tenant(ring.tenant)
+                self._feed(ring)
         fed, self.fed = self.fed, {}
         for tenant in fed:
             if tenant.waiting_any_count:
-                self.feed(tenant)
+                self._feed_any(tenant)
         due, self.due = self.due, {}
         return sorted(due, key=_attached_number)
 
     def feed(self, tenant: Tenant) -> None:
+        """Assign topics to the calls of a namespace that had to wait for its tokens, or were paused."""
+        self._feed_any(tenant)
+        for ring in list(islice(tenant.keyed_waiting, KEYED_RINGS_PER_TURN)):
+            tenant.keyed_waiting.move_to_end(ring)
+            self.fed_keyed[ring] = None
+
+    def _feed_any(self, tenant: Tenant) -> None:
         """Assign the topics of the rings to calls that want any topic, each ring's oldest call first."""
         if tenant.namespace in self._settings.dequeue_paused:
             return
         self._tokens.refresh_tenant(tenant)
         for ring in [tenant.ring, *tenant.rings.values()]:
-            while ring.waiting and ring.entries:
-                call = next(iter(ring.waiting))
-                attached = self._fill(call, ring)
-                for queue in attached:
-                    self._prefetch.claim(queue)
-                if attached:
-                    self.due[call] = None
-                if not call.count_left or len(call.wants) >= limits.ANY_TOPICS_PER_CALL_MAX:
-                    self._stop_waiting(ring, call)
-                    continue
-                if ring.entries and not tenant.token_wait_slot:
-                    self._fed_later[tenant] = None  # It has checked enough topics for now.
-                break
+            self._feed(ring)
+
+    def _feed(self, ring: ReadyRing) -> None:
+        tenant = ring.tenant
+        while ring.waiting and ring.entries:
+            call = next(iter(ring.waiting))
+            attached = self._fill(call, ring)
+            for queue in attached:
+                self._prefetch.claim(queue)
+            if attached:
+                self.due[call] = None
+            if not call.lacks[ring] or len(call.attached) >= limits.ANY_TOPICS_PER_CALL_MAX:
+                self._stop_waiting(ring, call)
+                continue
+            if ring.entries and not tenant.token_wait_slot:
+                # It has checked enough topics for now.
+                if ring.base is None:
+                    self._fed_later[tenant] = None
+                elif not ring.base.is_held:
+                    self._fed_keyed_later[ring] = None
+            break
 
     def _fill(self, call: DequeueCall, ring: ReadyRing) -> dict[TopicQueue, None]:
         """Make the call want items of the next topics in turn. Returns these topics."""
         attached: dict[TopicQueue, None] = {}
         now_s, tenant = self._clock(), ring.tenant
         for _ in range(TOPICS_CHECKED_MAX):
-            if not call.count_left or not ring.entries or len(call.wants) >= limits.ANY_TOPICS_PER_CALL_MAX:
+            left = call.lacks[ring]
+            if not left or not ring.entries or len(call.attached) >= limits.ANY_TOPICS_PER_CALL_MAX:
                 break
             if not self._tokens.can_take_any(tenant, now_s):
                 break
-            queue, credit = ring.turn()
+            turns = self._turns(ring)
+            if not turns:
+                if ring.base is not None:
+                    break  # The base is held back, and all its keyed topics with it.
+                continue
+            queue = turns[-1][1]
             self._tokens.refresh(queue)
-            spare = 0 if queue.is_paused else queue.spare_count(call.count_left + 1)
-            want = min(spare, call.count_left)
-            if want > credit and len(ring.entries) > 1:  # A single topic has every turn.
-                want = credit
+            spare = 0 if queue.is_paused else queue.spare_count(left + 1)
+            # A single topic has every turn.
+            want = min([spare, left, *[credit for of, _, credit in turns if len(of.entries) > 1]])
             is_last = want == spare
             if want and queue.is_throttled:
-                granted = self._tokens.take_in_turn(queue, want, now_s)
-                if (
-                    granted < want
-                    and queue.cap is not None
-                    and queue.cap.wait_s(now_s)
-                    and self._tokens.wait_for_token(queue)
-                ):
-                    tenant.leave(queue)  # It has no tokens of its own.
+                granted = self._take_tokens(queue, want, now_s)
                 is_last = is_last and granted == want
                 want = granted
                 if not granted and queue.asks_for_tokens():
                     call.passed = queue
             if want:
-                self._attach(call, queue, want)
+                self._attach(call, ring, queue, want)
                 attached[queue] = None
             if is_last:
                 tenant.leave(queue)  # It has no more items.
                 call.passed = queue
                 if queue.lacks_room():
-                    self._waiting_for_room[queue] = None
-            elif queue.in_ring:
-                ring.end_turn(queue, max(0, credit - want))
+                    self._wait_for_room(queue)
+            for of, entry, credit in turns:
+                if entry in of.entries:
+                    of.end_turn(entry, max(0, credit - want))
         return attached
 
-    def _attach(self, call: DequeueCall, queue: TopicQueue, want: int) -> None:
+    def _turns(self, ring: ReadyRing) -> list[tuple[ReadyRing, TopicQueue, int]]:
+        """Return the topic in turn and its credit; for a base also, behind it, the one in turn of its own ring.
+
+        Empty if the base is held back. It leaves the ring then, unless that is its own.
+        """
+        base = ring.base
+        if base is None:
+            entry, credit = ring.turn()
+            keyed = entry.keyed_ring
+            if keyed is None:
+                return [(ring, entry, credit)]
+            self._tokens.refresh(entry)
+            if entry.is_held:
+                ring.tenant.hold_back(entry)
+                return []
+            return [(ring, entry, credit), (keyed, *keyed.turn())]
+        self._tokens.refresh(base)
+        return [] if base.is_held else [(ring, *ring.turn())]
+
+    def _take_tokens(self, queue: TopicQueue, want: int, now_s: float) -> int:
+        """Take up to `want` tokens for a topic, which is held back if its cap has no more. Returns the number taken."""
+        granted = self._tokens.take_in_turn(queue, want, now_s)
+        base = queue.base_queue or queue
+        if granted < want and base.cap is not None and base.cap.wait_s(now_s) and self._tokens.wait_for_token(base):
+            base.tenant.hold_back(base)  # It has no tokens of its own.
+        return granted
+
+    def _attach(self, call: DequeueCall, ring: ReadyRing, queue: TopicQueue, want: int) -> None:
         """Make the call want `want` items of this topic, too."""
-        if not call.wants:
+        if not call.attached:
             call.attached_s = self._clock()
             self._attached_count += 1
             call.attached_number = self._attached_count
             self._busy[call] = None
+        call.attached[queue] = ring
         self._queues.want(call, queue, want)
-        call.count_left -= want
+        call.lacks[ring] -= want
 
     def attach_arriving(self, topic: ShardTopic) -> None:
         """Let a call for any topic claim at once the items of the topic that are about to be written."""
@@ -284,24 +417,38 @@ class Rings:
             return
         if topic.is_serial and not topic.room:
             return
-        for ring in tenant.rings_of(topic.shown[0], topic.shown[1] or ""):
+        for ring in self._rings_of(tenant, topic):
             if not ring.waiting:
                 continue
             queue = self._queues.of(topic)
             self._tokens.refresh(queue)
+            if queue.base_queue is not None and queue.base_queue.is_held:
+                return
             call = next(iter(ring.waiting))
-            want = min(call.count_left, 1) if queue.is_serial else call.count_left
+            left = call.lacks[ring]
+            want = min(left, 1) if queue.is_serial else left
             if queue.is_throttled:
                 want = self._tokens.admit_arriving(queue, want)
             if want:
-                self._attach(call, queue, want)
-                if not call.count_left or len(call.wants) >= limits.ANY_TOPICS_PER_CALL_MAX:
+                self._attach(call, ring, queue, want)
+                if not call.lacks[ring] or len(call.attached) >= limits.ANY_TOPICS_PER_CALL_MAX:
                     self._stop_waiting(ring, call)
             return
 
+    def _rings_of(self, tenant: Tenant, topic: ShardTopic) -> list[ReadyRing]:
+        """Return the rings whose calls can have items of a topic of a shard, that of its base first."""
+        rings = tenant.rings_of(topic.shown[0], topic.shown[1] or "")
+        if topic.base is not None:
+            base = self._queues.of(topic).base_queue
+            assert base is not None, "it is a keyed topic"
+            self._convert(base)
+        else:
+            base = self._queues.by_topic.get((topic.namespace, topic.name))
+        return rings if base is None or base.keyed_ring is None else [base.keyed_ring, *rings]
+
     def detach(self, call: DequeueCall, queue: TopicQueue) -> None:
         """Remove a topic from the wants of a call for any topic."""
-        call.count_left += self._queues.unwant(call, queue)
+        call.lacks[call.attached.pop(queue)] += self._queues.unwant(call, queue)
         self._prefetch.release_for_calls(queue)
         self.enter(queue)
 
@@ -317,32 +464,36 @@ class Rings:
         """Detach calls for any topic from topics without items for them, so that they find other topics."""
         for ring in list(self._filling):
             self.fill(ring)  # Its first caller has possibly left.
+        for base in list(islice(self._queues.calls_before, limits.SWEEP_QUEUES_MAX)):
+            self._convert(base)
         self.fed.update(self._fed_later)
-        self._fed_later = {}
+        self.fed_keyed.update(self._fed_keyed_later)
+        self._fed_later, self._fed_keyed_later = {}, {}
         for call in list(islice(self._busy, limits.SWEEP_QUEUES_MAX)):
             del self._busy[call]
             self._busy[call] = None
-            for queue in [one for one in call.wants if not one.can_bring()]:
+            for queue in [one for one in call.attached if not one.can_bring()]:
                 self.detach(call, queue)
                 self.settle(queue)
-            if not call.wants:
+            if not call.attached:
                 del self._busy[call]
                 call.awaited.clear()
             self.due[call] = None
-            if call.count_left and call.ring is not None:
-                self._wait(call.ring, call)
-                if call.ring.entries:
-                    self.fed[call.ring.tenant] = None
+            for ring, count in call.lacks.items():
+                if count:
+                    self._wait(ring, call)
+                    if ring.entries:
+                        self._note_fed(ring)
 
 
-def _refund(ring: ReadyRing, call: DequeueCall, items: list[ShardItem]) -> None:
+def _refund(call: DequeueCall, items: list[ShardItem]) -> None:
     """Return its credit to a topic whose turn brought fewer items than wanted, because they came too late."""
     if len(items) == sum(call.wants.values()):
         return
     got: dict[str, int] = {}
     for item in items:
         got[item.topic.name] = got.get(item.topic.name, 0) + 1
-    for queue, want in call.wants.items():
-        missing = want - got.get(queue.name, 0)
+    for queue, ring in call.attached.items():
+        missing = call.wants[queue] - got.get(queue.name, 0)
         if missing > 0 and queue in ring.entries:
             ring.entries[queue] = min(ring.entries[queue] + missing, max(queue.weight, limits.TOPIC_WEIGHT_MAX))

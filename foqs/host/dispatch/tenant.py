@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from foqs.model.caps import Cap
@@ -14,22 +15,34 @@ if TYPE_CHECKING:
 class ReadyRing:
     """A round of the topics of a namespace that begin with a prefix and possibly have items to deliver.
 
-    All topics of a ring stand for the same consumer group.
+    All topics of a ring stand for the same consumer group. The ring of a base has the base itself and its keyed topics;
+    in all other rings the base stands for them, so that keys share the turns of their topic.
 
     The topic in turn delivers as many items as it has credit. Its credit grows by its weight with each turn (weighted
     deficit round robin, Shreedhar and Varghese 1996). A topic without items, or one that is held back, is in no ring.
     """
 
-    __slots__ = ("current", "entries", "group", "prefix", "tenant", "unfilled", "used_s", "waiting")
+    __slots__ = (
+        "base", "callers_count", "current", "entries", "group", "is_offered", "lacking", "prefix", "tenant", "unfilled",
+        "used_s", "waiting",
+    )  # fmt: skip
 
-    def __init__(self, tenant: Tenant, prefix: str, group: str = "") -> None:
+    def __init__(self, tenant: Tenant, prefix: str, group: str = "", base: TopicQueue | None = None) -> None:
         self.tenant = tenant
+        self.base = base
+        """The topic whose keyed topics these are; None for a ring of any topics."""
+        self.is_offered = False
+        """True if the base stands for its ring in other rings."""
         self.prefix = prefix
         self.group = group
         self.entries: OrderedDict[TopicQueue, int] = OrderedDict()
         """The credit of each topic, the topic in turn first."""
         self.current: TopicQueue | None = None
         """The topic whose turn has begun."""
+        self.callers_count = 0
+        """Calls that take items of any of these topics, and are not over."""
+        self.lacking: OrderedDict[TopicQueue, None] = OrderedDict()
+        """Keyed topics that are in no ring while their base has no permit for their items."""
         self.waiting: dict[DequeueCall, None] = {}
         """Calls that want items of any of these topics, the oldest first."""
         self.unfilled: list[list[TopicQueue]] = []
@@ -45,6 +58,11 @@ class ReadyRing:
             self.entries[queue] += queue.weight
         return queue, self.entries[queue]
 
+    def remove(self, queue: TopicQueue) -> None:
+        self.entries.pop(queue, None)
+        if self.current is queue:
+            self.current = None
+
     def end_turn(self, queue: TopicQueue, credit: int) -> None:
         """Set the credit that a topic has left. Without credit its turn ends, and the next topic has the turn."""
         self.entries[queue] = credit
@@ -57,7 +75,8 @@ class Tenant:
     """One namespace on this host: its state for the choice of items and calls. The dispatcher makes it."""
 
     __slots__ = (
-        "asking_permits_count", "cap", "is_any_first", "namespace", "of_groups", "prefix_lengths", "queues_count",
+        "asking_permits_count", "cap", "is_any_first", "keyed_waiting", "namespace", "of_groups", "prefix_lengths",
+        "queues_count",
         "ring", "rings",
         "token_wait_slot", "turn_count", "version", "waiting_any_count", "waiting_topics",
     )  # fmt: skip
@@ -78,8 +97,10 @@ class Tenant:
         """The rings of calls that name a prefix or a group, by group and prefix."""
         self.prefix_lengths: list[int] = []
         """The distinct lengths of these prefixes."""
+        self.keyed_waiting: OrderedDict[ReadyRing, None] = OrderedDict()
+        """The rings of bases that calls wait for."""
         self.waiting_any_count = 0
-        """Calls in all rings that want items of any topic."""
+        """Calls in all rings that want items of any topic, those of bases included."""
         self.waiting_topics: OrderedDict[TopicQueue, None] = OrderedDict()
         """Topics with calls that wait for a token of the namespace, in the order in which they get one."""
         self.token_wait_slot = 0
@@ -98,21 +119,52 @@ class Tenant:
         return own + [self.rings[key] for key in keys if key in self.rings]
 
     def has_entries(self) -> bool:
-        return any(ring.entries for ring in [self.ring, *self.rings.values()])
+        return any(ring.entries for ring in chain((self.ring,), self.rings.values(), self.keyed_waiting))
 
     def enter(self, queue: TopicQueue) -> None:
         """Add a topic with possible items to its rings."""
         queue.in_ring = True
+        base = queue.base_queue or queue
+        if base.keyed_ring is None:
+            self._enter_rings(queue)
+        else:
+            base.keyed_ring.entries.setdefault(queue, 0)
+            self.offer(base)
+
+    def leave(self, queue: TopicQueue) -> None:
+        """Remove a topic from its rings, because it has no items or is held back."""
+        queue.in_ring = False
+        base = queue.base_queue or queue
+        keyed = base.keyed_ring
+        if keyed is not None:
+            keyed.remove(queue)
+            if keyed.entries:
+                return
+            keyed.is_offered = False
+        self._leave_rings(base)
+
+    def offer(self, base: TopicQueue) -> None:
+        """Let a base stand for its ring in other rings, if it has entries and nothing holds it back."""
+        keyed = base.keyed_ring
+        if keyed is not None and keyed.entries and not (keyed.is_offered or base.is_held):
+            keyed.is_offered = True
+            self._enter_rings(base)
+
+    def hold_back(self, queue: TopicQueue) -> None:
+        """Remove a topic from its rings, because it is paused or lacks tokens. Its keyed topics stay in theirs."""
+        if queue.keyed_ring is None:
+            self.leave(queue)
+        else:
+            queue.keyed_ring.is_offered = False
+            self._leave_rings(queue)
+
+    def _enter_rings(self, queue: TopicQueue) -> None:
         if queue.group:
             self.of_groups[queue] = None
         for ring in self.rings_of(queue.base, queue.group):
             ring.entries.setdefault(queue, 0)
 
-    def leave(self, queue: TopicQueue) -> None:
-        """Remove a topic from its rings, because it has no items or is held back."""
-        queue.in_ring = False
+    def _leave_rings(self, queue: TopicQueue) -> None:
         self.of_groups.pop(queue, None)
         for ring in self.rings_of(queue.base, queue.group):
-            ring.entries.pop(queue, None)
-            if ring.current is queue:
-                ring.current = None
+            ring.remove(queue)

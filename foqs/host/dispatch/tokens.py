@@ -18,6 +18,7 @@ from foqs.model import limits
 from foqs.model.caps import NEVER_S, Cap
 from foqs.model.namespace import SettingsTable
 from foqs.model.stocks import Topic
+from foqs.model.topic_name import base_of
 
 NewCap = Callable[[Topic, float, float], Cap]
 """Makes the cap of a topic, or of a namespace under the name "", by its rate and the time in seconds."""
@@ -158,14 +159,17 @@ class Tokens:
         if queue.version == self._settings.version:
             return
         queue.version = self._settings.version
+        base = queue.base_queue or queue
+        if base is not queue:
+            self.refresh(base)
         policy = self._settings.policy(queue.namespace, queue.name)
         is_paused = policy.dequeue_paused or not self._settings.is_read(queue.namespace, queue.name)
         queue.weight = policy.weight
         self._refresh_order(queue)
-        if queue.in_flight_max != policy.in_flight_max:
+        if base is queue and queue.in_flight_max != policy.in_flight_max:
             self.permits.limit(queue, policy.in_flight_max)
         self.refresh_tenant(queue.tenant)
-        cap = self._cap_of(queue.namespace, queue.name, policy.deliveries_per_second_max)
+        cap = self._cap_of(queue.namespace, base.name, policy.deliveries_per_second_max)
         shared_cap = queue.tenant.cap
         if is_paused or cap is not queue.cap or shared_cap is not queue.shared_cap:
             self._refund(queue, queue.allowed_count)
@@ -173,7 +177,7 @@ class Tokens:
             self.topic_wheel.wake(queue)  # It waits for tokens of its former cap.
         if queue.is_paused != is_paused:
             queue.is_paused = is_paused
-            queue.pausing = deque(queue.calls) if queue.is_paused else None
+            queue.pausing = deque(_calls_of(queue)) if queue.is_paused else None
         queue.is_throttled = queue.is_paused or cap is not None or shared_cap is not None
 
     def _refresh_order(self, queue: TopicQueue) -> None:
@@ -231,7 +235,7 @@ class Tokens:
         if not calls:
             return []
         some = [calls.popleft() for _ in range(min(len(calls), limits.DEQUEUES_ENDED_PER_TICK))]
-        return [call for call in some if call in queue.calls]
+        return [call for call in some if not call.done and (call in queue.calls or queue.keyed_ring in call.lacks)]
 
     # ---- tokens ----
 
@@ -272,13 +276,15 @@ class Tokens:
             cap.refund(count, now_s)
         if count:
             self.topic_wheel.wake(queue)
+            self.topic_wheel.wake(queue.base_queue)
             if queue.shared_cap is not None:
                 self.tenant_wheel.wake(queue.tenant)
 
     def undelivered(self, topic: Topic, count: int) -> None:
         """Return the tokens of `count` deliveries that reached no consumer, so that their items can be sent again."""
         now_s = self._clock()
-        namespace, _ = topic
+        namespace, name = topic
+        topic = namespace, base_of(name)
         for key in (topic, (namespace, "")):
             if (cap := self.caps.get(key)) is not None:
                 cap.unspend(count, now_s)
@@ -340,8 +346,8 @@ class Tokens:
         # Otherwise it waits already, or for an operator.
         if not (queue.token_wait_slot or queue.is_paused or queue.cap is None):
             self.topic_wheel.wait_for_token(queue)
-            self._queues.on_changed(queue.topic)  # No other host should come for its items meanwhile.
-        return queue.in_ring
+            self._queues.changed(queue)  # No other host should come for its items meanwhile.
+        return queue.in_ring or queue.keyed_ring is not None
 
     def wait_for_namespace(self, tenant: Tenant) -> None:
         if tenant.token_wait_slot:
@@ -405,3 +411,9 @@ class Tokens:
             tenant.turn_count = 0
         if tenant.waiting_topics or (tenant.waiting_any_count and tenant.has_entries()):
             self.wait_for_namespace(tenant)
+
+
+def _calls_of(queue: TopicQueue) -> list[DequeueCall]:
+    """Return the calls that wait for a topic, or for the topic and its keyed topics."""
+    keyed = queue.keyed_ring
+    return [*queue.calls, *keyed.waiting] if keyed is not None else list(queue.calls)

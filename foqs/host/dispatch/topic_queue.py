@@ -31,8 +31,22 @@ class DequeueCall:
     """One dequeue. It is over once `items` is set; `answered` is set with it if a caller waits for the answer."""
 
     __slots__ = (
-        "answered", "attached_number", "attached_s", "awaited", "claimed_for", "claimed_for_s", "count_left",
-        "is_paused", "items", "lease_ms", "lease_ms_default", "passed", "ring", "says_begun", "since_s", "timer",
+        "answered",
+        "attached",
+        "attached_number",
+        "attached_s",
+        "awaited",
+        "claimed_for",
+        "claimed_for_s",
+        "is_paused",
+        "items",
+        "lacks",
+        "lease_ms",
+        "lease_ms_default",
+        "passed",
+        "says_begun",
+        "since_s",
+        "timer",
         "wants",
     )  # fmt: skip
 
@@ -56,10 +70,12 @@ class DequeueCall:
         """The last topic that had no more items for a call that names no topic."""
         self.answered: asyncio.Future[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
-        self.ring: ReadyRing | None = None
-        """Set if the call takes items of any topic of a ring; its wants then change while it waits."""
-        self.count_left = 0
-        """Items that such a call still wants beyond its `wants`."""
+        self.lacks: dict[ReadyRing, int] = {}
+        """The rings of which the call takes items of any topic, each with the items that it still wants beyond its
+        `wants`, which then change while it waits.
+        """
+        self.attached: dict[TopicQueue, ReadyRing] = {}
+        """The topics among its wants that were found in a ring, with that ring."""
         self.attached_number = 0
         """Its number among such calls, in the order in which they began to want items of a certain topic."""
         self.attached_s = 0.0
@@ -71,16 +87,24 @@ class DequeueCall:
 
     def has_candidates(self) -> bool:
         """True if items for the call are ready or being claimed."""
-        ring = self.ring
-        if ring is not None and self.count_left and ring.entries:
-            cap = ring.tenant.cap
-            if not ring.tenant.token_wait_slot or (cap is not None and cap.is_asking):
+        for ring, count in self.lacks.items():
+            if count and ring.entries and not (ring.base is not None and ring.base.is_held):
+                cap = ring.tenant.cap
+                if not ring.tenant.token_wait_slot or (cap is not None and cap.is_asking):
+                    return True
+            if count and ring.tenant.asking_permits_count:
                 return True
-        if ring is not None and self.count_left and ring.tenant.asking_permits_count:
-            return True
+            if ring.base is not None and ring.base.asks_for_tokens():
+                return True
         if self.passed is not None and self.passed.can_bring():
             return True  # Earlier calls want all its known items, and can leave some.
         return any(queue.can_bring() for queue in self.wants)
+
+    def wants_paused_only(self) -> bool:
+        """True if all topics that the call names are paused."""
+        return all(ring.base is not None and ring.base.is_paused for ring in self.lacks) and all(
+            queue.is_paused for queue in self.wants
+        )
 
     def next_items(
         self, queues: list[TopicQueue], clocks: dict[int, Now], writers: Mapping[int, ShardWriter]
@@ -141,9 +165,10 @@ class TopicQueue:
     """
 
     __slots__ = (
-        "_rate", "_rated_at_s", "_served_count", "allowed_count", "base", "buffer", "calls", "cap", "claiming_last",
-        "claims_ended_count", "expired_claims_in_row", "group", "has_claims_for_calls", "has_prefetched_for_calls",
-        "in_flight_max", "in_ring", "is_asking_permits", "is_paused", "is_serial", "is_throttled", "lacks_permits",
+        "_rate", "_rated_at_s", "_served_count", "allowed_count", "base", "base_queue", "buffer", "calls", "cap",
+        "claiming_last", "claims_ended_count", "expired_claims_in_row", "group", "has_claims_for_calls",
+        "has_prefetched_for_calls", "in_flight_max", "in_ring", "is_asking_permits", "is_paused", "is_serial",
+        "is_throttled", "keyed", "keyed_ring", "lacks_permits",
         "name", "namespace", "parts", "pausing", "permits_got_s", "shared_cap", "sick_parts", "tenant",
         "token_wait_slot", "topic",
         "version", "waiting_count", "weight",
@@ -155,6 +180,10 @@ class TopicQueue:
         self.base, self.group = parts(name)
         """The topic and the consumer group that callers see."""
         # Written by Queues.
+        self.base_queue: TopicQueue | None = None
+        self.keyed: dict[TopicQueue, None] = {}
+        self.keyed_ring: ReadyRing | None = None
+        """The base of a keyed topic; its own keyed topics; and its ring with these, if it had some lately."""
         self.parts: dict[int, ShardTopic] = {}
         """The topic on each healthy shard."""
         self.sick_parts: dict[int, ShardTopic] = {}
@@ -170,10 +199,8 @@ class TopicQueue:
         """An upper bound of the sort keys of claims in flight."""
         self.expired_claims_in_row = 0
         """The number of the last claims in a row that brought no item, because it had expired or the claim failed."""
-        self.has_claims_for_calls = False
-        """True if claims in flight are possibly for a call, which can be over when they arrive."""
-        self.has_prefetched_for_calls = False
-        """True if prefetched items were possibly claimed for a call."""
+        self.has_claims_for_calls = self.has_prefetched_for_calls = False
+        """True if claims in flight, or prefetched items, are possibly for a call, which can be over by now."""
         self._rate = 0.0
         """The recent rate of deliveries, in items per second."""
         self._rated_at_s, self._served_count = 0.0, 0
@@ -201,15 +228,23 @@ class TopicQueue:
         # Written by Permits.
         self.in_flight_max = 0
         """The limit of its items in flight; 0 for none. With a limit no item is claimed ahead of calls."""
-        self.is_asking_permits = False
-        """True while its book is being asked."""
-        self.lacks_permits = False
-        """True if ready items of it waited for permits when it was last served."""
+        self.is_asking_permits = self.lacks_permits = False
+        """True while its book is being asked; and if ready items waited for permits when it was last served."""
         self.permits_got_s = 0.0
         """The time at which it last got permits."""
         # Written by Rings.
         self.in_ring = False
         """True if it is in the rings of its namespace that match its name."""
+
+    @property
+    def is_held(self) -> bool:
+        """True if it delivers nothing for now: it is paused, or waits for a token."""
+        return self.is_paused or bool(self.token_wait_slot)
+
+    @property
+    def is_offered(self) -> bool:
+        """True if it is in the rings of its namespace, for itself and its keyed topics."""
+        return self.in_ring if self.keyed_ring is None else self.keyed_ring.is_offered
 
     @property
     def claims_count(self) -> int:

@@ -110,6 +110,8 @@ class Lives:
         names = f'"namespace":{json.dumps(self._name_of(topic.namespace))},"topic":{json.dumps(name)}'
         if group:
             names += f',"group":{json.dumps(group)}'
+        if topic.ordering_key is not None:
+            names += f',"ordering_key":{json.dumps(topic.ordering_key)}'
         values = ",".join([f'"{name}":{text}' for name, text in zip(LIFE_COLUMNS, _texts(columns), strict=True)])
         line = f'{self._head}{topic.shard_id},{names},"outcome":"{OUTCOMES[outcome]}","count":{count},{values}}}\n'
         self._lines.append(Line(line.encode(), count, count))

@@ -113,7 +113,7 @@ class RollUps:
         minute = self._minute(at_ms)
         for topic, items in ends.items.items():
             for facts, count in Counter(map(_facts, items)).items():
-                key = (topic.namespace, topic.name, facts[0], OUTCOMES[outcome])
+                key = (topic.namespace, topic.base_name, facts[0], OUTCOMES[outcome])
                 self._add_end(self._series(minute, key, count), outcome, at_ms, facts, count)
 
     def _add_end(
@@ -138,7 +138,7 @@ class RollUps:
     def add_enqueued(self, enqueued: Enqueued) -> None:
         minute, topic = self._minute(enqueued.at_ms), enqueued.topic
         for priority, count in Counter(enqueued.priorities).items():
-            self._series(minute, (topic.namespace, topic.name, priority, SERIES_ENQUEUED), count).count += count
+            self._series(minute, (topic.namespace, topic.base_name, priority, SERIES_ENQUEUED), count).count += count
 
     def add_rate_limited(self, namespace: int | None, at_ms: int, count: int) -> None:
         self._series(self._minute(at_ms), (namespace, None, None, SERIES_RATE_LIMITED), count).count += count

@@ -34,8 +34,14 @@ class DedupCalls:
         namespace, ids = self._namespaces.serving(request.namespace_name), request.dedup_ids
         if len(ids) > limits.BATCH_ITEMS_MAX:
             raise arguments.too_many("dedup_ids", len(ids), limits.BATCH_ITEMS_MAX)
-        items = [of.NewItem(topic=request.topic or "", dedup_id=dedup_id) for dedup_id in ids]
-        serial = serial_names(self._namespaces.settings, namespace.number, items[:1]) if request.topic else NO_NAMES
+        keyed = NO_NAMES
+        topic = request.topic or ""
+        if request.ordering_key is not None:
+            policy = self._namespaces.settings.policy(namespace.number, topic)
+            topic = arguments.check_topic_of(request.topic, None, request.ordering_key, policy.key_buckets)
+            keyed = frozenset([topic])
+        items = [of.NewItem(topic=topic, dedup_id=dedup_id) for dedup_id in ids]
+        serial = serial_names(self._namespaces.settings, namespace.number, items[:1], keyed) if topic else NO_NAMES
         _check_scope(namespace, request.topic, is_serial=bool(serial))
         errors: PositionErrors = {}
         for position, dedup_id in enumerate(ids):
@@ -52,7 +58,7 @@ class DedupCalls:
         placed: Mapping[ShardWriter, Sequence[int]]
         anywhere: Sequence[int] = ()
         if serial:
-            placed = self._placement.place_serial(namespace, {request.topic or "": valid}, elsewhere)
+            placed = self._placement.place_serial(namespace, {topic: valid}, elsewhere)
         else:
             placed, anywhere = self._placement.place_ids(namespace, items, valid, elsewhere)
         errors |= elsewhere | dict.fromkeys(anywhere, _away())

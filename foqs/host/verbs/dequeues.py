@@ -225,6 +225,7 @@ class Dequeues:
                     item.failed_attempts + 1,
                     *content.fields(),
                     group=group,
+                    ordering_key=topic.ordering_key,
                 )
             )
         return deliveries

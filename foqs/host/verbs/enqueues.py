@@ -19,7 +19,8 @@ from foqs.host.shards.shards import NO_SHARD_RETRY_MS
 from foqs.host.shards.waiting import Answer, Waiting
 from foqs.host.verbs.distant_holders import DistantHolders, HeldElsewhere
 from foqs.host.verbs.item_maker import Costs, ItemMaker, Made, costs_of
-from foqs.host.verbs.serial_part import SerialPart, digests_for, of_slot, serial_names
+from foqs.host.verbs.keyed_items import with_keyed_topics
+from foqs.host.verbs.serial_part import NO_NAMES, SerialPart, digests_for, of_slot, serial_names
 from foqs.model import ids
 from foqs.model.calls import CallContext, DedupUntil, EnqueueResult, PositionErrors
 from foqs.model.errors import (
@@ -38,6 +39,7 @@ from foqs.shard.writer.shard_writer import ShardWriter
 
 _size_bytes = attrgetter("size_bytes")
 _dedup_id = attrgetter("dedup_id")
+_ordering_key = attrgetter("ordering_key")
 
 
 class _OncePart:
@@ -145,19 +147,22 @@ class Enqueues:
             self._namespaces.serving(namespace_name)
             return EnqueueResult([])
         result = EnqueueResult([""] * len(items))
+        keyed = NO_NAMES
+        if any(map(_ordering_key, items)):
+            items, keyed = with_keyed_topics(items, self._namespaces, namespace_name)
         has_ids = any(map(_dedup_id, items))
         try:
-            namespace, charge, costs = await self._admit(namespace_name, items, has_ids=has_ids)
+            namespace, charge, costs = await self._admit(namespace_name, items, is_bound=has_ids or bool(keyed))
         except RateLimitedError as error:
             namespace = self._namespaces.serving(namespace_name)
             if has_ids and self._placement.knows_slots and self._look_ups.admit(namespace, len(items)):
-                await self._find_repeats(namespace, items, result, error.with_traceback(None), context.away)
+                await self._find_repeats(namespace, items, keyed, result, error.with_traceback(None), context.away)
                 return result
             self._count_event(namespace.number, ItemEvent.RATE_LIMITED, len(items))
             raise
-        serial = serial_names(self._namespaces.settings, namespace.number, items)
+        serial = serial_names(self._namespaces.settings, namespace.number, items, keyed)
         if has_ids or serial:
-            await self._enqueue_once(namespace, items, serial, result, charge, costs, context.away)
+            await self._enqueue_once(namespace, items, serial, result, charge, costs, context.away, keyed)
             return result
         try:
             await self._enqueue_anywhere(namespace, items, range(len(items)), result)
@@ -209,15 +214,16 @@ class Enqueues:
         charge: Charge,
         costs: Costs,
         away: Collection[int] = (),
+        keyed: frozenset[str] = NO_NAMES,
     ) -> None:
-        """Write the items of a call with dedup ids, or with `serial` topics.
+        """Write the items of a call with dedup ids, or with `serial` topics, of which `keyed` are those of keys.
 
         Raises FoqsError when all items failed for one reason.
         """
         refused: PositionErrors = {}
         if not self._placement.knows_slots:
             await self._ask_for_slots(namespace, costs.all, charge)
-            serial = serial_names(self._namespaces.settings, namespace.number, items)
+            serial = serial_names(self._namespaces.settings, namespace.number, items, keyed)
         plain = [at for at, new in enumerate(items) if new.dedup_id is None and new.topic not in serial]
         answer = Answer(self._waiting)
         bound = [at for at, new in enumerate(items) if new.dedup_id is not None or new.topic in serial]
@@ -240,6 +246,7 @@ class Enqueues:
         self,
         namespace: Namespace,
         items: Sequence[NewItem],
+        keyed: frozenset[str],
         result: EnqueueResult,
         refusal: RateLimitedError,
         away: Collection[int],
@@ -251,7 +258,7 @@ class Enqueues:
         plain = [position for position, new in enumerate(items) if new.dedup_id is None]
         refused: PositionErrors = {}
         answer = Answer(self._waiting)
-        serial = serial_names(self._namespaces.settings, namespace.number, items)
+        serial = serial_names(self._namespaces.settings, namespace.number, items, keyed)
         with_ids = [position for position, new in enumerate(items) if new.dedup_id is not None]
         placed, anywhere = self._place_by_slots(namespace, items, with_ids, serial, refused, away)
         refused.update(dict.fromkeys([*plain, *anywhere], refusal))
@@ -447,7 +454,7 @@ class Enqueues:
             refused.update(dict.fromkeys(anywhere, away))
         return placed
 
-    async def _admit(self, name: str, items: Sequence[NewItem], *, has_ids: bool) -> tuple[Namespace, Charge, Costs]:
+    async def _admit(self, name: str, items: Sequence[NewItem], *, is_bound: bool) -> tuple[Namespace, Charge, Costs]:
         """Check a call and charge its quota before any work, so that a namespace over quota costs others nothing."""
         namespace = self._namespaces.serving(name)
         settings = namespace.settings
@@ -460,7 +467,7 @@ class Enqueues:
             raise arguments.too_many("items", len(items), settings.batch_items_max)
         costs = costs_of(items, self._namespaces.settings.groups.get(namespace.number))
         count = costs.all
-        if not has_ids and not serial_names(self._namespaces.settings, namespace.number, items):
+        if not is_bound and not serial_names(self._namespaces.settings, namespace.number, items):
             # Tokens for items without a shard would be missing on the hosts that have one.
             self._placement.check_takes(namespace)
         charge = self._quotas.admit(namespace, count)

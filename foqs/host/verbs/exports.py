@@ -8,10 +8,10 @@ items, so an item that exists from the plan to the last page comes exactly once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from typing import NamedTuple, TypeVar
 
 from foqs.contract import requests as of
@@ -25,6 +25,7 @@ from foqs.model.copy_steps import CopyKey, CopyPlace
 from foqs.model.errors import InvalidArgumentError, OverloadedError, UnavailableError, shown
 from foqs.model.item import Phase
 from foqs.model.namespace import Namespace
+from foqs.model.topic import ShardTopic
 from foqs.shard.mysql_server import CommitScheduler
 from foqs.shard.port import ItemRow
 from foqs.shard.state.engine import ShardState
@@ -143,15 +144,11 @@ class Exports:
         async with self._turn(shard_id), self._budget.hold(2 * limits.PAGE_BYTES_MAX + limits.CONTENT_BYTES_MAX):
             owned, shard = self._serving(shard_id)
             criteria = self._criteria(shard, namespace, wanted)
-            by_number, number = shard.index.by_number, namespace.number
-
-            def is_of_namespace(topic_number: int) -> bool:
-                topic = by_number.get(topic_number)
-                return topic is not None and topic.namespace == number and topic.name.startswith(wanted.prefix)
-
+            is_of_namespace = partial(_is_wanted, shard, namespace.number, wanted)
             if wanted.states == _LEASED and _pays_by_lease(shard, namespace.number, criteria):
                 criteria = criteria._replace(keys=await self._leased_keys(shard, criteria, is_of_namespace))
             rows, up_to = await self._read(owned, shard, lambda: owned.exporter.export_page(criteria, is_of_namespace))
+            rows = _rows_wanted(rows, criteria, is_of_namespace)
             items = await self._slices.each(partial(self._shown, owned, shard, wanted.states), rows)
             return ExportPage(items, up_to if up_to < wanted.to_key else 0)
 
@@ -168,7 +165,9 @@ class Exports:
         async with self._turn(shard_id), self._budget.hold(2 * limits.PAGE_BYTES_MAX):
             owned, shard = self._serving(shard_id)
             criteria = self._criteria(shard, namespace, wanted)
-            rows, up_to = await self._read(owned, shard, lambda: owned.exporter.export_page(criteria, lambda _: True))
+            is_wanted = partial(_is_wanted, shard, namespace.number, wanted)
+            rows, up_to = await self._read(owned, shard, lambda: owned.exporter.export_page(criteria, is_wanted))
+            rows = _rows_wanted(rows, criteria, is_wanted)
             return [row.key for row in rows], up_to if up_to < to_key else 0
 
     async def copy_place(self, shard_id: int, copy: CopyKey) -> CopyPlace | None:
@@ -200,8 +199,9 @@ class Exports:
             if now is not shard:
                 raise lost(shard.shard_id)
             criteria = self._criteria(shard, namespace, wanted)._replace(bytes_max=bytes_max)
-            rows, up_to = await self._read(owned, shard, lambda: owned.exporter.export_page(criteria, lambda _: True))
-            return rows, up_to
+            is_wanted = partial(_is_wanted, shard, namespace.number, wanted)
+            rows, up_to = await self._read(owned, shard, lambda: owned.exporter.export_page(criteria, is_wanted))
+            return _rows_wanted(rows, criteria, is_wanted), up_to
 
     def _serving(self, shard_id: int) -> tuple[OwnedShard, ShardState]:
         _, shard = self._shards.serving(shard_id)
@@ -218,7 +218,7 @@ class Exports:
             wanted.states,
             numbers,
             namespace.number,
-            wanted.prefix.encode(),
+            _prefix_of(wanted).encode(),
             numbers is not None and _pays_by_lane(shard, numbers, wanted),
             wanted.with_payload,
             wanted.with_metadata,
@@ -362,13 +362,48 @@ def _topics_of(shard: ShardState, namespace: int, wanted: _Wanted) -> frozenset[
     """Return the numbers of the wanted topics that exist, or None for more than a statement can name."""
     index = shard.index
     if wanted.topics:
-        found = [index.topics.get((namespace, name)) for name in wanted.topics]
-        return frozenset([topic.number for topic in found if topic is not None])
-    of_namespace = index.namespaces.get(namespace)
-    if of_namespace is None:
-        return frozenset()
-    some = list(islice(of_namespace.after("", wanted.prefix), limits.EXPORT_TOPICS_MAX + 1))
-    return None if len(some) > limits.EXPORT_TOPICS_MAX else frozenset([topic.number for topic in some])
+        bases: Iterable[ShardTopic | None] = [index.topics.get((namespace, name)) for name in wanted.topics]
+    else:
+        of_namespace = index.namespaces.get(namespace)
+        bases = () if of_namespace is None else of_namespace.after("", wanted.prefix)
+    # A few more than the bound: the named topics, and one of many.
+    some = islice(_with_keyed(bases), 2 * limits.EXPORT_TOPICS_MAX)
+    numbers = frozenset([topic.number for topic in some])
+    is_many = len(numbers) > limits.EXPORT_TOPICS_MAX
+    return None if is_many else numbers
+
+
+def _with_keyed(bases: Iterable[ShardTopic | None]) -> Iterator[ShardTopic]:
+    """Yield topics, each with its keyed topics behind it."""
+    for base in bases:
+        if base is not None:
+            yield base
+            if base.keyed is not None:
+                yield from base.keyed.by_name.values()
+
+
+def _prefix_of(wanted: _Wanted) -> str:
+    """Return the text with which the names of all wanted topics begin."""
+    if not wanted.topics:
+        return wanted.prefix
+    first, last = min(wanted.topics), max(wanted.topics)
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
+    return "".join([char for char, _ in same])
+
+
+def _is_wanted(shard: ShardState, namespace: int, wanted: _Wanted, topic_number: int) -> bool:
+    topic = shard.index.by_number.get(topic_number)
+    if topic is None or topic.namespace != namespace:
+        return False
+    return topic.base_name in wanted.topics if wanted.topics else topic.name.startswith(wanted.prefix)
+
+
+def _rows_wanted(rows: list[ItemRow], criteria: ExportCriteria, is_wanted: Callable[[int], bool]) -> list[ItemRow]:
+    """Return the rows of wanted topics: a statement cannot name very many, and reads those of others, too."""
+    if criteria.topics is not None:
+        return rows
+    known = {number: is_wanted(number) for number in {row.topic for row in rows}}
+    return [row for row in rows if known[row.topic]]
 
 
 def _pays_by_lane(shard: ShardState, numbers: frozenset[int], wanted: _Wanted) -> bool:

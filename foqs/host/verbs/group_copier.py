@@ -19,6 +19,8 @@ from foqs.model.errors import FoqsError
 from foqs.model.groups import NO_GROUPS, TopicGroup
 from foqs.model.item import Phase, ShardItem
 from foqs.model.namespace import Namespace
+from foqs.model.serial import SERIAL_DUE_AT, shown_due_at
+from foqs.model.topic_name import in_group
 from foqs.shard.port import ItemRow
 from foqs.shard.state.engine import ShardState
 from foqs.storage.meta.meta_group_copies import CopyView, ShardCopy
@@ -200,15 +202,21 @@ class GroupCopier(Service):
     def _copies(self, shard: ShardState, number: int, group: TopicGroup, rows: list[ItemRow]) -> list[ShardItem]:
         """Return copies of rows, with the times and the contents of these. Raises OverloadedError for a new topic."""
         index, now_ms = shard.index, self._shards.writers[shard.shard_id].now_ms()
-        topic = index.topics.get((number, group.hidden_name))
         items: list[ShardItem] = []
         for row in rows:
-            expires_at = min(row.expires_at, row.due_at + group.ttl_ms) if group.ttl_ms else row.expires_at
+            source = index.by_number.get(row.topic)
+            if source is None:
+                continue  # Its topic has ended with its last item meanwhile.
+            due_since = shown_due_at(row.due_at, row.enqueued_at)
+            expires_at = min(row.expires_at, due_since + group.ttl_ms) if group.ttl_ms else row.expires_at
             if expires_at <= now_ms:
                 continue
-            if topic is None:
-                topic = index.new_topic(number, group.hidden_name, 0)
-                index.add_topic(topic)
+            name = in_group(source.name, group.hidden_name)
+            if len(name.encode()) > limits.TOPIC_BYTES_MAX:
+                _log.warning("item_not_copied", topic=group.topic, group=group.group, reason="its key is too long")
+                continue
+            topic = index.topic(number, name)
+            due_at = SERIAL_DUE_AT if topic.is_serial else row.due_at
             key = index.next_key()
             # One that is due counts as ready from the beginning, as items that were never delayed do.
             enqueued_at = max(row.enqueued_at, row.due_at) if row.due_at <= now_ms else row.enqueued_at
@@ -217,8 +225,8 @@ class GroupCopier(Service):
                     key,
                     topic,
                     row.priority,
-                    row.due_at,
-                    order.sort_key(row.priority, row.due_at, key, shard.shard_id),
+                    due_at,
+                    order.sort_key(row.priority, due_at, key, shard.shard_id),
                     Phase.INSERTING,
                     enqueued_at,
                     expires_at,

@@ -133,4 +133,4 @@ class GroupPurge(Service):
 def _holds(shard: ShardState, number: int, name: str) -> bool:
     """True if the shard has items of the topic, or can have some because its rows are not counted yet."""
     topic = shard.index.topics.get((number, name))
-    return topic is not None and not (shard.index.counted and topic.empty)
+    return topic is not None and not (shard.index.counted and not topic.holds_any)

@@ -10,6 +10,8 @@ from foqs.background.tasks import Tasks
 from foqs.contract.requests import EnqueueRequest
 from foqs.host.admission.depths import Depths
 from foqs.host.dispatch.dispatcher import Dispatcher
+from foqs.host.dispatch.tenant import ReadyRing
+from foqs.host.dispatch.topic_queue import TopicQueue
 from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import Shards
 from foqs.model import limits, order
@@ -103,7 +105,7 @@ class Stocks:
             await self._namespaces.refresh()
 
     def known_topics(self) -> Collection[Topic]:
-        return self._dispatcher.queues.by_topic.keys()
+        return [topic for topic, queue in self._dispatcher.queues.by_topic.items() if queue.base_queue is None]
 
     def cap_rate(self, key: CapKey) -> float:
         settings, (number, name) = self._dispatcher.settings, key
@@ -115,8 +117,11 @@ class Stocks:
     def stock(self, topic: Topic) -> Stock:
         """Return the ready items of healthy shards that can be delivered now, minus those that local calls want."""
         queue = self._dispatcher.queues.by_topic.get(topic)
-        if queue is None or queue.is_paused or queue.token_wait_slot:
+        if queue is None or queue.is_held:
             return NO_STOCK
+        if queue.keyed_ring is not None:
+            is_short = bool(queue.in_flight_max) and self._dispatcher.permits.is_short(topic)
+            return _stock_of_ring(queue, queue.keyed_ring, is_short=is_short)
         first = min(queue.first_unclaimed(), queue.buffer.first)
         if first == order.LAST and queue.in_flight_max and not self._dispatcher.permits.is_short(topic):
             # A call that comes for its items asks for permits.
@@ -147,4 +152,24 @@ class Stocks:
 
     def is_waited_for(self, topic: Topic) -> bool:
         queue = self._dispatcher.queues.by_topic.get(topic)
-        return queue is not None and bool(queue.calls)
+        return queue is not None and bool(
+            queue.calls or (queue.keyed_ring is not None and queue.keyed_ring.callers_count)
+        )
+
+
+def _stock_of_ring(base: TopicQueue, ring: ReadyRing, *, is_short: bool) -> Stock:
+    """Return the ready items of a base and its keyed topics, as far as the first one in turn tells.
+
+    A call that comes for items without permits asks for some, unless the base waits for permits already.
+    """
+    if not ring.entries:
+        lacks = base.in_flight_max and not is_short and any(part.lacks_permits for part in base.parts.values())
+        return Stock(1) if lacks else NO_STOCK
+    first = next(iter(ring.entries))
+    sort_key = min(first.first_unclaimed(), first.buffer.first)
+    keyed_count = len(ring.entries) - (base in ring.entries)
+    ready_count = keyed_count + max(0, sum([part.ready for part in base.parts.values()]) - base.waiting_count)
+    if not order.FIRST < sort_key < order.LAST:
+        return Stock(max(1, ready_count))
+    oldest = [found for part in first.parts.values() if (found := part.oldest_due_at()) is not None]
+    return Stock(max(1, ready_count), order.urgency_of(sort_key), min(oldest, default=0))

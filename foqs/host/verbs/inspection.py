@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -17,16 +16,17 @@ from foqs.host.shards.shards import Shards
 from foqs.host.shards.ttl_scan import ask, in_parts
 from foqs.host.shards.waiting import Answer, Waiting
 from foqs.host.verbs.chosen_dead import choose
+from foqs.host.verbs.keyed_pages import LANES_PER_PAGE_MAX, Place, lanes, place_of
 from foqs.host.verbs.page_reads import PageBudget, Slices, lost, merged, read_parts, stored_item
 from foqs.model import ids, limits, order
 from foqs.model.calls import CallContext, DeadLettersResult, PositionErrors, StoredItem, StoredItemPage
-from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, shown
+from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError
 from foqs.model.groups import COPIES_PER_CALL_MAX
 from foqs.model.item import Outcome
 from foqs.model.namespace import Namespace
 from foqs.model.serial import slot_of_serial
 from foqs.model.topic import ShardTopic
-from foqs.model.topic_name import parts
+from foqs.model.topic_name import base_of, described, ordered, sequence_of
 from foqs.shard.port import ItemRow
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Completion, Events, LookUp
@@ -34,10 +34,8 @@ from foqs.shard.state.lease_table import stale_lease
 from foqs.shard.state.ops.change import being_settled
 from foqs.shard.writer.shard_writer import ShardWriter
 
-_PAGE_TOKEN = re.compile(r"[0-9a-f]{1,40}")
-"""An order.sort_key in hex."""
-ShardPage = tuple[list[tuple[int, ItemRow]], bool]
-"""Pairs (sort key, row) in order, and True if more rows can follow."""
+ShardPage = tuple[list[tuple[Place, ItemRow]], bool]
+"""Pairs (place, row) in order, and True if more rows can follow."""
 Act = Callable[[ShardState, ItemRow, Completion, int], None]
 
 
@@ -86,21 +84,33 @@ class Inspection:
     ) -> StoredItemPage:
         """Return ready items (also leased ones) or dead letters of a topic, in order over all wanted shards."""
         namespace = self._namespaces.get(request.namespace_name)
-        topic_name = arguments.check_topic_of(request.topic, request.group)
+        topic_name = self._topic_name(namespace, request)
         limit = arguments.check_range("limit", request.limit, 1, limits.PAGE_ITEMS_MAX)
-        edge = _edge_of(request.page_token)
+        place = place_of(request.page_token)
         self._parts(namespace, topic_name, wanted)  # Who waits in vain need not wait.
         # Until they are merged, a page of rows and one of items in memory are held.
         async with self._budget.hold(2 * limits.PAGE_BYTES_MAX + len(self._shards.by_id) * limits.CONTENT_BYTES_MAX):
             parts = self._parts(namespace, topic_name, wanted)
             bytes_each = limits.PAGE_BYTES_MAX // max(1, len(parts))
             reads = {
-                shard.shard_id: partial(self._read_page, shard, topic, edge, limit, bytes_each, dead=dead)
+                shard.shard_id: partial(self._read_page, shard, topic, place, limit, bytes_each, dead=dead)
                 for shard, topic in parts
             }
             pages = await read_parts(self._shards, reads)
             chosen, token = merged(pages, limit, lambda row: row.content.size_bytes)
             return StoredItemPage(await self._slices.each(partial(self._stored_items, topic_name), chosen), token)
+
+    def _topic_name(
+        self,
+        namespace: Namespace,
+        request: of.PeekItemsRequest
+        | of.ListDeadLettersRequest
+        | of.RedriveDeadLettersRequest
+        | of.PurgeDeadLettersRequest,
+    ) -> str:
+        """Return the hidden name of the topic, or of that of the key, which a request is about, after a check."""
+        policy = self._namespaces.settings.policy(namespace.number, request.topic or "")
+        return arguments.check_topic_of(request.topic, request.group, request.ordering_key, policy.key_buckets)
 
     def _parts(
         self, namespace: Namespace, topic_name: str, wanted: Collection[int] | None
@@ -206,10 +216,16 @@ class Inspection:
         for_redrive: bool,
     ) -> DeadLettersResult:
         """Dead letters by their ids; without them the oldest of the topic."""
-        topic_name = arguments.check_topic_of(request.topic, request.group)
+        topic_name = self._topic_name(namespace, request)
         if request.ids is not None:
             return await self._on_dead_ids(namespace, topic_name, request.ids, act, for_redrive=for_redrive)
-        asked = of.ListDeadLettersRequest(request.namespace_name, request.topic, request.limit, group=request.group)
+        asked = of.ListDeadLettersRequest(
+            request.namespace_name,
+            request.topic,
+            request.limit,
+            group=request.group,
+            ordering_key=request.ordering_key,
+        )
         found, next_token = await choose(
             lambda token: self._page(None, of.changed(asked, page_token=token), dead=True),
             request.page_token,
@@ -226,10 +242,9 @@ class Inspection:
         def act_in_topic(
             not_now: Mapping[int, FoqsError], shard: ShardState, row: ItemRow, completion: Completion, position: int
         ) -> None:
-            if shard.topic_of(row).name != topic_name:
-                topic, group = parts(topic_name)
-                of_group = f", group {group!r}" if group else ""
-                raise NotFoundError(f"the item is not one of topic {topic!r}{of_group}")
+            topic = shard.topic_of(row)
+            if topic_name not in (topic.name, topic.base_name):
+                raise NotFoundError(f"the item is not one of {described(topic_name)}")
             if shard.shard_id in not_now:
                 raise not_now[shard.shard_id]
             act(shard, row, completion, position)
@@ -336,19 +351,35 @@ class Inspection:
         ask(shard, LookUp([key for _, key in positions], on_rows, on_failed, with_payload=with_payload))
 
     async def _read_page(
-        self, shard: ShardState, topic: ShardTopic, edge: int, limit: int, bytes_max: int, *, dead: bool
+        self, shard: ShardState, topic: ShardTopic, place: Place, limit: int, bytes_max: int, *, dead: bool
     ) -> ShardPage:
+        found: list[tuple[Place, ItemRow]] = []
+        lanes_count = 0
+        async for one, edge in lanes(topic, place, dead=dead):
+            lane = -one.number if dead else one.number
+            rows, more = await self._read_lane(shard, lane, edge, limit - len(found), bytes_max)
+            key, shard_id = sequence_of(one.name), shard.shard_id
+            found += [(Place(key, order.sort_key(row.urgency, row.due_at, row.key, shard_id)), row) for row in rows]
+            bytes_max -= sum([row.content.size_bytes for row in rows])
+            lanes_count += 1
+            if more or (found and (len(found) >= limit or bytes_max <= 0 or lanes_count >= LANES_PER_PAGE_MAX)):
+                return found, True
+        return found, False
+
+    async def _read_lane(
+        self, shard: ShardState, lane: int, edge: int, limit: int, bytes_max: int
+    ) -> tuple[list[ItemRow], bool]:
         owned = self._shards.by_id.get(shard.shard_id)
         if owned is None or owned.writer.shard is not shard:
             raise lost(shard.shard_id)
-        shard_id, lane = shard.shard_id, -topic.number if dead else topic.number
-        if edge != order.FIRST and shard_id > order.shard_of(edge):
+        if edge != order.FIRST and shard.shard_id > order.shard_of(edge):
             edge -= 1 << 16  # The same key of a later shard is after the edge.
-        rows, more = await owned.read(owned.reader.page(lane, edge, limit, bytes_max))
-        return [(order.sort_key(row.urgency, row.due_at, row.key, shard_id), row) for row in rows], more
+        return await owned.read(owned.reader.page(lane, edge, limit, bytes_max))
 
-    def _stored_items(self, topic_name: str, rows: Sequence[tuple[int, ItemRow]]) -> list[StoredItem]:
-        return [self._stored_item(order.shard_of(place), row, topic_name) for place, row in rows]
+    def _stored_items(self, topic_name: str, rows: Sequence[tuple[Place, ItemRow]]) -> list[StoredItem]:
+        return [
+            self._stored_item(order.shard_of(place.sort_key), row, _name_at(topic_name, place)) for place, row in rows
+        ]
 
     def _stored_item(self, shard_id: int, row: ItemRow, topic_name: str) -> StoredItem:
         writer, shard = self._shards.serving(shard_id)
@@ -390,11 +421,5 @@ def _named_once(places: list[tuple[int, int, int]], errors: PositionErrors) -> l
     return list(first.values())
 
 
-def _edge_of(page_token: str) -> int:
-    if not page_token:
-        return order.FIRST
-    if _PAGE_TOKEN.fullmatch(page_token):
-        edge = int(page_token, 16)
-        if edge < order.LAST:
-            return edge
-    raise InvalidArgumentError(f"page_token {shown(page_token)} did not come from this service")
+def _name_at(topic_name: str, place: Place) -> str:
+    return ordered(base_of(topic_name), place.sequence) if place.sequence else topic_name

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from foqs.contract.requests import NewItem
 from foqs.host import arguments
 from foqs.host.admission.depths import Depths, Room
-from foqs.host.verbs.serial_rules import serial_due_at, serial_fault
+from foqs.host.verbs.serial_rules import bucket_fault, serial_due_at, serial_fault
 from foqs.model import ids, limits, order
 from foqs.model.calls import DeliveryPolicy, ItemContent, PositionErrors
 from foqs.model.copy_steps import CopyKey
@@ -17,6 +17,7 @@ from foqs.model.item import Phase, ShardItem
 from foqs.model.namespace import Namespace, SettingsTable
 from foqs.model.policy import TopicPolicy
 from foqs.model.topic import ShardTopic
+from foqs.model.topic_name import base_of, check_length, described, is_hidden, is_keyed
 from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.shard_writer import ShardWriter
 
@@ -205,7 +206,7 @@ class ItemMaker:
             topic = found.get(name)
             if topic is None:
                 fault = self._fault_of(number, name, serial)
-                topic = fault or topics.get((number, name)) or arguments.topic_fault(name)
+                topic = fault or topics.get((number, name)) or (None if is_keyed(name) else arguments.topic_fault(name))
                 if topic is not None:
                     found[name] = topic
             if isinstance(topic, FoqsError):
@@ -218,7 +219,7 @@ class ItemMaker:
                     errors[position] = full
                     continue
                 expires_from = due_at
-                if serials is not None and name in serial:
+                if serial and name in serial:
                     due_at = serial_due_at(new)
                 if copies is not None:
                     items = _copied(
@@ -247,6 +248,11 @@ class ItemMaker:
 
     def _fault_of(self, number: int, name: str, serial: Collection[str]) -> FoqsError | None:
         """Return the error of all items of a topic that takes none now."""
+        if not name.isprintable() and is_hidden(name):  # The first test is quick, and hardly any name fails it.
+            if name not in serial:
+                return arguments.topic_fault(name)
+            if (fault := bucket_fault(self._settings.policy(number, name), name)) is not None:
+                return fault
         pauses, serials = self._settings.enqueue_pauses(number), self._settings.serials(number)
         if pauses is not None and (policy := pauses.of(name)).enqueue_paused:
             return _topic_paused(name, policy)
@@ -269,9 +275,13 @@ def _copied(
     `times` are the due time of a copy without a delay, and the time at which its TTL begins.
     """
     if not copies:
-        raise InvalidArgumentError(f"topic {new.topic!r} has no group that gets its items: create one first")
+        shown = described(base_of(new.topic or ""))
+        raise InvalidArgumentError(f"{shown} has no group that gets its items: create one first")
     index, number, settings = shard.index, namespace.number, namespace.settings
     topics: list[ShardTopic] = []
+    for name, _, _ in copies:
+        if is_keyed(name):
+            check_length(name)
     for name, _, _ in copies:
         topic = found.get(name) or index.topics.get((number, name))
         if not isinstance(topic, ShardTopic):
@@ -309,4 +319,6 @@ def _follow(settings: SettingsTable, items: Iterable[ShardItem], copies: Mapping
 
 
 def _topic_paused(name: str, policy: TopicPolicy) -> PausedError:
-    return PausedError(f"enqueues of topic {name!r} are paused by an operator{arguments.why(policy.reason)}")
+    return PausedError(
+        f"enqueues of {described(base_of(name))} are paused by an operator{arguments.why(policy.reason)}"
+    )

@@ -168,7 +168,7 @@ class NamespaceVerbs:
         policy = own if is_prefix else settings.policy(number, name)
         if request.group:
             of_topic = settings.policy(number, request.topic)
-            policy = replace(policy, serial=of_topic.serial, on_dead=of_topic.on_dead)
+            policy = replace(policy, serial=of_topic.serial, on_dead=of_topic.on_dead, key_buckets=of_topic.key_buckets)
         return TopicPolicyEntry.of(name, policy, own, is_prefix=is_prefix)
 
     async def list_topic_policies(self, request: of.ListTopicPoliciesRequest) -> TopicPolicyPage:
@@ -190,9 +190,9 @@ def _named(change: of.SetTopicPolicyRequest | of.TopicPolicyChange) -> NamedChan
         raise InvalidArgumentError(
             f"enqueue_paused is of topic {change.topic!r}, whose items all groups get: set it without a group"
         )
-    if change.group and (change.serial is not None or change.on_dead is not None):
+    if change.group and any(value is not None for value in (change.serial, change.on_dead, change.key_buckets)):
         raise InvalidArgumentError(
-            f"serial and on_dead are of topic {change.topic!r}, and hold for each of its groups by itself: set them "
-            "without a group"
+            f"serial, on_dead and key_buckets are of topic {change.topic!r}, and hold for each of its groups by "
+            "itself: set them without a group"
         )
     return NamedChange(name, is_prefix, change)

@@ -16,12 +16,13 @@ from typing import TypeVar
 
 from foqs.background.tasks import Tasks
 from foqs.host.shards.shards import Shards
-from foqs.model import ids, limits, order
+from foqs.host.verbs.keyed_pages import Place
+from foqs.model import ids, limits
 from foqs.model.calls import DeliveryPolicy, ItemState, StoredItem
 from foqs.model.clock import Now
 from foqs.model.errors import OverloadedError, UnavailableError
 from foqs.model.serial import shown_due_at
-from foqs.model.topic_name import parts
+from foqs.model.topic_name import bucket_of, ordering_key_of, parts
 from foqs.shard import mysql_server
 from foqs.shard.port import ItemRow
 from foqs.shard.state.engine import ShardState
@@ -160,24 +161,25 @@ async def _in_time(shard_id: int, read: Callable[[], Awaitable[T]]) -> T:
 
 
 def merged(
-    pages: Sequence[tuple[Sequence[tuple[int, T]], bool]], limit: int, bytes_of: Callable[[T], int]
-) -> tuple[list[tuple[int, T]], str]:
-    """Return the first items of ordered pages, each with its sort key, and the token of the next page.
+    pages: Sequence[tuple[Sequence[tuple[Place, T]], bool]], limit: int, bytes_of: Callable[[T], int]
+) -> tuple[list[tuple[Place, T]], str]:
+    """Return the first items of ordered pages, each with its place, and the token of the next page.
 
-    A page is (pairs of a sort key and an item, True if more items can follow). The result has up to `limit` items and
+    A page is (pairs of a place and an item, True if more items can follow). The result has up to `limit` items and
     limits.PAGE_BYTES_MAX, but at least one.
     """
     # After the last item of a page with more items, items of other pages are not necessarily the next ones.
-    known_up_to = min([page[-1][0] for page, more in pages if more], default=order.LAST)
-    chosen: list[tuple[int, T]] = []
+    known_up_to = min([page[-1][0] for page, more in pages if more], default=None)
+    chosen: list[tuple[Place, T]] = []
     size_bytes = 0
     for place, item in heapq.merge(*[page for page, _ in pages], key=lambda pair: pair[0]):
         size_bytes += bytes_of(item)
-        if len(chosen) == limit or place > known_up_to or (chosen and size_bytes > limits.PAGE_BYTES_MAX):
+        is_unknown = known_up_to is not None and place > known_up_to
+        if len(chosen) == limit or is_unknown or (chosen and size_bytes > limits.PAGE_BYTES_MAX):
             break
         chosen.append((place, item))
     more = any(more for _, more in pages) or sum(len(page) for page, _ in pages) > len(chosen)
-    return chosen, f"{chosen[-1][0]:x}" if chosen and more else ""
+    return chosen, chosen[-1][0].token if chosen and more else ""
 
 
 def lost(shard_id: int) -> UnavailableError:
@@ -210,4 +212,6 @@ def stored_item(shard: ShardState, row: ItemRow, topic_name: str, now: Now) -> S
         died_at_ms=row.due_at if is_dead else None,
         death_reason=(row.death_reason or b"").decode(errors="replace") if is_dead else None,
         group=group or None,
+        ordering_key=ordering_key_of(topic_name),
+        key_bucket=bucket_of(topic_name),
     )

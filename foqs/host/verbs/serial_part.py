@@ -23,12 +23,14 @@ NO_NAMES: frozenset[str] = frozenset()
 _size_bytes = attrgetter("size_bytes")
 
 
-def serial_names(settings: SettingsTable, number: int, items: Sequence[NewItem]) -> frozenset[str]:
-    """Return the serial ones among the topics of the items."""
+def serial_names(
+    settings: SettingsTable, number: int, items: Sequence[NewItem], keyed: frozenset[str] = NO_NAMES
+) -> frozenset[str]:
+    """Return the serial ones among the topics of the items, and `keyed`, those of ordering keys."""
     serials = settings.serials(number)
     if serials is None:
-        return NO_NAMES
-    return frozenset([name for name in {new.topic or "" for new in items} if serials.is_serial(name)])
+        return keyed
+    return keyed.union([name for name in {new.topic or "" for new in items} if serials.is_serial(name)])
 
 
 def of_slot(error: FoqsError) -> FoqsError:

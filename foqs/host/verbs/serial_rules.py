@@ -7,7 +7,9 @@ from collections.abc import Collection
 from foqs.contract.requests import NewItem
 from foqs.model import limits
 from foqs.model.errors import FoqsError, InvalidArgumentError, UnavailableError
+from foqs.model.policy import TopicPolicy
 from foqs.model.serial import SERIAL_DUE_AT, Serials
+from foqs.model.topic_name import base_of, described, is_ordered, key_buckets_of, ordering_key_of
 
 
 def serial_fault(serials: Serials, topic: str, placed: Collection[str]) -> FoqsError | None:
@@ -17,6 +19,11 @@ def serial_fault(serials: Serials, topic: str, placed: Collection[str]) -> FoqsE
     """
     if (fault := serials.closed_fault(topic)) is not None:
         return fault
+    if is_ordered(topic) and serials.is_serial(topic):
+        return InvalidArgumentError(
+            f"{described(topic)} is not possible, since the topic is serial: all its items have one order, leave the "
+            "key out"
+        )
     if topic in placed or not serials.is_serial(topic):
         return None
     return UnavailableError(
@@ -26,9 +33,27 @@ def serial_fault(serials: Serials, topic: str, placed: Collection[str]) -> FoqsE
     )
 
 
+def bucket_fault(policy: TopicPolicy, name: str) -> UnavailableError | None:
+    """Return the error for items of a keyed topic that was chosen by an earlier number of buckets, or None."""
+    if key_buckets_of(name) == policy.key_buckets:
+        return None
+    return UnavailableError(
+        f"key_buckets of {described(base_of(name))} has just changed: nothing was enqueued, try again",
+        retry_after_ms=limits.TICK_MS,
+        nothing_done=True,
+    )
+
+
 def serial_due_at(new: NewItem) -> int:
     """Return the due time of an item of a serial topic. Raises InvalidArgumentError for an item with a delay."""
     given = "deliver_after_ms" if new.deliver_after_ms is not None else "delay_ms" if new.delay_ms else ""
+    if given and is_ordered(new.topic or ""):
+        key = ordering_key_of(new.topic or "")
+        of_key = "" if key is None else f" {key!r}"
+        raise InvalidArgumentError(
+            f"{given} {getattr(new, given)} is not possible with ordering_key{of_key}, whose items are delivered in "
+            "the order in which they came: leave one of them out"
+        )
     if given:
         raise InvalidArgumentError(
             f"{given} {getattr(new, given)} is not possible in topic {new.topic!r}, which is serial and delivers its "

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import heapq
-from collections.abc import Collection
-from itertools import groupby
+from collections.abc import Collection, Sequence
+from itertools import groupby, islice
 
 from foqs.contract.requests import ActiveTopicsRequest
 from foqs.host import arguments
@@ -17,11 +17,14 @@ from foqs.host.verbs.page_reads import Slices
 from foqs.model import limits, order
 from foqs.model.calls import CallContext, TopicPage, TopicStats
 from foqs.model.errors import UnavailableError
-from foqs.model.topic import ShardTopic
+from foqs.model.topic import ItemCounts, KeyedTopics, ShardTopic
 from foqs.model.topic_name import hidden
 
 SLICE_TOPICS_MAX = 125
 """Topics, counted once per shard, that a page reads in one turn of the event loop, which takes about a millisecond."""
+
+KEYS_SHOWN_MAX = 16
+"""Keys of a topic that are checked for its most urgent and its oldest item."""
 
 
 class Topics:
@@ -90,7 +93,7 @@ class Topics:
             some = list(parts)
             scanned_count += len(some)
             after = name
-            if any(part.total for part in some):
+            if any(part.total or (part.keyed is not None and part.keyed.total) for part in some):
                 found.append(self._stats(some))
         return None
 
@@ -105,28 +108,37 @@ class Topics:
             ) from None
 
     def _stats(self, parts: list[ShardTopic]) -> TopicStats:
-        ready = sum([part.ready for part in parts])
+        keyed = [part.keyed for part in parts if part.keyed is not None]
+        counts: list[ItemCounts] = [*parts, *keyed]
+        ready = sum([part.ready for part in counts])
         prefetched = self._dispatcher.queues.prefetched(parts[0].namespace, parts[0].name)
-        claiming = [part.claim_head for part in parts if part.claim_head != order.LAST]
-        sort_keys = [prefetched.first, *claiming, *[part.window.head for part in parts]]
+        shown = parts if not keyed else [*parts, *_some_ready(keyed)]
+        claiming = [part.claim_head for part in shown if part.claim_head != order.LAST]
+        sort_keys = [prefetched.first, *claiming, *[part.window.head for part in shown]]
         first = min([sort_key for sort_key in sort_keys if order.FIRST < sort_key < order.LAST], default=order.LAST)
-        oldest = [part.oldest_due_at() for part in parts]
-        if not any(part.is_serial for part in parts):
+        oldest = [part.oldest_due_at() for part in shown]
+        if not any(part.is_serial for part in shown):
             oldest += [prefetched.oldest_due_at(), *map(order.due_at_of, claiming)]
         topic, group = parts[0].shown
         settings = self._dispatcher.settings
         return TopicStats(
             topic=topic,
             ready=ready,
-            delayed=sum([part.delayed for part in parts]),
-            leased=sum([part.leased for part in parts]),
-            dead=sum([part.dead for part in parts]),
+            delayed=sum([part.delayed for part in counts]),
+            leased=sum([part.leased for part in counts]),
+            dead=sum([part.dead for part in counts]),
             most_urgent_priority=order.urgency_of(first) if ready and first != order.LAST else 0,
             oldest_ready_at_ms=min([due_at for due_at in oldest if due_at is not None], default=0) if ready else 0,
             group=group,
             serial=any(part.is_serial for part in parts),
             in_flight_max=settings.policy(parts[0].namespace, parts[0].name).in_flight_max or None,
+            ordering_keys=sum([one.holding_count for one in keyed]) or None,
         )
+
+
+def _some_ready(keyed: Sequence[KeyedTopics]) -> list[ShardTopic]:
+    """Return some keyed topics: of many, the first ones by name stand for all."""
+    return [topic for one in keyed for topic in islice(one.by_name.values(), KEYS_SHOWN_MAX)]
 
 
 def _name(topic: ShardTopic) -> str:

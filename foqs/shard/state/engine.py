@@ -17,7 +17,7 @@ from foqs.model.clock import Now
 from foqs.model.errors import UnavailableError
 from foqs.model.item import ShardItem, rows_came
 from foqs.model.namespace import SettingsTable
-from foqs.model.topic import ShardTopic
+from foqs.model.topic import KEYED_TOPIC_IDLE_MS, ShardTopic
 from foqs.shard.port import TIMER_LANE, ClaimedRow, LaneCounts, ShardImage, StoredClaim, Transaction, TransactionResult
 from foqs.shard.state.events import Demand, Events
 from foqs.shard.state.index import ShardIndex, fill_head
@@ -38,6 +38,8 @@ from foqs.shard.state.ops.settle import Settlements
 from foqs.shard.state.ops.slot_move import SlotMoves
 from foqs.shard.state.ops.wake import Timers
 
+ROOM_REPORTED_PER_TICK = 500
+"""Serial topics of which a tick reports that they can deliver, which takes the dispatcher some milliseconds."""
 STEADY_WRITE_MS = 2 * limits.SECOND_MS
 """How often a shard with open leases writes its steady clock. After a takeover, leases can run this much longer."""
 
@@ -106,6 +108,8 @@ class ShardState:
         self._transaction_number = image.transaction_number
         self._steady_written_ms = image.steady_ms
         self._topics_gone: list[int] = []
+        self._had_no_room: list[ShardTopic] = []
+        """Serial topics that have not been reported since the rows were counted."""
         self._adopt_claims(image)
         for key in unseen:
             if key in index.leases:
@@ -136,11 +140,14 @@ class ShardState:
         return 0 if counts is None else counts.total
 
     def holds_topic(self, namespace: int, name: str) -> bool:
-        """Return True if the topic has items here, or items of it wait to be inserted; exact once rows are counted."""
+        """Return True if the topic or a keyed topic of it has items here, or items of it wait to be inserted.
+
+        Exact once rows are counted.
+        """
         topic = self.index.topics.get((namespace, name))
-        if topic is not None and not topic.empty:
+        if topic is not None and topic.holds_any:
             return True
-        return any((one.namespace, one.name) == (namespace, name) for one in self._topics_waiting())
+        return any((one.namespace, one.base_name) == (namespace, name) for one in self._topics_waiting())
 
     def shut_slots(self, slots: frozenset[int]) -> None:
         """Deliver no item of the serial topics of these slots from now on, and again of all other slots."""
@@ -158,7 +165,7 @@ class ShardState:
         if namespace:
             waiting = {topic for topic in waiting if topic.namespace == namespace}
             of_namespace = self.index.namespaces.get(namespace)
-            known = of_namespace.by_name.values() if of_namespace is not None else ()
+            known = of_namespace.all() if of_namespace is not None else ()
         return [(topic, True) for topic in waiting] + [(topic, False) for topic in known]
 
     def _topics_waiting(self) -> set[ShardTopic]:
@@ -183,6 +190,7 @@ class ShardState:
         ended = self.settlements.tick(now)
         warmed = self.refills.warm_up()
         self._forget_idle_topics(now.steady_ms)
+        self._report_room()
         is_due = False
         if self.dedup.loading:
             self.dedup.tick()
@@ -365,8 +373,15 @@ class ShardState:
                     rows_came(topic, TIMER_LANE, delayed)
             yield
         self.index.counted = True
-        for topic in self.index.serial_topics:  # They had no room before.
-            self.index.events.topics_changed[topic] = None
+        self._had_no_room = self.index.serial_topics[::-1]
+        self._report_room()
+
+    def _report_room(self) -> None:
+        """Report some of the serial topics that had no room before the rows were counted."""
+        for _ in range(min(len(self._had_no_room), ROOM_REPORTED_PER_TICK)):
+            topic = self._had_no_room.pop()
+            if self.index.by_number.get(topic.number) is topic:
+                self.index.events.topics_changed[topic] = None
 
     def _forget_idle_topics(self, steady_ms: int) -> None:
         """Forget topics that were empty for a while: they leave the topic table.
@@ -378,23 +393,27 @@ class ShardState:
         index.topic_table.steady_ms = steady_ms
         if not index.counted:
             return
-        empty_since_ms = index.topic_table.empty_since_ms
+        table = index.topic_table
         arriving: set[ShardTopic] | None = None
-        for _ in range(min(len(empty_since_ms), limits.TOPICS_PER_TICK_MAX)):
-            topic, since_ms = next(iter(empty_since_ms.items()))
-            is_full = len(self._topics_gone) >= limits.TRANSACTION_TOPICS_GONE_MAX
-            if is_full or steady_ms - since_ms <= limits.TOPIC_IDLE_MS:
-                break
-            del empty_since_ms[topic]
-            if not topic.empty:
-                continue
-            if arriving is None:
-                arriving = {item.topic for batch in self.inserts.batches() for item in batch.items}
-                arriving |= self.dedup.topics_waiting()
-            if topic in arriving:
-                index.topic_table.note_empty(topic)
-            else:
-                self._forget_topic(topic)
+        for empty_since_ms, idle_ms in (
+            (table.empty_keyed_since_ms, KEYED_TOPIC_IDLE_MS),
+            (table.empty_since_ms, limits.TOPIC_IDLE_MS),
+        ):
+            for _ in range(min(len(empty_since_ms), limits.TOPICS_PER_TICK_MAX)):
+                topic, since_ms = next(iter(empty_since_ms.items()))
+                is_full = len(self._topics_gone) >= limits.TRANSACTION_TOPICS_GONE_MAX
+                if is_full or steady_ms - since_ms <= idle_ms:
+                    break
+                del empty_since_ms[topic]
+                if not topic.empty or topic.keyed is not None:
+                    continue  # It is noted again when it is empty, or its last keyed topic is forgotten.
+                if arriving is None:
+                    arriving = {item.topic for batch in self.inserts.batches() for item in batch.items}
+                    arriving |= self.dedup.topics_waiting()
+                if topic in arriving:
+                    table.note_empty(topic)
+                else:
+                    self._forget_topic(topic)
 
     def _forget_topic(self, topic: ShardTopic) -> None:
         self.index.remove_topic(topic)

@@ -10,7 +10,9 @@ from foqs.model.errors import FoqsError, OverloadedError
 from foqs.model.item import Phase, ShardItem, move_all
 from foqs.model.namespace import Namespace, SettingsTable, number_in_use
 from foqs.model.serial import slot_of_serial
-from foqs.model.topic import ItemCounts, NamespaceTopics, ShardTopic, TopicTable, WindowBudget
+from foqs.model.topic import ItemCounts, NamespaceTopics, ShardTopic, TopicTable
+from foqs.model.topic_name import base_of, is_keyed
+from foqs.model.window_budget import WindowBudget
 from foqs.shard.port import ClaimedRow, FetchedRow, ItemRow, ShardImage
 from foqs.shard.state.events import Events
 
@@ -65,9 +67,11 @@ class ShardIndex:
         """
         self._resident_bytes = 0
         self.last_key = image.last_key
-        for number, namespace, name in image.topics:
-            topic = ShardTopic(shard_id, number, namespace, name.decode(), self.budget, self.leases, stored=True)
+        stored = [(number, namespace, name.decode()) for number, namespace, name in image.topics]
+        for number, namespace, name in sorted(stored, key=_is_keyed_topic):  # A base comes before its keyed topics.
+            topic = ShardTopic(shard_id, number, namespace, name, self.budget, self.leases, stored=True)
             topic.follow(settings.serial_policy(namespace, topic.name))
+            self._add_base_of(namespace, name)
             self.topic_table.add(topic)
         self.budget.share(len(self.topics))
 
@@ -130,24 +134,42 @@ class ShardIndex:
         """Return the topic, which is made on first use. Raises OverloadedError."""
         topic = self.topics.get((namespace, name))
         if topic is None:
+            self.check_room_for_topics(1)
+            self._add_base_of(namespace, name)
             topic = self.new_topic(namespace, name)
             self.add_topic(topic)
         return topic
 
+    def _add_base_of(self, namespace: int, name: str) -> None:
+        """Make the base of a keyed topic, which is stored once it has items of its own."""
+        base = base_of(name)
+        if base != name and (namespace, base) not in self.topics:
+            number = self.topic_number_last + 1
+            topic = self._made(
+                ShardTopic(self.shard_id, number, namespace, base, self.budget, self.leases, stored=False)
+            )
+            self.add_topic(topic)
+            self.events.topics_changed[topic] = None
+
     def new_topic(self, namespace: int, name: str, beside: int = 0) -> ShardTopic:
         """Make a topic that counts only after `add_topic`, besides `beside` others. Raises OverloadedError."""
-        count, number = len(self.topics) + beside, self.topic_number_last + beside + 1
-        if count >= limits.TOPICS_PER_SHARD_MAX:
-            raise OverloadedError(
-                f"shard {self.shard_id} has {count} topics, which is its limit: use fewer topics",
-                retry_after_ms=limits.TOPIC_IDLE_MS,
-            )
+        self.check_room_for_topics(beside + 1)
+        number = self.topic_number_last + beside + 1
         if number > limits.TOPIC_NUMBER_MAX:
             raise OverloadedError(
                 f"shard {self.shard_id} has named {limits.TOPIC_NUMBER_MAX} topics in its life, which is its limit: "
                 "use topics that are there, and let an operator drain the shard and make it anew"
             )
         return self._made(ShardTopic(self.shard_id, number, namespace, name, self.budget, self.leases, stored=False))
+
+    def check_room_for_topics(self, count: int) -> None:
+        """Raise OverloadedError if the shard has no room for so many further topics."""
+        if len(self.topics) + count > limits.TOPICS_PER_SHARD_MAX:
+            raise OverloadedError(
+                f"shard {self.shard_id} has {len(self.topics)} topics, ordering keys included, and "
+                f"{limits.TOPICS_PER_SHARD_MAX} is its limit: use fewer topics or keys",
+                retry_after_ms=limits.TOPIC_IDLE_MS,
+            )
 
     def _made(self, topic: ShardTopic) -> ShardTopic:
         topic.follow(self.settings.serial_policy(topic.namespace, topic.name))
@@ -253,6 +275,10 @@ class ReadBudget:
             self.rows_max = max(READ_ROWS_MIN, min(self.rows_max, fitting), self.rows_max // 4)
         elif elapsed_us <= target_us // 2 and row_count >= self.rows_max // 2:
             self.rows_max = min(READ_ROWS_MAX, self.rows_max + self.rows_max // 32 + 1)
+
+
+def _is_keyed_topic(stored: tuple[int, int, str]) -> bool:
+    return is_keyed(stored[2])
 
 
 def fill(item: ShardItem, row: ItemRow | FetchedRow) -> None:

@@ -152,6 +152,7 @@ TOPIC_POLICY, TOPIC_PREFIX_POLICY = [
         Column("serial", SmallInteger, nullable=False),
         Column("on_dead", SmallInteger, nullable=False),
         Column("in_flight_max", Integer, nullable=False),
+        Column("key_buckets", Integer, nullable=False),
         Column("explicit", Integer, nullable=False),
     )
     for name, key in (("topic_policy", "topic"), ("topic_prefix_policy", "prefix"))

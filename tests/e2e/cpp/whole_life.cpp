@@ -175,6 +175,17 @@ void most_urgent_first() {
   CHECK(ack(receipts).errors.empty());
 }
 
+void items_of_one_key_come_one_at_a_time() {
+  std::vector<NewItem> items{item("keys", "0"), item("keys", "1")};
+  for (NewItem& each : items) each.__set_ordering_key("k");
+  CHECK(enqueue(items).errors.empty());
+  for (const std::string payload : {"0", "1"}) {
+    const auto got = dequeue("keys", 2);
+    CHECK(got.size() == 1 && got[0].payload == payload && got[0].ordering_key == "k");
+    CHECK(ack({got[0].receipt}).errors.empty());
+  }
+}
+
 void one_bad_item_fails_alone() {
   NewItem refused = item("batch");
   refused.__set_dedup_id(std::string(256, 'd'));
@@ -329,6 +340,7 @@ int main(int, char** arguments) {
   const std::vector<std::pair<const char*, void (*)()>> steps = {
       {"an item keeps every field from enqueue to dequeue", every_field},
       {"the most urgent item comes first", most_urgent_first},
+      {"items of one key come one at a time, in order", items_of_one_key_come_one_at_a_time},
       {"one bad item of a batch fails alone", one_bad_item_fails_alone},
       {"of items with one dedup id the first is made, and the others get its id", of_one_dedup_id_the_first_is_made},
       {"items with dedup ids are stored where the shard map says", ids_go_where_the_shard_map_says},

@@ -118,9 +118,22 @@ const steps = {
     hasNoErrors(await ack(...items.map((item) => item.receipt)));
   },
 
+  'items of one key come one at a time, in order': async () => {
+    const of = (key, text) => ({ topic: 'keys', payload: Buffer.from(text), ordering_key: key });
+    hasNoErrors(await enqueue(of('a', 'a0'), of('a', 'a1'), of('b', 'b0')));
+    const seen = { a: [], b: [] };
+    while (seen.a.length + seen.b.length < 3) {
+      const items = await dequeue('keys', 3, { wait_ms: milliseconds(5_000), lease_ms: milliseconds(10_000) });
+      assert.equal(new Set(items.map((item) => item.ordering_key)).size, items.length);
+      for (const item of items) seen[item.ordering_key].push(item.payload.toString());
+      hasNoErrors(await ack(...items.map((item) => item.receipt)));
+    }
+    assert.deepEqual(seen, { a: ['a0', 'a1'], b: ['b0'] });
+  },
+
   'one bad item of a batch fails alone': async () => {
     const good = { topic: 'batch', payload: Buffer.from('x') };
-    const stored = await enqueue(good, { ...good, topic: '' }, { ...good, dedup_id: 'd'.repeat(256) }, { ...good, ordering_key: 'k' },
+    const stored = await enqueue(good, { ...good, topic: '' }, { ...good, dedup_id: 'd'.repeat(256) }, { ...good, ordering_key: '' },
       { ...good, payload: Buffer.alloc(20_000) });
     assert.deepEqual(stored.ids.map((id) => id !== ''), [true, false, false, false, false]);
     for (const position of [1, 2, 3]) hasError(stored, position, t.ErrorCode.INVALID_ARGUMENT);

@@ -13,7 +13,8 @@ from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
 from foqs.model.item import rows_came
 from foqs.model.serial import SERIAL_DUE_AT
-from foqs.model.topic import ReadyWindow, ShardTopic, WindowBudget
+from foqs.model.topic import ReadyWindow, ShardTopic
+from foqs.model.window_budget import WindowBudget
 from foqs.shard.port import TIMER_LANE, Refill, Transaction, TransactionResult
 from foqs.shard.state.index import ShardIndex
 from foqs.shard.state.ops.operation import Operation
