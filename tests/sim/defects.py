@@ -19,7 +19,8 @@ from foqs.model.clock import Now
 from foqs.model.errors import NotFoundError, StaleLeaseError, UnavailableError
 from foqs.model.item import Phase, ShardItem
 from foqs.model.namespace import Namespace
-from foqs.model.topic import ItemCounts, ReadyWindow, TopicTable
+from foqs.model.topic import ItemCounts, ReadyWindow
+from foqs.model.topic_table import TopicTable
 from foqs.shard.port import Rewrite, Transaction, TransactionResult
 from foqs.shard.state import index
 from foqs.shard.state.engine import ShardState

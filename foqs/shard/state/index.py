@@ -10,8 +10,9 @@ from foqs.model.errors import FoqsError, OverloadedError
 from foqs.model.item import Phase, ShardItem, move_all
 from foqs.model.namespace import Namespace, SettingsTable, number_in_use
 from foqs.model.serial import slot_of_serial
-from foqs.model.topic import ItemCounts, NamespaceTopics, ShardTopic, TopicTable
+from foqs.model.topic import ItemCounts, NamespaceTopics, ShardTopic
 from foqs.model.topic_name import base_of, is_keyed
+from foqs.model.topic_table import TopicTable
 from foqs.model.window_budget import WindowBudget
 from foqs.shard.port import ClaimedRow, FetchedRow, ItemRow, ShardImage
 from foqs.shard.state.events import Events
