@@ -80,7 +80,8 @@ def test_statements_read_by_their_keys(meta_url: str) -> None:
         ]
         for statement, arguments, index in statements:
             rows = connection.exec_driver_sql(f"EXPLAIN {statement}", arguments).mappings().all()
-            assert [(row["key"], int(row["rows"]) <= 3) for row in rows] == [(index, True)], statement
+            # The estimate counts rows of other tests that are deleted and not purged yet.
+            assert [(row["key"], int(row["rows"]) < 50) for row in rows] == [(index, True)], statement
 
 
 def test_a_key_has_its_namespace_and_its_topic() -> None:
