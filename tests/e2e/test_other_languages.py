@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.database, pytest.mark.slow]
 HERE = Path(__file__).parent
 CPP_STEPS, NODE_STEPS = 12, 14
 CPP_SIGN_IN_STEPS, NODE_SIGN_IN_STEPS, JAVA_SIGN_IN_STEPS = 7, 5, 8
-SAID_BY_EXAMPLES = "group '': hello, attempt 1\ngroup 'archive': hello, attempt 1\n"
+SAID_BY_EXAMPLES = "group '': hello of customer-7, attempt 1\ngroup 'archive': hello of customer-7, attempt 1\n"
 
 
 @pytest.fixture(scope="module")
