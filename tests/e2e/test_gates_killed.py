@@ -21,7 +21,8 @@ NAMESPACE, TOPIC = "orders", "ledger"
 OLD_COUNT, NEW_COUNT = 5, 5
 PATIENT = RetryPolicy(deadline_ms=60_000)
 PATIENCE_S = 120.0
-LEASE_MS = 3_000
+LEASE_MS = 60_000
+"""Longer than the moves and kills that an item under lease waits for."""
 
 
 def gates_count(databases: Databases) -> int:
