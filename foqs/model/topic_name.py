@@ -62,7 +62,7 @@ def ordered(base: str, ordering_key: str) -> str:
 
 
 def bucketed(base: str, ordering_key: str, key_buckets: int) -> str:
-    """Return the name of the keyed topic that has the items of the bucket of an ordering key, of so many buckets."""
+    """Return the name of the keyed topic for an ordering key of a base whose keys share `key_buckets` buckets."""
     bucket = crc32(ordering_key.encode()) % key_buckets
     return ordered(base, sequence_named(None, f"{bucket}/{key_buckets}"))
 

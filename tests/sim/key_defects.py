@@ -33,6 +33,6 @@ def copies_items_to_groups_without_their_keys(self: NamespaceGroups, topic: str)
 
 
 @in_place_of(HeldTopics, "see", _has_shards)
-def moves_slots_with_the_items_of_their_keys(self: HeldTopics, number: int, name: str, *, is_live: bool) -> None:
+def gives_slots_without_gates_for_their_keys(self: HeldTopics, number: int, name: str, *, is_live: bool) -> None:
     if not is_keyed(name):
         _see(self, number, name, is_live=is_live)

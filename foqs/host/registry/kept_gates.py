@@ -35,7 +35,7 @@ GATES_PER_CALL_MAX = 64
 GATES_SHOWN_MAX = 64
 """Gates, the oldest ones, that the metrics of a host show."""
 TURN_MS_MAX = 5 * limits.SECOND_MS
-"""Timeout of a redrive that waits until a later shard has stopped to deliver."""
+"""Timeout of a redrive that waits until a later shard has stopped delivering."""
 TURN_POLL_MS = 50
 """The pause between two checks of such a redrive by the facts that this host knows."""
 
@@ -117,10 +117,10 @@ class SlotGates:
         """True if the shard has gates, or serial topics of slots that lead elsewhere."""
         if any(shard.shard_id in (gate.from_shard, gate.to_shard) for gate in self._slots.gates):
             return True
-        return any(True for _ in self._strange_slots(shard))
+        return bool(self._strange_slots(shard))
 
-    def _strange_slots(self, shard: ShardState) -> Iterable[int]:
-        """The slots of serial topics of the shard that lead to another shard, and have no gate."""
+    def _strange_slots(self, shard: ShardState) -> list[int]:
+        """Return the slots of serial topics of the shard that lead to another shard, and have no gate."""
         kept = self._slots.kept_by(shard)
         known = shard.index.topic_table.serial_by_slot
         if kept is None or not kept.version or not known:
@@ -151,12 +151,13 @@ class SlotGates:
         for state in (GateState.OPEN, GateState.SHUT):
             # It claims nothing more of the slots of these gates, so a topic that is idle stays so.
             self._slots.apply_gates(shard)
-            waiting = [gate for gate in self._slots.gates if gate.to_shard == shard_id and gate.state < state]
-            found = [
-                gate
-                for gate in waiting[:GATES_PER_CALL_MAX]
-                if state is GateState.SHUT or not await _any(shard, gate.slot, lambda topic: not topic.is_idle)
-            ]
+            found: list[SlotGate] = []
+            for gate in self._slots.gates:
+                if gate.to_shard != shard_id or gate.state >= state or len(found) == GATES_PER_CALL_MAX:
+                    continue
+                # Gates whose items are out for long do not hold up those behind them.
+                if state is GateState.SHUT or not await _any(shard, gate.slot, lambda topic: not topic.is_idle):
+                    found.append(gate)
             if found:
                 await self._change(partial(_advance, shard_id, epoch, found, state))
 
@@ -216,7 +217,7 @@ class SlotGates:
         while not await self._has_turn(shard_id, slot):
             if loop.time() > until_s:
                 raise _not_now(
-                    f"the shard to which slot {slot} leads has not stopped to deliver within {TURN_MS_MAX} ms"
+                    f"the shard to which slot {slot} leads has not stopped delivering within {TURN_MS_MAX} ms"
                 )
             await asyncio.sleep(TURN_POLL_MS / 1000)
             for _, shard in self._shards.owned():

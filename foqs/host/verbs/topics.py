@@ -112,7 +112,7 @@ class Topics:
         counts: list[ItemCounts] = [*parts, *keyed]
         ready = sum([part.ready for part in counts])
         prefetched = self._dispatcher.queues.prefetched(parts[0].namespace, parts[0].name)
-        shown = parts if not keyed else [*parts, *_some_ready(keyed)]
+        shown = parts if not keyed else [*parts, *_first_of(keyed)]
         claiming = [part.claim_head for part in shown if part.claim_head != order.LAST]
         sort_keys = [prefetched.first, *claiming, *[part.window.head for part in shown]]
         first = min([sort_key for sort_key in sort_keys if order.FIRST < sort_key < order.LAST], default=order.LAST)
@@ -136,7 +136,7 @@ class Topics:
         )
 
 
-def _some_ready(keyed: Sequence[KeyedTopics]) -> list[ShardTopic]:
+def _first_of(keyed: Sequence[KeyedTopics]) -> list[ShardTopic]:
     """Return some keyed topics: of many, the first ones by name stand for all."""
     return [topic for one in keyed for topic in islice(one.by_name.values(), KEYS_SHOWN_MAX)]
 

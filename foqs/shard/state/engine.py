@@ -109,7 +109,9 @@ class ShardState:
         self._steady_written_ms = image.steady_ms
         self._topics_gone: list[int] = []
         self._had_no_room: list[ShardTopic] = []
-        """Serial topics that have not been reported since the rows were counted."""
+        """Serial topics that have room again, because the rows were counted or their slots opened. They are reported in
+        steps, since a shard can have as many as it has ordering keys.
+        """
         self._adopt_claims(image)
         for key in unseen:
             if key in index.leases:
@@ -151,8 +153,10 @@ class ShardState:
 
     def shut_slots(self, slots: frozenset[int]) -> None:
         """Deliver no item of the serial topics of these slots from now on, and again of all other slots."""
-        for topic in self.index.topic_table.shut(slots):
-            self.index.events.topics_changed[topic] = None
+        opened = self.index.topic_table.shut(slots)
+        if self.index.counted:  # Before, none has room, and all are reported then.
+            self._had_no_room += opened
+            self._report_room()
 
     def serial_topics_of(self, slot: int) -> Collection[ShardTopic]:
         """Return the serial topics of a slot that the shard knows."""
@@ -377,7 +381,7 @@ class ShardState:
         self._report_room()
 
     def _report_room(self) -> None:
-        """Report some of the serial topics that had no room before the rows were counted."""
+        """Report some of the serial topics that have room again."""
         for _ in range(min(len(self._had_no_room), ROOM_REPORTED_PER_TICK)):
             topic = self._had_no_room.pop()
             if self.index.by_number.get(topic.number) is topic:

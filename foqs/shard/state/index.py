@@ -164,7 +164,7 @@ class ShardIndex:
         return self._made(ShardTopic(self.shard_id, number, namespace, name, self.budget, self.leases, stored=False))
 
     def check_room_for_topics(self, count: int) -> None:
-        """Raise OverloadedError if the shard has no room for so many further topics."""
+        """Raise OverloadedError if the shard has no room for `count` more topics."""
         if len(self.topics) + count > limits.TOPICS_PER_SHARD_MAX:
             raise OverloadedError(
                 f"shard {self.shard_id} has {len(self.topics)} topics, ordering keys included, and "
