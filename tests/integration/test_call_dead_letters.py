@@ -123,6 +123,22 @@ async def test_the_ttl_of_a_redriven_item_starts_anew_though_it_had_long_ended(h
     assert before_ms - CLOCK_SLACK_MS <= begins_ms <= redriven_ms + CLOCK_SLACK_MS
 
 
+async def test_an_item_that_a_server_with_a_slow_clock_redrove_gets_the_longest_ttl_at_its_next_redrive(host):
+    await host.admin.update_namespace("jobs", ttl_ms_max=40 * limits.MINUTE_MS, ttl_ms_default=limits.MINUTE_MS)
+    await host.client.enqueue("jobs", "t", b"x")
+    items = await host.client.dequeue("jobs", "t", wait_ms=20_000)
+    await host.client.nack("jobs", items, dead_letter=True)
+    for url in host.shard_urls.values():  # As if it had been redriven ten minutes before its enqueue.
+        with closing(connect(url)) as session, session.cursor() as cursor:
+            cursor.execute("UPDATE item SET expires_at = enqueued_at - 600000")
+            session.commit()
+    before_ms = time.time_ns() // 1_000_000
+    assert (await host.admin.redrive_dead_letters("jobs", "t", [items[0].id])).count == 1
+    redriven_ms = time.time_ns() // 1_000_000
+    begins_ms = (await host.admin.get_item("jobs", items[0].id)).expires_at_ms - 40 * limits.MINUTE_MS
+    assert before_ms - CLOCK_SLACK_MS <= begins_ms <= redriven_ms + CLOCK_SLACK_MS
+
+
 async def test_the_receipt_of_before_the_death_does_not_settle_the_redriven_item(host):
     await host.client.enqueue("jobs", "t", b"x")
     (first,) = await host.client.dequeue("jobs", "t", wait_ms=20_000)

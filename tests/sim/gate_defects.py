@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection
 
+from foqs.host.registry import slot_moves
+from foqs.host.registry.held_topics import topics_holding
 from foqs.host.registry.kept_gates import SlotGates
 from foqs.host.registry.known_slots import Slots
 from foqs.host.registry.slot_moves import SlotMover
+from foqs.model import limits
 from foqs.model.census import Census
+from foqs.model.namespace import SettingsTable
+from foqs.model.serial import slot_of_serial
 from foqs.model.slot_gates import GateState, shut_slots
 from foqs.model.slots import SlotMove
+from foqs.model.topic import ShardTopic
+from foqs.model.topic_name import is_keyed
 from foqs.shard.state.engine import ShardState
 from foqs.testing.fake_censuses import FakeSlots
 from foqs.testing.fake_gates import FakeGates
@@ -24,6 +31,20 @@ _insert = FakeGates._insert
 @in_place_of(SlotMover, "_make_gates")
 async def gives_slots_without_a_gate(self: SlotMover, shard: ShardState, move: SlotMove) -> None:
     return None
+
+
+@in_place_of(slot_moves, "held_slots")
+async def gives_slots_without_gates_for_their_keys(
+    shard: ShardState, settings: SettingsTable, slots: Collection[int]
+) -> set[int]:
+    found = {slot_of_serial(settings, one.namespace, one.name) async for one in _live(shard) if not is_keyed(one.name)}
+    return {slot for slot in found if slot is not None and slot in slots}
+
+
+async def _live(shard: ShardState) -> AsyncIterator[ShardTopic]:
+    async for topic, is_live in topics_holding(shard, 0, limits.TOPICS_PER_TICK_MAX):
+        if is_live:
+            yield topic
 
 
 @in_place_of(SlotGates, "_holds")

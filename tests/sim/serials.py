@@ -80,8 +80,8 @@ class _Put:
     has_id: bool = False
     """True if it was enqueued with a dedup id, in a call whose other items do not wait for the look-up."""
     ends_ms: list[float] = field(default_factory=list)
-    redrives_ms: list[float] = field(default_factory=list)
-    """The times at which it certainly was alive again, after it was dead."""
+    redrives_ms: list[tuple[float, float]] = field(default_factory=list)
+    """The calls that made it alive again, after it was dead: the time of each, and the time of its answer."""
     holds_ms: list[float] = field(default_factory=list)
     """The times from which it certainly was a dead letter."""
     frees_ms: list[float] = field(default_factory=list)
@@ -340,7 +340,7 @@ class SerialLoad:
             return
         if not is_purge and not result.errors:
             self._world.counts["dead letters of serial topics redriven"] += 1
-            put.redrives_ms.append(self._now_ms())
+            put.redrives_ms.append((began_ms, self._now_ms()))
 
     async def _flip(self, until_s: float) -> None:
         """Try to make a topic serial, which needs a moment without items of it, and end that soon."""
@@ -438,8 +438,8 @@ def _order_problems(puts: list[_Put], taken: list[_Taken]) -> Iterator[str]:
 def _alive(a: _Put) -> Iterator[tuple[float, float]]:
     """Yield the times between which the item is certainly not ended: since its enqueue, and since each redrive."""
     yield 0, min(a.ends_ms, default=float("inf"))
-    for since_ms in a.redrives_ms:
-        later = [at for at in (*a.ends_ms, *a.frees_ms) if at > since_ms]
+    for began_ms, since_ms in a.redrives_ms:
+        later = [at for at in (*a.ends_ms, *a.frees_ms) if at > began_ms]  # It can have ended before the answer came.
         yield since_ms, min(later, default=float("inf"))
 
 

@@ -14,6 +14,7 @@ from foqs.shard.port import TIMER_LANE, StoredClaim, Transaction
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.index import ShardIndex
 from foqs.shard.state.lease_table import SLOT_MS
+from foqs.shard.state.ops.dedup import with_copies
 from foqs.storage.shard.formats import unpack_items
 from foqs.storage.shard.packs.pack_index import PackIndex
 from foqs.testing.fake_tables import Tables
@@ -265,9 +266,10 @@ def _buffer_problems(shard: ShardState) -> Iterator[str]:
 
 def _held_for_dedup(shard: ShardState) -> list[ShardItem]:
     dedup = shard.dedup
-    repeats = [repeat.item for some in dedup.repeats.values() for repeat in some]
-    waiting = [item for calls in dedup.loading.values() for call in calls for item in call.items]
-    return [*repeats, *waiting, *[check.item for check in dedup.checks.held()]]
+    held = [(repeat.item, repeat.outcome) for some in dedup.repeats.values() for repeat in some]
+    held += [(item, call.outcome) for calls in dedup.loading.values() for call in calls for item in call.items]
+    held += [(check.item, check.outcome) for check in dedup.checks.held()]
+    return [one for item, outcome in held for one in with_copies([item], outcome)]
 
 
 def _topic_problems(shard: ShardState, tables: Tables) -> Iterator[str]:

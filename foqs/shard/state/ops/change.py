@@ -118,14 +118,17 @@ class Changes:
     def redrive(self, row: ItemRow, now_ms: int, ttl_ms_max: int, completion: Completion, position: int) -> None:
         """Make a dead row that was just looked up ready again. Its TTL starts anew, `ttl_ms_max` at most.
 
-        The row does not have the TTL itself: it is the time from the enqueue to the expiry, a delay included. Raises
-        NotFoundError if the item is not dead, InvalidArgumentError if another delivery of it is forbidden.
+        The row does not have the TTL itself: it is the time from the enqueue to the expiry, a delay included. A former
+        redrive, when the clock was far behind, can have left an expiry before the enqueue: then the TTL is
+        `ttl_ms_max`. Raises NotFoundError if the item is not dead, InvalidArgumentError if another delivery of it is
+        forbidden.
         """
         if row.lane >= 0 or row.key in self._timers.changing:
             raise NotFoundError("the item is not a dead letter")
         if row.at_most_once:
             raise InvalidArgumentError("an at-most-once item cannot be redriven: it would be delivered twice")
-        expires_at = now_ms + min(row.expires_at - row.enqueued_at, ttl_ms_max)
+        ttl_ms = row.expires_at - row.enqueued_at
+        expires_at = now_ms + (min(ttl_ms, ttl_ms_max) if ttl_ms > 0 else ttl_ms_max)
         due_at = SERIAL_DUE_AT if self.topic_of(row).is_serial else now_ms
         rewrite = Rewrite(row.key, row.topic, row.priority, due_at, row.deliveries, 0, None, b"", expires_at=expires_at)
         self._change(RowChange(row, rewrite, completion, position))
