@@ -581,7 +581,13 @@ struct TopicPolicy {
    * 0: each ordering_key is a sequence by itself. 1 to 4,096: keys share this many sequences, by their CRC-32, so that very
    * many keys cost no more than these, and a slow key delays those of its bucket. Its items do not show their keys.
    */
-  19: optional i32 key_buckets
+  19: optional i32 key_buckets,
+  /**
+   * 0 or 1: one item of an ordering_key, or of the serial topic, is out at a time. Up to 1,000: one dequeue gets up to so many
+   * of them together, in order, and the next ones are delivered when all of these have ended. If one of them comes back, by a
+   * nack or as its lease ends, so do those behind it that have not ended: their receipts get STALE_LEASE.
+   */
+  20: optional i32 key_batch
 }
 /**
  * Changes what is given, and returns what holds then. It holds on every host within 2 s, also for calls that wait. A field
@@ -613,7 +619,9 @@ struct SetTopicPolicyRequest {
   16: optional bool serial,
   17: optional OnDead on_dead,
   /** Another number needs a topic without any items, as `serial` does. Not of a group. */
-  19: optional i32 key_buckets
+  19: optional i32 key_buckets,
+  /** It holds from the next delivery on. Not of a group. */
+  20: optional i32 key_batch
 }
 /** A change of one policy, as in SetTopicPolicyRequest. */
 struct TopicPolicyChange {
@@ -634,7 +642,8 @@ struct TopicPolicyChange {
   14: optional i32 in_flight_max,
   15: optional bool serial,
   16: optional OnDead on_dead,
-  18: optional i32 key_buckets
+  18: optional i32 key_buckets,
+  20: optional i32 key_batch
 }
 /**
  * Makes up to 1,000 changes, one after the other, in one transaction. One that cannot be made has its error at its position

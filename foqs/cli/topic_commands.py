@@ -19,6 +19,7 @@ from foqs.cli.topic_policy import (
     depth,
     expiry,
     in_flight,
+    key_batch,
     key_buckets,
     limit,
     pause,
@@ -55,6 +56,7 @@ topic.add_command(expiry)
 topic.add_command(backoff)
 topic.add_command(serial)
 topic.add_command(in_flight)
+topic.add_command(key_batch)
 topic.add_command(key_buckets)
 topic.add_command(policies)
 topic.add_command(set_policies)

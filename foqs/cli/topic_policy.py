@@ -13,7 +13,7 @@ from foqs.cli.numbers import WholeNumber
 from foqs.cli.remote import Remote, remote_command
 from foqs.model import limits
 from foqs.model.policy import DEPTH_MAX, IN_FLIGHT_MAX, TopicPolicyEntry, TriState
-from foqs.model.serial import OnDead
+from foqs.model.serial import KEY_BATCH_MAX, OnDead
 from foqs.model.topic_name import KEY_BUCKETS_MAX
 
 NO_CAP = "none"
@@ -267,6 +267,20 @@ def key_buckets(remote: Remote, namespace: str, topic_name: str, number: int, is
     _set(remote, namespace, topic_name, is_prefix, None, key_buckets=number)
 
 
+@click.command("key-batch")
+@click.argument("namespace")
+@click.argument("topic_name", metavar="TOPIC")
+@click.argument("number", metavar="ITEMS", type=WholeNumber(0, KEY_BATCH_MAX))
+@prefix_option
+@remote_command
+def key_batch(remote: Remote, namespace: str, topic_name: str, number: int, is_prefix: bool) -> None:
+    """Let one dequeue get up to ITEMS items of an ordering key of TOPIC together, or of TOPIC if it is serial; 0 for one.
+
+    The next items of the key follow when all of these have ended.
+    """
+    _set(remote, namespace, topic_name, is_prefix, None, key_batch=number)
+
+
 @click.command()
 @click.argument("namespace")
 @click.option("--prefix", default="", help="Only topics and prefixes with this prefix.")
@@ -303,6 +317,8 @@ def _row(policy: TopicPolicyEntry) -> tuple[object, ...]:
     order = ("yes, dead letters hold it" if holds else "yes") if policy.serial else "no"
     if policy.key_buckets:
         order += f", keys in {policy.key_buckets} buckets"
+    if policy.key_batch > 1:
+        order += f", {policy.key_batch} together"
     counts = policy.weight, policy.attempts_max or "", policy.in_flight_max or "", policy.depth_max or ""
     return name, ", ".join(paused) or "no", cap, *counts, expires, _backoff(policy), order, policy.reason
 

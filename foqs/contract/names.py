@@ -81,14 +81,14 @@ FIELDS: Mapping[str, Mapping[str, Checked]] = {
         INSIDE="topic group",
         CONTENT="enqueue_paused dequeue_paused reason deliveries_per_second_max weight attempts_max is_prefix"
         " depth_max dead_letter_on_expiry backoff_ms backoff_ms_max serial on_dead in_flight_max"
-        " key_buckets",
+        " key_buckets key_batch",
     ),
     "SetTopicPoliciesRequest": _fields(NAMESPACE="namespace_name", CONTENT="changes"),
     "TopicPolicyChange": _fields(
         INSIDE="topic group",
         CONTENT="is_prefix enqueue_paused dequeue_paused reason deliveries_per_second_max weight attempts_max"
         " depth_max dead_letter_on_expiry backoff_ms backoff_ms_max serial on_dead in_flight_max"
-        " key_buckets",
+        " key_buckets key_batch",
     ),
     "GetTopicPolicyRequest": _fields(NAMESPACE="namespace_name", INSIDE="topic group", CONTENT="is_prefix"),
     "ListTopicPoliciesRequest": _fields(

@@ -9,7 +9,7 @@ from unicodedata import category
 
 from foqs.model import limits
 from foqs.model.errors import InvalidArgumentError
-from foqs.model.serial import OnDead
+from foqs.model.serial import KEY_BATCH_MAX, OnDead
 from foqs.model.topic_name import KEY_BUCKETS_MAX, hidden, parts
 
 IN_FLIGHT_MAX = 1_000_000
@@ -56,8 +56,12 @@ class TopicPolicy:
     """The most items under lease at the same time in the cluster; 0 for no limit."""
     key_buckets: int = 0
     """The sequences that its ordering keys share; 0 for one for each key."""
+    key_batch: int = 0
+    """The most items of a key, or of the serial topic, that one dequeue gets together; 0 for one."""
 
 
+ORDER_FIELDS = ("serial", "on_dead", "key_buckets", "key_batch")
+"""The fields of a topic's own policy that hold for each of its groups by itself."""
 NO_POLICY = TopicPolicy()
 FIELDS = tuple(field.name for field in fields(TopicPolicy))
 _BITS = {name: 1 << at for at, name in enumerate(FIELDS)}
@@ -168,6 +172,7 @@ _NUMBERS = {
     "attempts_max": (0, limits.ATTEMPTS_MAX),
     "in_flight_max": (0, IN_FLIGHT_MAX),
     "key_buckets": (0, KEY_BUCKETS_MAX),
+    "key_batch": (0, KEY_BATCH_MAX),
     "depth_max": (0, DEPTH_MAX),
     "dead_letter_on_expiry": (min(TriState), max(TriState)),
     "backoff_ms": (0, limits.DELAY_MS_MAX),

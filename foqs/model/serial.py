@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 SERIAL_DUE_AT: Final = 0
 """The due time of the items of serial topics, which are sorted by their keys alone."""
+KEY_BATCH_MAX: Final = 1_000
+"""The largest key_batch."""
 CLOSED_RETRY_MS: Final = 500
 """The retry_after_ms of an enqueue to a topic that is about to become serial."""
 

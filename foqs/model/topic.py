@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from sortedcontainers import SortedDict
 
 from foqs.model import limits, order
+from foqs.model.item import Phase, ShardItem
 from foqs.model.policy import TopicPolicy
 from foqs.model.serial import OnDead, oldest_shown
 from foqs.model.topic_name import base_of, is_ordered, ordering_key_of, parts
@@ -244,6 +245,7 @@ class ShardTopic(ItemCounts):
         "_leases",
         "base",
         "base_name",
+        "batch_max",
         "claim_head",
         "claiming_count",
         "first_enqueued_at",
@@ -258,6 +260,7 @@ class ShardTopic(ItemCounts):
         "out_count",
         "permits",
         "permits_granted",
+        "run",
         "shard_id",
         "shown",
         "slot",
@@ -308,7 +311,11 @@ class ShardTopic(ItemCounts):
         its keyed topics count as well.
         """
         self.is_serial = is_ordered(name)
-        """True if it delivers one item at a time."""
+        """True if it delivers one item at a time, or one run of items."""
+        self.batch_max = 1
+        """The most items of a run, being serial."""
+        self.run: list[ShardItem] = []
+        """The items that it has delivered last, in order, being serial. No others are delivered before all have ended."""
         self.slot = NO_SLOT
         """Its slot while it is a serial topic of the shard."""
         self.holds_on_dead = False
@@ -325,6 +332,7 @@ class ShardTopic(ItemCounts):
     def follow(self, serial: TopicPolicy | None) -> None:
         """Set the order of its deliveries by the policy of its topic, which is None unless it is serial."""
         self.is_serial = serial is not None
+        self.batch_max = max(1, serial.key_batch) if serial is not None else 1
         self.holds_on_dead = serial is not None and serial.on_dead is OnDead.HOLD
         if self.of_namespace is not None:
             self.of_namespace.note_order(self)
@@ -394,8 +402,8 @@ class ShardTopic(ItemCounts):
         return is_short and not (self.out_count or self.delayed) and self.window.head != order.LAST
 
     def _serial_room(self) -> int:
-        """1 if no item is out or waits for its next attempt, and nothing keeps the topic back: no dead letter, and no
-        other shard; else 0.
+        """The items of a run if no item is out or waits for its next attempt, and nothing keeps the topic back: no dead
+        letter, and no other shard; else 0.
 
         Until the rows are counted, an item can wait unknown.
         """
@@ -405,10 +413,20 @@ class ShardTopic(ItemCounts):
         if namespace.is_shut(self.slot):
             return 0
         is_held = self.holds_on_dead and self.dead
-        base = self.base
-        if is_held or (base is not None and base.permits is not None and base.permits <= base.out_count):
+        if is_held:
             return 0
-        return int(len(self._leases) < limits.OPEN_LEASES_MAX)
+        room = min(self.batch_max, limits.OPEN_LEASES_MAX - len(self._leases))
+        if self.permits is not None:
+            room = min(room, max(1, self.permits))  # One item alone needs no permit: no other shard has one out.
+        base = self.base
+        if base is not None and base.permits is not None:
+            room = min(room, base.permits - base.out_count)
+        return max(0, room)
+
+    @property
+    def has_run_out(self) -> bool:
+        """True if an item of its run has not ended, being serial."""
+        return any(item.phase in (Phase.LEASED, Phase.SETTLING) for item in self.run)
 
     @property
     def is_idle(self) -> bool:

@@ -13,7 +13,7 @@ from foqs.host.dispatch.tokens import Tokens
 from foqs.host.dispatch.topic_queue import DequeueCall, TopicQueue
 from foqs.model import limits
 from foqs.model.clock import Now
-from foqs.model.item import Phase, ShardItem
+from foqs.model.item import Phase, ShardItem, by_topic
 from foqs.model.namespace import SettingsTable
 from foqs.shard.writer.shard_writer import ShardWriter
 
@@ -245,6 +245,15 @@ class Deliveries:
             else:
                 item.delivered_at = now.server_ms
                 given.append(item)
+        if queue.is_serial:
+            self._begin_runs(queue, given)
         if queue.is_throttled:
             self._tokens.spend(queue, len(given))
         return given
+
+    def _begin_runs(self, queue: TopicQueue, given: list[ShardItem]) -> None:
+        """Note the items as a run. Those that the call did not take wait until it has ended."""
+        for topic, items in by_topic(given).items():
+            topic.run = items
+        if given and queue.buffer.sort_keys:
+            self._prefetch.unclaim(queue, queue.buffer.items)

@@ -172,6 +172,8 @@ class Permits:
         count = queue.waiting_count - len(queue.buffer) - queue.coming_count
         if not is_of_group(queue.name):
             count += queue.tenant.waiting_any_count
+        if (ring := queue.keyed_ring) is not None:
+            count += sum([call.lacks[ring] for call in islice(ring.waiting, ANY_TOPICS_MAX)])
         return min(count, queue.in_flight_max, limits.TRANSACTION_CLAIMS_MAX)
 
     def _found(self, queue: TopicQueue) -> None:

@@ -131,7 +131,7 @@ class Prefetch:
             self.prefetched_bytes += sum(sizes_bytes)
             self._settings.note_item_bytes(topic.namespace, max(sizes_bytes))
             queue.buffer.add(items)
-            if self._draining or topic.shard_id in self._queues.leaving:
+            if self._draining or topic.shard_id in self._queues.leaving or (topic.run and topic.has_run_out):
                 self.unclaim(queue, items)
 
     def _expect(self, topic: ShardTopic, size_bytes: int) -> None:

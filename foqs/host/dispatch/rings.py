@@ -350,8 +350,7 @@ class Rings:
             queue = turns[-1][1]
             self._tokens.refresh(queue)
             spare = 0 if queue.is_paused else queue.spare_count(left + 1)
-            # A single topic has every turn.
-            want = min([spare, left, *[credit for of, _, credit in turns if len(of.entries) > 1]])
+            want = min([spare, left, *[credit for of, _, credit in turns if of.bounds(queue)]])
             is_last = want == spare
             if want and queue.is_throttled:
                 granted = self._take_tokens(queue, want, now_s)
@@ -426,7 +425,7 @@ class Rings:
                 return
             call = next(iter(ring.waiting))
             left = call.lacks[ring]
-            want = min(left, 1) if queue.is_serial else left
+            want = min(left, topic.room) if queue.is_serial else left
             if queue.is_throttled:
                 want = self._tokens.admit_arriving(queue, want)
             if want:

@@ -58,6 +58,13 @@ class ReadyRing:
             self.entries[queue] += queue.weight
         return queue, self.entries[queue]
 
+    def bounds(self, queue: TopicQueue) -> bool:
+        """Return True if a call gets no more of the topic than it has credit here.
+
+        A single topic has every turn, and each turn of an ordering key brings its run.
+        """
+        return len(self.entries) > 1 and not (queue.is_serial and self.base is not None)
+
     def remove(self, queue: TopicQueue) -> None:
         self.entries.pop(queue, None)
         if self.current is queue:

@@ -185,6 +185,7 @@ class Tokens:
         serial = self._settings.serial_policy(queue.namespace, queue.name)
         if serial is not None or queue.is_serial:
             queue.is_serial = serial is not None
+            queue.batch_max = max(1, serial.key_batch) if serial is not None else 1
             for topic in [*queue.parts.values(), *queue.sick_parts.values()]:
                 topic.follow(serial)
 

@@ -165,7 +165,7 @@ class TopicQueue:
     """
 
     __slots__ = (
-        "_rate", "_rated_at_s", "_served_count", "allowed_count", "base", "base_queue", "buffer", "calls", "cap",
+        "_rate", "_rated_at_s", "_served_count", "allowed_count", "base", "base_queue", "batch_max", "buffer", "calls", "cap",
         "claiming_last", "claims_ended_count", "expired_claims_in_row", "group", "has_claims_for_calls",
         "has_prefetched_for_calls", "in_flight_max", "in_ring", "is_asking_permits", "is_paused", "is_serial",
         "is_throttled", "keyed", "keyed_ring", "lacks_permits",
@@ -212,7 +212,9 @@ class TopicQueue:
         self.is_paused = False
         """True if no item is delivered."""
         self.is_serial = False
-        """True if it delivers one item at a time, and claims none before a call waits for it."""
+        """True if it delivers one run of items at a time, to one call, and claims none before a call waits for it."""
+        self.batch_max = 1
+        """The most items of a run, being serial."""
         self.pausing: deque[DequeueCall] | None = None
         """The calls that a pause has not checked yet; it ends calls that wait for paused topics only."""
         self.cap: Cap | None = None
@@ -289,7 +291,8 @@ class TopicQueue:
         PREFETCH_BEGIN_ITEMS_MAX (like TCP's slow start). A topic with a cap claims only items that it can deliver now.
         """
         if self.is_serial:
-            return min(self.waiting_count, 1, self.allowed_count if self.is_throttled else 1)
+            wanted = next(iter(self.calls)).wants[self] if self.calls else 0
+            return min(wanted, self.batch_max, self.allowed_count if self.is_throttled else self.batch_max)
         if self.is_throttled:
             if not self.allowed_count:
                 return 0
@@ -380,6 +383,8 @@ class TopicQueue:
 
     def spare_count(self, bound: int) -> int:
         """Return the known items beyond those that calls already want, up to `bound`."""
+        if self.is_serial and self.waiting_count:
+            return 0  # A run is for one call.
         bound += self.waiting_count
         count = len(self.buffer)
         for part in self.parts.values():
@@ -388,7 +393,7 @@ class TopicQueue:
             window = part.window
             # Items beyond the edge of a window are read only when a call wants them.
             if window.head != order.LAST and part.room:
-                count += 1 if self.is_serial else len(window) or 1
+                count += min(len(window) or 1, part.room) if self.is_serial else len(window) or 1
             count += part.claiming_count
         return max(0, min(count, bound) - self.waiting_count)
 

@@ -16,7 +16,7 @@ from foqs.model import limits
 from foqs.model.calls import CallContext, NamespacePage, PositionErrors
 from foqs.model.errors import FoqsError, InvalidArgumentError, UnavailableError
 from foqs.model.namespace import Namespace, NamespaceSettings, check_namespace_name, with_changes
-from foqs.model.policy import NOTHING_SAID, TopicPolicyEntry, TopicPolicyPage, place_of, policy_page
+from foqs.model.policy import NOTHING_SAID, ORDER_FIELDS, TopicPolicyEntry, TopicPolicyPage, place_of, policy_page
 from foqs.model.policy_book import NamedChange
 from foqs.model.principal import Principal
 from foqs.storage.meta.meta_policies import Changed, PolicyCensus
@@ -168,7 +168,7 @@ class NamespaceVerbs:
         policy = own if is_prefix else settings.policy(number, name)
         if request.group:
             of_topic = settings.policy(number, request.topic)
-            policy = replace(policy, serial=of_topic.serial, on_dead=of_topic.on_dead, key_buckets=of_topic.key_buckets)
+            policy = replace(policy, **{name: getattr(of_topic, name) for name in ORDER_FIELDS})
         return TopicPolicyEntry.of(name, policy, own, is_prefix=is_prefix)
 
     async def list_topic_policies(self, request: of.ListTopicPoliciesRequest) -> TopicPolicyPage:
@@ -190,9 +190,9 @@ def _named(change: of.SetTopicPolicyRequest | of.TopicPolicyChange) -> NamedChan
         raise InvalidArgumentError(
             f"enqueue_paused is of topic {change.topic!r}, whose items all groups get: set it without a group"
         )
-    if change.group and any(value is not None for value in (change.serial, change.on_dead, change.key_buckets)):
+    if change.group and any(getattr(change, name) is not None for name in ORDER_FIELDS):
         raise InvalidArgumentError(
-            f"serial, on_dead and key_buckets are of topic {change.topic!r}, and hold for each of its groups by "
-            "itself: set them without a group"
+            f"{', '.join(ORDER_FIELDS)} are of topic {change.topic!r}, and hold for each of its groups by itself: set "
+            "them without a group"
         )
     return NamedChange(name, is_prefix, change)

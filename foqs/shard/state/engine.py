@@ -451,4 +451,6 @@ class ShardState:
         fill_head(item, row)
         self.index.leases[row.key] = item
         self.leases.begin(item, due_at)
+        if item.topic.is_serial:
+            item.topic.run.append(item)
         return item

@@ -86,8 +86,11 @@ class Settlements:
     ) -> None:
         """Write the ends of these leases in the next transaction; `completion` expects each item.
 
-        `outcome` is the reason for the deletion of items if `rewrites` is None.
+        `outcome` is the reason for the deletion of items if `rewrites` is None. Items of serial topics that come back
+        take those behind them in their runs along.
         """
+        if rewrites is not None and any(len(item.topic.run) > 1 for item in items):
+            items, rewrites = self._with_runs(items, rewrites)
         settlement = Settlement(items, rewrites, completion, list(positions), outcome)
         for topic, some in settlement.topics.items():
             move_all(topic, some, some[0].phase, Phase.SETTLING)
@@ -96,7 +99,28 @@ class Settlements:
         else:
             (self.acks if rewrites is None else self.nacks).append(settlement)
             self._index.waiting_calls_count += 1
-            completion.open_count += len(items)
+            completion.open_count += len(positions)
+
+    def _with_runs(
+        self, items: list[ShardItem], rewrites: Sequence[Rewrite | None]
+    ) -> tuple[list[ShardItem], list[Rewrite | None]]:
+        """Return the settled items, and those behind them that must come back as well, with their rewrites.
+
+        An item that is delivered once at most stays out, because nobody knows if its consumer has begun.
+        """
+        first_back: dict[ShardTopic, int] = {}
+        for item, rewrite in zip(items, rewrites, strict=True):
+            topic = item.topic
+            if topic.run and rewrite is not None and (rewrite.lane >= 0 or topic.holds_on_dead):
+                first_back[topic] = min(item.sort_key, first_back.get(topic, order.LAST))
+        settled = set(items)
+        more = [
+            one for topic, sort_key in first_back.items() for one in topic.run
+            if one.phase is Phase.LEASED and one.sort_key > sort_key and not one.at_most_once and one not in settled
+        ]  # fmt: skip
+        for item in more:
+            self._leases.end(item)
+        return [*items, *more], [*rewrites, *map(_released, more)]
 
     def expire(self, item: ShardItem, now_ms: int) -> None:
         """End an item that has expired just before its delivery."""
@@ -312,6 +336,8 @@ class Settling(Operation):
                 del leases[item.key]
             for topic, some in settlement.topics.items():
                 move_all(topic, some, Phase.SETTLING, Phase.GONE)
+                if topic.run and not topic.has_run_out:
+                    topic.run = []
                 if was_crowded or topic.is_serial or topic.permits is not None:  # Topics might have had no room.
                     events.topics_changed[topic] = None
             for rewrite, item in zip(settlement.rewrites or (), settlement.items, strict=False):
@@ -320,7 +346,7 @@ class Settling(Operation):
             if has_event_log:
                 events.ends += settlement.ends(now.server_ms)
             if settlement.completion is not None:
-                events.done(settlement.completion, len(settlement.items))
+                events.done(settlement.completion, len(settlement.positions))
 
     def rolled_back(self, error: FoqsError) -> None:
         for settlement in self._settlements:
@@ -333,6 +359,12 @@ class Settling(Operation):
     def lost(self, unknown: FoqsError, undone: FoqsError) -> None:
         for settlement in self._settlements:
             self._source.fail(settlement, unknown)
+
+
+def _released(item: ShardItem) -> Rewrite:
+    """Return the row of an item that comes back to its place without a failed attempt, under another receipt."""
+    sort_key = (item.topic.number, item.priority, item.due_at)
+    return Rewrite(item.key, *sort_key, item.deliveries + 1, item.failed_attempts, None, is_in_place=True)
 
 
 def _outcome_of(item: ShardItem, rewrite: Rewrite | None, *, is_of_call: bool) -> Outcome | None:
