@@ -274,9 +274,9 @@ def key_buckets(remote: Remote, namespace: str, topic_name: str, number: int, is
 @prefix_option
 @remote_command
 def key_batch(remote: Remote, namespace: str, topic_name: str, number: int, is_prefix: bool) -> None:
-    """Let one dequeue get up to ITEMS items of an ordering key of TOPIC together, or of TOPIC if it is serial; 0 for one.
+    """Let one dequeue get up to ITEMS items of an ordering key of TOPIC together; 0 for one.
 
-    The next items of the key follow when all of these have ended.
+    The next items of the key follow when all of these have ended. A serial topic has it for its own items.
     """
     _set(remote, namespace, topic_name, is_prefix, None, key_batch=number)
 

@@ -315,7 +315,7 @@ class ShardTopic(ItemCounts):
         self.batch_max = 1
         """The most items of a run, being serial."""
         self.run: list[ShardItem] = []
-        """The items that it has delivered last, in order, being serial. No others are delivered before all have ended."""
+        """The items that it has delivered last, in order, being serial. All end before others are delivered."""
         self.slot = NO_SLOT
         """Its slot while it is a serial topic of the shard."""
         self.holds_on_dead = False
@@ -333,6 +333,8 @@ class ShardTopic(ItemCounts):
         """Set the order of its deliveries by the policy of its topic, which is None unless it is serial."""
         self.is_serial = serial is not None
         self.batch_max = max(1, serial.key_batch) if serial is not None else 1
+        if not self.is_serial:
+            self.run = []
         self.holds_on_dead = serial is not None and serial.on_dead is OnDead.HOLD
         if self.of_namespace is not None:
             self.of_namespace.note_order(self)

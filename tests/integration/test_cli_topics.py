@@ -187,4 +187,5 @@ def test_items_with_ordering_keys_are_enqueued_counted_and_redriven_by_key(shell
     assert "only without items" in refused.stderr
     told = shell.json("topic", "key-buckets", "ns", "events", "16")
     assert (told["key_buckets"], told["own_fields"]) == (16, ["key_buckets"])
-    assert "no, keys in 16 buckets" in shell.run("topic", "policies", "ns").stdout
+    assert shell.json("topic", "key-batch", "ns", "events", "100")["key_batch"] == 100
+    assert "no, keys in 16 buckets, 100 together" in shell.run("topic", "policies", "ns").stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.sim import (
+    batch_defects,
     cap_defects,
     cluster_defects,
     copy_defects,
@@ -38,6 +39,7 @@ _OF_ONE_HOST = (
     dedup_defects,
     defects,
     event_defects,
+    batch_defects,
     key_defects,
     load_defects,
     owner_defects,

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +28,7 @@ from foqs.testing.fake_server import Script
 from tests.histories.history import make_payload, uid_of
 from tests.sim.caller import Demand
 from tests.sim.clients import SimNack
+from tests.sim.serial_history import Put, Taken, order_problems, overlaps
 
 if TYPE_CHECKING:
     from tests.sim.host import FakeDoor
@@ -54,41 +54,6 @@ _TOLERANCE_MS = 5
 """The time by which a lease can end earlier than its receipt says, in whole milliseconds and by the wheel's slots."""
 
 
-@dataclass
-class _Taken:
-    """One delivery, by the clock of the world."""
-
-    uid: str
-    invoked_ms: float
-    returned_ms: float
-    lease_ends_ms: float
-    ended_ms: float = float("inf")
-    """The call that can have ended it was made then."""
-
-
-@dataclass
-class _Put:
-    """An item in one group: its enqueue, and the times at which calls were made that can have ended it."""
-
-    uid: str
-    topic: str
-    priority: int
-    position: int
-    invoked_ms: float
-    returned_ms: float = float("inf")
-    has_ttl: bool = False
-    has_id: bool = False
-    """True if it was enqueued with a dedup id, in a call whose other items do not wait for the look-up."""
-    ends_ms: list[float] = field(default_factory=list)
-    redrives_ms: list[tuple[float, float]] = field(default_factory=list)
-    """The calls that made it alive again, after it was dead: the time of each, and the time of its answer."""
-    holds_ms: list[float] = field(default_factory=list)
-    """The times from which it certainly was a dead letter."""
-    frees_ms: list[float] = field(default_factory=list)
-    """The times at which calls were made that can have taken it out of the dead letters."""
-    acked: bool = False
-
-
 class SerialLoad:
     """Producers, consumers and an operator of serial topics."""
 
@@ -96,14 +61,17 @@ class SerialLoad:
         self._world = world
         self._chance = random.Random(f"serial {world.seed}")
         self.is_there = is_there
+        self._batch_max = random.Random(f"batches {world.seed}").choice([1, 1, 3])
+        """The items of a topic or key that one dequeue gets together."""
+        self._calls_count = 0
         self._slowness = random.Random(f"slow serial {world.seed}").choice([1, 1, 6])
         """Slow consumers and operators leave items, and dead letters, for slots to move with."""
         self._void = ""
         """The reason for which nothing is promised any more: the meta database has lost the policies."""
         self._ready = False
-        self._puts: dict[tuple[str, str], _Put] = {}
+        self._puts: dict[tuple[str, str], Put] = {}
         """By group and uid."""
-        self._taken: dict[tuple[str, str], list[_Taken]] = {}
+        self._taken: dict[tuple[str, str], list[Taken]] = {}
         """By topic and group."""
         self._number = 0
         self._times: list[list[float]] = []
@@ -129,7 +97,8 @@ class SerialLoad:
     async def _begin(self) -> bool:
         """Make the namespace, a group, and the topics serial. Each step can be repeated."""
         made = NamespaceSettings(attempts_max=limits.ATTEMPTS_MAX)
-        prefix = SimpleNamespace(serial=True)
+        batch = self._batch_max if self._batch_max > 1 else None
+        prefix = SimpleNamespace(serial=True, key_batch=batch)
         held = SimpleNamespace(serial=True, on_dead=int(OnDead.HOLD))
         steps: list[Callable[[FakeDoor], Awaitable[Any]]] = [
             lambda door: door.admin.create_namespace(SERIAL_NAMESPACE, made),
@@ -138,6 +107,8 @@ class SerialLoad:
             lambda door: door.admin.set_topic_policy(SERIAL_NAMESPACE, _PREFIX, is_prefix=True, **vars(prefix)),
             lambda door: door.admin.set_topic_policy(SERIAL_NAMESPACE, "held", **vars(held)),
         ]
+        if batch:
+            steps.append(lambda door: door.admin.set_topic_policy(SERIAL_NAMESPACE, _KEYED, key_batch=batch))
         for step in steps:
             try:
                 await self._call(step)
@@ -230,7 +201,7 @@ class SerialLoad:
             if dedup_id is not None:
                 self._world.dedup_ids[uid] = dedup_id
             for group in [group for name, group in _GROUPS if name == base]:
-                put = _Put(uid, topic, priority, position, self._now_ms())
+                put = Put(uid, topic, priority, position, self._now_ms())
                 put.has_ttl, put.has_id = ttl_ms is not None, dedup_id is not None
                 self._puts[group, uid] = put
                 puts.append((position, put))
@@ -261,19 +232,32 @@ class SerialLoad:
         except FoqsError:
             return
         is_serial = self._is_serial(topic, invoked_ms) and self._is_serial(topic, self._now_ms())
-        if len(items) > len({item.ordering_key for item in items}) and is_serial and not self._void:
-            self._world.complain(f"O1: {len(items)} items of serial topic {topic} in one answer")
+        most = max(Counter([item.ordering_key for item in items]).values(), default=0)
+        together_max = self._batch_max if topic in ("s0", "s1", _KEYED) else 1
+        if most > together_max and is_serial and not self._void:
+            self._world.complain(f"O1: {most} items of serial topic {topic} in one answer")
+        self._calls_count += 1
+        call, came_back, answered_ms = self._calls_count, set[str](), self._now_ms()
+        back_ms: dict[str, float] = {}  # The time from which an item of the run can have come back, and all behind it.
         for item in items:
             name = topic if item.ordering_key is None else ordered(topic, item.ordering_key)
             uid = uid_of(item.payload)
             if self._puts[group, uid].acked and not self._world.restored:
                 self._world.complain(f"P5: {uid} was delivered in group {group!r} after its ack there")
             ends_ms = self._world.clocks.lease_end_ms(item.receipt)
-            taken = _Taken(uid, invoked_ms, self._now_ms(), ends_ms - _TOLERANCE_MS)
+            taken = Taken(uid, invoked_ms, answered_ms, ends_ms - _TOLERANCE_MS, call)
             self._taken.setdefault((name, group), []).append(taken)
             await self._settle(group, item, taken)
+            taken.ended_ms = min(taken.ended_ms, back_ms.get(name, float("inf")))
+            if not taken.acked:
+                back_ms[name] = min(taken.ended_ms, taken.lease_ends_ms)
+            if taken.acked and name in came_back and not self._world.restored and not self._void:
+                self._world.complain(f"O4: {uid} was acked, and one that came together before it had come back")
+            if taken.came_back and topic != _FLIPPING:
+                came_back.add(name)
+                self._world.counts["items of runs that came back"] += len(items) > 1
 
-    async def _settle(self, group: str, item: Delivery, taken: _Taken) -> None:
+    async def _settle(self, group: str, item: Delivery, taken: Taken) -> None:
         chance, put = self._chance, self._puts[group, taken.uid]
         if not self._world.delays.calm:
             await asyncio.sleep(chance.choice([0.0, 0.02, 0.1]))
@@ -284,7 +268,7 @@ class SerialLoad:
         taken.ended_ms = self._now_ms()
         if kind == "ack":
             put.ends_ms.append(taken.ended_ms)
-            await self._ack(put, item)
+            taken.acked = await self._ack(put, item)
             return
         if kind == "dead":
             put.ends_ms.append(taken.ended_ms)
@@ -296,16 +280,19 @@ class SerialLoad:
             return
         if not errors:
             self._world.counts[f"{kind} of an item of a serial topic"] += 1
+        taken.came_back = not errors and kind != "dead" and not put.has_ttl  # With a TTL it can be a dead letter.
         if kind == "dead" and not errors:
             put.holds_ms.append(self._now_ms())
 
-    async def _ack(self, put: _Put, item: Delivery) -> None:
+    async def _ack(self, put: Put, item: Delivery) -> bool:
+        """Return True if it was acked for certain."""
         try:
             errors = await self._call(lambda door: door.queue.ack(SERIAL_NAMESPACE, [item.receipt]))
         except FoqsError:
-            return
+            return False
         put.acked = put.acked or not errors
         self._world.counts["items of serial topics acked"] += not errors
+        return not errors
 
     async def _operate(self, until_s: float) -> None:
         while self._now_s() < until_s:
@@ -325,22 +312,25 @@ class SerialLoad:
         except FoqsError:
             return
         for item in page.items:
-            await self._free(topic, group, item.id, uid_of(item.payload))
+            await self._free(topic, group, key, item.id, uid_of(item.payload))
 
-    async def _free(self, topic: str, group: str, item_id: str, uid: str) -> None:
+    async def _free(self, topic: str, group: str, key: str | None, item_id: str, uid: str) -> None:
         put, is_purge = self._puts[group, uid], self._chance.random() < 0.3
         began_ms = self._now_ms()
         put.frees_ms.append(began_ms)
         name = "purge_dead_letters" if is_purge else "redrive_dead_letters"
         try:
             result = await self._call(
-                lambda door: getattr(door.admin, name)(SERIAL_NAMESPACE, topic, [item_id], 1, group=group or None)
+                lambda door: getattr(door.admin, name)(
+                    SERIAL_NAMESPACE, topic, [item_id], 1, group=group or None, ordering_key=key
+                )
             )
         except FoqsError:
             return
         if not is_purge and not result.errors:
             self._world.counts["dead letters of serial topics redriven"] += 1
-            put.redrives_ms.append((began_ms, self._now_ms()))
+            if topic != _KEYED or key is not None:  # Else it waits for no gate.
+                put.redrives_ms.append((began_ms, self._now_ms()))
 
     async def _flip(self, until_s: float) -> None:
         """Try to make a topic serial, which needs a moment without items of it, and end that soon."""
@@ -374,7 +364,7 @@ class SerialLoad:
         for (topic, group), taken in self._taken_while_serial():
             puts = [put for (of, _), put in self._puts.items() if of == group and put.topic == topic]
             self._world.counts["deliveries of serial topics"] += len(taken)
-            for problem in (*_overlaps(taken), *_order_problems(puts, taken), *self._held_problems(puts, taken)):
+            for problem in (*overlaps(taken), *order_problems(puts, taken), *self._held_problems(puts, taken)):
                 self._world.complain(f"{problem} (topic {topic}, group {group!r})")
             delivered = {one.uid for one in taken}
             for put in puts:
@@ -384,7 +374,7 @@ class SerialLoad:
                 if is_there and put.uid not in delivered and not self._world.restored:
                     self._world.complain(f"P2: {put.uid} was never delivered (topic {topic}, group {group!r})")
 
-    def _taken_while_serial(self) -> Iterator[tuple[tuple[str, str], list[_Taken]]]:
+    def _taken_while_serial(self) -> Iterator[tuple[tuple[str, str], list[Taken]]]:
         """Yield the deliveries of each topic and group, of those times alone in which the topic is certainly serial."""
         for (topic, group), taken in self._taken.items():
             if topic != _FLIPPING:
@@ -393,7 +383,7 @@ class SerialLoad:
             for since_ms, until_ms in [] if self._world.restored else self._times:
                 yield (topic, group), [one for one in taken if since_ms < one.invoked_ms and one.returned_ms < until_ms]
 
-    def _held_problems(self, puts: list[_Put], taken: list[_Taken]) -> Iterator[str]:
+    def _held_problems(self, puts: list[Put], taken: list[Taken]) -> Iterator[str]:
         """Nothing of a topic that a dead letter holds is delivered before a call that can have freed it."""
         for put in puts if puts and puts[0].topic == "held" else ():
             for held_ms in put.holds_ms:
@@ -403,54 +393,6 @@ class SerialLoad:
                 for one in taken:
                     if held_ms < one.invoked_ms and one.returned_ms < freed_ms and not put.has_ttl:
                         yield f"O3: {one.uid} was delivered at {one.returned_ms}, and {put.uid} is dead since {held_ms}"
-
-
-def _overlaps(taken: list[_Taken]) -> Iterator[str]:
-    """No two deliveries of a topic are live at one time for certain."""
-    live = [(one.returned_ms, min(one.lease_ends_ms, one.ended_ms), one) for one in taken]
-    some = sorted([one for one in live if one[0] < one[1]], key=lambda one: one[:2])
-    latest = None
-    for earlier, later in pairwise(some):
-        latest = earlier if latest is None or earlier[1] > latest[1] else latest
-        if later[0] < latest[1]:
-            until = f"{latest[2].uid} is live from {latest[0]} to {latest[1]}"
-            yield f"O1: two live deliveries: {until}, {later[2].uid} from {later[0]} to {later[1]}"
-
-
-def _order_problems(puts: list[_Put], taken: list[_Taken]) -> Iterator[str]:
-    """No item is delivered before a call that can have ended an item that is before it for certain."""
-    by_uid = {put.uid: put for put in puts}
-    for a in puts:
-        if a.has_ttl or a.returned_ms == float("inf"):
-            continue
-        for since_ms, until_ms in _alive(a):
-            passed = [
-                one for one in taken
-                if until_ms > one.returned_ms and one.invoked_ms > since_ms and _is_before(a, by_uid[one.uid])
-            ]  # fmt: skip
-            # The one that is out when an item is redriven may be delivered again.
-            allowed = 1 if since_ms > 0 else 0
-            if len({one.uid for one in passed}) > allowed:
-                one = passed[-1]
-                yield f"O1: {one.uid} was delivered at {one.returned_ms}, and {a.uid} before it ended at {until_ms}"
-
-
-def _alive(a: _Put) -> Iterator[tuple[float, float]]:
-    """Yield the times between which the item is certainly not ended: since its enqueue, and since each redrive."""
-    yield 0, min(a.ends_ms, default=float("inf"))
-    for began_ms, since_ms in a.redrives_ms:
-        later = [at for at in (*a.ends_ms, *a.frees_ms) if at > began_ms]  # It can have ended before the answer came.
-        yield since_ms, min(later, default=float("inf"))
-
-
-def _is_before(a: _Put, b: _Put) -> bool:
-    """Return True if the first item is before the second one for certain."""
-    if a is b or a.priority > b.priority:
-        return False
-    if a.returned_ms < b.invoked_ms:
-        return True
-    of_one_call = a.invoked_ms == b.invoked_ms and a.returned_ms == b.returned_ms < float("inf")
-    return of_one_call and not (a.has_id or b.has_id) and a.position < b.position
 
 
 async def _set_serial(serial: bool, door: FakeDoor) -> Any:

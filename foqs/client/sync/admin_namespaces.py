@@ -249,8 +249,8 @@ class NamespaceVerbs(BaseClient):
             for no limit. A lower limit ends no lease.
         key_buckets: the sequences that the ordering keys of the topic share, up to 4,096; 0 (default) for one for each
             key. The topic must hold no items, as for `serial`.
-        key_batch: the most items of an ordering key, or of the serial topic, that one dequeue gets together, up to 1,000;
-            0 (default) for one. The next ones follow when all of these have ended.
+        key_batch: the most items of an ordering key, or of the serial topic, that one dequeue gets together, up to
+            1,000; 0 (default) for one. The next ones follow when all of these have ended.
         is_prefix: True for the policy of all topics that begin with `topic`, each on its own. The longest prefix of a
             topic applies, as a whole; the topic's own policy overrides it, field by field.
         group: the policy of this consumer group of the topic: its pause of dequeues, its cap, its weight.

@@ -209,6 +209,8 @@ class Deliveries:
         turns = [queue for queue in call.wants if next(iter(queue.calls)) is call]
         for queue in turns:
             self._tokens.refresh(queue)
+            if queue.batch_max > 1:
+                self._prefetch.unclaim_behind(queue)
         clocks: dict[int, Now] = {}
         next_items, unbacked = call.next_items(turns, clocks, self._writers)
         while unbacked:

@@ -176,6 +176,16 @@ class Prefetch:
             if writer.held is not None and writer.held.unclaim_all(topic, some):
                 writer.wake()
 
+    def unclaim_behind(self, queue: TopicQueue) -> None:
+        """Unclaim the held items of a serial topic that are behind a ready one: it came just now, or its claim failed.
+
+        Then it claims them together with that one.
+        """
+        behind = [item for item in queue.buffer.items if item.sort_key > item.topic.window.head]
+        if behind:
+            self.unclaim(queue, behind)
+            self.claim(queue)
+
     def unclaim_shard(self, shard_id: int) -> None:
         """Unclaim all held items of a shard that leaves."""
         for queue in self._queues.with_prefetched():

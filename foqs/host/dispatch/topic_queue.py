@@ -165,8 +165,8 @@ class TopicQueue:
     """
 
     __slots__ = (
-        "_rate", "_rated_at_s", "_served_count", "allowed_count", "base", "base_queue", "batch_max", "buffer", "calls", "cap",
-        "claiming_last", "claims_ended_count", "expired_claims_in_row", "group", "has_claims_for_calls",
+        "_rate", "_rated_at_s", "_served_count", "allowed_count", "base", "base_queue", "batch_max", "buffer", "calls",
+        "cap", "claiming_last", "claims_ended_count", "expired_claims_in_row", "group", "has_claims_for_calls",
         "has_prefetched_for_calls", "in_flight_max", "in_ring", "is_asking_permits", "is_paused", "is_serial",
         "is_throttled", "keyed", "keyed_ring", "lacks_permits",
         "name", "namespace", "parts", "pausing", "permits_got_s", "shared_cap", "sick_parts", "tenant",
@@ -211,10 +211,10 @@ class TopicQueue:
         self.weight = 1
         self.is_paused = False
         """True if no item is delivered."""
-        self.is_serial = False
-        """True if it delivers one run of items at a time, to one call, and claims none before a call waits for it."""
-        self.batch_max = 1
-        """The most items of a run, being serial."""
+        self.is_serial, self.batch_max = False, 1
+        """True if it delivers one run of items at a time, to one call, and claims none before a call waits for it; the
+        most items of a run.
+        """
         self.pausing: deque[DequeueCall] | None = None
         """The calls that a pause has not checked yet; it ends calls that wait for paused topics only."""
         self.cap: Cap | None = None

@@ -1,0 +1,35 @@
+"""Defects of runs: of items of a key, or of a serial topic, that come together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from foqs.host.dispatch.deliveries import Deliveries
+from foqs.host.dispatch.topic_queue import TopicQueue
+from foqs.model.item import ShardItem
+from foqs.model.topic import ShardTopic
+from foqs.shard.port import Rewrite
+from foqs.shard.state.ops.settle import Settlements
+from tests.sim.planting import in_place_of, runs_with
+from tests.sim.run import run_seed
+
+runs_with(__name__, partial(run_seed, is_serial=True, load_s_max=2.0))
+
+
+@in_place_of(Settlements, "_with_runs")
+def lets_items_behind_one_that_comes_back_stay_out(
+    self: Settlements, items: list[ShardItem], rewrites: Sequence[Rewrite | None]
+) -> tuple[list[ShardItem], list[Rewrite | None]]:
+    return items, list(rewrites)
+
+
+@in_place_of(Deliveries, "_begin_runs")
+def gives_the_rest_of_a_run_to_another_call(self: Deliveries, queue: TopicQueue, given: list[ShardItem]) -> None:
+    for item in given:
+        item.topic.run = given
+
+
+@in_place_of(ShardTopic, "_serial_room")
+def begins_a_run_beside_another(self: ShardTopic) -> int:
+    return self.batch_max - self.out_count if self.batch_max > 1 else int(not self.out_count and not self.delayed)
