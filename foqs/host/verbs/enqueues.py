@@ -17,11 +17,11 @@ from foqs.host.admission.quotas import Quotas
 from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import NO_SHARD_RETRY_MS
 from foqs.host.shards.waiting import Answer, Waiting
-from foqs.host.verbs.distant_holders import DistantHolders, HeldElsewhere
+from foqs.host.verbs.distant_holders import DistantHolders
 from foqs.host.verbs.item_maker import Costs, ItemMaker, Made, costs_of
 from foqs.host.verbs.keyed_items import with_keyed_topics
-from foqs.host.verbs.serial_part import NO_NAMES, SerialPart, digests_for, of_slot, serial_names
-from foqs.model import ids
+from foqs.host.verbs.once_part import OncePart
+from foqs.host.verbs.serial_part import NO_NAMES, SerialPart, digests_for, serial_names
 from foqs.model.calls import CallContext, DedupUntil, EnqueueResult, PositionErrors
 from foqs.model.errors import (
     FoqsError,
@@ -30,74 +30,14 @@ from foqs.model.errors import (
     RateLimitedError,
     UnavailableError,
 )
-from foqs.model.held import Holder
 from foqs.model.item import ItemEvent
 from foqs.model.namespace import DedupScope, Namespace
 from foqs.shard.state.engine import ShardState
-from foqs.shard.state.events import OnceOutcome
 from foqs.shard.writer.shard_writer import ShardWriter
 
 _size_bytes = attrgetter("size_bytes")
 _dedup_id = attrgetter("dedup_id")
 _ordering_key = attrgetter("ordering_key")
-
-
-class _OncePart:
-    """The items with dedup ids of one call that one shard received."""
-
-    __slots__ = ("_made", "_shard_id", "outcome", "writer")
-
-    def __init__(
-        self, writer: ShardWriter, shard_id: int, made: Made, holding: Collection[int], refusal: FoqsError | None
-    ) -> None:
-        """`made` are the items of the call, and `holding` the keys of those that hold their ids until they end.
-
-        `refusal` is the error of items that are no repeats.
-        """
-        self.writer = writer
-        self._shard_id = shard_id
-        self._made = made
-        self.outcome = OnceOutcome(refusal, made.copies, made.room, holding)
-
-    def made_count(self) -> int:
-        """Return the number of items that were made, copies included."""
-        made, copies = self.outcome.made, self.outcome.copies
-        return len(made) + (sum([len(copies.get(key, ())) for key in made]) if copies else 0)
-
-    def held_elsewhere(self) -> list[HeldElsewhere]:
-        """Return the repeats whose first item held their id on another shard, and might have ended since."""
-        outcome, found = self.outcome, self.outcome.elsewhere
-        return [
-            HeldElsewhere(position, found[item.key], Holder(*outcome.firsts[item.key]))
-            for position, item in (self._made.items.items() if found else ())
-            if item.key in found
-        ]
-
-    def enter_outcomes(self, result: EnqueueResult, refused: PositionErrors, unknown: FoqsError | None) -> None:
-        """Enter the outcome of each item; `unknown` is the error of an item whose outcome is not known."""
-        shard_id, outcome, items = self._shard_id, self.outcome, self._made.items
-        firsts, errors = outcome.firsts, outcome.errors
-        if len(outcome.made) == len(items):
-            self._made.enter_ids(shard_id, result.ids)
-            return
-        made = set(outcome.made)
-        shared: dict[FoqsError, FoqsError] = {}
-        for position, item in items.items():
-            key = item.key
-            if key in made:
-                result.ids[position] = self._made.id_of(shard_id, item)
-            elif key in firsts:
-                # The first one had as many copies as this one would have, unless groups have changed since.
-                copies_count = len(self._made.copies.get(key, ()))
-                first_id = ids.item_id(*firsts[key])
-                result.ids[position] = ids.with_copies(first_id, copies_count) if copies_count else first_id
-                result.duplicates.append(position)
-            else:
-                error = errors.get(key, unknown)
-                assert error is not None, "it has ended"
-                # A full topic is no reason to refuse the whole call.
-                errors_of = result.errors if isinstance(error, PausedError) else refused
-                errors_of[position] = shared.get(error) or shared.setdefault(error, of_slot(error))
 
 
 def _by_id(namespace: Namespace, new_items: Sequence[NewItem], positions: Sequence[int]) -> list[list[int]]:
@@ -352,13 +292,13 @@ class Enqueues:
         errors: PositionErrors,
         refused: PositionErrors,
         refusal: FoqsError | None = None,
-    ) -> tuple[list[_OncePart], list[SerialPart]]:
+    ) -> tuple[list[OncePart], list[SerialPart]]:
         """Pass items with dedup ids, or with `serial` topics, to their shards.
 
         Invalid items are added to `errors`, items that no shard takes to `refused`. If `refusal` is given, no item is
         written, and it is the error of items that are no repeats.
         """
-        parts: list[_OncePart] = []
+        parts: list[OncePart] = []
         serial_parts: list[SerialPart] = []
         answer.open_count += 1  # A shard can refuse items at once, before the next shard gets its own.
         for writer, some in placed.items():
@@ -377,7 +317,7 @@ class Enqueues:
                     made = made.without(without_ids)
                 if made.items:
                     holding = [item.key for at, item in made.items.items() if items[at].dedup_until == DedupUntil.ACKED]
-                    part = _OncePart(writer, shard.shard_id, made, frozenset(holding), refusal)
+                    part = OncePart(writer, shard.shard_id, made, frozenset(holding), refusal)
                     if made.room is not None:
                         made.room.hold_until(answer)
                     digests = digests_for(namespace, items, list(made.items), serial)
@@ -397,18 +337,18 @@ class Enqueues:
         namespace: Namespace,
         items: Sequence[NewItem],
         serial: frozenset[str],
-        parts: list[_OncePart],
+        parts: list[OncePart],
         answer: Answer,
         result: EnqueueResult,
         refused: PositionErrors,
         refusal: FoqsError | None = None,
-    ) -> list[_OncePart]:
+    ) -> list[OncePart]:
         """Wait for parts, and enter their outcomes. Returns all parts.
 
         A repeat of an item on another shard that has ended since is enqueued again. Each round removes a holder of its
         id, and a new one is on the same shard as the id.
         """
-        done: list[_OncePart] = []
+        done: list[OncePart] = []
         while parts:
             unknown: FoqsError | None = None
             try:
