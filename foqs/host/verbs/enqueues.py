@@ -19,9 +19,9 @@ from foqs.host.shards.shards import NO_SHARD_RETRY_MS
 from foqs.host.shards.waiting import Answer, Waiting
 from foqs.host.verbs.distant_holders import DistantHolders
 from foqs.host.verbs.item_maker import Costs, ItemMaker, Made, costs_of
-from foqs.host.verbs.keyed_items import with_keyed_topics
+from foqs.host.verbs.keyed_items import NO_KEYS, KeyedNames, with_keyed_topics
 from foqs.host.verbs.once_part import OncePart
-from foqs.host.verbs.serial_part import NO_NAMES, SerialPart, digests_for, serial_names
+from foqs.host.verbs.serial_part import SerialPart, digests_for, serial_names
 from foqs.model.calls import CallContext, DedupUntil, EnqueueResult, PositionErrors
 from foqs.model.errors import (
     FoqsError,
@@ -32,12 +32,14 @@ from foqs.model.errors import (
 )
 from foqs.model.item import ItemEvent
 from foqs.model.namespace import DedupScope, Namespace
+from foqs.model.topic_name import without_fairness_key
 from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.shard_writer import ShardWriter
 
 _size_bytes = attrgetter("size_bytes")
 _dedup_id = attrgetter("dedup_id")
 _ordering_key = attrgetter("ordering_key")
+_fairness_key = attrgetter("fairness_key")
 
 
 def _by_id(namespace: Namespace, new_items: Sequence[NewItem], positions: Sequence[int]) -> list[list[int]]:
@@ -46,7 +48,9 @@ def _by_id(namespace: Namespace, new_items: Sequence[NewItem], positions: Sequen
     groups: dict[tuple[str, str], list[int]] = {}
     for position in sorted(positions):
         new = new_items[position]
-        groups.setdefault((new.topic or "" if is_by_topic else "", new.dedup_id or ""), []).append(position)
+        groups.setdefault(
+            (without_fairness_key(new.topic or "") if is_by_topic else "", new.dedup_id or ""), []
+        ).append(position)
     return list(groups.values())
 
 
@@ -87,12 +91,12 @@ class Enqueues:
             self._namespaces.serving(namespace_name)
             return EnqueueResult([])
         result = EnqueueResult([""] * len(items))
-        keyed = NO_NAMES
-        if any(map(_ordering_key, items)):
+        keyed = NO_KEYS
+        if any(map(_ordering_key, items)) or any(map(_fairness_key, items)):
             items, keyed = with_keyed_topics(items, self._namespaces, namespace_name)
         has_ids = any(map(_dedup_id, items))
         try:
-            namespace, charge, costs = await self._admit(namespace_name, items, is_bound=has_ids or bool(keyed))
+            namespace, charge, costs = await self._admit(namespace_name, items, is_bound=has_ids or bool(keyed.ordered))
         except RateLimitedError as error:
             namespace = self._namespaces.serving(namespace_name)
             if has_ids and self._placement.knows_slots and self._look_ups.admit(namespace, len(items)):
@@ -100,12 +104,12 @@ class Enqueues:
                 return result
             self._count_event(namespace.number, ItemEvent.RATE_LIMITED, len(items))
             raise
-        serial = serial_names(self._namespaces.settings, namespace.number, items, keyed)
+        serial = serial_names(self._namespaces.settings, namespace.number, items, keyed.ordered)
         if has_ids or serial:
             await self._enqueue_once(namespace, items, serial, result, charge, costs, context.away, keyed)
             return result
         try:
-            await self._enqueue_anywhere(namespace, items, range(len(items)), result)
+            await self._enqueue_anywhere(namespace, items, range(len(items)), result, keyed.fair)
         except FoqsError as error:
             charge.refund(costs.all if error.nothing_done else costs.of(result.errors))
             raise
@@ -118,9 +122,10 @@ class Enqueues:
         items: Sequence[NewItem],
         positions: Sequence[int],
         result: EnqueueResult,
+        fair: Collection[str],
     ) -> None:
         """Write items without dedup ids, which any shard can take. Raises FoqsError when none was written."""
-        writer, shard, made = self._place(namespace, items, positions, result.errors)
+        writer, shard, made = self._place(namespace, items, positions, result.errors, fair)
         avoided: set[int] = set()
         while made.items:
             answer, new_items = Answer(self._waiting), made.all()
@@ -141,7 +146,7 @@ class Enqueues:
                 avoided.add(shard.shard_id)
                 # The namespace was possibly closed meanwhile, and counted as empty there.
                 self._namespaces.check_open(namespace.number)
-                writer, shard, made = self._place(namespace, items, list(made.items), result.errors, avoided)
+                writer, shard, made = self._place(namespace, items, list(made.items), result.errors, fair, avoided)
         made.enter_ids(shard.shard_id, result.ids)
         self._count_event(namespace.number, ItemEvent.ENQUEUED, made.count())
 
@@ -154,24 +159,26 @@ class Enqueues:
         charge: Charge,
         costs: Costs,
         away: Collection[int] = (),
-        keyed: frozenset[str] = NO_NAMES,
+        keyed: KeyedNames = NO_KEYS,
     ) -> None:
-        """Write the items of a call with dedup ids, or with `serial` topics, of which `keyed` are those of keys.
+        """Write the items of a call with dedup ids, or with `serial` topics; `keyed` are the topics of keys.
 
         Raises FoqsError when all items failed for one reason.
         """
         refused: PositionErrors = {}
         if not self._placement.knows_slots:
             await self._ask_for_slots(namespace, costs.all, charge)
-            serial = serial_names(self._namespaces.settings, namespace.number, items, keyed)
+            serial = serial_names(self._namespaces.settings, namespace.number, items, keyed.ordered)
         plain = [at for at, new in enumerate(items) if new.dedup_id is None and new.topic not in serial]
         answer = Answer(self._waiting)
         bound = [at for at, new in enumerate(items) if new.dedup_id is not None or new.topic in serial]
         placed, anywhere = self._place_by_slots(namespace, items, bound, serial, refused, away)
-        parts, serial_parts = self._start_once(namespace, items, serial, placed, answer, result.errors, refused)
+        parts, serial_parts = self._start_once(
+            namespace, items, serial, keyed.fair, placed, answer, result.errors, refused
+        )
         if plain or anywhere:
-            await self._enqueue_without_ids(namespace, items, plain, anywhere, result, refused)
-        parts = await self._end_once(namespace, items, serial, parts, answer, result, refused)
+            await self._enqueue_without_ids(namespace, items, plain, anywhere, result, refused, keyed.fair)
+        parts = await self._end_once(namespace, items, serial, keyed.fair, parts, answer, result, refused)
         made_counts = [await one.enter_outcomes(result, refused) for one in serial_parts]
         made_count = sum([part.made_count() for part in parts]) + sum(made_counts)
         result.duplicates.sort()
@@ -186,7 +193,7 @@ class Enqueues:
         self,
         namespace: Namespace,
         items: Sequence[NewItem],
-        keyed: frozenset[str],
+        keyed: KeyedNames,
         result: EnqueueResult,
         refusal: RateLimitedError,
         away: Collection[int],
@@ -198,12 +205,14 @@ class Enqueues:
         plain = [position for position, new in enumerate(items) if new.dedup_id is None]
         refused: PositionErrors = {}
         answer = Answer(self._waiting)
-        serial = serial_names(self._namespaces.settings, namespace.number, items, keyed)
+        serial = serial_names(self._namespaces.settings, namespace.number, items, keyed.ordered)
         with_ids = [position for position, new in enumerate(items) if new.dedup_id is not None]
         placed, anywhere = self._place_by_slots(namespace, items, with_ids, serial, refused, away)
         refused.update(dict.fromkeys([*plain, *anywhere], refusal))
-        parts, _ = self._start_once(namespace, items, serial, placed, answer, result.errors, refused, refusal)
-        await self._end_once(namespace, items, serial, parts, answer, result, refused, refusal)
+        parts, _ = self._start_once(
+            namespace, items, serial, keyed.fair, placed, answer, result.errors, refused, refusal
+        )
+        await self._end_once(namespace, items, serial, keyed.fair, parts, answer, result, refused, refusal)
         result.duplicates.sort()
         result.errors.update(refused)
         limited_count = sum([error is refusal for error in refused.values()])
@@ -219,6 +228,7 @@ class Enqueues:
         anywhere: Sequence[int],
         result: EnqueueResult,
         refused: PositionErrors,
+        fair: Collection[str],
     ) -> None:
         """Write the items of a call that any shard can take; add the errors of items that no shard takes to `refused`.
 
@@ -228,7 +238,7 @@ class Enqueues:
         some = sorted([*plain, *[group[0] for group in groups]])
         while some:
             try:
-                await self._enqueue_anywhere(namespace, items, some, result)
+                await self._enqueue_anywhere(namespace, items, some, result, fair)
             except FoqsError as error:
                 lost = {at for at in itertools.chain(some, *groups) if at not in result.errors}
                 refused.update(dict.fromkeys(lost, error.with_traceback(None)))
@@ -287,6 +297,7 @@ class Enqueues:
         namespace: Namespace,
         items: Sequence[NewItem],
         serial: frozenset[str],
+        fair: frozenset[str],
         placed: Mapping[ShardWriter, Sequence[int]],
         answer: Answer,
         errors: PositionErrors,
@@ -307,7 +318,7 @@ class Enqueues:
             try:
                 draft_topic = partial(shard.index.draft_topic, namespace.number)
                 made = self._maker.make_items(
-                    writer, shard, namespace, items, some, draft_topic, errors, serial, takes_room=False
+                    writer, shard, namespace, items, some, draft_topic, errors, serial, fair=fair, takes_room=False
                 )
                 without_ids = [at for at in made.items if items[at].dedup_id is None] if serial else []
                 if without_ids:
@@ -337,6 +348,7 @@ class Enqueues:
         namespace: Namespace,
         items: Sequence[NewItem],
         serial: frozenset[str],
+        fair: frozenset[str],
         parts: list[OncePart],
         answer: Answer,
         result: EnqueueResult,
@@ -365,7 +377,7 @@ class Enqueues:
                 break
             answer = Answer(self._waiting)
             placed = self._place_again(namespace, items, again, serial, refused)
-            parts, _ = self._start_once(namespace, items, serial, placed, answer, result.errors, refused, refusal)
+            parts, _ = self._start_once(namespace, items, serial, fair, placed, answer, result.errors, refused, refusal)
         return done
 
     def _place_again(
@@ -430,10 +442,11 @@ class Enqueues:
         new_items: Sequence[NewItem],
         positions: Sequence[int],
         errors: PositionErrors,
+        fair: Collection[str],
         avoided: Collection[int] = (),
     ) -> tuple[ShardWriter, ShardState, Made]:
         """Choose a shard and make the items at `positions` for it. Returns its writer, its state, and the items."""
         writer = self._placement.place(namespace, len(positions), avoided)
         shard = writer.shard
         assert shard is not None, "it has just been chosen"
-        return writer, shard, self._maker.make(writer, shard, namespace, new_items, positions, errors)
+        return writer, shard, self._maker.make(writer, shard, namespace, new_items, positions, errors, fair)
