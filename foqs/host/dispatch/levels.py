@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable
 from itertools import islice
+from operator import neg
 from typing import TYPE_CHECKING
 
 from sortedcontainers import SortedDict
@@ -15,9 +16,12 @@ from foqs.model.item import ShardItem
 
 if TYPE_CHECKING:
     from foqs.host.dispatch.topic_queue import TopicQueue
+    from foqs.model.topic import ReadyWindow
 
 ADOPTED_PER_TURN = 4
 """Topics of an older ring that find their places in each turn, so that no turn does so for all."""
+LEVELS_KEPT_MAX = 16
+"""Levels in whose rounds a topic keeps its place."""
 URGENCIES_SKIPPED_MAX = 16
 """Priorities of a topic whose items can all be wanted already; behind them its place is an estimate."""
 NOTHING = order.urgency_of(order.LAST)
@@ -27,87 +31,116 @@ NOTHING = order.urgency_of(order.LAST)
 class Levels:
     """The topics of a ring by their levels, each the priority of the next item that no call wants yet.
 
-    A place can be too urgent, since items leave without notice. So who takes the first topic checks its level again.
+    A topic with a more urgent item keeps its place among those of the level that it had, so that urgent items of a key
+    cost its other items no turn. A place can be too urgent, since items leave without notice. So who takes the first
+    topic checks its level again.
     """
 
-    __slots__ = ("_level_of", "_rounds", "_unplaced")
+    __slots__ = ("_levels_of", "_rounds", "_unplaced")
 
     def __init__(self, before: Iterable[TopicQueue]) -> None:
         """`before` are the topics that the ring has had. The next turns find their places."""
         self._rounds: SortedDict = SortedDict()
         """The topics of each level, the one in turn first."""
-        self._level_of: dict[TopicQueue, int] = {}
+        self._levels_of: dict[TopicQueue, list[int]] = {}
+        """The levels in whose rounds a topic is, its present one first."""
         self._unplaced = dict.fromkeys(before)
 
     def place(self, queue: TopicQueue, level: int) -> bool:
-        """Put a topic behind all others of a level, unless it has it already. True if its level has changed."""
-        before = self._level_of.get(queue)
-        if before == level:
+        """Set the level of a topic, whose place is behind all others if it is new there. True if it has changed."""
+        levels = self._levels_of.get(queue)
+        if levels is None:
+            self._unplaced.pop(queue, None)
+            levels = self._levels_of[queue] = []
+        elif levels[0] == level:
             return False
-        self.remove(queue)
-        self._level_of[queue] = level
-        found: OrderedDict[TopicQueue, None] | None = self._rounds.get(level)
-        if found is None:
-            found = self._rounds[level] = OrderedDict()
-        found[queue] = None
+        while levels and levels[0] < level:
+            self._leave_round(queue, levels.pop(0))  # It has no such items any more.
+        if not levels or levels[0] != level:
+            levels.insert(0, level)
+            found: OrderedDict[TopicQueue, None] | None = self._rounds.get(level)
+            if found is None:
+                found = self._rounds[level] = OrderedDict()
+            found[queue] = None
+        if len(levels) > LEVELS_KEPT_MAX:
+            self._leave_round(queue, levels.pop())
         return True
 
     def end_turn(self, queue: TopicQueue, level: int) -> None:
-        """Put a topic whose turn is over behind all others of its level."""
-        if not self.place(queue, level):
-            self._rounds[level].move_to_end(queue)
+        """Put a topic whose turn is over behind all others of its level, and set its next level."""
+        self._rounds[self._levels_of[queue][0]].move_to_end(queue)
+        self.place(queue, level)
+
+    def restore_turn(self, queue: TopicQueue) -> None:
+        """Let the next turn of its level be that of a topic whose turn brought no item."""
+        levels = self._levels_of.get(queue)
+        if levels is not None:
+            self._rounds[levels[0]].move_to_end(queue, last=False)
 
     def remove(self, queue: TopicQueue) -> None:
         self._unplaced.pop(queue, None)
-        level = self._level_of.pop(queue, None)
-        if level is not None:
-            found = self._rounds[level]
-            del found[queue]
-            if not found:
-                del self._rounds[level]
+        for level in self._levels_of.pop(queue, ()):
+            self._leave_round(queue, level)
+
+    def _leave_round(self, queue: TopicQueue, level: int) -> None:
+        found = self._rounds[level]
+        del found[queue]
+        if not found:
+            del self._rounds[level]
 
     def first(self, *, needs_room: bool = True) -> TopicQueue:
         """Return the topic in turn. There must be one."""
         if self._unplaced:
             for queue in list(islice(self._unplaced, ADOPTED_PER_TURN)):
-                self.place(queue, level_of(queue, needs_room=needs_room)[0])
+                self.place(queue, level_of(queue, needs_room=needs_room))
         first: TopicQueue = next(iter(self._rounds.peekitem(0)[1]))
         return first
 
 
-def level_of(queue: TopicQueue, *, needs_room: bool = True) -> tuple[int, int]:
-    """Return the priority of the next item that no call wants, and the number of such items, or fewer.
+def level_of(queue: TopicQueue, *, needs_room: bool = True) -> int:
+    """Return the priority of the next item that no call wants, or NOTHING.
 
-    Items in the database alone count as one. Without `needs_room` items count that have no room for leases.
+    Items in the database alone count as one, and claims in flight as those of their most urgent item. Without
+    `needs_room` items count that have no room for leases.
     """
-    skip, buffer = queue.waiting_count, queue.buffer
-    claimed_count = len(buffer) + queue.coming_count
-    if skip < claimed_count:  # The items that are claimed are the most urgent ones.
-        if buffer.sort_keys:
-            return order.urgency_of(buffer.place_at(min(skip + 1, len(buffer)))), 1
-        return order.urgency_of(min([part.claim_head for part in queue.parts.values()])), 1
-    skip -= claimed_count
-    windows = [
-        part.window for part in queue.parts.values() if part.window.head != order.LAST and (not needs_room or part.room)
-    ]
-    level = min([order.urgency_of(window.head) for window in windows], default=NOTHING)
+    windows: list[ReadyWindow] = []
+    coming: list[tuple[int, int]] = []
+    claimed, first = queue.buffer.sort_keys, queue.buffer.first
+    for part in queue.parts.values():
+        if part.claiming_count:
+            coming.append((part.claim_head, part.claiming_count))
+            first = min(first, part.claim_head)
+        head = part.window.head
+        if head != order.LAST and (not needs_room or part.room):
+            windows.append(part.window)
+            first = min(first, head)
+    level = order.urgency_of(first)
     for _ in range(URGENCIES_SKIPPED_MAX):
         if level == NOTHING:
             break
-        bound, count, after = order.sort_key(level + 1, 0, 0, 0), 0, NOTHING
+        bound, count, after = order.sort_key(level + 1, 0, 0, 0), -queue.waiting_count, order.LAST
         for window in windows:
             at = bisect_left(window.sort_keys, bound)
             count += at
             if at < len(window.sort_keys):
-                after = min(after, order.urgency_of(window.sort_keys[at]))
+                after = min(after, window.sort_keys[at])
             elif window.edge < bound:
                 count += 1
             else:
-                after = min(after, order.urgency_of(window.edge))
-        if count > skip:
-            return level, count - skip
-        level = after
-    return level, 1
+                after = min(after, window.edge)
+        if claimed:
+            at = bisect_right(claimed, -bound, key=neg)
+            count += len(claimed) - at
+            after = min(after, claimed[at - 1]) if at else after
+        for head, coming_count in coming:
+            if head < bound:
+                count += coming_count
+            else:
+                after = min(after, head)
+        if count > 0:
+            return level
+        level = order.urgency_of(after)
+    return level
 
 
 def in_turns(items: list[ShardItem]) -> list[ShardItem]:

@@ -97,7 +97,7 @@ class Rings:
         """Note that the items of a topic in a ring have changed, perhaps to more urgent ones."""
         ring = (queue.base_queue or queue).keyed_ring
         if ring is not None and ring.levels is not None and queue in ring.entries:
-            ring.levels.place(queue, level_of(queue)[0])
+            ring.levels.place(queue, level_of(queue))
 
     def _wait_for_room(self, queue: TopicQueue) -> None:
         """Note a topic that has ready items and no room, or no permits, for their leases."""
@@ -370,6 +370,8 @@ class Rings:
             if want:
                 self._attach(call, ring, queue, want)
                 attached[queue] = None
+                if queue.shares_permits:
+                    self._prefetch.claim(queue)  # At once, so that the turns share what permits are left.
             if is_last:
                 tenant.leave(queue)  # It has no more items.
                 call.passed = queue

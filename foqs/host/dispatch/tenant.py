@@ -65,7 +65,7 @@ class ReadyRing:
     def add(self, queue: TopicQueue) -> None:
         self.entries.setdefault(queue, 0)
         if self.levels is not None:
-            self.levels.place(queue, level_of(queue)[0])
+            self.levels.place(queue, level_of(queue))
 
     def first(self) -> TopicQueue:
         """Return the topic in turn, or a topic that was as urgent before."""
@@ -76,22 +76,20 @@ class ReadyRing:
 
         Returns None if the topic in turn was less urgent than others: it has another place now.
         """
-        queue, count = self.first(), 0
+        queue = self.first()
         if self.levels is not None:
-            level, count = level_of(queue)
-            if self.levels.place(queue, level) and self.levels.first() is not queue:
-                return None
+            is_moved = self.levels.place(queue, level_of(queue))
+            return None if is_moved and self.levels.first() is not queue else (queue, 1)
         if self.current is not queue:
             self.current = queue
-            self.entries[queue] += queue.weight if self.levels is None else 1
-        credit = self.entries[queue]
-        return queue, credit if self.levels is None else min(credit, count)
+            self.entries[queue] += queue.weight
+        return queue, self.entries[queue]
 
     def lack(self, queue: TopicQueue) -> None:
         """Note a topic that lacks a permit."""
         self.lacking[queue] = None
         if self.lacking_levels is not None:
-            self.lacking_levels.place(queue, level_of(queue, needs_room=False)[0])
+            self.lacking_levels.place(queue, level_of(queue, needs_room=False))
 
     def take_lacking(self) -> TopicQueue:
         """Take out the next topic that lacked a permit."""
@@ -107,7 +105,11 @@ class ReadyRing:
 
     def refund(self, queue: TopicQueue, count: int) -> None:
         """Return credit to a topic whose turn brought `count` items fewer than wanted, because they came too late."""
-        if queue in self.entries:
+        if queue not in self.entries:
+            return
+        if self.levels is not None:
+            self.levels.restore_turn(queue)
+        else:
             self.entries[queue] = min(self.entries[queue] + count, max(queue.weight, limits.TOPIC_WEIGHT_MAX))
 
     def remove(self, queue: TopicQueue) -> None:
@@ -119,12 +121,13 @@ class ReadyRing:
 
     def end_turn(self, queue: TopicQueue, credit: int) -> None:
         """Set the credit that a topic has left. Without credit its turn ends, and the next topic has the turn."""
+        if self.levels is not None:
+            self.levels.end_turn(queue, level_of(queue))
+            return
         self.entries[queue] = credit
         if credit <= 0:
             self.current = None
             self.entries.move_to_end(queue)
-            if self.levels is not None:
-                self.levels.end_turn(queue, level_of(queue)[0])
 
 
 class Tenant:

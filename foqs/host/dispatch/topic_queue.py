@@ -259,6 +259,12 @@ class TopicQueue:
         return self.is_paused or bool(self.token_wait_slot)
 
     @property
+    def shares_permits(self) -> bool:
+        """True if its items in flight have a limit together with those of other keys."""
+        base = self.base_queue or self
+        return base.keyed_ring is not None and bool(base.in_flight_max)
+
+    @property
     def is_offered(self) -> bool:
         """True if it is in the rings of its namespace, for itself and its keyed topics."""
         return self.in_ring if self.keyed_ring is None else self.keyed_ring.is_offered
