@@ -381,6 +381,11 @@ class ShardTopic(ItemCounts):
         return room if holder.permits is None else max(0, min(room, holder.permits - holder.out_count))
 
     @property
+    def needs_permits(self) -> bool:
+        """True if it has a limit of items in flight, of its own or of its base."""
+        return (self if self.base is None else self.base).permits is not None
+
+    @property
     def lacks_permits(self) -> bool:
         """True if it has ready items and no permit to claim one."""
         if self.permits is None or self.permits > self.out_count:

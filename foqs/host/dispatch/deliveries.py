@@ -133,7 +133,7 @@ class Deliveries:
                 break
         self._prefetch.release_for_calls(queue)
         self._prefetch.claim(queue)
-        if queue.in_flight_max:
+        if (queue.base_queue or queue).in_flight_max:
             self._tokens.permits.settle(queue)
         self._rings.settle(queue)
 

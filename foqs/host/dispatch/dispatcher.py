@@ -314,7 +314,7 @@ class Dispatcher:
             if tenant is None:
                 self.tokens.forget_cap(number, "")
             elif number in paused:
-                for call in self.rings.waiting_calls(tenant):  # The others end with the next ticks.
+                for call in tenant.waiting_calls():  # The others end with the next ticks.
                     call.is_paused = True
                     self.deliveries.answer(call, [])
             else:

@@ -24,6 +24,8 @@ LEVELS_KEPT_MAX = 16
 """Levels in whose rounds a topic keeps its place."""
 URGENCIES_SKIPPED_MAX = 16
 """Priorities of a topic whose items can all be wanted already; behind them its place is an estimate."""
+_ANY_COUNT = 1 << 40
+"""More items than a topic can have."""
 NOTHING = order.urgency_of(order.LAST)
 """The level of a topic without items."""
 
@@ -100,7 +102,7 @@ class Levels:
 def level_of(queue: TopicQueue, *, needs_room: bool = True) -> int:
     """Return the priority of the next item that no call wants, or NOTHING.
 
-    Items in the database alone count as one, and claims in flight as those of their most urgent item. Without
+    Claims in flight count as claims of their most urgent item. Without
     `needs_room` items count that have no room for leases.
     """
     windows: list[ReadyWindow] = []
@@ -125,7 +127,7 @@ def level_of(queue: TopicQueue, *, needs_room: bool = True) -> int:
             if at < len(window.sort_keys):
                 after = min(after, window.sort_keys[at])
             elif window.edge < bound:
-                count += 1
+                count += _ANY_COUNT  # There can be any number in the database.
             else:
                 after = min(after, window.edge)
         if claimed:

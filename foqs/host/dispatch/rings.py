@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import chain, islice
+from itertools import islice
 from operator import attrgetter
 
 from foqs.host.dispatch.levels import level_of
@@ -98,6 +98,8 @@ class Rings:
         ring = (queue.base_queue or queue).keyed_ring
         if ring is not None and ring.levels is not None and queue in ring.entries:
             ring.levels.place(queue, level_of(queue))
+            if ring.waiting:
+                self.fed_keyed[ring] = None
 
     def _wait_for_room(self, queue: TopicQueue) -> None:
         """Note a topic that has ready items and no room, or no permits, for their leases."""
@@ -281,12 +283,6 @@ class Rings:
         for ring in call.lacks:
             self._queues.forget_tenant_if_unused(ring.tenant)
 
-    def waiting_calls(self, tenant: Tenant) -> list[DequeueCall]:
-        """Return up to limits.DEQUEUES_ENDED_PER_TICK calls for any topic of a namespace."""
-        calls = chain(tenant.ring.waiting, *[ring.waiting for ring in tenant.rings.values()])
-        of_bases = chain.from_iterable(ring.waiting for ring in tenant.keyed_waiting)
-        return list(islice(chain(calls, of_bases), limits.DEQUEUES_ENDED_PER_TICK))
-
     def note_due(self, call: DequeueCall) -> None:
         """Note that a call for any topic can be answered now."""
         self.due[call] = None
@@ -343,6 +339,7 @@ class Rings:
     def _fill(self, call: DequeueCall, ring: ReadyRing) -> dict[TopicQueue, None]:
         """Make the call want items of the next topics in turn. Returns these topics."""
         attached: dict[TopicQueue, None] = {}
+        unread: set[TopicQueue] = set()
         now_s, tenant = self._clock(), ring.tenant
         for _ in range(TOPICS_CHECKED_MAX):
             left = call.lacks[ring]
@@ -358,21 +355,29 @@ class Rings:
             queue = turns[-1][1]
             self._tokens.refresh(queue)
             spare = 0 if queue.is_paused else queue.spare_count(left + 1)
+            if not spare and turns[-1][0].is_unread(queue):
+                if queue in unread:
+                    break  # So are all that are as urgent.
+                unread.add(queue)
+                for of, entry, _ in turns:
+                    of.end_turn(entry, 0)
+                continue
             # A single topic has every turn.
             want = min([spare, left, *[credit for of, _, credit in turns if len(of.entries) > 1]])
             is_last = want == spare
             if want and queue.is_throttled:
-                granted = self._take_tokens(queue, want, now_s)
+                granted = self._tokens.take_or_wait(queue, want, now_s)
                 is_last = is_last and granted == want
                 want = granted
                 if not granted and queue.asks_for_tokens():
                     call.passed = queue
             if want:
                 self._attach(call, ring, queue, want)
+                unread.clear()
                 attached[queue] = None
                 if queue.shares_permits:
                     self._prefetch.claim(queue)  # At once, so that the turns share what permits are left.
-            if is_last:
+            if is_last and not turns[-1][0].is_unread(queue):
                 tenant.leave(queue)  # It has no more items.
                 call.passed = queue
                 if queue.lacks_room():
@@ -403,14 +408,6 @@ class Rings:
             ring.tenant.hold_back(entry)
             return []
         return [] if (inner := keyed.turn()) is None else [(ring, *turn), (keyed, *inner)]
-
-    def _take_tokens(self, queue: TopicQueue, want: int, now_s: float) -> int:
-        """Take up to `want` tokens for a topic, which is held back if its cap has no more. Returns the number taken."""
-        granted = self._tokens.take_in_turn(queue, want, now_s)
-        base = queue.base_queue or queue
-        if granted < want and base.cap is not None and base.cap.wait_s(now_s) and self._tokens.wait_for_token(base):
-            base.tenant.hold_back(base)  # It has no tokens of its own.
-        return granted
 
     def _attach(self, call: DequeueCall, ring: ReadyRing, queue: TopicQueue, want: int) -> None:
         """Make the call want `want` items of this topic, too."""

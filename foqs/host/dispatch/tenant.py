@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
-from foqs.host.dispatch.levels import Levels, level_of
+from foqs.host.dispatch.levels import NOTHING, Levels, level_of
 from foqs.model import limits
 from foqs.model.caps import Cap
 
@@ -66,6 +66,14 @@ class ReadyRing:
         self.entries.setdefault(queue, 0)
         if self.levels is not None:
             self.levels.place(queue, level_of(queue))
+
+    def is_unread(self, queue: TopicQueue) -> bool:
+        """True if items of a topic without known ones are as urgent as those of other keys, which wait for it then."""
+        return self.levels is not None and not queue.is_paused and level_of(queue) != NOTHING
+
+    def wanted_count(self) -> int:
+        """Return the number of items that its first calls want of any of its topics."""
+        return sum([call.lacks[self] for call in islice(self.waiting, limits.DEQUEUES_ENDED_PER_TICK)])
 
     def first(self) -> TopicQueue:
         """Return the topic in turn, or a topic that was as urgent before."""
@@ -176,6 +184,11 @@ class Tenant:
             return own
         keys = {(group, name[:length]) for length in self.prefix_lengths}
         return own + [self.rings[key] for key in keys if key in self.rings]
+
+    def waiting_calls(self) -> list[DequeueCall]:
+        """Return up to limits.DEQUEUES_ENDED_PER_TICK of its calls for any topic."""
+        of_rings = [ring.waiting for ring in chain((self.ring,), self.rings.values(), self.keyed_waiting)]
+        return list(islice(chain(*of_rings), limits.DEQUEUES_ENDED_PER_TICK))
 
     def has_entries(self) -> bool:
         return any(ring.entries for ring in chain((self.ring,), self.rings.values(), self.keyed_waiting))

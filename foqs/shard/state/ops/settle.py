@@ -312,7 +312,7 @@ class Settling(Operation):
                 del leases[item.key]
             for topic, some in settlement.topics.items():
                 move_all(topic, some, Phase.SETTLING, Phase.GONE)
-                if was_crowded or topic.is_serial or topic.permits is not None:  # Topics might have had no room.
+                if was_crowded or topic.is_serial or topic.needs_permits:  # Topics might have had no room.
                     events.topics_changed[topic] = None
             for rewrite, item in zip(settlement.rewrites or (), settlement.items, strict=False):
                 if rewrite is not None:
