@@ -262,7 +262,7 @@ class Tokens:
         return granted
 
     def take_or_wait(self, queue: TopicQueue, count: int, now_s: float) -> int:
-        """Take up to `count` tokens in turn, and hold the topic back if its cap has no more. Returns how many it took."""
+        """Take up to `count` tokens in turn, and return their number. A topic whose cap has no more is held back."""
         granted = self.take_in_turn(queue, count, now_s)
         base = queue.base_queue or queue
         if granted < count and base.cap is not None and base.cap.wait_s(now_s) and self.wait_for_token(base):
